@@ -126,13 +126,11 @@ def main():
         import tempfile
         from pathlib import Path
 
-        from fedmiss.experiments.mnist import main as mnist
+        from fedmiss.experiments import run_experiment
 
         with tempfile.TemporaryDirectory() as tmp:
             out = Path(tmp) / "mnist"
-            _, wall, cpu = timed(
-                lambda: mnist(out, quick=False, seed=0, data=Path(args.mnist), overwrite=True)
-            )
+            _, wall, cpu = timed(lambda: run_experiment("mnist", out, data=Path(args.mnist), overwrite=True))
             row("experiment mnist: four fits, pooled EM, scikit-learn", wall, cpu)
             print((out / "what_is_seen.md").read_text())
 

@@ -2,7 +2,7 @@
 
     python benchmarks/rare_species.py [--panels 100] [--first 0] [--bootstrap 0] [--cells 0 1 2 3 4] [--out rare.csv]
 
-A panel is the design ``random`` of :mod:`fedmiss.simulate.designs` (site slopes, site-years, growing effort, observers) in
+A panel is the design ``random`` of `tests/designs.py` (site slopes, site-years, growing effort, observers) in
 which most sites never have a bird, as in ``fedmiss panel --sites all``. The fit is the default of ``fedmiss fit``:
 cross-validation of ranks and distributions, the prior that follows visits, the average of near ranks, and with
 ``--bootstrap`` the replicates. ``--bootstrap 0`` counts tracebacks, numbers that are not finite, and fits that did not
@@ -15,11 +15,13 @@ from __future__ import annotations
 import argparse
 import csv
 import os
+import sys
 import traceback
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("FEDMISS_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
@@ -34,7 +36,7 @@ from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.rng import rng_for
-from fedmiss.simulate.designs import TrendPanel, simulate_design
+from tests.designs import TrendPanel, simulate_design
 
 # visits, sites, share of the sites that are occupied
 CELLS = ((100, 40, 0.40), (170, 57, 0.30), (600, 80, 0.10), (1200, 80, 0.05), (3000, 96, 0.25))

@@ -22,9 +22,12 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
+from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("FEDMISS_THREADS", "1")
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from concurrent.futures import ProcessPoolExecutor
 from types import SimpleNamespace
@@ -43,7 +46,7 @@ from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.support import visits_by_site
 from fedmiss.report.trim import TrimSettings, fit_trim
-from fedmiss.simulate.designs import EFFORT, simulate_design
+from tests.designs import EFFORT, simulate_design
 
 
 def panel_of(p, groups=2):

@@ -16,17 +16,7 @@ import typer
 
 __all__ = ["doctor", "first_use"]
 
-_NEEDED = (
-    "numpy",
-    "numba",
-    "polars",
-    "pyarrow",
-    "pandas",
-    "scipy",
-    "matplotlib",
-    "shapely",
-    "typer",
-)
+_NEEDED = ("numpy", "numba", "polars", "pyarrow", "pandas", "scipy", "matplotlib", "shapely", "typer")
 _EXTRAS = {"scikit-learn": "SiteMonthImputer, experiments", "dask": "runs over a cluster"}
 _FILES = (("data_schema", "visits.v1.json"), ("reports", "species", "page.html.j2"), ("reports", "basemap", "world.npz"),
           ("pipelines", "everglades-egrets.toml"), ("demo_data", "everglades_great_egret_flights_long.csv"),
@@ -70,25 +60,22 @@ def _python() -> tuple[bool, str]:
 
 
 def _packages() -> tuple[bool, str]:
-    found, lost = [], []
-    for name in _NEEDED:
-        try:
-            found.append(f"{name} {metadata.version(name)}")
-        except metadata.PackageNotFoundError:
-            lost.append(name)
-    return not lost, ", ".join(found) + (
-        f"; not installed: {', '.join(lost)}; run pip install fedmiss" if lost else ""
-    )
+    version = {name: _version(name) for name in _NEEDED}
+    lost = [name for name, found in version.items() if not found]
+    said = ", ".join(f"{name} {found}" for name, found in version.items() if found)
+    return not lost, said + (f"; not installed: {', '.join(lost)}; run pip install fedmiss" if lost else "")
 
 
 def _extras() -> tuple[bool, str]:
-    said = []
-    for name, use in _EXTRAS.items():
-        try:
-            said.append(f"{name} {metadata.version(name)} ({use})")
-        except metadata.PackageNotFoundError:
-            said.append(f"{name} not installed ({use})")
-    return True, "; ".join(said)
+    return True, "; ".join(f"{n} {_version(n) or 'not installed'} ({use})" for n, use in _EXTRAS.items())
+
+
+def _version(package: str) -> str:
+    """Return the version of a package; blank when it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return ""
 
 
 def _threads() -> tuple[bool, str]:

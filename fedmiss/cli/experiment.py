@@ -28,19 +28,9 @@ def experiment(
     overwrite: Overwrite = False,
 ) -> None:
     """Reproduce a figure of the papers: figures, their numbers, and a text of what is seen."""
-    import importlib
+    from fedmiss.experiments import run_experiment
 
-    from fedmiss.errors import ConfigError
-    from fedmiss.experiments import EXPERIMENTS, WITH_DATA
-
-    if name not in EXPERIMENTS:
-        raise ConfigError(f"there is no experiment {name!r}; known are {', '.join(sorted(EXPERIMENTS))}.")
-    if data is not None and name not in WITH_DATA:
-        raise ConfigError(
-            f"--data does nothing here: {name} makes its own data; {', '.join(WITH_DATA)} reads some. Leave --data out."
-        )
-    module, function = EXPERIMENTS[name].split(":")
-    main = getattr(importlib.import_module(module), function)
-    folder = main(out or Path(f"experiment-{name}"), quick=quick, seed=seed, data=data, overwrite=overwrite)
+    where = out or Path(f"experiment-{name}")
+    folder = run_experiment(name, where, quick=quick, seed=seed, data=data, overwrite=overwrite)
     typer.echo((folder / "what_is_seen.md").read_text(encoding="utf-8").strip())
     typer.echo(f"\nFigures and tables: {folder}")

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from fedmiss.cli.options import Out, Overwrite, refuse_typed
-
-if TYPE_CHECKING:
-    from fedmiss.simulate.ebird import EbirdSettings
 
 __all__ = ["simulate"]
 
@@ -60,39 +57,26 @@ def simulate(
     overwrite: Overwrite = False,
 ) -> None:
     """Write simulated data with known truth: eBird-format files of any size, or a panel."""
+    from fedmiss.cli.show import say_written
+    from fedmiss.files import read_manifest
+
     if panel:
         refuse_typed(context, _OF_FILES, "it is for eBird files, and --panel writes a panel")
+        from fedmiss.simulate.panel_folder import write_panel
+        from fedmiss.simulate.panels import simulate_panel
+
         options: dict[str, Any] = {
             "sites": sites or 1000, "months": months, "observed": observed, "kind": panel, "family": family,
             "rank": rank, "seed": seed, "observers": observers or max(100, groups), "groups": groups,
             "observer_sd": observer_sd, "effort_sd": effort_sd,
         }  # fmt: skip
-        _panel(out, start, options, overwrite=overwrite)
+        made = simulate_panel(**options)
+        say_written(write_panel(made, out, start=start, settings=options, overwrite=overwrite))
         return
     refuse_typed(context, _OF_PANELS, "it is for --panel, and eBird files are written")
-    from fedmiss.simulate.ebird import EbirdSettings
+    from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 
-    _ebird(
-        out,
-        EbirdSettings(records, species, start, end, sites, observers, columns, blank_last, gz, seed),
-        overwrite=overwrite,
-    )
-
-
-def _panel(out: Path, start: str, options: dict[str, Any], *, overwrite: bool) -> None:
-    from fedmiss.cli.show import say_written
-    from fedmiss.simulate.panel_folder import write_panel
-    from fedmiss.simulate.panels import simulate_panel
-
-    made = simulate_panel(**options)
-    say_written(write_panel(made, out, start=start, settings=options, overwrite=overwrite))
-
-
-def _ebird(out: Path, settings: EbirdSettings, *, overwrite: bool) -> None:
-    from fedmiss.cli.show import say_written
-    from fedmiss.files import read_manifest
-    from fedmiss.simulate.ebird import simulate_ebird
-
+    settings = EbirdSettings(records, species, start, end, sites, observers, columns, blank_last, gz, seed)
     say_written(simulate_ebird(out, settings, overwrite=overwrite))
     typer.echo("How realistic it is (quantiles are 25/50/75/90/99 % and the maximum):")
     for row in read_manifest(out)["results"]["marginals"]:

@@ -19,8 +19,7 @@ def table(
         str, typer.Option("--species", "-s", help="Common or scientific name.", show_default="all")
     ] = "",
     zero_filled: Annotated[
-        bool,
-        typer.Option("--zero-filled", help="Every visit of one species: 0 where it was not detected."),
+        bool, typer.Option("--zero-filled", help="Every visit of one species: 0 where it was not detected.")
     ] = False,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,
 ) -> None:

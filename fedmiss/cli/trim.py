@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["trim"]
 
-_TABLE = "The table"
+InTable = partial(typer.Option, rich_help_panel="The table")
+OfMany = partial(typer.Option, rich_help_panel="All species of a table")
 
 Table = Annotated[
     Path,
@@ -74,78 +76,41 @@ Level = Annotated[
 ]
 Rule = Annotated[str, typer.Option(help="Rule of the trend class: rtrim, trim (3.61) or pecbms.")]
 Columns = Annotated[
-    str | None,
-    typer.Option(
-        help="Columns that are not found by name, as site=plot,count=n.",
-        rich_help_panel=_TABLE,
-        show_default=False,
-    ),
+    str | None, InTable(help="Columns that are not found by name, as site=plot,count=n.", show_default=False)
 ]
 Species = Annotated[
-    str,
-    typer.Option(
-        help="The species to read, where the table names several.", rich_help_panel=_TABLE, show_default=False
-    ),
+    str, InTable(help="The species to read, where the table names several.", show_default=False)
 ]
-Repeats = Annotated[
-    str, typer.Option(help="Several counts of a cell: refuse, sum, max or mean.", rich_help_panel=_TABLE)
-]
+Repeats = Annotated[str, InTable(help="Several counts of a cell: refuse, sum, max or mean.")]
 Spellings = Annotated[
-    str,
-    typer.Option(
-        help="Sites that differ in case, blanks or accents: refuse, join or apart.", rich_help_panel=_TABLE
-    ),
+    str, InTable(help="Sites that differ in case, blanks or accents: refuse, join or apart.")
 ]
-Wide = Annotated[bool, typer.Option("--wide", help="One column for each year.", rich_help_panel=_TABLE)]
-Sheet = Annotated[
-    str,
-    typer.Option(help="Sheet of a workbook that has several.", rich_help_panel=_TABLE, show_default=False),
-]
+Wide = Annotated[bool, InTable("--wide", help="One column for each year.")]
+Sheet = Annotated[str, InTable(help="Sheet of a workbook that has several.", show_default=False)]
 HeaderRow = Annotated[
-    int | None,
-    typer.Option(
-        help="Row or line in which the column names stand.",
-        min=1,
-        rich_help_panel=_TABLE,
-        show_default="found",
-    ),
+    int | None, InTable(help="Row or line in which the column names stand.", min=1, show_default="found")
 ]
 Missing = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="One more code for a missing count, as 999.", rich_help_panel=_TABLE, show_default=False
-    ),
+    list[str] | None, InTable(help="One more code for a missing count, as 999.", show_default=False)
 ]
 Out = Annotated[
     Path | None,
     typer.Option("--out", "-o", help="Folder for TRIM's .out and .ocv, and CSV tables.", show_default=False),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-_MANY = "All species of a table"
 AllSpecies = Annotated[
     bool,
-    typer.Option(
+    OfMany(
         "--all-species",
         help="Fit every species of the table by itself into --out, with the tables of all; run again to go on.",
-        rich_help_panel=_MANY,
     ),
 ]
 SpeciesGroups = Annotated[
     Path | None,
-    typer.Option(
-        help="Table of species and group (habitat); each group gets an indicator.",
-        rich_help_panel=_MANY,
-        show_default=False,
-    ),
+    OfMany(help="Table of species and group (habitat); each group gets an indicator.", show_default=False),
 ]
-Jobs = Annotated[
-    int | None,
-    typer.Option(help="Species at a time.", min=1, rich_help_panel=_MANY, show_default="one per core"),
-]
-Date = Annotated[
-    str | None,
-    typer.Option(help="Date on the page of all species.", rich_help_panel=_MANY, show_default="today"),
-]
+Jobs = Annotated[int | None, OfMany(help="Species at a time.", min=1, show_default="one per core")]
+Date = Annotated[str | None, OfMany(help="Date on the page of all species.", show_default="today")]
 Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")]
 
 # A TRIM command file says all this itself.
@@ -198,24 +163,18 @@ def trim(
         refuse_typed(context, ("species_groups", "jobs", "date"), "they are of --all-species")
     if table.suffix.lower() == ".tcf":
         refuse_typed(context, _OF_TABLES, f"{table.name} says how its table is read and fitted")
-        fit, said = _from_command(table)
+        from fedmiss.report.trim import fit_trim
+        from fedmiss.report.trim.command import read_tcf
+
+        fit, said = fit_trim(**read_tcf(table).arguments), [f"settings and table come from {table.name}."]
     else:
         from fedmiss.etl.counts import CountOptions
         from fedmiss.etl.options import parse_map
         from fedmiss.pipeline.trims import Trims
         from fedmiss.report.trim import TrimSettings
 
-        options = CountOptions(
-            parse_map(columns),
-            tuple(missing or ()),
-            repeats,
-            wide,
-            spellings,
-            months,
-            species,
-            sheet,
-            header_row,
-        )
+        named, gaps = parse_map(columns), tuple(missing or ())
+        options = CountOptions(named, gaps, repeats, wide, spellings, months, species, sheet, header_row)
         settings = TrimSettings(model, _points(changepoints), stepwise, overdispersion, serial)
         plan = Trims(options, settings, Shown(rule, base, level), tuple(covariate or ()), weights)
         if all_species:
@@ -266,14 +225,6 @@ def _points(text: str | None) -> str | tuple[int, ...]:
         return tuple(int(p) for p in text.split(","))
     except ValueError:
         raise ConfigError(f"--changepoints is {text!r}; give auto, all, or years as 1990,2000.") from None
-
-
-def _from_command(path: Path) -> tuple[TrimFit, list[str]]:
-    from fedmiss.report.trim import fit_trim
-    from fedmiss.report.trim.command import read_tcf
-
-    fit = fit_trim(**read_tcf(path).arguments)
-    return fit, [f"settings and table come from {path.name}."]
 
 
 def _from_table(path: Path, plan: Trims) -> tuple[TrimFit, list[str]]:

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.columns import near_names
+from fedmiss.etl.columns import did_you_mean, near_names
 from fedmiss.files import read_manifest
 from fedmiss.folders import SpeciesRow
 
@@ -48,8 +48,8 @@ def resolve_species(entries: list[SpeciesRow], wanted: str, folder: Path) -> Spe
         wanted.strip().casefold(),
         {n.casefold(): n for e in entries for n in (e["common_name"], e["species"]) if n},
     )
-    hint = f" Did you mean {' or '.join(near)}?" if near else " `fedmiss inspect` lists the species."
-    raise InputError(f"the species {wanted!r} is not in {folder}.{hint}", species=wanted, near=near)
+    hint = did_you_mean(near, "`fedmiss inspect` lists the species.")
+    raise InputError(f"the species {wanted!r} is not in {folder}. {hint}", species=wanted, near=near)
 
 
 def _entries(folder: Path) -> list[SpeciesRow]:

@@ -11,8 +11,9 @@ from fedmiss.errors import ConfigError, SchemaError, listed
 from fedmiss.tables import load_schema
 
 __all__ = [
-    "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "PLACES", "REACH", "check_named", "familiar", "find_header",
-    "is_count_table", "kept_columns", "near_names", "normal", "plain", "quoted", "resolve", "squeezed", "wide_years",
+    "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "PLACES", "REACH", "check_named", "did_you_mean", "familiar",
+    "find_header", "is_count_table", "kept_columns", "near_names", "normal", "plain", "quoted", "resolve", "squeezed",
+    "wide_years",
 ]  # fmt: skip
 
 KEEP = "keep "  # before the names of columns that are kept on request
@@ -111,6 +112,11 @@ def near_names(asked: str, pool: Mapping[str, str]) -> list[str]:
     near = [pool[k] for k in get_close_matches(asked, list(pool), n=3, cutoff=0.6)]
     # the last word alone is often right: 'Wood Trush' for 'Wood Thrush', 'thrush' for it too
     return near or [name for key, name in pool.items() if asked.split()[-1] in key][:3]
+
+
+def did_you_mean(near: Sequence[str], otherwise: str) -> str:
+    """Return the sentence that proposes near names, or ``otherwise`` where there are none."""
+    return f"Did you mean {' or '.join(near)}?" if near else otherwise
 
 
 def normal(name: str) -> str:

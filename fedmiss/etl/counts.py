@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import polars as pl
@@ -25,7 +25,7 @@ from fedmiss.etl.one_species import (
     species_columns_by_content,
     tells_apart,
 )
-from fedmiss.etl.rows import Rows, decimals, read_rows
+from fedmiss.etl.rows import decimals, read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.spreadsheets import serial_date
 from fedmiss.notebook import card
@@ -36,7 +36,6 @@ __all__ = [
     "SplitCounts",
     "advice",
     "read_counts",
-    "read_texts",
     "refuse_thousands",
     "settle_spellings",
     "species_of_counts",
@@ -147,16 +146,13 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     return joined.with_columns(pl.col("_one").alias("site")).drop("_one"), [said]
 
 
-def read_counts(
-    path: str | Path | Source, options: CountOptions | None = None, rows: pl.DataFrame | None = None
-) -> CountTable:
+def read_counts(path: str | Path | Source, options: CountOptions | None = None) -> CountTable:
     r"""Read a table of counts: a sheet of a workbook, text with commas, semicolons or tabs, plain or packed, or parquet.
 
     Parameters
     ----------
-    path : the file
+    path : the file, or a table that ``expand`` has found
     options : what to do where the table leaves a choice
-    rows : some of the table's rows as texts, where they were read before
 
     Raises
     ------
@@ -192,20 +188,19 @@ def read_counts(
         raise ConfigError(
             f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
         )
-    raw, n = read_texts(source) if rows is None else (rows, rows.height)
-    return _Reading(source, options, n).table(raw, years)
+    return _Reading(source, options).table(read_texts(source), years)
 
 
 def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
-    """Read a table of counts once, and take its species apart; each is then read by ``SplitCounts.table``.
+    """Read a table of counts once, and take its species apart; ``read_counts`` reads each of them.
 
     Raises
     ------
     ConfigError : no column names a species
     """
     source = _one(path, options)
-    raw, n = read_texts(source)
-    taxa = _Reading(source, options, n).taxa(raw, wide_years(source.header, 1 if options.wide else 3))
+    raw = read_texts(source)
+    taxa = _Reading(source, options).taxa(raw, wide_years(source.header, 1 if options.wide else 3))
     held = {h: raw[f"_{source.header.index(h)}"] for h in taxa}
     main = next((h for h, values in held.items() if names_in(values)), "")
     if not main:
@@ -223,49 +218,30 @@ def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
         at = f"_{source.header.index(column)}"
         for shown, part in rows.items():
             others |= {key: shown for key in names_in(part[at]) if key not in others}
-    return SplitCounts(
-        source, rows, others, int(parts.get("") is not None and held[main].is_in(parts[""]).sum())
-    )
+    unnamed = int(parts.get("") is not None and held[main].is_in(parts[""]).sum())
+    return SplitCounts(source, {name: replace(source, texts=r) for name, r in rows.items()}, others, unnamed)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitCounts:
-    """The species of one table: ``rows`` of each as texts, and ``names``: any name, folded, to that of its rows.
+    """The species of one table: ``parts`` with the rows of each, and ``names``: any name, folded, to that of its part.
 
     ``unnamed`` rows name no species.
     """
 
     source: Source
-    rows: dict[str, pl.DataFrame]
+    parts: dict[str, Source]
     names: dict[str, str]
     unnamed: int
-
-    def table(self, name: str, options: CountOptions) -> CountTable:
-        """Read the rows of one species, as ``read_counts`` does."""
-        return read_counts(self.source, options, self.rows[name])
 
 
 def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
     """Return the species that a table of counts names, with their rows; none for a table without a species column."""
-    raw, n = read_texts(source)
-    taxa = _Reading(source, options, n).taxa(raw, wide_years(source.header))
+    raw = read_texts(source)
+    taxa = _Reading(source, options).taxa(raw, wide_years(source.header))
     held = [names_in(raw[f"_{source.header.index(h)}"]) for h in taxa]
     first = next((names for names in held if names), {})
     return {name: rows for name, rows in sorted(first.values())}
-
-
-def read_texts(source: Source) -> tuple[pl.DataFrame, int]:
-    """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``; and how many rows were read."""
-    rows = Rows(source)
-    names = {f"c{i}": i for i in range(len(source.header))}
-    parts = list(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
-    if not parts or not sum(p.height for p in parts):
-        raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
-    if rows.malformed:
-        raise InputError(
-            f"{source.name} {rows.examples[0]}; a value with a comma in it needs quotes around it."
-        )
-    return pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(source.header))}), rows.read
 
 
 def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Series) -> None:
@@ -316,14 +292,9 @@ _CUBE = (
 )
 
 
-def _are_months(text: pl.Series) -> bool:
-    """Whether all values of a column of years are months, as 2024-05."""
-    return text.len() > 0 and bool(text.str.contains(r"^\d{4}-(0[1-9]|1[0-2])$").all())
-
-
 class _Reading:
-    def __init__(self, source: Source, options: CountOptions, n: int) -> None:
-        self.source, self.options, self.n = source, options, n
+    def __init__(self, source: Source, options: CountOptions) -> None:
+        self.source, self.options = source, options
         self.said: list[str] = list(source.said)
 
     @property
@@ -372,7 +343,8 @@ class _Reading:
                 variable_name="year",
                 value_name="count",
             ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
-        if "month" not in frame.columns and self.options.months and _are_months(frame["year"]):
+        months = frame["year"].str.contains(r"^\d{4}-(0[1-9]|1[0-2])$")  # as 2024-05
+        if "month" not in frame.columns and self.options.months and months.len() and months.all():
             frame = frame.with_columns(frame["year"].str.slice(0, 4), month=frame["year"].str.slice(5, 2))
             columns["month"] = columns["year"]
         if normal(columns.get("count", "")) == "occurrences":
@@ -405,7 +377,7 @@ class _Reading:
             columns,
             tuple(rest),
             tuple(self.said),
-            self.n + more,
+            all_rows + more,
             name,
             common,
             others,

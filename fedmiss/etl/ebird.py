@@ -11,7 +11,7 @@ import polars as pl
 
 from fedmiss.arrays import I32, I64, Bool, Columns
 from fedmiss.errors import InputError
-from fedmiss.etl import _keys, _values
+from fedmiss.etl import _keys, _lines
 from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, kept_columns, resolve
 from fedmiss.etl.fields import Dictionary, Fields, Parsed
@@ -119,10 +119,10 @@ class _Reader:
     def ids(self, f: Fields) -> tuple[I64, I64, I32]:
         """Return the numbers of event and group, and the date."""
         event, group = (
-            self.read(f, key, _values.read_ids, np.int64, ord(letter))
+            self.read(f, key, _lines.read_ids, np.int64, ord(letter))
             for key, letter in (("event", "S"), ("group", "G"))
         )
-        return event, group, self.read(f, "date", _values.read_dates, np.int32)
+        return event, group, self.read(f, "date", _lines.read_dates, np.int32)
 
     def _region(self, f: Fields) -> tuple[I32, I32]:
         """Return the field that names the smallest region of each line: county, else state, else country."""
@@ -161,7 +161,7 @@ class _Reader:
         event, group, date = self.ids(f)
         more = {"species": f.lengths[:, self.slot["species"]] == 0, "unknown": date == UNKNOWN_DATE}
         good = self.usable(f, first_line, event, group, more)
-        count = self.read(f, "count", _values.read_counts, np.int64)
+        count = self.read(f, "count", _lines.read_counts, np.int64)
         odd = np.flatnonzero(good & (count <= COUNT_BLANK))
         self._note(self.faults.unreadable, "OBSERVATION COUNT", f, odd, first_line, "count")
         columns: Columns = {
@@ -170,7 +170,7 @@ class _Reader:
             "taxon": self.books["taxa"].encode(f.buf, f.starts, f.lengths),
             "count": count,
             "guid": self.read(f, "guid", _keys.read_guids, np.int64),
-            "edited": self.read(f, "edited", _values.read_stamps, np.int64),
+            "edited": self.read(f, "edited", _lines.read_stamps, np.int64),
         }
         if "kept" in self.books:
             columns["kept"] = self.books["kept"].encode(f.buf, f.starts, f.lengths)
@@ -210,7 +210,7 @@ class _Reader:
         columns: Columns = {
             "event": event,
             "group": group,
-            "edited": self.read(f, "edited", _values.read_stamps, np.int64),
+            "edited": self.read(f, "edited", _lines.read_stamps, np.int64),
             **{name[:-1]: self.books[name].encode(f.buf, f.starts, f.lengths) for name in LISTS},
             "date": date,
             "start": start,

@@ -105,7 +105,7 @@ def _by_day(filters: Filters, last_day: int) -> list[Step]:
         steps.append(
             ("years", lambda b: np.isin(b["date"].astype("M8[D]").astype("M8[Y]").astype(int), wanted))
         )
-    edits = (_edit_day(d) for d in filters.last_edited)
+    edits = (float(d.replace("-", "")) - 1900_00_00 if d else None for d in filters.last_edited)
     steps += _between("last edited", lambda b: _days_of_edits(b["edited"]), *edits)
     if filters.season is not None:
         low, high = (int(e[:2]) * 100 + int(e[3:]) for e in filters.season)
@@ -130,12 +130,8 @@ def _between(
     return [] if low is None and high is None else [(name, step)]
 
 
-def _edit_day(text: str | None) -> float | None:
-    return None if text is None else float(text.replace("-", "")) - 1900_00_00
-
-
 def _days_of_edits(stamps: I64) -> F64:
-    """Read the days of stamps (see ``_values.read_stamps``): year after 1900, month and day as digits; blank is nan."""
+    """Read the days of stamps (see ``_lines.read_stamps``): year after 1900, month and day as digits; blank is nan."""
     return np.where(stamps > 0, (stamps // 10**12).astype(np.float64), np.nan)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -12,35 +13,42 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import is_count_table, kept_columns
-from fedmiss.etl.count_visits import project_counts
 from fedmiss.etl.counts import CountOptions, species_of_counts
-from fedmiss.etl.flow import orphan_warning, row_flow, source_warnings, summarise, why_no_zeros
+from fedmiss.etl.flow import (
+    all_simulated,
+    orphan_warning,
+    row_flow,
+    source_warnings,
+    summarise,
+    terms_of,
+    why_no_zeros,
+)
 from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
-from fedmiss.etl.plain import check_map, project_plain
+from fedmiss.etl.plain import check_map, project_counts, project_plain
 from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
+from fedmiss.etl.rows import read_texts
 from fedmiss.etl.select import ListRules
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
-from fedmiss.etl.terms import all_simulated, terms_of
 from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
 from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
 from fedmiss.settings import refuse_idle
 
-__all__ = ["IngestSettings", "counted_species", "ingest"]
+__all__ = ["IngestSettings", "count_tables", "ingest"]
 
 EBIRD_ROLES = ("ebd", "sampling", "unvetted")
 FAMILIES = {**dict.fromkeys(EBIRD_ROLES, "ebird"), "myebird": "myebird", "gbif": "gbif"}
 
 
 def ingest(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Source],
     out: str | Path,
     settings: IngestSettings | None = None,
     *,
@@ -54,7 +62,8 @@ def ingest(
 
     Parameters
     ----------
-    files : what to read; an archive may hold several of them, sampling files may be among them
+    files : what to read; an archive may hold several of them, sampling files may be among them; or tables that
+        ``expand`` has found
     sampling, unvetted : files whose role is given instead of detected
     cache : folder for projections (see ``projection``); beside ``out`` when not given
     keep_cache : False makes the projections in a temporary folder
@@ -87,7 +96,7 @@ def ingest(
             "--allow-absent does nothing here: no --species is named, so all are taken. Leave --allow-absent out."
         )
     refuse_idle(settings, {s.short_name: _kind(s, settings) for s in sources})
-    with making(out, "records", overwrite=overwrite, inputs=[*files, *sampling, *unvetted]):
+    with making(out, "records", overwrite=overwrite, inputs=[s.path for s in sources]):
         _import(sources, out, settings, Path(cache) if cache else None, keep_cache)
     return read_manifest(out, "records")
 
@@ -151,14 +160,18 @@ def _import(
 
 
 def _sources(
-    files: Sequence[str | Path],
+    files: Sequence[str | Path | Source],
     sampling: Sequence[str | Path],
     unvetted: Sequence[str | Path],
     settings: IngestSettings,
 ) -> list[Source]:
     unique: dict[tuple[Path, str | None], Source] = {}
+
+    def found(file: str | Path | Source) -> list[Source]:
+        return [file] if isinstance(file, Source) else expand(file, settings.sheet, settings.header_row)
+
     for role, paths in (("", files), ("sampling", sampling), ("unvetted", unvetted)):
-        for source in (s for path in paths for s in expand(path, settings.sheet, settings.header_row)):
+        for source in (s for path in paths for s in found(path)):
             fits = source.role in EBIRD_ROLES and (source.role == "sampling") == (role == "sampling")
             if role and not fits:
                 raise InputError(
@@ -194,20 +207,13 @@ def _project(
     sources: list[Source], store: Cache, settings: IngestSettings, warnings: list[str]
 ) -> list[Projection]:
     """Return the projection of every source, from the cache or made now."""
-    with_events = not any(s.role == "sampling" for s in sources)
     projections = []
     for source in sources:  # before any is read, which may take long
         if source.role == "ebd":
             kept_columns(source.header, settings.keep, source.name)
     for source in sources:
         build, more = _builder(source, settings, sources)
-        if source.role in EBIRD_ROLES:
-            lists = with_events and source.role == "ebd"
-            keep = settings.keep if source.role == "ebd" else ()
-            more = {"with_events": lists, "keep": keep}
-            key = store.key(source, with_events=lists, extra=json.dumps(keep) if keep else "")
-        else:
-            key = store.key(source, with_events=True, extra=json.dumps(more, default=asdict))
+        key = store.key(source, json.dumps(more, default=asdict))
         projection = store.projection(key, partial(_watched, source, partial(build, source, **more)))
         give_back()
         projections.append(projection)
@@ -237,7 +243,9 @@ def _builder(
     if source.role in EBIRD_ROLES:
         from fedmiss.etl.ebird import project_ebird  # its compiled reader is not loaded for other files
 
-        return project_ebird, {}
+        reviewed = source.role == "ebd"
+        alone = not any(s.role == "sampling" for s in sources)
+        return project_ebird, {"with_events": reviewed and alone, "keep": settings.keep if reviewed else ()}
     if source.role == "myebird":
         return project_myebird, {"observer": _observer_name(source, sources), "keep": settings.keep}
     if source.role == "gbif":
@@ -280,23 +288,24 @@ def _count_options(settings: IngestSettings) -> CountOptions:
     )
 
 
-def counted_species(files: Sequence[str | Path], settings: IngestSettings) -> dict[str, int]:
-    """Return the species that tables of counts by year name, with their rows.
+def count_tables(
+    files: Sequence[str | Path], settings: IngestSettings
+) -> tuple[list[Source], dict[str, int]]:
+    """Read tables of counts by year; return them, for ``ingest``, and the species that they name with their rows.
 
-    None where a file is of another kind, or a table names no species. Such a table is imported one species at a time: a
-    site without a row of one species was perhaps not visited for it.
+    None where a file is of another kind, or a table names no species. Such a table is read once and imported one species
+    at a time: a site without a row of one species was perhaps not visited for it.
     """
-    sources = _sources(files, (), (), settings)
+    sources, found = _sources(files, (), (), settings), Counter[str]()
     if any(_kind(s, settings) != COUNTS for s in sources):
-        return {}
-    found: dict[str, int] = {}
-    for source in sources:
-        named = species_of_counts(source, _count_options(replace(settings, species=())))
+        return [], {}
+    tables = [replace(source, texts=read_texts(source)) for source in sources]
+    for table in tables:
+        named = species_of_counts(table, _count_options(replace(settings, species=())))
         if not named:
-            return {}
-        for name, rows in named.items():
-            found[name] = found.get(name, 0) + rows
-    return found
+            return [], {}
+        found.update(named)
+    return tables, dict(found)
 
 
 def _kind(source: Source, settings: IngestSettings) -> str:

@@ -25,12 +25,7 @@ _ARRAYS = ("fate", "event", "kept_row", "group", "group_row")
 
 
 def make_checklists(
-    lists: list[Projection],
-    path: Path,
-    rules: ListRules,
-    *,
-    shared: pl.DataFrame | None,
-    cache: Path | None,
+    lists: list[Projection], path: Path, rules: ListRules, *, shared: pl.DataFrame | None, cache: Path | None
 ) -> tuple[Events, dict[str, int], list[str]]:
     """Write ``checklists.parquet``, or take the one that an earlier import with the same choices has left.
 

@@ -1,21 +1,25 @@
-"""A species column is a filter, always: which columns name the species of a row, and the rows of the one asked for."""
+"""Names of species in tables: which columns hold them, the rows of the one asked for, and tables of groups of species."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, listed
-from fedmiss.etl.columns import near_names, plain, quoted
-from fedmiss.etl.sources import Source
+from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.etl.columns import did_you_mean, familiar, near_names, plain, quoted
+from fedmiss.etl.rows import read_texts
+from fedmiss.etl.sources import Source, expand
 
 __all__ = [
     "common_name",
     "fold",
     "names_in",
+    "not_counted",
     "only",
+    "read_groups",
     "refuse_mixed",
     "same_names",
     "species_columns",
@@ -56,7 +60,11 @@ def species_columns(header: Iterable[str]) -> list[str]:
 def species_columns_by_content(columns: Mapping[str, pl.Series], wanted: str) -> list[str]:
     """Return the columns of strings that hold scientific names only, or in which the species asked for stands."""
     key = fold(wanted)
-    return [name for name, values in columns.items() if _binomials(values) or (key and _holds(values, key))]
+
+    def asked(values: pl.Series) -> bool:
+        return bool(key) and any(fold(name or "") == key for name in values.unique().to_list())
+
+    return [name for name, values in columns.items() if _binomials(values) or asked(values)]
 
 
 def _binomials(values: pl.Series) -> bool:
@@ -64,10 +72,6 @@ def _binomials(values: pl.Series) -> bool:
     return held.len() > 0 and bool(
         held.str.contains(r"^\s*[A-Z][a-z-]+[ _]+[a-z-]{3,}(\s+[a-z-]{3,})?\s*$").all()
     )
-
-
-def _holds(values: pl.Series, key: str) -> bool:
-    return any(fold(name or "") == key for name in values.unique().to_list())
 
 
 def same_names(values: pl.Series) -> pl.Series:
@@ -188,8 +192,7 @@ def _unknown(wanted: str, held: dict[str, dict[str, tuple[str, int]]], where: st
     pool = {key: name for names in held.values() for key, (name, _) in names.items()}
     near = near_names(fold(wanted), pool)
     main = next(iter(held))
-    rest = f"It holds {listed([name for name, _ in held[main].values()], 6)}."
-    hint = f"Did you mean {' or '.join(near)}?" if near else rest
+    hint = did_you_mean(near, f"It holds {listed([name for name, _ in held[main].values()], 6)}.")
     return ConfigError(
         f"{where}: the species {wanted!r} is in none of the columns {', '.join(held)}. {hint}",
         species=wanted,
@@ -205,3 +208,40 @@ def tells_apart(frame: pl.DataFrame, keys: Sequence[str], columns: Sequence[str]
         if values.n_unique() > 1 and not doubled.select([*keys, column]).is_duplicated().any():
             return column
     return ""
+
+
+_GROUPS = "group habitat habitatgroup guild indicator speciesgroup groupe gruppe lebensraum".split()
+
+
+def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
+    """Read a table with a column of species and one of groups; a species with two rows is in two groups.
+
+    Raises
+    ------
+    InputError : no column of species or of groups; a row with one of them blank
+    """
+    source = expand(path)[0]
+    group = familiar(source.header, {"group": _GROUPS}).get("group", "")
+    species = next((h for h in species_columns(source.header) if h != group), "")
+    if not group or not species:
+        raise InputError(
+            f"{source.name}: a table of groups has a column of species and one called group or habitat; its columns are "
+            f"{listed(source.header, 8)}.",
+            path=source.name,
+        )
+    raw = read_texts(source)
+    at = {h: f"_{source.header.index(h)}" for h in (species, group)}
+    out: dict[str, list[str]] = {}
+    for row in raw.rows(named=True):
+        name, kind = row[at[species]].strip(), row[at[group]].strip()
+        if not name or not kind:
+            said = "blank; name the species and its group, or leave the row out."
+            raise source.fault(row["_line"], group if name else species, said)
+        out.setdefault(kind, []).append(name)
+    return {kind: tuple(dict.fromkeys(names)) for kind, names in sorted(out.items())}
+
+
+def not_counted(asked: Iterable[str], known: Mapping[str, str]) -> dict[str, list[str]]:
+    """Return the names asked for that are not among those of the counts (folded -> shown), each with names like it."""
+    missing = dict.fromkeys(name for name in asked if fold(name) not in known)
+    return {name: list(dict.fromkeys(near_names(fold(name), known))) for name in missing}

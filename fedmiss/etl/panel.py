@@ -18,7 +18,7 @@ from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.cells import entry_of, resolve_species, sites_of, species_visits
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.community import scores_without
-from fedmiss.etl.count_visits import MONTH_OF_YEARLY
+from fedmiss.etl.plain import MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.etl.site_table import SiteTable, read_site_table
 from fedmiss.files import (
@@ -96,7 +96,7 @@ def make_panel(
             )
         visits = _choose_sites(visits, settings, flow)
         warnings += _odd_counts(species, visits)
-        sites = _site_axis(visits)
+        sites = _numbered(sites_of(visits))
         table = _about_sites(settings, species)
         if table is not None:
             warnings += [*table.said, *table.beside(sites)]
@@ -180,7 +180,7 @@ def _facts(
         effort={c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"},
         share_complete=round(float(visits["complete"].sum() / visits.height), 4),
         groups=groups,
-        # a table of yearly counts has no months: all its counts have the same one (see count_visits)
+        # a table of yearly counts has no months: all its counts have the same one (see plain)
         period="year" if _yearly(visits) else "month",
     )
 
@@ -304,10 +304,6 @@ def _choose_sites(visits: pl.DataFrame, settings: PanelSettings, flow: list[Flow
             "Lower --min-visits, pass --sites all, or widen the filters of ingest."
         )
     return visits
-
-
-def _site_axis(visits: pl.DataFrame) -> pl.DataFrame:
-    return _numbered(sites_of(visits))
 
 
 def _numbered(sites: pl.DataFrame) -> pl.DataFrame:

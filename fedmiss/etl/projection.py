@@ -257,12 +257,12 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def key(self, source: Source, *, with_events: bool, extra: str = "") -> str:
-        """Return the name of the projection of ``source``; any change of the file changes it."""
+    def key(self, source: Source, how: str) -> str:
+        """Return the name of the projection of ``source`` made ``how``; any change of the file changes it."""
         stat = source.path.stat()
         digest = hashlib.sha256(
             f"{VERSION}|{source.path.resolve()}|{source.member}|{stat.st_size}|{stat.st_mtime_ns}|{source.role}|"
-            f"{source.sheet}|{source.header_row}|{source.encoding}|{with_events}|{extra}".encode()
+            f"{source.sheet}|{source.header_row}|{source.encoding}|{how}".encode()
         )
         with open(source.path, "rb") as stream:
             digest.update(stream.read(1 << 20))

@@ -9,6 +9,7 @@ only be pointed out.
 from __future__ import annotations
 
 import re
+from calendar import monthrange
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date, timedelta
@@ -107,10 +108,8 @@ def _wider(code: str) -> list[str]:
 
 
 def _days(year: str, month: str, *, end: bool) -> int:
-    first = date(int(year), int(month), 1)
-    if end:
-        first = (first.replace(day=28) + timedelta(days=4)).replace(day=1) - timedelta(days=1)
-    return (first - EPOCH).days
+    day = monthrange(int(year), int(month))[1] if end else 1
+    return (date(int(year), int(month), day) - EPOCH).days
 
 
 def limits_of(records: Sequence[Projection]) -> Limits:

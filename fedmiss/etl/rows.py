@@ -43,6 +43,7 @@ __all__ = [
     "parse_count",
     "parse_dates",
     "read_rows",
+    "read_texts",
     "write_projection",
 ]
 
@@ -213,6 +214,25 @@ def _records(
                 "convert the file (for example: iconv -f LATIN1 -t UTF-8).",
                 line=line,
             ) from None
+
+
+def read_texts(source: Source) -> pl.DataFrame:
+    """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``.
+
+    A table whose ``texts`` are kept with it is not read again.
+    """
+    if source.texts is not None:
+        return source.texts
+    rows = Rows(source)
+    names = {f"c{i}": i for i in range(len(source.header))}
+    parts = list(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
+    if not parts or not sum(p.height for p in parts):
+        raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
+    if rows.malformed:
+        raise InputError(
+            f"{source.name} {rows.examples[0]}; a value with a comma in it needs quotes around it."
+        )
+    return pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(source.header))})
 
 
 def _undecodable_line(source: Source) -> int:

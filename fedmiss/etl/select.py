@@ -17,15 +17,15 @@ import polars as pl
 from fedmiss.arrays import I32, I64, U8, Bool
 from fedmiss.etl.filtering import steps_of
 from fedmiss.etl.filters import Filters
-from fedmiss.etl.lookup import MANY, Buckets, find_sorted
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import EVENT_COLUMNS, Projection, row_groups
 from fedmiss.etl.reach import NO_LIMIT, REGIONS, Limits, Reach
 from fedmiss.etl.sites import site_table
 from fedmiss.tables import table_writer
 
-__all__ = ["Events", "ListRules", "event_names", "write_checklists"]
+__all__ = ["Buckets", "Events", "ListRules", "event_names", "find_sorted", "write_checklists"]
 
+MANY = 2_000_000  # ids from which on buckets save more than the second that numba takes to start
 # fate of an event row
 KEPT, KEPT_ZERO_OK, DUPLICATE, COPY, NO_SITE, FILTERED = 0, 1, 2, 3, 4, 5  # FILTERED + i: the i-th filter
 
@@ -124,8 +124,6 @@ class Events:
         return int(np.count_nonzero(site[0] != site[1]))
 
     def _merge_observers(self, rows: Any, leader: Any) -> None:
-        import polars as pl
-
         names = pl.concat(
             [
                 s.read("observers")["observer"].gather(s.read("events", ["observer"])["observer"])
@@ -333,3 +331,38 @@ def event_names(source: Projection, event: I64) -> pl.Series:
         return names["name"].gather(order).alias("checklist_id")
     prefix = pl.Series("checklist_id", [source.meta["prefix"]]).new_from_index(0, event.size)
     return prefix + pl.Series(event).cast(pl.String)
+
+
+def find_sorted(ids: Any, wanted: I64) -> Any:
+    """Return the place of each wanted id among the ascending ``ids``, -1 where it is not among them."""
+    if not ids.size:
+        return np.full(wanted.size, -1, dtype=np.int64)
+    # ids may be narrower than what is wanted: numpy would widen them all, at every call
+    at = np.searchsorted(ids, np.clip(wanted, ids[0], ids[-1]).astype(ids.dtype))
+    return np.where(ids[at] == wanted, at, -1)
+
+
+class Buckets:
+    """The same as :func:`find_sorted` for ids that are spread evenly, with far fewer comparisons.
+
+    The range of the ids is cut into equal buckets of a few ids each, and the first id of each is remembered.
+    Ids that crowd in few buckets are still found, by binary search within the bucket.
+    """
+
+    def __init__(self, ids: Any) -> None:
+        self._ids = ids
+        span = int(ids[-1]) - int(ids[0]) if ids.size else 0
+        self._shift = max(0, (2 * span // max(ids.size, 1)).bit_length())
+        edges = np.arange((span >> self._shift) + 2, dtype=np.int64) << self._shift
+        edges = np.minimum(edges + (int(ids[0]) if ids.size else 0), np.iinfo(ids.dtype).max)
+        self._first: I32 = np.searchsorted(ids, edges.astype(ids.dtype)).astype(np.int32)
+        self._first[-1] = ids.size
+
+    def find(self, wanted: I64) -> I32:
+        """Return the place of each wanted id, -1 where it is not there."""
+        from fedmiss.etl import _keys
+
+        out = np.full(wanted.size, -1, dtype=np.int32)
+        if self._ids.size:
+            _keys.find(self._ids, self._first, self._shift, wanted, out)
+        return out

@@ -67,8 +67,7 @@ class IngestSettings(Settings):
     ] = False  # fmt: skip
     sensitive: Annotated[Words, Rule("Species withheld in some places: its absence is not a zero.")] = ()
     allow_absent: Annotated[
-        bool,
-        Rule("Accept a species that the files never mention.", kinds=(EBIRD, MYEBIRD, GBIF, PLAIN)),
+        bool, Rule("Accept a species that the files never mention.", kinds=(EBIRD, MYEBIRD, GBIF, PLAIN))
     ] = False
     keep: Annotated[
         Words,
@@ -94,8 +93,7 @@ class IngestSettings(Settings):
         ),
     ] = False
     decimals: Annotated[
-        int,
-        Plain("GBIF: decimals of the coordinates that make a site.", low=0, high=5, kinds=(GBIF,)),
+        int, Plain("GBIF: decimals of the coordinates that make a site.", low=0, high=5, kinds=(GBIF,))
     ] = 2
     repeats: Annotated[
         str,
@@ -114,8 +112,7 @@ class IngestSettings(Settings):
     ] = "refuse"  # fmt: skip
     wide: Annotated[bool, Plain("Table of counts with one column for each year.", kinds=(COUNTS,))] = False
     missing: Annotated[
-        Words,
-        Plain("Plain tables: one more code for a missing count, as 999.", kinds=(PLAIN, COUNTS)),
+        Words, Plain("Plain tables: one more code for a missing count, as 999.", kinds=(PLAIN, COUNTS))
     ] = ()
     sheet: Annotated[
         str, Plain("Sheet of a workbook (.xlsx, .ods) that has several.", kinds=(PLAIN, COUNTS, GBIF))

@@ -10,8 +10,8 @@ import polars as pl
 
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import PLACES, familiar
-from fedmiss.etl.counts import read_texts, refuse_thousands
-from fedmiss.etl.rows import decimals
+from fedmiss.etl.counts import refuse_thousands
+from fedmiss.etl.rows import decimals, read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.models.lowrank.structure import LIMIT
 
@@ -153,7 +153,7 @@ def read_site_table(path: str | Path) -> SiteTable:
     if len(found) != 1:
         raise InputError(f"{path} holds {len(found)} tables; give one table of sites.", path=str(path))
     source = found[0]
-    raw, _ = read_texts(source)
+    raw = read_texts(source)
     at = familiar(source.header, _FIXED)
     if "site_id" not in at:
         raise InputError(

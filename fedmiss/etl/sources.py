@@ -12,9 +12,10 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
@@ -26,6 +27,9 @@ from fedmiss.etl.codes import NO_DATE
 from fedmiss.etl.columns import find_header, normal
 from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
 from fedmiss.files import hash_file
+
+if TYPE_CHECKING:
+    import polars as pl
 
 __all__ = [
     "BLOCK_BYTES", "EXAMPLES", "Block", "Faults", "ReadReport", "Source", "broken_input", "expand", "open_source",
@@ -83,6 +87,7 @@ class Source:
     header_row: int = 1  # in which row or line the names of the columns stand
     encoding: str = "utf-8-sig"
     said: tuple[str, ...] = ()  # what was found where the file left a choice
+    texts: pl.DataFrame | None = field(default=None, repr=False, compare=False)  # see rows.read_texts
 
     @property
     def name(self) -> str:

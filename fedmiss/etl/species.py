@@ -9,7 +9,7 @@ import polars as pl
 
 from fedmiss.arrays import I32, Bool
 from fedmiss.errors import ConfigError
-from fedmiss.etl.columns import near_names
+from fedmiss.etl.columns import did_you_mean, near_names
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import SpeciesChoice
 from fedmiss.etl.settings import IngestSettings
@@ -135,7 +135,7 @@ def _unknown_species(name: str, known: pl.DataFrame) -> ConfigError:
     pool = {n.casefold(): n for n in known["species"].to_list()}
     pool |= {n.casefold(): n for n in known["common_name"].to_list() if n}
     near = near_names(name.casefold(), pool)
-    hint = f"Did you mean {' or '.join(near)}?" if near else f"They hold {known.height} species."
+    hint = did_you_mean(near, f"They hold {known.height} species.")
     return ConfigError(
         f"the species {name!r} is not in the files. {hint} (--allow-absent accepts a species that was never seen.)",
         species=name,

@@ -25,7 +25,6 @@ __all__ = ["address", "choose_sheet", "is_workbook", "refuse_hidden", "serial_da
 
 _ODS = b"application/vnd.oasis.opendocument.spreadsheet"
 _TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
-_OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 _CALC = "{urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0}"
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _LINK = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
@@ -96,7 +95,7 @@ def sheet_rows(path: Path, sheet: str) -> list[tuple[str, ...]]:
     return _rows(path, sheet, stat.st_size, stat.st_mtime_ns)
 
 
-@lru_cache(maxsize=2)  # a run reads one workbook for each of its species
+@lru_cache(maxsize=2)  # the sheet is chosen, its names are found, and it is read
 def _rows(path: Path, sheet: str, _size: int, _changed: int) -> list[tuple[str, ...]]:
     values = _open(path).get_sheet_by_name(sheet).to_python(skip_empty_area=False)
     return [tuple(_text(v) for v in row) for row in values]

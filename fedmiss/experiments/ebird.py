@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +12,7 @@ from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering
 from fedmiss.core import Result
 from fedmiss.experiments.figure2 import as_groups, figure2, loess
-from fedmiss.experiments.folder import Folder, experiment_folder
+from fedmiss.experiments.folder import Folder
 from fedmiss.federation.algorithm7 import run_algorithm7
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import GroupPanel
@@ -44,47 +43,44 @@ class _Run:
         return (self.first - self.last) / (self.first - self.optimum)
 
 
-def _run(panel: GroupPanel, epochs: float, seed: int, quick: bool) -> _Run:
+def _run(folder: Folder, panel: GroupPanel, epochs: float) -> _Run:
     result, model, rows = run_algorithm7(
         panel, family="gaussian", rank=RANK, penalty=0.0, epochs=epochs, gamma=GAMMA, alpha=ALPHA,
-        compressor=Dithering(levels=1), batch=BATCH, seed=seed, observe_every=5 if quick else 50,
+        compressor=Dithering(levels=1), batch=BATCH, seed=folder.seed,
+        observe_every=5 if folder.quick else 50,
     )  # fmt: skip
     optimum = fit_observed(panel, family="gaussian", rank=RANK)[2] / GROUPS
     first, last = float(result.trace["objective"][0]), model.objective(result.theta, rows)
     return _Run(result, panel, sum(len(r) for r in rows), first, last, optimum)
 
 
-def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+def main(folder: Folder) -> None:
     """Run algorithm 7 with the paper's settings, and beside it the same objective's optimum and the default model."""
-    J, L, n, epochs = (400, 120, 2_000, 20.0) if quick else (SITES, MONTHS, RECORDS, 150.0)
-    observers = 200 if quick else OBSERVERS
-    p = simulate_panel(J, L, n / J / L, seed=seed, observers=observers, groups=GROUPS, test_cells=1_000)
+    J, L, n, epochs = (400, 120, 2_000, 20.0) if folder.quick else (SITES, MONTHS, RECORDS, 150.0)
+    observers = 200 if folder.quick else OBSERVERS
+    p = simulate_panel(
+        J, L, n / J / L, seed=folder.seed, observers=observers, groups=GROUPS, test_cells=1_000
+    )
     panel = as_groups(p, J, L)
-    with experiment_folder(out, "ebird", quick=quick, overwrite=overwrite) as folder:
-        r = _run(panel, epochs, seed, quick)
-        folder.trace(r.result, r.total)
-        ours = fit_counts(panel, CountSettings(rank=RANK, seed=seed))
-        totals = {
-            "truth": p.totals,
-            "algorithm7": (r.result.theta.U @ r.result.theta.V.T).sum(axis=0),
-            "default": ours.expected().sum(axis=0),
-        }
-        _figure(folder, r, totals, epochs)
-        folder.say(
-            f"Simulated counts: {J:,} sites, {L} months, {r.total:,} visited cells "
-            f"({100 * r.total / (J * L):.2f} % of all), {observers:,} observers in {GROUPS} groups. "
-            f"Algorithm 7, Gaussian on raw counts, r = {RANK}, lambda = 0, "
-            f"gamma = {GAMMA:g}, alpha = {ALPHA:g}, b = {BATCH}, dithering with one level: {len(r.result.trace['k']):,} "
-            f"rounds, {r.result.trace['seconds'][-1]:.0f} s, {r.result.trace['bytes_up'].sum() / 1e6:.2f} MB up."
-        )
-        _write(folder, r, totals)
-        figure2(folder, seed=seed, quick=quick)
-        folder.finish(
-            "FedMissEM at the paper's size",
-            {"quick": quick, "seed": seed, "epochs": epochs, "gamma": GAMMA, "alpha": ALPHA, "batch": BATCH},
-            {},
-        )
-    return out
+    r = _run(folder, panel, epochs)
+    folder.trace(r.result, r.total)
+    ours = fit_counts(panel, CountSettings(rank=RANK, seed=folder.seed))
+    totals = {
+        "truth": p.totals,
+        "algorithm7": (r.result.theta.U @ r.result.theta.V.T).sum(axis=0),
+        "default": ours.expected().sum(axis=0),
+    }
+    _figure(folder, r, totals, epochs)
+    folder.say(
+        f"Simulated counts: {J:,} sites, {L} months, {r.total:,} visited cells "
+        f"({100 * r.total / (J * L):.2f} % of all), {observers:,} observers in {GROUPS} groups. "
+        f"Algorithm 7, Gaussian on raw counts, r = {RANK}, lambda = 0, "
+        f"gamma = {GAMMA:g}, alpha = {ALPHA:g}, b = {BATCH}, dithering with one level: {len(r.result.trace['k']):,} "
+        f"rounds, {r.result.trace['seconds'][-1]:.0f} s, {r.result.trace['bytes_up'].sum() / 1e6:.2f} MB up."
+    )
+    _write(folder, r, totals)
+    figure2(folder)
+    folder.finish("FedMissEM at the paper's size", epochs=epochs, gamma=GAMMA, alpha=ALPHA, batch=BATCH)
 
 
 def _figure(folder: Folder, r: _Run, totals: dict[str, F64], epochs: float) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -13,7 +12,7 @@ from fedmiss.compressors import Dithering
 from fedmiss.core import Bernoulli, Downlink, FedEM, Model, Roster, ServerState, em, pooled_s_bar, run
 from fedmiss.core.fedmm import FedMM
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Folder, band, experiment_folder
+from fedmiss.experiments.folder import Folder, band, plot_band
 from fedmiss.rng import rng_for
 
 __all__ = ["Dictionary", "Parameters", "main", "workers"]
@@ -113,30 +112,17 @@ def workers(kind: str, seed: int) -> list[F64]:
     return rows
 
 
-def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+def main(folder: Folder) -> None:
     """Ten runs (quick: two) of each way on each kind of workers: objective, and how far a round moves."""
-    rounds, runs = (300, 2) if quick else (600, 10)
-    with experiment_folder(out, "fedmm", quick=quick, overwrite=overwrite) as folder:
-        columns: dict[str, F64] = {"round": np.arange(0.0, rounds, EVERY)}
-        for kind in ("homogeneous", "heterogeneous"):
-            for i in range(runs):
-                for name, values in _curves(folder, kind, rounds, 1000 * seed + i, first=i == 0).items():
-                    columns[f"{kind} {name} {i}"] = values
-        _draw(folder, columns, runs)
-        folder.finish(
-            "Surrogates or parameters added up (FedMM)",
-            {
-                "quick": quick,
-                "seed": seed,
-                "rounds": rounds,
-                "runs": runs,
-                "gamma": GAMMA,
-                "p": P,
-                "levels": LEVELS,
-            },
-            {},
-        )
-    return out
+    rounds, runs = (300, 2) if folder.quick else (600, 10)
+    columns: dict[str, F64] = {"round": np.arange(0.0, rounds, EVERY)}
+    for kind in ("homogeneous", "heterogeneous"):
+        for i in range(runs):
+            for name, values in _curves(folder, kind, rounds, 1000 * folder.seed + i, first=i == 0).items():
+                columns[f"{kind} {name} {i}"] = values
+    _draw(folder, columns, runs)
+    title = "Surrogates or parameters added up (FedMM)"
+    folder.finish(title, rounds=rounds, runs=runs, gamma=GAMMA, p=P, levels=LEVELS)
 
 
 def _curves(folder: Folder, kind: str, rounds: int, seed: int, *, first: bool) -> dict[str, F64]:
@@ -203,9 +189,8 @@ def _draw(folder: Folder, columns: dict[str, F64], runs: int) -> None:
     def draw(axes: Sequence[Axes]) -> None:
         for ax, (kind, what) in zip(axes, ((k, w) for k in kinds for w in shown), strict=True):
             for way, colour in (("surrogates", "C0"), ("parameters", "C3")):
-                mean, low, high = band([np.maximum(v, 1e-16) for v in all_of(kind, way, what)])
-                ax.semilogy(columns["round"], mean, color=colour, label=f"{way} added up")
-                ax.fill_between(columns["round"], low, high, color=colour, alpha=0.25, lw=0)
+                values = band([np.maximum(v, 1e-16) for v in all_of(kind, way, what)])
+                plot_band(ax, columns["round"], values, colour, f"{way} added up")
             ax.set(title=f"{kind}: {what}", xlabel="rounds")
             ax.legend(fontsize=7)
 

@@ -112,20 +112,22 @@ def records_of(one: Printed, seed: int) -> GroupPanel:
     return GroupPanel.of(one.sites, per.size, groups, (one.stamps % 12 + 1, one.stamps // 12))
 
 
-def figure2(folder: Folder, *, seed: int, quick: bool) -> None:
+def figure2(folder: Folder) -> None:
     """Run algorithm 7, and compare three starts: one of them gives the axes that the paper prints."""
-    epochs = 3.0 if quick else 150.0
+    epochs = 3.0 if folder.quick else 150.0
     parts: dict[str, dict[str, F64]] = {}
     lines = []
     for name, one in SPECIES.items():
-        panel = records_of(one, seed)
+        panel = records_of(one, folder.seed)
         nothing, means = np.zeros(panel.L), _month_means(panel)
         starts = {
             "sums of counts, zeros elsewhere": _start(panel, nothing, 1.0),
             "mean over groups, zeros elsewhere": _start(panel, nothing, 1.0 / GROUPS),
             "counts, month means elsewhere": _start(panel, means, 1.0),
         }
-        result = _run(panel, starts["sums of counts, zeros elsewhere"], epochs, seed, f"figure 2: {name}")
+        result = _run(
+            panel, starts["sums of counts, zeros elsewhere"], epochs, folder.seed, f"figure 2: {name}"
+        )
         last = (result.theta.U @ result.theta.V.T).sum(axis=0)
         totals = {words: (start.U @ start.V.T).sum(axis=0) for words, start in starts.items()}
         per = np.bincount(np.concatenate([g.month for g in panel.groups]), minlength=panel.L)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,21 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core import Result
-from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.files import write_manifest
+from fedmiss.pipeline.fit_folder import trace_columns
 from fedmiss.tables import write_table
 
-__all__ = ["Band", "Column", "Folder", "band", "columns_of", "experiment_folder", "padded", "trace_rows"]
+__all__ = [
+    "Band",
+    "Column",
+    "Folder",
+    "band",
+    "band_columns",
+    "columns_of",
+    "padded",
+    "plot_band",
+    "trace_rows",
+]
 
 
 Band = tuple[F64, F64, F64]  # mean, lower and upper edge
@@ -32,14 +42,7 @@ def trace_rows(result: Result, total: int, **labels: str | float) -> dict[str, C
     rounds = len(t["k"])
     known = ("k", "h_norm2", "active", "bytes_up", "bytes_down", "seconds", "evaluations", "gamma", "dropped")
     return {
-        "round": (t["k"] + 1).astype(np.int32),
-        "h_norm2": t["h_norm2"],
-        "objective": t.get("objective", np.full(rounds, np.nan)),
-        "active": t["active"].astype(np.int32),
-        "bytes_up": t["bytes_up"].astype(np.int64),
-        "bytes_down": t["bytes_down"].astype(np.int64),
-        "epochs": np.cumsum(t["evaluations"]) / total,
-        "seconds": t["seconds"],
+        **trace_columns(result, total),
         **{name: np.full(rounds, value) for name, value in labels.items()},
         **{name: column for name, column in t.items() if name not in known and name != "objective"},
     }
@@ -48,9 +51,10 @@ def trace_rows(result: Result, total: int, **labels: str | float) -> dict[str, C
 class Folder:
     """An experiment's folder while it is being made."""
 
-    def __init__(self, path: Path, name: str, quick: bool) -> None:
-        self.path, self.name, self.quick = path, name, quick
+    def __init__(self, path: Path, *, quick: bool, seed: int, data: Path | None) -> None:
+        self.path, self.quick, self.seed, self.data = path, quick, seed, data
         self.results: dict[str, object] = {}
+        self.inputs: dict[str, str] = {}  # hashes of what was read
         self._traces: list[dict[str, Column]] = []
         self._lines: list[str] = []
 
@@ -88,8 +92,8 @@ class Folder:
         fig.savefig(self.path / f"{name}.png", dpi=150)
         self.table(name, columns)
 
-    def finish(self, title: str, settings: dict[str, object], inputs: dict[str, str]) -> None:
-        """Write trace.parquet, what_is_seen.md and the manifest."""
+    def finish(self, title: str, **settings: object) -> None:
+        """Write trace.parquet, what_is_seen.md and the manifest with the ``settings`` of this experiment."""
         if self._traces:
             names = dict.fromkeys(name for trace in self._traces for name in trace)
             blank = {name: next(t[name] for t in self._traces if name in t) for name in names}
@@ -110,14 +114,8 @@ class Folder:
         )
         text = "\n\n".join([f"# {title}", setting, *self._lines])
         (self.path / "what_is_seen.md").write_text(text + "\n", encoding="utf-8")
-        write_manifest(self.path, "experiment", settings=settings, inputs=inputs, results=self.results)
-
-
-@contextmanager
-def experiment_folder(out: Path, name: str, *, quick: bool, overwrite: bool) -> Iterator[Folder]:
-    """Make the folder completely or not at all."""
-    with atomic_folder(out, "experiment", overwrite=overwrite) as tmp:
-        yield Folder(tmp, name, quick)
+        settings = {"quick": self.quick, "seed": self.seed, **settings}
+        write_manifest(self.path, "experiment", settings=settings, inputs=self.inputs, results=self.results)
 
 
 def band(values: Sequence[F64]) -> Band:
@@ -126,6 +124,21 @@ def band(values: Sequence[F64]) -> Band:
     mean = stack.mean(axis=0)
     error = stack.std(axis=0, ddof=1) / np.sqrt(len(stack)) if len(stack) > 1 else np.zeros_like(mean)
     return mean, np.maximum(mean - 2 * error, 0.1 * mean), mean + 2 * error
+
+
+def plot_band(ax: Axes, x: ArrayLike, values: Band, colour: str, label: str) -> None:
+    """Draw the mean on a log axis, with its edges shaded."""
+    mean, low, high = values
+    ax.semilogy(x, mean, color=colour, label=label)
+    ax.fill_between(x, low, high, color=colour, alpha=0.25, lw=0)
+
+
+def band_columns(bands: Mapping[str, Band]) -> dict[str, F64]:
+    """Columns of means and edges, by the words before each."""
+    edges = ("mean", "low", "high")
+    return {
+        f"{words} {edge}": v for words, values in bands.items() for edge, v in zip(edges, values, strict=True)
+    }
 
 
 def columns_of(names: Sequence[str], rows: Iterable[Sequence[str | float]]) -> dict[str, Column]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -12,7 +11,7 @@ from fedmiss.arrays import F64
 from fedmiss.compressors import Identity
 from fedmiss.core import FedEM, Fiem, Minibatch, Result, SemVr, Spider, Stop, Streaming, run
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Band, Folder, band, columns_of, experiment_folder
+from fedmiss.experiments.folder import Band, Folder, band, band_columns, columns_of, plot_band
 from fedmiss.experiments.mixture import Mixture, Setting
 from fedmiss.progress import progress
 
@@ -22,38 +21,32 @@ GOAL = 1e-10
 STEPS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 
 
-def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+def main(folder: Folder) -> None:
     """Run the paper's setting (500 epochs, 20 seeds) or a quick one (200 epochs, 3 seeds)."""
-    epochs, seeds = (200.0, 3) if quick else (500.0, 20)
-    mix = Mixture(seed=seed, far=True)
+    epochs, seeds = (200.0, 3) if folder.quick else (500.0, 20)
+    mix = Mixture(seed=folder.seed, far=True)
     settings = {"FedEM": Setting(), "VR-FedEM": Setting(oracle=Spider(5, 20))}
-    with experiment_folder(out, "gmm", quick=quick, overwrite=overwrite) as folder:
-        grid = np.linspace(0.0, epochs, 201)
-        curves: dict[str, list[F64]] = {name: [] for name in settings}
-        first: dict[str, Result] = {}
-        with progress("gmm: seeds", total=seeds) as show:
-            for i in range(seeds):
-                for name, s in settings.items():
-                    s = Setting(s.oracle, s.gamma, s.alpha, s.p, s.init, seed=1000 * seed + i)
-                    result = mix.run(s, Stop(epochs=epochs))
-                    first.setdefault(name, result)
-                    curves[name].append(on_grid(result, mix.total, grid))
-                show(i + 1)
-        for name, result in first.items():
-            folder.trace(result, mix.total, run=name)
-        bands = {name: band(values) for name, values in curves.items()}
-        _figure1(folder, mix, grid, first, bands, seeds)
-        _outer_loops(folder, mix, seed, quick)
-        _one_worker(folder, seed, quick)
-        _levels(folder, mix, grid, first, bands, seeds)
-        _work_to_goal(folder, mix, epochs, seed)
-        said = {"quick": quick, "seed": seed, "epochs": epochs, "seeds": seeds}
-        folder.finish(
-            "FedEM and VR-FedEM on a synthetic mixture (figure 1)",
-            said | {k: str(v) for k, v in settings.items()},
-            {},
-        )
-    return out
+    grid = np.linspace(0.0, epochs, 201)
+    curves: dict[str, list[F64]] = {name: [] for name in settings}
+    first: dict[str, Result] = {}
+    with progress("gmm: seeds", total=seeds) as show:
+        for i in range(seeds):
+            for name, s in settings.items():
+                s = Setting(s.oracle, s.gamma, s.alpha, s.p, s.init, seed=1000 * folder.seed + i)
+                result = mix.run(s, Stop(epochs=epochs))
+                first.setdefault(name, result)
+                curves[name].append(on_grid(result, mix.total, grid))
+            show(i + 1)
+    for name, result in first.items():
+        folder.trace(result, mix.total, run=name)
+    bands = {name: band(values) for name, values in curves.items()}
+    _figure1(folder, mix, grid, first, bands, seeds)
+    _outer_loops(folder, mix)
+    _one_worker(folder)
+    _levels(folder, mix, grid, first, bands, seeds)
+    _work_to_goal(folder, mix, epochs)
+    title = "FedEM and VR-FedEM on a synthetic mixture (figure 1)"
+    folder.finish(title, epochs=epochs, seeds=seeds, **{name: str(s) for name, s in settings.items()})
 
 
 def _figure1(
@@ -70,16 +63,12 @@ def _figure1(
             ax.semilogy(e[seen], t["true_h_norm2"][seen], "--", color="#236", label="$||h(S_k)||^2$")
             ax.set(title=f"{name}, one run", xlabel="epochs")
             ax.legend()
-        for (name, (mean, low, high)), colour in zip(bands.items(), ("#236", "#c33"), strict=True):
-            axes[2].semilogy(grid, mean, color=colour, label=name)
-            axes[2].fill_between(grid, low, high, color=colour, alpha=0.25, lw=0)
+        for (name, values), colour in zip(bands.items(), ("#236", "#c33"), strict=True):
+            plot_band(axes[2], grid, values, colour, name)
         axes[2].set(title=f"mean $||h(S)||^2$, {seeds} seeds, 2 s.e.", xlabel="epochs")
         axes[2].legend()
 
-    columns = {"epochs": grid}
-    for name, (mean, low, high) in bands.items():
-        columns |= {f"{name} mean": mean, f"{name} low": low, f"{name} high": high}
-    folder.figure("figure1", draw, columns, panels=3, size=(4.6, 3.8))
+    folder.figure("figure1", draw, {"epochs": grid, **band_columns(bands)}, panels=3, size=(4.6, 3.8))
 
 
 def _levels(
@@ -106,10 +95,10 @@ def _levels(
     )
 
 
-def _outer_loops(folder: Folder, mix: Mixture, seed: int, quick: bool) -> None:
+def _outer_loops(folder: Folder, mix: Mixture) -> None:
     """The paper's axis of the VR panel: outer loops of k_in = 20 rounds, until ||h||^2 is 1e-20."""
-    loops = 100 if quick else 1000
-    s = Setting(oracle=Spider(5, 20), seed=1000 * seed)
+    loops = 100 if folder.quick else 1000
+    s = Setting(oracle=Spider(5, 20), seed=1000 * folder.seed)
     result = mix.run(s, Stop(rounds=20 * loops), every=20, label="gmm: outer loops")
     t, at = result.trace, np.arange(0, 20 * loops, 20)
 
@@ -128,16 +117,17 @@ def _outer_loops(folder: Folder, mix: Mixture, seed: int, quick: bool) -> None:
     )
 
 
-def _one_worker(folder: Folder, seed: int, quick: bool) -> None:
+def _one_worker(folder: Folder) -> None:
     """SPIDER-EM beside sEM-vr, FIEM and online EM: one worker, nothing compressed."""
-    mix, epochs = Mixture(n=1, m=500 if quick else 2000, seed=seed), (20.0 if quick else 60.0)
+    rows, epochs = (500, 20.0) if folder.quick else (2000, 60.0)
+    mix = Mixture(n=1, m=rows, seed=folder.seed)
     k_in = int(np.sqrt(mix.total / 2))
     grid = np.linspace(0.0, epochs, 121)
     curves: dict[str, F64] = {}
     for name, oracle in (
         ("SPIDER-EM", Spider(10, k_in)), ("sEM-vr", SemVr(10, k_in)), ("FIEM", Fiem(10)), ("online EM", Streaming(10)),
     ):  # fmt: skip
-        algo = FedEM(mix.model, Identity(), mix.roster, 0.05, 0.0, oracle=oracle, seed=seed)
+        algo = FedEM(mix.model, Identity(), mix.roster, 0.05, 0.0, oracle=oracle, seed=folder.seed)
         result = run(
             algo, LocalEngine(mix.data), mix.S_0, stop=Stop(epochs=epochs), init="zero", observe=mix.true_field,
             observe_every=10, label=f"gmm: {name}",
@@ -158,13 +148,13 @@ def _one_worker(folder: Folder, seed: int, quick: bool) -> None:
     )
 
 
-def _work_to_goal(folder: Folder, mix: Mixture, epochs: float, seed: int) -> None:
+def _work_to_goal(folder: Folder, mix: Mixture, epochs: float) -> None:
     """Count the epochs to ||h||^2 <= 1e-10 for each constant step (inf: not reached), and keep the lowest value seen."""
     rows = []
     for name, oracle in (("FedEM", Minibatch(20)), ("VR-FedEM", Spider(5, 20))):
         for gamma in STEPS:
             result = mix.run(
-                Setting(oracle, gamma=gamma, alpha=max(gamma, 1e-2), seed=seed), Stop(epochs=epochs)
+                Setting(oracle, gamma=gamma, alpha=max(gamma, 1e-2), seed=folder.seed), Stop(epochs=epochs)
             )
             h = result.trace["true_h_norm2"]
             done = np.concatenate([[0.0], np.cumsum(result.trace["evaluations"])[:-1]]) / mix.total

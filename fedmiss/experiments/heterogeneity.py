@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,75 +10,62 @@ from matplotlib.axes import Axes
 from fedmiss.arrays import F64
 from fedmiss.core import Downlink, FullBatch, Minibatch, ServerState, Spider, Stop, naive_fedem, run
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Folder, experiment_folder, padded
+from fedmiss.experiments.folder import Folder, padded
 from fedmiss.experiments.mixture import Mixture, Setting
 
 __all__ = ["main"]
 
 
-def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+def main(folder: Folder) -> None:
     """Run exact local statistics, gamma = 5e-2, alpha = 0.2, p = 0.5, for 8,000 rounds (3,000 when quick)."""
-    rounds = 3000 if quick else 8000
-    with experiment_folder(out, "heterogeneity", quick=quick, overwrite=overwrite) as folder:
-        curves, floor = {}, {}
-        for kind in ("homogeneous", "heterogeneous"):
-            mix = Mixture(seed=seed, sort=kind == "heterogeneous")
-            for memory in (True, False):
-                name = f"{kind}, {'with' if memory else 'without'} V"
-                s = Setting(FullBatch(), 5e-2, 0.2 if memory else 0.0, 0.5, "h" if memory else "zero", seed)
-                result = mix.run(s, Stop(rounds=rounds), every=20, label=name)
-                h = result.trace["true_h_norm2"]
-                curves[name] = h[~np.isnan(h)]
-                floor[name] = float(np.mean(curves[name][-len(curves[name]) // 4 :]))
-                folder.trace(result, mix.total, run=name)
-        at = np.arange(0, rounds, 20)
+    rounds = 3000 if folder.quick else 8000
+    curves, floor = {}, {}
+    for kind in ("homogeneous", "heterogeneous"):
+        mix = Mixture(seed=folder.seed, sort=kind == "heterogeneous")
+        for memory in (True, False):
+            name = f"{kind}, {'with' if memory else 'without'} V"
+            alpha, init = (0.2, "h") if memory else (0.0, "zero")
+            s = Setting(FullBatch(), 5e-2, alpha, 0.5, init, folder.seed)
+            result = mix.run(s, Stop(rounds=rounds), every=20, label=name)
+            h = result.trace["true_h_norm2"]
+            curves[name] = h[~np.isnan(h)]
+            floor[name] = float(np.mean(curves[name][-len(curves[name]) // 4 :]))
+            folder.trace(result, mix.total, run=name)
+    at = np.arange(0, rounds, 20)
 
-        def draw(axes: Sequence[Axes]) -> None:
-            for (name, h), style in zip(curves.items(), ("C0-", "C0--", "C3-", "C3--"), strict=True):
-                axes[0].semilogy(at, np.maximum(h, 1e-34), style, label=name)
-            axes[0].set(
-                xlabel="rounds", ylabel="$||h(S)||^2$", title="exact local statistics, quantized, p = 0.5"
-            )
-            axes[0].legend()
-
-        folder.figure("heterogeneity", draw, {"round": at, **curves})
-        folder.results |= {"mean_last_quarter": floor, "rounds": rounds}
-        names = list(floor)
-        folder.say(
-            f"Mean of ||h(S)||^2 over the last quarter of {rounds:,} rounds. Without V: {floor[names[1]]:.2g} "
-            f"(homogeneous), {floor[names[3]]:.2g} (heterogeneous, {floor[names[3]] / floor[names[1]]:.3g} times more): "
-            "the increments do not vanish at the solution, and neither does their compression error. With V: "
-            f"{floor[names[0]]:.2g} and {floor[names[2]]:.2g}."
+    def draw(axes: Sequence[Axes]) -> None:
+        for (name, h), style in zip(curves.items(), ("C0-", "C0--", "C3-", "C3--"), strict=True):
+            axes[0].semilogy(at, np.maximum(h, 1e-34), style, label=name)
+        axes[0].set(
+            xlabel="rounds", ylabel="$||h(S)||^2$", title="exact local statistics, quantized, p = 0.5"
         )
-        _weights(folder, seed, quick)
-        folder.finish(
-            "Equal and different workers, with and without the memories V",
-            {
-                "quick": quick,
-                "seed": seed,
-                "rounds": rounds,
-                "gamma": 5e-2,
-                "alpha": 0.2,
-                "p": 0.5,
-                "n": 100,
-                "m": 100,
-            },
-            {},
-        )
-    return out
+        axes[0].legend()
+
+    folder.figure("heterogeneity", draw, {"round": at, **curves})
+    folder.results |= {"mean_last_quarter": floor, "rounds": rounds}
+    names = list(floor)
+    folder.say(
+        f"Mean of ||h(S)||^2 over the last quarter of {rounds:,} rounds. Without V: {floor[names[1]]:.2g} "
+        f"(homogeneous), {floor[names[3]]:.2g} (heterogeneous, {floor[names[3]] / floor[names[1]]:.3g} times more): "
+        "the increments do not vanish at the solution, and neither does their compression error. With V: "
+        f"{floor[names[0]]:.2g} and {floor[names[2]]:.2g}."
+    )
+    _weights(folder)
+    title = "Equal and different workers, with and without the memories V"
+    folder.finish(title, rounds=rounds, gamma=5e-2, alpha=0.2, p=0.5, n=100, m=100)
 
 
-def _weights(folder: Folder, seed: int, quick: bool) -> None:
+def _weights(folder: Folder) -> None:
     """The talk's figure: the weight of the first component against epochs, FedEM, naive and VR-FedEM."""
-    epochs = 200.0 if quick else 300.0
+    epochs = 200.0 if folder.quick else 300.0
     columns: dict[str, F64] = {}
     levels: dict[tuple[str, str], float] = {}
     exact = {}
     for kind in ("homogeneous", "heterogeneous"):
-        mix = Mixture(seed=seed, sort=kind == "heterogeneous")
+        mix = Mixture(seed=folder.seed, sort=kind == "heterogeneous")
         exact[kind] = float(mix.model.T(mix.solution()).pi[0])
         for name, oracle in (("FedEM", Minibatch(20)), ("naive", Minibatch(20)), ("VR-FedEM", Spider(5, 20))):
-            algo = mix.algo(Setting(oracle, gamma=5e-2, alpha=5e-2, p=0.75, seed=seed))
+            algo = mix.algo(Setting(oracle, gamma=5e-2, alpha=5e-2, p=0.75, seed=folder.seed))
             if name == "naive":
                 algo = naive_fedem(algo)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -23,7 +23,7 @@ from fedmiss.core import (
     scafflsa,
 )
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Folder, columns_of, experiment_folder, padded
+from fedmiss.experiments.folder import Folder, columns_of, padded
 from fedmiss.models.fedavg import RidgeLogistic, bias_first_order, richardson_romberg
 from fedmiss.models.lsa import LSA, Law, garnet, linear_pools, mean_system
 from fedmiss.models.lsa_theory import bias, rounds_to, solution
@@ -37,20 +37,14 @@ LIMITS = {0.1: (5e-5, 13.0), 0.01: (5e-6, 13.0)}  # of the authors' axes, by eta
 Panel = tuple[float, int, int, dict[str, F64], float]  # eta, H, rounds between points, curves, squared bias
 
 
-def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+def main(folder: Folder) -> None:
     """Six figures: error against rounds (two), bias against H and eta, rounds to eps, extrapolation, compression."""
-    with experiment_folder(out, "lsa", quick=quick, overwrite=overwrite) as folder:
-        _td(folder, seed, quick)
-        _bias(folder, seed, quick)
-        _accuracy(folder, seed, quick)
-        _extrapolation(folder, seed, quick)
-        _compressed(folder, seed, quick)
-        folder.finish(
-            "Federated linear stochastic approximation and averaging",
-            {"quick": quick, "seed": seed, "H": list(HS)},
-            {},
-        )
-    return out
+    _td(folder)
+    _bias(folder)
+    _accuracy(folder)
+    _extrapolation(folder)
+    _compressed(folder)
+    folder.finish("Federated linear stochastic approximation and averaging", H=list(HS))
 
 
 def squared_error(
@@ -83,19 +77,21 @@ def squared_error(
     return seen[~np.isnan(seen)], result
 
 
-def _td(folder: Folder, seed: int, quick: bool) -> None:
+def _td(folder: Folder) -> None:
     """The talk's figure: agents that are alike, and agents that differ."""
-    samples, n = (100_000, 20) if quick else (500_000, 100)
-    settings = [
-        (eta, H) for eta in ((0.1,) if quick else (0.1, 0.01)) for H in ((100, 1000) if quick else HS)
-    ]
+    samples, n = (100_000, 20) if folder.quick else (500_000, 100)
+    settings = [(eta, H) for eta in (0.1, 0.01) for H in HS]
+    if folder.quick:
+        settings = [(0.1, 100), (0.1, 1000)]
     lines = []
     for kind in ("homogeneous", "heterogeneous"):
-        data = garnet(n, heterogeneous=kind == "heterogeneous", seed=seed)
+        data = garnet(n, heterogeneous=kind == "heterogeneous", seed=folder.seed)
         A, b = mean_system(data)
         theta = solution(A, b)[0]
         smallest = float(np.linalg.eigvals(A.mean(axis=0)).real.min())
-        model, roster = LSA(theta.size), Roster.of([Law.SIZE] * n)
+        common: dict[str, Any] = {
+            "model": LSA(theta.size), "compressor": Identity(), "roster": Roster.of([Law.SIZE] * n), "seed": folder.seed,
+        }  # fmt: skip
         columns: dict[str, F64] = {}
         panels = []
         for eta, H in settings:
@@ -104,9 +100,7 @@ def _td(folder: Folder, seed: int, quick: bool) -> None:
             miss = bias(A, b, eta, H)
             curves: dict[str, F64] = {}
             for name, make, extra in (("FedLSA", fed_lsa, {}), ("SCAFFLSA", scafflsa, {"alpha": 1.0})):
-                algo = make(
-                    H=H, eta=eta, b=1, model=model, compressor=Identity(), roster=roster, seed=seed, **extra
-                )
+                algo = make(H=H, eta=eta, b=1, **common, **extra)
                 curves[name], result = squared_error(
                     algo, data, theta, rounds=rounds, every=every, label=f"{kind}, H = {H}", start=theta + 1.0
                 )
@@ -146,17 +140,17 @@ def _td(folder: Folder, seed: int, quick: bool) -> None:
     )
 
 
-def _bias(folder: Folder, seed: int, quick: bool) -> None:
-    data = linear_pools(10, 4, 50, seed=seed)
+def _bias(folder: Folder) -> None:
+    data = linear_pools(10, 4, 50, seed=folder.seed)
     A, b = mean_system(data)
     theta = solution(A, b)[0]
-    etas, Hs = (0.05, 0.02), ((2, 5, 20) if quick else (2, 5, 10, 20, 50))
-    seeds, samples = (4, 8_000) if quick else (10, 25_000)
+    etas, Hs = (0.05, 0.02), ((2, 5, 20) if folder.quick else (2, 5, 10, 20, 50))
+    seeds, samples = (4, 8_000) if folder.quick else (10, 25_000)
     rows = []
     for eta in etas:
         for H in Hs:
             exact = bias(A, b, eta, H)
-            means = _long_runs(data, theta + exact, eta, H, max(samples // H, 50), range(seeds), seed)
+            means = _long_runs(data, theta + exact, eta, H, max(samples // H, 50), range(seeds), folder.seed)
             mean = means.mean(axis=0) - theta
             error = means.std(axis=0, ddof=1) / np.sqrt(seeds)
             lengths = [float(np.linalg.norm(v)) for v in (mean, error, exact, first_order(A, b, eta, H))]
@@ -209,11 +203,11 @@ def _long_runs(data: F64, start: F64, eta: float, H: int, rounds: int, repeats: 
     return np.array(means)
 
 
-def _accuracy(folder: Folder, seed: int, quick: bool) -> None:
-    data = linear_pools(6, 3, 20, heterogeneity=2.0, seed=seed)
-    eps = (0.4, 0.2, 0.1) if quick else (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)
-    grid = range(1, 12, 2) if quick else range(1, 14)
-    steps = [2**i for i in (range(0, 11, 2) if quick else range(13))]
+def _accuracy(folder: Folder) -> None:
+    data = linear_pools(6, 3, 20, heterogeneity=2.0, seed=folder.seed)
+    eps = (0.4, 0.2, 0.1) if folder.quick else (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)
+    grid = range(1, 12, 2) if folder.quick else range(1, 14)
+    steps = [2**i for i in (range(0, 11, 2) if folder.quick else range(13))]
     found = {}
     for name, scaffold in (("FedLSA", False), ("SCAFFLSA", True)):
         found[name] = rounds_to(
@@ -223,7 +217,7 @@ def _accuracy(folder: Folder, seed: int, quick: bool) -> None:
             steps,
             scaffold=scaffold,
             theta_0=np.ones(3),
-            most=60 if quick else 200,
+            most=60 if folder.quick else 200,
         )
     columns: dict[str, F64] = {"eps": np.array(eps)}
     for name, rows in found.items():
@@ -262,10 +256,10 @@ def logistic_data(seed: int) -> tuple[RidgeLogistic, F64]:
     return RidgeLogistic(3, 0.1), np.concatenate([x, y[..., None]], axis=-1)
 
 
-def _extrapolation(folder: Folder, seed: int, quick: bool) -> None:
-    model, data = logistic_data(seed)
+def _extrapolation(folder: Folder) -> None:
+    model, data = logistic_data(folder.seed)
     star, roster = model.minimum(data), Roster.of([40] * 8)
-    etas = (0.08, 0.04, 0.02) if quick else (0.08, 0.04, 0.02, 0.01)
+    etas = (0.08, 0.04, 0.02) if folder.quick else (0.08, 0.04, 0.02, 0.01)
     rows = []
     for H in (5, 20):
         limits = []
@@ -306,18 +300,19 @@ def _extrapolation(folder: Folder, seed: int, quick: bool) -> None:
     )
 
 
-def _compressed(folder: Folder, seed: int, quick: bool) -> None:
-    data = linear_pools(10, 4, 50, seed=seed).mean(axis=1, keepdims=True)  # no noise in the data
+def _compressed(folder: Folder) -> None:
+    data = linear_pools(10, 4, 50, seed=folder.seed).mean(axis=1, keepdims=True)  # no noise in the data
     A, b = mean_system(data)
-    theta, eta, H, rounds = solution(A, b)[0], 0.01, 20, (600 if quick else 3000)
+    theta, eta, H, rounds = solution(A, b)[0], 0.01, 20, (600 if folder.quick else 3000)
     miss = bias(A, b, eta, H)
 
     model, roster = LSA(theta.size), Roster.of([1] * 10)
-    rest = {"compressor": Dithering(1), "participation": Bernoulli(0.5), "seed": seed}
+    rest = {"compressor": Dithering(1), "participation": Bernoulli(0.5), "seed": folder.seed}
     algos = {
         "no memory": fed_lsa(H=H, eta=eta, b=1, model=model, roster=roster, **rest),
         "memory V": FedEM(
-            model, Dithering(1), roster, eta * H, oracle=LocalSteps(H, eta, 1), participation=Bernoulli(0.5), seed=seed
+            model, Dithering(1), roster, eta * H, oracle=LocalSteps(H, eta, 1), participation=Bernoulli(0.5),
+            seed=folder.seed,
         ),
         "compressed SCAFFLSA": scafflsa(H=H, eta=eta, b=1, model=model, roster=roster, **rest),
     }  # fmt: skip

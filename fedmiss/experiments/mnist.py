@@ -6,7 +6,6 @@ import time
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -29,7 +28,7 @@ from fedmiss.core import (
 )  # fmt: skip
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
-from fedmiss.experiments.folder import Folder, experiment_folder, padded
+from fedmiss.experiments.folder import Folder, padded
 from fedmiss.experiments.mnist_data import load_mnist, pca
 from fedmiss.models.gmm import GMM, GMMParams, random_rows, second_moment
 from fedmiss.rng import rng_for
@@ -40,41 +39,36 @@ G, N_PC, B, K_IN = 10, 20, 20, 35
 FIRST = 30.0  # epochs that the paper shows of the weights of FedEM
 
 
-def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+def main(folder: Folder) -> None:
     """Run 100 epochs of both, at the paper's gamma = 1e-3 and at 2e-2 (quick: 10,000 images, 30 epochs)."""
-    epochs, n, most = (30.0, 20, 10_000) if quick else (100.0, 100, 70_000)
-    with experiment_folder(out, "mnist", quick=quick, overwrite=overwrite) as folder:
-        images, labels, used, hashes = load_mnist(data)
-        n = min(n, len(images) // (2 * B))
-        if n < 1:
-            raise ConfigError(f"{len(images)} images are too few for workers of {2 * B}; give more.")
-        order = rng_for(seed, "shuffle").permutation(len(images))[: min(most, len(images)) // n * n]
-        start = time.process_time()
-        Y, dropped = pca(images[order], N_PC, used), int((~used).sum())
-        seconds = {"PCA": time.process_time() - start}
-        m = len(Y) // n
-        digits = _start(Y, labels[order], n, seed)
-        runs = _runs(folder, digits, epochs, seconds, seed)
-        fits = _fits(digits, runs, int(epochs), seconds)
-        for figure, names in (
-            ("figure3", ("FedEM", "VR-FedEM")),
-            ("figure3_gamma_2e-2", ("FedEM, gamma = 2e-2", "VR-FedEM, gamma = 2e-2")),
-        ):
-            _weights_and_field(folder, figure, names, runs, digits.roster)
-        folder.say(
-            f"{len(Y):,} images, {dropped} pixels (zero in all training images) dropped, {N_PC} principal components, "
-            f"{n} workers of {m} images, {epochs:g} epochs. Log-likelihood (mean), purity, NMI:"
-        )
-        _write(folder, runs, fits, seconds, epochs)
-        folder.finish(
-            "A mixture of ten Gaussians on MNIST (figure 3)",
-            {
-                "quick": quick, "seed": seed, "epochs": epochs, "n": n, "m": m, "G": G, "components": N_PC, "b": B,
-                "k_in": K_IN, "compressor": repr(Dithering(levels=4)), "dropped_pixels": dropped,
-            },
-            hashes,
-        )  # fmt: skip
-    return out
+    epochs, n, most = (30.0, 20, 10_000) if folder.quick else (100.0, 100, 70_000)
+    images, labels, used, hashes = load_mnist(folder.data)
+    n = min(n, len(images) // (2 * B))
+    if n < 1:
+        raise ConfigError(f"{len(images)} images are too few for workers of {2 * B}; give more.")
+    order = rng_for(folder.seed, "shuffle").permutation(len(images))[: min(most, len(images)) // n * n]
+    start = time.process_time()
+    Y, dropped = pca(images[order], N_PC, used), int((~used).sum())
+    seconds = {"PCA": time.process_time() - start}
+    m = len(Y) // n
+    digits = _start(Y, labels[order], n, folder.seed)
+    runs = _runs(folder, digits, epochs, seconds)
+    fits = _fits(digits, runs, int(epochs), seconds)
+    for figure, names in (
+        ("figure3", ("FedEM", "VR-FedEM")),
+        ("figure3_gamma_2e-2", ("FedEM, gamma = 2e-2", "VR-FedEM, gamma = 2e-2")),
+    ):
+        _weights_and_field(folder, figure, names, runs, digits.roster)
+    folder.say(
+        f"{len(Y):,} images, {dropped} pixels (zero in all training images) dropped, {N_PC} principal components, "
+        f"{n} workers of {m} images, {epochs:g} epochs. Log-likelihood (mean), purity, NMI:"
+    )
+    _write(folder, runs, fits, seconds, epochs)
+    folder.inputs = hashes
+    folder.finish(
+        "A mixture of ten Gaussians on MNIST (figure 3)", epochs=epochs, n=n, m=m, G=G, components=N_PC, b=B, k_in=K_IN,
+        compressor=repr(Dithering(levels=4)), dropped_pixels=dropped,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -103,9 +97,7 @@ def _start(Y: F64, labels: I64, n: int, seed: int) -> _Digits:
     return _Digits(Y, labels, shards, roster, model, theta, pooled_s_bar(model, theta, shards, roster))
 
 
-def _runs(
-    folder: Folder, digits: _Digits, epochs: float, seconds: dict[str, float], seed: int
-) -> dict[str, Result]:
+def _runs(folder: Folder, digits: _Digits, epochs: float, seconds: dict[str, float]) -> dict[str, Result]:
     """Run both algorithms at both steps; the CPU time of each is added to ``seconds``."""
     d, roster = digits, digits.roster
     every = max(round(int(roster.sizes[0]) / B), 1) * (1 if folder.quick else 5)
@@ -126,7 +118,7 @@ def _runs(
         ("FedEM", Minibatch(B), 1e-3), ("VR-FedEM", Spider(B, K_IN), 1e-3),
         ("FedEM, gamma = 2e-2", Minibatch(B), 2e-2), ("VR-FedEM, gamma = 2e-2", Spider(B, K_IN), 2e-2),
     ):  # fmt: skip
-        algo = FedEM(d.model, Dithering(levels=4), roster, gamma, oracle=oracle, seed=seed)
+        algo = FedEM(d.model, Dithering(levels=4), roster, gamma, oracle=oracle, seed=folder.seed)
         start = time.process_time()
         runs[name] = run(
             algo, LocalEngine(d.shards), d.S_0, stop=Stop(epochs=epochs), observe=observe, label=name

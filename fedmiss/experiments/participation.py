@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
 
-from fedmiss.arrays import F64, I64
 from fedmiss.core import Stop
-from fedmiss.experiments.folder import band, experiment_folder
+from fedmiss.experiments.folder import Folder, band, band_columns, plot_band
 from fedmiss.experiments.mixture import Mixture, Setting
 
 __all__ = ["main"]
@@ -18,65 +16,55 @@ __all__ = ["main"]
 SHARES = (0.25, 0.5, 0.75, 1.0)
 
 
-def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+def main(folder: Folder) -> None:
     """Run the mixture at b = 20, gamma = alpha = 1e-2 for several p: 5,000 rounds, 12 seeds (quick: 1,500 and 3)."""
-    rounds, seeds = (1500, 3) if quick else (5000, 12)
-    mix = Mixture(seed=seed)
+    rounds, seeds = (1500, 3) if folder.quick else (5000, 12)
+    mix = Mixture(seed=folder.seed)
     at = np.arange(0, rounds, 25)
-    with experiment_folder(out, "participation", quick=quick, overwrite=overwrite) as folder:
-        bands, work = {}, {}
-        for p in SHARES:
-            values = []
-            for i in range(seeds):
-                s = Setting(p=p, seed=1000 * seed + i)
-                result = mix.run(
-                    s, Stop(rounds=rounds), every=25, label=f"p = {p:g}, seed {i + 1} of {seeds}"
-                )
-                values.append(result.trace["true_h_norm2"][at])
-                if i == 0:
-                    folder.trace(result, mix.total, run=f"p = {p:g}")
-                    work[p] = float(result.trace["evaluations"].sum() / mix.total)
-            bands[p] = band(values)
+    bands, work = {}, {}
+    for p in SHARES:
+        values = []
+        for i in range(seeds):
+            s = Setting(p=p, seed=1000 * folder.seed + i)
+            label = f"p = {p:g}, seed {i + 1} of {seeds}"
+            result = mix.run(s, Stop(rounds=rounds), every=25, label=label)
+            values.append(result.trace["true_h_norm2"][at])
+            if i == 0:
+                folder.trace(result, mix.total, run=f"p = {p:g}")
+                work[p] = float(result.trace["evaluations"].sum() / mix.total)
+        bands[p] = band(values)
 
-        def draw(axes: Sequence[Axes]) -> None:
-            for i, (p, (mean, low, high)) in enumerate(bands.items()):
-                for ax, x in zip(axes, (at, at * work[p] / rounds), strict=True):
-                    ax.semilogy(x, mean, f"C{i}", label=f"p = {p:g}")
-                    ax.fill_between(x, low, high, color=f"C{i}", alpha=0.25, lw=0)
-            for ax, words in zip(axes, ("rounds", "epochs"), strict=True):
-                ax.set(xlabel=words, ylabel="mean $||h(S)||^2$", title=f"FedEM, {seeds} seeds, 2 s.e.")
-                ax.legend()
+    def draw(axes: Sequence[Axes]) -> None:
+        for i, (p, values) in enumerate(bands.items()):
+            for ax, x in zip(axes, (at, at * work[p] / rounds), strict=True):
+                plot_band(ax, x, values, f"C{i}", f"p = {p:g}")
+        for ax, words in zip(axes, ("rounds", "epochs"), strict=True):
+            ax.set(xlabel=words, ylabel="mean $||h(S)||^2$", title=f"FedEM, {seeds} seeds, 2 s.e.")
+            ax.legend()
 
-        columns: dict[str, F64 | I64] = {"round": at}
-        for p, (mean, low, high) in bands.items():
-            columns |= {f"p={p:g} mean": mean, f"p={p:g} low": low, f"p={p:g} high": high}
-        folder.figure("participation", draw, columns, panels=2)
-        late = at >= 0.75 * rounds
-        level = {p: float(bands[p][0][late].mean()) for p in SHARES}
-        falling = level[1.0] < 0.5 * float(bands[1.0][0][at >= 0.5 * rounds].mean())
-        folder.results |= {
-            "mean_last_quarter": {f"{p:g}": v for p, v in level.items()},
-            "epochs": {f"{p:g}": v for p, v in work.items()},
-        }
-        folder.say(
-            f"FedEM, b = 20, gamma = alpha = 1e-2, {rounds:,} rounds, {seeds} seeds. Mean ||h(S)||^2 over the last "
-            "quarter: " + ", ".join(f"{v:.2g} at p = {p:g}" for p, v in level.items()) + ". "
-            f"The level at p = 0.25 is {level[0.25] / level[1.0]:.3g} times that at p = 1 (theorem 4 lets the limiting "
-            "variance grow like 1/p). "
-            + (
-                "The curves are still falling at the end: this ratio is of the start, not of the limit."
-                if falling
-                else ""
-            )
+    columns = band_columns({f"p={p:g}": values for p, values in bands.items()})
+    folder.figure("participation", draw, {"round": at, **columns}, panels=2)
+    late = at >= 0.75 * rounds
+    level = {p: float(bands[p][0][late].mean()) for p in SHARES}
+    falling = level[1.0] < 0.5 * float(bands[1.0][0][at >= 0.5 * rounds].mean())
+    folder.results |= {
+        "mean_last_quarter": {f"{p:g}": v for p, v in level.items()},
+        "epochs": {f"{p:g}": v for p, v in work.items()},
+    }
+    folder.say(
+        f"FedEM, b = 20, gamma = alpha = 1e-2, {rounds:,} rounds, {seeds} seeds. Mean ||h(S)||^2 over the last "
+        "quarter: " + ", ".join(f"{v:.2g} at p = {p:g}" for p, v in level.items()) + ". "
+        f"The level at p = 0.25 is {level[0.25] / level[1.0]:.3g} times that at p = 1 (theorem 4 lets the limiting "
+        "variance grow like 1/p). "
+        + (
+            "The curves are still falling at the end: this ratio is of the start, not of the limit."
+            if falling
+            else ""
         )
-        folder.say(
-            "The same rounds cost "
-            + ", ".join(f"{e:.0f} epochs at p = {p:g}" for p, e in work.items())
-            + ": fewer answers a round make each round cheaper, not the way much longer."
-        )
-        folder.finish(
-            "FedEM with partial participation",
-            {"quick": quick, "seed": seed, "rounds": rounds, "seeds": seeds, "p": list(SHARES)},
-            {},
-        )
-    return out
+    )
+    folder.say(
+        "The same rounds cost "
+        + ", ".join(f"{e:.0f} epochs at p = {p:g}" for p, e in work.items())
+        + ": fewer answers a round make each round cheaper, not the way much longer."
+    )
+    folder.finish("FedEM with partial participation", rounds=rounds, seeds=seeds, p=list(SHARES))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -25,7 +24,7 @@ from fedmiss.core import (
 )  # fmt: skip
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
-from fedmiss.experiments.folder import Folder, columns_of, experiment_folder, padded
+from fedmiss.experiments.folder import Folder, columns_of, padded
 from fedmiss.models.saem.algorithm import fed_saem, louis
 from fedmiss.models.saem.chains import Chains, Langevin, langevin_variance
 from fedmiss.models.saem.counts import Counts, simulate_counts
@@ -35,41 +34,34 @@ from fedmiss.rng import rng_for
 __all__ = ["main"]
 
 
-def main(out: Path, *, quick: bool, seed: int, data: Path | None, overwrite: bool) -> Path:
+def main(folder: Folder) -> None:
     """Five figures: variance of the chain, bias on counts, distance to the MLE, error against bytes, model C."""
-    with experiment_folder(out, "saem", quick=quick, overwrite=overwrite) as folder:
-        _variance(folder, seed, quick)
-        n, sites, L = (4, 20, 8) if quick else (10, 40, 20)
-        counts, model, roster = (
-            simulate_months(n, sites, L, seed=seed),
-            PoissonMonths(L),
-            Roster.of([sites] * n),
-        )
-        S_0 = first_statistics(model, counts).mean(axis=0)
-        truth = model.T(em(model, counts, roster, S_0, rounds=400, tol=1e-20)[0])
-        _counts_bias(folder, model, counts, truth, seed, quick)
-        _distance(folder, model, counts, roster, S_0, truth, seed, quick)
-        _bytes(folder, seed, quick)
-        _model_c(folder, seed, quick)
-        folder.say(
-            "A quantized gradient of a chain is used inside the worker and never travels: it saves no bytes and gives no "
-            "privacy. It is here because the report has it."
-        )
-        folder.finish(
-            "FL-SAEM: quantized Langevin E-steps and compressed statistics",
-            {"quick": quick, "seed": seed, "workers": n, "sites": sites, "months": L},
-            {},
-        )
-    return out
+    _variance(folder)
+    n, sites, L = (4, 20, 8) if folder.quick else (10, 40, 20)
+    counts = simulate_months(n, sites, L, seed=folder.seed)
+    model, roster = PoissonMonths(L), Roster.of([sites] * n)
+    S_0 = first_statistics(model, counts).mean(axis=0)
+    truth = model.T(em(model, counts, roster, S_0, rounds=400, tol=1e-20)[0])
+    _counts_bias(folder, model, counts, truth)
+    _distance(folder, model, counts, roster, S_0, truth)
+    _bytes(folder)
+    _model_c(folder)
+    folder.say(
+        "A quantized gradient of a chain is used inside the worker and never travels: it saves no bytes and gives no "
+        "privacy. It is here because the report has it."
+    )
+    title = "FL-SAEM: quantized Langevin E-steps and compressed statistics"
+    folder.finish(title, workers=n, sites=sites, months=L)
 
 
-def _variance(folder: Folder, seed: int, quick: bool) -> None:
-    d, chains, steps = 20, (100 if quick else 500), (150 if quick else 400)
+def _variance(folder: Folder) -> None:
+    d, chains, steps = 20, (100 if folder.quick else 500), (150 if folder.quick else 400)
     gammas, kinds = (0.1, 0.2, 0.4, 0.8), (None, 16, 4, 1)
     table = []
     for levels in kinds:
         for g in gammas:
-            rng, z, total = rng_for(seed, "variance", levels or 0, int(100 * g)), np.zeros((chains, d)), 0.0
+            rng = rng_for(folder.seed, "variance", levels or 0, int(100 * g))
+            z, total = np.zeros((chains, d)), 0.0
             kernel = Langevin(g, levels, adjust=False)
             for k in range(steps):
                 z, _ = kernel.move(rng, z, np.ones(d), lambda at: (-0.5 * at * at, -at), np.array([0]))
@@ -101,10 +93,8 @@ def _variance(folder: Folder, seed: int, quick: bool) -> None:
     )
 
 
-def _counts_bias(
-    folder: Folder, model: PoissonMonths, counts: F64, truth: Months, seed: int, quick: bool
-) -> None:
-    rows, M, steps = counts.reshape(-1, model.L), (8 if quick else 20), (150 if quick else 500)
+def _counts_bias(folder: Folder, model: PoissonMonths, counts: F64, truth: Months) -> None:
+    rows, M, steps = counts.reshape(-1, model.L), (8 if folder.quick else 20), (150 if folder.quick else 500)
     exact = model.s_bar(truth, rows)
     gammas = (0.1, 0.25, 0.5, 1.0)
     table = []
@@ -113,7 +103,7 @@ def _counts_bias(
         ("Metropolis, 4 levels", True, 4),
     ):  # fmt: skip
         for g in gammas:
-            rng, state = rng_for(seed, "bias", int(100 * g)), model.latent_start(rows, M)
+            rng, state = rng_for(folder.seed, "bias", int(100 * g)), model.latent_start(rows, M)
             total, share, kernel = np.zeros(model.q), 0.0, Langevin(g, levels, adjust=adjust)
             for k in range(steps):
                 state, accepted = model.move(truth, rows, state, kernel, rng)
@@ -165,16 +155,9 @@ def errors(model: PoissonMonths, S: F64, truth: Months) -> tuple[float, float]:
 
 
 def _distance(
-    folder: Folder,
-    model: PoissonMonths,
-    counts: F64,
-    roster: Roster,
-    S_0: F64,
-    truth: Months,
-    seed: int,
-    quick: bool,
+    folder: Folder, model: PoissonMonths, counts: F64, roster: Roster, S_0: F64, truth: Months
 ) -> None:
-    rounds = 200 if quick else 800
+    rounds = 200 if folder.quick else 800
     at = np.unique(np.geomspace(5, rounds, 25).astype(int))
     curves: dict[str, F64] = {}
     for name, a, M in (
@@ -184,8 +167,8 @@ def _distance(
         ("a = 0.7, M = 4", 0.7, 4),
     ):
         algo = fed_saem(
-            model, roster, Identity(), how="server", estep=Chains(5, M), steps=SaemSteps(50, a), seed=seed
-        )
+            model, roster, Identity(), how="server", estep=Chains(5, M), steps=SaemSteps(50, a), seed=folder.seed
+        )  # fmt: skip
         seen: dict[int, tuple[float, float]] = {}
 
         def observe(
@@ -218,14 +201,14 @@ def _distance(
         f"Distance to the quadrature MLE after {at[-1]} rounds (beta / log tau2): "
         + "; ".join(f"{k} {v[-1, 0]:.4f} / {v[-1, 1]:.4f}" for k, v in curves.items())
         + ". A constant step never averages."
-        + ("" if quick else " Steps of 1/r freeze a slow EM: hence a = 0.7.")
+        + ("" if folder.quick else " Steps of 1/r freeze a slow EM: hence a = 0.7.")
     )
 
 
-def _bytes(folder: Folder, seed: int, quick: bool) -> None:
+def _bytes(folder: Folder) -> None:
     """Exact statistics of model A: the compressor alone."""
-    n, sites, L, rounds = 10, 40, 20, (600 if quick else 2000)
-    data = simulate_months(n, sites, L, counts=False, seed=seed)
+    n, sites, L, rounds = 10, 40, 20, (600 if folder.quick else 2000)
+    data = simulate_months(n, sites, L, counts=False, seed=folder.seed)
     model, roster = GaussMonths(L), Roster.of([sites] * n)
     S_0 = first_statistics(model, data).mean(axis=0)
     exact = em(model, data, roster, S_0, rounds=4000, tol=1e-28)[0]
@@ -240,7 +223,7 @@ def _bytes(folder: Folder, seed: int, quick: bool) -> None:
                 continue  # a silent worker would count as zero
             who: Participation = Full() if p == 1.0 else Bernoulli(p)
             who = Remembered(who) if isinstance(compressor, TopK) else who
-            algo = FedEM(model, compressor, roster, 0.2, memory=memory, participation=who, seed=seed)
+            algo = FedEM(model, compressor, roster, 0.2, memory=memory, participation=who, seed=folder.seed)
             last, each, left = _until_it_leaves(algo, data, S_0, rounds, f"saem: {name}")
             gap = float(np.linalg.norm(last - exact) / np.linalg.norm(exact))
             table.append((name, p, gap, each, left))
@@ -281,13 +264,13 @@ def _until_it_leaves(algo: FedEM, data: F64, S_0: F64, rounds: int, label: str) 
     return result.server.S_hat, result.trace["bytes_up"].sum() / sent if sent else np.nan, 0
 
 
-def _model_c(folder: Folder, seed: int, quick: bool) -> None:
-    data = simulate_counts(3 if quick else 6, 12 if quick else 20, 6 if quick else 12, seed=seed)
-    L = 6 if quick else 12
+def _model_c(folder: Folder) -> None:
+    workers, sites, L = (3, 12, 6) if folder.quick else (6, 20, 12)
+    data = simulate_counts(workers, sites, L, seed=folder.seed)
     model, roster = Counts(L), Roster.of([len(r) for r in data], "pooled")
     V = first_statistics(model, data)
     S = em(model, data, roster, roster.weights @ V, rounds=400, tol=1e-16)[0]
-    truth, rounds = model.T(S), (200 if quick else 900)
+    truth, rounds = model.T(S), (200 if folder.quick else 900)
     best = sum(len(rows) * model.log_likelihood(truth, rows) for rows in data)
     found, table = {}, []
     for name, how, compressor, who in (
@@ -295,7 +278,7 @@ def _model_c(folder: Folder, seed: int, quick: bool) -> None:
         ("p = 0.5, Top-k of the change", "memory", TopK(model.q // 5), Bernoulli(0.5)),
     ):
         steps = SaemSteps(rounds // 3, cap=1.0 if how == "server" else 0.2)
-        algo = fed_saem(model, roster, compressor, how=how, participation=who, steps=steps, seed=seed)
+        algo = fed_saem(model, roster, compressor, how=how, participation=who, steps=steps, seed=folder.seed)
         result = run(
             algo, LocalEngine(data), roster.weights @ V, stop=rounds, init=V if how == "memory" else "zero",
             label=f"saem: model C, {name}",
@@ -309,7 +292,7 @@ def _model_c(folder: Folder, seed: int, quick: bool) -> None:
         megabytes = result.trace["bytes_up"].sum() / 1e6
         table.append((name, *gaps, abs(np.log(theta.s2 / truth.s2)), below, megabytes))
     try:
-        error = np.sqrt(np.diag(louis(model, truth, data, rounds=100, seed=seed)))
+        error = np.sqrt(np.diag(louis(model, truth, data, rounds=100, seed=folder.seed)))
     except ConfigError as reason:  # an overdispersion near 0 is not determined by few visits
         error = np.full(len(model.vector(truth)), np.nan)
         folder.say(f"Model C has no standard errors here: {reason}")

@@ -29,7 +29,7 @@ from fedmiss.pipeline.fit_folder import (
     write_run_trace,
 )
 from fedmiss.pipeline.panels import open_panel, panel_hash
-from fedmiss.pipeline.settings import FedMissEMSettings, sent
+from fedmiss.pipeline.settings import MODELS, FedMissEMSettings, sent
 
 __all__ = ["fit_algorithm7"]
 
@@ -38,13 +38,9 @@ WARNING = (
     "made by the paper's own algorithm, round by round: see the trace for how far from its fixed point it is; "
     "no intervals (fit with --method fast for them)."
 )
-NAMES = {"gaussian": "Gaussian", "poisson": "Poisson", "bernoulli": "Bernoulli"}
 FAMILIES = {
-    "auto": ("gaussian", "log1p"),
-    "log1p": ("gaussian", "log1p"),
-    "gaussian": ("gaussian", "raw"),
-    "quasi": ("poisson", "raw"),
-    "bernoulli": ("bernoulli", "raw"),
+    "auto": MODELS["log1p"],
+    **{name: MODELS[name] for name in ("log1p", "gaussian", "quasi", "bernoulli")},
 }
 
 
@@ -55,7 +51,8 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FedMissEMSetting
             f"--method fedmissem has no model {settings.model!r}; choose {', '.join(FAMILIES)}."
         )
     rounds = ROUNDS if settings.rounds is None else settings.rounds
-    family, scale = FAMILIES[settings.model]
+    chosen = FAMILIES[settings.model]
+    family, scale = chosen["family"], chosen.get("scale", "raw")
     rank = 2 if settings.rank == "auto" else settings.rank
     if rank < 1:
         raise ConfigError("--method fedmissem needs --rank 1 or more: its model is U V' alone.")
@@ -109,7 +106,7 @@ def _facts(
 ) -> FitFacts:
     s, trace = fit.settings, result.trace
     known = trace["objective"][~np.isnan(trace["objective"])]
-    name = NAMES[s.family] + (" on log1p" if s.scale == "log1p" else "")
+    name = s.family.capitalize() + (" on log1p" if s.scale == "log1p" else "")
     return FitFacts(
         **replace(model_facts(fit), model=name, dispersion=None, edf=None).as_results(),
         species=panel.species,

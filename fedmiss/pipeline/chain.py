@@ -9,28 +9,29 @@ from itertools import chain
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
-from fedmiss.etl.ingest import counted_species, ingest
-from fedmiss.etl.one_species import fold
+from fedmiss.etl.ingest import count_tables, ingest
+from fedmiss.etl.one_species import fold, not_counted, read_groups
 from fedmiss.etl.panel import make_panel
-from fedmiss.etl.species_groups import not_counted, read_groups
-from fedmiss.files import (
-    hash_file,
-    hash_json,
-    identity,
-    read_manifest,
-    refuse_link,
-    update_manifest,
-)
+from fedmiss.etl.sources import Source
+from fedmiss.files import hash_file, hash_json, identity, read_manifest, refuse_link, update_manifest
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.cluster import over_cluster
-from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, in_recipe, next_move, sentence
+from fedmiss.pipeline.failures import (
+    AGAIN,
+    SpeciesResult,
+    check_folders,
+    in_recipe,
+    lost,
+    next_move,
+    sentence,
+    with_index,
+)
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.processes import over_processes
 from fedmiss.pipeline.recipe import Recipe, slug
 from fedmiss.pipeline.steps import step as once
 from fedmiss.report.build import build_report
-from fedmiss.report.many import build_index
 from fedmiss.tables import read_table
 from fedmiss.version import __version__
 
@@ -38,6 +39,7 @@ __all__ = ["SpeciesResult", "input_files", "run_recipe", "run_species"]
 
 REFUSED = "refused_species"  # in the results of the records' manifest: names that could not be ingested
 STEPS = ("panel", "fit", "imputed", "report")
+OTHERWISE = ", or run them with recipes of their own"  # two species of one folder
 
 
 def _manifest_key(folder: Path, settings: object) -> str:
@@ -104,16 +106,22 @@ def _run(
     recipe: Recipe, inputs: list[Path], say: Callable[[str], None], jobs: int | None, scheduler: str | None
 ) -> list[SpeciesResult]:
     """Run a recipe whose folder is locked."""
-    if apart := _species_of_counts(recipe, say):
+    tables, apart = _species_of_counts(recipe, say)
+    hashes = [(p.name, hash_file(p)) for p in inputs if p.is_file() and p != recipe.species_groups]
+    if apart:
         if recipe.community:
             raise ConfigError(
                 "[community] needs complete checklists of all species; a table of counts by year does not say that "
                 "a species was absent where another was counted. Leave [community] out."
             )
-        return _all_species(recipe, apart, None, [], say, jobs, scheduler)
+        check_folders(apart, OTHERWISE)
+        say("ingest")
+        found, failed = _import_each(recipe, apart, tables, hashes, say)
+        del tables  # their texts
+        return _all_species(recipe, found, failed, say, jobs, scheduler)
     records = recipe.out / "records"
     say("ingest")
-    ran = once(records, _ingest_key(recipe, inputs), partial(_ingest, recipe, records))
+    ran = once(records, _ingest_key(recipe, hashes), partial(_ingest, recipe, records, recipe.files))
     say("  done" if ran else "  unchanged, kept")
     refused = read_manifest(records, "records")["results"].get(REFUSED, {})
     failed = [
@@ -128,7 +136,8 @@ def _run(
         recipe = _with_community(recipe, records, say)
     if len(names) == 1 and not failed:
         return [run_species(recipe, names[0], records, recipe.out, say=say)]
-    return _all_species(recipe, names, records, failed, say, jobs, scheduler)
+    check_folders(names, OTHERWISE)
+    return _all_species(recipe, {name: (name, records) for name in names}, failed, say, jobs, scheduler)
 
 
 def _with_community(recipe: Recipe, records: Path, say: Callable[[str], None]) -> Recipe:
@@ -151,20 +160,19 @@ def _with_community(recipe: Recipe, records: Path, say: Callable[[str], None]) -
     return replace(recipe, panel=replace(recipe.panel, community=str(folder)))
 
 
-def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
-    """Return the species of a recipe about tables of counts by year that names several; none for any other recipe.
+def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> tuple[list[Source], list[str]]:
+    """Read a recipe's tables of counts by year and return them with their species; none for any other recipe.
 
-    Each of them is imported by itself: a site without a row of one species was perhaps not visited for it.
+    The tables are read here, once. Each species gets records of its own: a site without a row of one species was perhaps
+    not visited for it.
     """
     every = recipe.species == ("all",)
     named = recipe.ingest.species if every else recipe.species or recipe.ingest.species
     if not every and len(named) < 2:
-        return []
-    held = counted_species(recipe.files, recipe.ingest)
-    if not held:
-        return []
-    if named:
-        return list(dict.fromkeys(named))
+        return [], []
+    tables, held = count_tables(recipe.files, recipe.ingest)
+    if not held or named:
+        return tables, list(dict.fromkeys(named)) if held else []
     enough = [name for name in sorted(held) if held[name] >= recipe.min_records]
     names = sorted(enough, key=lambda name: -held[name])  # the largest first: none is left alone at the end
     if not names:
@@ -176,43 +184,31 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> list[str]:
         say(
             f"{few} of {len(held)} species have fewer than {recipe.min_records} rows (min_records) and are left out"
         )
-    return names
+    return tables, names
 
 
-def _ingest_key(recipe: Recipe, inputs: list[Path]) -> str:
-    files = [(p.name, hash_file(p)) for p in inputs if p.is_file() and p != recipe.species_groups]
+def _ingest_key(recipe: Recipe, hashes: list[tuple[str, str]]) -> str:
     filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
-    return hash_json([__version__, files, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
+    return hash_json([__version__, hashes, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
 
 
 def _all_species(
     recipe: Recipe,
-    names: list[str],
-    records: Path | None,
+    found: dict[str, tuple[str, Path]],
     failed: list[SpeciesResult],
     say: Callable[[str], None],
     jobs: int | None,
     scheduler: str | None,
 ) -> list[SpeciesResult]:
-    """Run several species and write their index; without ``records`` each imports its own."""
-    check_folders(names, ", or run them with recipes of their own")
-    one_by_one = _each(recipe, names, records, jobs, scheduler)
+    """Run several species and write their index; ``found``: the name of each in its records, and their folder."""
+    one_by_one = _each(recipe, found, jobs, scheduler)
     results = []
     for result in chain(failed, one_by_one):
         results.append(result)
         say(result.line)
     groups = read_groups(recipe.species_groups) if recipe.species_groups else {}
     results += _absent(recipe, groups, results)
-    results.sort(key=lambda r: r.species)
-    pages = [r.page.parent for r in results if r.page]
-    index = build_index(
-        pages,
-        recipe.out,
-        failures={r.species: r.failure for r in results if r.error},
-        groups=groups,
-        date=recipe.report.date,
-    )
-    return [replace(r, index=index) for r in results]
+    return with_index(results, recipe.out, groups, recipe.report.date)
 
 
 def _absent(
@@ -236,7 +232,7 @@ def _absent(
     ]  # fmt: skip
 
 
-def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
+def _ingest(recipe: Recipe, records: Path, files: Sequence[Path | Source], *, overwrite: bool) -> None:
     """Ingest all species but those whose names are refused, which the manifest then lists with the reason.
 
     A name that is refused must not stop the others; a recipe of none but refused names has nothing to make.
@@ -245,7 +241,7 @@ def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
     while True:
         try:
             manifest = ingest(
-                recipe.files,
+                files,
                 records,
                 settings,
                 sampling=recipe.sampling,
@@ -269,51 +265,63 @@ def _ingest(recipe: Recipe, records: Path, *, overwrite: bool) -> None:
         update_manifest(records, terms=manifest["terms"] | recipe.terms)
 
 
-def _own_records(recipe: Recipe, name: str, folder: Path, say: Callable[[str], None]) -> Path:
-    """Import one species of a table of counts into a folder of its own; returns it."""
-    records, one = folder / "records", replace(recipe, ingest=replace(recipe.ingest, species=(name,)))
-    refuse_link(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    say("ingest")
-    once(records, _ingest_key(one, input_files(one)), partial(_ingest, one, records))
-    return records
+def _import_each(
+    recipe: Recipe,
+    names: list[str],
+    tables: list[Source],
+    hashes: list[tuple[str, str]],
+    say: Callable[[str], None],
+) -> tuple[dict[str, tuple[str, Path]], list[SpeciesResult]]:
+    """Import every species of tables that were read before; return name and records of each, and those that failed."""
+    found, failed, ran = {}, [], False
+    for name in names:
+        folder = recipe.out / slug(name)
+        one = replace(recipe, species=(), ingest=replace(recipe.ingest, species=(name,)))
+        records = folder / "records"
+        try:
+            refuse_link(folder)
+            folder.mkdir(parents=True, exist_ok=True)
+            ran |= once(records, _ingest_key(one, hashes), partial(_ingest, one, records, tables))
+            (own,) = _species(replace(one, ingest=replace(one.ingest, species=())), records)
+            found[name] = (own, records)
+        except Exception as error:
+            failed.append(_failure(recipe, name, error, "ingest"))
+    say("  done" if ran else "  unchanged, kept")
+    return found, failed
 
 
-def _one_of_many(recipe: Recipe, records: Path | None, name: str) -> SpeciesResult:
-    """Run one species; an error becomes its result, so that the others go on."""
-    folder = recipe.out / slug(name)
+def _failure(recipe: Recipe, name: str, error: Exception, step: str) -> SpeciesResult:
+    """Turn the error of a species into its result, so that the others go on."""
+    fields = error.fields if isinstance(error, FedmissError) else {}
+    move = next_move(step, fields.get("near", ()), named="near" in fields)
+    return SpeciesResult(name, recipe.out / slug(name), None, sentence(error, step), step=step, next=move)
+
+
+def _one_of_many(recipe: Recipe, found: dict[str, tuple[str, Path]], name: str) -> SpeciesResult:
+    """Run one species, whatever happens."""
     said = ["start"]
+    species, records = found[name]
     try:
-        if records is None:
-            records = _own_records(recipe, name, folder, said.append)
-            (species,) = _species(
-                replace(recipe, species=(), ingest=replace(recipe.ingest, species=())), records
-            )
-            recipe = replace(recipe, panel=replace(recipe.panel, species=""))
-            return replace(run_species(recipe, species, records, folder, say=said.append), species=name)
-        return run_species(recipe, name, records, folder, say=said.append)
+        done = run_species(recipe, species, records, recipe.out / slug(name), say=said.append)
+        return replace(done, species=name)
     except Exception as error:
-        step = next(text for text in reversed(said) if not text.startswith(" "))
-        fields = error.fields if isinstance(error, FedmissError) else {}
-        move = next_move(step, fields.get("near", ()), named="near" in fields)
-        return SpeciesResult(name, folder, None, sentence(error, step), step=step, next=move)
+        return _failure(
+            recipe, name, error, next(text for text in reversed(said) if not text.startswith(" "))
+        )
 
 
 def _each(
-    recipe: Recipe, names: list[str], records: Path | None, jobs: int | None, scheduler: str | None
+    recipe: Recipe, found: dict[str, tuple[str, Path]], jobs: int | None, scheduler: str | None
 ) -> Iterator[SpeciesResult]:
     """Run the species in processes here, or over a cluster; yield each when it is done."""
     if scheduler:
         here = replace(recipe, out=recipe.out.resolve())
-        work = partial(_one_of_many, here, records and records.resolve())
-        found = over_cluster(scheduler, work, names, recipe.out.resolve())
+        there = {name: (own, records.resolve()) for name, (own, records) in found.items()}
+        done = over_cluster(scheduler, partial(_one_of_many, here, there), list(found), here.out)
     else:
-        found = over_processes(partial(_one_of_many, recipe, records), names, jobs)
-    for name, result, error in found:
-        move = AGAIN if scheduler else f"add --jobs 1 and {AGAIN}"
-        yield result or SpeciesResult(
-            name, recipe.out / slug(name), None, error, step="a step unknown", next=move
-        )
+        done = over_processes(partial(_one_of_many, recipe, found), list(found), jobs)
+    for name, result, error in done:
+        yield result or lost(name, recipe.out, error, *([AGAIN] if scheduler else []))
 
 
 def _species(recipe: Recipe, records: Path) -> list[str]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmiss.community.settings import CommunitySettings
@@ -12,10 +12,20 @@ from fedmiss.errors import ConfigError, in_words
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.pipeline.recipe import ingest_options, slug
 from fedmiss.pipeline.settings import FitSettings
+from fedmiss.report.many import build_index
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import names
 
-__all__ = ["AGAIN", "SpeciesResult", "check_folders", "in_recipe", "next_move", "sentence"]
+__all__ = [
+    "AGAIN",
+    "SpeciesResult",
+    "check_folders",
+    "in_recipe",
+    "lost",
+    "next_move",
+    "sentence",
+    "with_index",
+]
 
 OWN = ("out", "jobs", "scheduler")  # options that ``fedmiss run`` has itself
 AGAIN = "run the same command again; what is finished is kept."
@@ -54,6 +64,22 @@ def check_folders(names: Iterable[str], otherwise: str) -> None:
                 f"{other!r} and {name!r} would have one folder, {slug(name)}: a folder has the letters a to z and digits of "
                 f"the name. Name one of them otherwise{otherwise}."
             )
+
+
+def lost(name: str, out: Path, error: str, move: str = f"add --jobs 1 and {AGAIN}") -> SpeciesResult:
+    """Return the result of a species whose process ended with this error, at a step that nobody knows."""
+    return SpeciesResult(name, out / slug(name), None, error, step="a step unknown", next=move)
+
+
+def with_index(
+    results: Iterable[SpeciesResult], out: Path, groups: Mapping[str, Sequence[str]], date: str | None
+) -> list[SpeciesResult]:
+    """Write the page of all species; return their results by name, with the page in each."""
+    ordered = sorted(results, key=lambda r: r.species)
+    pages = [r.page.parent for r in ordered if r.page]
+    failures = {r.species: r.failure for r in ordered if r.error}
+    index = build_index(pages, out, failures=failures, groups=groups, date=date)
+    return [replace(r, index=index) for r in ordered]
 
 
 def in_recipe(text: str, step: str = "") -> str:

@@ -58,6 +58,7 @@ __all__ = [
     "partial_folder",
     "read_fit",
     "saved",
+    "trace_columns",
     "write_draws",
     "write_fit",
     "write_fit_manifest",
@@ -107,12 +108,7 @@ def finish(work: Path, out: Path) -> Path:
     drop_unfinished(work)
     refuse_strangers(work)  # somebody may have put one there meanwhile
     # The key first: work without one is done anew. With a key and without its ledger it would go on, and count anew.
-    names = (
-        "key.json",
-        "choice.json",
-        "ledger.json",
-        *(p.name for p in work.glob("draws-*.npz")),
-    )
+    names = ("key.json", "choice.json", "ledger.json", *(p.name for p in work.glob("draws-*.npz")))
     empty_work(work, names)
     empty_part(work / "checkpoint")
     seal(work)
@@ -257,24 +253,26 @@ def write_draws(
     )
 
 
+def trace_columns(result: Result, n_rows: int) -> Columns:
+    """Columns of schema ``trace`` of a run through the core over ``n_rows`` rows of data."""
+    t = result.trace
+    return {
+        "round": (t["k"] + 1).astype(np.int32),
+        "h_norm2": t["h_norm2"],
+        "objective": t.get("objective", np.full(len(t["k"]), np.nan)),
+        "active": t["active"].astype(np.int32),
+        "bytes_up": t["bytes_up"].astype(np.int64),
+        "bytes_down": t["bytes_down"].astype(np.int64),
+        "epochs": np.cumsum(t["evaluations"]) / n_rows,
+        "seconds": t["seconds"],
+    }
+
+
 def write_run_trace(work: Path, result: Result, n_rows: int) -> None:
     """Write the trace of a run through the core over ``n_rows`` rows of data."""
-    t = result.trace
-    objective = t.get("objective", np.full(len(t["k"]), np.nan))
-    write_table(
-        {
-            "round": (t["k"] + 1).astype(np.int32),
-            "h_norm2": t["h_norm2"],
-            "objective": [None if np.isnan(v) else v for v in objective],
-            "active": t["active"].astype(np.int32),
-            "bytes_up": t["bytes_up"].astype(np.int64),
-            "bytes_down": t["bytes_down"].astype(np.int64),
-            "epochs": np.cumsum(t["evaluations"]) / n_rows,
-            "seconds": t["seconds"],
-        },
-        work / "trace.parquet",
-        "trace",
-    )
+    columns = trace_columns(result, n_rows)
+    known = [None if np.isnan(v) else v for v in columns["objective"]]
+    write_table({**columns, "objective": known}, work / "trace.parquet", "trace")
 
 
 def model_facts(fit: CountFit) -> ModelFacts:

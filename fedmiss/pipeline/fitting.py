@@ -40,12 +40,7 @@ from fedmiss.pipeline.fit_folder import (
 from fedmiss.pipeline.panels import open_panel, panel_hash
 from fedmiss.pipeline.plans import check_fixed, federation_of, job_of, presence_if_uncounted
 from fedmiss.pipeline.saem import fit_saem
-from fedmiss.pipeline.settings import (
-    FastSettings,
-    FedMissEMSettings,
-    FitSettings,
-    SaemSettings,
-)
+from fedmiss.pipeline.settings import FastSettings, FedMissEMSettings, FitSettings, SaemSettings
 from fedmiss.progress import note, progress
 from fedmiss.tables import read_table, write_table
 

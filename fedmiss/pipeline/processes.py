@@ -26,7 +26,7 @@ def over_processes(
     ----------
     jobs : processes, by default one per core; 1 runs all here, one after the other
     """
-    jobs = jobs or min(len(names), cores())
+    jobs = jobs or max(1, min(len(names), cores()))
     if jobs == 1:
         yield from ((name, work(name), "") for name in names)
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,8 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import convert, from_table, names, read_table, unknown
 
 __all__ = ["Recipe", "ingest_options", "read_recipe", "slug"]
+
+INPUTS = ("files", "sampling", "unvetted")  # fields of a recipe that stand in its table [ingest]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,26 +110,14 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         raise InputError(f"there is no recipe {path}.", path=str(path)) from None
     except (ValueError, IsADirectoryError) as error:
         raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
-    tables = {
-        "name",
-        "out",
-        "species",
-        "min_records",
-        "ingest",
-        "community",
-        "panel",
-        "fit",
-        "report",
-        "species_groups",
-        "terms",
-    }
+    tables = {f.name for f in fields(Recipe)} - {*INPUTS}
     for key in raw:
         if key not in tables:
             raise unknown(key, sorted(tables), where)
     base = path.parent
     ingest = dict(_table(raw, "ingest", where))
     inputs = {}
-    for key in ("files", "sampling", "unvetted"):
+    for key in INPUTS:
         names = convert(ingest.pop(key, []), tuple[str, ...], f"{where}: ingest.{key}")
         inputs[key] = tuple(base / n for n in names)
     if not inputs["files"]:

@@ -189,7 +189,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     fit = _count_fit(model, theta, workers, federation, settings.seed, rounds)
     write_fit(work, fit)
     errors, notes = _errors(model, theta, data, settings.seed)
-    t = result.trace
+    t, agreed = result.trace, federation.agreement
     write_run_trace(work, result, sum(len(rows) for rows in data))
     panel = folder.facts
     facts = FitFacts.of_members(
@@ -197,8 +197,8 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
         species=panel.species,
         common_name=panel.common_name,
         method="saem",
-        effort=dict(zip(_effort(federation), theta.kappa.tolist(), strict=True)),
-        standard_effort=federation.agreement.standard_effort,
+        effort=dict(zip(effort_names(agreed.terms, agreed.blanks), theta.kappa.tolist(), strict=True)),
+        standard_effort=agreed.standard_effort,
         observer_effects=observers,
         observer_sd=float(np.sqrt(theta.tau2_o)) if observers else None,
         n_groups=len(federation.programs),
@@ -270,10 +270,6 @@ def _count_fit(
     return CountFit(
         settings, J, model.L, history, aux, float("nan"), float("nan"), federation.n_counted, mean_factor, q
     )
-
-
-def _effort(federation: LocalFederation) -> list[str]:
-    return effort_names(federation.agreement.terms, federation.agreement.blanks)
 
 
 def _errors(

@@ -75,8 +75,7 @@ Minimum = Annotated[
 Seed = Annotated[int, Setting("Seed of everything random.", low=0)]
 Rounds = Annotated[int | None, Setting("fedmissem, saem: rounds; by default 2,000 and 900.", low=1)]
 Alpha = Annotated[
-    float | None,
-    Setting("fedmissem: step size of the memories; by default 1/(1+omega).", above=0, high=1),
+    float | None, Setting("fedmissem: step size of the memories; by default 1/(1+omega).", above=0, high=1)
 ]
 Levels = Annotated[int, Setting("fedmissem: levels of the random dithering; 0 sends floats.", low=0)]
 CompressorName = Annotated[
@@ -162,8 +161,7 @@ class FastSettings(FitSettings):
     ] = "auto"
     one_se: Annotated[bool, Setting("fast: prefer the smallest rank within one standard error.")] = False
     average: Annotated[
-        bool,
-        Setting("fast: average the ranks that cross-validation cannot distinguish from the best rank."),
+        bool, Setting("fast: average the ranks that cross-validation cannot distinguish from the best rank.")
     ] = True
     structure: Annotated[
         str,
@@ -310,29 +308,19 @@ def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     """Settings of the method that do nothing beside the others, each with the reason."""
     fixed, ranked = asked.get("time") == "fixed", asked.get("rank", "auto") != "auto"
     chosen = asked.get("model", "auto") != "auto"
+    one_model = "there is one model, and nothing is chosen by cross-validation"
+    no_draws = asked.get("own") is True and asked.get("bootstrap") == 0
     reasons: list[tuple[str, bool, str]] = [
         ("joint", fixed, "--time fixed has no sites in common"),
         ("structure", fixed, "--time fixed has one effect for each site, and nothing that it follows"),
         ("max_rank", fixed or ranked, "the rank is given, and none is tried"),
         *(
-            (
-                name,
-                fixed or (ranked and chosen),
-                "there is one model, and nothing is chosen by cross-validation",
-            )
+            (name, fixed or (ranked and chosen), one_model)
             for name in ("folds", "folds_by", "one_se", "average")
         ),
         *((name, ranked, "the rank is given, and none is chosen") for name in ("one_se", "average")),
-        (
-            "own",
-            asked.get("own") is True and asked.get("bootstrap") == 0,
-            "a group's own report needs --bootstrap",
-        ),
-        (
-            "average",
-            asked.get("one_se") is True,
-            "with --one-se one rank is taken",
-        ),
+        ("own", no_draws, "a group's own report needs --bootstrap"),
+        ("average", asked.get("one_se") is True, "with --one-se one rank is taken"),
         ("levels", bool(asked.get("compressor")), "--compressor says what is sent"),
         ("batch_sum", "batch" not in asked, "without --batch all visits are used"),
     ]

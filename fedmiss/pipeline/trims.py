@@ -11,16 +11,15 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
-from fedmiss.etl.counts import CountOptions, CountTable, SplitCounts, split_counts
-from fedmiss.etl.one_species import fold
-from fedmiss.etl.species_groups import not_counted, read_groups
+from fedmiss.etl.counts import CountOptions, CountTable, SplitCounts, read_counts, split_counts
+from fedmiss.etl.one_species import fold, not_counted, read_groups
+from fedmiss.etl.rows import read_texts
 from fedmiss.files import atomic_folder, hash_file, hash_json, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
-from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, sentence
+from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, lost, sentence, with_index
 from fedmiss.pipeline.processes import over_processes
 from fedmiss.pipeline.recipe import slug
 from fedmiss.pipeline.steps import step
-from fedmiss.report.many import build_index
 from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
 from fedmiss.report.trim.files import write_trim
 from fedmiss.report.trim.fit import Shown
@@ -139,41 +138,26 @@ def run_trims(
         _absent(name, near, out, str(groups))
         for name, near in not_counted([n for g in grouped.values() for n in g], table.names).items()
     ]
-    check_folders(table.rows, " in the table")
+    check_folders(table.parts, " in the table")
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
         clear_inside(out)
         out.mkdir(exist_ok=True)
         results = list(failed)
         work = partial(_one, path=path.resolve(), table=table, out=out, plan=plan)
-        for name, result, error in over_processes(work, list(table.rows), jobs):
-            done = result or SpeciesResult(
-                name, out / slug(name), None, error, step="a step unknown", next=f"add --jobs 1 and {AGAIN}"
-            )
+        for name, result, error in over_processes(work, list(table.parts), jobs):
+            done = result or lost(name, out, error)
             say(done.line)
             results.append(done)
-        results.sort(key=lambda r: r.species)
-        index = build_index(
-            [r.folder for r in results if r.page],
-            out,
-            failures={r.species: r.failure for r in results if r.error},
-            groups={
-                g: [table.names.get(k, n) for n in names if (k := fold(n))] for g, names in grouped.items()
-            },
-            date=date,
-        )
-    return [replace(r, index=index) for r in results]
+        shown = {g: [table.names.get(k, n) for n in names if (k := fold(n))] for g, names in grouped.items()}
+        return with_index(results, out, shown, date)
 
 
 def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:
     move = f"write {' or '.join(near)}" if near else "correct the name, or take it out"
+    error = f"{where} names the species {name!r}, of which the counts hold no row."
     return SpeciesResult(
-        name,
-        out / slug(name),
-        None,
-        f"{where} names the species {name!r}, of which the counts hold no row.",
-        step="read",
-        next=f"{move} in {where}, and {AGAIN}",
+        name, out / slug(name), None, error, step="read", next=f"{move} in {where}, and {AGAIN}"
     )
 
 
@@ -181,14 +165,14 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
     """Read, fit and write one species; an error becomes its result."""
     folder, at = out / slug(name), "read"
     try:
-        read = table.table(name, plan.options)
+        read = read_counts(table.parts[name], plan.options)
         at = "fit"
         years = read.frame.filter(pl.col("count").is_not_null())["year"].n_unique()
         if years < LEAST:
             raise InputError(
                 f"counts in {years} {'year' if years == 1 else 'years'} only; a trend with a standard error needs {LEAST}."
             )
-        rows = table.rows[name]
+        rows = read_texts(table.parts[name])
         settings = {"options": asdict(plan.options), "model": asdict(plan.settings), "weights": plan.weights}
         shown = {**plan.shown._asdict(), "covariates": list(plan.covariates)}
         key = hash_json(

@@ -26,10 +26,9 @@ from fedmiss.simulate.checklists import (
     draw_block,
     lowest_number,
 )
-from fedmiss.simulate.layout import layout_of
 from fedmiss.simulate.marginals import Marginals
 from fedmiss.simulate.species import SPECIES
-from fedmiss.simulate.text import Writer
+from fedmiss.simulate.text import Writer, layout_of
 from fedmiss.simulate.truth import TERMS, TruthWriter
 from fedmiss.simulate.world import COPIES_PER_CHECKLIST, INCOMPLETE_KEEP, World, make_world
 

@@ -13,7 +13,6 @@ free normal draws, so that the overall mean hardly changes from seed to seed and
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -178,11 +177,41 @@ def simulate_panel(
     (360, (50, 24))
     """
     # Fifteen parameters, because they are documented API.
-    spec = _check_words(kind, family, seed, {"observer_sd": observer_sd, "effort_sd": effort_sd})
-    _check_least({"sites": sites, "months": months}, 2)
-    _check_least({"observers": observers, "groups": groups}, 1)
-    _check_least({"rank": rank, "test_cells": test_cells}, 0)
-    _check_shares(sites, months, observed, rank, observers, groups, visits, size)
+    for name, spread in (("observer_sd", observer_sd), ("effort_sd", effort_sd)):
+        if not 0 <= spread <= 3:
+            raise ConfigError(f"{name} is {spread} (must be 0 to 3, on the log scale).")
+    if seed < 0:
+        raise ConfigError(f"the seed is {seed} (must be 0 or more).")
+    for word, value, known in (("panel kind", kind, tuple(KINDS)), ("family", family, FAMILIES)):
+        if value not in known:
+            raise ConfigError(f"there is no {word} {value!r}; choose one of {', '.join(known)}.")
+    for name, number, least in (
+        ("sites", sites, 2), ("months", months, 2), ("observers", observers, 1), ("groups", groups, 1), ("rank", rank, 0),
+        ("test_cells", test_cells, 0),
+    ):  # fmt: skip
+        if number < least:
+            raise ConfigError(f"{name} is {number} (must be at least {least}).")
+    n = round(observed * sites * months) if 0 < observed <= 1 else 1
+    for wrong, said in (
+        (
+            rank > min(sites, months) - 1,
+            f"rank is {rank} (must be below both sites, {sites}, and months, {months}).",
+        ),
+        (not 0 < observed <= 1, f"observed is {observed} (must be a share above 0 and at most 1)."),
+        (not size > 0, f"size is {size} (the negative-binomial size must be above 0)."),
+        (n < 1, f"observed is {observed}: not one of {sites * months} cells; ask for more."),
+        (
+            visits is not None and visits < n,
+            f"visits is {visits}, but {n} cells are observed (observed={observed}); lower observed.",
+        ),
+        (
+            groups > observers,
+            f"groups is {groups}, more than the {observers} observers; ask for fewer groups.",
+        ),
+    ):
+        if wrong:
+            raise ConfigError(said)
+    spec = KINDS[kind]
     mu, a, b, U, V = _truth(seed, spec, sites, months, rank, family)
     cells, test, visited = _choose_cells(seed, spec, a, b, U, V, observed, test_cells)
 
@@ -233,53 +262,6 @@ def _counted(panel: Panel) -> Panel:
         y=_draw(rng_for(panel.seed, "panel", "y"), _mean(eta, panel.family), panel.family, panel.size),
         y_test=_draw(rng_for(panel.seed, "panel", "y test"), fresh, panel.family, panel.size),
     )
-
-
-def _check_words(kind: str, family: str, seed: int, spreads: Mapping[str, float]) -> PanelKind:
-    for name, sd in spreads.items():
-        if not 0 <= sd <= 3:
-            raise ConfigError(f"{name} is {sd} (must be 0 to 3, on the log scale).")
-    if seed < 0:
-        raise ConfigError(f"the seed is {seed} (must be 0 or more).")
-    if kind not in KINDS:
-        raise ConfigError(f"there is no panel kind {kind!r}; choose one of {', '.join(KINDS)}.")
-    if family not in FAMILIES:
-        raise ConfigError(f"there is no family {family!r}; choose one of {', '.join(FAMILIES)}.")
-    return KINDS[kind]
-
-
-def _check_least(numbers: Mapping[str, int], low: int) -> None:
-    for name, value in numbers.items():
-        if value < low:
-            raise ConfigError(f"{name} is {value} (must be at least {low}).")
-
-
-def _check_shares(
-    sites: int,
-    months: int,
-    observed: float,
-    rank: int,
-    observers: int,
-    groups: int,
-    visits: int | None,
-    size: float,
-) -> None:
-    """Check the numbers that depend on each other."""
-    if rank > min(sites, months) - 1:
-        raise ConfigError(f"rank is {rank} (must be below both sites, {sites}, and months, {months}).")
-    if not 0 < observed <= 1:
-        raise ConfigError(f"observed is {observed} (must be a share above 0 and at most 1).")
-    if not size > 0:
-        raise ConfigError(f"size is {size} (the negative-binomial size must be above 0).")
-    n = round(observed * sites * months)
-    if n < 1:
-        raise ConfigError(f"observed is {observed}: not one of {sites * months} cells; ask for more.")
-    if visits is not None and visits < n:
-        raise ConfigError(
-            f"visits is {visits}, but {n} cells are observed (observed={observed}); lower observed."
-        )
-    if groups > observers:
-        raise ConfigError(f"groups is {groups}, more than the {observers} observers; ask for fewer groups.")
 
 
 def normal_scores(rng: np.random.Generator, n: int) -> F64:

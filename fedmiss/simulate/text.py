@@ -1,25 +1,28 @@
-"""From a block of checklists to lines of text: columns of ready pieces, joined and written by polars.
+"""The lines of eBird's text files: their columns, by generation of the format, and a block of checklists in them.
 
-No Python loop touches a row: a place, a date, a time, an observer or a taxon is turned into text once, in a
+``52`` is the layout since March 2025, ``49`` that of 2021-2024, ``46`` the one up to 2020; their sampling files have 33,
+30 and 30 columns. A row is joined by polars from a few ready pieces that already hold their tabs (taxon, place,
+checklist). No Python loop touches a row: a place, a date, a time, an observer or a taxon is turned into text once, in a
 table, and rows gather from the tables. Fields are never quoted, as in eBird's own files, where ``"`` is data.
 """
 
 from __future__ import annotations
 
 import io
+from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
 import polars as pl
 
 from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 from fedmiss.simulate.checklists import PROTOCOLS, Block
-from fedmiss.simulate.layout import Layout
 from fedmiss.simulate.species import NOT_SPECIES
 from fedmiss.simulate.world import World
 
-__all__ = ["Writer"]
+__all__ = ["LAYOUTS", "Layout", "Writer", "layout_of"]
 
 _CODES = ("P22", "P21", "P20", "P62", "P23")  # of PROTOCOLS
 _CHECKLIST_COMMENTS = (
@@ -50,6 +53,83 @@ _COUNTIES = (
     "Tarn",
 )  # fmt: skip
 _KINDS_OF_PLACE = ("Marsh", "Lake", "Woods", "Park", 'Field "North"', "Étang", "River Mouth", "Home")
+
+
+PLACE = (
+    "COUNTRY", "COUNTRY CODE", "STATE", "STATE CODE", "COUNTY", "COUNTY CODE", "IBA CODE", "BCR CODE",
+    "USFWS CODE", "ATLAS BLOCK", "LOCALITY", "LOCALITY ID", "LOCALITY TYPE", "LATITUDE", "LONGITUDE",
+)  # fmt: skip
+EFFORT = (
+    "DURATION MINUTES", "EFFORT DISTANCE KM", "EFFORT AREA HA", "NUMBER OBSERVERS", "ALL SPECIES REPORTED",
+    "GROUP IDENTIFIER",
+)  # fmt: skip
+REVIEW = ("HAS MEDIA", "APPROVED", "REVIEWED", "REASON")
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One generation of the format.
+
+    Attributes
+    ----------
+    name : number of columns of the observation file
+    taxon : columns of the taxon; breeding : columns between the count and the place
+    who : date, time, observer and checklist id; protocol : how the visit was made, and its projects
+    comments : the checklist's comment column
+    """
+
+    name: str
+    taxon: tuple[str, ...]
+    breeding: tuple[str, ...]
+    who: tuple[str, ...]
+    protocol: tuple[str, ...]
+    comments: str
+
+    @property
+    def checklist(self) -> tuple[str, ...]:
+        """Columns that both files share, in their order, without the last-edited date and the comments."""
+        return (*PLACE, *self.who, *self.protocol, *EFFORT)
+
+    @property
+    def observation_header(self) -> tuple[str, ...]:
+        """Header of the EBD file."""
+        first = ("GLOBAL UNIQUE IDENTIFIER", "LAST EDITED DATE")
+        taxon = (*self.taxon, "OBSERVATION COUNT", *self.breeding)
+        return (*first, *taxon, *self.checklist, *REVIEW, self.comments, "SPECIES COMMENTS")
+
+    @property
+    def sampling_header(self) -> tuple[str, ...]:
+        """Header of the sampling event file."""
+        return ("LAST EDITED DATE", *self.checklist, self.comments)
+
+
+_TAXON_46 = (
+    "TAXONOMIC ORDER", "CATEGORY", "COMMON NAME", "SCIENTIFIC NAME", "SUBSPECIES COMMON NAME",
+    "SUBSPECIES SCIENTIFIC NAME",
+)  # fmt: skip
+_TAXON = (
+    "TAXONOMIC ORDER", "CATEGORY", "TAXON CONCEPT ID", "COMMON NAME", "SCIENTIFIC NAME",
+    "SUBSPECIES COMMON NAME", "SUBSPECIES SCIENTIFIC NAME", "EXOTIC CODE",
+)  # fmt: skip
+_WHO = ("OBSERVATION DATE", "TIME OBSERVATIONS STARTED", "OBSERVER ID", "SAMPLING EVENT IDENTIFIER")
+_WHO_52 = (*_WHO[:3], "OBSERVER ORCID ID", _WHO[3])
+_PROTOCOL = ("PROTOCOL TYPE", "PROTOCOL CODE", "PROJECT CODE")
+_PROTOCOL_52 = ("OBSERVATION TYPE", "PROTOCOL NAME", "PROTOCOL CODE", "PROJECT NAMES", "PROJECT IDENTIFIERS")
+_BREEDING_46 = ("BREEDING BIRD ATLAS CODE", "BREEDING BIRD ATLAS CATEGORY", "AGE/SEX")
+_BREEDING_NAMES = ("BREEDING CODE", "BREEDING CATEGORY", "BEHAVIOR CODE", "AGE/SEX")
+
+LAYOUTS = {
+    "52": Layout("52", _TAXON, _BREEDING_NAMES, _WHO_52, _PROTOCOL_52, "CHECKLIST COMMENTS"),
+    "49": Layout("49", _TAXON, _BREEDING_NAMES, _WHO, _PROTOCOL, "TRIP COMMENTS"),
+    "46": Layout("46", _TAXON_46, _BREEDING_46, _WHO, _PROTOCOL, "TRIP COMMENTS"),
+}
+
+
+def layout_of(name: str) -> Layout:
+    """Return a layout by its number of columns; unknown ones are a :class:`ConfigError`."""
+    if name not in LAYOUTS:
+        raise ConfigError(f"there is no layout {name!r}; choose one of {', '.join(LAYOUTS)} (columns).")
+    return LAYOUTS[name]
 
 
 class Writer:
@@ -84,8 +164,8 @@ class Writer:
                 f"{p}\t{c}\t{code}" for p, c in zip(PROTOCOLS, _CODES, strict=True) for code in _PROJECTS
             ]
         self.protocols = pl.Series(kinds)
-        self.checklist_comments = _pool(_CHECKLIST_COMMENTS)
-        self.species_comments = _pool(_SPECIES_COMMENTS)
+        self.checklist_comments = pl.Series(["", *_CHECKLIST_COMMENTS])
+        self.species_comments = pl.Series(["", *_SPECIES_COMMENTS])
         # code, category, (behaviour,) age/sex
         self.breeding = pl.Series(
             ["\t".join((a, b, *([""] * (len(layout.breeding) - 2)))) for a, b in _BREEDING]
@@ -111,22 +191,21 @@ class Writer:
         project = draw("project", m) < 0.05
         head = pl.DataFrame(
             {
-                "edited": _joined(_take(self.days, edited), _take(self.edited, stamp)),
-                "place": _take(self.places, block.site),
-                "date": _take(self.days, day),
-                "start": _blank(_take(self.clock, np.maximum(block.start, 0)), block.start < 0),
-                "observer": _take(self.observers, block.observer),
+                "edited": self.days.gather(edited) + " " + self.edited.gather(stamp),
+                "place": self.places.gather(block.site),
+                "date": self.days.gather(day),
+                "start": _blank(self.clock.gather(np.maximum(block.start, 0)), block.start < 0),
+                "observer": self.observers.gather(block.observer),
                 "number": block.number,
-                "protocol": _take(self.protocols, block.protocol * 2 + project),
+                "protocol": self.protocols.gather(block.protocol * 2 + project),
                 "duration": _number(block.duration),
                 "distance": _number(block.distance, 1000),
                 "area": _number(block.area, 10),
                 "people": _number(block.n_observers),
                 "complete": block.complete.astype(np.int8),
                 "group": _blank(pl.Series(7_000_000 + block.outing).cast(pl.String), ~block.shared),
-                "comments": _take(
-                    self.checklist_comments,
-                    _which(draw("checklist comment", m), 0.06, len(_CHECKLIST_COMMENTS)),
+                "comments": self.checklist_comments.gather(
+                    _which(draw("checklist comment", m), 0.06, len(_CHECKLIST_COMMENTS))
                 ),
             }
         )
@@ -148,14 +227,14 @@ class Writer:
                     pl.lit("URN:CornellLabOfOrnithology:EBIRD:OBS") + pl.Series(guid).cast(pl.String)
                 ).to_series(),
                 "edited": head["edited"].gather(at),
-                "taxon": _take(self.taxa, block.taxon),
+                "taxon": self.taxa.gather(block.taxon),
                 "count": _blank(pl.Series(block.count).cast(pl.String), block.count < 0, "X"),
-                "breeding": _take(self.breeding, _which(draw("breeding", n), 0.03, len(_BREEDING) - 1)),
+                "breeding": self.breeding.gather(_which(draw("breeding", n), 0.03, len(_BREEDING) - 1)),
                 "body": head["body"].gather(at),
-                "media": _take(self.media, _which(draw("media", n), 0.2, 3)),
+                "media": self.media.gather(_which(draw("media", n), 0.2, 3)),
                 "checklist_comments": head["comments"].gather(at),
-                "comments": _take(
-                    self.species_comments, _which(draw("species comment", n), 0.04, len(_SPECIES_COMMENTS))
+                "comments": self.species_comments.gather(
+                    _which(draw("species comment", n), 0.04, len(_SPECIES_COMMENTS))
                 ),
             }
         )
@@ -202,10 +281,10 @@ def _places(world: World) -> pl.Series:
     kinds = pl.Series(_KINDS_OF_PLACE)
     frame = pl.DataFrame(
         {
-            "county": _take(counties, world.region),
-            "kind": _take(kinds, (number * 31 + 5) % len(_KINDS_OF_PLACE)),
+            "county": counties.gather(world.region),
+            "kind": kinds.gather((number * 31 + 5) % len(_KINDS_OF_PLACE)),
             "number": number,
-            "type": _take(pl.Series(["H", "P", "P"]), number % 3),
+            "type": pl.Series(["H", "P", "P"]).gather(number % 3),
             "latitude": world.latitude,
             "longitude": world.longitude,
         }
@@ -221,10 +300,6 @@ def _places(world: World) -> pl.Series:
     ).to_series()  # fmt: skip
 
 
-def _take(table: pl.Series, at: I64) -> pl.Series:
-    return table.gather(pl.Series(at))
-
-
 def _blank(text: pl.Series, where: Bool, other: str = "") -> pl.Series:
     return pl.select(pl.when(pl.Series(where)).then(pl.lit(other)).otherwise(text)).to_series()
 
@@ -234,17 +309,9 @@ def _number(value: I64, unit: int = 1) -> pl.Series:
     return _blank(scaled, value < 0)
 
 
-def _pool(sentences: tuple[str, ...]) -> pl.Series:
-    return pl.Series(["", *sentences])
-
-
 def _which(draw: F64, share: float, choices: int) -> I64:
     """Return 0 (blank) mostly, and one of 1..choices for a ``share`` of the uniforms."""
     return np.where(draw < share, 1 + (draw / share * choices).astype(np.int64), 0)
-
-
-def _joined(first: pl.Series, second: pl.Series) -> pl.Series:
-    return pl.select(pl.concat_str(first, second, separator=" ")).to_series()
 
 
 def _starts(checklist: I64) -> tuple[I64, I64]:

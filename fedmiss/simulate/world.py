@@ -151,15 +151,11 @@ def _hash01(seed: int, stream: int, observer: I64, rank: I64) -> F64:
     return np.asarray((x >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
-def _heavy_tail(rng: np.random.Generator, n: int, log_quantiles: F64) -> F64:
-    rank = rng.permutation((np.arange(n) + 0.5) / n)
+def _heavy_tail(n: int, log_quantiles: F64, rng: np.random.Generator | None = None) -> F64:
+    """Return weights of ``n`` observers or sites, in random order where there is ``rng``."""
+    rank = (np.arange(n) + 0.5) / n
+    rank = rank if rng is None else rng.permutation(rank)
     return np.asarray(np.exp(np.interp(-np.log1p(-rank), _TAIL, log_quantiles)))
-
-
-def mean_weight(log_quantiles: F64) -> float:
-    """Return the mean of the heavy-tailed weights: checklists per observer or per site."""
-    rank = (np.arange(200_000) + 0.5) / 200_000
-    return float(np.exp(np.interp(-np.log1p(-rank), _TAIL, log_quantiles)).mean())
 
 
 def month_labels(start: str, end: str) -> npt.NDArray[np.datetime64]:
@@ -193,7 +189,7 @@ def make_world(
         raise ConfigError(f"--species is {n_species} (must be 1 to {len(SPECIES)}).")
     months = month_labels(start, end)
     J = sites or max(round(checklists * _SITES_PER_CHECKLIST), 5)
-    n_observers = observers or max(round(checklists / mean_weight(_PER_OBSERVER)), 5)
+    n_observers = observers or max(round(checklists / _heavy_tail(200_000, _PER_OBSERVER).mean()), 5)
     if J < 2 or n_observers < 2:
         raise ConfigError(f"--sites {J}, --observers {n_observers}: both must be at least 2.")
     if n_observers > MAX_OBSERVERS:
@@ -205,14 +201,14 @@ def make_world(
     share = MONTH_SHARE[month_of_year] * YEARLY_GROWTH ** (np.arange(months.size) / 12)
 
     rng = rng_for(seed, "ebird", "sites")
-    site_weight = _heavy_tail(rng, J, _PER_SITE)
+    site_weight = _heavy_tail(J, _PER_SITE, rng)
     # Sites gather around a few towns inside a box of about 400 km; a town is the county.
     towns = rng.random((20, 2))
     region = rng.integers(0, 20, J)
     spot = np.clip(towns[region] + 0.05 * rng.standard_normal((J, 2)), 0, 1)
 
     rng = rng_for(seed, "ebird", "observers")
-    observer_weight = _heavy_tail(rng, n_observers, _PER_OBSERVER)
+    observer_weight = _heavy_tail(n_observers, _PER_OBSERVER, rng)
     observer_effect = OBSERVER_SD * normal_scores(rng, n_observers)
 
     a, u, b = _effects(seed, species, J, month_of_year)

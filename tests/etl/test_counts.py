@@ -10,9 +10,9 @@ import pytest
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.columns import familiar
-from fedmiss.etl.count_visits import MONTH_OF_YEARLY
 from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.ingest import IngestSettings, ingest
+from fedmiss.etl.plain import MONTH_OF_YEARLY
 
 ROWS = [("A", 2001, 5, "1.5"), ("A", 2002, None, "1.5"), ("B", 2001, 0, "2"), ("B", 2002, 7, "2")]
 

@@ -126,7 +126,7 @@ def test_dates_are_closed_and_old_ones_read(pair):
 
 
 def test_every_date_reads_as_python_reads_it():
-    from fedmiss.etl import _values, codes
+    from fedmiss.etl import _lines, codes
 
     days = [
         date.fromordinal(o) for o in range(date(1581, 1, 1).toordinal(), date(2101, 1, 1).toordinal(), 17)
@@ -147,7 +147,7 @@ def test_every_date_reads_as_python_reads_it():
     buf = np.frombuffer("".join(words).encode(), np.uint8)
     length = np.array([len(w) for w in words], np.int32)
     out = np.empty(len(words), np.int32)
-    _values.read_dates(buf, np.cumsum(length, dtype=np.int32) - length, length, out)
+    _lines.read_dates(buf, np.cumsum(length, dtype=np.int32) - length, length, out)
     assert out.tolist() == [expected[i] for i in again]
 
 

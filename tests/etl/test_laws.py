@@ -20,8 +20,7 @@ from fedmiss.etl import projection, repeats, resolve
 from fedmiss.etl.cells import aggregate, species_visits
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, ingest
-from fedmiss.etl.lookup import Buckets, find_sorted
-from fedmiss.etl.select import Events
+from fedmiss.etl.select import Buckets, Events, find_sorted
 from fedmiss.etl.sources import ReadReport, expand, read_blocks
 
 BIRDS = [("Hylocichla mustelina", "Wood Thrush"), ("Turdus merula", "Blackbird"), ("Larus sp.", "gull sp.")]
@@ -464,10 +463,10 @@ def _fields_of(words: list[str]) -> tuple:
 )
 def test_ids_read_as_python_reads_them(words):
     """A letter and 1 to 17 digits, wherever in the block they stand; a blank; nothing else."""
-    from fedmiss.etl import _values, codes
+    from fedmiss.etl import _lines, codes
 
     out = np.empty(len(words), np.int64)
-    _values.read_ids(*_fields_of(words), ord("S"), out)
+    _lines.read_ids(*_fields_of(words), ord("S"), out)
     plain = [w[0] == "S" and w[1:].isdigit() and len(w) <= 18 if w else False for w in words]
     expected = [
         int(w[1:]) if ok else -1 if w == "" else codes.BAD for w, ok in zip(words, plain, strict=True)
@@ -479,11 +478,11 @@ def test_ids_read_as_python_reads_them(words):
 @given(st.lists(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), min_size=2, max_size=12))
 def test_stamps_sort_like_the_times(times):
     """With 0 to 6 decimals, in any mixture."""
-    from fedmiss.etl import _values
+    from fedmiss.etl import _lines
 
     words = [str(t).rstrip("0") if t.microsecond else str(t) for t in times]
     out = np.empty(len(words), np.int64)
-    _values.read_stamps(*_fields_of(words), out)
+    _lines.read_stamps(*_fields_of(words), out)
     rank = {t: i for i, t in enumerate(sorted(set(times)))}
     ranked = {v: i for i, v in enumerate(sorted(set(out.tolist())))}
     assert [rank[t] for t in times] == [ranked[v] for v in out.tolist()]

@@ -13,7 +13,7 @@ import pytest
 
 from fedmiss.etl import select
 from fedmiss.etl.codes import BAD
-from fedmiss.etl.lookup import Buckets, find_sorted
+from fedmiss.etl.select import Buckets, find_sorted
 
 WATCH = """
 import os, sys

@@ -16,11 +16,10 @@ from fedmiss.compressors import Dithering
 from fedmiss.core import FedEM, FullBatch, Minibatch, Spider, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.experiments import EXPERIMENTS, figure2, lsa
+from fedmiss.experiments import figure2, lsa, run_experiment
 from fedmiss.experiments import mnist as mnist_module
-from fedmiss.experiments.folder import experiment_folder
+from fedmiss.experiments.folder import Folder
 from fedmiss.experiments.mixture import Mixture, Setting
-from fedmiss.experiments.mnist import main as mnist
 from fedmiss.experiments.mnist import normalised_mutual_information, purity
 from fedmiss.experiments.mnist_data import IDX_FILES, load_mnist, pca, read_idx
 from fedmiss.experiments.plot_trace import plot_trace
@@ -71,12 +70,7 @@ def test_the_reference_curve_of_figure_1():
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", ["gmm", "fedmm", "heterogeneity", "lsa", "participation", "saem"])
 def test_quick_settings_write_whole_folders(name, tmp_path):
-    import importlib
-
-    module, function = EXPERIMENTS[name].split(":")
-    out = getattr(importlib.import_module(module), function)(
-        tmp_path / name, quick=True, seed=1, data=None, overwrite=False
-    )
+    out = run_experiment(name, tmp_path / name, quick=True, seed=1)
     text = (out / "what_is_seen.md").read_text()
     assert "Quick setting" in text
     assert "nan" not in text
@@ -107,10 +101,8 @@ def test_figure_1_begins_at_1e0_and_both_curves_take_their_place(tmp_path):
 
 
 def test_figure_2_has_the_printed_dates_sizes_and_axes(tmp_path):
-    with experiment_folder(tmp_path / "f", "ebird", quick=True, overwrite=False) as folder:
-        figure2.figure2(folder, seed=0, quick=True)
-        folder.finish("figure 2", {}, {})
-    table = pd.read_csv(tmp_path / "f" / "figure2.csv")
+    figure2.figure2(Folder(tmp_path, quick=True, seed=0, data=None))
+    table = pd.read_csv(tmp_path / "figure2.csv")
     for name, one in figure2.SPECIES.items():
         t = {
             k: table[f"{name} {k}"].dropna().to_numpy()
@@ -160,11 +152,9 @@ def test_figure_3_at_two_hundredths_spans_the_printed_ticks(tmp_path):
 @pytest.mark.slow
 def test_the_talks_figure_of_td_learning(tmp_path):
     """Within the authors' axes; agents alike: one curve; agents that differ: FedLSA stops at its bias, SCAFFLSA does not."""
-    with experiment_folder(tmp_path / "lsa", "lsa", quick=True, overwrite=False) as folder:
-        lsa._td(folder, 3, True)
-        folder.finish("TD learning", {}, {})
+    lsa._td(Folder(tmp_path, quick=True, seed=3, data=None))
     for kind in ("homogeneous", "heterogeneous"):
-        table = pd.read_csv(tmp_path / "lsa" / f"td_{kind}.csv")
+        table = pd.read_csv(tmp_path / f"td_{kind}.csv")
         for H in (100, 1000):
             fed, scaffold = (
                 table[f"{name} eta=0.1 H={H}"].dropna().to_numpy() for name in ("FedLSA", "SCAFFLSA")
@@ -211,7 +201,7 @@ def digits(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.slow
 def test_mnist_runs_on_idx_files_and_reports_beside_scikit_learn(digits, tmp_path):
-    out = mnist(tmp_path / "mnist", quick=True, seed=0, data=digits, overwrite=False)
+    out = run_experiment("mnist", tmp_path / "mnist", quick=True, data=digits)
     fits = pd.read_csv(out / "fits.csv").set_index("fit")
     pooled, peer = fits.loc["EM on the pooled rows"], fits.loc["scikit-learn, tied"]
     assert pooled["log_likelihood"] == pytest.approx(peer["log_likelihood"], rel=1e-3)
@@ -254,7 +244,7 @@ def test_broken_digit_files_are_named(digits, tmp_path):
             read_idx(file)
     file.unlink()
     with pytest.raises(InputError, match=r"has no t10k-images-idx3-ubyte\.gz"):
-        mnist(tmp_path / "out", quick=True, seed=0, data=digits, overwrite=False)
+        run_experiment("mnist", tmp_path / "out", quick=True, data=digits)
     assert not (tmp_path / "out").exists()
 
 

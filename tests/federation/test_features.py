@@ -22,7 +22,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.rng import rng_for
-from fedmiss.simulate.designs import simulate_design
+from tests.designs import simulate_design
 
 PLAIN = CountSettings(rank=0, dispersion="negbin")
 SETTINGS = replace(PLAIN, features=("visits",))

@@ -15,7 +15,7 @@ from fedmiss.federation.results import AverageFit, totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.occupancy import chain_posterior
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.simulate.designs import simulate_design
+from tests.designs import simulate_design
 from tests.federation.test_features import PLAIN, panel_of, tried
 
 CHAIN = replace(PLAIN, occupancy=True)

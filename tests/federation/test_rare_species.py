@@ -17,7 +17,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.rng import rng_for
-from fedmiss.simulate.designs import simulate_design
+from tests.designs import simulate_design
 
 NEGBIN = CountSettings(rank=0, dispersion="negbin")
 LOG1P = CountSettings(rank=0, family="gaussian", scale="log1p")

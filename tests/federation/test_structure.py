@@ -15,7 +15,7 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
-from fedmiss.simulate.designs import NEW, simulate_design
+from tests.designs import NEW, simulate_design
 from tests.federation.test_features import PLAIN, panel_of, tried
 
 

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 import pytest
+from openpyxl import Workbook
 
 from fedmiss.errors import ConfigError
-from fedmiss.etl.ingest import counted_species
+from fedmiss.etl import ingest, rows
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
@@ -69,6 +70,30 @@ def test_all_species_of_a_table_each_by_itself(tmp_path):
     assert all(r.redone == () for r in again), "nothing is made twice"
 
 
+@pytest.mark.parametrize("ending", ["csv", "xlsx"])
+def test_a_table_is_imported_once_for_all_its_species(tmp_path, monkeypatch, ending):
+    path = write(tmp_path, '["Skylark", "Great Tit", "Turdus merulla"]')
+    if ending == "xlsx":
+        book = Workbook()
+        for line in (tmp_path / "counts.csv").read_text().splitlines():
+            book.active.append(line.split(";"))
+        book.save(tmp_path / "counts.xlsx")
+        path.write_text(path.read_text().replace("counts.csv", "counts.xlsx"))
+    called = []
+    for module, name in ((ingest, "expand"), (rows, "read_rows")):
+        real = getattr(module, name)
+
+        def counted(*arguments, real=real, name=name, **more):
+            called.append(name)
+            return real(*arguments, **more)
+
+        monkeypatch.setattr(module, name, counted)
+    results = run_recipe(read_recipe(path), jobs=1)
+    assert [bool(r.page) for r in results] == [True, True, False], "one is no species of the table"
+    assert called == ["expand", "read_rows"]
+    assert all((tmp_path / "out" / slug(n) / "records").exists() for n in ("Skylark", "Great Tit"))
+
+
 def test_a_species_that_fails_does_not_stop_the_others(tmp_path):
     recipe = read_recipe(
         write(tmp_path, '["Skylark", "Parus major", "Turdus merulla"]', doubled="Parus major")
@@ -90,10 +115,12 @@ def test_too_few_rows_of_every_species_are_an_error(tmp_path):
 
 def test_only_tables_of_counts_are_taken_apart(tmp_path):
     write(tmp_path, '"all"')
-    held = counted_species([tmp_path / "counts.csv"], IngestSettings())
+    tables, held = ingest.count_tables([tmp_path / "counts.csv"], IngestSettings())
+    assert [t.path.name for t in tables] == ["counts.csv"]
     assert sorted(held) == sorted([*NAMES, "Struthio camelus"])
     (tmp_path / "visits.csv").write_text("observer,site,date,species,count\no,S,2020-05-01,Parus major,3\n")
-    assert counted_species([tmp_path / "visits.csv"], IngestSettings(column_map={"auto": ""})) == {}
+    visits = [tmp_path / "visits.csv"]
+    assert ingest.count_tables(visits, IngestSettings(column_map={"auto": ""})) == ([], {})
 
 
 def test_a_table_without_species_is_never_read_as_several(tmp_path):

@@ -14,7 +14,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.report.effort import effort_caution, sensitivity
 from fedmiss.rng import rng_for
-from fedmiss.simulate.designs import simulate_design
+from tests.designs import simulate_design
 
 
 def findings(visited, powers, *, slope=-0.02, se=0.01, years=8, family="poisson"):

@@ -19,7 +19,7 @@ from fedmiss.report.entries import FIRST, LAST, entries, entry_cautions, entry_r
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
-from fedmiss.simulate.designs import simulate_design
+from tests.designs import simulate_design
 from tests.report.conftest import World, make_folders
 
 YEARS = 8

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.simulate.designs import DESIGNS, simulate_design
+from tests.designs import DESIGNS, simulate_design
 
 
 @pytest.mark.parametrize("design", DESIGNS)

@@ -15,7 +15,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest
 from fedmiss.simulate.checklists import draw_block
 from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
-from fedmiss.simulate.layout import LAYOUTS
+from fedmiss.simulate.text import LAYOUTS
 from fedmiss.simulate.truth import read_expected
 from fedmiss.simulate.world import EFFORT_SLOPE, UNTIMED_MINUTES, make_world
 

@@ -15,7 +15,7 @@ from fedmiss.report.beside import Beside, trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
 from fedmiss.report.entries import Entry, entries, entry_reason
-from fedmiss.report.findings import Findings, Part, found_in, region_table
+from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, region_table
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
@@ -113,7 +113,6 @@ def _withheld(table: pd.DataFrame, settings: ReportSettings) -> pd.DataFrame:
 
 def _with_coverage(yearly: pd.DataFrame, data: ReportInputs, years: Years) -> pd.DataFrame:
     """Add cells counted and the imputed share of the year's total."""
-    attrs = dict(yearly.attrs)
     member = years.W > 0
     observed, at_sites = year_support(data.observed, years)
     cells = member.sum(axis=1) * data.expected.shape[0]
@@ -121,9 +120,7 @@ def _with_coverage(yearly: pd.DataFrame, data: ReportInputs, years: Years) -> pd
     seen = member @ np.where(data.observed, data.expected, 0.0).sum(axis=0)
     with np.errstate(divide="ignore", invalid="ignore"):
         share = np.where(total > 0, 1.0 - seen / total, np.nan)
-    out = yearly.assign(cells_observed=observed, sites_observed=at_sites, cells=cells, imputed_share=share)
-    out.attrs.update(attrs)
-    return out
+    return yearly.assign(cells_observed=observed, sites_observed=at_sites, cells=cells, imputed_share=share)
 
 
 def _parts(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> dict[str, Part]:
@@ -159,7 +156,7 @@ def _visited(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
 def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
     """Return why a region gets no class of its own."""
     if data.one_trend:
-        return "the model has rank 0, so every region has the same trend by construction"
+        return ONE_TREND
     if n_sites < 3:
         return f"the region has {n_sites} site{'s' if n_sites > 1 else ''}; a class needs 3"
     if data.draws and region not in data.draws:

@@ -11,7 +11,7 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.entries import entry_cautions
 from fedmiss.report.sections import records
 from fedmiss.report.support import Least, groups_apart
-from fedmiss.report.words import count, number, percent, share, year_list
+from fedmiss.report.words import count, left_out, number, percent, share, year_list
 
 __all__ = [
     "asked",
@@ -69,17 +69,11 @@ def thin_years(a: Analysis) -> list[str]:
     y, out = a.yearly, []
     if a.coverage.n_detected == 0:
         return []
-    thin = y[y["complete"] & ~y["used"] & (y["cells_observed"] > 0)]
-    if len(thin):
-        names, one = [str(v) for v in thin["year"]], len(thin) == 1
+    thin = y.loc[y["complete"] & ~y["used"] & (y["cells_observed"] > 0), "year"]
+    for said in left_out(thin, "has", "have", f"fewer than {_counts(a, asked(a)[0])} counted"):
         used = y.loc[y["used"], "year"]
-        shorter = ""
-        if len(used) and (thin["year"].min() < used.min() or thin["year"].max() > used.max()):
-            shorter = f" What is said is of {used.min()} to {used.max()}."
-        out.append(
-            f"{year_list(names)} {'has' if one else 'have'} fewer than {_counts(a, asked(a)[0])} counted and "
-            f"{'is' if one else 'are'} left out of index and trend.{shorter}"
-        )
+        shorter = len(used) and (thin.min() < used.min() or thin.max() > used.max())
+        out.append(f"{said} What is said is of {used.min()} to {used.max()}." if shorter else said)
     if a.settings.base is None and a.base is not None:
         before = [str(v) for v in y.loc[y["used"] & (y["year"] < int(a.base)), "year"]]
         out.append(

@@ -17,12 +17,13 @@ from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import Years
 
-__all__ = ["REGION", "Findings", "Part", "found_in", "region_table"]
+__all__ = ["ONE_TREND", "REGION", "Findings", "Part", "found_in", "region_table"]
 
 _OF_TREND = [
     "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
     "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling", "reason",
 ]  # fmt: skip
+ONE_TREND = "the model has rank 0, so every region has the same trend by construction"
 REGION = ["region", "n_sites", "share", *_OF_TREND]  # columns of the table of regions
 
 

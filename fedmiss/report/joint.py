@@ -17,32 +17,22 @@ from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, wr
 from fedmiss.folders import ALL, VISITED, JointFacts
 from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
-from fedmiss.report.effort import sensitivity
 from fedmiss.report.exchange import write_totals
-from fedmiss.report.findings import Findings, Part, found_in, region_table
+from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, region_table
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import rendered_page
 from fedmiss.report.inputs import Source, read_draws
-from fedmiss.report.prose import (
-    Headline,
-    area,
-    headline_of,
-    latest,
-    limits,
-    model_caveats,
-    other_convention,
-    over_the_period,
-)
+from fedmiss.report.prose import Headline, headline_of, model_caveats
 from fedmiss.report.sections import Section, index, model, question, season
-from fedmiss.report.sections.headline import stretches, windows
+from fedmiss.report.sections.headline import found
+from fedmiss.report.sections.reading import closing
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
-from fedmiss.report.tables import write_csv
-from fedmiss.report.windows import smooth_index, window_trends
-from fedmiss.report.words import count, share, year_list
+from fedmiss.report.share import citation
+from fedmiss.report.tables import shared_tables, write_csv
+from fedmiss.report.words import count, left_out, share
 from fedmiss.report.years import month_table
 from fedmiss.tables import read_table
-from fedmiss.version import __version__
 
 __all__ = ["JointFindings", "JointSource", "analyse_joint", "joint_report"]
 
@@ -159,16 +149,11 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     birds = float(fitted["counted"].sum())
     seen = data.visits if birds > 0 else np.zeros_like(data.visits)  # never counted: no year has an index
     series = MonthlySeries.of(data.totals[ALL], data.months, data.draws.get(ALL), seen)
-    years = series.years
-    yearly = series.index(settings.base)
-    attrs = dict(yearly.attrs)
-    yearly = yearly.assign(visits=np.rint((years.W > 0) @ data.visits).astype(np.int64))
-    yearly.attrs.update(attrs)
+    visits = np.rint((series.years.W > 0) @ data.visits).astype(np.int64)
+    yearly = series.index(settings.base).assign(visits=visits)
     refuse = "; ".join(_thin(birds, yearly)) or None
     monthly, grand = series.monthly(), float(data.totals[ALL].mean())
-    one = (
-        "the model has rank 0, so every region has the same trend by construction" if data.one_trend else None
-    )
+    one = ONE_TREND if data.one_trend else None
     parts = {n: _part(data, n, refuse or one) for n in data.totals if n not in (ALL, VISITED)}
     visited = {n: _part(data, n, refuse) for n in data.totals if n == VISITED}
     return JointFindings(
@@ -216,17 +201,13 @@ def caveats(a: JointFindings) -> list[str]:
             f"The fit did not converge (it stopped because: {a.data.fact('stop_reason', default='not said')}). Use no "
             "number before a fit converges."
         )
-    for years, words in (
-        (a.yearly.loc[~a.yearly["complete"], "year"], "some months of the season"),
-        (
-            a.yearly.loc[a.yearly["complete"] & (a.yearly["visits"] == 0), "year"],
-            "any month with the least numbers of visits, sites and organisations behind it",
-        ),
-    ):
-        if len(years):
-            lack, are = ("lacks", "is") if len(years) == 1 else ("lack", "are")
-            names = year_list([str(y) for y in years])
-            out.append(f"{names} {lack} {words} and {are} left out of index and trend.")
+    out += left_out(a.yearly.loc[~a.yearly["complete"], "year"], "lacks", "lack", "some months of the season")
+    out += left_out(
+        a.yearly.loc[a.yearly["complete"] & (a.yearly["visits"] == 0), "year"],
+        "lacks",
+        "lack",
+        "any month with the least numbers of visits, sites and organisations behind it",
+    )
     if not a.visited.empty:
         out.append(
             "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
@@ -260,39 +241,18 @@ def _study(a: JointFindings) -> Section:
     return Section("study", "The study", {"facts": facts, "advice": result.advice})
 
 
-def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:
-    found = {
-        "headline": headline(a),
-        "area": area(a),
-        "latest": latest(a),
-        "other_convention": other_convention(a),
-        "whole": over_the_period(a),
-        "rule": a.settings.rule,
-        "stretches": stretches(a),
-        "windows": windows(a),
-        "caveats": caveats(a),
-        "figure": plots["trend"],
-        "smoothed": plots.get("smoothed"),
-        "beside": None,
-        "no_trim": "",
-    }
+def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section]:
     least = (
         "A year enters index and trend when a month of it has the least numbers of visits, sites and organisations behind "
         "it that the study asks for."
     )
-    reading = {
-        "limits": limits(a), "least": least, "rule": a.settings.rule, "convention": a.settings.convention, "unit": a.unit,
-        "cell": a.cell, "yearly": a.yearly_counts, "classified": a.classified, "n_draws": a.n_draws,
-    }  # fmt: skip
-    return [
-        Section("headline", "What was found", found),
-        question.build(a, plots),
-        index.build(a, plots),
-        season.build(a, plots),
-        model.build(a, plots),
+    sections = [
+        found(a, plots, headline(a), caveats(a)),
+        *(module.build(a, plots) for module in (question, index, season, model)),
         _study(a),
-        Section("reading", "How to read this, and what it cannot tell", reading),
+        closing(a, least),
     ]
+    return [s for s in sections if s is not None]
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -318,41 +278,24 @@ def joint_report(
     a = analyse_joint(JointSource.read(result, exponents), settings or ReportSettings())
     with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
         plots = joint_figures(a)
-        head = headline(a)
         html = rendered_page(
             a,
-            [s for s in _sections(a, plots) if s is not None],
-            head,
+            _sections(a, plots),
+            headline(a),
             tags={},
-            cite=_cite(a),
+            cite=citation(a, a.organisations, "joint trend report"),
             kind=f"joint trend report of {a.organisations}",
         )
         (tmp / "index.html").write_text(html, encoding="utf-8")
         write_figures(plots, tmp / "figures")
         (tmp / "tables").mkdir()
-        for name, table in _tables(a).items():
+        for name, table in shared_tables(a).items():
+            # how many sites a region has is not known
+            table = table.drop(columns="n_sites") if name in ("regions", "visited") else table
             write_csv(table, tmp / "tables" / f"{name}.csv")
         write_totals(a, tmp / "exchange")
         write_manifest(
             tmp, "joint_report", settings={"date": a.date}, inputs={"totals.json": hash_file(result / "totals.json")},
-            results={"headline": head.sentence, **report_results(a)}, warnings=caveats(a),
+            results={"headline": headline(a).sentence, **report_results(a)}, warnings=caveats(a),
         )  # fmt: skip
     return out / "index.html"
-
-
-def _cite(a: JointFindings) -> str:
-    t = a.trend
-    years = f", {t['from_year']} to {t['to_year']}" if t["n_years"] >= 2 else ""
-    made = f"Made on {a.date} with fedmiss {__version__}."
-    return f"{a.organisations} ({a.date[:4]}). {a.name}: joint trend report{years}. {made}"
-
-
-def _tables(a: JointFindings) -> dict[str, pd.DataFrame]:
-    out = {
-        "yearly": a.yearly, "monthly": a.monthly, "season": a.season, "smooth": a.curve, "trend": a.trend.to_frame().T,
-        "periods": a.periods, "changepoints": a.points, "windows": window_trends(a), "smooth_index": smooth_index(a),
-        "regions": a.regions.drop(columns="n_sites"), "visited": a.visited.drop(columns="n_sites"), "draws": a.replicates,
-        "fitted": a.fitted,
-        "sensitivity": sensitivity(a), "trials": model.trials(a),
-    }  # fmt: skip
-    return out if a.data.cv is None else out | {"cv": a.data.cv}

@@ -16,7 +16,7 @@ from fedmiss.report.effort import effort_caution
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit
 from fedmiss.report.intervals import MIN_DRAWS
-from fedmiss.report.words import count, number, per_year, percent, quantity, share, year_list
+from fedmiss.report.words import count, left_out, number, per_year, percent, quantity, share
 from fedmiss.report.years import season_text
 
 __all__ = [
@@ -277,22 +277,10 @@ def caveats(a: Analysis) -> list[str]:
             f"{'has' if c.months_unseen == 1 else 'have'} no "
             f"count at any site; {'its total is' if c.months_unseen == 1 else 'their totals are'} imputed whole."
         )
-    partial = [str(y) for y, full in zip(a.years.year, a.years.complete, strict=True) if not full]
-    if partial:
-        out.append(
-            f"{year_list(partial)} {'lacks' if len(partial) == 1 else 'lack'} some months of the season "
-            f"({season_text(a.years.season)}) and {'is' if len(partial) == 1 else 'are'} left out of index and trend."
-        )
-    empty = [
-        str(y)
-        for y, full, cells in zip(a.years.year, a.years.complete, a.yearly["cells_observed"], strict=True)
-        if full and cells == 0
-    ]
-    if empty:
-        out.append(
-            f"{year_list(empty)} {'has' if len(empty) == 1 else 'have'} no count and "
-            f"{'is' if len(empty) == 1 else 'are'} left out of index and trend."
-        )
+    season = season_text(a.years.season)
+    out += left_out(a.years.year[~a.years.complete], "lacks", "lack", f"some months of the season ({season})")
+    empty = a.years.complete & (a.yearly["cells_observed"] == 0).to_numpy()
+    out += left_out(a.years.year[empty], "has", "have", "no count")
     return out + model_caveats(a, birds=bool(c.birds_counted))
 
 

@@ -7,27 +7,33 @@ from pathlib import Path
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.findings import Findings
 from fedmiss.report.plots import index_line
 from fedmiss.report.prose import headline
 from fedmiss.report.style import INK, figure, png_bytes, style
 from fedmiss.report.words import per_year
 from fedmiss.version import __version__
 
-__all__ = ["cite_as", "meta_tags", "photo_uri", "write_share_image"]
+__all__ = ["citation", "cite_as", "meta_tags", "photo_uri", "write_share_image"]
 
 _PHOTO_BYTES = 400_000
 _KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PN": "png"}
 
 
+def citation(a: Findings, author: str, kind: str = "trend report") -> str:
+    """Say how to cite a report: author, year, species, period, program and version."""
+    t = a.trend
+    years = f", {t['from_year']} to {t['to_year']}" if t["n_years"] >= 2 else ""
+    made = f"Made on {a.date} with fedmiss {__version__}."
+    return f"{author} ({a.date[:4]}). {a.name}: {kind}{years}. {made}"
+
+
 def cite_as(a: Analysis) -> str:
-    """Say how to cite the report: author, year, species, period, program and version, data."""
-    author = a.settings.author or "[your organisation]"
+    """Say how to cite the report of a panel, with its address and its data."""
     data = str(a.data.panel.get("terms", {}).get("citation", "")).rstrip(".")
-    years = f", {a.trend['from_year']} to {a.trend['to_year']}" if a.trend["n_years"] >= 2 else ""
     where = f" {a.settings.url}" if a.settings.url else ""
     return (
-        f"{author} ({a.date[:4]}). {a.name}: trend report{years}. Made on {a.date} with fedmiss {__version__}.{where}"
-        + (f" Data: {data}." if data else "")
+        citation(a, a.settings.author or "[your organisation]") + where + (f" Data: {data}." if data else "")
     )
 
 
@@ -82,20 +88,10 @@ def write_share_image(a: Analysis, path: Path) -> None:
         if len(t):
             index_line(ax, a.yearly)
             ax.set_ylabel("")
-            ax.set_title(_line(a), fontsize=9.5, loc="left")
+            trend = per_year(*(a.trend[k] for k in ("percent_per_year", "percent_lo", "percent_hi")))
+            ax.set_title(trend, fontsize=9.5, loc="left")
         ax.set_ylim(bottom=0)
         ax.tick_params(labelsize=8)
-        fig.text(
-            0.95,
-            0.015,
-            f"index, {a.trend['base']} = 100 · fedmiss {__version__}",
-            fontsize=7,
-            ha="right",
-            color="#666666",
-        )
+        said = f"index, {a.trend['base']} = 100 · fedmiss {__version__}"
+        fig.text(0.95, 0.015, said, fontsize=7, ha="right", color="#666666")
         path.write_bytes(png_bytes(fig))
-
-
-def _line(a: Analysis) -> str:
-    t = a.trend
-    return per_year(t["percent_per_year"], t["percent_lo"], t["percent_hi"])

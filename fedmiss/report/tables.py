@@ -10,53 +10,56 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.effort import sensitivity
 from fedmiss.report.entries import entry_table
 from fedmiss.report.facts import fact_table
+from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.question import site_years
+from fedmiss.report.sections.data import flow_table
 from fedmiss.report.sections.model import trials
 from fedmiss.report.spreadsheet import harmless
 from fedmiss.report.windows import smooth_index, window_trends
 from fedmiss.tables import load_schema, write_table
 
-__all__ = ["report_tables", "write_csv", "write_tables"]
+__all__ = ["report_tables", "shared_tables", "write_csv", "write_tables"]
+
+
+def shared_tables(a: Findings) -> dict[str, pd.DataFrame]:
+    """Return file name -> table of what every report states, of sites or of months alone."""
+    out = {
+        "yearly": a.yearly,
+        "monthly": a.monthly,
+        "season": a.season,
+        "smooth": a.curve,
+        "trend": a.trend.to_frame().T,
+        "periods": a.periods,
+        "changepoints": a.points,
+        "windows": window_trends(a),
+        "smooth_index": smooth_index(a),
+        "regions": a.regions,
+        "visited": a.visited,
+        "sensitivity": sensitivity(a),
+        "draws": a.replicates,
+        "fitted": fitted_years(a.data.visited, a.data.months),
+        "trials": trials(a),
+    }
+    return out if a.data.cv is None else out | {"cv": a.data.cv}
 
 
 def report_tables(a: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
     """Return file name -> (schema, table) of every table of the report."""
-    out = {
-        "yearly": ("report_yearly", a.yearly),
-        "monthly": ("report_monthly", a.monthly),
-        "season": ("report_season", a.season),
-        "weeks": ("report_weeks", _whole(a.weeks)),
-        "smooth": ("report_smooth", a.curve),
-        "trend": ("report_trend", a.trend.to_frame().T),
-        "periods": ("report_periods", a.periods),
-        "changepoints": ("report_changepoints", a.points),
-        "windows": ("report_windows", window_trends(a)),
-        "smooth_index": ("report_smooth_index", smooth_index(a)),
-        "regions": ("report_regions", a.regions),
-        "visited": ("report_regions", a.visited),
-        "sites": ("report_sites", a.sites),
-        "site_years": ("report_site_years", site_years(a)),
-        "carriers": ("report_carriers", a.influential),
-        "sensitivity": ("report_sensitivity", sensitivity(a)),
-        "visits": ("report_visits", a.visits),
-        "entries": ("report_entries", entry_table(a.entries)),
-        "groups": ("report_groups", a.data.groups),
-        "draws": ("report_draws", a.replicates),
-        "facts": ("report_facts", fact_table(a)),
-        "fitted": ("report_fitted", fitted_years(a.data.visited, a.data.months)),
+    weeks = {"month_of_year": "int32", "week": "int32", "n_years": "int32", "n_counted": "int64"}
+    own = {
+        "weeks": a.weeks.astype(weeks),
+        "sites": a.sites,
+        "site_years": site_years(a),
+        "carriers": a.influential,
+        "visits": a.visits,
+        "entries": entry_table(a.entries),
+        "groups": a.data.groups,
+        "facts": fact_table(a),
+        "flow": flow_table(a),
     }
-    rows = [(str(r.get("step", "")), r.get("rows"), str(r.get("note", ""))) for r in a.data.flow]
-    frame = pd.DataFrame(rows, columns=["step", "rows", "note"])
-    out["flow"] = ("report_flow", frame.astype({"rows": "Int64"}))
-    out["trials"] = ("report_trials", trials(a))
-    if a.data.cv is not None:
-        out["cv"] = ("cv", a.data.cv)
-    return out
-
-
-def _whole(weeks: pd.DataFrame) -> pd.DataFrame:
-    return weeks.astype({"month_of_year": "int32", "week": "int32", "n_years": "int32", "n_counted": "int64"})
+    schemas = {"visited": "report_regions", "cv": "cv"}
+    return {name: (schemas.get(name, f"report_{name}"), t) for name, t in (shared_tables(a) | own).items()}
 
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:

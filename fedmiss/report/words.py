@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
-__all__ = ["MINUS", "count", "number", "per_year", "percent", "quantity", "share", "year_list"]
+__all__ = ["MINUS", "count", "left_out", "number", "per_year", "percent", "quantity", "share", "year_list"]
 
 _UP = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "−"  # the typographic minus sign, as wide as a plus
@@ -72,3 +73,17 @@ def year_list(years: list[str]) -> str:
     if len(years) > 5:
         return f"{len(years)} years ({years[0]} to {years[-1]})"
     return years[0] if len(years) == 1 else ", ".join(years[:-1]) + " and " + years[-1]
+
+
+def left_out(years: Iterable[object], one: str, several: str, what: str) -> list[str]:
+    """Return the sentence that years lack something and are left out; none without such years.
+
+    Parameters
+    ----------
+    one, several : what one year, or several, do: ``lacks``, ``lack``
+    """
+    named = [str(y) for y in years]
+    if not named:
+        return []
+    does, is_ = (one, "is") if len(named) == 1 else (several, "are")
+    return [f"{year_list(named)} {does} {what} and {is_} left out of index and trend."]

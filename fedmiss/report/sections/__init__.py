@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedmiss.report.words import percent
 
-__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "range_cell", "records"]
+__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "cell", "range_cell", "records", "table_of"]
 
 ORDER = ("headline", "question", "index", "season", "places", "model", "data", "reading")
 
@@ -52,6 +52,11 @@ class Section:
     scripted: bool = False
 
 
+def cell(words: Callable[[float], str], value: float) -> Cell:
+    """Return a number as ``words`` writes it, sorted by itself."""
+    return Cell(words(value), float(value))
+
+
 def range_cell(lo: float, hi: float, words: Callable[[float], str] = percent) -> Cell:
     """Return an interval, sorted by its lower limit; n/a where it is not known."""
     if not (math.isfinite(lo) and math.isfinite(hi)):
@@ -60,5 +65,22 @@ def range_cell(lo: float, hi: float, words: Callable[[float], str] = percent) ->
 
 
 def records(table: pd.DataFrame) -> list[Any]:
-    """Return the rows as named tuples, for reading column by column."""
-    return list(table.itertuples())
+    """Return the rows as named tuples, for reading column by column; the column ``index`` as ``index_``."""
+    return list(table.rename(columns={"index": "index_"}).itertuples())
+
+
+def table_of(
+    caption: str,
+    frame: pd.DataFrame,
+    columns: Sequence[tuple[str, Callable[[Any], Cell]]],
+    file: str = "",
+    note: str = "",
+) -> HtmlTable:
+    """Return a table with a row for each row of ``frame``.
+
+    Parameters
+    ----------
+    columns : the head of each column, and what makes its cell of a row (see ``records``)
+    """
+    rows = [[make(r) for _, make in columns] for r in records(frame)]
+    return HtmlTable(caption, [head for head, _ in columns], rows, file, note)

@@ -30,18 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["FIRST", "LAST", "Entry", "entries", "entry_cautions", "entry_reason", "entry_table"]
 
 FIRST, LAST = "first visits", "last visits"
-EDGE, EDGE_YEARS = (
-    0.25,
-    2,
-)  # part of the years, and least number of them, that make a first visit late or a last one early
+# part of the years, and least number of them, that make a first visit late or a last one early
+EDGE, EDGE_YEARS = 0.25, 2
 MANY = 0.4  # part of the sites with a late first visit from which the trend rests on them
 MATTERS = 0.01  # difference, log per year, that what they held makes to the trend
 AS_LATER = 0.7  # found in the first year at least so often, in relation to later years: no sign that the birds came later
-EXCESS, ERRORS, FEWEST = (
-    0.25,
-    3.0,
-    10,
-)  # a difference of shares that is clear: its size, in standard errors, sites
+# a difference of shares that is clear: its size, in standard errors, sites
+EXCESS, ERRORS, FEWEST = 0.25, 3.0, 10
 CHECKLISTS = 0.5  # part of complete checklists from which visits are taken to be made for all species
 
 

@@ -20,21 +20,20 @@ from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
 from fedmiss.report.exchange import write_totals
 from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, region_table
 from fedmiss.report.fitted import fitted_years
-from fedmiss.report.html import rendered_page
+from fedmiss.report.html import citation, rendered_page
 from fedmiss.report.inputs import Source, read_draws
-from fedmiss.report.prose import Headline, headline_of, model_caveats
+from fedmiss.report.prose import Headline, headline_of, model_caveats, not_converged
 from fedmiss.report.sections import Section, index, model, question, season
 from fedmiss.report.sections.headline import found
 from fedmiss.report.sections.reading import closing
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
-from fedmiss.report.share import citation
 from fedmiss.report.tables import shared_tables, write_csv
 from fedmiss.report.words import count, left_out, share
 from fedmiss.report.years import month_table
 from fedmiss.tables import read_table
 
-__all__ = ["JointFindings", "JointSource", "analyse_joint", "joint_report"]
+__all__ = ["JointSource", "analyse_joint", "joint_report"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,23 +46,12 @@ class JointSource(Source):
     joint: Mapping[str, Any]
     totals: Mapping[str, F64]
     visits: F64
-    exponents: Mapping[str, float]
 
     @property
     def manifests(self) -> tuple[Mapping[str, Any], ...]:
         """What the joint result says of itself; its settings are those of the study, not of a fit."""
         results = self.joint["results"]
         return ({"results": results | {"exchanges": results["ledger"]["exchanges"]}},)
-
-    @property
-    def effort(self) -> Mapping[str, float] | None:
-        """Exponents of effort in the model by name."""
-        return self.exponents
-
-    @property
-    def yearly_counts(self) -> bool:
-        """True where all counts stand in one month of the year, as yearly counts do."""
-        return self.months["month_of_year"].nunique() == 1
 
     @property
     def result(self) -> JointFacts:
@@ -80,10 +68,8 @@ class JointSource(Source):
         """
         manifest = read_manifest(result, "joint")
         raw = read_json(result / "totals.json")
-        months, labels = (
-            month_table(np.array(raw["months"], dtype=np.int64)),
-            [str(r) for r in raw["regions"]],
-        )
+        months = month_table(np.array(raw["months"], dtype=np.int64))
+        labels = [str(r) for r in raw["regions"]]
         draws = read_draws(result / "draws.parquet", len(months))
         if not labels or labels[0] != ALL or len(raw["totals"]) != len(labels):
             raise InputError(
@@ -94,10 +80,16 @@ class JointSource(Source):
         np.add.at(behind, visited["month_index"].to_numpy(), visited["weight"].to_numpy())
         cv = result / "cv.parquet"
         return cls(
-            months=months, draws=draws, cv=read_table(cv, "cv").to_pandas() if cv.exists() else None, visited=visited,
-            joint=manifest, totals={n: np.array(t, dtype=float) for n, t in zip(labels, raw["totals"], strict=True)},
-            visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float), exponents=exponents,
-        )  # fmt: skip
+            months=months,
+            draws=draws,
+            cv=read_table(cv, "cv").to_pandas() if cv.exists() else None,
+            visited=visited,
+            effort=exponents,
+            yearly_counts=months["month_of_year"].nunique() == 1,
+            joint=manifest,
+            totals={n: np.array(t, dtype=float) for n, t in zip(labels, raw["totals"], strict=True)},
+            visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,27 +97,6 @@ class JointFindings(Findings):
     """The numbers of a joint report."""
 
     data: JointSource
-    fitted: pd.DataFrame
-
-    @property
-    def n_sites(self) -> int:
-        """Sites of all organisations."""
-        return round(self.data.result.n_sites_all)
-
-    @property
-    def found(self) -> bool:
-        """Whether a bird was counted."""
-        return self.counted > 0
-
-    @property
-    def counted(self) -> float:
-        """All birds counted."""
-        return float(self.fitted["counted"].sum())
-
-    @property
-    def thin(self) -> tuple[str, ...]:
-        """Every reason why the counts do not allow a class."""
-        return tuple(_thin(self.counted, self.yearly))
 
     @property
     def organisations(self) -> str:
@@ -145,14 +116,13 @@ def _thin(counted: float, yearly: pd.DataFrame) -> Iterator[str]:
 
 def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     """Compute every table of the joint report."""
-    fitted = fitted_years(data.visited, data.months)
-    birds = float(fitted["counted"].sum())
+    birds = float(fitted_years(data.visited, data.months)["counted"].sum())  # all that were counted
     seen = data.visits if birds > 0 else np.zeros_like(data.visits)  # never counted: no year has an index
     series = MonthlySeries.of(data.totals[ALL], data.months, data.draws.get(ALL), seen)
     visits = np.rint((series.years.W > 0) @ data.visits).astype(np.int64)
     yearly = series.index(settings.base).assign(visits=visits)
-    refuse = "; ".join(_thin(birds, yearly)) or None
-    monthly, grand = series.monthly(), float(data.totals[ALL].mean())
+    thin = tuple(_thin(birds, yearly))
+    refuse, grand = "; ".join(thin) or None, float(data.totals[ALL].mean())
     one = ONE_TREND if data.one_trend else None
     parts = {n: _part(data, n, refuse or one) for n in data.totals if n not in (ALL, VISITED)}
     visited = {n: _part(data, n, refuse) for n in data.totals if n == VISITED}
@@ -160,12 +130,14 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         data=data,
         settings=settings,
         date=settings.date or dt.date.today().isoformat(),
-        monthly=monthly.assign(visits=data.visits),
+        n_sites=round(data.result.n_sites_all),
+        found=birds > 0,
+        thin=thin,
+        monthly=series.monthly().assign(visits=data.visits),
         yearly=yearly,
         parts=parts,
         regions=region_table(parts, settings, grand),
         visited=region_table(visited, settings, grand),
-        fitted=fitted,
         **found_in(series, settings, settings.base, refuse, data.visits),
     )
 
@@ -195,26 +167,19 @@ def headline(a: JointFindings) -> Headline:
 
 def caveats(a: JointFindings) -> list[str]:
     """What a reader must know before using the numbers."""
-    out = []
-    if a.data.fact("converged") is False:
-        out.append(
-            f"The fit did not converge (it stopped because: {a.data.fact('stop_reason', default='not said')}). Use no "
-            "number before a fit converges."
-        )
-    out += left_out(a.yearly.loc[~a.yearly["complete"], "year"], "lacks", "lack", "some months of the season")
-    out += left_out(
-        a.yearly.loc[a.yearly["complete"] & (a.yearly["visits"] == 0), "year"],
-        "lacks",
-        "lack",
-        "any month with the least numbers of visits, sites and organisations behind it",
+    y, least = a.yearly, "any month with the least numbers of visits, sites and organisations behind it"
+    tables = (
+        "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
+        "that one lists and another visited, counts twice: nobody sees the others' sites."
     )
-    if not a.visited.empty:
-        out.append(
-            "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
-            "that one lists and another visited, counts twice: nobody sees the others' sites."
-        )
-    notes = [str(w) for w in a.data.joint["warnings"]]
-    return out + model_caveats(a, birds=a.found) + notes
+    return [
+        *not_converged(a),
+        *left_out(y.loc[~y["complete"], "year"], "lacks", "lack", "some months of the season"),
+        *left_out(y.loc[y["complete"] & (y["visits"] == 0), "year"], "lacks", "lack", least),
+        *([] if a.visited.empty else [tables]),
+        *model_caveats(a, birds=a.found),
+        *(str(w) for w in a.data.joint["warnings"]),
+    ]
 
 
 def _study(a: JointFindings) -> Section:

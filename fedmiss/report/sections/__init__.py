@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from fedmiss.report.words import percent
+from fedmiss.report.words import percent, records
 
-__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "cell", "range_cell", "records", "table_of"]
+__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "cell", "range_cell", "table_of"]
 
 ORDER = ("headline", "question", "index", "season", "places", "model", "data", "reading")
 
@@ -62,11 +62,6 @@ def range_cell(lo: float, hi: float, words: Callable[[float], str] = percent) ->
     if not (math.isfinite(lo) and math.isfinite(hi)):
         return Cell("n/a", math.nan)
     return Cell(f"{words(lo)} to {words(hi)}", lo)
-
-
-def records(table: pd.DataFrame) -> list[Any]:
-    """Return the rows as named tuples, for reading column by column; the column ``index`` as ``index_``."""
-    return list(table.rename(columns={"index": "index_"}).itertuples())
 
 
 def table_of(

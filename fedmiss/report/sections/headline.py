@@ -5,13 +5,13 @@ from __future__ import annotations
 import math
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.changes import WINDOWS, window_trends
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings
 from fedmiss.report.prose import Headline, area, caveats, headline, latest, other_convention, over_the_period
-from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, records, table_of
+from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, table_of
 from fedmiss.report.style import Plot
-from fedmiss.report.windows import WINDOWS, window_trends
-from fedmiss.report.words import percent
+from fedmiss.report.words import percent, records
 
 __all__ = ["build", "found"]
 

@@ -8,9 +8,9 @@ from typing import Any
 
 from fedmiss.report.changes import MIN_SEGMENT
 from fedmiss.report.findings import Findings
-from fedmiss.report.sections import Cell, HtmlTable, Section, cell, range_cell, records, table_of
+from fedmiss.report.sections import Cell, HtmlTable, Section, cell, range_cell, table_of
 from fedmiss.report.style import Plot
-from fedmiss.report.words import count, number, percent, share
+from fedmiss.report.words import count, number, percent, records, share
 
 __all__ = ["build"]
 

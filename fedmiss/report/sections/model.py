@@ -13,9 +13,9 @@ from fedmiss.models.lowrank.structure import IN_WORDS
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, averaged_rows, chosen_rows, family_words, progress_words
-from fedmiss.report.sections import Cell, HtmlTable, Section, cell, records, table_of
+from fedmiss.report.sections import Cell, HtmlTable, Section, cell, table_of
 from fedmiss.report.style import Plot
-from fedmiss.report.words import count, number, percent, share
+from fedmiss.report.words import count, number, percent, records, share
 
 __all__ = ["build", "trials"]
 

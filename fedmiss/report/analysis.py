@@ -14,6 +14,7 @@ from fedmiss.folders import ALL, VISITED
 from fedmiss.report.beside import Beside, trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import (
+    MIN_SITE_YEARS,
     Coverage,
     coverage,
     first_base,
@@ -33,9 +34,7 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.report.slopes import log_slope
 from fedmiss.report.years import Years, weekly
 
-__all__ = ["MIN_SITE_YEARS", "Analysis", "ReportSettings", "analyse"]
-
-MIN_SITE_YEARS = 3  # the trend of a site counted in fewer years comes mostly from the other sites
+__all__ = ["Analysis", "ReportSettings", "analyse"]
 
 
 @dataclass(frozen=True, kw_only=True)

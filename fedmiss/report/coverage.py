@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 __all__ = [
     "MIN_CELLS_PER_YEAR",
     "MIN_DETECTIONS",
+    "MIN_SITE_YEARS",
     "Coverage",
     "Least",
     "connected",
@@ -182,7 +183,7 @@ def imputed_share(data: ReportInputs, member: F64 | Bool) -> F64:
 CLEAR = 0.3  # least rank correlation for a pattern of visits to be reported,
 SURE = 0.001  # and largest p-value
 MIN_SITES_COMPARED = 20
-MIN_YEARS_COMPARED = 3  # the trend of a site counted in fewer comes mostly from the other sites
+MIN_SITE_YEARS = 3  # the trend of a site counted in fewer years comes mostly from the other sites
 
 
 def year_support(observed: Bool, years: Years) -> tuple[I64, I64]:
@@ -286,7 +287,7 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     for name, (x, y) in pairs.items():
         known = (visits > 0) & np.isfinite(y)
         if y is slope:
-            known &= sites["years_counted"].to_numpy() >= MIN_YEARS_COMPARED
+            known &= sites["years_counted"].to_numpy() >= MIN_SITE_YEARS
         n, rho, p = int(known.sum()), np.nan, np.nan
         if n >= MIN_SITES_COMPARED and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 1e-9:
             rho, p = _spearman(x[known], y[known])

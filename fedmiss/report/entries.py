@@ -126,28 +126,16 @@ def _entry(what: str, year: I64, visited: Bool, found: Bool, total: F64, *, free
     matters = not known or abs(slope - float(log_slope(year, total.sum(axis=0)))) >= MATTERS
     many = FEWEST <= late.sum() >= MANY * went.sum() and matters
     carried = many and not free and not now < AS_LATER * otherwise
-    return Entry(
-        what,
-        int(year[edge]),
-        int(late.sum()),
-        int(went.sum()),
-        part,
-        now,
-        otherwise,
-        slope,
-        differs or carried,
-    )
+    clear = differs or carried
+    return Entry(what, int(year[edge]), int(late.sum()), int(went.sum()), part, now, otherwise, slope, clear)
 
 
 def entry_reason(found: Sequence[Entry], lo: float, hi: float) -> str | None:
     """Say why no class is given: with empty sites before (after) the visits the trend would be outside of its interval."""
     for e in found:
         if e.clear and math.isfinite(lo) and not lo <= e.percent_if <= hi:
-            when = (
-                f"first visited in {e.year} or later"
-                if e.what == FIRST
-                else f"last visited in {e.year} or before"
-            )
+            when = f"first visited in {e.year} or later"
+            when = when if e.what == FIRST else f"last visited in {e.year} or before"
             return f"{e.n_sites} of {e.sites} sites were {when}, and the class depends on what they held when nobody went"
     return None
 

@@ -57,41 +57,34 @@ def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
     return pd.DataFrame(columns | {"index": index, "index_se": index_se})
 
 
-def write_exchange(a: Analysis, folder: Path) -> list[Path]:
+def write_exchange(a: Analysis, folder: Path) -> None:
     """Write what :func:`write_totals` writes, and ``<species>.out``, which needs the numbers of counted cells.
 
-    Returns
-    -------
-    The files; none when there are no replicates, because a total without its error is of no use to a scheme.
+    Nothing when there are no replicates, because a total without its error is of no use to a scheme.
     """
-    files = write_totals(a, folder)
-    if not files:
-        return []
-    assert a.covariance is not None
-    year, total, cov = a.covariance
-    # readers of TRIM's files take the first year for the base
-    table = index_table(year, total, cov, year == year[0])
-    out = folder / f"{file_stem(a.species)}.out"
-    out.write_text(_out_text(a, table), encoding="ascii", errors="replace")
-    return [*files[:-1], out, files[-1]]
+    if write_totals(a, folder):
+        assert a.covariance is not None
+        year, total, cov = a.covariance
+        # readers of TRIM's files take the first year for the base
+        table = index_table(year, total, cov, year == year[0])
+        out = folder / f"{file_stem(a.species)}.out"
+        out.write_text(_out_text(a, table), encoding="ascii", errors="replace")
 
 
-def write_totals(a: Findings, folder: Path) -> list[Path]:
-    """Write ``totals.csv``, ``totals.parquet``, ``covariance.csv`` and ``<species>.ocv``; nothing without replicates."""
+def write_totals(a: Findings, folder: Path) -> bool:
+    """Write ``totals.csv``, ``totals.parquet``, ``covariance.csv``, ``<species>.ocv``; return False without replicates."""
     if a.covariance is None or a.covariance[0].size < 2:
-        return []
+        return False
     year, total, cov = a.covariance
     folder.mkdir(parents=True, exist_ok=True)
     table = index_table(year, total, cov, np.isin(year, a.yearly.attrs["base"]))
     table.to_csv(folder / "totals.csv", index=False, lineterminator="\n")
     write_table(table, folder / "totals.parquet", "exchange_totals")
     names = [str(int(y)) for y in year]
-    pd.DataFrame(cov, columns=names).assign(year=names)[["year", *names]].to_csv(
-        folder / "covariance.csv", index=False, lineterminator="\n"
-    )
-    ocv = f"{file_stem(a.species)}.ocv"
-    (folder / ocv).write_text(ocv_text(cov), encoding="ascii")
-    return [folder / f for f in ("totals.csv", "totals.parquet", "covariance.csv", ocv)]
+    frame = pd.DataFrame(cov, columns=names).assign(year=names)[["year", *names]]
+    frame.to_csv(folder / "covariance.csv", index=False, lineterminator="\n")
+    (folder / f"{file_stem(a.species)}.ocv").write_text(ocv_text(cov), encoding="ascii")
+    return True
 
 
 def read_ocv(path: str | Path) -> F64:

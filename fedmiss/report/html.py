@@ -107,11 +107,12 @@ def page(a: Analysis, plots: dict[str, Plot]) -> str:
     """Render the report of one species."""
     modules = [importlib.import_module(f"fedmiss.report.sections.{name}") for name in ORDER]
     sections = [s for m in modules if (s := m.build(a, plots)) is not None]
-    return rendered_page(a, sections, headline(a), tags=meta_tags(a), cite=cite_as(a))
+    return rendered_page(a, plots, sections, headline(a), tags=meta_tags(a), cite=cite_as(a))
 
 
 def rendered_page(
     a: Findings,
+    plots: Mapping[str, Plot],
     sections: Sequence[Section],
     head: Headline,
     *,
@@ -125,7 +126,9 @@ def rendered_page(
         {
             "id": s.id,
             "title": s.title,
-            "html": Markup(env.get_template(f"species/sections/{s.id}.html.j2").render(**s.values)),
+            "html": Markup(
+                env.get_template(f"species/sections/{s.id}.html.j2").render(a=a, plots=plots, **s.values)
+            ),
             "hidden": s.scripted,
         }
         for s in sections

@@ -212,7 +212,7 @@ def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section]:
         "it that the study asks for."
     )
     sections = [
-        found(a, plots, headline(a), caveats(a)),
+        found(a, headline(a), caveats(a)),
         *(module.build(a, plots) for module in (question, index, season, model)),
         _study(a),
         closing(a, least),
@@ -245,6 +245,7 @@ def joint_report(
         plots = joint_figures(a)
         html = rendered_page(
             a,
+            plots,
             _sections(a, plots),
             headline(a),
             tags={},

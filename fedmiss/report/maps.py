@@ -15,9 +15,10 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, U8, Bool
-from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
+from fedmiss.report.analysis import Analysis
 from fedmiss.report.basemap import CREDIT, Frame, empty_map, frame_of
 from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.coverage import MIN_SITE_YEARS
 from fedmiss.report.slopes import log_slope
 from fedmiss.report.style import CLASS_COLOURS, GREY, INK, Plot, figure
 from fedmiss.report.words import count, number, percent, share
@@ -146,18 +147,12 @@ def site_map(a: Analysis) -> Plot | None:
 
 
 def _beside(a: Analysis) -> str:
-    unknown = a.coverage.n_sites - a.coverage.sites_with_coordinates
-    missing = (
-        f" {count(unknown)} of {count(a.coverage.n_sites)} sites have no coordinates and are not on it."
-        if unknown
-        else ""
-    )
-    coarse = (
-        f" Positions are rounded to {a.settings.coarse_map:g} degrees and sites at one position are added up."
-        if a.settings.coarse_map
-        else ""
-    )
-    return missing + coarse
+    said, unknown = "", a.n_sites - a.coverage.sites_with_coordinates
+    if unknown:
+        said = f" {count(unknown)} of {count(a.n_sites)} sites have no coordinates and are not on it."
+    if degrees := a.settings.coarse_map:
+        said += f" Positions are rounded to {degrees:g} degrees and sites at one position are added up."
+    return said
 
 
 def _areas(table: pd.DataFrame) -> F64:
@@ -178,18 +173,10 @@ def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> Non
     power = 10.0 ** np.floor(np.log10(top))
     shown = [v for v in (power * top // power, power * top // power / 4, power * top // power / 20) if v > 0]
     per = float(areas.max()) / top
+    sizes = [float(np.sqrt(max(v * per, 9.0))) for v in shown]
     handles = [
-        Line2D(
-            [],
-            [],
-            ls="none",
-            marker="o",
-            mfc="none",
-            mec=INK,
-            ms=float(np.sqrt(max(v * per, 9.0))),
-            label=number(v, 1),
-        )
-        for v in shown
+        Line2D([], [], ls="none", marker="o", mfc="none", mec=INK, ms=ms, label=number(v, 1))
+        for v, ms in zip(shown, sizes, strict=True)
     ]
     fig.legend(
         handles=handles, loc="outside lower left", ncols=3, frameon=False, fontsize=8.5, title=f"{unit}, mean of the years",
@@ -242,11 +229,7 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tupl
         part["longitude"], part["latitude"], s=areas[order], c=visits, cmap="YlGnBu", alpha=0.9, linewidths=0.6,
         edgecolors=INK, norm=LogNorm(1, max(int(visits.max()), 10)), zorder=3,
     )  # fmt: skip
-    bar = fig.colorbar(points, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
-    bar.set_label("visits", fontsize=8.5)
-    bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-    bar.ax.xaxis.set_minor_formatter(NullFormatter())
-    bar.ax.tick_params(labelsize=8)
+    _colour_bar(fig, ax, points, "visits", plain=True)
     if not a.years.used.any():
         return (
             "Each circle is a site, its colour the number of visits. No year has enough counts for an index, so there "
@@ -259,6 +242,16 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tupl
         "share one trend in this model, so trends are not on the map."
     )
     return caption, f"Map of {count(len(table))} sites by mean number of {a.unit} and visits."
+
+
+def _colour_bar(fig: Figure, ax: Axes, colours: ScalarMappable, label: str, *, plain: bool) -> None:
+    """Add a bar under the map; ``plain``: its numbers as they are, although its scale is logarithmic."""
+    bar = fig.colorbar(colours, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
+    if plain:
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
+    bar.set_label(label, fontsize=8.5)
+    bar.ax.tick_params(labelsize=8)
 
 
 def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
@@ -326,12 +319,8 @@ def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, fram
     )  # fmt: skip
     shapes.set_array(np.asarray(values, dtype=float))
     ax.add_collection(shapes)
-    bar = fig.colorbar(shapes, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
-    if not trend:
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-        bar.ax.xaxis.set_minor_formatter(NullFormatter())
-    bar.set_label("change per year, % (10 and beyond in full colour)" if trend else "visits", fontsize=8.5)
-    bar.ax.tick_params(labelsize=8)
+    label = "change per year, % (10 and beyond in full colour)" if trend else "visits"
+    _colour_bar(fig, ax, shapes, label, plain=not trend)
     n = int(table["n_sites"].sum())
     what = "change per year of its total, without an interval" if trend else "number of visits"
     caption = (

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from fedmiss.report.analysis import MIN_SITE_YEARS, Analysis
+from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import PARTS_NAMED, asked, parts_by_share
 from fedmiss.report.changes import smooth_index, window_trends
+from fedmiss.report.coverage import MIN_SITE_YEARS
 from fedmiss.report.entries import entry_table
 from fedmiss.report.exchange import harmless
 from fedmiss.report.findings import Findings

@@ -41,8 +41,9 @@ class HtmlTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: rendered from ``reports/species/sections/<id>.html.j2`` with ``values``.
+    """A part of the page, rendered from ``reports/species/sections/<id>.html.j2``.
 
+    The template has the findings ``a``, the ``plots`` by name, and ``values``.
     ``scripted``: hidden, until a script of the page shows it.
     """
 

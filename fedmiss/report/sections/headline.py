@@ -18,12 +18,10 @@ __all__ = ["build", "found"]
 
 def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the headline with the trend figure, TRIM's index beside it where the report asks for it."""
-    return found(a, plots, headline(a), caveats(a), a.beside.problem if a.beside else "")
+    return found(a, headline(a), caveats(a), a.beside.problem if a.beside else "")
 
 
-def found(
-    a: Findings, plots: dict[str, Plot], head: Headline, warnings: list[str], no_trim: str = ""
-) -> Section:
+def found(a: Findings, head: Headline, warnings: list[str], no_trim: str = "") -> Section:
     """Return the section of a page, with its own headline, caveats, and why TRIM's model could not be fitted."""
     return Section(
         "headline",
@@ -34,13 +32,9 @@ def found(
             "area": area(a),
             "other_convention": other_convention(a),
             "whole": over_the_period(a),
-            "rule": a.settings.rule,
             "stretches": _stretches(a),
             "windows": _windows(a),
             "caveats": warnings,
-            "figure": plots["trend"],
-            "smoothed": plots.get("smoothed"),
-            "beside": plots.get("beside"),
             "no_trim": no_trim,
         },
     )

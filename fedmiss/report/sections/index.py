@@ -28,7 +28,6 @@ def build(a: Findings, plots: dict[str, Plot]) -> Section:
             "points": [_point(r) for r in records(a.points)],
             "searched": int(a.years.used.sum()) >= 2 * MIN_SEGMENT,
             "figure": plots.get("monthly") if "weeks" in plots or "season" not in plots else None,
-            "regions_figure": plots.get("regions"),
             "regions": _regions(a),
         },
     )

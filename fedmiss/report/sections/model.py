@@ -31,11 +31,7 @@ def build(a: Findings, plots: dict[str, Plot]) -> Section:
             "fitted": _fitted(a),
             "cv": _cv(a),
             "trials": _trials(a),
-            "cv_figure": plots.get("cv"),
-            "convergence_figure": plots.get("convergence"),
-            "period": _period(a),
             "terms": _predictor(a),
-            "n_draws": a.n_draws,
         },
     )
 

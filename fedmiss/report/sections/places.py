@@ -24,13 +24,10 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
         "places",
         "Sites",
         {
-            "heatmap": plots.get("heatmap"),
-            "map": plots.get("map"),
             "sites": _sites(a),
             "visits": _visits(a),
             "biased": biased_visits(a),
             "asked": askable(a),
-            "one_month": len(a.years.season) == 1,
         },
     )
 

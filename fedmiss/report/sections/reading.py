@@ -20,5 +20,5 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
 def closing(a: Findings, least: str) -> Section:
     """Return the closing section; ``least`` says what a year needs to enter index and trend."""
     return Section(
-        "reading", "How to read this, and what it cannot tell", {"a": a, "limits": limits(a), "least": least}
+        "reading", "How to read this, and what it cannot tell", {"limits": limits(a), "least": least}
     )

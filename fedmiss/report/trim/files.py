@@ -273,7 +273,7 @@ def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
     }
 
 
-def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) -> list[Path]:
+def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) -> None:
     """Write ``<stem>.out``, ``<stem>.ocv``, ``totals.csv``, ``coefficients.csv``, ``imputed.csv`` and ``trim.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = []
@@ -310,7 +310,6 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
     for name, content in text.items():
         (folder / name).write_text(content, encoding="utf-8")
     write_json(folder / "trim.json", as_json(fit, shown))
-    return [folder / name for name in (*text, "trim.json")]
 
 
 # -- for a terminal ------------------------------------------------------------------------------------------

@@ -25,7 +25,7 @@ from fedmiss.report.series import MIN_YEARS, MonthlySeries
 from fedmiss.report.settings import RULES
 from fedmiss.report.words import count
 
-__all__ = ["Choice", "answer", "site_years", "stored"]
+__all__ = ["Answer", "Choice", "answer", "site_years", "stored"]
 
 SITE_BYTES = 300_000  # the page stays below 1 MB at 200 sites, and below 3 MB at 10,000
 REGION_BYTES = 250_000

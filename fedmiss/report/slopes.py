@@ -18,6 +18,7 @@ from fedmiss.report.classes import classify, student_quantile
 from fedmiss.report.settings import CONVENTIONS
 
 __all__ = [
+    "Error",
     "check_convention",
     "contrast_error",
     "log_slope",

@@ -41,10 +41,10 @@ from fedmiss.federation.results import site_slopes, totals_by_region
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.report.coverage import visits_by_site
 from fedmiss.report.entries import FIRST, LAST, entries, entry_reason
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
-from fedmiss.report.support import visits_by_site
 from fedmiss.report.trim import TrimSettings, fit_trim
 from tests.designs import EFFORT, simulate_design
 

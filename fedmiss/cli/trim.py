@@ -153,9 +153,8 @@ def trim(
     """Fit TRIM's models 1, 2 or 3: totals, indices, slopes and tests; no low rank, no federation."""
     import json as to_json
 
-    from fedmiss.report.trim.files import as_json
+    from fedmiss.report.trim.files import as_json, describe
     from fedmiss.report.trim.fit import Shown
-    from fedmiss.report.trim.text import describe
 
     if out is None:
         refuse_typed(context, ("overwrite",), "without --out no folder is written")

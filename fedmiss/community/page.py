@@ -11,8 +11,8 @@ from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import Tables
 from fedmiss.report.build import write_figures
 from fedmiss.report.html import assets, environment
-from fedmiss.report.sections import Cell, HtmlTable, records
-from fedmiss.report.words import count, number, share
+from fedmiss.report.sections import Cell, HtmlTable
+from fedmiss.report.words import count, number, records, share
 
 __all__ = ["write_page"]
 

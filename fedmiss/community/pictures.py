@@ -202,7 +202,7 @@ def _associations(t: Tables) -> Plot | None:
     shown = np.where(sure[np.ix_(strong, strong)], r, np.nan)
     reach = max(float(np.nanmax(np.abs(shown), initial=0.0)), 0.1)
     side = 2.6 + 0.155 * len(strong)
-    fig = figure(side, side - 0.2)
+    fig = figure(side, side)
     ax = fig.subplots()
     image = ax.imshow(shown, cmap="RdBu_r", vmin=-reach, vmax=reach)
     names = [t.named(int(i)) for i in strong]
@@ -211,10 +211,11 @@ def _associations(t: Tables) -> Plot | None:
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     bar = fig.colorbar(image, ax=ax, orientation="horizontal", fraction=0.03, pad=0.02)
-    bar.set_label("correlation over sites, log scale", fontsize=8.5)
+    bar.set_label("correlation over sites\nbelow 0: at other sites; above 0: at the same", fontsize=8.5)
     caption = (
         "Red: two species are commoner at the same sites than their numbers and the sites' own levels say; blue: at other "
-        "sites. White: the 95 % interval holds 0. Species are ordered by likeness."
+        "sites. Compared is by how many times a site has more or fewer than expected: a doubling and a halving weigh alike. "
+        "White: the 95 % interval holds 0. Species are ordered by likeness."
         + (
             f" The {len(strong)} species with the strongest correlations, of {count(S)}."
             if len(strong) < S

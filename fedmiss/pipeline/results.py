@@ -19,9 +19,9 @@ from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.imputing import counted_visits, drawn
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots
+from fedmiss.report.coverage import Least, first_base, usable_counts
 from fedmiss.report.inputs import read_draws
 from fedmiss.report.series import MonthlySeries
-from fedmiss.report.support import Least, first_base, usable_counts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

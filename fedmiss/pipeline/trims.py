@@ -20,10 +20,10 @@ from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, lost,
 from fedmiss.pipeline.processes import over_processes
 from fedmiss.pipeline.recipe import slug
 from fedmiss.pipeline.steps import step
+from fedmiss.report.species import headline, write_page
 from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
 from fedmiss.report.trim.files import write_trim
 from fedmiss.report.trim.fit import Shown
-from fedmiss.report.trim_page import headline, write_page
 from fedmiss.version import __version__
 
 __all__ = ["Trims", "fit_table", "run_trims"]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -13,20 +13,28 @@ from fedmiss.arrays import F64
 from fedmiss.folders import ALL, VISITED
 from fedmiss.report.beside import Beside, trim_beside
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
-from fedmiss.report.coverage import Coverage, coverage, monthly_coverage
+from fedmiss.report.coverage import (
+    MIN_SITE_YEARS,
+    Coverage,
+    coverage,
+    first_base,
+    imputed_share,
+    influential_sites,
+    monthly_coverage,
+    thin_counts,
+    usable_counts,
+    visits_by_site,
+    year_support,
+)
 from fedmiss.report.entries import Entry, entries, entry_reason
-from fedmiss.report.findings import Findings, Part, found_in, region_table
+from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, region_table
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.slopes import log_slope
-from fedmiss.report.support import first_base, influential_sites, usable_counts, visits_by_site, year_support
-from fedmiss.report.weeks import weekly
-from fedmiss.report.years import Years
+from fedmiss.report.years import Years, weekly
 
-__all__ = ["MIN_SITE_YEARS", "Analysis", "ReportSettings", "analyse"]
-
-MIN_SITE_YEARS = 3  # the trend of a site counted in fewer years comes mostly from the other sites
+__all__ = ["Analysis", "ReportSettings", "analyse"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,21 +47,6 @@ class Analysis(Findings):
     visits: pd.DataFrame
     entries: list[Entry]
     sites: pd.DataFrame
-
-    @property
-    def n_sites(self) -> int:
-        """Number of sites of the panel."""
-        return self.coverage.n_sites
-
-    @property
-    def found(self) -> bool:
-        """Whether any visit found the species."""
-        return self.coverage.n_detected > 0
-
-    @property
-    def thin(self) -> tuple[str, ...]:
-        """Every reason why the counts do not allow a class."""
-        return self.coverage.thin
 
     @cached_property
     def beside(self) -> Beside | None:
@@ -80,11 +73,12 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     years = series.years
     base = settings.base or first_base(data.observed, years, settings.least)
     cover = coverage(data, years)
+    thin = tuple(thin_counts(cover, data, int(years.used.sum())))
     entered = entries(data, series, settings)
     t = series.trend(base=base, rule=settings.rule, convention=settings.convention).iloc[0]
     if reason := entry_reason(entered, float(t["percent_lo"]), float(t["percent_hi"])):
-        cover = replace(cover, thin=(*cover.thin, reason))
-    refuse = "; ".join(cover.thin) or None
+        thin = (*thin, reason)
+    refuse = "; ".join(thin) or None
     by_month = monthly_coverage(data)
     sites = _sites(data, years, settings)
     parts, grand = _parts(data, settings, refuse), data.totals.mean()
@@ -92,6 +86,9 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         data=data,
         settings=settings,
         date=settings.date or dt.date.today().isoformat(),
+        n_sites=cover.n_sites,
+        found=cover.n_detected > 0,
+        thin=thin,
         coverage=cover,
         monthly=series.monthly().merge(by_month, on=["month_index", "month"]),
         yearly=_with_coverage(series.index(base), data, years),
@@ -113,17 +110,11 @@ def _withheld(table: pd.DataFrame, settings: ReportSettings) -> pd.DataFrame:
 
 def _with_coverage(yearly: pd.DataFrame, data: ReportInputs, years: Years) -> pd.DataFrame:
     """Add cells counted and the imputed share of the year's total."""
-    attrs = dict(yearly.attrs)
     member = years.W > 0
     observed, at_sites = year_support(data.observed, years)
     cells = member.sum(axis=1) * data.expected.shape[0]
-    total = member @ data.totals
-    seen = member @ np.where(data.observed, data.expected, 0.0).sum(axis=0)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = np.where(total > 0, 1.0 - seen / total, np.nan)
-    out = yearly.assign(cells_observed=observed, sites_observed=at_sites, cells=cells, imputed_share=share)
-    out.attrs.update(attrs)
-    return out
+    share = imputed_share(data, member)
+    return yearly.assign(cells_observed=observed, sites_observed=at_sites, cells=cells, imputed_share=share)
 
 
 def _parts(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> dict[str, Part]:
@@ -159,7 +150,7 @@ def _visited(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
 def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
     """Return why a region gets no class of its own."""
     if data.one_trend:
-        return "the model has rank 0, so every region has the same trend by construction"
+        return ONE_TREND
     if n_sites < 3:
         return f"the region has {n_sites} site{'s' if n_sites > 1 else ''}; a class needs 3"
     if data.draws and region not in data.draws:

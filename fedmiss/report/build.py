@@ -12,11 +12,10 @@ from fedmiss.progress import note
 from fedmiss.report.analysis import Analysis, ReportSettings, analyse
 from fedmiss.report.exchange import write_exchange
 from fedmiss.report.findings import Findings
-from fedmiss.report.html import page
+from fedmiss.report.html import page, photo_uri, write_share_image
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, read_catalog
 from fedmiss.report.prose import caveats, headline
-from fedmiss.report.share import photo_uri, write_share_image
 from fedmiss.report.style import Plot, png_bytes
 from fedmiss.report.tables import write_csv, write_tables
 

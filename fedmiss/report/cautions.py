@@ -3,27 +3,17 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.coverage import Least, groups_apart
 from fedmiss.report.entries import entry_cautions
-from fedmiss.report.sections import records
-from fedmiss.report.support import Least, groups_apart
-from fedmiss.report.words import count, number, percent, share, year_list
+from fedmiss.report.words import count, left_out, number, percent, records, share, year_list
 
-__all__ = [
-    "asked",
-    "biased_visits",
-    "carried",
-    "cautions",
-    "least_words",
-    "moved_season",
-    "pooled",
-    "thin_years",
-    "uncounted",
-]
+__all__ = ["asked", "biased_visits", "carried", "cautions", "least_words", "parts_by_share"]
 
 COUNT_CARRIES = 0.25  # share of all that was counted, in one site-month
 SEASON_MOVED = 0.4  # share of the counts that would have to be moved to other months of the year
@@ -34,12 +24,12 @@ SITE_CARRIES = 0.5  # share of the fitted total at one site
 def cautions(a: Analysis) -> list[str]:
     """Return every sentence, the most serious first."""
     return [
-        *uncounted(a),
+        *_uncounted(a),
         *entry_cautions(a.entries, a.unit),
         *carried(a),
-        *pooled(a),
-        *moved_season(a),
-        *thin_years(a),
+        *_pooled(a),
+        *_moved_season(a),
+        *_thin_years(a),
         *biased_visits(a),
     ]
 
@@ -64,48 +54,42 @@ def _counts(a: Analysis, least: Least) -> str:
     return f"{cells} at {least.sites} site{'s' if least.sites != 1 else ''}"
 
 
-def thin_years(a: Analysis) -> list[str]:
+def _thin_years(a: Analysis) -> Iterator[str]:
     """Name the years that have too few counts, and a base that is not the first year for want of them."""
-    y, out = a.yearly, []
+    y = a.yearly
     if a.coverage.n_detected == 0:
-        return []
-    thin = y[y["complete"] & ~y["used"] & (y["cells_observed"] > 0)]
-    if len(thin):
-        names, one = [str(v) for v in thin["year"]], len(thin) == 1
-        used = y.loc[y["used"], "year"]
-        shorter = ""
-        if len(used) and (thin["year"].min() < used.min() or thin["year"].max() > used.max()):
-            shorter = f" What is said is of {used.min()} to {used.max()}."
-        out.append(
-            f"{year_list(names)} {'has' if one else 'have'} fewer than {_counts(a, asked(a)[0])} counted and "
-            f"{'is' if one else 'are'} left out of index and trend.{shorter}"
-        )
+        return
+    thin, used = (
+        y.loc[y["complete"] & ~y["used"] & (y["cells_observed"] > 0), "year"],
+        y.loc[y["used"], "year"],
+    )
+    for said in left_out(thin, "has", "have", f"fewer than {_counts(a, asked(a)[0])} counted"):
+        shorter = len(used) and (thin.min() < used.min() or thin.max() > used.max())
+        yield f"{said} What is said is of {used.min()} to {used.max()}." if shorter else said
     if a.settings.base is None and a.base is not None:
-        before = [str(v) for v in y.loc[y["used"] & (y["year"] < int(a.base)), "year"]]
-        out.append(
+        before = [str(v) for v in used[used < int(a.base)]]
+        yield (
             f"The base is {a.base}, the first year with enough counts for one; {year_list(before)} "
             f"{'has' if len(before) == 1 else 'have'} fewer."
         )
-    return out
 
 
-def uncounted(a: Analysis) -> list[str]:
+def _uncounted(a: Analysis) -> Iterator[str]:
     """Say it when the species was found and never counted."""
     c = a.coverage
-    if c.n_detected == 0 or c.birds_counted > 0:
-        return []
-    return [
-        f"None of the {count(c.n_detected)} visits that found the species has a number (all are X, present but not "
-        "counted): nothing can be said of numbers. What is shown is how many sites are occupied."
-    ]
+    if c.n_detected and not c.birds_counted:
+        yield (
+            f"None of the {count(c.n_detected)} visits that found the species has a number (all are X, present but not "
+            "counted): nothing can be said of numbers. What is shown is how many sites are occupied."
+        )
 
 
-def moved_season(a: Analysis) -> list[str]:
+def _moved_season(a: Analysis) -> Iterator[str]:
     """Say it when the later years were counted in other months than the earlier ones."""
     year = a.data.months["year"].to_numpy()
     used = a.years.year[a.years.used]
     if used.size < 2 or len(a.years.season) < 2:
-        return []
+        return
     half = used[used.size // 2]
     moy, n = a.data.months["month_of_year"].to_numpy(), a.data.n_observed
     early, late = (
@@ -113,14 +97,13 @@ def moved_season(a: Analysis) -> list[str]:
         for m in (np.isin(year, used[used < half]), np.isin(year, used[used >= half]))
     )
     if not early.sum() or not late.sum():
-        return []
+        return
     moved = 0.5 * float(np.abs(early / early.sum() - late / late.sum()).sum())
-    if moved < SEASON_MOVED:
-        return []
-    return [
-        f"From {half} on, {share(round(moved, 3))} of the counts lie in other months of the year than before. The model "
-        "separates season and trend only by what both periods have in common, so the trend may be that of the season."
-    ]
+    if moved >= SEASON_MOVED:
+        yield (
+            f"From {half} on, {share(round(moved, 3))} of the counts lie in other months of the year than before. The model "
+            "separates season and trend only by what both periods have in common, so the trend may be that of the season."
+        )
 
 
 def _place(a: Analysis, r: Any) -> str:
@@ -130,51 +113,45 @@ def _place(a: Analysis, r: Any) -> str:
     return f"the site {name if isinstance(name, str) and name else r.site_id}"
 
 
-def carried(a: Analysis) -> list[str]:
+def carried(a: Analysis) -> Iterator[str]:
     """Name the count, or the site, that carries the result."""
     rows = {r.what: r for r in records(a.influential)}
-    out = []
     top = rows.get("largest count")
     if top is not None and top.share >= COUNT_CARRIES and a.coverage.n_detected > 1:
         when = top.month[:4] if a.yearly_counts else top.month
-        out.append(
+        yield (
             f"{share(top.share)} of all {a.settings.unit} counted are from {_place(a, top)} in {when}. If that "
             "count is a mistake, the result is one: check it first."
         )
     site = rows.get("largest site")
     if site is not None and site.share >= SITE_CARRIES:
-        out.append(
-            f"{_capital(_place(a, site))} holds {share(site.share)} of the total over all sites and years: index and trend "
-            "are mostly its own."
+        place = _place(a, site)
+        yield (
+            f"{place[0].upper()}{place[1:]} holds {share(site.share)} of the total over all sites and years: index and "
+            "trend are mostly its own."
         )
     shift, t = rows.get("trend without"), a.trend
-    if shift is not None and math.isfinite(t["slope_se"]):
-        if abs(shift.slope_without - t["slope"]) > t["slope_se"] and t["n_years"] >= 3:
-            out.append(
-                f"Without {_place(a, shift)} the totals would change by {percent(100 * math.expm1(shift.slope_without))} "
-                f"per year instead of {percent(t['percent_per_year'])}: the trend rests on that site."
-            )
-    return out
+    if shift is not None and t["n_years"] >= 3 and abs(shift.slope_without - t["slope"]) > t["slope_se"]:
+        yield (
+            f"Without {_place(a, shift)} the totals would change by {percent(100 * math.expm1(shift.slope_without))} "
+            f"per year instead of {percent(t['percent_per_year'])}: the trend rests on that site."
+        )
 
 
-def _capital(text: str) -> str:
-    return text[:1].upper() + text[1:]
-
-
-def pooled(a: Analysis) -> list[str]:
+def _pooled(a: Analysis) -> Iterator[str]:
     """Say that one trend is given for groups that have no region in common, and which they are."""
     parts = parts_by_share(a)
     if not parts:
-        return []
+        return
     named = "; ".join(
         f"{_some(groups)} in {_some(regions)} ({share(weight)} of the total)"
         for groups, regions, weight in parts[:PARTS_NAMED]
     )
     more = f"; and {len(parts) - PARTS_NAMED} more" if len(parts) > PARTS_NAMED else ""
-    return [
+    yield (
         f"The groups fall into {len(parts)} parts that have no region in common: {named}{more}. The one trend above is of "
         "their sum, so it is mostly that of the largest; nothing links the others to it but the model. Read them by region."
-    ]
+    )
 
 
 def parts_by_share(a: Analysis) -> list[tuple[list[str], list[str], float]]:
@@ -196,54 +173,38 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
+# By what is compared: what is said of a positive correlation, and of a negative one.
 _BIASED = {
-    (
-        "visits and birds",
-        True,
-    ): "Sites with more {unit} were visited more often ({rho}): people went where they expected them, so "
-    "totals of {cell}s without a count may be too high.",
-    (
-        "visits and birds",
-        False,
-    ): "Sites with fewer {unit} were visited more often ({rho}): what is known best is not where "
-    "most {unit} are.",
-    (
-        "visits and trend",
-        True,
-    ): "Sites that were visited more have the better fitted trends ({rho}): where visits follow success, "
-    "the trend over all sites is too high.",
-    (
-        "visits and trend",
-        False,
-    ): "Sites that were visited more have the worse fitted trends ({rho}): the trend of sites that are "
-    "hardly visited is the model's guess.",
-    (
-        "first visit and trend",
-        True,
-    ): "Sites that were first visited later have the better fitted trends ({rho}): people may have begun to go where {unit} "
-    "had come, and what was there before is the model's guess. The true trend may be higher.",
-    (
-        "first visit and trend",
-        False,
-    ): "Sites that were first visited later have the worse fitted trends ({rho}): people may have begun to go where {unit} "
-    "were most, and what was there before is the model's guess. The true trend may be lower.",
-    (
-        "last visit and trend",
-        True,
-    ): "Sites whose last visit is longer ago have the worse fitted trends ({rho}): sites that {unit} "
-    "were leaving may have been given up, and what became of them is the model's guess. The true trend may be lower.",
-    (
-        "last visit and trend",
-        False,
-    ): "Sites whose last visit is longer ago have the better fitted trends ({rho}): what became of "
-    "them is the model's guess. The true trend may be higher.",
+    "visits and birds": (
+        "Sites with more {unit} were visited more often ({rho}): people went where they expected them, so totals of {cell}s "
+        "without a count may be too high.",
+        "Sites with fewer {unit} were visited more often ({rho}): what is known best is not where most {unit} are.",
+    ),
+    "visits and trend": (
+        "Sites that were visited more have the better fitted trends ({rho}): where visits follow success, the trend over "
+        "all sites is too high.",
+        "Sites that were visited more have the worse fitted trends ({rho}): the trend of sites that are hardly visited is "
+        "the model's guess.",
+    ),
+    "first visit and trend": (
+        "Sites that were first visited later have the better fitted trends ({rho}): people may have begun to go where "
+        "{unit} had come, and what was there before is the model's guess. The true trend may be higher.",
+        "Sites that were first visited later have the worse fitted trends ({rho}): people may have begun to go where "
+        "{unit} were most, and what was there before is the model's guess. The true trend may be lower.",
+    ),
+    "last visit and trend": (
+        "Sites whose last visit is longer ago have the worse fitted trends ({rho}): sites that {unit} were leaving may have "
+        "been given up, and what became of them is the model's guess. The true trend may be lower.",
+        "Sites whose last visit is longer ago have the better fitted trends ({rho}): what became of them is the model's "
+        "guess. The true trend may be higher.",
+    ),
 }
 
 
 def biased_visits(a: Analysis) -> list[str]:
     """Say what a clear pattern of visits does to the numbers."""
     return [
-        _BIASED[r.compared, r.correlation > 0].format(
+        _BIASED[r.compared][0 if r.correlation > 0 else 1].format(
             unit=a.settings.unit,
             cell=a.cell,
             rho=f"rank correlation {number(r.correlation, 2)} over {count(r.n_sites)} sites",

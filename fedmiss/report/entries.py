@@ -30,18 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["FIRST", "LAST", "Entry", "entries", "entry_cautions", "entry_reason", "entry_table"]
 
 FIRST, LAST = "first visits", "last visits"
-EDGE, EDGE_YEARS = (
-    0.25,
-    2,
-)  # part of the years, and least number of them, that make a first visit late or a last one early
+# part of the years, and least number of them, that make a first visit late or a last one early
+EDGE, EDGE_YEARS = 0.25, 2
 MANY = 0.4  # part of the sites with a late first visit from which the trend rests on them
 MATTERS = 0.01  # difference, log per year, that what they held makes to the trend
 AS_LATER = 0.7  # found in the first year at least so often, in relation to later years: no sign that the birds came later
-EXCESS, ERRORS, FEWEST = (
-    0.25,
-    3.0,
-    10,
-)  # a difference of shares that is clear: its size, in standard errors, sites
+# a difference of shares that is clear: its size, in standard errors, sites
+EXCESS, ERRORS, FEWEST = 0.25, 3.0, 10
 CHECKLISTS = 0.5  # part of complete checklists from which visits are taken to be made for all species
 
 
@@ -131,28 +126,16 @@ def _entry(what: str, year: I64, visited: Bool, found: Bool, total: F64, *, free
     matters = not known or abs(slope - float(log_slope(year, total.sum(axis=0)))) >= MATTERS
     many = FEWEST <= late.sum() >= MANY * went.sum() and matters
     carried = many and not free and not now < AS_LATER * otherwise
-    return Entry(
-        what,
-        int(year[edge]),
-        int(late.sum()),
-        int(went.sum()),
-        part,
-        now,
-        otherwise,
-        slope,
-        differs or carried,
-    )
+    clear = differs or carried
+    return Entry(what, int(year[edge]), int(late.sum()), int(went.sum()), part, now, otherwise, slope, clear)
 
 
 def entry_reason(found: Sequence[Entry], lo: float, hi: float) -> str | None:
     """Say why no class is given: with empty sites before (after) the visits the trend would be outside of its interval."""
     for e in found:
         if e.clear and math.isfinite(lo) and not lo <= e.percent_if <= hi:
-            when = (
-                f"first visited in {e.year} or later"
-                if e.what == FIRST
-                else f"last visited in {e.year} or before"
-            )
+            when = f"first visited in {e.year} or later"
+            when = when if e.what == FIRST else f"last visited in {e.year} or before"
             return f"{e.n_sites} of {e.sites} sites were {when}, and the class depends on what they held when nobody went"
     return None
 

@@ -8,33 +8,41 @@ follows the files of TRIM 3 that rtrim's readers take; numbers are kept at full 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.report.analysis import Analysis
-from fedmiss.report.findings import Findings
-from fedmiss.report.intervals import ratio_to_base
+from fedmiss.report.classes import ratio_to_base
 from fedmiss.tables import write_table
 from fedmiss.version import __version__
 
+if TYPE_CHECKING:
+    from fedmiss.report.analysis import Analysis
+    from fedmiss.report.findings import Findings
+
 __all__ = [
+    "FIRST_LINE",
     "file_stem",
-    "index_table",
+    "harmless",
+    "index_lines",
+    "ocv_text",
     "read_ocv",
     "read_out_totals",
+    "slope_lines",
+    "total_lines",
     "write_exchange",
-    "write_ocv",
     "write_totals",
 ]
 
 
-def file_stem(species: str) -> str:
-    """Return a species name as a file name: ``Ardea alba`` -> ``Ardea_alba``."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", species).strip("_") or "species"
+def file_stem(name: str, otherwise: str = "species") -> str:
+    """Return the name of a species or a table as a file name: ``Ardea alba`` -> ``Ardea_alba``."""
+    return re.sub(r"[^A-Za-z0-9_-]+", "_", name).strip("_") or otherwise
 
 
 def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
@@ -49,48 +57,34 @@ def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
     return pd.DataFrame(columns | {"index": index, "index_se": index_se})
 
 
-def write_exchange(a: Analysis, folder: Path) -> list[Path]:
+def write_exchange(a: Analysis, folder: Path) -> None:
     """Write what :func:`write_totals` writes, and ``<species>.out``, which needs the numbers of counted cells.
 
-    Returns
-    -------
-    The files; none when there are no replicates, because a total without its error is of no use to a scheme.
+    Nothing when there are no replicates, because a total without its error is of no use to a scheme.
     """
-    files = write_totals(a, folder)
-    if not files:
-        return []
-    assert a.covariance is not None
-    year, total, cov = a.covariance
-    table = index_table(
-        year, total, cov, year == year[0]
-    )  # readers of TRIM's files take the first year for the base
-    out = folder / f"{file_stem(a.species)}.out"
-    out.write_text(_out_text(a, table, cov), encoding="ascii", errors="replace")
-    return [*files[:-1], out, files[-1]]
+    if write_totals(a, folder):
+        assert a.covariance is not None
+        year, total, cov = a.covariance
+        # readers of TRIM's files take the first year for the base
+        table = index_table(year, total, cov, year == year[0])
+        out = folder / f"{file_stem(a.species)}.out"
+        out.write_text(_out_text(a, table), encoding="ascii", errors="replace")
 
 
-def write_totals(a: Findings, folder: Path) -> list[Path]:
-    """Write ``totals.csv``, ``totals.parquet``, ``covariance.csv`` and ``<species>.ocv``; nothing without replicates."""
+def write_totals(a: Findings, folder: Path) -> bool:
+    """Write ``totals.csv``, ``totals.parquet``, ``covariance.csv``, ``<species>.ocv``; return False without replicates."""
     if a.covariance is None or a.covariance[0].size < 2:
-        return []
+        return False
     year, total, cov = a.covariance
     folder.mkdir(parents=True, exist_ok=True)
     table = index_table(year, total, cov, np.isin(year, a.yearly.attrs["base"]))
     table.to_csv(folder / "totals.csv", index=False, lineterminator="\n")
     write_table(table, folder / "totals.parquet", "exchange_totals")
     names = [str(int(y)) for y in year]
-    pd.DataFrame(cov, columns=names).assign(year=names)[["year", *names]].to_csv(
-        folder / "covariance.csv", index=False, lineterminator="\n"
-    )
-    ocv = f"{file_stem(a.species)}.ocv"
-    write_ocv(cov, folder / ocv)
-    return [folder / f for f in ("totals.csv", "totals.parquet", "covariance.csv", ocv)]
-
-
-def write_ocv(cov: F64, path: Path) -> None:
-    """Write a covariance matrix as TRIM 3 does: one row a line, fixed columns, four decimals."""
-    lines = ["".join(f"{v:14.4f} " for v in row) for row in cov]
-    path.write_text("\n".join(lines) + "\n", encoding="ascii")
+    frame = pd.DataFrame(cov, columns=names).assign(year=names)[["year", *names]]
+    frame.to_csv(folder / "covariance.csv", index=False, lineterminator="\n")
+    (folder / f"{file_stem(a.species)}.ocv").write_text(ocv_text(cov), encoding="ascii")
+    return True
 
 
 def read_ocv(path: str | Path) -> F64:
@@ -130,23 +124,16 @@ def read_out_totals(path: str | Path) -> pd.DataFrame:
     return frame.astype({"time": "int64"})
 
 
-def _out_text(a: Analysis, table: pd.DataFrame, cov: F64) -> str:
+def _out_text(a: Analysis, table: pd.DataFrame) -> str:
     """Lay out the ``.out`` file. Model and imputed columns are the same: fedmiss has one kind of total."""
-    total = table["total"].to_numpy()
-    year = table["year"].to_numpy()
     # The page's own slope, error and label, so that page and file give one class.
     slope, se = float(a.trend["slope"]), float(a.trend["slope_se"])
     label = a.trend["label"] if a.classified else "Unknown"
     if not np.isfinite(se):
         se = float(a.trend["slope_se_sampling"])
-    overall = (
-        f"{label}\n"
-        "  Additive      std.err.   Multiplicative  std.err.\n"
-        f"{slope:10.4f}{se:13.4f}{np.exp(slope):15.4f}{np.exp(slope) * se:12.4f}\n"
-    )
     c, dispersion = a.coverage, a.data.fact("dispersion")
     lines = [
-        f" TRIM 3.61 :  TRend analysis, in this layout written by fedmiss {__version__}: totals of a low-rank model",
+        f"{FIRST_LINE}: totals of a low-rank model",
         "",
         f" Title :   {a.species}",
         "",
@@ -155,7 +142,7 @@ def _out_text(a: Analysis, table: pd.DataFrame, cov: F64) -> str:
         f" Comment: overall slope, its standard error and class are those of the report, convention {a.settings.convention}",
         "",
         f" 1. Site             number of values: {c.n_sites:5d}",
-        f" 2. Time             number of values: {len(year):5d}",
+        f" 2. Time             number of values: {len(table):5d}",
         "",
         f" Total number of observed counts     {c.n_observed:8d}",
         f" Number of missing counts            {c.n_cells - c.n_observed:8d}",
@@ -163,22 +150,82 @@ def _out_text(a: Analysis, table: pd.DataFrame, cov: F64) -> str:
         "",
         " ESTIMATION METHOD = federated EM",
         "",
-        *(
-            [f"  Estimated Overdispersion     = {float(dispersion):6.3f}", ""]
-            if dispersion is not None
-            else []
-        ),
-        " Time INDICES",
-        "  Time     Model     std.err.     Imputed    std.err.",
     ]
-    for y, i, e in zip(year, table["index"], table["index_se"], strict=True):
-        # TRIM leaves the standard error of the base blank, and readers of its files count on that.
-        base = e == 0.0
-        lines.append(
-            f"{y:6d}     1                       1" if base else f"{y:6d}{i:11.4f}{e:11.4f}{i:13.4f}{e:11.4f}"
-        )
-    lines += ["", " TIME TOTALS", "  Time      Model    std.err.     Imputed    std.err."]
-    for y, t, e in zip(year, total, table["se"], strict=True):
-        lines.append(f"{y:6d}{t:14.2f}{e:11.2f}{t:14.2f}{e:11.2f}")
-    lines += ["", f" OVERALL SLOPE MODEL: {overall}", f" OVERALL SLOPE IMPUTED+(recommended): {overall}"]
-    return "\n".join(lines) + "\n"
+    if dispersion is not None:
+        lines += [f"  Estimated Overdispersion     = {float(dispersion):6.3f}", ""]
+    year = table["year"]
+    index, total = (
+        list(zip(year, table[v], table[e], strict=True)) for v, e in (("index", "index_se"), ("total", "se"))
+    )
+    lines += [*index_lines(index, index), "", *total_lines(total, total, 2)]
+    for name in ("MODEL", "IMPUTED+(recommended)"):
+        lines += ["", *slope_lines(name, label, slope, se)]
+    return "\n".join(lines) + "\n\n"
+
+
+# -- the layout of TRIM 3, of these files and of those of its own models -------------------------------------
+
+# rtrim finds the version by the words up to "TRend analysis"; what follows says who wrote the file.
+FIRST_LINE = f" TRIM 3.61 :  TRend analysis, in this layout written by fedmiss {__version__}"
+SLOPE_HEAD = "  Additive      std.err.   Multiplicative  std.err."
+Values = Iterable[tuple[object, float, float]]  # time, value, standard error
+
+
+def index_lines(model: Values, imputed: Values) -> list[str]:
+    """Indices by time. TRIM leaves the standard error of the base, the first time, blank; readers count on that."""
+    lines = [" Time INDICES", "  Time     Model     std.err.     Imputed    std.err."]
+    for n, ((time, m, m_se), (_, i, i_se)) in enumerate(zip(model, imputed, strict=True)):
+        numbers = f"{m:11.4f}{m_se:11.4f}{i:13.4f}{i_se:11.4f}" if n else "     1                       1"
+        lines.append(f"{time!s:>6}{numbers}")
+    return lines
+
+
+def total_lines(model: Values, imputed: Values, places: int) -> list[str]:
+    """Totals by time, with so many decimals."""
+    wide = 14 if places else 11
+    return [
+        " TIME TOTALS",
+        "  Time      Model    std.err.     Imputed    std.err.",
+        *(
+            f"{time!s:>6}{m:{wide}.{places}f}{m_se:11.{places}f}{i:{max(wide, 13)}.{places}f}{i_se:11.{places}f}"
+            for (time, m, m_se), (_, i, i_se) in zip(model, imputed, strict=True)
+        ),
+    ]
+
+
+def slope_lines(name: str, label: str, slope: float, se: float) -> list[str]:
+    """The overall slope and its class."""
+    factor = float(np.exp(slope))
+    return [
+        f" OVERALL SLOPE {name}: {label}",
+        SLOPE_HEAD,
+        f"{slope:10.4f}{se:13.4f}{factor:15.4f}{factor * se:12.4f}",
+    ]
+
+
+def ocv_text(cov: F64) -> str:
+    """A covariance matrix as TRIM 3 writes it: one row a line, fixed columns, four decimals."""
+    return "\n".join("".join(f"{v:14.4f} " for v in row) for row in cov) + "\n"
+
+
+# -- CSV cells that a spreadsheet shows and does not run -----------------------------------------------------
+
+
+_RISKY = ("=", "+", "-", "@", "\t", "\r")
+
+
+def harmless(table: pd.DataFrame) -> pd.DataFrame:
+    """Put ' before texts that a spreadsheet would run as a formula: those that begin with = + - @, a tab or CR.
+
+    Numbers that stand as text stay as they are.
+    """
+    out = table.copy()
+    for at, kind in enumerate(out.dtypes):
+        if pd.api.types.is_string_dtype(kind) or pd.api.types.is_object_dtype(kind):
+            column = out.iloc[:, at]
+            if not any(str(value).startswith(_RISKY) for value in column.unique()):
+                continue  # the usual column, without the work
+            text = column.astype("string")
+            risky = text.str.startswith(_RISKY, na=False) & pd.to_numeric(text, errors="coerce").isna()
+            out.isetitem(at, column.where(~risky, "'" + text).array)
+    return out

@@ -15,31 +15,28 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, Percent
 from numpy.typing import ArrayLike
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.changes import smooth_index
 from fedmiss.report.findings import Findings
-from fedmiss.report.maps import heatmap
-from fedmiss.report.marks import indicator_marks, monthly_marks, season_marks, smoothed_marks, trend_marks
-from fedmiss.report.plots import band, bars, index_line
+from fedmiss.report.maps import heatmap, site_map
+from fedmiss.report.plots import band, bars, base_line, index_line
 from fedmiss.report.prose import progress_words
-from fedmiss.report.sitemap import site_map
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figure, lay_out, style
-from fedmiss.report.windows import smooth_index
-from fedmiss.report.words import count, number, per_year, percent, share
+from fedmiss.report.words import (
+    count,
+    indicator_marks,
+    monthly_marks,
+    number,
+    per_year,
+    percent,
+    records,
+    season_marks,
+    share,
+    smoothed_marks,
+    trend_marks,
+)
 from fedmiss.report.years import MONTH_NAMES, season_text
 
-__all__ = [
-    "all_figures",
-    "beside",
-    "convergence",
-    "cross_validation",
-    "indicator_figure",
-    "joint_figures",
-    "monthly_smooth",
-    "regions",
-    "season",
-    "smoothed",
-    "trend",
-    "weeks",
-]
+__all__ = ["all_figures", "indicator_figure", "joint_figures", "monthly_smooth", "regions", "trend"]
 
 
 A = TypeVar("A", bound=Findings)
@@ -87,14 +84,15 @@ def trend(a: Findings) -> Plot:
     support = ["cells_observed", "cells", "imputed_share"] if by_cell else ["visits"]
     table = a.yearly[["year", "used", "index", "index_lo", "index_hi", *support]]
     used = table[table["used"]]
-    left_out = [str(y) for y in table.loc[~table["used"], "year"]]
-    note = f" Pale bars, not in the trend: {', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}."
-    rests = (
-        f"share of each year's total that comes from {a.cell}s without a count (bars), and share of the {a.cell}s with a "
-        "count (dots)."
-        if by_cell
-        else "visits with a count, in the season of each year."
-    ) + (note if left_out else "")
+    rests = "visits with a count, in the season of each year."
+    if by_cell:
+        rests = (
+            f"share of each year's total that comes from {a.cell}s without a count (bars), and share of the {a.cell}s with "
+            "a count (dots)."
+        )
+    if left_out := [str(y) for y in table.loc[~table["used"], "year"]]:
+        named = f"{', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}"
+        rests += f" Pale bars, not in the trend: {named}."
     if used.empty:
         fig = figure(height=2.2)
         _draw_support(fig.subplots(), table)
@@ -106,36 +104,31 @@ def trend(a: Findings) -> Plot:
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[3, 1.15])
     _draw_index(top, a, table, used)
     _draw_support(low, table)
-    base, t = str(a.trend["base"]), a.trend
-    banded = used["index_lo"].notna().any()
-    band = (
-        "Bars: 95 % interval of each year's index. "
-        if banded
-        else ("" if a.n_draws else "No interval: no bootstrap replicates. ")
-    )
-    season = "" if a.yearly_counts else f" ({season_text(a.years.season)})"
-    unit = (
-        f"Index of the mean total over all {count(a.n_sites)} sites{season}, {base} = 100. " if base else ""
-    )
-    last = used.iloc[-1]
+    base, t, last = str(a.trend["base"]), a.trend, used.iloc[-1]
+    caption = ""
+    if base:
+        season = "" if a.yearly_counts else f" ({season_text(a.years.season)})"
+        caption = f"Index of the mean total over all {count(a.n_sites)} sites{season}, {base} = 100. "
+    if used["index_lo"].notna().any():
+        caption += "Bars: 95 % interval of each year's index. "
+    elif not a.n_draws:
+        caption += "No interval: no bootstrap replicates. "
+    caption += f"Orange: straight trend on the log scale. Below: {rests}"
+    least, most = (getattr(table[support[-1]], end)() for end in ("min", "max"))
+    below = f"{share(least)} to {share(most)} of a year's total is imputed."
+    below = below if by_cell else f"{count(least)} to {count(most)} visits a year."
     alt = (
         f"Line of the yearly index from {int(used['year'].iloc[0])} to {int(last['year'])}: it ends at "
-        f"{number(last['index'])} with "
-        f"{base} = 100; trend {per_year(t['percent_per_year'], t['percent_lo'], t['percent_hi'])}. Bars below: "
+        f"{number(last['index'])} with {base} = 100; trend "
+        f"{per_year(t['percent_per_year'], t['percent_lo'], t['percent_hi'])}. Bars below: {below}"
     )
-    alt += (
-        f"{share(table['imputed_share'].min())} to {share(table['imputed_share'].max())} of a year's total is imputed."
-        if by_cell
-        else f"{count(table['visits'].min())} to {count(table['visits'].max())} visits a year."
-    )
-    caption = f"{unit}{band}Orange: straight trend on the log scale. Below: {rests}"
     return Plot("trend", "Yearly index and trend", caption, alt, fig, table, trend_marks(table))
 
 
 def _draw_index(ax: Axes, a: Findings, table: pd.DataFrame, used: pd.DataFrame) -> None:
     year = used["year"].to_numpy(dtype=float)
     index_line(ax, table, str(a.trend["base"]))
-    ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
+    base_line(ax)
     t = a.trend
     known = np.isfinite(t["percent_lo"])
     if len(used) >= 2 and np.isfinite(t["slope"]) and (known or not a.n_draws):
@@ -149,17 +142,17 @@ def _draw_index(ax: Axes, a: Findings, table: pd.DataFrame, used: pd.DataFrame) 
 
 
 def _draw_support(ax: Axes, table: pd.DataFrame) -> None:
+    height = table["visits" if "visits" in table else "imputed_share"]
+    ax.bar(table["year"], height, color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
     if "visits" in table:
-        ax.bar(table["year"], table["visits"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
         ax.set_ylabel("visits")
         _thousands(ax, whole=True)
-        _years_axis(ax, table["year"])
-        return
-    ax.bar(table["year"], table["imputed_share"], color=np.where(table["used"], GREY, "#dddddd"), width=0.7)
-    ax.plot(table["year"], table["cells_observed"] / table["cells"], ls="none", marker="o", ms=3.5, color=INK)
-    ax.set_ylim(0, 1)
-    ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
-    ax.set_ylabel("imputed (bars)\ncounted (dots)")
+    else:
+        counted = table["cells_observed"] / table["cells"]
+        ax.plot(table["year"], counted, ls="none", marker="o", ms=3.5, color=INK)
+        ax.set_ylim(0, 1)
+        ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
+        ax.set_ylabel("imputed (bars)\ncounted (dots)")
     _years_axis(ax, table["year"])
 
 
@@ -171,11 +164,10 @@ def smoothed(a: Findings) -> Plot | None:
     fig = figure(height=4.6)
     ax = fig.subplots()
     year = table["year"].to_numpy(dtype=float)
-    if table["smooth_lo"].notna().any():
-        ax.fill_between(year, table["smooth_lo"], table["smooth_hi"], color=SKY, alpha=0.35, lw=0)
+    band(ax, year, table["smooth_lo"], table["smooth_hi"])
     ax.plot(year, table["index"], ls="none", marker="o", ms=4, color=GREY)
     ax.plot(year, table["smooth"], color=BLUE, lw=2.2)
-    ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
+    base_line(ax)
     ceiling = float(np.nanmax(table[["index", "smooth", "smooth_hi"]].to_numpy(dtype=float)))
     ax.set_ylim(0, max(ceiling, 100.0) * 1.08)
     ax.set_ylabel(f"index ({a.trend['base']} = 100)")
@@ -183,15 +175,13 @@ def smoothed(a: Findings) -> Plot | None:
     _years_axis(ax, year)
     first, last = table.iloc[0], table.iloc[-1]
     caption = (
-        "The curve follows the index (dots) over about ten years at a time and leaves out the ups and downs of "
-        "single years. "
-        "Shaded: its 95 % interval where available. Its ends are the least certain part. It need not pass through 100 in "
-        "the base year: a single year lies above or below the years around it."
+        "The curve follows the index (dots) over about ten years at a time and leaves out the ups and downs of single "
+        "years. Shaded: its 95 % interval where available. Its ends are the least certain part. It need not pass through "
+        "100 in the base year: a single year lies above or below the years around it."
     )
     alt = (
         f"Smoothed index: {number(first['smooth'])} in {int(first['year'])}, {number(last['smooth'])} in "
-        f"{int(last['year'])}, "
-        f"with {a.trend['base']} = 100."
+        f"{int(last['year'])}, with {a.trend['base']} = 100."
     )
     return Plot("smoothed", "Smoothed index", caption, alt, fig, table, smoothed_marks(table))
 
@@ -224,14 +214,8 @@ def beside(a: Analysis) -> Plot | None:
         f"The same counts in TRIM's model 3: {both.trend}. TRIM takes the mean count of every {a.cell}, without "
         "effort, observers, or trends that differ between sites. Bars are 95 % intervals."
     )
-    return Plot(
-        "beside",
-        "TRIM beside fedmiss",
-        caption,
-        f"Two yearly indices: fedmiss and TRIM. TRIM: {both.trend}.",
-        fig,
-        t,
-    )
+    alt = f"Two yearly indices: fedmiss and TRIM. TRIM: {both.trend}."
+    return Plot("beside", "TRIM beside fedmiss", caption, alt, fig, t)
 
 
 def monthly_smooth(a: Findings) -> Plot | None:
@@ -287,7 +271,7 @@ def monthly_smooth(a: Findings) -> Plot | None:
         else f"; below, visits per month, between {lowest} and {highest}."
     )
     title = "Monthly totals and missing cells" if cells else "Monthly totals and visits"
-    return Plot("monthly", title, caption, alt, fig, c, monthly_marks(a))
+    return Plot("monthly", title, caption, alt, fig, c, monthly_marks(c, a.unit))
 
 
 def season(a: Findings) -> Plot | None:
@@ -378,15 +362,8 @@ def regions(a: Findings) -> Plot | None:
         f"±{reach:.0f} % are drawn at the edge."
         f"{' Regions without enough counts for a number are in the table only.' if len(known) < len(a.regions) else ''}"
     )
-    first = table.head(5)
-    alt = (
-        "Trends by region: "
-        + "; ".join(
-            f"{r} {percent(v)} per year"
-            for r, v in zip(first["region"], first["percent_per_year"], strict=True)
-        )
-        + "."
-    )
+    first = "; ".join(f"{r.region} {percent(r.percent_per_year)} per year" for r in records(table.head(5)))
+    alt = f"Trends by region: {first}."
     return Plot("regions", "Trends by region", caption, alt, fig, table)
 
 
@@ -465,7 +442,7 @@ def indicator_figure(table: pd.DataFrame, alt: str, name: str = "indicator") -> 
         ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, ls="none" if curve else "-")
         if curve:
             ax.plot(table["year"], table["smooth"], color=BLUE)
-        ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
+        base_line(ax)
         ax.set_ylim(bottom=0)
         ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))

@@ -17,12 +17,13 @@ from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import Years
 
-__all__ = ["REGION", "Findings", "Part", "found_in", "region_table"]
+__all__ = ["ONE_TREND", "Findings", "Part", "found_in", "region_table"]
 
 _OF_TREND = [
     "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
     "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling", "reason",
 ]  # fmt: skip
+ONE_TREND = "the model has rank 0, so every region has the same trend by construction"
 REGION = ["region", "n_sites", "share", *_OF_TREND]  # columns of the table of regions
 
 
@@ -39,13 +40,17 @@ class Findings:
     """The numbers of a report that follow from totals and replicates; every frame is a table of ``tables/``.
 
     ``series`` holds the totals of all sites; its ``n_observed`` is 0 in years that have too few counts for the index.
-    ``base`` is the base period (None: the first used year), ``parts`` the series of each region. ``visited`` has one row,
-    the trend of the visited sites, where other sites stand for an area; else none.
+    ``n_sites`` is the number of sites behind them, ``found`` whether the species was found at all, ``thin`` every reason why
+    the counts do not allow a class. ``base`` is the base period (None: the first used year), ``parts`` the series of each
+    region. ``visited`` has one row, the trend of the visited sites, where other sites stand for an area; else none.
     """
 
     data: Source
     settings: ReportSettings
     date: str
+    n_sites: int
+    found: bool
+    thin: tuple[str, ...]
     series: MonthlySeries
     monthly: pd.DataFrame
     yearly: pd.DataFrame
@@ -60,21 +65,6 @@ class Findings:
     visited: pd.DataFrame
     covariance: tuple[I64, F64, F64] | None
     replicates: pd.DataFrame
-
-    @property
-    def n_sites(self) -> int:
-        """Number of sites behind the totals."""
-        raise NotImplementedError
-
-    @property
-    def found(self) -> bool:
-        """Whether the species was found at all."""
-        raise NotImplementedError
-
-    @property
-    def thin(self) -> tuple[str, ...]:
-        """Every reason why the counts do not allow a class."""
-        raise NotImplementedError
 
     @property
     def years(self) -> Years:

@@ -1,4 +1,9 @@
-"""Counted and fitted totals of the visits by year, to see whether the model agrees with its data."""
+"""What the totals of the visits say against a trend: lack of fit, and effort that was not what was recorded.
+
+Effort is recorded with error (a guessed duration), and a power that is estimated from such records is too near 0: by the
+factor lambda = 1 - v / w, w the variance of recorded effort within months and v that of its error (attenuation: Fuller,
+Measurement Error Models, 1987, section 1.1). Where effort also grew, the part that is not taken out stays in the trend.
+"""
 
 from __future__ import annotations
 
@@ -7,14 +12,15 @@ import math
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import I64
-from fedmiss.report.words import number
+from fedmiss.arrays import F64, I64
+from fedmiss.report.findings import Findings
+from fedmiss.report.words import number, percent
 
-__all__ = ["fitted_years", "lack_of_fit", "no_clear_miss"]
+__all__ = ["effort_caution", "fitted_years", "lack_of_fit", "no_clear_miss", "sensitivity"]
 
 LEAST_DRIFT = 0.10  # least drift of counted / fitted over the whole period for a warning
 LEAST_GAP = 0.20  # least deviation of counted / fitted in one year for a warning
-CLEAR = 3.0  # and in standard errors
+CLEAR_GAP = 3.0  # and in standard errors
 
 _COLUMNS = ["year", "visits", "counted", "fitted", "ratio", "ratio_se"]
 
@@ -65,7 +71,7 @@ def lack_of_fit(table: pd.DataFrame) -> str:
             f"{number(100 * abs(drift), 2)} % {way} the fitted ones at the same visits, so the trend may be too flat. See "
             "the table of counted and fitted birds."
         )
-    far = t[np.abs(t["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR * t["ratio_se"])]
+    far = t[np.abs(t["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR_GAP * t["ratio_se"])]
     if far.empty:
         return ""
     years = ", ".join(str(int(y)) for y in far["year"].head(4)) + (" and others" if len(far) > 4 else "")
@@ -83,3 +89,85 @@ def no_clear_miss(table: pd.DataFrame) -> str:
             "few counts to tell whether the model misses those years."
         )
     return "No drift of the ratios over the years was found; a single year can still be fitted badly."
+
+
+# -- what the trend would be if effort were not what was recorded --------------------------------------------
+
+
+OFF_BY = 0.5  # standard deviation of the error of recorded effort, on the log scale: half more or less
+UNRECORDED = 0.01  # growth of effort a year that nobody recorded
+LEAST_RELIABLE = 0.2  # lambda below which nothing could be said of effort
+LEAST_WORTH = 1.0  # per cent of the trend a year that effort's growth must be worth for a caution
+AS_IS, OFF = "as reported", "recorded effort off by half"
+GREW = "effort grew by 1 % a year that nobody recorded"
+COLUMNS = ["what", "effort_percent", "percent_per_year", "percent_lo", "percent_hi"]
+
+
+def _growth(a: Findings) -> tuple[float, float]:
+    """What recorded effort adds to log counts a year, and the variance of that effect within months."""
+    t = a.data.visited
+    if t is None or not a.data.effort or "effort" not in t:
+        return 0.0, 0.0
+    weight, e, square = (t[c].to_numpy(dtype=float) for c in ("weight", "effort", "effort_square"))
+    year = a.data.months["year"].to_numpy(dtype=float)[t["month_index"].to_numpy()]
+    inside = (weight > 0) & np.isin(year, a.years.year[a.years.used])
+    if inside.sum() < 3 or np.unique(year[inside]).size < 3:
+        return 0.0, 0.0
+    w, x, y = weight[inside], year[inside], e[inside] / weight[inside]
+    x = x - w @ x / w.sum()
+    within = float((square[inside] - w * y**2).sum() / w.sum())
+    return float(w @ (x * y) / (w @ x**2)), max(within, 0.0)
+
+
+def _attenuation(a: Findings, within: float) -> float:
+    """The reliability lambda of recorded effort if it is off by ``OFF_BY``; a power is at most in proportion."""
+    powers: F64 = np.array([v for k, v in (a.data.effort or {}).items() if not k.endswith(" unknown")])
+    error = float((OFF_BY**2 * powers**2).sum())
+    if error <= 0 or within <= 0:
+        return 1.0
+    most = float(np.abs(powers).max())
+    return max(1.0 - error / within, LEAST_RELIABLE, min(most, 1.0))
+
+
+def _rows(a: Findings) -> dict[str, tuple[float, float, float, float]]:
+    """By supposition: what recorded effort adds a year, and the trend with its interval, per cent a year."""
+    t = a.trend
+    if not math.isfinite(t["percent_per_year"]):
+        return {}
+    growth, within = _growth(a)
+    shift = -growth * (1.0 / _attenuation(a, within) - 1.0)
+    percents = np.array([t["percent_per_year"], t["percent_lo"], t["percent_hi"]], dtype=float)
+    logs = np.log1p(np.maximum(percents / 100.0, -1.0 + 1e-12))  # an interval may end at -100 %
+    rows = {AS_IS: logs}
+    if growth and a.data.fact("family") != "bernoulli":
+        off = logs + shift
+        rows[OFF] = np.array([off[0], min(off[1], logs[1]), max(off[2], logs[2])])
+    rows[GREW] = logs - math.log1p(UNRECORDED)
+    adds = 100.0 * math.expm1(growth)
+    return {name: (adds, *(100.0 * np.expm1(v)).tolist()) for name, v in rows.items()}
+
+
+def sensitivity(a: Findings) -> pd.DataFrame:
+    """Return the trend as reported, if recorded effort is off by half, and if it grew by 1 % a year unrecorded.
+
+    Columns: ``what``, ``effort_percent`` (a year, what recorded effort adds to counts), ``percent_per_year``,
+    ``percent_lo``, ``percent_hi``. The second row's interval holds the reported trend's too. No rows without a trend.
+    """
+    table = pd.DataFrame([(name, *row) for name, row in _rows(a).items()], columns=COLUMNS)
+    return table.astype(dict.fromkeys(COLUMNS[1:], float))
+
+
+def effort_caution(a: Findings) -> list[str]:
+    """Say it when recorded effort changed over the years so that an error in it would be an error of the trend."""
+    rows = _rows(a)
+    if OFF not in rows:
+        return []
+    growth, trend, lo, hi = rows[OFF]
+    if max(abs(growth), abs(trend - rows[AS_IS][1])) < LEAST_WORTH:
+        return []
+    interval = f" (95 % interval {percent(lo)} to {percent(hi)})" if math.isfinite(lo) else ""
+    return [
+        f"Recorded effort {'grew' if growth > 0 else 'fell'}: by itself it changes counts by "
+        f"{percent(growth)} a year, which the model takes out as far as effort was recorded "
+        f"rightly. If it is off by half, as guessed durations are, the trend may be {percent(trend)} per year{interval}."
+    ]

@@ -1,28 +1,39 @@
-"""Templates of ``reports/`` to self-contained HTML."""
+"""Templates of ``reports/`` to self-contained HTML; what a page needs to be cited and passed on."""
 
 from __future__ import annotations
 
+import base64
 import importlib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.findings import Findings
+from fedmiss.report.plots import index_line
 from fedmiss.report.prose import Headline, headline
 from fedmiss.report.sections import ORDER, Section
-from fedmiss.report.share import cite_as, meta_tags, photo_uri
-from fedmiss.report.style import PAINTS, Plot
-from fedmiss.report.words import count
+from fedmiss.report.style import INK, PAINTS, Plot, figure, png_bytes, style
+from fedmiss.report.words import count, per_year
 from fedmiss.resources import resource
 from fedmiss.version import __version__
 
-__all__ = ["environment", "inline_svg", "page", "rendered_page"]
-
+__all__ = [
+    "citation",
+    "cite_as",
+    "environment",
+    "inline_svg",
+    "page",
+    "photo_uri",
+    "rendered_page",
+    "write_share_image",
+]
 
 _PAINT = re.compile(rf"\b(fill|stroke): ({'|'.join(PAINTS)})(?![0-9a-f])")
 
@@ -37,8 +48,10 @@ def inline_svg(plot: Plot) -> Markup:
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.DOTALL)
     text = _PAINT.sub(lambda m: f"{m[1]}: var(--f-{PAINTS[m[2]]})", text)
     text = text.replace("</svg>", f"{_marks(plot)}</svg>")
-    label = f'role="img" aria-label="{escape(plot.alt)}"'
-    return Markup(_open_tag(text, label))
+    # its size is the page's: the first tag keeps its viewBox alone
+    tag, rest = text[: text.index(">")], text[text.index(">") :]
+    tag = re.sub(r'\s(width|height)="[^"]+"', "", tag)
+    return Markup(f'{tag} role="img" aria-label="{escape(plot.alt)}"{rest}')
 
 
 def _marks(plot: Plot) -> str:
@@ -59,12 +72,6 @@ def _marks(plot: Plot) -> str:
         f"<title>{escape(words)}</title></rect>"
         for a, b, (_, words) in zip(edges[:-1], edges[1:], plot.marks, strict=True)
     )
-
-
-def _open_tag(text: str, label: str) -> str:
-    end = text.index(">")
-    tag = re.sub(r'\s(width|height)="[^"]+"', "", text[:end])
-    return f"{tag} {label}{text[end:]}"
 
 
 def _sortable(value: float | None) -> str:
@@ -88,26 +95,24 @@ def environment() -> Environment:
 
 def assets(*scripts: str) -> dict[str, object]:
     """Return what every page contains: style, version, the scripts of all pages, and those named."""
+    names = ("sort", "hover", *scripts)
     return {
         "css": Markup(resource("reports", "style.css").read_text(encoding="utf-8")),
-        "js": Markup("\n".join(_script(n) for n in ("sort", "hover", *scripts))),
+        "js": Markup("\n".join(resource("reports", f"{n}.js").read_text(encoding="utf-8") for n in names)),
         "version": __version__,
     }
-
-
-def _script(name: str) -> str:
-    return resource("reports", f"{name}.js").read_text(encoding="utf-8")
 
 
 def page(a: Analysis, plots: dict[str, Plot]) -> str:
     """Render the report of one species."""
     modules = [importlib.import_module(f"fedmiss.report.sections.{name}") for name in ORDER]
     sections = [s for m in modules if (s := m.build(a, plots)) is not None]
-    return rendered_page(a, sections, headline(a), tags=meta_tags(a), cite=cite_as(a))
+    return rendered_page(a, plots, sections, headline(a), tags=meta_tags(a), cite=cite_as(a))
 
 
 def rendered_page(
     a: Findings,
+    plots: Mapping[str, Plot],
     sections: Sequence[Section],
     head: Headline,
     *,
@@ -117,12 +122,17 @@ def rendered_page(
 ) -> str:
     """Render a page of these sections; ``kind`` is the report of what, in words."""
     env = environment()
-    rendered = []
-    for section in sections:
-        html = env.get_template(f"species/sections/{section.id}.html.j2").render(**section.values)
-        rendered.append(
-            {"id": section.id, "title": section.title, "html": Markup(html), "hidden": section.scripted}
-        )
+    rendered = [
+        {
+            "id": s.id,
+            "title": s.title,
+            "html": Markup(
+                env.get_template(f"species/sections/{s.id}.html.j2").render(a=a, plots=plots, **s.values)
+            ),
+            "hidden": s.scripted,
+        }
+        for s in sections
+    ]
     months = a.data.months["year" if a.yearly_counts else "month"]
     return env.get_template("species/page.html.j2").render(
         title=a.settings.title or a.name,
@@ -139,3 +149,87 @@ def rendered_page(
         kind=kind,
         **assets("question", "ask"),
     )
+
+
+# -- citation, photo and picture for those who pass the page on ----------------------------------------------
+
+
+_PHOTO_BYTES = 400_000
+_KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PN": "png"}
+
+
+def citation(a: Findings, author: str, kind: str = "trend report") -> str:
+    """Say how to cite a report: author, year, species, period, program and version."""
+    t = a.trend
+    years = f", {t['from_year']} to {t['to_year']}" if t["n_years"] >= 2 else ""
+    made = f"Made on {a.date} with fedmiss {__version__}."
+    return f"{author} ({a.date[:4]}). {a.name}: {kind}{years}. {made}"
+
+
+def cite_as(a: Analysis) -> str:
+    """Say how to cite the report of a panel, with its address and its data."""
+    data = str(a.data.panel.get("terms", {}).get("citation", "")).rstrip(".")
+    where = f" {a.settings.url}" if a.settings.url else ""
+    return (
+        citation(a, a.settings.author or "[your organisation]") + where + (f" Data: {data}." if data else "")
+    )
+
+
+def photo_uri(path: str | None) -> str:
+    """Return an image file as a data address, so that the page stays one file; blank without one.
+
+    Raises
+    ------
+    ConfigError : no such file, not a JPEG or PNG, or above 400 kB
+    """
+    if not path:
+        return ""
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"--photo {path}: {error.strerror}.", path=path) from None
+    kind = _KINDS.get(data[:3])
+    if kind is None:
+        raise ConfigError(f"--photo {path} is neither a JPEG nor a PNG file; convert it.", path=path)
+    if len(data) > _PHOTO_BYTES:
+        raise ConfigError(
+            f"--photo {path} has {len(data) // 1000:,} kB (at most {_PHOTO_BYTES // 1000} kB); make it smaller, "
+            "1,200 pixels "
+            "wide is enough.",
+            path=path,
+        )
+    return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+
+
+def meta_tags(a: Analysis) -> dict[str, str]:
+    """Return the tags by which other sites show a link to the page (Open Graph)."""
+    base = a.settings.url.rstrip("/")
+    tags = {
+        "og:type": "article",
+        "og:title": f"{a.settings.title or a.name}: {headline(a).verdict.lower()}",
+        "og:description": headline(a).sentence,
+        "og:image": f"{base}/figures/share.png" if base else "figures/share.png",
+        "twitter:card": "summary_large_image",
+    }
+    return tags | ({"og:url": base} if base else {})
+
+
+def write_share_image(a: Analysis, path: Path) -> None:
+    """Draw the verdict over the index as a picture of 1,200 x 630 pixels."""
+    with style():
+        fig = figure(6.0, 3.15)
+        fig.set_layout_engine("none")
+        ax = fig.add_axes((0.09, 0.14, 0.86, 0.46))
+        h, t = headline(a), a.yearly[a.yearly["used"]]
+        fig.text(0.05, 0.87, a.settings.title or a.name, fontsize=17, weight="bold", color=INK)
+        fig.text(0.05, 0.755, h.verdict, fontsize=13.5, color=INK)
+        if len(t):
+            index_line(ax, a.yearly)
+            ax.set_ylabel("")
+            trend = per_year(*(a.trend[k] for k in ("percent_per_year", "percent_lo", "percent_hi")))
+            ax.set_title(trend, fontsize=9.5, loc="left")
+        ax.set_ylim(bottom=0)
+        ax.tick_params(labelsize=8)
+        said = f"index, {a.trend['base']} = 100 · fedmiss {__version__}"
+        fig.text(0.95, 0.015, said, fontsize=7, ha="right", color="#666666")
+        path.write_bytes(png_bytes(fig))

@@ -15,10 +15,9 @@ import pandas as pd
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
-from fedmiss.report.classes import NOT_CLASSIFIED, by_limits, classify
-from fedmiss.report.intervals import interval
+from fedmiss.report.classes import NOT_CLASSIFIED, by_limits, classify, interval
 
-__all__ = ["FLOOR", "LAST", "STEP", "indicator", "indicator_trends", "normal_draws", "quadratic_smoother"]
+__all__ = ["FLOOR", "STEP", "indicator", "indicator_trends", "normal_draws", "quadratic_smoother"]
 
 FLOOR = 0.01  # a total below this share of the species' mean counts as this share: a zero has no logarithm
 STEP = 10.0  # a species' index changes at most by this factor from one year to the next

@@ -29,13 +29,16 @@ class Source:
     """What every report is made of, of one organisation's panel or of several organisations together.
 
     ``draws`` region -> (B, L) replicates of monthly totals, ``cv`` scores of the candidates, ``visited`` counted and fitted
-    totals of the visits, by month.
+    totals of the visits, by month, ``effort`` exponents of effort in the model by name (None: not known),
+    ``yearly_counts`` whether the counts are yearly: then no month is spoken of.
     """
 
     months: pd.DataFrame
     draws: Mapping[str, F64]
     cv: pd.DataFrame | None
     visited: pd.DataFrame | None
+    effort: Mapping[str, float] | None
+    yearly_counts: bool
 
     @property
     def manifests(self) -> tuple[Mapping[str, Any], ...]:
@@ -43,19 +46,9 @@ class Source:
         raise NotImplementedError
 
     @property
-    def effort(self) -> Mapping[str, float] | None:
-        """Exponents of effort in the model by name; None when it is not known."""
-        raise NotImplementedError
-
-    @property
     def one_trend(self) -> bool:
         """True when the model has no site x month interaction: all sites then share one trend."""
         return bool(self.fact("rank") == 0 and not self.fact("slopes", default=False))
-
-    @property
-    def yearly_counts(self) -> bool:
-        """True when the counts are yearly: then no month is spoken of."""
-        return False
 
     @property
     def cell(self) -> str:
@@ -80,11 +73,10 @@ class ReportInputs(Source):
     """Everything a report is computed from; tables and numbers only, no record.
 
     ``expected`` (J, L) birds at standard effort, ``limits`` its 95 % limits (NaN where the fit has none), ``observed``
-    (J, L) cells with a count, ``cells`` one row per visited cell
-    summed over groups, ``groups`` one row
-    per group with its counts of cells and visits, ``group_regions`` the regions that each group has visited; ``weeks``
-    (None when the panel has no visits) one row per site, month and quarter of the month (days to 7, 14, 21, the end):
-    visits with a count, and their sum.
+    (J, L) cells with a count, ``cells`` one row per visited cell summed over groups, ``groups`` one row per group with its
+    counts of cells and visits, ``group_regions`` the regions that each group has visited; ``weeks`` (None when the panel
+    has no visits) one row per site, month and quarter of the month (days to 7, 14, 21, the end): visits with a count, and
+    their sum.
     """
 
     panel: Mapping[str, Any]
@@ -116,17 +108,6 @@ class ReportInputs(Source):
     def manifests(self) -> tuple[Mapping[str, Any], ...]:
         """Fit before panel before imputed matrix."""
         return self.fit, self.panel, self.imputed
-
-    @property
-    def effort(self) -> Mapping[str, float] | None:
-        """Exponents of effort in the model by name; None when it is not known."""
-        terms = self.fit.get("results", {}).get("effort")
-        return terms if isinstance(terms, dict) else None
-
-    @property
-    def yearly_counts(self) -> bool:
-        """True when the counts are yearly: then no month is spoken of."""
-        return bool(self.panel.get("results", {}).get("period") == "year")
 
     @property
     def flow(self) -> list[FlowRow]:
@@ -280,10 +261,11 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         raise InputError(
             f"{fit}/site_trends.parquet has {len(site_trends)} rows for {len(sites)} sites; it belongs to another panel."
         )
+    effort = manifests["fit"].get("results", {}).get("effort")
     return ReportInputs(
-        panel=manifests["panel"],
-        fit=manifests["fit"],
-        imputed=manifests["imputed"],
+        **manifests,
+        effort=effort if isinstance(effort, dict) else None,
+        yearly_counts=manifests["panel"].get("results", {}).get("period") == "year",
         sites=sites,
         months=months,
         cells=cells,

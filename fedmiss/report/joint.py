@@ -17,34 +17,23 @@ from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, wr
 from fedmiss.folders import ALL, VISITED, JointFacts
 from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
-from fedmiss.report.effort import sensitivity
 from fedmiss.report.exchange import write_totals
-from fedmiss.report.findings import Findings, Part, found_in, region_table
+from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, region_table
 from fedmiss.report.fitted import fitted_years
-from fedmiss.report.html import rendered_page
+from fedmiss.report.html import citation, rendered_page
 from fedmiss.report.inputs import Source, read_draws
-from fedmiss.report.prose import (
-    Headline,
-    area,
-    headline_of,
-    latest,
-    limits,
-    model_caveats,
-    other_convention,
-    over_the_period,
-)
+from fedmiss.report.prose import Headline, headline_of, model_caveats, not_converged
 from fedmiss.report.sections import Section, index, model, question, season
-from fedmiss.report.sections.headline import stretches, windows
+from fedmiss.report.sections.headline import found
+from fedmiss.report.sections.reading import closing
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
-from fedmiss.report.tables import write_csv
-from fedmiss.report.windows import smooth_index, window_trends
-from fedmiss.report.words import count, share, year_list
+from fedmiss.report.tables import shared_tables, write_csv
+from fedmiss.report.words import count, left_out, share
 from fedmiss.report.years import month_table
 from fedmiss.tables import read_table
-from fedmiss.version import __version__
 
-__all__ = ["JointFindings", "JointSource", "analyse_joint", "joint_report"]
+__all__ = ["JointSource", "analyse_joint", "joint_report"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -57,23 +46,12 @@ class JointSource(Source):
     joint: Mapping[str, Any]
     totals: Mapping[str, F64]
     visits: F64
-    exponents: Mapping[str, float]
 
     @property
     def manifests(self) -> tuple[Mapping[str, Any], ...]:
         """What the joint result says of itself; its settings are those of the study, not of a fit."""
         results = self.joint["results"]
         return ({"results": results | {"exchanges": results["ledger"]["exchanges"]}},)
-
-    @property
-    def effort(self) -> Mapping[str, float] | None:
-        """Exponents of effort in the model by name."""
-        return self.exponents
-
-    @property
-    def yearly_counts(self) -> bool:
-        """True where all counts stand in one month of the year, as yearly counts do."""
-        return self.months["month_of_year"].nunique() == 1
 
     @property
     def result(self) -> JointFacts:
@@ -90,10 +68,8 @@ class JointSource(Source):
         """
         manifest = read_manifest(result, "joint")
         raw = read_json(result / "totals.json")
-        months, labels = (
-            month_table(np.array(raw["months"], dtype=np.int64)),
-            [str(r) for r in raw["regions"]],
-        )
+        months = month_table(np.array(raw["months"], dtype=np.int64))
+        labels = [str(r) for r in raw["regions"]]
         draws = read_draws(result / "draws.parquet", len(months))
         if not labels or labels[0] != ALL or len(raw["totals"]) != len(labels):
             raise InputError(
@@ -104,10 +80,16 @@ class JointSource(Source):
         np.add.at(behind, visited["month_index"].to_numpy(), visited["weight"].to_numpy())
         cv = result / "cv.parquet"
         return cls(
-            months=months, draws=draws, cv=read_table(cv, "cv").to_pandas() if cv.exists() else None, visited=visited,
-            joint=manifest, totals={n: np.array(t, dtype=float) for n, t in zip(labels, raw["totals"], strict=True)},
-            visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float), exponents=exponents,
-        )  # fmt: skip
+            months=months,
+            draws=draws,
+            cv=read_table(cv, "cv").to_pandas() if cv.exists() else None,
+            visited=visited,
+            effort=exponents,
+            yearly_counts=months["month_of_year"].nunique() == 1,
+            joint=manifest,
+            totals={n: np.array(t, dtype=float) for n, t in zip(labels, raw["totals"], strict=True)},
+            visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,27 +97,6 @@ class JointFindings(Findings):
     """The numbers of a joint report."""
 
     data: JointSource
-    fitted: pd.DataFrame
-
-    @property
-    def n_sites(self) -> int:
-        """Sites of all organisations."""
-        return round(self.data.result.n_sites_all)
-
-    @property
-    def found(self) -> bool:
-        """Whether a bird was counted."""
-        return self.counted > 0
-
-    @property
-    def counted(self) -> float:
-        """All birds counted."""
-        return float(self.fitted["counted"].sum())
-
-    @property
-    def thin(self) -> tuple[str, ...]:
-        """Every reason why the counts do not allow a class."""
-        return tuple(_thin(self.counted, self.yearly))
 
     @property
     def organisations(self) -> str:
@@ -155,32 +116,28 @@ def _thin(counted: float, yearly: pd.DataFrame) -> Iterator[str]:
 
 def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     """Compute every table of the joint report."""
-    fitted = fitted_years(data.visited, data.months)
-    birds = float(fitted["counted"].sum())
+    birds = float(fitted_years(data.visited, data.months)["counted"].sum())  # all that were counted
     seen = data.visits if birds > 0 else np.zeros_like(data.visits)  # never counted: no year has an index
     series = MonthlySeries.of(data.totals[ALL], data.months, data.draws.get(ALL), seen)
-    years = series.years
-    yearly = series.index(settings.base)
-    attrs = dict(yearly.attrs)
-    yearly = yearly.assign(visits=np.rint((years.W > 0) @ data.visits).astype(np.int64))
-    yearly.attrs.update(attrs)
-    refuse = "; ".join(_thin(birds, yearly)) or None
-    monthly, grand = series.monthly(), float(data.totals[ALL].mean())
-    one = (
-        "the model has rank 0, so every region has the same trend by construction" if data.one_trend else None
-    )
+    visits = np.rint((series.years.W > 0) @ data.visits).astype(np.int64)
+    yearly = series.index(settings.base).assign(visits=visits)
+    thin = tuple(_thin(birds, yearly))
+    refuse, grand = "; ".join(thin) or None, float(data.totals[ALL].mean())
+    one = ONE_TREND if data.one_trend else None
     parts = {n: _part(data, n, refuse or one) for n in data.totals if n not in (ALL, VISITED)}
     visited = {n: _part(data, n, refuse) for n in data.totals if n == VISITED}
     return JointFindings(
         data=data,
         settings=settings,
         date=settings.date or dt.date.today().isoformat(),
-        monthly=monthly.assign(visits=data.visits),
+        n_sites=round(data.result.n_sites_all),
+        found=birds > 0,
+        thin=thin,
+        monthly=series.monthly().assign(visits=data.visits),
         yearly=yearly,
         parts=parts,
         regions=region_table(parts, settings, grand),
         visited=region_table(visited, settings, grand),
-        fitted=fitted,
         **found_in(series, settings, settings.base, refuse, data.visits),
     )
 
@@ -210,30 +167,19 @@ def headline(a: JointFindings) -> Headline:
 
 def caveats(a: JointFindings) -> list[str]:
     """What a reader must know before using the numbers."""
-    out = []
-    if a.data.fact("converged") is False:
-        out.append(
-            f"The fit did not converge (it stopped because: {a.data.fact('stop_reason', default='not said')}). Use no "
-            "number before a fit converges."
-        )
-    for years, words in (
-        (a.yearly.loc[~a.yearly["complete"], "year"], "some months of the season"),
-        (
-            a.yearly.loc[a.yearly["complete"] & (a.yearly["visits"] == 0), "year"],
-            "any month with the least numbers of visits, sites and organisations behind it",
-        ),
-    ):
-        if len(years):
-            lack, are = ("lacks", "is") if len(years) == 1 else ("lack", "are")
-            names = year_list([str(y) for y in years])
-            out.append(f"{names} {lack} {words} and {are} left out of index and trend.")
-    if not a.visited.empty:
-        out.append(
-            "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
-            "that one lists and another visited, counts twice: nobody sees the others' sites."
-        )
-    notes = [str(w) for w in a.data.joint["warnings"]]
-    return out + model_caveats(a, birds=a.found) + notes
+    y, least = a.yearly, "any month with the least numbers of visits, sites and organisations behind it"
+    tables = (
+        "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
+        "that one lists and another visited, counts twice: nobody sees the others' sites."
+    )
+    return [
+        *not_converged(a),
+        *left_out(y.loc[~y["complete"], "year"], "lacks", "lack", "some months of the season"),
+        *left_out(y.loc[y["complete"] & (y["visits"] == 0), "year"], "lacks", "lack", least),
+        *([] if a.visited.empty else [tables]),
+        *model_caveats(a, birds=a.found),
+        *(str(w) for w in a.data.joint["warnings"]),
+    ]
 
 
 def _study(a: JointFindings) -> Section:
@@ -260,39 +206,18 @@ def _study(a: JointFindings) -> Section:
     return Section("study", "The study", {"facts": facts, "advice": result.advice})
 
 
-def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section | None]:
-    found = {
-        "headline": headline(a),
-        "area": area(a),
-        "latest": latest(a),
-        "other_convention": other_convention(a),
-        "whole": over_the_period(a),
-        "rule": a.settings.rule,
-        "stretches": stretches(a),
-        "windows": windows(a),
-        "caveats": caveats(a),
-        "figure": plots["trend"],
-        "smoothed": plots.get("smoothed"),
-        "beside": None,
-        "no_trim": "",
-    }
+def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section]:
     least = (
         "A year enters index and trend when a month of it has the least numbers of visits, sites and organisations behind "
         "it that the study asks for."
     )
-    reading = {
-        "limits": limits(a), "least": least, "rule": a.settings.rule, "convention": a.settings.convention, "unit": a.unit,
-        "cell": a.cell, "yearly": a.yearly_counts, "classified": a.classified, "n_draws": a.n_draws,
-    }  # fmt: skip
-    return [
-        Section("headline", "What was found", found),
-        question.build(a, plots),
-        index.build(a, plots),
-        season.build(a, plots),
-        model.build(a, plots),
+    sections = [
+        found(a, headline(a), caveats(a)),
+        *(module.build(a, plots) for module in (question, index, season, model)),
         _study(a),
-        Section("reading", "How to read this, and what it cannot tell", reading),
+        closing(a, least),
     ]
+    return [s for s in sections if s is not None]
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -318,41 +243,25 @@ def joint_report(
     a = analyse_joint(JointSource.read(result, exponents), settings or ReportSettings())
     with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
         plots = joint_figures(a)
-        head = headline(a)
         html = rendered_page(
             a,
-            [s for s in _sections(a, plots) if s is not None],
-            head,
+            plots,
+            _sections(a, plots),
+            headline(a),
             tags={},
-            cite=_cite(a),
+            cite=citation(a, a.organisations, "joint trend report"),
             kind=f"joint trend report of {a.organisations}",
         )
         (tmp / "index.html").write_text(html, encoding="utf-8")
         write_figures(plots, tmp / "figures")
         (tmp / "tables").mkdir()
-        for name, table in _tables(a).items():
+        for name, table in shared_tables(a).items():
+            # how many sites a region has is not known
+            table = table.drop(columns="n_sites") if name in ("regions", "visited") else table
             write_csv(table, tmp / "tables" / f"{name}.csv")
         write_totals(a, tmp / "exchange")
         write_manifest(
             tmp, "joint_report", settings={"date": a.date}, inputs={"totals.json": hash_file(result / "totals.json")},
-            results={"headline": head.sentence, **report_results(a)}, warnings=caveats(a),
+            results={"headline": headline(a).sentence, **report_results(a)}, warnings=caveats(a),
         )  # fmt: skip
     return out / "index.html"
-
-
-def _cite(a: JointFindings) -> str:
-    t = a.trend
-    years = f", {t['from_year']} to {t['to_year']}" if t["n_years"] >= 2 else ""
-    made = f"Made on {a.date} with fedmiss {__version__}."
-    return f"{a.organisations} ({a.date[:4]}). {a.name}: joint trend report{years}. {made}"
-
-
-def _tables(a: JointFindings) -> dict[str, pd.DataFrame]:
-    out = {
-        "yearly": a.yearly, "monthly": a.monthly, "season": a.season, "smooth": a.curve, "trend": a.trend.to_frame().T,
-        "periods": a.periods, "changepoints": a.points, "windows": window_trends(a), "smooth_index": smooth_index(a),
-        "regions": a.regions.drop(columns="n_sites"), "visited": a.visited.drop(columns="n_sites"), "draws": a.replicates,
-        "fitted": a.fitted,
-        "sensitivity": sensitivity(a), "trials": model.trials(a),
-    }  # fmt: skip
-    return out if a.data.cv is None else out | {"cv": a.data.cv}

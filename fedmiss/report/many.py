@@ -29,15 +29,15 @@ from fedmiss.owner import remove_file
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg
 from fedmiss.report.indicator import indicator, indicator_trends
-from fedmiss.report.sections import Cell
+from fedmiss.report.sections import Cell, cell, range_cell
 from fedmiss.report.sections.question import in_script
 from fedmiss.report.species import Species, read_species
 from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK
 from fedmiss.report.tables import write_csv
-from fedmiss.report.words import count, number, percent, share
+from fedmiss.report.words import count, interval_words, number, percent, share
 from fedmiss.tables import is_ours, load_schema, write_table
 
-__all__ = ["build_index", "index_frame", "plain_name", "sparkline"]
+__all__ = ["build_index", "sparkline"]
 
 KIND = "report-index"
 ALL = "all"
@@ -111,16 +111,15 @@ def build_index(
     >>> fedmiss.report.build_index(["all/wren"], "all").name
     'index.html'
     """
-    out, failures = Path(out), dict(failures or {})
+    out, failures, groups = Path(out), dict(failures or {}), dict(groups or {})
     if not reports and not failures:
         raise ConfigError("there is no report to list; make some with `fedmiss report` first.")
     listed = read_manifest(out)["files"] if (out / MANIFEST).exists() else {}
 
     def ours(path: Path) -> bool:
         known = path.name in listed and hash_file(path) == listed[path.name]["sha256"]
-        return known or (
-            path.suffix == ".parquet" and is_ours(path)
-        )  # of a run that was stopped before its manifest
+        # else a table of a run that was stopped before its manifest
+        return known or (path.suffix == ".parquet" and is_ours(path))
 
     if (out / MANIFEST).exists() and read_manifest(out)["kind"] != KIND:
         raise ConfigError(
@@ -134,36 +133,17 @@ def build_index(
         found[Path(place).as_posix()] = read_species(Path(report))
     frame = index_frame(found)
     date = date or dt.date.today().isoformat()
-    one = {folder: found[folder] for folder in frame["folder"]}
-    indicators = _indicators(one, groups or {})
-    tables = {
-        "index": frame,
-        "trends": _trends(one),
-        "indicator": pd.concat([table.assign(group=name) for name, (table, _) in indicators.items()])
-        if indicators
-        else None,
-        "indicator_trends": pd.concat(
-            [
-                t.assign(group=name, n_species=int(table["n_species"].max()))
-                for name, (table, t) in indicators.items()
-            ]
-        )
-        if indicators
-        else None,
-    }
-    lists = {
-        "indices": _indices(one),
-        "failures": pd.DataFrame(sorted(failures.items()), columns=["species", "failure"]),
-    }
-    html = _render(frame, one, failures, indicators, title, date)
+    found = {folder: found[folder] for folder in frame["folder"]}
+    indicators = _indicators(found, groups)
+    html = _render(frame, found, failures, indicators, title, date)
     out.mkdir(parents=True, exist_ok=True)
     with atomic_file(out / "index.html", ours=ours) as tmp:
         tmp.write_text(html, encoding="utf-8")
-    for name, table in (tables | lists).items():
-        for file in (out / f"{name}.csv", out / f"{name}.parquet"):
-            if (table is None or not len(table)) and file.exists():
-                remove_file(file, ours)
-        if table is None or not len(table):
+    for name, table in _tables(frame, found, failures, indicators).items():
+        if table.empty:
+            for file in (out / f"{name}.csv", out / f"{name}.parquet"):
+                if file.exists():
+                    remove_file(file, ours)
             continue
         if name in _TABLES:
             table = table[[c["name"] for c in load_schema(_TABLES[name]).columns]]
@@ -173,28 +153,36 @@ def build_index(
     write_manifest(
         out,
         KIND,
-        settings={"title": title, "date": date, "groups": {k: list(v) for k, v in (groups or {}).items()}},
+        settings={"title": title, "date": date, "groups": {k: list(v) for k, v in groups.items()}},
         files=[n for n in _FILES if (out / n).exists()],
-        inputs={f"{f}/{MANIFEST}": identity(_folder(out, f)) for f in frame["folder"]},
+        inputs={f"{f}/{MANIFEST}": identity(Path(os.path.normpath(out.resolve() / f))) for f in found},
         results={"n_species": len(frame), "n_failed": len(failures)},
         warnings=[f"{name}: {why}" for name, why in sorted(failures.items())],
     )
     return out / "index.html"
 
 
-def _trends(found: Mapping[str, Species]) -> pd.DataFrame:
-    rows = [
-        {"species": one.row["species"], **r} for one in found.values() for r in one.trends.to_dict("records")
-    ]
-    return pd.DataFrame(rows)
-
-
-def _indices(found: Mapping[str, Species]) -> pd.DataFrame:
-    parts = [
-        one.yearly[one.yearly["used"]].drop(columns="used").assign(species=one.row["species"])
+def _tables(
+    frame: pd.DataFrame, found: Mapping[str, Species], failures: Mapping[str, str], indicators: Indicators
+) -> dict[str, pd.DataFrame]:
+    """File name -> table of all species; one that has no row is not written."""
+    indices, by_year, lines = ([pd.DataFrame()] for _ in range(3))
+    for one in found.values():
+        used = one.yearly.loc[one.yearly["used"], ["year", "total", "total_se", "index"]]
+        used.insert(0, "species", one.row["species"])
+        indices.append(used)
+    for name, (table, linear) in indicators.items():
+        by_year.append(table.assign(group=name))
+        lines.append(linear.assign(group=name, n_species=int(table["n_species"].max())))
+    trends = [
+        {"species": one.row["species"], **row}
         for one in found.values()
+        for row in one.trends.to_dict("records")
     ]
-    return pd.concat(parts)[["species", "year", "total", "total_se", "index"]] if parts else pd.DataFrame()
+    several = {"indicator": by_year, "indicator_trends": lines, "indices": indices}
+    failed = pd.DataFrame(sorted(failures.items()), columns=["species", "failure"])
+    stacked = {name: pd.concat(tables[1:] or tables) for name, tables in several.items()}
+    return {"index": frame, "trends": pd.DataFrame(trends), **stacked, "failures": failed}
 
 
 def _render(
@@ -227,11 +215,6 @@ def _render(
         failures=sorted(failures.items()), unclassed=unclassed, summary=_summary(frame, failures),
         compared=in_script(_compared(frame, found)), **assets("compare"),
     )  # fmt: skip
-
-
-def _folder(out: Path, folder: object) -> Path:
-    """Return a report's folder from its place relative to ``out``, which need not exist yet."""
-    return Path(os.path.normpath(out.resolve() / str(folder)))
 
 
 def _float(value: Any) -> float:
@@ -338,52 +321,39 @@ def plain_name(name: str) -> str:
 
 def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:
     first, last = table.iloc[0], table.iloc[-1]
-    known = math.isfinite(last["lo"])
-    limits = (
-        f" (95 % interval {number(last['lo'])} to {number(last['hi'])})"
-        if known
-        else " (no interval available)"
-    )
     low, high = int(table["n_species"].min()), int(table["n_species"].max())
     n = str(high) if low == high else f"{low} to {high}"
-    details = "".join(
-        f" From {r['from_year']} to {r['to_year']}: {percent(r['percent_per_year'])} per year"
-        + (
-            f" ({percent(r['percent_lo'])} to {percent(r['percent_hi'])}), {r['trend_class']}."
-            if math.isfinite(r["percent_lo"])
-            else "."
-        )
-        for r in trends.to_dict("records")
-    )
-    return (
+    said = (
         f"Geometric mean of the indices of {n} species, each with the same weight: {number(last['index'])} in "
-        f"{int(last['year'])}{limits}, with {int(first['year'])} = 100.{details}"
+        f"{int(last['year'])} ({interval_words(last['lo'], last['hi'], number)}), with {int(first['year'])} = 100."
     )
+    for r in trends.to_dict("records"):
+        said += f" From {r['from_year']} to {r['to_year']}: {percent(r['percent_per_year'])} per year"
+        if math.isfinite(r["percent_lo"]):
+            said += f" ({percent(r['percent_lo'])} to {percent(r['percent_hi'])}), {r['trend_class']}"
+        said += "."
+    return said
 
 
 def _row(r: Mapping[Hashable, Any], yearly: pd.DataFrame, reach: float) -> dict[str, object]:
     used = yearly[yearly["used"]]
-    lo, hi = _float(r["percent_lo"]), _float(r["percent_hi"])
-    cells = [
-        Cell(percent(_float(r["percent_per_year"])), _float(r["percent_per_year"])),
-        Cell(f"{percent(lo)} to {percent(hi)}" if math.isfinite(lo) else "n/a", lo),
-        Cell(str(r["trend_class"])),
-        Cell(f"{r['from_year']} to {r['to_year']}", _float(r["from_year"]))
-        if len(used)
-        else Cell("none", math.nan),
-        Cell(count(_float(r["n_sites"])), _float(r["n_sites"])),
-        Cell(count(_float(r["n_counted"])), _float(r["n_counted"])),
-        Cell(share(_float(r["share_observed"])), _float(r["share_observed"])),
-        Cell(share(_float(r["share_imputed_total"])), _float(r["share_imputed_total"])),
-    ]
+    lo, hi, change = (_float(r[k]) for k in ("percent_lo", "percent_hi", "percent_per_year"))
+    years = Cell(f"{r['from_year']} to {r['to_year']}", _float(r["from_year"]))
     return {
         "name": r["common_name"] or r["species"],
         "href": quote(f"{r['folder']}/index.html"),
-        "cells": cells,
+        "cells": [
+            cell(percent, change),
+            range_cell(lo, hi),
+            Cell(str(r["trend_class"])),
+            years if len(used) else Cell("none", math.nan),
+            *(cell(count, _float(r[k])) for k in ("n_sites", "n_counted")),
+            *(cell(share, _float(r[k])) for k in ("share_observed", "share_imputed_total")),
+        ],
         "last": float(used["index"].iloc[-1]) if len(used) else math.nan,
         "spark": Markup(sparkline(yearly)),
         "bar": Markup(_bar(r, reach)),
-        "slope": _float(r["percent_per_year"]),
+        "slope": change,
         "kind": str(r["trend_class"]),
     }
 
@@ -399,14 +369,13 @@ def _compared(frame: pd.DataFrame, found: Mapping[str, Species]) -> list[list[li
 
 
 def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:
-    counts = frame["trend_class"].value_counts()
-    down = int(sum(counts.get(c, 0) for c in ("strong decline", "moderate decline")))
-    up = int(sum(counts.get(c, 0) for c in ("strong increase", "moderate increase")))
-    parts = [
-        f"{down} decline, {up} increase, {int(counts.get('stable', 0))} "
-        f"{'is' if counts.get('stable', 0) == 1 else 'are'} stable",
-        f"{int(counts.get('uncertain', 0))} uncertain",
-        f"{int(counts.get(NOT_CLASSIFIED, 0))} without a class",
-    ]
+    kinds = frame["trend_class"].astype(str)
+    down, up = (
+        int(kinds.isin([f"strong {way}", f"moderate {way}"]).sum()) for way in ("decline", "increase")
+    )
+    stable, uncertain, none = (int((kinds == k).sum()) for k in ("stable", "uncertain", NOT_CLASSIFIED))
     failed = f" {len(failures)} failed; see below." if failures else ""
-    return f"Of {len(frame)} species: {', '.join(parts)}.{failed}"
+    return (
+        f"Of {len(frame)} species: {down} decline, {up} increase, {stable} {'is' if stable == 1 else 'are'} stable, "
+        f"{uncertain} uncertain, {none} without a class.{failed}"
+    )

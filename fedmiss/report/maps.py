@@ -1,21 +1,29 @@
-"""The matrix of sites and months: what was counted and what was filled."""
+"""Pictures of places: the matrix of sites and months, and the map, as circles or as hexagons where sites are many."""
 
 from __future__ import annotations
 
 import numpy as np
 import pandas as pd
 from matplotlib import colormaps
+from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
-from matplotlib.colors import LinearSegmentedColormap, LogNorm
+from matplotlib.collections import RegularPolyCollection
+from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FuncFormatter, NullFormatter
+from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, U8, Bool
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.style import Plot, figure
-from fedmiss.report.words import count, share
+from fedmiss.report.basemap import CREDIT, Frame, empty_map, frame_of
+from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.coverage import MIN_SITE_YEARS
+from fedmiss.report.slopes import log_slope
+from fedmiss.report.style import CLASS_COLOURS, GREY, INK, Plot, figure
+from fedmiss.report.words import count, number, percent, share
 
-__all__ = ["heatmap"]
+__all__ = ["heatmap", "hexagons", "site_map"]
 
 MAX_ROWS = 250  # more rows than this are thinner than a printed hair
 
@@ -108,3 +116,237 @@ def _paint(value: F64, seen: Bool, norm: LogNorm) -> U8:
     out = _clip_map("Greys")(scaled)
     out[seen] = _clip_map("Blues")(scaled)[seen]
     return np.round(np.asarray(out) * 255).astype(np.uint8)
+
+
+# -- the map of sites ----------------------------------------------------------------------------------------
+
+
+HEXAGONS_FROM = 400  # circles of more sites than this hide each other
+_ACROSS = 28  # hexagons in the width of the map
+
+
+def site_map(a: Analysis) -> Plot | None:
+    """Draw the sites that have coordinates; None when none has."""
+    table = a.sites[a.sites["latitude"].notna() & a.sites["longitude"].notna()]
+    if table.empty:
+        return None
+    visits = a.data.cells.groupby("site_index")["n_visits"].sum()
+    table = table.assign(visits=visits.reindex(table["site_index"]).fillna(0).to_numpy(np.int64))
+    if a.settings.coarse_map > 0:
+        table = _merge_places(table)
+    frame = frame_of(table["longitude"].to_numpy(), table["latitude"].to_numpy())
+    fig, ax = empty_map(frame, more=1.1, least=3.2)
+    if len(table) > HEXAGONS_FROM:
+        table = hexagons(table, a, frame)
+        caption, alt = _draw_hexagons(fig, ax, table, a, frame)
+    elif not a.sites_differ:
+        caption, alt = _draw_means(fig, ax, table, a)
+    else:
+        caption, alt = _draw_classes(fig, ax, table, frame_of_sites=not a.visited.empty)
+    return Plot("map", "Map of sites", f"{caption}{_beside(a)} {CREDIT}", alt, fig, table)
+
+
+def _beside(a: Analysis) -> str:
+    said, unknown = "", a.n_sites - a.coverage.sites_with_coordinates
+    if unknown:
+        said = f" {count(unknown)} of {count(a.n_sites)} sites have no coordinates and are not on it."
+    if degrees := a.settings.coarse_map:
+        said += f" Positions are rounded to {degrees:g} degrees and sites at one position are added up."
+    return said
+
+
+def _areas(table: pd.DataFrame) -> F64:
+    """Areas of circles in points squared, proportional to the mean; a floor keeps the smallest visible."""
+    size = np.maximum(table["mean_total"].fillna(0.0).to_numpy(dtype=float), 0.0)
+    crowd = float(np.clip(np.sqrt(300 / len(table)), 0.4, 1.0))  # many sites: smaller circles
+    if not size.any():  # no year has an index: alike
+        return np.full(size.shape, 40.0 * crowd)
+    out: F64 = crowd * np.maximum(320.0 * size / max(float(size.max()), 1e-9), 9.0)
+    return out
+
+
+def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> None:
+    """Show what an area means, by three circles."""
+    top = float(table["mean_total"].max())
+    if not top > 0:
+        return
+    power = 10.0 ** np.floor(np.log10(top))
+    shown = [v for v in (power * top // power, power * top // power / 4, power * top // power / 20) if v > 0]
+    per = float(areas.max()) / top
+    sizes = [float(np.sqrt(max(v * per, 9.0))) for v in shown]
+    handles = [
+        Line2D([], [], ls="none", marker="o", mfc="none", mec=INK, ms=ms, label=number(v, 1))
+        for v, ms in zip(shown, sizes, strict=True)
+    ]
+    fig.legend(
+        handles=handles, loc="outside lower left", ncols=3, frameon=False, fontsize=8.5, title=f"{unit}, mean of the years",
+        title_fontsize=8.5, columnspacing=2.2, handletextpad=1.1, alignment="left",
+    )  # fmt: skip
+
+
+def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame, *, frame_of_sites: bool) -> tuple[str, str]:
+    areas = _areas(table)
+    order = np.argsort(-areas, kind="stable")
+    present = []
+    never = (table["visits"] == 0).to_numpy() & frame_of_sites
+    if never.any():
+        pick = order[never[order]]
+        ax.scatter(
+            table["longitude"].iloc[pick], table["latitude"].iloc[pick], s=areas[pick], linewidths=0.6, facecolors="none",
+            edgecolors=GREY, label=f"never visited ({pick.size})", zorder=2,
+        )  # fmt: skip
+        present.append(f"{pick.size} never visited")
+    for name, colour in reversed(CLASS_COLOURS.items()):  # sites without a class are drawn first
+        pick = order[((table["trend_class"] == name).to_numpy() & ~never)[order]]
+        if pick.size == 0:
+            continue
+        part = table.iloc[pick]
+        ax.scatter(
+            part["longitude"], part["latitude"], s=areas[pick], alpha=0.85, linewidths=0.6, facecolors=colour,
+            edgecolors=INK, label=f"{name} ({pick.size})", zorder=3,
+        )  # fmt: skip
+        present.append(f"{pick.size} {name}")
+    legend = fig.legend(
+        *ax.get_legend_handles_labels(), loc="outside upper left", ncols=2, frameon=False, fontsize=8.5
+    )
+    for handle in legend.legend_handles:
+        handle.set_sizes([40])  # type: ignore[union-attr]
+    caption = (
+        "Each circle is a site. Its area is the mean estimated total, its colour the class of the site's own "
+        "trend. Unfilled: no "
+        f"class (counted in fewer than {MIN_SITE_YEARS} years, or no interval)."
+        + (" Grey rings: sites that nobody visited, with what is expected there." if never.any() else "")
+    )
+    return caption, f"Map of {count(len(table))} sites: {', '.join(present)}."
+
+
+def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tuple[str, str]:
+    """Draw mean totals and numbers of visits, where the trends of sites do not differ."""
+    areas = _areas(table)
+    order = np.argsort(-areas, kind="stable")
+    part, visits = table.iloc[order], np.maximum(table["visits"].to_numpy()[order], 1)
+    points = ax.scatter(
+        part["longitude"], part["latitude"], s=areas[order], c=visits, cmap="YlGnBu", alpha=0.9, linewidths=0.6,
+        edgecolors=INK, norm=LogNorm(1, max(int(visits.max()), 10)), zorder=3,
+    )  # fmt: skip
+    _colour_bar(fig, ax, points, "visits", plain=True)
+    if not a.years.used.any():
+        return (
+            "Each circle is a site, its colour the number of visits. No year has enough counts for an index, so there "
+            "are neither numbers nor trends on the map."
+        ), f"Map of {count(len(table))} sites by visits."
+    _size_legend(fig, table, areas, a.unit)
+    caption = (
+        f"Each circle is a site. Its area is the mean estimated number of {a.unit}, its colour the number of "
+        "visits. All sites "
+        "share one trend in this model, so trends are not on the map."
+    )
+    return caption, f"Map of {count(len(table))} sites by mean number of {a.unit} and visits."
+
+
+def _colour_bar(fig: Figure, ax: Axes, colours: ScalarMappable, label: str, *, plain: bool) -> None:
+    """Add a bar under the map; ``plain``: its numbers as they are, although its scale is logarithmic."""
+    bar = fig.colorbar(colours, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
+    if plain:
+        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
+    bar.set_label(label, fontsize=8.5)
+    bar.ax.tick_params(labelsize=8)
+
+
+def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
+    """Add sites up in hexagons of equal size on the map; the change is that of the hexagon's yearly totals.
+
+    Returns
+    -------
+    Frame, one row per hexagon: ``longitude``, ``latitude`` of its middle, ``n_sites``, ``visits``, ``mean_total``,
+    ``percent_per_year`` (of the sum over its sites; NaN where every total is 0 or the model has one trend), ``width_km``.
+    """
+    width = (frame.east - frame.west) / _ACROSS
+    x = (table["longitude"].to_numpy() - frame.west) / width
+    y = (table["latitude"].to_numpy() - frame.south) * frame.squeeze / width
+    centre = _nearest_centre(x, y)
+    middle, hexagon = np.unique(centre, axis=0, return_inverse=True)
+
+    def summed(values: ArrayLike) -> F64:
+        return np.asarray(
+            np.bincount(hexagon.ravel(), weights=np.asarray(values, dtype=np.float64)), dtype=np.float64
+        )
+
+    slope: F64 = np.full(len(middle), np.nan)
+    if "site_index" in table and a.sites_differ:
+        used = a.years.used
+        per_year = a.data.expected[table["site_index"].to_numpy()] @ a.years.W[used].T
+        slope = log_slope(a.years.year[used], np.column_stack([summed(column) for column in per_year.T]))
+    return pd.DataFrame(
+        {
+            "longitude": frame.west + middle[:, 0] * width,
+            "latitude": frame.south + middle[:, 1] * width / frame.squeeze,
+            "n_sites": summed(table.get("n_sites", np.ones(len(table)))).astype(np.int64),
+            "visits": summed(table["visits"]).astype(np.int64),
+            "mean_total": summed(table["mean_total"]),
+            "percent_per_year": 100.0 * (np.exp(slope) - 1.0),
+            "width_km": frame.km / _ACROSS,
+        }
+    )
+
+
+def _nearest_centre(x: F64, y: F64) -> F64:
+    """Middles of the hexagons of width 1 (flat to flat) that hold the points: two shifted lattices, the nearer one."""
+    tall = np.sqrt(3.0)
+    first = np.column_stack([np.round(x), np.round(y / tall) * tall])
+    second = np.column_stack([np.floor(x) + 0.5, (np.floor(y / tall) + 0.5) * tall])
+    points = np.column_stack([x, y])
+    nearer = ((first - points) ** 2).sum(axis=1) <= ((second - points) ** 2).sum(axis=1)
+    out: F64 = np.round(np.where(nearer[:, None], first, second), 6).astype(np.float64)
+    return out
+
+
+def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, frame: Frame) -> tuple[str, str]:
+    trend = a.sites_differ
+    values = table["percent_per_year"] if trend else np.maximum(table["visits"], 1)
+    norm = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))
+    # size of a hexagon in points squared: its circumscribed circle, from the width of the axes
+    size = np.sqrt(
+        np.maximum(table["mean_total"].to_numpy() / max(float(table["mean_total"].max()), 1e-9), 0.0)
+    )
+    inch = 4.6 / _ACROSS / np.sqrt(3.0)
+    radius = inch * 72 * np.clip(0.35 + 0.65 * size, 0.35, 1.0)
+    shapes = RegularPolyCollection(
+        6, sizes=tuple(np.pi * radius**2), offsets=table[["longitude", "latitude"]].to_numpy(),
+        offset_transform=ax.transData, cmap="RdBu" if trend else "YlGnBu", norm=norm,
+        edgecolors=INK, linewidths=0.4, zorder=3,
+    )  # fmt: skip
+    shapes.set_array(np.asarray(values, dtype=float))
+    ax.add_collection(shapes)
+    label = "change per year, % (10 and beyond in full colour)" if trend else "visits"
+    _colour_bar(fig, ax, shapes, label, plain=not trend)
+    n = int(table["n_sites"].sum())
+    what = "change per year of its total, without an interval" if trend else "number of visits"
+    caption = (
+        f"{count(n)} sites in {count(len(table))} hexagons of {number(float(table['width_km'].iloc[0]), 2)} km. "
+        "The larger a hexagon, the more "
+        f"{a.unit} (mean of the years); its colour is the {what}."
+    )
+    if not trend:
+        return caption, f"Map of {count(n)} sites in {count(len(table))} hexagons, by visits."
+    down = int((table["percent_per_year"] < 0).sum())
+    middle = percent(float(table["percent_per_year"].median()))
+    return caption, (
+        f"Map of {count(n)} sites in {count(len(table))} hexagons: {count(down)} of them decline; the median "
+        f"change is {middle} "
+        "per year."
+    )
+
+
+def _merge_places(table: pd.DataFrame) -> pd.DataFrame:
+    """Add up sites that share a rounded position; the place shows the trend of its largest site."""
+    ordered = table.sort_values("mean_total", ascending=False)
+    merged = ordered.groupby(["latitude", "longitude"], as_index=False, sort=True).agg(
+        n_sites=("site_index", "size"),
+        visits=("visits", "sum"),
+        mean_total=("mean_total", "sum"),
+        trend_class=("trend_class", "first"),
+        percent_per_year=("percent_per_year", "first"),
+    )
+    return merged.assign(trend_class=merged["trend_class"].fillna(NOT_CLASSIFIED))

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from fedmiss.report.trim.cells import Label
 
 __all__ = [
-    "band", "bars", "index_line", "plot_index", "plot_indicator", "plot_matrix", "plot_season", "plot_totals", "plot_trim",
+    "band", "bars", "base_line", "index_line", "plot_index", "plot_indicator", "plot_matrix", "plot_season", "plot_totals",
+    "plot_trim",
 ]  # fmt: skip
 
 
@@ -45,6 +46,11 @@ def band(ax: Axes, x: ArrayLike, lo: pd.Series, hi: pd.Series) -> None:
     """Draw intervals as a band, where any is known."""
     if lo.notna().any():
         ax.fill_between(x, lo, hi, color=SKY, alpha=0.35, lw=0)
+
+
+def base_line(ax: Axes) -> None:
+    """Draw a dashed line at the base, 100."""
+    ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
 
 
 def index_line(ax: Axes, table: pd.DataFrame, base: str = "") -> None:
@@ -192,7 +198,7 @@ def plot_indicator(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ax = _axes(ax)
     band(ax, table["year"], table["lo"], table["hi"])
     ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4)
-    ax.axhline(100, color=GREY, lw=0.8, ls=(0, (4, 3)))
+    base_line(ax)
     ax.set_ylim(bottom=0)
     ax.set_ylabel("indicator")
     return ax

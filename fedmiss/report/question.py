@@ -19,9 +19,8 @@ from fedmiss.arrays import I64
 from fedmiss.errors import ConfigError
 from fedmiss.folders import ALL
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, normal_quantile, student_quantile
 from fedmiss.report.findings import Findings, Part
-from fedmiss.report.intervals import MIN_DRAWS, normal_quantile, student_quantile
 from fedmiss.report.series import MIN_YEARS, MonthlySeries
 from fedmiss.report.settings import RULES
 from fedmiss.report.words import count

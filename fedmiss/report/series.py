@@ -11,8 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
-from fedmiss.report.classes import NOT_CLASSIFIED
-from fedmiss.report.intervals import MIN_DRAWS, interval
+from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, interval
 from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.slopes import check_convention, contrast_error, scatter_of_years, trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years

@@ -14,8 +14,7 @@ from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
-from fedmiss.report.classes import classify
-from fedmiss.report.intervals import student_quantile
+from fedmiss.report.classes import classify, student_quantile
 from fedmiss.report.settings import CONVENTIONS
 
 __all__ = [

@@ -1,9 +1,9 @@
-"""One species among many: what a folder of a report, or of TRIM's results, says of it for tables and pages of all."""
+"""One species among many: its page of TRIM's results, and what its folder says for tables and pages of all."""
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -13,10 +13,16 @@ import pandas as pd
 from fedmiss.errors import InputError
 from fedmiss.files import read_json, read_manifest
 from fedmiss.report.classes import classify
+from fedmiss.report.html import assets, environment, inline_svg
 from fedmiss.report.indicator import normal_draws
+from fedmiss.report.plots import plot_trim
+from fedmiss.report.style import Plot, figure, style
+from fedmiss.report.trim.files import describe
+from fedmiss.report.trim.fit import Shown, TrimFit
+from fedmiss.report.words import percent
 from fedmiss.tables import load_schema, read_table
 
-__all__ = ["TREND", "Species", "read_species"]
+__all__ = ["Species", "headline", "read_species", "write_page"]
 
 TREND = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
 _DRAWS = 1000  # around an index of TRIM
@@ -71,39 +77,26 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
             path=str(folder),
         )
     found = read_json(folder / "trim.json")
-    rule = str(results["rule"])
-    rows = []
-    for name, which in found["strata"].items():
-        rows.append(
-            {"stratum": name, "n_sites": found["sites_of_strata"][name], **_trend(which["imputed"], rule)}
-        )
+    rows = [
+        {
+            "stratum": name,
+            "n_sites": found["sites_of_strata"][name],
+            **_trend(of["imputed"], str(results["rule"])),
+        }
+        for name, of in found["strata"].items()
+    ]
     whole = found["strata"]["all"]["imputed"]
     totals, index = pd.DataFrame(whole["totals"]), pd.DataFrame(whole["index"])
-    yearly = pd.DataFrame(
-        {
-            "year": totals["time"].astype(int),
-            "total": totals["total"],
-            "total_se": totals["se"],
-            "index": 100 * index["index"],
-            "used": True,
-        }
-    )
+    yearly = totals.rename(columns={"time": "year", "se": "total_se"}).astype({"year": int})
+    yearly = yearly[["year", "total", "total_se"]].assign(index=100 * index["index"], used=True)
     # A key of its own for each species, so that its draws do not depend on the others'.
     rng = np.random.default_rng(zlib.crc32(str(results["species"]).encode()))
     series = normal_draws(index["index"].to_numpy(float), index["se"].to_numpy(float), _DRAWS, rng)
     scale = float((totals["total"] / index["index"]).replace([np.inf, -np.inf], np.nan).mean())
     draws = pd.DataFrame(scale * series, columns=list(yearly["year"]))
-    row = {
-        "species": results["species"],
-        "common_name": results["common_name"],
-        "n_years": len(yearly),
-        **{k: rows[0][k] for k in TREND},
-        "reason": "",
-        "n_sites": found["sites"],
-        "n_counted": results["n_counted"],
-        "share_observed": results["share_observed"],
-        "share_imputed_total": results["share_imputed_total"],
-    }
+    same = ("species", "common_name", "n_counted", "share_observed", "share_imputed_total")
+    row = {k: results[k] for k in same} | {k: rows[0][k] for k in TREND}
+    row |= {"n_years": len(yearly), "reason": "", "n_sites": found["sites"]}
     return Species(row, yearly, draws, pd.DataFrame(rows))
 
 
@@ -120,3 +113,42 @@ def _trend(which: Mapping[str, Any], rule: str) -> dict[str, Any]:
         "percent_hi": 100 * (kind.hi - 1),
         "trend_class": kind.name,
     }
+
+
+# -- TRIM's results of one species as a page -----------------------------------------------------------------
+
+
+def headline(fit: TrimFit, shown: Shown) -> str:
+    """Say the trend of all sites: its class, the change per year, and its standard error."""
+    row = fit.overall(rule=shown.rule).iloc[0]
+    words = f"{row['trend_class']}, {percent(100 * (row['multiplicative'] - 1))} per year"
+    if np.isfinite(row["slope_se"]):
+        words += f" (standard error {100 * row['multiplicative_se']:.2g} %)"
+    return words[0].upper() + words[1:]
+
+
+def write_page(fit: TrimFit, folder: Path, species: str, shown: Shown, notes: Sequence[str]) -> Path:
+    """Write ``index.html`` into the folder of a fit's files; one file, no request."""
+    index = fit.index(base=shown.base)
+    words = headline(fit, shown)
+    with style():
+        fig = figure(7.0, 2.9)
+        plot_trim(fit, fig.subplots(), shown.base)
+    alt = f"Index of {species}, {index['time'].iloc[0]} to {index['time'].iloc[-1]}: {words}."
+    strata = [
+        {"name": name, "n_sites": fit.n_sites(name), **fit.overall(rule=shown.rule, stratum=name).iloc[0]}
+        for name in fit.strata
+    ]
+    html = environment().get_template("index/trim.html.j2").render(
+        title=species,
+        words=words,
+        plot=inline_svg(Plot("index", "Index", "", alt, fig, pd.DataFrame())),
+        strata=strata if len(strata) > 1 else [],
+        text=describe(fit, shown),
+        notes=notes,
+        files=sorted(p.name for p in folder.iterdir()),
+        **assets(),
+    )  # fmt: skip
+    path = folder / "index.html"
+    path.write_text(html, encoding="utf-8")
+    return path

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 __all__ = [
     "BLUE",
     "CLASS_COLOURS",
-    "GREEN",
     "GREY",
     "INK",
     "ORANGE",

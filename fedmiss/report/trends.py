@@ -13,9 +13,9 @@ from __future__ import annotations
 import pandas as pd
 from numpy.typing import ArrayLike
 
-from fedmiss.report.series import MIN_YEARS, MonthlySeries
+from fedmiss.report.series import MonthlySeries
 
-__all__ = ["MIN_YEARS", "monthly_totals", "overall_trend", "seasonal", "yearly_index"]
+__all__ = ["monthly_totals", "overall_trend", "seasonal", "yearly_index"]
 
 
 def monthly_totals(

@@ -1,10 +1,34 @@
-"""Numbers as a person writes them."""
+"""Numbers as a person writes them, and the values of figures in words."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
+from typing import Any
 
-__all__ = ["MINUS", "count", "number", "per_year", "percent", "quantity", "share", "year_list"]
+import numpy as np
+import pandas as pd
+
+from fedmiss.report.years import MONTH_NAMES
+
+__all__ = [
+    "MINUS",
+    "count",
+    "indicator_marks",
+    "interval_words",
+    "left_out",
+    "monthly_marks",
+    "number",
+    "per_year",
+    "percent",
+    "quantity",
+    "records",
+    "season_marks",
+    "share",
+    "smoothed_marks",
+    "trend_marks",
+    "year_list",
+]
 
 _UP = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "−"  # the typographic minus sign, as wide as a plus
@@ -53,18 +77,21 @@ def percent(value: float | None) -> str:
     return text.replace("-", MINUS) + " %"
 
 
+def interval_words(lo: float | None, hi: float | None, words: Callable[[float | None], str] = percent) -> str:
+    """Return an interval in words: ``95 % interval −3.4 % to −2.7 %``, or that there is none."""
+    if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
+        return "no interval available"
+    return f"95 % interval {words(lo)} to {words(hi)}"
+
+
 def per_year(value: float, lo: float | None, hi: float | None) -> str:
     """Return a yearly change with its interval: ``−3.0 % per year (95 % interval −3.4 % to −2.7 %)``."""
-    if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
-        return f"{percent(value)} per year (no interval available)"
-    return f"{percent(value)} per year (95 % interval {percent(lo)} to {percent(hi)})"
+    return f"{percent(value)} per year ({interval_words(lo, hi)})"
 
 
 def quantity(value: float, lo: float | None, hi: float | None, unit: str) -> str:
     """Return a number with unit and interval: ``1,230 birds (95 % interval 1,100 to 1,400)``."""
-    if lo is None or hi is None or not (math.isfinite(lo) and math.isfinite(hi)):
-        return f"{number(value)} {unit} (no interval available)"
-    return f"{number(value)} {unit} (95 % interval {number(lo)} to {number(hi)})"
+    return f"{number(value)} {unit} ({interval_words(lo, hi, number)})"
 
 
 def year_list(years: list[str]) -> str:
@@ -72,3 +99,75 @@ def year_list(years: list[str]) -> str:
     if len(years) > 5:
         return f"{len(years)} years ({years[0]} to {years[-1]})"
     return years[0] if len(years) == 1 else ", ".join(years[:-1]) + " and " + years[-1]
+
+
+def left_out(years: Iterable[object], one: str, several: str, what: str) -> list[str]:
+    """Return the sentence that years lack something and are left out; none without such years.
+
+    Parameters
+    ----------
+    one, several : what one year, or several, do: ``lacks``, ``lack``
+    """
+    named = [str(y) for y in years]
+    if not named:
+        return []
+    does, is_ = (one, "is") if len(named) == 1 else (several, "are")
+    return [f"{year_list(named)} {does} {what} and {is_} left out of index and trend."]
+
+
+def records(table: pd.DataFrame) -> list[Any]:
+    """Return the rows as named tuples, for reading column by column; the column ``index`` as ``index_``."""
+    return list(table.rename(columns={"index": "index_"}).itertuples())
+
+
+# -- the values of figures, mark by mark: what a page shows where a reader points ----------------------------
+
+
+Marks = list[tuple[float, str]]
+
+
+def _with_limits(value: float, lo: float, hi: float) -> str:
+    known = np.isfinite(lo) and np.isfinite(hi) and not np.isclose(lo, hi)  # the base has no interval
+    return number(value) + (f" ({number(lo)} to {number(hi)})" if known else "")
+
+
+def trend_marks(table: pd.DataFrame) -> Marks:
+    """Index of each year, and what it rests on."""
+    marks = []
+    for r in records(table):
+        index = f"index {_with_limits(r.index_, r.index_lo, r.index_hi)}" if r.used else "no index"
+        rests = f"{share(r.imputed_share)} imputed" if "cells" in table else f"{count(r.visits)} visits"
+        marks.append((float(r.year), f"{r.year}: {index}; {rests}"))
+    return marks
+
+
+def smoothed_marks(table: pd.DataFrame) -> Marks:
+    """Smoothed index of each year beside its index."""
+    return [
+        (
+            float(r.year),
+            f"{r.year}: smoothed {_with_limits(r.smooth, r.smooth_lo, r.smooth_hi)}; index {number(r.index_)}",
+        )
+        for r in records(table)
+    ]
+
+
+def monthly_marks(curve: pd.DataFrame, unit: str) -> Marks:
+    """Total of each month."""
+    return [(float(r.time), f"{r.month}: {number(r.total)} {unit}") for r in records(curve)]
+
+
+def season_marks(table: pd.DataFrame, unit: str) -> Marks:
+    """Mean total of each month of the year."""
+    return [
+        (
+            float(r.month_of_year),
+            f"{MONTH_NAMES[r.month_of_year - 1]}: {_with_limits(r.total, r.lo, r.hi)} {unit}",
+        )
+        for r in records(table)
+    ]
+
+
+def indicator_marks(table: pd.DataFrame) -> Marks:
+    """Indicator of each year."""
+    return [(float(r.year), f"{r.year}: {_with_limits(r.index_, r.lo, r.hi)}") for r in records(table)]

@@ -14,7 +14,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.export import export_table
 from fedmiss.etl.export import harmless as guarded
 from fedmiss.etl.filters import Filters
-from fedmiss.report.spreadsheet import harmless
+from fedmiss.report.exchange import harmless
 
 MUSCOVY = ("Cairina moschata", "Muscovy Duck")
 

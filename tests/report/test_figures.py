@@ -13,8 +13,7 @@ from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.figures import monthly_smooth, regions, trend
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.many import sparkline
-from fedmiss.report.maps import _paint, heatmap
-from fedmiss.report.sitemap import site_map
+from fedmiss.report.maps import _paint, heatmap, site_map
 from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, svg_text
 
 

@@ -1,12 +1,20 @@
-"""Counted and fitted totals by year: sums, and when their difference is worth a warning."""
+"""What the visits say against a trend: sums by year and warnings of a lack of fit; effort that was not what was recorded."""
 
 from __future__ import annotations
+
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
+from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.results import visited_totals
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.report.fitted import effort_caution, fitted_years, lack_of_fit, no_clear_miss, sensitivity
+from fedmiss.rng import rng_for
+from tests.designs import simulate_design
 
 
 def data(counted, fitted, variance=None, months=3):
@@ -65,3 +73,104 @@ def test_noise_is_no_lack_of_fit():
         bool(lack_of_fit(fitted_years(*data(rng.poisson(60, 10), np.full(10, 60.0))))) for _ in range(400)
     ]
     assert np.mean(said) < 0.08  # at the nominal 4.6 % of a two-sided two standard errors, and its own error
+
+
+# -- closed forms, and that errors in effort are covered -----------------------------------------------------
+
+
+def findings(visited, powers, *, slope=-0.02, se=0.01, years=8, family="poisson"):
+    """What the functions read of a report."""
+    months = pd.DataFrame({"year": 2010 + np.arange(12 * years) // 12})
+    percents = 100 * np.expm1(slope + se * np.array([0.0, -2.0, 2.0]))
+    return SimpleNamespace(
+        trend={
+            "slope": slope, "percent_per_year": percents[0], "percent_lo": percents[1], "percent_hi": percents[2],
+        },
+        years=SimpleNamespace(year=2010 + np.arange(years), used=np.ones(years, bool)),
+        data=SimpleNamespace(visited=visited, months=months, effort=powers, fact=lambda name, default=None: family),
+    )  # fmt: skip
+
+
+def visits(power, growth, sd, years=8, n=4000):
+    """Sums of months in which recorded log effort grows and scatters as given."""
+    rng = rng_for(0, "effort")
+    x = growth * (np.arange(12 * years) // 12)[:, None] + sd * rng.normal(size=(12 * years, n))
+    e = power * x
+    return pd.DataFrame(
+        {
+            "month_index": np.arange(12 * years), "weight": float(n), "effort": e.sum(axis=1),
+            "effort_square": (e**2).sum(axis=1),
+        }
+    )  # fmt: skip
+
+
+def test_the_shift_is_that_of_attenuation():
+    """Recorded effort of variance w within months, off by .5: the power is too small by the factor (w - .25) / w."""
+    power, growth, sd = 0.3, 0.06, 0.8
+    table = sensitivity(findings(visits(power, growth, sd), {"log(hours)": power})).set_index("what")
+    reliable = 1 - 0.25 / sd**2
+    off = table.loc["recorded effort off by half"]
+    shift = np.log1p(off["percent_per_year"] / 100) - np.log1p(
+        table.loc["as reported", "percent_per_year"] / 100
+    )
+    assert shift == pytest.approx(-power * growth * (1 / reliable - 1), rel=0.1)
+    assert np.log1p(off["effort_percent"] / 100) == pytest.approx(power * growth, rel=0.02)
+    # the interval holds both
+    assert off["percent_lo"] < table.loc["as reported", "percent_lo"]
+    assert off["percent_hi"] == table.loc["as reported", "percent_hi"]
+    grew = table.loc["effort grew by 1 % a year that nobody recorded", "percent_per_year"]
+    assert (1 + grew / 100) * 1.01 == pytest.approx(1 + table.loc["as reported", "percent_per_year"] / 100)
+
+
+@pytest.mark.parametrize(
+    ("power", "growth", "family", "said"),
+    [
+        (0.3, 0.06, "poisson", True),
+        (0.3, 0.0, "poisson", False),
+        (0.02, 0.05, "poisson", False),
+        (0.3, 0.06, "bernoulli", False),
+    ],
+)
+def test_it_is_said_where_effort_moves_the_trend(power, growth, family, said):
+    a = findings(visits(power, growth, 0.8), {"log(hours)": power, "log(hours) unknown": 0.1}, family=family)
+    assert bool(effort_caution(a)) is said
+    if said:
+        assert "grew" in effort_caution(a)[0]
+
+
+def test_without_effort_nothing_is_said_of_recorded_effort():
+    for a in (
+        findings(None, {"log(hours)": 0.3}),
+        findings(visits(0.3, 0.06, 0.8), {}),
+        findings(None, None),
+    ):
+        assert "recorded effort off by half" not in set(sensitivity(a)["what"])
+        assert effort_caution(a) == []
+    assert sensitivity(findings(None, None, slope=np.nan)).empty
+
+
+@pytest.mark.slow
+def test_effort_that_was_recorded_with_error_is_covered():
+    """Effort grows and is recorded with an error of .5: the trend is too high, is said to be doubtful, and the interval
+    holds the truth."""
+    held, naive, said = [], [], []
+    for seed in range(20):
+        p = simulate_design("random", seed, trend=0.0)
+        x = p.log_effort + 0.5 * rng_for(seed, "error").standard_normal(p.log_effort.size)
+        L = p.year.size
+        group = Group.of("all", p.site, p.month, p.count, p.observer, effort=x[:, None])
+        panel = GroupPanel.of(len(p.expected), L, [group], (np.arange(L) % 12 + 1, p.year))
+        federation = LocalFederation.of_panel(panel)
+        fit = federation.fit(CountSettings(rank=0, dispersion="negbin"))
+        table = pd.DataFrame(visited_totals([(fit.state, fit.settings)]))
+        yearly = fit.expected().sum(axis=0).reshape(-1, 12).sum(axis=1)
+        slope = np.polyfit(np.arange(8), np.log(yearly), 1)[0]
+        months = findings(table, {"log(hours)": float(fit.aux.kappa[0])}, slope=slope, se=0.02)
+        off = sensitivity(months).set_index("what").loc["recorded effort off by half"]
+        truth = 100 * np.expm1(p.slope)
+        held.append(off["percent_lo"] < truth < off["percent_hi"])
+        naive.append(slope - p.slope)
+        said.append(bool(effort_caution(months)))
+    assert np.mean(naive) > 0.02
+    assert np.mean(held) >= 0.85
+    assert np.mean(said) >= 0.8

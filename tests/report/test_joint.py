@@ -8,10 +8,10 @@ import pytest
 
 from fedmiss.errors import InputError
 from fedmiss.files import read_json, read_manifest, write_json, write_manifest
+from fedmiss.report.changes import window_trends
 from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
-from fedmiss.report.windows import window_trends
 from fedmiss.report.years import month_table
 from fedmiss.tables import write_table
 

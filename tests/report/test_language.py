@@ -9,8 +9,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.build import build_report
-from fedmiss.report.language import UNTRANSLATED, Catalog, languages, read_catalog
-from fedmiss.report.po import Entry, parse_po, write_po
+from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.settings import ReportSettings
 
 from .page import NUMBER, Page

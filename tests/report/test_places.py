@@ -9,11 +9,11 @@ from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.basemap import draw_basemap, draw_scale, frame_of
 from fedmiss.report.beside import trim_beside
+from fedmiss.report.changes import alert_of
+from fedmiss.report.html import cite_as, photo_uri
 from fedmiss.report.inputs import read_inputs
-from fedmiss.report.share import cite_as, photo_uri
-from fedmiss.report.sitemap import _nearest_centre, hexagons, site_map
+from fedmiss.report.maps import _nearest_centre, hexagons, site_map
 from fedmiss.report.style import figure, style, svg_text
-from fedmiss.report.windows import alert_of
 from fedmiss.resources import resource
 from tests.report.conftest import World, make_folders
 

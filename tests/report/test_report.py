@@ -257,27 +257,6 @@ def test_exchange_files_hold_the_totals_and_their_covariance(full, report):
     np.testing.assert_allclose(out["imputed_se"], np.sqrt(np.diag(cov)), atol=0.006)
 
 
-def test_out_file_can_be_taken_apart_the_way_readers_of_trim_files_do(report):
-    """A section ends at a blank line, its first line is a title, its second a head; the base has no error."""
-    text = (report / "exchange" / "Ardea_testa.out").read_text()
-
-    def table(title):
-        body = re.search(title + r".*?\n[ \t]*\n", text, re.IGNORECASE | re.DOTALL)[0].splitlines()[2:]
-        return [[float(v) for v in line.split()] for line in body if line.strip()]
-
-    index, totals = table("TIME INDICES"), table("TIME TOTALS")
-    assert len(index) == len(totals) == 14
-    assert index[0] == [2008.0, 1.0, 1.0]
-    assert all(len(row) == 5 for row in [*index[1:], *totals])
-    for label in ("MODEL", "IMPUTED"):
-        part = re.search(rf"OVERALL SLOPE {label}.*?\n[ \t]*(\n|$)", text, re.DOTALL)[0].strip().splitlines()
-        assert part[1].split() == ["Additive", "std.err.", "Multiplicative", "std.err."]
-        values = [float(v) for v in part[2].split()]
-        assert values[0] == pytest.approx(-0.04, abs=1e-4)
-        assert values[2] == pytest.approx(np.exp(values[0]), abs=1e-4)
-    assert re.search(r"Site[ \t]{5,}.*?(\d+)", text)[1] == "40"
-
-
 @pytest.mark.parametrize("rule", ["pecbms", "rtrim"])
 @pytest.mark.parametrize("convention", ["long-term", "trim"])
 def test_page_and_exchange_file_give_one_slope_error_and_class(full, tmp_path, rule, convention):

@@ -9,7 +9,7 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.report import trends
 from fedmiss.report.changes import change_points, period_trends
-from fedmiss.report.intervals import interval, ratio_to_base
+from fedmiss.report.classes import interval, ratio_to_base
 from fedmiss.report.loess import SPANS, choose_span, loess
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.years import make_years, season_text

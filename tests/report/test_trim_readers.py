@@ -39,6 +39,7 @@ def test_the_report_files_are_read_as_they_are_meant(folders, tmp_path, base):
     for which in ("MODEL", "IMPUTED"):
         slope = tof.slope(which)
         assert list(slope) == ["Additive", "std.err.", "Multiplicative"]
+        assert slope["Additive"] == pytest.approx(-0.04, abs=1e-4)
         assert slope["Multiplicative"] == pytest.approx(np.exp(slope["Additive"]), abs=1e-4)
 
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedmiss.report.trim import fit_trim
 from fedmiss.report.trim.command import read_tcf
-from tests.report.trim_outfiles import block, number, table_after
 
 NAMES = [f"1{c}" for c in "abcdef"] + ["2a", "2b", "3a"] + [f"4{c}" for c in "abcdef"] + ["x1", "x2", "x3"]
 
@@ -18,6 +17,32 @@ def case_of(folder: Path, name: str):
     command = read_tcf(tcf)
     fit = fit_trim(**command.arguments)
     return command, fit, tcf.with_suffix(".out").read_text(encoding="latin-1").replace("\r", "")
+
+
+def number(text):
+    """Return the value and one unit of its last printed digit."""
+    return float(text), 10.0 ** -len(text.partition(".")[2])
+
+
+def table_after(text, title, width):
+    """Rows of ``width`` numbers after the last place where ``title`` stands; headings between are skipped."""
+    at = text.rfind(title)
+    assert at >= 0, f"no section {title}"
+    rows = []
+    for line in text[at + len(title) :].splitlines()[1:]:
+        words = line.split()
+        if words and all(re.fullmatch(r"-?\d+(\.\d+)?", w) for w in words) and len(words) in (width, 3):
+            rows.append(words)
+        elif rows:
+            break
+    return rows
+
+
+def block(text, title):
+    """The first line of numbers after a title."""
+    at = text.find(title)
+    assert at >= 0, f"no section {title}"
+    return re.search(r"^\s+(-?\d[-\d. ]*)$", text[at:], re.M)[1].split()
 
 
 class Checker:

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from fedmiss.report.words import percent
+from fedmiss.report.words import percent, records
 
-__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "range_cell", "records"]
+__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "cell", "range_cell", "table_of"]
 
 ORDER = ("headline", "question", "index", "season", "places", "model", "data", "reading")
 
@@ -41,8 +41,9 @@ class HtmlTable:
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """A part of the page: rendered from ``reports/species/sections/<id>.html.j2`` with ``values``.
+    """A part of the page, rendered from ``reports/species/sections/<id>.html.j2``.
 
+    The template has the findings ``a``, the ``plots`` by name, and ``values``.
     ``scripted``: hidden, until a script of the page shows it.
     """
 
@@ -52,6 +53,11 @@ class Section:
     scripted: bool = False
 
 
+def cell(words: Callable[[float], str], value: float) -> Cell:
+    """Return a number as ``words`` writes it, sorted by itself."""
+    return Cell(words(value), float(value))
+
+
 def range_cell(lo: float, hi: float, words: Callable[[float], str] = percent) -> Cell:
     """Return an interval, sorted by its lower limit; n/a where it is not known."""
     if not (math.isfinite(lo) and math.isfinite(hi)):
@@ -59,6 +65,18 @@ def range_cell(lo: float, hi: float, words: Callable[[float], str] = percent) ->
     return Cell(f"{words(lo)} to {words(hi)}", lo)
 
 
-def records(table: pd.DataFrame) -> list[Any]:
-    """Return the rows as named tuples, for reading column by column."""
-    return list(table.itertuples())
+def table_of(
+    caption: str,
+    frame: pd.DataFrame,
+    columns: Sequence[tuple[str, Callable[[Any], Cell]]],
+    file: str = "",
+    note: str = "",
+) -> HtmlTable:
+    """Return a table with a row for each row of ``frame``.
+
+    Parameters
+    ----------
+    columns : the head of each column, and what makes its cell of a row (see ``records``)
+    """
+    rows = [[make(r) for _, make in columns] for r in records(frame)]
+    return HtmlTable(caption, [head for head, _ in columns], rows, file, note)

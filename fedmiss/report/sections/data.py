@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pandas as pd
+
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.sections import Cell, HtmlTable, Section, records
+from fedmiss.report.sections import Cell, HtmlTable, Section, cell, table_of
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, share
 
-__all__ = ["build"]
+__all__ = ["build", "flow_table"]
 
 _EFFORT = {
     "duration_minutes": "time spent",
@@ -16,24 +18,19 @@ _EFFORT = {
     "start_minutes": "time of day",
     "protocol": "protocol",
 }
+_GROUPS_LISTED = 60
 
 
 def build(a: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the section of the data."""
-    c = a.coverage
-    terms = {k: v for k, v in a.data.panel.get("terms", {}).items() if v}
+    c, time = a.coverage, "year" if a.yearly_counts else "month"
+    first, last = a.data.months[time].iloc[[0, -1]]
+    counts = f"{count(c.n_counted)} with a count, {count(c.n_zeros)} that found none"
     facts = [
         ("Species", f"{a.common_name} ({a.species})" if a.common_name else a.species),
-        (
-            "Years" if a.yearly_counts else "Months",
-            f"{a.data.months['year' if a.yearly_counts else 'month'].iloc[0]} to "
-            f"{a.data.months['year' if a.yearly_counts else 'month'].iloc[-1]}, {count(c.n_months)} in all",
-        ),
+        (f"{time.capitalize()}s", f"{first} to {last}, {count(c.n_months)} in all"),
         ("Sites", f"{count(c.n_sites)}, {count(c.sites_with_coordinates)} with coordinates"),
-        (
-            "Visits",
-            f"{count(c.n_visits)}; {count(c.n_counted)} with a count, {count(c.n_zeros)} that found none",
-        ),
+        ("Visits", f"{count(c.n_visits)}; {counts}"),
         (f"{a.settings.unit.capitalize()} counted", count(c.birds_counted)),
         (
             f"{a.cell.capitalize()}s with a count",
@@ -42,6 +39,8 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
         ("Sites counted in two or more years", count(c.sites_repeated)),
         ("Effort known", _effort(a)),
     ]
+    terms = {k: v for k, v in a.data.panel.get("terms", {}).items() if v}
+    manifests = (a.data.panel, a.data.fit, a.data.imputed)
     return Section(
         "data",
         "Data",
@@ -50,7 +49,7 @@ def build(a: Analysis, plots: dict[str, Plot]) -> Section:
             "terms": [(k.capitalize(), str(v)) for k, v in sorted(terms.items())],
             "flow": _flow(a),
             "groups": _groups(a),
-            "warnings": _warnings(a),
+            "warnings": list(dict.fromkeys(str(w) for m in manifests for w in m.get("warnings", []))),
         },
     )
 
@@ -68,42 +67,38 @@ def _effort(a: Analysis) -> str:
 def _flow(a: Analysis) -> HtmlTable | None:
     if not a.data.flow:
         return None
-    rows = [
-        [Cell(str(r.get("step", ""))), _rows(r.get("rows")), Cell(str(r.get("note", "")))]
-        for r in a.data.flow
-    ]
-    return HtmlTable("From the source to the panel, step by step", ["Step", "Rows", "Note"], rows, "flow")
+    return table_of(
+        "From the source to the panel, step by step",
+        flow_table(a),
+        [
+            ("Step", lambda r: Cell(r.step)),
+            ("Rows", lambda r: Cell("") if pd.isna(r.rows) else cell(count, r.rows)),
+            ("Note", lambda r: Cell(r.note)),
+        ],
+        "flow",
+    )
 
 
-def _rows(value: object) -> Cell:
-    return Cell(count(float(value)), float(value)) if isinstance(value, int | float) else Cell("")
+def flow_table(a: Analysis) -> pd.DataFrame:
+    """Return what each step from the source to the panel dropped (schema ``report_flow``)."""
+    rows = [(str(r.get("step", "")), r.get("rows"), str(r.get("note", ""))) for r in a.data.flow]
+    return pd.DataFrame(rows, columns=["step", "rows", "note"]).astype({"rows": "Int64"})
 
 
 def _groups(a: Analysis) -> HtmlTable | None:
     table = a.data.groups
     if len(table) < 2:
         return None
-    rows = [
-        [
-            Cell(str(r.group)),
-            Cell(count(r.visits), float(r.visits)),
-            Cell(count(r.counted), float(r.counted)),
-            Cell(count(r.cells), float(r.cells)),
-        ]
-        for r in records(table.head(60))
-    ]
-    note = f"The first 60 of {len(table)} groups." if len(table) > 60 else ""
-    return HtmlTable(
+    listed = table.head(_GROUPS_LISTED)
+    return table_of(
         "Groups of observers",
-        ["Group", "Visits", "With a count", f"{a.cell.capitalize()}s"],
-        rows,
+        listed,
+        [
+            ("Group", lambda r: Cell(str(r.group))),
+            ("Visits", lambda r: cell(count, r.visits)),
+            ("With a count", lambda r: cell(count, r.counted)),
+            (f"{a.cell.capitalize()}s", lambda r: cell(count, r.cells)),
+        ],
         "groups",
-        note,
+        f"The first {len(listed)} of {len(table)} groups." if len(table) > len(listed) else "",
     )
-
-
-def _warnings(a: Analysis) -> list[str]:
-    seen: list[str] = []
-    for manifest in (a.data.panel, a.data.fit, a.data.imputed):
-        seen += [str(w) for w in manifest.get("warnings", []) if str(w) not in seen]
-    return seen

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import Any
 
 import pandas as pd
 
@@ -11,9 +13,9 @@ from fedmiss.models.lowrank.structure import IN_WORDS
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, averaged_rows, chosen_rows, family_words, progress_words
-from fedmiss.report.sections import Cell, HtmlTable, Section, records
+from fedmiss.report.sections import Cell, HtmlTable, Section, cell, table_of
 from fedmiss.report.style import Plot
-from fedmiss.report.words import count, number, percent, share
+from fedmiss.report.words import count, number, percent, records, share
 
 __all__ = ["build", "trials"]
 
@@ -29,11 +31,7 @@ def build(a: Findings, plots: dict[str, Plot]) -> Section:
             "fitted": _fitted(a),
             "cv": _cv(a),
             "trials": _trials(a),
-            "cv_figure": plots.get("cv"),
-            "convergence_figure": plots.get("convergence"),
-            "period": _period(a),
             "terms": _predictor(a),
-            "n_draws": a.n_draws,
         },
     )
 
@@ -104,78 +102,63 @@ def _averaged(a: Findings) -> str:
 
 def _words(a: Findings) -> str:
     """Say in plain words how the numbers were made."""
-    rank = a.data.fact("rank")
-    time = _period(a)
-    own = ["each has a trend of its own"] if a.data.fact("slopes", default=False) else []
-    own += (
-        [f"they follow {rank} common pattern{'s' if rank != 1 else ''}, each in its own measure"]
-        if rank
-        else []
-    )
+    rank, own = a.data.fact("rank"), []
+    if a.data.fact("slopes", default=False):
+        own.append("each has a trend of its own")
+    if rank:
+        patterns = f"{rank} common pattern{'s' if rank != 1 else ''}"
+        own.append(f"they follow {patterns}, each in its own measure")
     differ = (
         f"sites differ in their course: {', and '.join(own)}" if own else "all sites rise and fall together"
     )
-    shape = f"Every site has its own level, and every {time} its own; {differ}."
-    shape += f" {_structure(a)}" if _structure(a) else ""
-    chosen = (
-        " How many patterns was decided by predicting counts that had been kept out of the fit."
-        if a.data.cv is not None
-        else ""
-    )
-    draws = (
-        f" The whole fit was repeated {count(a.n_draws)} times with other weights for the observers; the spread "
-        "of the results "
-        "gives the intervals."
-        if a.n_draws
-        else ""
-    )
-    mean = (
-        f" The numbers are the mean of several such models ({_averaged(a)}), because held-out counts cannot tell them "
-        "apart; the spread of the results is that of all of them together."
-        if _averaged(a)
-        else ""
-    )
-    return f"The counts are described by this model: {family_words(a)}. {shape}{chosen}{draws}{mean}"
+    said = [
+        f"The counts are described by this model: {family_words(a)}.",
+        f"Every site has its own level, and every {_period(a)} its own; {differ}.",
+        *_structure(a),
+    ]
+    if a.data.cv is not None:
+        said.append("How many patterns was decided by predicting counts that had been kept out of the fit.")
+    if a.n_draws:
+        said.append(
+            f"The whole fit was repeated {count(a.n_draws)} times with other weights for the observers; the spread of the "
+            "results gives the intervals."
+        )
+    if ranks := _averaged(a):
+        said.append(
+            f"The numbers are the mean of several such models ({ranks}), because held-out counts cannot tell them "
+            "apart; the spread of the results is that of all of them together."
+        )
+    return " ".join(said)
 
 
-def _structure(a: Findings) -> str:
+def _structure(a: Findings) -> Iterator[str]:
     """Say what the expectation for a site follows, that observers have effects, and which step matters most to the trend."""
     said, shares = [], a.data.fact("explained", default={})
     names = a.data.fact("site_covariates", default=[])
     for feature in a.data.fact("features", default=[]):
         words = f"its {listed(names, 6)}" if feature == "covariates" else IN_WORDS[feature]
-        said.append(
-            f"{words} ({share(shares[feature])} of the variance between sites)"
-            if feature in shares
-            else words
-        )
-    follows = f"What is expected at a site follows {' and '.join(said)}." if said else ""
-    who = (
-        "Observers count differently, and the model knows it."
-        if a.data.fact("observer_effects") is True
-        else ""
-    )
-    chain = a.data.fact("occupancy", default=[])
-    if chain:
+        part = f" ({share(shares[feature])} of the variance between sites)" if feature in shares else ""
+        said.append(words + part)
+    if said:
+        yield f"What is expected at a site follows {' and '.join(said)}."
+    if a.data.fact("observer_effects") is True:
+        yield "Observers count differently, and the model knows it."
+    if chain := a.data.fact("occupancy", default=[]):
         first, gained, lost = chain
-        who += (
-            f" Sites may be empty: from one year to the next an occupied site was lost with a probability of {share(lost)}, "
+        yield (
+            f"Sites may be empty: from one year to the next an occupied site was lost with a probability of {share(lost)}, "
             f"an empty one gained with {share(gained)}; {share(first)} were occupied in the first year."
         )
-        ends = a.data.fact("occupied")
-        if ends is not None:
+        if (ends := a.data.fact("occupied")) is not None:
             start, end = (count(round(x)) for x in ends)
-            who += f" Of the sites of this panel about {start} were occupied in its first year, {end} in its last."
-    less = a.data.fact("learning", default=None)
-    if less is not None:
-        who += f" At first a new observer counts {share(math.exp(-less))} of what the same observer counts later."
-    most = max(records(trials(a).dropna(subset="shift")), key=lambda r: abs(r.shift), default=None)
-    step = (
-        f"Of the steps that were tried, '{most.what}' changes the trend most, by {percent(_percent(most.shift))} per year."
-        if most is not None
-        else ""
-    )
-    return " ".join(t for t in (follows, who, step) if t)
+            yield f"Of the sites of this panel about {start} were occupied in its first year, {end} in its last."
+    if (less := a.data.fact("learning")) is not None:
+        yield f"At first a new observer counts {share(math.exp(-less))} of what the same observer counts later."
+    tried = records(trials(a).dropna(subset="shift"))
+    if tried:
+        most = max(tried, key=lambda r: abs(r.shift))
+        change = percent(_percent(most.shift))
+        yield f"Of the steps that were tried, '{most.what}' changes the trend most, by {change} per year."
 
 
 def _percent(slope: float) -> float:
@@ -195,24 +178,25 @@ def _trials(a: Findings) -> HtmlTable | None:
     table = trials(a)
     if table.empty:
         return None
-    rows = [
-        [
-            Cell(str(r.what)),
-            Cell(str(r.judged_by)),
-            Cell(percent(100 * r.gain), r.gain),
-            Cell(percent(100 * r.error), r.error),
-            Cell("yes" if r.taken else "no"),
-            Cell(percent(_percent(r.shift)), _percent(r.shift)),
-        ]
-        for r in records(table)
-    ]
     note = (
         "Gain: how much better what was left out was predicted, as a share of the deviance. Taken: better by half a "
         "standard error or more (observers: by one; the number of visits, occupancy and slopes: by two). "
         "Trend: what the step adds to the change per year, without any other step."
     )
-    columns = ["Step", "Judged by", "Gain", "Standard error", "Taken", "Trend"]
-    return HtmlTable("Structure that was tried", columns, rows, "trials", note)
+    return table_of(
+        "Structure that was tried",
+        table,
+        [
+            ("Step", lambda r: Cell(str(r.what))),
+            ("Judged by", lambda r: Cell(str(r.judged_by))),
+            ("Gain", lambda r: Cell(percent(100 * r.gain), r.gain)),
+            ("Standard error", lambda r: Cell(percent(100 * r.error), r.error)),
+            ("Taken", lambda r: Cell("yes" if r.taken else "no")),
+            ("Trend", lambda r: cell(percent, _percent(r.shift))),
+        ],
+        "trials",
+        note,
+    )
 
 
 def _facts(a: Findings) -> list[tuple[str, str]]:
@@ -260,22 +244,23 @@ def _fitted(a: Findings) -> HtmlTable | None:
     table = fitted_years(a.data.visited, a.data.months)
     if table.empty:
         return None
-    rows = [
-        [
-            Cell(f"{r.year}"),
-            Cell(count(r.visits), r.visits),
-            Cell(count(r.counted), r.counted),
-            Cell(number(r.fitted, 4), r.fitted),
-            Cell(number(r.ratio, 3) if math.isfinite(r.ratio) else "n/a", r.ratio),
-        ]
-        for r in records(table)
-    ]
     note = (
         "Sums over the visits that were made, each at its own effort. A model that follows the counts has ratios near 1, "
         "without a drift; an index is not drawn to the counts of single visits, so ratios of thin years lie farther away. "
     ) + (lack_of_fit(table) or no_clear_miss(table))
-    columns = ["Year", "Visits", f"Counted {a.unit}", f"Fitted {a.unit}", "Counted / fitted"]
-    return HtmlTable("Counted and fitted, year by year", columns, rows, "fitted", note)
+    return table_of(
+        "Counted and fitted, year by year",
+        table,
+        [
+            ("Year", lambda r: Cell(f"{r.year}")),
+            ("Visits", lambda r: cell(count, r.visits)),
+            (f"Counted {a.unit}", lambda r: cell(count, r.counted)),
+            (f"Fitted {a.unit}", lambda r: Cell(number(r.fitted, 4), r.fitted)),
+            ("Counted / fitted", lambda r: cell(number, r.ratio)),
+        ],
+        "fitted",
+        note,
+    )
 
 
 def _cv(a: Findings) -> HtmlTable | None:
@@ -286,22 +271,22 @@ def _cv(a: Findings) -> HtmlTable | None:
     weighted = cv.assign(**{m: cv[m] * cv["n"] for m in means}, chosen=chosen_rows(a), mean=averaged_rows(a))
     keys = ["candidate", "model", "rank", "chosen", "mean"]
     table: pd.DataFrame = weighted.groupby(keys, as_index=False, dropna=False)[["n", *means]].sum()
-    rows = []
-    for r in records(table):
-        d, e, b = (getattr(r, m) / r.n for m in means)
-        rows.append(
-            [
-                Cell(f"{r.model}{' (chosen)' if r.chosen else ' (averaged with it)' if r.mean else ''}"),
-                Cell(f"{r.rank}", float(r.rank)),
-                Cell(number(d, 4), d),
-                Cell(number(e, 4), e),
-                Cell(number(b, 3), b),
-                Cell(count(r.n), float(r.n)),
-            ]
-        )
-    columns = [
-        "Distribution", "Rank", "Deviance per visit", "Error of log(1 + birds)", "Predicted / counted total",
-        "Visits held out",
-    ]  # fmt: skip
-    note = "On visits that the fit did not see; lower deviance is better, a ratio of 1 is unbiased."
-    return HtmlTable("Cross-validation", columns, rows, "cv", note)
+    table[means] = table[means].div(table["n"], axis=0)
+
+    def distribution(r: Any) -> Cell:
+        return Cell(f"{r.model}{' (chosen)' if r.chosen else ' (averaged with it)' if r.mean else ''}")
+
+    return table_of(
+        "Cross-validation",
+        table,
+        [
+            ("Distribution", distribution),
+            ("Rank", lambda r: cell(str, r.rank)),
+            ("Deviance per visit", lambda r: Cell(number(r.deviance, 4), r.deviance)),
+            ("Error of log(1 + birds)", lambda r: Cell(number(r.log_rmse, 4), r.log_rmse)),
+            ("Predicted / counted total", lambda r: cell(number, r.total_bias)),
+            ("Visits held out", lambda r: cell(count, r.n)),
+        ],
+        "cv",
+        "On visits that the fit did not see; lower deviance is better, a ratio of 1 is unbiased.",
+    )

@@ -21,7 +21,7 @@ def build(a: Findings, plots: dict[str, Plot]) -> Section | None:
     if not askable(a):
         return None
     data = stored(a, _places(a, plots.get("map")))
-    values = {"data": in_script(data), "regions": len(a.parts) > 1, "sites": data["sites"] is not None}
+    values = {"data": in_script(data), "sites": data["sites"] is not None}
     return Section("question", "Ask this report", values, scripted=True)
 
 

@@ -13,8 +13,4 @@ def build(a: Findings, plots: dict[str, Plot]) -> Section | None:
     """Return the section, or None when the season has one month."""
     if "season" not in plots:
         return None
-    return Section(
-        "season",
-        "Through the year",
-        {"figure": plots["season"], "beside": plots.get("weeks") or plots["monthly"]},
-    )
+    return Section("season", "Through the year", {"beside": plots.get("weeks") or plots["monthly"]})

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.report.support import connected
+from fedmiss.report.coverage import connected
 
 __all__ = ["Cells", "Covariates", "Label", "Weights", "check_links", "make_cells"]
 

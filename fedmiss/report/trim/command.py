@@ -13,7 +13,7 @@ import pandas as pd
 from fedmiss.errors import InputError
 from fedmiss.report.trim.fit import TrimSettings
 
-__all__ = ["TrimCommand", "read_tcf"]
+__all__ = ["read_tcf"]
 
 _KEYS = (
     "file title ntimes ncovars labels end missing weight comment weighting overdisp serialcor model covariates "

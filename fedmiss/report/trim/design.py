@@ -11,7 +11,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.trim.cells import Cells, Label
 
-__all__ = ["Design", "Term", "make_design", "positions_of"]
+__all__ = ["Design", "make_design", "positions_of"]
 
 
 @dataclass(frozen=True, slots=True)

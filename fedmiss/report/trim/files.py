@@ -1,8 +1,8 @@
-"""A fitted TRIM model in words and in TRIM's files: ``.out`` and ``.ocv`` as TRIM 3 lays them out."""
+"""A fitted TRIM model in plain words, and in TRIM's files: ``.out`` and ``.ocv`` as TRIM 3 lays them out."""
 
 from __future__ import annotations
 
-import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +10,20 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.files import write_json
-from fedmiss.report.spreadsheet import harmless
+from fedmiss.report.exchange import (
+    FIRST_LINE,
+    file_stem,
+    harmless,
+    index_lines,
+    ocv_text,
+    slope_lines,
+    total_lines,
+)
 from fedmiss.report.trim.fit import Shown, TrimFit
-from fedmiss.version import __version__
 
-__all__ = ["as_json", "out_text", "write_trim"]
+__all__ = ["as_json", "describe", "out_text", "write_trim"]
 
 _TITLES = {1: "No Time Effects", 2: "Linear Trend", 3: "Effects for Each Time Point"}
-# rtrim finds the version by the words up to "TRend analysis"; what follows says who wrote the file.
-_FIRST_LINE = f" TRIM 3.61 :  TRend analysis, in this layout written by fedmiss {__version__}"
-_HEAD = "  Additive      std.err.   Multiplicative  std.err."
 
 
 def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
@@ -63,13 +67,7 @@ def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
     for name, which in (("MODEL", "model"), ("IMPUTED+(recommended)", "imputed")):
         row = fit.overall(which, rule=shown.rule).iloc[0]
         stars = {"(p<0.01)": " **", "(p<0.05)": " *"}.get(row["label"].rpartition(" ")[2], "")
-        numbers = f"{row['slope']:10.4f}{row['slope_se']:13.4f}{row['multiplicative']:15.4f}"
-        lines += [
-            "",
-            f" OVERALL SLOPE {name}: {row['label']}{stars}",
-            _HEAD,
-            f"{numbers}{row['multiplicative_se']:12.4f}",
-        ]
+        lines += ["", *slope_lines(name, row["label"] + stars, row["slope"], row["slope_se"])]
     return "\n".join(lines) + "\n\n"  # rtrim wants a blank line after the last slope
 
 
@@ -77,7 +75,7 @@ def _head_lines(fit: TrimFit, title: str) -> list[str]:
     c = fit.cells
     seen = np.isfinite(c.counts)
     return [
-        _FIRST_LINE,
+        FIRST_LINE,
         "",
         f" Title :   {title}",
         "",
@@ -223,17 +221,12 @@ def _slope_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
 
 def _total_lines(fit: TrimFit) -> list[str]:
     """Indices and totals. Readers of TRIM's files take the first time for the base, whatever base was asked for."""
-    lines = ["", " Time INDICES", "  Time     Model     std.err.     Imputed    std.err."]
-    for m, i in zip(fit.index("model").itertuples(), fit.index("imputed").itertuples(), strict=True):
-        # TRIM leaves the standard error of the base blank, and readers of its files count on that.
-        if str(m.time) == str(fit.times[0]):
-            lines.append(f"{m.time!s:>6}     1                       1")
-        else:
-            lines.append(f"{m.time:>6}{m.index:11.4f}{m.se:11.4f}{i.index:13.4f}{i.se:11.4f}")
-    lines += ["", " TIME TOTALS", "  Time      Model    std.err.     Imputed    std.err."]
-    for m, i in zip(fit.totals("model").itertuples(), fit.totals().itertuples(), strict=True):
-        lines.append(f"{m.time:>6}{m.total:11.0f}{m.se:11.0f}{i.total:13.0f}{i.se:11.0f}")
-    return lines
+
+    def rows(table: pd.DataFrame) -> Iterator[tuple[Any, ...]]:
+        return table.itertuples(index=False, name=None)
+
+    index = index_lines(rows(fit.index("model")), rows(fit.index()))
+    return ["", *index, "", *total_lines(rows(fit.totals("model")), rows(fit.totals()), 0)]
 
 
 def _plain(value: object) -> object:
@@ -280,7 +273,7 @@ def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
     }
 
 
-def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) -> list[Path]:
+def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) -> None:
     """Write ``<stem>.out``, ``<stem>.ocv``, ``totals.csv``, ``coefficients.csv``, ``imputed.csv`` and ``trim.json``."""
     folder.mkdir(parents=True, exist_ok=True)
     parts = []
@@ -306,10 +299,10 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
         }
     )
     filled = filled if M > 1 else filled.drop(columns="month")
-    stem = re.sub(r"[^A-Za-z0-9_-]+", "_", stem).strip("_") or "trim"
+    stem = file_stem(stem, "trim")
     text = {
         f"{stem}.out": out_text(fit, stem, shown),
-        f"{stem}.ocv": "\n".join("".join(f"{v:14.4f} " for v in row) for row in fit.var_imputed) + "\n",
+        f"{stem}.ocv": ocv_text(fit.var_imputed),
         "totals.csv": harmless(totals).to_csv(index=False, lineterminator="\n"),
         "coefficients.csv": harmless(fit.coefficients()).to_csv(index=False, lineterminator="\n"),
         "imputed.csv": harmless(filled).to_csv(index=False, lineterminator="\n"),
@@ -317,4 +310,70 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
     for name, content in text.items():
         (folder / name).write_text(content, encoding="utf-8")
     write_json(folder / "trim.json", as_json(fit, shown))
-    return [folder / name for name in (*text, "trim.json")]
+
+
+# -- for a terminal ------------------------------------------------------------------------------------------
+
+
+def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
+    """Return what ``fedmiss trim`` prints: fit, tests, slopes, then totals and indices of every stratum."""
+    s, c = fit.settings, fit.cells
+    what = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}[
+        s.model
+    ]
+    n = int(c.seen.sum())
+    lines = [
+        f"Model {s.model} ({what}): {len(c.sites)} sites, {len(c.times)} time points"
+        + (f", {len(c.months)} months" if len(c.months) > 1 else "")
+        + f", {n} counts, {c.counts.size - n} cells to fill ({1 - n / c.counts.size:.0%})."
+    ]
+    if c.dropped:
+        named = ", ".join(str(d) for d in c.dropped[:5]) + (", ..." if len(c.dropped) > 5 else "")
+        lines.append(f"Left out, because they have no positive count: {len(c.dropped)} sites ({named}).")
+    if s.overdispersion:
+        lines.append(f"Overdispersion: {fit.sigma2:.4g} times the variance of a Poisson count.")
+    if s.serial_correlation:
+        lines.append(f"Serial correlation of neighbouring time points: {fit.rho:.3f}.")
+    for step in fit.steps:
+        lines.append(f"Change point {step['changepoint']} {step['step']} (p {step['p']:.4f}).")
+    if fit.changepoints:
+        lines.append(f"Change points: {', '.join(str(p) for p in fit.changepoints)}.")
+    lines += ["", "Goodness of fit", _table(fit.goodness_of_fit()), f"AIC (up to a constant): {fit.aic:.2f}"]
+    wald = fit.wald()
+    if len(wald):
+        lines += ["", "Wald tests", _table(wald)]
+    parameters = fit.coefficients()
+    if len(parameters) and (s.model == 2 or len(parameters) <= 24):
+        kept = parameters[[k for k in parameters if k not in ("covariate", "category") or c.covariates]]
+        lines += ["", "Parameters (log scale, and as factors)", _table(kept)]
+    for name in fit.strata:
+        lines += ["", "All sites" if name == "all" else f"Sites with {name.replace('=', ' = ')}"]
+        for which in ("imputed", "model"):
+            o = fit.overall(which, shown.rule, name).iloc[0]
+            slope = round(o["slope"], 5) + 0.0  # no minus sign before a zero
+            lines.append(
+                f"  slope, {which:8s}{slope:10.5f} (SE {o['slope_se']:.5f}), per step x {o['multiplicative']:.5f} "
+                f"(SE {o['multiplicative_se']:.5f}): {o['label']}"
+            )
+        t, m = fit.totals(stratum=name), fit.totals("model", name)
+        i = fit.index(base=shown.base, stratum=name, level=shown.level)
+        joined = pd.DataFrame(
+            {
+                "time": t["time"],
+                "imputed": t["total"],
+                "SE": t["se"],
+                "index": i["index"],
+                "SE ": i["se"],
+                **({} if shown.level is None else {f"{shown.level:.4g} from": i["lo"], "to": i["hi"]}),
+                "model": m["total"],
+                "SE  ": m["se"],
+            }
+        )
+        lines.append(_table(joined))
+    return "\n".join(lines)
+
+
+def _table(frame: pd.DataFrame) -> str:
+    return frame.to_string(
+        index=False, float_format=lambda v: f"{v:.4f}" if abs(v) < 100 else f"{v:,.1f}", na_rep=""
+    )

@@ -13,8 +13,7 @@ from scipy.special import chdtrc, stdtr
 from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.notebook import card
-from fedmiss.report.classes import classify
-from fedmiss.report.intervals import normal_quantile, ratio_to_base
+from fedmiss.report.classes import classify, normal_quantile, ratio_to_base
 from fedmiss.report.trim.cells import Cells, Label
 from fedmiss.report.trim.design import Design
 from fedmiss.report.trim.solve import Estimate, Information
@@ -247,9 +246,8 @@ class TrimFit:
         var_model = of_totals(mu)
         # Replace what the fitted values of observed cells contribute by what the counts themselves do.
         var_imputed = var_model - of_totals(np.where(seen, mu, 0.0)) + observed
-        filled = np.where(
-            members[:, None], cells.weights * np.where(seen, np.nan_to_num(cells.counts), e.mu), 0.0
-        )
+        filled = cells.weights * np.where(seen, np.nan_to_num(cells.counts), e.mu)
+        filled = np.where(members[:, None], filled, 0.0)
         return Stratum(A @ mu.sum(axis=0), var_model, A @ filled.sum(axis=0), var_imputed)
 
     def _chosen(self, which: str, stratum: str = "all") -> tuple[F64, F64]:
@@ -332,11 +330,8 @@ class TrimFit:
         x = self.cells.time
         if window is not None:
             first, last = (self.times.index(t) for t in window)
-            total, var, x = (
-                total[first : last + 1],
-                var[first : last + 1, first : last + 1],
-                x[first : last + 1],
-            )
+            inside = slice(first, last + 1)
+            total, var, x = total[inside], var[inside, inside], x[inside]
         J = total.size
         if through_base:
             u = x - x[0]
@@ -349,19 +344,9 @@ class TrimFit:
         se = float(np.sqrt(max((c / safe) @ var @ (c / safe), 0.0)))
         p = 2 * stdtr(J - 2, -abs(slope / se)) if J > 2 and se > 0 else np.nan
         kind = classify(slope, se, J, rule)
-        return pd.DataFrame(
-            [
-                {
-                    "slope": slope,
-                    "slope_se": se,
-                    "multiplicative": np.exp(slope),
-                    "multiplicative_se": np.exp(slope) * se,
-                    "p": p,
-                    "trend_class": kind.name,
-                    "label": kind.label,
-                }
-            ]
-        )
+        factor = np.exp(slope)
+        columns = "slope slope_se multiplicative multiplicative_se p trend_class label".split()
+        return pd.DataFrame([(slope, se, factor, factor * se, p, kind.name, kind.label)], columns=columns)
 
     # -- parameters and tests ----------------------------------------------------------------------------------
 
@@ -378,20 +363,12 @@ class TrimFit:
                 start, upto = self.times[self.design.changepoints[t.at]], self.times[ends[t.at]]
             else:
                 start = upto = c.months[t.at] if t.kind == "month" else self.times[t.at]
+            covariate: str = ""
+            category: Label = ""
+            if t.covariate >= 0:
+                covariate, category = c.covariates[t.covariate], c.labels[t.covariate][t.category]
             b, se = self.estimate.beta[i], np.sqrt(self.info.var_beta[i, i])
-            rows.append(
-                {
-                    "kind": t.kind,
-                    "covariate": c.covariates[t.covariate] if t.covariate >= 0 else "",
-                    "category": c.labels[t.covariate][t.category] if t.covariate >= 0 else "",
-                    "from": start,
-                    "upto": upto,
-                    "additive": b,
-                    "se": se,
-                    "multiplicative": np.exp(b),
-                    "multiplicative_se": np.exp(b) * se,
-                }
-            )
+            rows.append((t.kind, covariate, category, start, upto, b, se, np.exp(b), np.exp(b) * se))
         columns = "kind covariate category from upto additive se multiplicative multiplicative_se".split()
         return pd.DataFrame(rows, columns=columns)
 
@@ -454,15 +431,8 @@ class TrimFit:
 
     def goodness_of_fit(self) -> pd.DataFrame:
         """Return ``test``, ``statistic``, ``df``, ``p`` for Pearson's chi-square and the likelihood ratio."""
-        tests = (("chi-square", self.chi2), ("likelihood ratio", self.likelihood_ratio))
-        return pd.DataFrame(
-            [
-                {
-                    "test": name,
-                    "statistic": v,
-                    "df": self.df,
-                    "p": float(chdtrc(self.df, v)) if self.df > 0 else np.nan,
-                }
-                for name, v in tests
-            ]
-        )
+        rows = [
+            (name, v, self.df, float(chdtrc(self.df, v)) if self.df > 0 else np.nan)
+            for name, v in (("chi-square", self.chi2), ("likelihood ratio", self.likelihood_ratio))
+        ]
+        return pd.DataFrame(rows, columns=["test", "statistic", "df", "p"])

@@ -10,10 +10,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import analyse
-from fedmiss.report.inputs import read_inputs
-from fedmiss.report.sections.index import build as index_section
-from fedmiss.report.settings import ReportSettings
-from fedmiss.report.support import (
+from fedmiss.report.coverage import (
     Least,
     first_base,
     groups_apart,
@@ -22,6 +19,9 @@ from fedmiss.report.support import (
     visits_by_site,
     year_support,
 )
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.sections.index import build as index_section
+from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import make_years
 
 

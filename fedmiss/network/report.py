@@ -20,7 +20,7 @@ from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.network.kits import Kit
 from fedmiss.network.member import open_data, replay
-from fedmiss.pipeline.fit_folder import effort_of, write_draws, write_fit
+from fedmiss.pipeline.fit_folder import effort_of, job_trace, write_draws, write_fit
 from fedmiss.pipeline.own import describe_panel, finish_own
 from fedmiss.pipeline.panels import PanelFolder, open_panel, panel_hash
 from fedmiss.report.joint import joint_report as write_joint
@@ -112,16 +112,13 @@ def _own_fit(kit: Kit, program: GroupProgram, outcomes: list[Outcome], panel: Pa
         totals = np.stack([program.own_totals[k] for k in keys])[:, None]
         slopes = np.array([program.slopes[k] for k in keys if k in program.slopes]).reshape(-1, fit.J)
         write_draws(out, totals, slopes, fit, panel.calendar, [ALL])
-    trace = outcomes[0].trace
-    k = trace.size
+    moves = outcomes[0].trace
+    nothing = np.zeros(moves.size, np.int64)  # bytes and seconds of a round are in no journal
     write_table(
-        {
-            "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": trace**2, "objective": [None] * k,
-            "active": np.full(k, r.n_groups, np.int32), "bytes_up": np.zeros(k, np.int64),
-            "bytes_down": np.zeros(k, np.int64), "epochs": np.arange(1, k + 1, dtype=float), "seconds": np.zeros(k),
-        },
-        out / "trace.parquet", "trace",
-    )  # fmt: skip
+        job_trace(moves**2, r.n_groups, nothing, nothing, np.zeros(moves.size)),
+        out / "trace.parquet",
+        "trace",
+    )
     facts = FitFacts.of(
         r.as_results() | {
             "n_visits": own.n_visits, "n_counted": own.n_counted, "n_cells_observed": own.n_cells_observed,

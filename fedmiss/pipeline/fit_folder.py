@@ -54,6 +54,7 @@ __all__ = [
     "checkpoint",
     "effort_of",
     "finish",
+    "job_trace",
     "model_facts",
     "partial_folder",
     "read_fit",
@@ -251,6 +252,16 @@ def write_draws(
         work / "site_trends.parquet",
         "site_trends",
     )
+
+
+def job_trace(h_norm2: F64, groups: int, bytes_up: I64, bytes_down: I64, seconds: F64) -> Columns:
+    """Columns of schema ``trace`` of a job's first fit, (rounds,) each: all ``groups`` answer in every round."""
+    k = h_norm2.size
+    return {
+        "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": h_norm2, "objective": pa.nulls(k, pa.float64()),
+        "active": np.full(k, groups, np.int32), "bytes_up": bytes_up, "bytes_down": bytes_down,
+        "epochs": np.arange(1, k + 1, dtype=float), "seconds": seconds,
+    }  # fmt: skip
 
 
 def trace_columns(result: Result, n_rows: int) -> Columns:

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 
 from fedmiss.arrays import F64, Columns
 from fedmiss.errors import ConfigError
@@ -30,6 +29,7 @@ from fedmiss.pipeline.algorithm7 import fit_algorithm7
 from fedmiss.pipeline.fit_folder import (
     effort_of,
     finish,
+    job_trace,
     partial_folder,
     saved,
     write_draws,
@@ -143,7 +143,7 @@ class KeptStages(Stages):
         before = saved(file)
         raw = json.loads(before) if before else {}
         if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
-            return choice_of(raw, read_table(table_file, "cv").to_pandas(), cands)
+            return read_choice(raw, read_table(table_file, "cv").to_pandas(), cands)
         scored = 0
         with progress("cross-validation", len(cands) * folds) as show:
 
@@ -186,11 +186,7 @@ class KeptStages(Stages):
         k = len(rounds)
         h_norm2, seconds = np.array(rounds, dtype=float).reshape(k, 2).T
         up, down = np.diff(np.array(crossed, dtype=np.int64), axis=0).T
-        self.trace = {
-            "round": np.arange(1, k + 1, dtype=np.int32), "h_norm2": h_norm2, "objective": pa.nulls(k, pa.float64()),
-            "active": np.full(k, len(self.federation.programs), np.int32), "bytes_up": up, "bytes_down": down,
-            "epochs": np.arange(1, k + 1, dtype=float), "seconds": seconds,
-        }  # fmt: skip
+        self.trace = job_trace(h_norm2, len(self.federation.programs), up, down, seconds)
         self.ledger.save("fit")
         return members
 
@@ -245,7 +241,7 @@ def written_choice(choice: Choice, candidates: Sequence[CountSettings]) -> dict[
     }
 
 
-def choice_of(raw: Mapping[str, Any], table: pd.DataFrame, candidates: Sequence[CountSettings]) -> Choice:
+def read_choice(raw: Mapping[str, Any], table: pd.DataFrame, candidates: Sequence[CountSettings]) -> Choice:
     """Read what :func:`written_choice` gave."""
     structure: dict[str, Any] = raw["structure"] | {"features": tuple(raw["structure"]["features"])}
     best, *near = (replace(candidates[i], **structure) for i in (raw["best"], *raw["near"]))

@@ -74,9 +74,8 @@ class JobResult:
     facts: JointFacts
 
 
-Watch = Callable[
-    [int, float], None
-]  # called after each round of the first fit with (round, root mean square move)
+# called after each round of the first fit with (round, root mean square move)
+Watch = Callable[[int, float], None]
 
 
 class Stages:

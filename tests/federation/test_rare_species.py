@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.optimize import minimize_scalar
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub import fit as rounds
@@ -189,7 +190,29 @@ def test_a_step_down_has_the_fixed_point_of_em_and_is_bounded():
         v = priors.next_variance(squares, known, v)
     assert v == pytest.approx(squares.sum() / known.sum())
     assert v == pytest.approx((squares + (1 - known) * v).mean())
-    assert priors.next_variance(squares, known, 0.01) == pytest.approx((squares + (1 - known) * 0.01).mean())
+
+
+def test_a_step_up_comes_to_the_likeliest_variance_where_em_would_stay_near_zero():
+    """Months whose own noise has variance .02, each with a datum of another variance."""
+    rng = rng_for(7, "noise")
+    own = rng.uniform(0.01, 0.5, 96)
+    data = rng.normal(0.0, np.sqrt(0.02 + own))
+
+    def loss(v):
+        return (np.log(v + own) + data**2 / (v + own)).sum()
+
+    likeliest = minimize_scalar(loss, bounds=(1e-6, 1.0), method="bounded").x
+    rounds = {}
+    for fisher in (True, False):
+        v, rounds[fisher] = 1e-5, 0
+        while abs(v - likeliest) > 0.05 * likeliest:
+            known = v / (v + own)
+            squares = (known * data) ** 2
+            em = (squares + (1 - known) * v).mean()
+            v = float(priors.next_variance(squares, known, v)) if fisher else em
+            rounds[fisher] += 1
+    assert likeliest > 0.005
+    assert rounds[True] < 20 < 500 < rounds[False]
 
 
 def test_a_share_of_the_step_makes_the_iteration_of_a_variance_converge():

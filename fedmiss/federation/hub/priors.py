@@ -31,17 +31,26 @@ STRIDE = 4.0  # factor by which a variance moves in a round at most
 FEWEST_BIRDS = 0.5  # counts without a bird start, and are centred, at the level of half a bird
 
 
-def next_variance(squares: F64, known: F64, old: F64 | float, least: F64 | float = 0.0) -> F64:
+def next_variance(
+    squares: F64, known: F64, old: F64 | float, least: F64 | float = 0.0, unit: F64 | float = 1.0
+) -> F64:
     """The next prior variance (...) of terms with these squared posterior means (..., m); the data determine ``known``.
 
-    EM's step is the mean of mean^2 + variance, and the variance of a term is (1 - known) ``old``. Where that leads down,
-    MacKay's sum of squares / sum of ``known`` is taken instead, by a factor of ``STRIDE`` at most: it has the same fixed
-    point (Neural Computation 1992, section 4.2) and gets there in a third of the rounds where data are weak. Upwards it
-    would swing where one flock among zeros is all that there is.
+    EM's step is the mean of mean^2 + variance, and the variance of a term is (1 - known) ``old``: that is ``old`` + g / m
+    with g = sum(mean^2) - ``old`` sum(known). Where little is known it takes hundreds of rounds, and a fit would end on the
+    way. Two steps have the same fixed point, g = 0. Down goes MacKay's, ``old`` + g / sum(known) (Neural Computation 1992,
+    section 4.2). Up goes Fisher's scoring of what the data say of the variance, ``old`` + g / sum(known^2), but less of it
+    beyond a variance of ``unit``: the curvature of months with zeros grows with exp(variance / 2), and full steps would
+    swing where one flock among zeros is all that there is. Both go by a factor of ``STRIDE`` at most.
     """
-    em, much = (squares + (1.0 - known) * np.asarray(old)[..., None]).mean(axis=-1), known.sum(axis=-1)
-    quick = np.where(much > 0.0, squares.sum(axis=-1) / np.where(much > 0.0, much, 1.0), em)
-    return np.maximum(_sooner(em, quick, old), least)
+    old = np.asarray(old, dtype=float)
+    em, much = (squares + (1.0 - known) * old[..., None]).mean(axis=-1), known.sum(axis=-1)
+    some = np.where(much > 0.0, much, 1.0)
+    quick = np.where(much > 0.0, squares.sum(axis=-1) / some, em)
+    score = old + (squares.sum(axis=-1) - old * much) / np.maximum((known**2).sum(axis=-1), 1e-300)
+    up = np.minimum(score, STRIDE * old)
+    up = np.maximum(em, old + (up - old) / (1.0 + up / np.asarray(unit)) ** 2)
+    return np.maximum(np.where(em < old, _sooner(em, quick, old), up), least)
 
 
 def _sooner(em: F64, quick: F64, old: F64 | float) -> F64:

@@ -160,7 +160,7 @@ class SeriesPrior:
                 year=self._step(2, coef, cov, least),
                 step=self._step(3, coef, cov, 1e-6),
                 noise=next_variance(
-                    (shrink * (y - f)) ** 2, known, self.noise, least if self.yearly else 1e-5
+                    (shrink * (y - f)) ** 2, known, self.noise, least if self.yearly else 1e-5, self.unit
                 ),
             )
         return new, f, f + freely * (y - f)
@@ -172,7 +172,8 @@ class SeriesPrior:
             return old
         at = slice(sum(self.sizes[:part]), sum(self.sizes[: part + 1]))
         own = np.einsum("...kk->...k", cov)[..., at]
-        return next_variance(coef[..., at] ** 2, 1.0 - own / np.asarray(old)[..., None], old, least)
+        known = 1.0 - own / np.asarray(old)[..., None]
+        return next_variance(coef[..., at] ** 2, known, old, least, self.unit)
 
     def widths(self, counted: Bool) -> F64:
         """Prior variances (..., L) of the months about the series, as their posteriors are computed.

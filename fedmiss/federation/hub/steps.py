@@ -52,6 +52,7 @@ __all__ = [
 ]
 
 SMALLEST = 1e-4  # least prior variance
+SWING = 0.1  # share of the longest step beyond which a month's step that turns back is halved
 SLIGHT = 0.01  # root mean square of u_k v_k below which a factor has been switched off
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 
@@ -322,8 +323,9 @@ def _newton(
     """One Newton step of every month; means, covariances, effective degrees of freedom, steps and their damping.
 
     The curvature is the expected one of the negative binomial. Where a month (a species, in a community) holds a count far
-    above its mean the true one is larger, and with a size that is held full steps swing for good. ``damped``: a month whose
-    step turns back takes half of it, and more again when not.
+    above its mean the true one is larger, and full steps swing for good: a month whose step turns back takes half of it, and
+    more again when not. With a size that is held (``damped``) every such step counts, else only a long one, above a tenth
+    of the longest: the others die out by themselves.
     """
     free = state.free
     n, width = free.size, state.widths
@@ -335,9 +337,12 @@ def _newton(
     step = np.einsum("...ab,...b->...a", cov, g - (state.T - state.prior)[..., free] / width)
     step *= np.minimum(1.0, family.max_step / np.maximum(np.abs(step).max(axis=-1), 1e-12))[..., None]
     last, part = state.damping
-    if damped and last.shape == step.shape:
+    if last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0
-        part = np.where(back, np.maximum(0.5 * part, 0.05), np.minimum(1.2 * part, 1.0))
+        swings = back if damped else back & (np.abs(step).max(axis=-1) > SWING * family.max_step)
+        part = np.where(
+            swings, np.maximum(0.5 * part, 0.05), np.where(back, part, np.minimum(1.2 * part, 1.0))
+        )
         step *= part[..., None]
     else:
         part = np.ones(step.shape[:-1])

@@ -144,6 +144,6 @@ class FedEM:
             h_norm2 = float(model.h_norm2(H, carry, down.theta)) if hasattr(model, "h_norm2") else h_norm2
             carry = model.advance(carry, down.theta, gamma)
         shadow, bytes_down = downlink.move(self, server, down, S_hat, slots)
-        up = (replies.bytes_up, bytes_down, replies.evaluations, replies.dropped)
+        up = (replies.bytes_up, bytes_down, replies.evaluations, replies.dropped, replies.away)
         info = RoundInfo(server.k, gamma, h_norm2, len(slots), *up)
         return ServerState(S_hat, V, server.k + 1, acks, carry, shadow), info

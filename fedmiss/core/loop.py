@@ -26,7 +26,18 @@ from fedmiss.progress import progress
 __all__ = ["Result", "Stop", "load_checkpoint", "run", "save_checkpoint"]
 
 Observe = Callable[[ServerState, Downlink], Mapping[str, float]]
-_COLUMNS = ("k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations", "dropped", "seconds")
+_COLUMNS = (
+    "k",
+    "gamma",
+    "h_norm2",
+    "active",
+    "bytes_up",
+    "bytes_down",
+    "evaluations",
+    "dropped",
+    "away",
+    "seconds",
+)
 _KEPT = 10_000  # dropped messages that a result lists; the trace counts all
 
 
@@ -38,8 +49,9 @@ class Stop:
     ----------
     rounds : rounds in all, those before a resume included
     epochs : conditional expectations in all, divided by N
-    tol : stop once the mean of ||H||^2 over the last ``window`` rounds is <= tol. ||H||^2 has the noise of
-        compression, minibatches and absences in it, so a tol below that floor is never met.
+    tol : stop once the mean of ||H||^2 over the last ``window`` rounds is <= tol, and nobody was away in them: with
+        memories that stand still H comes to 0 elsewhere. ||H||^2 has the noise of compression, minibatches and draws of
+        who answers in it, so a tol below that floor is never met.
     seconds : wall clock of this call
 
     Examples
@@ -61,8 +73,9 @@ class Result:
     """What a run gives back.
 
     ``trace`` has one entry per round in each column: k, gamma, h_norm2, active, bytes_up, bytes_down, evaluations,
-    dropped (messages that could not be used), seconds; columns of ``observe`` hold nan in the rounds in which it was
-    not asked. The row of round k has the H that moved S_k to S_{k+1}, and what ``observe`` said of S_k.
+    dropped (messages that could not be used), away (workers that were asked and not there), seconds; columns of
+    ``observe`` hold nan in the rounds in which it was not asked. The row of round k has the H that moved S_k to S_{k+1},
+    and what ``observe`` said of S_k.
     ``dropped`` lists the unusable messages by round, worker's name and reason (the first 10,000).
     ``S_mean`` is the mean of the statistics after round ``average_from`` of :func:`run`, None without it.
     """
@@ -110,7 +123,7 @@ class _Kept:
         """Note a round of n workers; raise when nothing arrives any more, or the iterates diverged."""
         row = (
             info.k, info.gamma, info.h_norm2, info.active, info.bytes_up, info.bytes_down, info.evaluations,
-            len(info.dropped), seconds,
+            len(info.dropped), info.away, seconds,
         )  # fmt: skip
         for name, value in zip(_COLUMNS, row, strict=True):
             self.trace[name].append(value)
@@ -274,7 +287,7 @@ def run(
     fraction = stop.rounds is None and stop.epochs is not None
     with progress(label, total=stop.epochs if fraction else stop.rounds) as show:
         down = algo.broadcast(server)
-        while not (reason := _reason(stop, server.k, evaluations / total, trace["h_norm2"], start)):
+        while not (reason := _reason(stop, server.k, evaluations / total, trace, start)):
             if observe is not None and server.k % observe_every == 0:
                 kept.observe(server.k, observe(server, down))
             active = algo.participation.active(algo.seed, server.k, n)
@@ -295,11 +308,12 @@ def run(
     return Result(server, down.theta, table, reason, reason.startswith("tol"), kept.dropped, averaged)
 
 
-def _reason(stop: Stop, k: int, epochs: float, h_norm2: list[float], start: float) -> str:
+def _reason(stop: Stop, k: int, epochs: float, trace: Mapping[str, list[float]], start: float) -> str:
     """Why to stop now, in words; empty to go on."""
-    if stop.tol is not None and len(h_norm2) >= stop.window:
-        mean = sum(h_norm2[-stop.window :]) / stop.window
-        if mean <= stop.tol:
+    h_norm2, away = (trace[name][-stop.window :] for name in ("h_norm2", "away"))
+    if stop.tol is not None and len(h_norm2) == stop.window:
+        mean = sum(h_norm2) / stop.window
+        if mean <= stop.tol and not any(away):
             return f"tol: mean ||H||^2 of the last {stop.window} rounds is {mean:.3g} <= {stop.tol:g}"
     if stop.rounds is not None and k >= stop.rounds:
         return f"rounds: {k} done"

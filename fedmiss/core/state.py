@@ -133,6 +133,7 @@ class Replies:
     bytes_up : int         length of all codes and 16 bytes with each, those dropped included
     evaluations : int      conditional expectations s_bar_cj that the workers computed for them
     dropped : what could not be used, by worker's name: it counts as missing
+    away : number of workers that were asked and did not answer
     """
 
     slots: I64
@@ -140,6 +141,7 @@ class Replies:
     bytes_up: int
     evaluations: int
     dropped: tuple[Dropped, ...] = ()
+    away: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,3 +156,4 @@ class RoundInfo:
     bytes_down: int
     evaluations: int
     dropped: tuple[Dropped, ...] = ()
+    away: int = 0

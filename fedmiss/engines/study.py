@@ -2,13 +2,14 @@
 
 What carries the answers is the organisation's place in a study (:class:`fedmiss.federation.circle.Circle`): in threads,
 over a shared folder, or through a relay, with its signatures, masks, journal and comparison of what all copies ask.
+Where the study lets rounds go on without some, a cohort that is away keeps its memories, and V goes on with them.
 """
 
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -36,12 +37,16 @@ class Circle(Protocol):
         """Begin an exchange about what the own copy asks."""
         ...
 
-    def share(self, answer: bytes) -> dict[str, bytes]:
-        """Show an answer; return the answers of all."""
+    def share(self, answer: bytes, *, all_needed: bool = True) -> dict[str, bytes]:
+        """Show an answer; return the answers of all, or of those who are there."""
         ...
 
     def add_up(self, asks: Sequence[Any], x: F64, bits: int = 32) -> F64:
         """Return the sum of arrays over all organisations."""
+        ...
+
+    def add_up_here(self, asks: Sequence[Any], x: F64, bits: int = 32) -> dict[tuple[str, ...], F64]:
+        """Return the sums over the cohorts that are there, by the names of their members."""
         ...
 
 
@@ -77,9 +82,10 @@ class StudyEngine:
     ----------
     circle : the organisation's place in the study; its name is that of its worker in the roster
     rows : the organisation's data: they are seen by its own worker only
-    masked : whether only the sum over all organisations of w_c Quant(D_c) is seen, in fixed point with ``bits`` binary
-        digits after the point, instead of each organisation's compressed message. Then all answer in every round, since
-        no sum is formed over a changing set, and answers go as 8 bytes a number whatever the compressor
+    masked : whether only the sum over all organisations (a cohort, where rounds go on without some) of w_c Quant(D_c) is
+        seen, in fixed point with ``bits`` binary digits after the point, instead of each organisation's compressed
+        message. Then nobody is drawn to be left out of a round, since no sum is formed over a changing set, and answers go
+        as 8 bytes a number whatever the compressor
 
     Examples
     --------
@@ -114,7 +120,7 @@ class StudyEngine:
                 "masked messages need all workers in every round: no sum is formed over a changing set. Use Full() "
                 "participation, or masked=False."
             )
-        n, q = algo.roster.n, algo.model.q
+        (n, q), ids = (algo.roster.n, algo.model.q), algo.roster.ids
         self._settings, self._memory = identity(algo), algo.oracle.start_many(1, q)
         self.V = first_memories(algo, [self.rows], S_hat, init, ALONE)
         V = np.zeros((n, q))
@@ -122,7 +128,7 @@ class StudyEngine:
             ask = AskMemory(self._settings, np.asarray(S_hat))
             if self.masked:
                 V = self._spread(
-                    algo, self.circle.add_up([ask], algo.roster.weights[c] * self.V[0], self.bits)
+                    algo, {ids: self.circle.add_up([ask], algo.roster.weights[c] * self.V[0], self.bits)}
                 )
             else:
                 self.circle.begin([ask])
@@ -145,27 +151,31 @@ class StudyEngine:
             replies = self._sum(algo, ask, own)
         else:
             self.circle.begin([ask])
-            got = self.circle.share(answer)
-            own = replies = collect(algo, down, {i: got[ids[i]] for i in active.tolist()})
+            got = self.circle.share(answer, all_needed=False)
+            here = {i: got[ids[i]] for i in active.tolist() if ids[i] in got}
+            own = replies = replace(collect(algo, down, here), away=active.size - len(here))
         mine = own.slots == c
-        if mine.any():
+        if mine.any() and c in replies.slots:  # else the round went on without this answer, and V without it
             self.V = algo.settle(self.V, D, own.Q[mine])
         return replies
 
     def _sum(self, algo: FedEM, ask: AskRound, own: Replies) -> Replies:
-        """All organisations' answers as one, of which only the weighted sum is known."""
+        """The answers of those who are there, of which only the weighted sums over cohorts are known."""
         weighted = algo.roster.weights[own.slots[0]] * own.Q[0]
-        total = self.circle.add_up([ask], np.append(weighted, own.evaluations), self.bits)
-        n = algo.roster.n
-        Q, count = self._spread(algo, total[:-1]), round(float(total[-1]))
-        return Replies(np.arange(n), Q, 8 * n * algo.model.q, count)
+        sums = self.circle.add_up_here([ask], np.append(weighted, own.evaluations), self.bits)
+        slots = np.array(sorted(algo.roster.slots[n] for cohort in sums for n in cohort), dtype=np.int64)
+        Q = self._spread(algo, {cohort: total[:-1] for cohort, total in sums.items()})[slots]
+        count = round(float(sum(total[-1] for total in sums.values())))
+        return Replies(slots, Q, 8 * slots.size * algo.model.q, count, away=algo.roster.n - slots.size)
 
     @staticmethod
-    def _spread(algo: FedEM, total: F64) -> F64:
-        """(n, q) numbers whose weighted sum is ``total``: the server uses nothing else of them."""
-        out = np.zeros((algo.roster.n, total.size))
-        first = int(np.argmax(algo.roster.weights))
-        out[first] = total / algo.roster.weights[first]
+    def _spread(algo: FedEM, sums: Mapping[tuple[str, ...], F64]) -> F64:
+        """(n, q) numbers whose weighted sums over cohorts are these: the server uses nothing else of them."""
+        out = np.zeros((algo.roster.n, algo.model.q))
+        for cohort, total in sums.items():
+            slots = [algo.roster.slots[name] for name in cohort]
+            first = slots[int(np.argmax(algo.roster.weights[slots]))]
+            out[first] = total / algo.roster.weights[first]
         return out
 
     def _slot(self, algo: FedEM) -> int:

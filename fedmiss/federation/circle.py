@@ -9,7 +9,8 @@ next question. So nobody must be trusted with questions, and these things hold:
   frames so far: where organisations have seen different frames, or ask different things, nothing can be added up, and the
   next comparison says who differs;
 - an answer's digest is on the disk before the answer goes, and everybody's frames before they are used. A restart runs
-  the job again from there. So two messages never go out under one mask.
+  the job again from there. So two messages never go out under one mask;
+- where the study has agreed on it, a round goes on without a cohort whose member is away (:mod:`.attendance`).
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError, EngineError, UplinkError
+from fedmiss.federation.attendance import Absence, Attendance
 from fedmiss.federation.gather import Gather, packed, unpacked
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.masks import U64, Masks, Party, fixed
@@ -38,7 +40,7 @@ from fedmiss.version import __version__
 __all__ = ["MOST_BYTES", "Circle", "Ended", "Entry", "entries", "frame_label"]
 
 MOST_BYTES = 1 << 28
-_START, _MINE, _ALL = 1, 2, 3  # kinds of records
+_START, _MINE, _ALL, _HERE = 1, 2, 3, 4  # kinds of records
 _ENTRY = struct.Struct("<dIQ16s")  # time, exchange, bytes of the frame, its digest
 _KEYS = 0  # the number of the first frame: version, and the common key, sealed for each of the others
 
@@ -84,6 +86,7 @@ class Circle:
     held : digest of the data: a journal is of one state of them
     exchanges : most exchanges of the job
     watch : called with the number of every exchange that is over
+    absence : the rule by which rounds go on without some; None to wait for everybody
 
     Raises
     ------
@@ -99,6 +102,7 @@ class Circle:
         *,
         exchanges: int = 100_000,
         watch: Callable[[int], None] = lambda exchange: None,
+        absence: Absence | None = None,
     ) -> None:
         self.watch = watch
         self.party, self.gather, self.held, self.most = party, gather, held, exchanges
@@ -108,6 +112,10 @@ class Circle:
             {},
         )  # bytes from each, and to each, at last
         self.exchange = 0  # of the next frame: the first one is that of keys
+        self.absence = absence if absence is not None and len(absence.cohorts) > 1 else None
+        self.cohorts = self.absence.cohorts if self.absence else (self.names,)
+        self.left_out = dict.fromkeys(self.names, 0)  # rounds that went on without each
+        self._said: dict[int, bytes] = {}  # by exchange who was there, where this organisation says so
         self.replayed = 0
         self.key = b""
         self.transcript = hashlib.blake2b(b"fedmiss " + party.context, digest_size=32).digest()
@@ -133,39 +141,65 @@ class Circle:
         bound = self.transcript + self._mine.exact + ",".join(self._mine.kinds).encode()
         return hashlib.blake2b(bound, digest_size=32).digest()
 
-    def share(self, answer: bytes) -> dict[str, bytes]:
+    def share(self, answer: bytes, *, all_needed: bool = True) -> dict[str, bytes]:
         """Show the answer to what was begun; return the answers of all, by name.
+
+        Where not all are needed, and the study says so, those of the cohorts that are there: perhaps not the own one.
 
         Raises
         ------
         EngineError    another organisation has seen other frames, or asks something else
         UplinkError    a frame cannot be read, or is not signed by its organisation
         """
-        got = self._exchanged(self.transcript + self._mine.as_bytes() + answer)
+        absence = None if all_needed else self.absence
+        chair = None if absence is None else absence.chair
+        head = self.transcript + self._mine.as_bytes()
+        said = self._attendance() if chair == self.name else b""
+        got = self._exchanged(head + said + answer, chair)
         theirs = {other: self._opened(other, raw) for other, raw in got.items() if other != self.name}
         self._compare(self._mine, {other: (seen, outline) for other, (seen, outline, _) in theirs.items()})
-        replies = {other: raw for other, (_, _, raw) in theirs.items()} | {self.name: answer}
+        replies = {other: raw for other, (_, _, raw) in theirs.items()} | {self.name: said + answer}
+        here = self.names
+        if chair is not None:
+            attendance, replies[chair] = Attendance.read(replies[chair])
+            here = tuple(sorted(attendance.frames))
+            for name in set(self.names) - set(here):
+                self.left_out[name] += 1
         self._advance(got)
-        return {n: replies[n] for n in self.names}
+        return {n: replies[n] for n in here}
 
     def add_up(self, asks: Sequence[Any], x: F64, bits: int = 32) -> F64:
         """The sum over all organisations of arrays of one shape: all that any of them learns, where there are masks.
 
         ``bits`` binary digits after the point are kept.
         """
+        return self._added(asks, x, bits, (self.names,), all_needed=True)[self.names]
+
+    def add_up_here(self, asks: Sequence[Any], x: F64, bits: int = 32) -> dict[tuple[str, ...], F64]:
+        """Sums over the cohorts that are there, by the names of their members; with one cohort it is :meth:`add_up`."""
+        return self._added(asks, x, bits, self.cohorts, all_needed=False)
+
+    def _added(
+        self, asks: Sequence[Any], x: F64, bits: int, cohorts: Sequence[tuple[str, ...]], *, all_needed: bool
+    ) -> dict[tuple[str, ...], F64]:
         bound = self.begin(asks)
         whole = fixed(x, bits, len(self.names), "the sum")
         if isinstance(self.party, Masks):
-            whole = whole + self.party.stream(self.exchange, whole.size, bound).reshape(whole.shape)
-        total: U64 = np.zeros(whole.size, np.uint64)
-        for name, raw in self.share(np.ascontiguousarray(whole).tobytes()).items():
+            among = next(c for c in cohorts if self.name in c)
+            whole = whole + self.party.stream(self.exchange, whole.size, bound, among).reshape(whole.shape)
+        replies = self.share(np.ascontiguousarray(whole).tobytes(), all_needed=all_needed)
+        for name, raw in replies.items():
             if len(raw) != 8 * whole.size:
                 raise UplinkError(
                     f"{name} sent {len(raw) // 8} numbers to a sum of {whole.size}. Give all sides the same settings.",
                     group=name,
                 )
-            total = total + np.frombuffer(raw, np.uint64)
-        out: F64 = total.view(np.int64).astype(np.float64).reshape(whole.shape) * 2.0**-bits
+        out: dict[tuple[str, ...], F64] = {}
+        for cohort in (c for c in cohorts if c[0] in replies):
+            total: U64 = np.sum(
+                [np.frombuffer(replies[n], np.uint64) for n in cohort], axis=0, dtype=np.uint64
+            )
+            out[cohort] = total.view(np.int64).astype(np.float64).reshape(whole.shape) * 2.0**-bits
         return out
 
     def _compare(self, mine: Outline, theirs: Mapping[str, tuple[bytes, Outline]]) -> None:
@@ -222,8 +256,50 @@ class Circle:
                 )
         self._advance(got)
 
-    def _exchanged(self, body: bytes) -> dict[str, bytes]:
-        """Sign and encrypt; write it down; show it to all; write down what came."""
+    def _attendance(self) -> bytes:
+        """Who is there in this exchange, as this organisation says to the others; it is said once, also after a restart."""
+        number, absence = self.exchange, self.absence
+        assert absence is not None
+        if number not in self._said:
+            self.journal_open()
+            assert self.gather is not None
+            rule = absence.waiting(self.gather, number)
+            got = self.gather.some_of(number, {}, rule)
+            said = Attendance.of({n: raw for n, raw in got.items() if n != self.name}, absence, self.name)
+            self.journal.append((_HERE, packed(number, {"": said.as_bytes()})))
+            self._said[number] = said.as_bytes()
+        return self._said[number]
+
+    def _there(self, chair: str | None, frames: Mapping[str, bytes]) -> frozenset[str] | None:
+        """Whose frames count, as the chair says, all without one; None while its frame is missing.
+
+        Raises
+        ------
+        EngineError    the chair has seen another frame of somebody than lies here
+        """
+        if chair is None:
+            return frozenset(self.names)
+        if chair not in frames:
+            return None
+        raw = self._opened(chair, frames[chair])[2]
+        try:
+            said, _ = Attendance.read(raw)
+        except ValueError:
+            raise self._strange(chair) from None
+        for name, digest in said.frames.items():
+            if name in frames and name != chair and Attendance.digest(frames[name]) != digest:
+                raise EngineError(
+                    f"exchange {self.exchange}: {chair} and {self.name} have seen different frames of {name}. Its kit was "
+                    "copied, or its journal was lost. Ask it; then begin a new revision of the study.",
+                    groups=[name],
+                )
+        return frozenset({*said.frames, chair})
+
+    def _exchanged(self, body: bytes, chair: str | None = None) -> dict[str, bytes]:
+        """Sign and encrypt; write it down; show it to all; write down what came.
+
+        ``chair`` says whose frames count, None for those of all.
+        """
         name, number = self.name, self.exchange
         raw = self.party.sign(self._label(name), self._cipher(name, body))
         digest = hashlib.blake2b(raw, digest_size=16).digest()
@@ -244,19 +320,20 @@ class Circle:
         else:
             self.journal_open()
             assert self.gather is not None
-            got = self.gather.all_of(number, raw)
-            others = {n: got[n] for n in self.names if n != name}
+            got = self.gather.some_of(number, {name: raw}, lambda got: self._there(chair, got))
+            others = {n: got[n] for n in self.names if n != name and n in got}
             for other, frame in others.items():
                 self._verified(other, frame)  # what is written down is genuine
             self.journal.append((_ALL, packed(number, others)))
         self.travelled = (
-            {n: len(others.get(n, raw)) for n in self.names},
+            {n: len(others.get(n, raw if n == name else b"")) for n in self.names},
             {
                 n: sum(len(f) for o, f in others.items() if o != n) + (len(raw) if n != name else 0)
                 for n in self.names
             },
         )
-        return {**others, name: raw}
+        got = {**others, name: raw}
+        return {n: got[n] for n in self._there(chair, got) or ()}
 
     def journal_open(self) -> None:
         """Raise at the end of a journal that is only read."""
@@ -266,7 +343,7 @@ class Circle:
     def _advance(self, got: Mapping[str, bytes]) -> None:
         h = hashlib.blake2b(self.transcript, digest_size=32)
         for name in self.names:
-            h.update(hashlib.blake2b(got[name]).digest())
+            h.update(hashlib.blake2b(got.get(name, b"")).digest())
         self.transcript = h.digest()
         self.exchange += 1
         self.watch(self.exchange)
@@ -327,6 +404,9 @@ class Circle:
                 kept.append((_ENTRY.unpack(body)[3], None))
             elif kind == _ALL:
                 kept[-1] = (kept[-1][0], body)
+            elif kind == _HERE:
+                exchange, said, _ = unpacked(body)
+                self._said[exchange] = said[""]
         if not begun:
             self.journal_open()
             self.journal.append((_START, start))

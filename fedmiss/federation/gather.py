@@ -1,7 +1,8 @@
 """Everybody's frame to everybody: the one thing that a network does for a study, and how a relay does it.
 
-``all_of`` is the whole transport. A frame is bytes that its reader checks (:mod:`.member`): what carries it may lose,
-repeat, delay or reorder frames, and learns their sizes. An exchange is over when the frames of all are there.
+``restore`` and ``some_of`` are the whole transport. A frame is bytes that its reader checks (:mod:`.member`): what carries
+it may lose, repeat, delay or reorder frames, and learns their sizes. An exchange is over when the frames of all are there,
+or of those whom the chair of a round names (:mod:`.attendance`).
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ __all__ = [
     "STOPPED",
     "WORKING",
     "Board",
+    "Enough",
     "Gather",
     "Relay",
     "RelayGone",
@@ -39,18 +41,30 @@ PAUSE = (
 SILENCE = 40.0  # seconds without a word of the relay after which it is gone: its engine has ended this job
 
 
+Enough = Callable[
+    [Mapping[str, bytes]], frozenset[str] | None
+]  # of the frames that are here: whose are wanted
+
+
 class Gather(Protocol):
     """What carries frames between organisations."""
 
-    def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
-        """Show ``frame`` to the others, wait for theirs, and return the frames of all by name, the own one included.
+    def restore(self, exchange: int, frame: bytes) -> None:
+        """Show a frame to the others; again, where it is one of the journal that another may not have received."""
+        ...
 
-        Asked again for the same exchange, with the same frame, it returns the same frames: so does a program after a kill.
+    def some_of(self, exchange: int, have: Mapping[str, bytes], enough: Enough) -> dict[str, bytes]:
+        """Look until the frames are there that ``enough`` names, and return them by name, the own one with them.
+
+        Parameters
+        ----------
+        have : the own frame by its name, where it has been made
+        enough : is given the frames that are here, and names those that are wanted; None to look on
         """
         ...
 
-    def restore(self, exchange: int, frame: bytes) -> None:
-        """Show a frame of the journal again: another organisation may not have received it."""
+    def latest(self, name: str) -> int:
+        """The last exchange of which a frame of this organisation has come, -1 where nobody can tell."""
         ...
 
 
@@ -98,25 +112,30 @@ class Board:
         board = self
 
         class Place:
-            def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
-                return board._all_of(name, exchange, frame)
-
             def restore(self, exchange: int, frame: bytes) -> None:
                 with board._changed:
                     board.frames.setdefault(exchange, {})[name] = frame
+                    board._changed.notify_all()
+
+            def some_of(self, exchange: int, have: Mapping[str, bytes], enough: Enough) -> dict[str, bytes]:
+                return board._some_of(exchange, enough)
+
+            def latest(self, name: str) -> int:
+                return max((e for e, here in board.frames.items() if name in here), default=-1)
 
         return Place()
 
-    def _all_of(self, name: str, exchange: int, frame: bytes) -> dict[str, bytes]:
+    def _some_of(self, exchange: int, enough: Enough) -> dict[str, bytes]:
+        until = time.monotonic() + self.patience
         with self._changed:
             here = self.frames.setdefault(exchange, {})
-            here[name] = frame
-            self._changed.notify_all()
-            if not self._changed.wait_for(lambda: len(here) == len(self.names), self.patience):
-                raise EngineError(
-                    f"exchange {exchange}: no frame from {', '.join(n for n in self.names if n not in here)}."
-                )
-            return dict(here)
+            while (names := enough(here)) is None or not names <= here.keys():
+                if time.monotonic() > until:
+                    raise EngineError(
+                        f"exchange {exchange}: no frame from {', '.join(n for n in self.names if n not in here)}."
+                    )
+                self._changed.wait(0.05)  # also when nothing comes: a rule may have a clock of its own
+            return {n: here[n] for n in names}
 
 
 class RelayGone(EngineError):
@@ -140,8 +159,9 @@ class Seat:
         self._end = b""
         self._heard = time.monotonic()
 
-    def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
-        """Leave the frame for the relay, and wait until it brings those of all others."""
+    def some_of(self, exchange: int, have: Mapping[str, bytes], enough: Enough) -> dict[str, bytes]:
+        """Leave the frame for the relay, and wait until it brings those of all others: a relay brings no others."""
+        frame = have[self.name]
         with self._changed:
             self._replaying = False
             self._posts = {k: v for k, v in self._posts.items() if k == exchange - 1} | {exchange: frame}
@@ -151,6 +171,10 @@ class Seat:
                 if time.monotonic() - self._heard > SILENCE:
                     raise RelayGone(f"exchange {exchange}: the relay has been silent for {SILENCE:.0f} s.")
             return self._got[1] | {self.name: frame}
+
+    def latest(self, name: str) -> int:
+        """Nobody can tell here."""
+        return -1
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Keep a frame of the journal."""

@@ -240,10 +240,15 @@ class Masks(Party):
 
     fewest: ClassVar[int] = FEWEST
 
-    def stream(self, exchange: int, size: int, transcript: bytes = b"") -> U64:
-        """Sum of the group's masks of one exchange: (size,) uint64, which add up to 0 over groups of one transcript."""
+    def stream(
+        self, exchange: int, size: int, transcript: bytes = b"", among: Sequence[str] | None = None
+    ) -> U64:
+        """Sum of the group's masks of one exchange: (size,) uint64, which add up to 0 over groups of one transcript.
+
+        ``among``: the names over which they do, None for all; the group's own is one of them.
+        """
         out = np.zeros(size, dtype=np.uint64)
-        for peer in sorted(self.roster):
+        for peer in sorted(self.roster if among is None else among):
             if peer != self.name:
                 key = self._key(peer, b"mask" + exchange.to_bytes(8, "little") + transcript)
                 pad = _key_stream(key, size)

@@ -14,11 +14,11 @@ import hashlib
 import os
 import re
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fedmiss.errors import EngineError, InputError, UplinkError
-from fedmiss.federation.gather import Gather
+from fedmiss.federation.gather import Enough, Gather
 from fedmiss.system import to_disk
 
 __all__ = ["Folder", "check_folder"]
@@ -85,6 +85,7 @@ class Folder(Gather):
         self.root, self.name, self.names = root, name, tuple(sorted(names))
         self.at = root / f"{study}-{job.hex()[:16]}"
         self.genuine, self.told, self.patience, self._sleep = genuine, told, patience, sleep
+        self._latest: dict[str, int] = {}
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Write the own frame, unless it lies there."""
@@ -106,20 +107,20 @@ class Folder(Gather):
                 path=str(path),
             ) from None
 
-    def all_of(self, exchange: int, frame: bytes) -> dict[str, bytes]:
-        """Write the own frame, and look until those of all are whole."""
-        self.restore(exchange, frame)
-        got, begun, pause = {self.name: frame}, time.monotonic(), FIRST
+    def some_of(self, exchange: int, have: Mapping[str, bytes], enough: Enough) -> dict[str, bytes]:
+        """Look until the frames that are wanted are whole."""
+        got, begun, pause = dict(have), time.monotonic(), FIRST
         said: tuple[str, ...] = ()
         while True:
             got |= self._look(exchange, got)
-            missing = tuple(n for n in self.names if n not in got)
+            names = enough(got)
+            missing = tuple(n for n in names or self.names if n not in got and n != self.name)
             waited = time.monotonic() - begun
             if missing != said and (waited > QUIET or (said and not missing)):
                 self.told(missing)
                 said = missing
-            if not missing:
-                return got
+            if names is not None and names <= got.keys():
+                return {n: got[n] for n in names}
             if self.patience is not None and waited > self.patience:
                 raise EngineError(
                     f"exchange {exchange}: no frame from {', '.join(missing)} in {self.at} within {self.patience:.0f} s. "
@@ -128,6 +129,14 @@ class Folder(Gather):
                 )
             self._sleep(pause)
             pause = min(LAST, pause * 1.3)
+
+    def latest(self, name: str) -> int:
+        """The last exchange of which a file of this organisation lies there, whole or not: it shows one after the other."""
+        at = self._latest.get(name, -1)
+        while any((self._folder(at + 1)).glob(f"{name}-{'[0-9a-f]' * 32}*")):
+            at += 1
+        self._latest[name] = at
+        return at
 
     def _folder(self, exchange: int) -> Path:
         return self.at / f"{exchange:06d}"

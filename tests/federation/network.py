@@ -118,3 +118,9 @@ def run(clubs, what=None, *, seats=None, whats=None, board=None, **more):
             for name, club in clubs.items()
         }
     )
+
+
+def all_of(seat, names, name, exchange, frame):
+    """Show a frame at one's seat, and take those of all."""
+    seat.restore(exchange, frame)
+    return seat.some_of(exchange, {name: frame}, lambda got: frozenset(names))

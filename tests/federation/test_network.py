@@ -29,7 +29,7 @@ from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.network.folder import Folder, check_folder
 from fedmiss.rng import rng_for
 
-from .network import JOB, NEGBIN, SETTINGS, Kill, clubs_of, in_one_process, order, run, together
+from .network import JOB, NEGBIN, SETTINGS, Kill, all_of, clubs_of, in_one_process, order, run, together
 from .owners import largest, owned
 
 
@@ -324,8 +324,8 @@ class Liar:
     def __init__(self, seat, change):
         self.seat, self.change, self.restore = seat, change, seat.restore
 
-    def all_of(self, exchange, frame):
-        got = self.seat.all_of(exchange, frame)
+    def some_of(self, exchange, have, enough):
+        got = self.seat.some_of(exchange, have, enough)
         return self.change(got) if exchange == 7 else got
 
 
@@ -444,7 +444,13 @@ def test_another_version_is_named_before_anything_else_is_sent(panel, tmp_path, 
         import json
 
         body = json.dumps({"version": "0.1.0", "protocol": 1, "sealed": {}}).encode()
-        return board.seat("owner-2").all_of(0, club.party.sign(frame_label(JOB, "owner-2", 0), body))
+        return all_of(
+            board.seat("owner-2"),
+            list(clubs),
+            "owner-2",
+            0,
+            club.party.sign(frame_label(JOB, "owner-2", 0), body),
+        )
 
     got = together(
         {"owner-2": old} | {n: (lambda n=n: clubs[n].run(board.seat(n))) for n in ("owner-0", "owner-1")}
@@ -788,7 +794,13 @@ def test_two_frames_of_one_number_are_not_chosen_from(panel, tmp_path):
     for body in (b"this", b"that"):
         other.restore(0, clubs["owner-1"].party.sign(label, body))
     with pytest.raises(EngineError, match="owner-1 has signed two frames"):
-        one.all_of(0, clubs["owner-0"].party.sign(frame_label(JOB, "owner-0", 0), b"mine"))
+        all_of(
+            one,
+            list(clubs),
+            "owner-0",
+            0,
+            clubs["owner-0"].party.sign(frame_label(JOB, "owner-0", 0), b"mine"),
+        )
 
 
 def test_a_relay_is_not_kept_waiting_and_brings_frames_once(monkeypatch):
@@ -801,7 +813,7 @@ def test_a_relay_is_not_kept_waiting_and_brings_frames_once(monkeypatch):
         for exchange in range(3):
             if name == "b":
                 time.sleep(0.1)
-            got.append(seats[name].all_of(exchange, f"{name}{exchange}".encode()))
+            got.append(all_of(seats[name], "ab", name, exchange, f"{name}{exchange}".encode()))
         seats[name].end(True)
         return got
 
@@ -829,7 +841,7 @@ def test_a_relay_takes_no_frame_of_the_journal_for_where_an_organisation_is(monk
         for exchange in range(20):
             seats[name].restore(exchange, f"{name}{exchange}".encode())
             time.sleep(pace)
-        got = seats[name].all_of(19, f"{name}19".encode())
+        got = all_of(seats[name], "abc", name, 19, f"{name}19".encode())
         seats[name].end(True)
         return got
 

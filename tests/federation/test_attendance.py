@@ -1,0 +1,323 @@
+"""Rounds that go on without a cohort whose member is away: FedEM with those workers, on any carrier, and nothing else."""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+import time
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import FedEM, Roster, Stop, run
+from fedmiss.core.participation import Given, Remembered
+from fedmiss.engines import LocalEngine, StudyEngine
+from fedmiss.errors import ConfigError, EngineError
+from fedmiss.federation.attendance import Absence, Attendance, cohorts_of
+from fedmiss.federation.circle import Circle, frame_label
+from fedmiss.federation.gather import Board
+from fedmiss.federation.masks import Masks, Party
+from fedmiss.federation.outline import Outline
+from fedmiss.models.lowrank.paper import FedMissEM
+from tests.core.toys import mixture
+from tests.models.panels import simulate
+
+from .network import Kill, keys_of, together
+
+JOB = hashlib.sha256(b"absence").digest()
+SECONDS = 0.3
+
+
+class Off:
+    """A place of an organisation whose computer is off between two exchanges, as the others count them."""
+
+    def __init__(self, seat, board, chair, spans):
+        self.seat, self.board, self.chair, self.spans = seat, board, chair, spans
+        self.latest = seat.latest
+
+    def some_of(self, exchange, have, enough):
+        return self.seat.some_of(exchange, have, enough)
+
+    def restore(self, exchange, frame):
+        for first, last in self.spans:
+            until = time.monotonic() + 60
+            while first <= exchange < last and self.board.seat("").latest(self.chair) < last:
+                if time.monotonic() > until:
+                    raise EngineError("nobody goes on")
+                time.sleep(0.005)
+        self.seat.restore(exchange, frame)
+
+
+class Study:
+    """Organisations in one process, some of which are off for a while."""
+
+    def __init__(self, names, folder, *, masked, off=None, chair=None, seconds=SECONDS, board=None):
+        folder.mkdir(parents=True, exist_ok=True)
+        keys, roster = keys_of(names, folder)
+        self.names, self.folder, self.masked, self.off = tuple(names), folder, masked, off or {}
+        self.board = board or Board(list(names), patience=30.0)
+        self.parties = {n: (Masks if masked else Party)(n, keys[n], roster, JOB) for n in names}
+        self.chair, self.seconds = chair or names[0], seconds
+        self.circles, self.present = {}, []
+
+    def seat(self, name):
+        return Off(self.board.seat(name), self.board, self.chair, self.off.get(name, []))
+
+    def circle(self, name):
+        absence = Absence(cohorts_of(self.names, masks=self.masked), self.chair, self.seconds)
+        path = self.folder / f"{name}.journal"
+        self.circles[name] = Circle(self.parties[name], path, self.seat(name), absence=absence)
+        return self.circles[name]
+
+    def run(self, algo, data, start, **more):
+        def one(name):
+            circle = self.circle(name)
+            try:
+                engine = StudyEngine(circle, data[name], masked=self.masked)
+                share = circle.share
+
+                def noted(answer, *, all_needed=True):
+                    got = share(answer, all_needed=all_needed)
+                    if name == self.chair and not all_needed:
+                        self.present.append(list(got))
+                    return got
+
+                circle.share = noted
+                return run(algo, engine, start, **more)
+            finally:
+                circle.close()
+
+        got = together({n: (lambda n=n: one(n)) for n in self.names})
+        for result in got.values():
+            if isinstance(result, BaseException):
+                raise result
+        return got
+
+
+def clubs(n, seed=0):
+    model, data, _, start = mixture(n=n, seed=seed)
+    return model, {f"club-{c}": rows for c, rows in enumerate(data)}, start
+
+
+def algorithm(model, data, quant=None, **more):
+    roster = Roster.of({n: len(r) for n, r in data.items()})
+    return FedEM(model, quant or Dithering(4), roster, **({"gamma": 0.2, "seed": 3} | more))
+
+
+@pytest.mark.parametrize("n", range(3, 30))
+def test_cohorts_of_three_to_five_hold_everybody_once(n):
+    names = [f"club-{i:02}" for i in range(n)]
+    cohorts = cohorts_of(names[::-1], masks=True)
+    assert [name for c in cohorts for name in c] == names
+    assert {len(c) for c in cohorts} <= {3, 4, 5}
+    assert len(cohorts) == n // 3
+    assert cohorts_of(names, masks=False) == tuple((name,) for name in names)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_a_study_with_absences_is_fedem_with_the_workers_that_were_there(masked, tmp_path):
+    """The same S_hat and V as one process that is told who was there; V_c of the others stood still."""
+    model, data, start = clubs(7)
+    algo = algorithm(model, data)
+    off = {"club-5": [(6, 14)], "club-2": [(20, 26)]}
+    study = Study(list(data), tmp_path, masked=masked, off=off)
+    got = study.run(algo, data, start, stop=Stop(rounds=40))
+    active = got["club-0"].trace["active"].astype(int)
+    rounds = [[algo.roster.slots[n] for n in names] for names in study.present]
+    assert [len(r) for r in rounds] == active.tolist()
+    assert active[0] == active[-1] == 7
+    missing = {frozenset(data) - set(names) for names in study.present} - {frozenset()}
+    first, second = ("club-4", "club-5", "club-6"), ("club-0", "club-1", "club-2", "club-3")
+    assert missing == (
+        {frozenset(first), frozenset(second)} if masked else {frozenset({"club-5"}), frozenset({"club-2"})}
+    )
+    told = algorithm(model, data, participation=Remembered(Given(rounds)))
+    local = run(told, LocalEngine(data), start, stop=Stop(rounds=40))
+    for result in got.values():
+        if masked:
+            np.testing.assert_allclose(result.server.S_hat, local.server.S_hat, rtol=1e-8, atol=1e-8)
+            np.testing.assert_allclose(result.server.V, local.server.V, rtol=1e-8, atol=1e-8)
+        else:
+            np.testing.assert_array_equal(result.server.S_hat, local.server.S_hat)
+            np.testing.assert_array_equal(result.server.V, local.server.V)
+        np.testing.assert_array_equal(result.server.S_hat, got["club-0"].server.S_hat)
+        np.testing.assert_array_equal(result.trace["away"], 7 - active)
+    for circle in study.circles.values():
+        assert circle.left_out["club-5"] > 0
+        assert circle.left_out == study.circles["club-0"].left_out
+
+
+def test_when_all_are_back_the_answer_is_that_of_a_study_without_absences(tmp_path):
+    """FedMissEM of six clubs, one of them off for a third of the rounds: it stops only where all have been heard."""
+    panel, _ = simulate(J=20, L=12, n=400, family="gaussian", groups=6)
+    paper = FedMissEM(panel, family="gaussian", rank=2, penalty=0.3, seed=0)
+    data = paper.rows(panel)
+    names = list(data)
+    algo = algorithm(paper, data, Identity(), gamma=1.0)
+    local = run(algo, LocalEngine(data), np.zeros(paper.q), stop=Stop(rounds=2000, tol=1e-22, window=3))
+    rounds = local.server.k
+    off = {names[4]: [(5, 5 + rounds // 3)]}
+    study = Study(names, tmp_path, masked=True, off=off)
+    got = study.run(algo, data, np.zeros(paper.q), stop=Stop(rounds=4000, tol=1e-22, window=3))
+    assert study.circles[names[0]].left_out[names[4]] >= rounds // 3 - 3
+    for result in got.values():
+        assert result.converged
+        assert result.server.k <= 1.5 * rounds + rounds // 3
+        np.testing.assert_allclose(result.server.S_hat, local.server.S_hat, atol=1e-6)
+
+
+def test_who_never_comes_back_stops_nobody_and_the_run_does_not_claim_to_have_converged(tmp_path):
+    model, data, start = clubs(6)
+    algo = algorithm(model, data, Identity(), gamma=1.0)
+    study = Study(list(data), tmp_path, masked=True, off={"club-4": [(5, 10**6)]})
+    out = {}
+
+    def one(name):
+        circle = study.circle(name)
+        try:
+            engine = StudyEngine(circle, data[name], masked=True)
+            out[name] = run(algo, engine, start, stop=Stop(rounds=60, tol=1e-20, window=3))
+        finally:
+            circle.close()
+
+    there = [n for n in data if n != "club-4"]
+    threading.Thread(target=one, args=("club-4",), daemon=True).start()
+    got = together({n: (lambda n=n: one(n)) for n in there})
+    assert not any(isinstance(g, BaseException) for g in got.values())
+    assert all(not out[n].converged and out[n].server.k == 60 for n in there)
+    assert study.circles["club-0"].left_out["club-3"] > 40, "its cohort is left out with it"
+
+
+@pytest.mark.parametrize("who", ["club-0", "club-3"])
+def test_a_kill_changes_nothing_of_who_was_there(who, tmp_path):
+    """The chair says again what it said before its restart, although everybody is there by then."""
+    model, data, start = clubs(6)
+    algo = algorithm(model, data)
+    study, left = Study(list(data), tmp_path, masked=False, off={"club-4": [(6, 12)]}), [4]
+
+    def club(name):
+        while True:
+            circle = study.circle(name)
+            engine = StudyEngine(circle, data[name])
+            genuine = circle._advance
+
+            def dying(got, genuine=genuine, circle=circle):
+                genuine(got)
+                if name == who and left[0] and circle.exchange == 16 - 3 * left[0]:
+                    left[0] -= 1
+                    raise Kill
+
+            circle._advance = dying
+            try:
+                return run(algo, engine, start, stop=Stop(rounds=30))
+            except Kill:
+                continue
+            finally:
+                circle.close()
+
+    got = together({n: (lambda n=n: club(n)) for n in data})
+    assert left[0] == 0
+    for result in got.values():
+        np.testing.assert_array_equal(result.server.S_hat, got["club-1"].server.S_hat)
+        np.testing.assert_array_equal(result.trace["away"], got["club-1"].trace["away"])
+    assert got["club-1"].trace["away"].sum() > 0
+
+
+def test_a_chair_that_is_cut_off_does_not_go_on_alone(tmp_path):
+    """Half of the organisations must be there."""
+    clock = [0.0]
+
+    class Nobody:
+        def latest(self, name):
+            return -1
+
+    names = [f"club-{i}" for i in range(5)]
+    rule = Absence(cohorts_of(names, masks=False), "club-0", 60.0)
+    enough = rule.waiting(Nobody(), 7, lambda: clock[0])
+    assert enough({"club-1": b"", "club-2": b""}) is None
+    clock[0] = 1e6
+    assert enough({"club-1": b""}) is None
+    assert enough({"club-1": b"", "club-2": b""}) == {"club-1", "club-2"}
+    with pytest.raises(ConfigError, match="the chair 'x' is not among the organisations"):
+        Absence(cohorts_of(names, masks=False), "x", 60.0)
+
+
+def test_who_was_left_out_is_not_waited_for_until_it_shows_a_frame(tmp_path):
+    clock, shown = [0.0], {"b": 6, "c": 6}
+
+    class Carrier:
+        def latest(self, name):
+            return shown[name]
+
+    rule = Absence([("a",), ("b",), ("c",)], "a", 10.0)
+
+    def waits(exchange, frames):
+        """Seconds until the chair goes on."""
+        enough, begun = rule.waiting(Carrier(), exchange, lambda: clock[0]), clock[0]
+        while enough(frames) is None:
+            clock[0] += 1.0
+        return clock[0] - begun
+
+    assert waits(7, {"b": b"", "c": b""}) == 0
+    assert waits(8, {"c": b""}) == 11, "b was there in the round before"
+    assert waits(9, {"c": b""}) == 0, "and is away now"
+    shown["b"] = 8
+    assert waits(10, {"c": b""}) == 11, "it shows frames of rounds that it missed"
+    assert waits(11, {"c": b""}) == 0
+    assert waits(12, {"b": b"", "c": b""}) == 0
+    assert waits(13, {"b": b""}) == 11, "c"
+
+
+def test_masks_of_a_cohort_cancel_over_it_and_over_nothing_less(tmp_path):
+    names = [f"club-{i}" for i in range(6)]
+    keys, roster = keys_of(names, tmp_path)
+    parties = {n: Masks(n, keys[n], roster, JOB) for n in names}
+    cohort = cohorts_of(names, masks=True)[0]
+    streams = [parties[n].stream(5, 100, b"t", cohort) for n in cohort]
+    assert not np.sum(streams, axis=0, dtype=np.uint64).any()
+    for a, b in pairwise(streams):
+        both = a + b
+        assert (both >> np.uint64(60)).astype(int).std() > 3, "looks random"
+
+
+def test_a_chair_that_says_two_things_is_found(tmp_path):
+    """It signs a second frame for one of the others, in which somebody is left out: the next exchange stops the job."""
+    model, data, start = clubs(4)
+    algo = algorithm(model, data)
+    study = Study(list(data), tmp_path, masked=False)
+    genuine, label = study.board.seat, frame_label(JOB, "club-0", 8)
+
+    class Lied:
+        latest = restore = None
+
+        def __init__(self, seat):
+            self.seat, self.latest, self.restore = seat, seat.latest, seat.restore
+
+        def some_of(self, exchange, have, enough):
+            got = self.seat.some_of(exchange, have, enough)
+            if exchange != 8:
+                return got
+            chair = study.circles["club-0"]
+            body = chair.party.unlock(chair.key, label, chair.party.verified("club-0", label, got["club-0"]))
+            rest = Outline.read(body[32:])[1]
+            said, answer = Attendance.read(rest)
+            fewer = Attendance({n: d for n, d in said.frames.items() if n != "club-2"})
+            body = body[: len(body) - len(rest)] + fewer.as_bytes() + answer
+            got["club-0"] = chair.party.sign(label, chair.party.lock(chair.key, label, body))
+            del got["club-2"]
+            return got
+
+    study.board.seat = lambda name: Lied(genuine(name)) if name == "club-3" else genuine(name)
+    with pytest.raises(EngineError, match="have seen different frames before it"):
+        study.run(algo, data, start, stop=Stop(rounds=30))
+
+
+def test_what_is_read_of_a_list_is_what_was_written_and_cut_bytes_are_refused():
+    said = Attendance({"north": bytes(range(16)), "south-west": bytes(16)})
+    raw = said.as_bytes()
+    assert Attendance.read(raw + b"answer") == (said, b"answer")
+    for cut in range(len(raw)):
+        with pytest.raises(ValueError, match="cut"):
+            Attendance.read(raw[:cut])

@@ -25,7 +25,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.masks import FEWEST, fingerprint, identity, public_key
 from fedmiss.files import atomic_file, atomic_folder, read_json, write_json, write_manifest
 from fedmiss.models.lowrank.choice import model_name
-from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.network.study import Study, job_hash, least_for_absence, read_roster, read_study
 from fedmiss.owner import remove_state
 from fedmiss.system import user_name
 from fedmiss.version import __version__
@@ -257,7 +257,21 @@ def _method(s: Study) -> list[str]:
         f"  method       {s.method['run']}, a function installed on your computer; it sees your data, and it alone",
         "               says what is sent: read it, or ask somebody who has",
         *([f"  its settings {settings}"] if settings else []),
+        *_absence(s),
     ]
+
+
+def _absence(s: Study) -> list[str]:
+    rule = s.rule_of_absence
+    if rule is None:
+        return []
+    lines = [
+        f"  absence      who is away holds up a round for {s.absence:g} seconds; then the others go on, and its last sums",
+        f"               stand. {rule.chair} says who is there",
+    ]
+    if s.masks:
+        lines.append(f"               cohorts: {'; '.join(', '.join(c) for c in rule.cohorts)}")
+    return lines
 
 
 def _about(s: Study) -> str:
@@ -305,9 +319,13 @@ def _model(s: Study) -> list[str]:
 def _seen_of_method(s: Study) -> list[str]:
     """What fedmiss can promise of a function that it does not know."""
     if s.masks:
+        n = len(s.organisations)
+        whom, there = (
+            ("all organisations", f"together ({n - 1} of {n})") if not s.absence else ("a cohort", "in it")
+        )
         sums = [
-            "  What the function adds up is masked: they can read only the sum over all organisations. All of the others",
-            f"  together ({len(s.organisations) - 1} of {len(s.organisations)}) can subtract theirs, and have yours.",
+            f"  What the function adds up is masked: they can read only the sum over {whom}. All of the others",
+            f"  {there} can subtract theirs, and have yours.",
         ]
     else:
         sums = ["  What the function adds up, NOT masked: they see yours."]
@@ -468,6 +486,10 @@ def new_revision(
     values = asdict(old) | {"revision": old.revision + 1, "organisations": (*stay, *added), "before": {}}
     n = len(values["organisations"])
     values["contributors"] = min(max(old.contributors, FEWEST if n > 2 and not old.method else 0), n)
+    if n < least_for_absence(old.masks):
+        values["absence"] = 0.0
+    if not values["absence"] or old.chair in without:
+        values["chair"] = ""
     if source is not None:
         values["before"] = _onward_of(source, old)
     new = Study(**values)

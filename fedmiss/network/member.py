@@ -156,7 +156,10 @@ def take_part(
 
     try:
         told: Callable[[int], None] = (lambda n: seen("method", n)) if kit.study.method else (lambda n: None)
-        circle = Circle(party, journal, gather, held, exchanges=kit.study.exchanges, watch=told)
+        circle = Circle(
+            party, journal, gather, held,
+            exchanges=kit.study.exchanges, watch=told, absence=kit.study.rule_of_absence,
+        )  # fmt: skip
         if program is None:
             if kit.study.method:
                 out = run_method(kit, data, circle)

@@ -76,6 +76,9 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         shapes = {k: list(v.shape) for k, v in arrays.items()}
         write_manifest(
             tmp, "method", settings=asdict(kit.study), inputs={"job": kit.job.hex()},
-            results={"version": __version__, "exchanges": circle.exchange, "arrays": shapes},
+            results={
+                "version": __version__, "exchanges": circle.exchange, "arrays": shapes,
+                "rounds_without": {name: n for name, n in circle.left_out.items() if n},
+            },
         )  # fmt: skip
     return kit.result

@@ -17,6 +17,7 @@ from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.community import read_lists
+from fedmiss.federation.attendance import Absence, cohorts_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.hub.onward import read_before
@@ -30,7 +31,15 @@ from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings, named_f
 from fedmiss.settings import convert, from_table, unknown
 from fedmiss.version import __version__
 
-__all__ = ["ENGINES", "Study", "job_hash", "read_roster", "read_study", "read_study_toml"]
+__all__ = [
+    "ENGINES",
+    "Study",
+    "job_hash",
+    "least_for_absence",
+    "read_roster",
+    "read_study",
+    "read_study_toml",
+]
 
 ENGINES = ("folder", "nvflare")
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
@@ -47,6 +56,7 @@ _COUNTS = (
     "compress",
 )  # of the count model only
 _OF_MONTHS = ("species", "season", "months", "sites", "compress")  # of one species' months only
+_OF_ROUNDS = ("absence", "chair")
 _COMMUNITY = ("model", "rank", "max_rank", "effort", "folds", "seed")
 _MODEL = (
     "model",
@@ -82,6 +92,9 @@ class Study:
         without masks it is 2
     exchanges : most exchanges of the job, which needs some 200
     compress : whether months' sums go as differences to the last ones, in half the bytes; results then differ by some 1e-6
+    absence : seconds after which a round of [method] goes on without a cohort whose member is away, which keeps its last
+        sums (:mod:`fedmiss.federation.attendance`); 0: all wait
+    chair : the organisation that says who is there in a round, the first by name if none is named
     engine : carries the frames: ``folder``, one that all organisations share, or ``nvflare``, by a relay
     host, port : where the relay listens;  patience : seconds that it waits for an organisation
     model : settings of the model, as of ``fedmiss fit``
@@ -106,6 +119,8 @@ class Study:
     contributors: int = 0
     exchanges: int = 1000
     compress: bool = False
+    absence: float = 0.0
+    chair: str = ""
     host: str = "localhost"
     port: int = 8102
     engine: str = "folder"
@@ -153,6 +168,7 @@ class Study:
             )
         if self.engine not in ENGINES:
             raise ConfigError(f"the engine {self.engine!r} is unknown; choose {' or '.join(ENGINES)}.")
+        self._check_absence()
         if self.sites not in ("seen", "all"):
             raise ConfigError(f"sites is {self.sites!r} (must be seen or all).")
         if self.minimum < 2:
@@ -206,6 +222,32 @@ class Study:
                 "out."
             )
 
+    def _check_absence(self) -> None:
+        if not 0 <= self.absence <= 30 * 86400:
+            raise ConfigError(
+                f"absence is {self.absence:g} seconds (must lie between 0, where all wait, and 2,592,000, which is 30 days)."
+            )
+        names = self.organisations
+        if self.chair and self.chair not in names:
+            raise ConfigError(
+                f"the chair {self.chair!r} is not among the organisations ({', '.join(names)}); name one of them."
+            )
+        least = least_for_absence(self.masks)
+        if self.absence and len(names) < least:
+            why = f"a whole cohort of {FEWEST} is left out" if self.masks else "half must be there"
+            raise ConfigError(
+                f"absence needs {least} organisations, the study has {len(names)}, since {why}. Leave absence out; then all "
+                "wait for who is away."
+            )
+
+    @property
+    def rule_of_absence(self) -> Absence | None:
+        """By which rounds go on without some; None where all wait."""
+        if not self.absence:
+            return None
+        cohorts = cohorts_of(self.organisations, masks=self.masks)
+        return Absence(cohorts, self.chair or self.organisations[0], self.absence)
+
     def _check_community(self) -> None:
         for key in self.community:
             if key not in ("species", *_COMMUNITY):
@@ -242,6 +284,12 @@ class Study:
         idle = {
             name: f"a relay's, and the engine is {self.engine}" for name in _RELAY if self.engine == "folder"
         }
+        if not self.method or self.engine != "folder":
+            idle |= dict.fromkeys(
+                _OF_ROUNDS, "of a study with [method], over a folder: all others wait for who is away"
+            )
+        elif not self.absence:
+            idle["chair"] = "about who is away, and without absence all wait"
         if self.method:
             idle |= {
                 name: f"the count model's, and [method] runs {self.method.get('run')!r}" for name in _COUNTS
@@ -300,6 +348,11 @@ class Study:
     def write(self, path: Path) -> None:
         """Write the study as JSON."""
         write_json(path, asdict(self))
+
+
+def least_for_absence(masks: bool) -> int:
+    """Least number of organisations of which some can be away: two cohorts, of which one goes on."""
+    return 2 * FEWEST if masks else FEWEST
 
 
 def read_study_toml(path: Path) -> Study:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -15,15 +17,20 @@ from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.core import Roster, pooled_s_bar
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.circle import frame_label
 from fedmiss.network.engine import provision
-from fedmiss.network.kits import approve, collect_roster, enrol, make_study, open_kit, page
+from fedmiss.network.folder import Folder
+from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new_revision, open_kit, page
+from fedmiss.network.member import party_of, take_part
 from fedmiss.network.method import function_of
 from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study_toml
+from tests.federation.network import Kill, together
 from tests.network.conftest import all_take_part
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CLUBS = ("central", "north", "south")
+SIX = (*CLUBS, "east", "isles", "west")
 TOML = """
 name = "flocks"
 organisations = ["north", "central", "south"]
@@ -40,17 +47,19 @@ def _installed(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def prepared(tmp_path, toml=TOML):
+def prepared(tmp_path, toml=TOML, clubs=CLUBS):
     (tmp_path / "study.toml").write_text(toml)
     study = read_study_toml(tmp_path / "study.toml")
     folder = make_study(study, tmp_path / "study", provision)
-    kits = [open_kit(folder / "kits" / c) for c in CLUBS]
+    kits = [open_kit(folder / "kits" / c) for c in clubs]
     collect_roster(folder, [enrol(kit) for kit in kits])
     for kit in kits:
         approve(kit, ask=None, given=kit.job.hex())
     rng = np.random.default_rng(4)
     data = {}
-    for c, share, m in zip(CLUBS, (0.2, 0.5, 0.8), (80, 120, 200), strict=True):
+    for c, share, m in zip(
+        clubs, (0.2, 0.5, 0.8) * (len(clubs) // 3), (80, 120, 200) * (len(clubs) // 3), strict=True
+    ):
         rows = rng.poisson(np.where(rng.random(m) < share, 2.0, 9.0))
         data[c] = tmp_path / f"{c}.txt"
         np.savetxt(data[c], rows)
@@ -116,6 +125,94 @@ def test_a_result_that_no_file_holds_is_said(tmp_path, monkeypatch):
     for error in all_take_part(folder, data).values():
         assert isinstance(error, ConfigError)
         assert "returned what no file can hold" in str(error)
+
+
+def absent_toml(line='absence = 0.3\nchair = "north"'):
+    clubs = ", ".join(f'"{c}"' for c in SIX)
+    return f"name = 'flocks'\norganisations = [{clubs}]\n{line}\n" + TOML[TOML.index("[method]") :]
+
+
+def test_a_club_that_is_off_for_a_third_of_the_study_holds_nobody_up_and_has_the_result(tmp_path):
+    """Over a shared folder: its process is killed, the others go on, and it goes through what it missed."""
+    folder, data = prepared(tmp_path, absent_toml(), SIX)
+    shared = tmp_path / "shared"
+    shared.mkdir()
+
+    def one(name, until=None):
+        kit = open_kit(folder / "kits" / name)
+        party = party_of(kit)
+        carrier = Folder(
+            shared, name, kit.study.organisations, kit.study.name, kit.job, patience=60.0,
+            genuine=lambda n, e, raw: party.verified(n, frame_label(kit.job, n, e), raw),
+        )  # fmt: skip
+
+        def watch(stage, exchanges):
+            if exchanges == until:
+                raise Kill
+
+        return take_part(kit, data[name], carrier, watch=watch)
+
+    def west():
+        with contextlib.suppress(Kill):
+            one("west", until=9)
+        while not list(shared.glob("*/000025/north-*")):
+            time.sleep(0.01)
+        return one("west")
+
+    got = together({n: (lambda n=n: one(n)) for n in SIX if n != "west"} | {"west": west})
+    counts = np.concatenate([np.loadtxt(data[n]) for n in sorted(SIX)])
+    found = {n: np.load(result / "arrays.npz")["rates"] for n, result in got.items()}
+    without = [json.loads((got[n] / "manifest.json").read_text())["results"]["rounds_without"] for n in SIX]
+    assert all(w == without[0] for w in without)
+    assert without[0]["west"] >= 10
+    assert "central" not in without[0], "it is in the other cohort"
+    rates = fitted(counts)
+    for n in SIX:
+        np.testing.assert_array_equal(found[n], found["north"])
+        np.testing.assert_allclose(found[n], rates, atol=1e-6)
+
+
+def fitted(counts):
+    """EM of the two components on all counts together."""
+    share, rates = np.array([0.5, 0.5]), counts.mean() * np.array([0.5, 1.5])
+    for _ in range(2000):
+        logs = np.log(share) + counts[:, None] * np.log(rates) - rates
+        p = np.exp(logs - logs.max(axis=1, keepdims=True))
+        p /= p.sum(axis=1, keepdims=True)
+        share, rates = p.mean(axis=0), (p * counts[:, None]).sum(axis=0) / p.sum(axis=0)
+    return rates
+
+
+def test_a_custodian_reads_who_may_be_left_out_and_who_says_so(tmp_path):
+    folder, _ = prepared(tmp_path, absent_toml(), SIX)
+    text = page(open_kit(folder / "kits" / "north"))
+    assert "who is away holds up a round for 0.3 seconds" in text
+    assert "north says who is there" in text
+    assert "cohorts: central, east, isles; north, south, west" in text
+    assert "the sum over a cohort" in text
+    new = new_revision(folder, without=["north"])
+    assert (new.absence, new.chair) == (0.0, ""), "five cannot go on without a cohort of three"
+    (tmp_path / "bare").mkdir()
+    folder, _ = prepared(tmp_path / "bare", absent_toml("absence = 9\nmasks = false\nchair = 'west'"), SIX)
+    new = new_revision(folder, without=["west"])
+    assert (new.absence, new.chair) == (9.0, "")
+
+
+@pytest.mark.parametrize(
+    ("toml", "words"),
+    [
+        (absent_toml("absence = -1"), "absence is -1 seconds (must lie between 0"),
+        (absent_toml("absence = 5\nchair = 'x'"), "the chair 'x' is not among the organisations"),
+        (absent_toml("chair = 'north'"), "chair = 'north' does nothing here: it is about who is away"),
+        (absent_toml("absence = 5\nengine = 'nvflare'"), "it is of a study with [method], over a folder"),
+        ("absence = 5" + TOML, "absence needs 6 organisations, the study has 3"),
+        ("absence = 5\nname = 's'\nspecies = 'A'\norganisations = ['a', 'b', 'c']", "absence = 5 does nothing here"),
+    ],
+)  # fmt: skip
+def test_a_rule_of_absence_that_cannot_hold_is_refused(toml, words, tmp_path):
+    (tmp_path / "study.toml").write_text(toml)
+    with pytest.raises(ConfigError, match=re.escape(words)):
+        read_study_toml(tmp_path / "study.toml")
 
 
 @pytest.mark.slow

@@ -489,6 +489,7 @@ def test_the_status_names_who_has_not_joined(folder):
     assert len(said) == 2
 
 
+@pytest.mark.slow
 def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
     kits = {c: open_kit(folder / "kits" / c) for c in CLUBS}
     with pytest.raises(InputError, match="has not chosen its model yet"):

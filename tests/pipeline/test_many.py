@@ -86,6 +86,7 @@ def test_a_recipe_of_refused_names_only(tmp_path):
     assert "--allow-absent" not in done.err
 
 
+@pytest.mark.slow
 def test_one_good_name_beside_a_refused_one(tmp_path):
     results = run_recipe(read_recipe(write(tmp_path, ("Parus major", "Alauda arvenis"))), jobs=1)
     assert [(r.species, r.step) for r in results] == [("Alauda arvenis", "ingest"), ("Parus major", "")]
@@ -108,6 +109,7 @@ def threads_of(name: str) -> str:
     return os.environ[name]
 
 
+@pytest.mark.slow
 def test_processes_share_the_cores(monkeypatch):
     names = ("OPENBLAS_NUM_THREADS", "POLARS_MAX_THREADS")
     monkeypatch.delenv(names[0], raising=False)

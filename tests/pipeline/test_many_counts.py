@@ -51,6 +51,7 @@ def write(folder: Path, species: str, names=NAMES, doubled: str = "") -> Path:
     return folder / "r.toml"
 
 
+@pytest.mark.slow
 def test_all_species_of_a_table_each_by_itself(tmp_path):
     said: list[str] = []
     recipe = read_recipe(write(tmp_path, '"all"'))

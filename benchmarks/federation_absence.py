@@ -53,7 +53,7 @@ def panel_of(n: int, seed: int) -> GroupPanel:
     """A Gaussian panel of 40 sites for each of n organisations."""
     from tests.models.panels import simulate
 
-    return simulate(J=40, L=24, n=60 * n, family="gaussian", groups=n, seed=seed)[0]
+    return simulate(J=40, L=24, n=60 * n, family="gaussian", groups=n, observers=n, seed=seed)[0]
 
 
 def study(n: int, away: float, seconds: float, tol: float, seed: int) -> list[str]:

@@ -189,7 +189,7 @@ def test_who_never_comes_back_stops_nobody_and_the_run_does_not_claim_to_have_co
     there = [n for n in data if n != "club-4"]
 
     def gone():
-        with contextlib.suppress(EngineError):
+        with contextlib.suppress(Exception):  # it ends with the test
             one("club-4")
 
     thread = threading.Thread(target=gone)

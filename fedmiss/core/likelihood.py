@@ -67,18 +67,18 @@ def _mix(a: Any, b: Any, t: float, leaf: int | None, seen: list[int]) -> Any:
     return a + t * (b - a) if leaf is None or leaf == seen[0] - 1 else a
 
 
-def _lines(a: Theta, others: list[Theta]) -> Iterator[tuple[str, Callable[[float], Theta]]]:
+def _lines(theta: Theta, others: list[Theta]) -> Iterator[tuple[str, Callable[[float], Theta]]]:
     """Lines from ``a`` to each of the ``others``: all arrays together, then one array at a time."""
     count = [0]
-    _mix(a, a, 0.0, None, count)
+    _mix(theta, theta, 0.0, None, count)
     for i, b in enumerate(others):
         for leaf in (None, *range(count[0])) if count[0] > 1 else (None,):
             words = "all entries" if leaf is None else f"array {leaf + 1} of {count[0]} of theta"
-            yield f"{words}, line {i + 1}", partial(_point, a, b, leaf)
+            yield f"{words}, line {i + 1}", partial(_point, theta, b, leaf)
 
 
-def _point(a: Theta, b: Theta, leaf: int | None, t: float) -> Theta:
-    return _mix(a, b, t, leaf, [0])
+def _point(theta: Theta, b: Theta, leaf: int | None, t: float) -> Theta:
+    return _mix(theta, b, t, leaf, [0])
 
 
 def _along(f: Callable[[Theta], float], line: Callable[[float], Theta]) -> Callable[[float], float]:

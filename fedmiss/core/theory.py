@@ -46,13 +46,13 @@ def omega_p(omega: float, p: float) -> float:
     return omega + (1.0 - p) * (1.0 + omega) / p
 
 
-def gamma_max(c: Constants, *, n: int, omega: float, p: float = 1.0) -> float:
+def gamma_max(constants: Constants, *, n: int, omega: float, p: float = 1.0) -> float:
     """Largest step of FedEM, theorem 4 (theorem 1 at p = 1).
 
     min( v_min / (2 L_W),  p sqrt(n) / (2 sqrt(2) L (1 + omega) sqrt(omega_p)) ); the second is infinite when nothing
     is compressed and nobody is absent.
     """
-    return min(c.v_min / (2.0 * c.L_W), gamma_noise(c.L, n=n, omega=omega, p=p))
+    return min(constants.v_min / (2.0 * constants.L_W), gamma_noise(constants.L, n=n, omega=omega, p=p))
 
 
 def gamma_noise(L: float, *, n: int, omega: float, p: float = 1.0) -> float:
@@ -63,25 +63,31 @@ def gamma_noise(L: float, *, n: int, omega: float, p: float = 1.0) -> float:
     return p * math.sqrt(n) / (2.0 * math.sqrt(2.0) * L * (1.0 + omega) * math.sqrt(spread))
 
 
-def gamma_star(c: Constants, *, n: int, omega: float, k_max: int, p: float = 1.0) -> float:
+def gamma_star(constants: Constants, *, n: int, omega: float, k_max: int, p: float = 1.0) -> float:
     """Best constant step for k_max rounds, corollary 2 (with theorem 4's factor for p < 1), capped at gamma_max.
 
     sqrt( W_gap n / (k_max L_W (1 + 5 (omega + (1 - p)(1 + omega)/p)) sigma2) )
     """
-    cap = gamma_max(c, n=n, omega=omega, p=p)
-    if c.sigma2 == 0.0:
+    cap = gamma_max(constants, n=n, omega=omega, p=p)
+    if constants.sigma2 == 0.0:
         return cap
-    return min(cap, math.sqrt(c.W_gap * n / (k_max * c.L_W * (1.0 + 5.0 * omega_p(omega, p)) * c.sigma2)))
+    return min(
+        cap,
+        math.sqrt(
+            constants.W_gap * n / (k_max * constants.L_W * (1.0 + 5.0 * omega_p(omega, p)) * constants.sigma2)
+        ),
+    )
 
 
-def gamma_vr(c: Constants, *, n: int, omega: float) -> float:
+def gamma_vr(constants: Constants, *, n: int, omega: float) -> float:
     """Step of VR-FedEM, theorem 3 eq. (10); goes with alpha = 1/(1 + omega) and b = ceil(k_in / (1 + omega)^2).
 
     (v_min/L_W) / ( 1 + 4 sqrt(2) (v_max/L_W) (L/sqrt(n)) (1 + omega) sqrt(omega + (1 + 10 omega)/8) )
     """
     spread = (1.0 + omega) * math.sqrt(omega + (1.0 + 10.0 * omega) / 8.0)
-    return (c.v_min / c.L_W) / (
-        1.0 + 4.0 * math.sqrt(2.0) * (c.v_max / c.L_W) * c.L_rows / math.sqrt(n) * spread
+    return (constants.v_min / constants.L_W) / (
+        1.0
+        + 4.0 * math.sqrt(2.0) * (constants.v_max / constants.L_W) * constants.L_rows / math.sqrt(n) * spread
     )
 
 

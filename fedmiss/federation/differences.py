@@ -81,12 +81,12 @@ class Differences:
             out.append(answer)
         return out
 
-    def _shrunk(self, q: msg.Solve, x: F64, key: tuple[int, int]) -> np.ndarray:
-        known = [self.memories.get((q.batch, fit)) for fit in q.fits.tolist()]
+    def _shrunk(self, question: msg.Solve, x: F64, key: tuple[int, int]) -> np.ndarray:
+        known = [self.memories.get((question.batch, fit)) for fit in question.fits.tolist()]
         if any(m is None or m.own.shape != x.shape[1:] for m in known):
-            for fit, row in zip(q.fits.tolist(), x, strict=True):
+            for fit, row in zip(question.fits.tolist(), x, strict=True):
                 whole = row if self.bits is None else np.rint(row * 2.0**self.bits) * 2.0**-self.bits
-                self.memories[q.batch, fit] = Memory(whole, {})
+                self.memories[question.batch, fit] = Memory(whole, {})
             return x
         found = [m for m in known if m is not None]
         limit = RANGE // self.workers
@@ -121,9 +121,9 @@ class Differences:
     def _forget(self, batches: Sequence[int]) -> None:
         self.memories = {k: m for k, m in self.memories.items() if k[0] not in batches}
 
-    def _expanded(self, q: msg.Solve, named: Mapping[str, msg.Months]) -> dict[str, msg.Answer]:
+    def _expanded(self, question: msg.Solve, named: Mapping[str, msg.Months]) -> dict[str, msg.Answer]:
         out: dict[str, msg.Answer] = {}
-        memories = [self.memories[q.batch, fit] for fit in q.fits.tolist()]
+        memories = [self.memories[question.batch, fit] for fit in question.fits.tolist()]
         deltas = [m.delta(self.workers) if m.whole else np.zeros(0) for m in memories]
         before = [sum(m.whole.values()) if m.whole else None for m in memories]
         for name, answer in named.items():

@@ -336,36 +336,39 @@ def _stamps(panel: GroupPanel) -> I64:
     return stamps
 
 
-def _digest(name: str, v: Visits) -> bytes:
+def _digest(name: str, visits: Visits) -> bytes:
     """What only who holds the visits can know: the secret of a group that was given none."""
     parts = [name.encode()]
-    parts += [np.ascontiguousarray(x).tobytes() for x in (v.site, v.month, v.count, v.observer, v.effort)]
+    parts += [
+        np.ascontiguousarray(x).tobytes()
+        for x in (visits.site, visits.month, visits.count, visits.observer, visits.effort)
+    ]
     return hashlib.blake2b(b"\0".join(parts)).digest()
 
 
-def _check_indices(panel: GroupPanel, g: Group) -> None:
-    for label, index, size in (("site", g.site, panel.J), ("month", g.month, panel.L)):
+def _check_indices(panel: GroupPanel, group: Group) -> None:
+    for label, index, size in (("site", group.site, panel.J), ("month", group.month, panel.L)):
         if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
             raise InputError(
-                f"group {g.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; make the panel again."
+                f"group {group.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; make the panel again."
             )
 
 
-def _visits(panel: GroupPanel, g: Group, mine: I64) -> Visits:
+def _visits(panel: GroupPanel, group: Group, mine: I64) -> Visits:
     """A group's visits by its own numbering of sites, ``mine`` being their rows in the panel."""
     ids = np.arange(panel.J).astype(str) if panel.site_id is None else panel.site_id
     region = np.full(panel.J, "") if panel.region is None else panel.region
     return Visits(
         site_id=np.asarray(ids, dtype=object)[mine],
-        site=np.searchsorted(mine, g.site).astype(np.int32),
-        month=_stamps(panel)[g.month],
-        count=g.count,
-        detected=g.count > 0,
-        observer=g.observer,
-        effort=g.effort,
-        weight=g.weight,
-        checklist=g.checklist,
-        exposure=g.exposure,
+        site=np.searchsorted(mine, group.site).astype(np.int32),
+        month=_stamps(panel)[group.month],
+        count=group.count,
+        detected=group.count > 0,
+        observer=group.observer,
+        effort=group.effort,
+        weight=group.weight,
+        checklist=group.checklist,
+        exposure=group.exposure,
         region=np.asarray(region, dtype=object)[mine],
         given=True,
         calendar=panel.calendar is not None,

@@ -310,14 +310,14 @@ def _normal(covariances: F64, rng: np.random.Generator) -> F64:
     return out
 
 
-def moments(q: Posterior, site: slice | I64) -> tuple[F64, F64]:
+def moments(posterior: Posterior, site: slice | I64) -> tuple[F64, F64]:
     """Mean and variance of the predictor (rows of ``site`` x L) of every cell, observed or not."""
-    return _moments(q.mu, q.P[site], q.C[site], q.T, q.D)
+    return _moments(posterior.mu, posterior.P[site], posterior.C[site], posterior.T, posterior.D)
 
 
-def predictor(q: Posterior, site: slice | I64, family: str) -> F64:
+def predictor(posterior: Posterior, site: slice | I64, family: str) -> F64:
     """Predictor (rows of ``site`` x L) that has the posterior mean of every cell, observed or not."""
-    return FAMILIES[family].marginal(*moments(q, site))
+    return FAMILIES[family].marginal(*moments(posterior, site))
 
 
 def visited_totals(fits: Sequence[tuple[MonthState, CountSettings]]) -> dict[str, F64 | I64]:

@@ -23,18 +23,19 @@ __all__ = ["AGREEMENT", "LEAST_VISITS"]
 LEAST_VISITS = 20  # twice the numbers in a table of the dispersion
 
 
-def hello(program: GroupProgram, q: msg.Hello) -> msg.Description:
+def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
     """Extents and sums of what the group holds."""
     v = program.visits
-    if q.species and v.species and q.species != v.species:
+    if question.species and v.species and question.species != v.species:
         raise InputError(
-            f"group {program.name!r} holds {v.species!r}, the job is about {q.species!r}. Make a panel of that species."
+            f"group {program.name!r} holds {v.species!r}, the job is about {question.species!r}. Make a panel of that "
+            "species."
         )
     season = np.unique(v.month % 12) + 1 if v.calendar else np.zeros(0, np.int64)
-    if q.season.size:
-        outside = ~np.isin(v.month % 12 + 1, q.season)
+    if question.season.size:
+        outside = ~np.isin(v.month % 12 + 1, question.season)
         v = program.visits = v.take(~outside) if outside.any() else v
-        season = season[np.isin(season, q.season)]
+        season = season[np.isin(season, question.season)]
     return msg.Description(
         __version__,
         v.species,
@@ -52,7 +53,7 @@ def hello(program: GroupProgram, q: msg.Hello) -> msg.Description:
     )
 
 
-def tally(program: GroupProgram, q: msg.Tally) -> msg.Tallies:
+def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
     """Numbers of visits of the job."""
     v = program.visits
     effort, blanks = np.zeros((0, 2)), np.zeros(0, np.int64)
@@ -72,15 +73,22 @@ def tally(program: GroupProgram, q: msg.Tally) -> msg.Tallies:
     )
 
 
-def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
+def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
     """Put the visits on the agreed axes; months with too few sites are withheld."""
     v = program.visits
-    minimum = program.own_sites if program.jointly else max(q.minimum, program.minimum)
-    program.axis = Axis(q.months.astype(np.int64), q.terms, q.blanks, q.detections, minimum, q.regions)
-    keep = np.ones(v.site.size, dtype=bool) if q.detections else ~np.isnan(v.count)
+    minimum = program.own_sites if program.jointly else max(question.minimum, program.minimum)
+    program.axis = Axis(
+        question.months.astype(np.int64),
+        question.terms,
+        question.blanks,
+        question.detections,
+        minimum,
+        question.regions,
+    )
+    keep = np.ones(v.site.size, dtype=bool) if question.detections else ~np.isnan(v.count)
     index = program.axis.index(v.month, program.name)
-    if q.released.size:
-        keep &= q.released[index] == 1
+    if question.released.size:
+        keep &= question.released[index] == 1
     before = int(keep.sum())
     kept = np.flatnonzero(keep)
     thin = program.thin(v.site[kept], index[kept], np.zeros(kept.size, np.int64))
@@ -89,10 +97,10 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
     if minimum > 1 and (own < minimum or int(keep.sum()) < LEAST_VISITS):
         keep[:] = False  # even its sums over all months would be those of few sites or visits
     program.withheld = before - int(keep.sum())
-    effort = v.effort if v.given else effort_columns(v.effort, q.terms, q.blanks)
+    effort = v.effort if v.given else effort_columns(v.effort, question.terms, question.blanks)
     at = np.flatnonzero(keep)
     order = at[np.lexsort((index[at], v.site[at]))]
-    value = v.detected.astype(float) if q.detections else v.count
+    value = v.detected.astype(float) if question.detections else v.count
     program.used = IncludedVisits(
         v.site[order],
         index[order],
@@ -101,20 +109,24 @@ def axes(program: GroupProgram, q: msg.Axes) -> msg.Done:
         v.observer[order],
         effort[order],
         v.weight[order],
-        experience(v.observer[order], v.site[order], v.month[order], int(q.months[0])),
+        experience(v.observer[order], v.site[order], v.month[order], int(question.months[0])),
         None if v.exposure is None else v.exposure[order],
     )
     program.forget()
     return program.ready()
 
 
-def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
+def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     """Count what is behind every month's sums; given the sums of all groups, say whether this group dominates."""
     u, L = program.need(), program.axis.L
-    part = program.fold_of(q.by, q.folds, q.seed, u) if q.folds else np.zeros(u.site.size, np.int64)
+    part = (
+        program.fold_of(question.by, question.folds, question.seed, u)
+        if question.folds
+        else np.zeros(u.site.size, np.int64)
+    )
     # a visit without weight, or that the custodian's own rule withholds, stands behind nothing
     live = (u.weight > 0) & ~program.thin(u.site, u.month, part)
-    parts, key, site = max(q.folds, 1), (part * L + u.month)[live], u.site[live]
+    parts, key, site = max(question.folds, 1), (part * L + u.month)[live], u.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
     places = np.unique(key * program.share.size + site)
     site_share = program.part[places % program.share.size]
@@ -128,33 +140,33 @@ def support(program: GroupProgram, q: msg.Support) -> msg.SupportSums:
     regions[:, 0] = digits(np.bincount(at, counted, regions.shape[0]))
     regions[:, 1] = regions[:, 0] > 0
     over = np.zeros((parts, L))
-    if q.visits.size:
-        over = (visits > q.share * q.visits).astype(float)
-        regions[:, 2] = regions[:, 0] > q.share * q.regions[:, 0]
+    if question.visits.size:
+        over = (visits > question.share * question.visits).astype(float)
+        regions[:, 2] = regions[:, 0] > question.share * question.regions[:, 0]
     return msg.SupportSums(visits, sites, groups, over, regions)
 
 
-def outcome(program: GroupProgram, q: msg.Outcome) -> msg.Done:
+def outcome(program: GroupProgram, question: msg.Outcome) -> msg.Done:
     """Keep what the group's own report needs."""
-    program.results.append(q)
+    program.results.append(question)
     return program.ready()
 
 
-def species(program: GroupProgram, q: msg.Species) -> msg.SpeciesSums:
+def species(program: GroupProgram, question: msg.Species) -> msg.SpeciesSums:
     """What a community says of the group's sites; who runs one puts the means to compute it here."""
     if program.community is None:
         raise ConfigError(f"group {program.name!r} is in no community of species. Start the job again.")
-    return msg.SpeciesSums(program.community(q))
+    return msg.SpeciesSums(program.community(question))
 
 
-def sites(program: GroupProgram, q: msg.Sites) -> msg.KeyedHashes:
+def sites(program: GroupProgram, question: msg.Sites) -> msg.KeyedHashes:
     """Hashes of the sites, sorted, so that their order reveals nothing."""
     hashes = keyed_hashes(program.visits.site_id, seed_key("site", program.key))
     program.site_order = np.argsort(hashes, kind="stable")
     return msg.KeyedHashes(hashes[program.site_order])
 
 
-def checklists(program: GroupProgram, q: msg.Checklists) -> msg.KeyedHashes:
+def checklists(program: GroupProgram, question: msg.Checklists) -> msg.KeyedHashes:
     """Hashes of the checklists, sorted."""
     ids = program.visits.checklist
     hashes = keyed_hashes(np.zeros(0, object) if ids is None else ids, seed_key("checklist", program.key))
@@ -162,9 +174,9 @@ def checklists(program: GroupProgram, q: msg.Checklists) -> msg.KeyedHashes:
     return msg.KeyedHashes(hashes[program.checklist_order])
 
 
-def shared(program: GroupProgram, q: msg.Shared) -> msg.Done:
+def shared(program: GroupProgram, question: msg.Shared) -> msg.Done:
     """Learn which sites others visit too."""
-    at, joint = program.site_order[q.sites], q.place >= 0
+    at, joint = program.site_order[question.sites], question.place >= 0
     if joint.any() and program.jointly:
         raise ConfigError(
             f"group {program.name!r}: the hub asks for sums by site at {int(joint.sum())} joint sites (limit 0: they are "
@@ -172,24 +184,24 @@ def shared(program: GroupProgram, q: msg.Shared) -> msg.Done:
         )
     J = program.share.size
     program.share, program.part, program.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)
-    program.part[at] = 1.0 / q.owners
-    program.share[at] = np.where(joint, q.lead, 1.0 / q.owners)
+    program.part[at] = 1.0 / question.owners
+    program.share[at] = np.where(joint, question.lead, 1.0 / question.owners)
     program.shared_sites = at[joint].astype(np.int64)
     program.shared_at[program.shared_sites] = np.arange(program.shared_sites.size)
-    program.joint_place, program.n_joint = q.place[joint].astype(np.int64), q.joint
+    program.joint_place, program.n_joint = question.place[joint].astype(np.int64), question.joint
     return program.ready()
 
 
-def drop(program: GroupProgram, q: msg.Drop) -> msg.Done:
+def drop(program: GroupProgram, question: msg.Drop) -> msg.Done:
     """Leave out checklists that another group brings."""
-    if q.checklists.size:
+    if question.checklists.size:
         keep = np.ones(program.visits.site.size, dtype=bool)
-        keep[program.checklist_order[q.checklists]] = False
+        keep[program.checklist_order[question.checklists]] = False
         program.visits = program.visits.take(keep)
     return program.ready()
 
 
-def gaps(program: GroupProgram, q: msg.Gaps) -> msg.GapSums:
+def gaps(program: GroupProgram, question: msg.Gaps) -> msg.GapSums:
     """Count visited cells and site-years; joint sites as masks, since other groups visit them too."""
     u, L, years = program.need(), program.axis.L, program.axis.years(program.visits.calendar)
     length = np.bincount(years)

@@ -49,10 +49,10 @@ def start_from(batch: Batch, full: Batch) -> None:
             batch.weigh(f)
 
 
-def check(program: GroupProgram, b: Batch, question: Any) -> None:
+def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     """Refuse a question that names fits, ranks or shapes that are not there: compiled loops check no bounds."""
-    fits, (n, L) = question.fits, b.month_mean.shape[:2]
-    there = (n, L, b.kappa.shape[1], b.p, program.shared_sites.size, b.test.shape[0])
+    fits, (n, L) = question.fits, batch.month_mean.shape[:2]
+    there = (n, L, batch.kappa.shape[1], batch.p, program.shared_sites.size, batch.test.shape[0])
     last = _CHECKED[0]
     if last is not None and last[0] is question and last[1] == there:
         return  # in one process the very same question goes to every group
@@ -65,32 +65,36 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
         or np.unique(fits).size < fits.size
     ):
         wrong.append(f"fits {fits.tolist()[:5]} of {n}")
-    p = question.T.shape[2] + b.slopes if isinstance(question, msg.Broadcast) else getattr(question, "p", 1)
-    if not 1 + b.slopes <= p <= b.p and not isinstance(
+    p = (
+        question.T.shape[2] + batch.slopes
+        if isinstance(question, msg.Broadcast)
+        else getattr(question, "p", 1)
+    )
+    if not 1 + batch.slopes <= p <= batch.p and not isinstance(
         question, msg.Score | msg.Product | msg.SharedProduct | msg.Predict
     ):
-        wrong.append(f"{p} coefficients of at most {b.p}")
-    k, q, S, K = fits.size, p + p * (p + 1) // 2, program.shared_sites.size, b.kappa.shape[1]
-    f = p - b.slopes
+        wrong.append(f"{p} coefficients of at most {batch.p}")
+    k, q, S, K = fits.size, p + p * (p + 1) // 2, program.shared_sites.size, batch.kappa.shape[1]
+    f = p - batch.slopes
     shapes = {
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
-        "kappa": (k, K), "ridge": (k,), "chain": (k, 3 if b.presence is not None else 0),
-        "B": (k, *b.B.shape[1:]), "time": (k, L), "shift": (k, p), "refill": (k,), "smear": (k,),
+        "kappa": (k, K), "ridge": (k,), "chain": (k, 3 if batch.presence is not None else 0),
+        "B": (k, *batch.B.shape[1:]), "time": (k, L), "shift": (k, p), "refill": (k,), "smear": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product | msg.SharedProduct):
         q = question.V.shape[-1]
         shapes |= {"V": (k, L, q), "unit": (k,)}
     if isinstance(question, msg.Solve | msg.Predict):
         shapes["nodes"] = (k, question.nodes.shape[-1])
-    if isinstance(question, msg.Solve) and b.presence is not None:
-        q += b.presence.years
+    if isinstance(question, msg.Solve) and batch.presence is not None:
+        q += batch.presence.years
     if S and isinstance(question, msg.Product | msg.Solve):
         shapes["totals"] = (k, S, q)
     for name, shape in shapes.items():
         value = getattr(question, name, None)
         if value is not None and value.shape != shape:
             wrong.append(f"{name} of shape {value.shape} instead of {shape}")
-    if isinstance(question, msg.Score) and b.test.shape[0] != n:
+    if isinstance(question, msg.Score) and batch.test.shape[0] != n:
         wrong.append("scores of a fit without held-out visits")
     if wrong:
         raise UplinkError(
@@ -100,133 +104,157 @@ def check(program: GroupProgram, b: Batch, question: Any) -> None:
     _CHECKED[0] = (question, there)
 
 
-def broadcast(program: GroupProgram, b: Batch, q: msg.Broadcast) -> msg.SharedRows:
+def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> msg.SharedRows:
     """Take the months' parameters; return the sums of joint sites at the sites' old coefficients."""
-    fits, p = q.fits, q.T.shape[2] + b.slopes
-    at = slice(None) if fits.size == len(b.mu) and (np.diff(fits) > 0).all() else fits  # a slice is a view
-    if q.begin == msg.Begin.FROM_ZERO:
-        b.site_mean[at], b.site_cov[at] = 0.0, 0.0
-        known = slice(1 + b.slopes, 1 + b.slopes + b.responses.shape[1])
-        b.site_mean[at, :, known] = b.site_prior[at, :, known] = b.responses
-        b.effects[at] = 0.0
-        if b.presence is not None:
-            b.presence.q[at], b.presence.evidence[at] = 1.0, SURE
+    fits, p = question.fits, question.T.shape[2] + batch.slopes
+    at = (
+        slice(None) if fits.size == len(batch.mu) and (np.diff(fits) > 0).all() else fits
+    )  # a slice is a view
+    if question.begin == msg.Begin.FROM_ZERO:
+        batch.site_mean[at], batch.site_cov[at] = 0.0, 0.0
+        known = slice(1 + batch.slopes, 1 + batch.slopes + batch.responses.shape[1])
+        batch.site_mean[at, :, known] = batch.site_prior[at, :, known] = batch.responses
+        batch.effects[at] = 0.0
+        if batch.presence is not None:
+            batch.presence.q[at], batch.presence.evidence[at] = 1.0, SURE
             for f in fits:
-                b.weigh(int(f))
-    elif q.begin == msg.Begin.NEW_FACTOR:
-        b.site_mean[at, :, p - 1], b.site_cov[at, :, p - 1, :], b.site_cov[at, :, :, p - 1] = 0.0, 0.0, 0.0
-    if q.shift.any():
-        b.site_mean[at, :, :p] -= q.shift[:, None, :]
-    b.rank[at] = p
-    b.mu[at], (b.month_mean[at, :, :p], b.month_cov[at, :, :p, :p]) = q.mu, months_of(b, q)
-    b.tau[at, :p], b.phi[at], b.inverse_size[at] = q.tau, q.phi, q.inverse_size
-    b.kappa[at], b.ridge[at] = q.kappa, q.ridge
-    if b.presence is not None:
-        b.presence.chain[at] = q.chain
-    move_prior_means(b, at, q.B)
-    if q.begin == msg.Begin.PERTURBED:
-        _perturb_prior(program, b, fits, p)
-    if q.begin:
-        b.old[fits] = 0
-        b.set_offsets(fits)
-        b.predict(fits, p)
-    refill = fits if q.begin else fits[q.refill == 1]
+                batch.weigh(int(f))
+    elif question.begin == msg.Begin.NEW_FACTOR:
+        batch.site_mean[at, :, p - 1], batch.site_cov[at, :, p - 1, :], batch.site_cov[at, :, :, p - 1] = (
+            0.0,
+            0.0,
+            0.0,
+        )
+    if question.shift.any():
+        batch.site_mean[at, :, :p] -= question.shift[:, None, :]
+    batch.rank[at] = p
+    batch.mu[at], (batch.month_mean[at, :, :p], batch.month_cov[at, :, :p, :p]) = (
+        question.mu,
+        months_of(batch, question),
+    )
+    batch.tau[at, :p], batch.phi[at], batch.inverse_size[at] = (
+        question.tau,
+        question.phi,
+        question.inverse_size,
+    )
+    batch.kappa[at], batch.ridge[at] = question.kappa, question.ridge
+    if batch.presence is not None:
+        batch.presence.chain[at] = question.chain
+    move_prior_means(batch, at, question.B)
+    if question.begin == msg.Begin.PERTURBED:
+        _perturb_prior(program, batch, fits, p)
+    if question.begin:
+        batch.old[fits] = 0
+        batch.set_offsets(fits)
+        batch.predict(fits, p)
+    refill = fits if question.begin else fits[question.refill == 1]
     if refill.size:
-        b.set_offsets(refill)
-        b.refill(refill)
+        batch.set_offsets(refill)
+        batch.refill(refill)
     S = program.shared_sites
-    rows = np.zeros((fits.size, S.size if q.sums else 0, p + p * (p + 1) // 2))
+    rows = np.zeros((fits.size, S.size if question.sums else 0, p + p * (p + 1) // 2))
     if rows.size:
-        offset, by_visit = b.cell_offset()
-        b.run(
-            kernels.shared_sums, fits, fits, p, S, b.cells.ptr, b.cells.col, b.y, b.E, offset, by_visit, b.mu,
-            b.month_mean, b.month_cov, b.site_mean, b.site_cov, b.family.code, rows,
+        offset, by_visit = batch.cell_offset()
+        batch.run(
+            kernels.shared_sums, fits, fits, p, S, batch.cells.ptr, batch.cells.col, batch.y, batch.E, offset, by_visit,
+            batch.mu,
+            batch.month_mean, batch.month_cov, batch.site_mean, batch.site_cov, batch.family.code, rows,
         )  # fmt: skip
-    if b.presence is not None:
+    if batch.presence is not None:
         seen = (
-            [b.evidence(int(f))[S] for f in fits]
+            [batch.evidence(int(f))[S] for f in fits]
             if rows.shape[1]
-            else np.zeros((fits.size, 0, b.presence.years))
+            else np.zeros((fits.size, 0, batch.presence.years))
         )
         rows = np.concatenate([rows, seen], axis=2)
     return msg.SharedRows(rows)
 
 
-def _perturb_prior(program: GroupProgram, b: Batch, fits: I64, p: int) -> None:
+def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> None:
     """Draw the prior means of replicates, of sites and of observers, and start where the fit will go for them.
 
     Sites, keyed by their ids, start at their response with all else held. Observers start at the whole of their draw: where
     an observer is known apart from years and sites, one step takes it back; where all observers of a year are new, the year
     and they share one sum of counts, and steps in turn would take long to get there.
     """
-    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", b.seed))
+    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", batch.seed))
     who = keyed_hashes(
-        np.arange(b.effects.shape[1]).astype(str), seed_key("observer noise", b.seed, program.name)
+        np.arange(batch.effects.shape[1]).astype(str), seed_key("observer noise", batch.seed, program.name)
     )
     for f in fits:
-        z = normals(place, p, "sites", b.seed, int(b.numbers[f]))
-        b.site_prior[f, :, :p] += z * np.sqrt(b.tau[f, :p])
-        b.site_mean[f, :, :p] += np.einsum("nab,nb->na", b.site_cov[f, :, :p, :p], z / np.sqrt(b.tau[f, :p]))
-        if b.observers:
-            drawn = normals(who, 1, "observers", b.seed, int(b.numbers[f]))[:, 0]
-            b.leaning[f] = drawn * np.sqrt(1.0 / b.ridge[f])
-            b.effects[f] += b.leaning[f]
+        z = normals(place, p, "sites", batch.seed, int(batch.numbers[f]))
+        batch.site_prior[f, :, :p] += z * np.sqrt(batch.tau[f, :p])
+        batch.site_mean[f, :, :p] += np.einsum(
+            "nab,nb->na", batch.site_cov[f, :, :p, :p], z / np.sqrt(batch.tau[f, :p])
+        )
+        if batch.observers:
+            drawn = normals(who, 1, "observers", batch.seed, int(batch.numbers[f]))[:, 0]
+            batch.leaning[f] = drawn * np.sqrt(1.0 / batch.ridge[f])
+            batch.effects[f] += batch.leaning[f]
 
 
-def solve(program: GroupProgram, b: Batch, q: msg.Solve) -> msg.Months:
+def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Months:
     """Solve the sites at home; return the months' sums over them."""
-    fits, p, c = q.fits, q.p, b.cells
-    n, L = fits.size, b.month_mean.shape[1]
-    month = np.zeros((n * b.chunks, L, p + p * (p + 1) // 2))
-    stats = np.zeros((n * b.chunks, 4 + 3 * p))
-    offset, by_visit = b.cell_offset()
-    totals = q.totals if q.totals.size else np.zeros((n, 1, 1))
-    evidence = [b.evidence(int(f)) for f in fits] if b.presence is not None else []
+    fits, p, c = question.fits, question.p, batch.cells
+    n, L = fits.size, batch.month_mean.shape[1]
+    month = np.zeros((n * batch.chunks, L, p + p * (p + 1) // 2))
+    stats = np.zeros((n * batch.chunks, 4 + 3 * p))
+    offset, by_visit = batch.cell_offset()
+    totals = question.totals if question.totals.size else np.zeros((n, 1, 1))
+    evidence = [batch.evidence(int(f)) for f in fits] if batch.presence is not None else []
     loop = kernels.round_sums(p, n * c.nnz)
-    b.run(
-        loop, fits, fits, p, b.chunks, c.ptr, c.col, program.share, program.shared_at, totals, b.y, b.E,
-        offset, by_visit, b.mu, b.month_mean, b.month_cov, b.tau, b.phi, b.family.max_step,
-        b.site_prior, b.site_mean, b.site_cov, b.eta, b.family.code, month, stats,
-        chunks=b.chunks,
+    batch.run(
+        loop, fits, fits, p, batch.chunks, c.ptr, c.col, program.share, program.shared_at, totals, batch.y, batch.E,
+        offset, by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
+        batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month, stats,
+        chunks=batch.chunks,
     )  # fmt: skip
-    K = b.kappa.shape[1]
+    K = batch.kappa.shape[1]
     effort = np.zeros((n, K + K * K))
-    if q.effort and K:
-        b.run(
-            kernels.effort_sums, fits, fits, b.rows.ptr, b.effort, b.rows.w, b.rows.wy, b.offset, b.summed_off,
-            b.eta, b.inverse_size, b.family.code, effort,
+    if question.effort and K:
+        batch.run(
+            kernels.effort_sums, fits, fits, batch.rows.ptr, batch.effort, batch.rows.w, batch.rows.wy, batch.offset,
+            batch.summed_off,
+            batch.eta, batch.inverse_size, batch.family.code, effort,
         )  # fmt: skip
     watched = np.zeros((n, 3))
-    if q.observers and b.observers:
+    if question.observers and batch.observers:
         for i, f in enumerate(fits):
-            watched[i] = _observer_step(b, int(f)) * (b.effects.shape[1] >= program.axis.minimum)
-        b.set_offsets(fits)
-    chain = np.zeros((n, 8 if b.presence is not None else 0))
+            watched[i] = _observer_step(batch, int(f)) * (batch.effects.shape[1] >= program.axis.minimum)
+        batch.set_offsets(fits)
+    chain = np.zeros((n, 8 if batch.presence is not None else 0))
     for i, seen in enumerate(evidence):
-        if q.totals.size:
-            seen[program.shared_sites] = q.totals[i][:, -seen.shape[1] :]
-        chain[i] = _presence_step(program, b, int(fits[i]), seen)
-    free = _added(month, n)[:, :, free_places(p, slopes=b.slopes)]
+        if question.totals.size:
+            seen[program.shared_sites] = question.totals[i][:, -seen.shape[1] :]
+        chain[i] = _presence_step(program, batch, int(fits[i]), seen)
+    free = _added(month, n)[:, :, free_places(p, slopes=batch.slopes)]
     equations, about = np.zeros((n, 0)), np.zeros((n, 0))
-    if b.F.shape[1]:
-        equations, about = feature_sums(program, b, fits, p)
+    if batch.F.shape[1]:
+        equations, about = feature_sums(program, batch, fits, p)
     return msg.Months(
-        free, _added(stats, n), equations, about, chain, effort, watched, _dispersion(b, fits, q.nodes)
+        free,
+        _added(stats, n),
+        equations,
+        about,
+        chain,
+        effort,
+        watched,
+        _dispersion(batch, fits, question.nodes),
     )
 
 
-def _presence_step(program: GroupProgram, b: Batch, f: int, evidence: F64) -> F64:
+def _presence_step(program: GroupProgram, batch: Batch, f: int, evidence: F64) -> F64:
     """Bring the sites' presence up to what their counts say; the sums of ``messages.Months.chain``."""
-    known = b.presence
+    known = batch.presence
     assert known is not None
     seen = np.bincount(known.row_at // known.years, known.w[f], len(evidence)) > 0
-    exposure = known.of_years(known.cell_at, b.E[f])
+    exposure = known.of_years(known.cell_at, batch.E[f])
     share = program.share * seen
     factor, sums = known.step(f, evidence, share, exposure)
     sums = sums * (np.count_nonzero(share) >= program.axis.minimum)
-    b.E[f] *= factor.ravel()[known.cell_at]
-    b.weigh(f)
-    return np.append(sums, b.rows.w[f].sum())
+    batch.E[f] *= factor.ravel()[known.cell_at]
+    batch.weigh(f)
+    return np.append(sums, batch.rows.w[f].sum())
 
 
 def _added(parts: F64, n: int) -> F64:
@@ -237,82 +265,85 @@ def _added(parts: F64, n: int) -> F64:
     return out
 
 
-def _observer_step(b: Batch, f: int) -> F64:
+def _observer_step(batch: Batch, f: int) -> F64:
     """One damped Newton step of every observer effect; sums of squares, number and effective number of observers."""
-    mu, w = b.visit_mean(f), b.weights[f]
-    if b.inverse_size[f] > 0:
-        w = w / (1.0 + mu * b.inverse_size[f])
-    n, value = b.effects.shape[1], b.rows.wy[f]
-    count = np.divide(value, b.weights[f], out=np.zeros_like(value), where=b.weights[f] > 0)
-    ridge = b.phi[f] * b.ridge[f]
-    grad = np.bincount(b.observer, w * (count - mu), n)
-    curve = np.bincount(b.observer, w * b.family.variance(mu), n)
-    step = (grad - ridge * (b.effects[f] - b.leaning[f])) / (curve + ridge)
-    o = b.effects[f] + np.clip(step, -b.family.observer_cap, b.family.observer_cap)
-    active = np.bincount(b.observer, b.weights[f], n) > 0
+    mu, w = batch.visit_mean(f), batch.weights[f]
+    if batch.inverse_size[f] > 0:
+        w = w / (1.0 + mu * batch.inverse_size[f])
+    n, value = batch.effects.shape[1], batch.rows.wy[f]
+    count = np.divide(value, batch.weights[f], out=np.zeros_like(value), where=batch.weights[f] > 0)
+    ridge = batch.phi[f] * batch.ridge[f]
+    grad = np.bincount(batch.observer, w * (count - mu), n)
+    curve = np.bincount(batch.observer, w * batch.family.variance(mu), n)
+    step = (grad - ridge * (batch.effects[f] - batch.leaning[f])) / (curve + ridge)
+    o = batch.effects[f] + np.clip(step, -batch.family.observer_cap, batch.family.observer_cap)
+    active = np.bincount(batch.observer, batch.weights[f], n) > 0
     o[~active] = 0.0
-    b.effects[f] = o
+    batch.effects[f] = o
     return np.array(
         [
-            float((o[active] ** 2).sum() + (b.phi[f] / (curve[active] + ridge)).sum()),
+            float((o[active] ** 2).sum() + (batch.phi[f] / (curve[active] + ridge)).sum()),
             float(active.sum()),
             float((curve[active] / (curve[active] + ridge)).sum()),
         ]
     )
 
 
-def _dispersion(b: Batch, fits: I64, nodes: F64) -> F64:
-    out = np.zeros((fits.size, b.chunks, nodes.shape[1]))
+def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:
+    out = np.zeros((fits.size, batch.chunks, nodes.shape[1]))
     if nodes.size:
-        r = b.rows
-        b.run(
-            kernels.dispersion_sums, fits, b.chunks, fits, r.ptr, r.w, r.wy, r.wyy, b.offset, b.summed_off, b.eta,
-            b.family.code, nodes, out, chunks=b.chunks,
+        r = batch.rows
+        batch.run(
+            kernels.dispersion_sums, fits, batch.chunks, fits, r.ptr, r.w, r.wy, r.wyy, batch.offset, batch.summed_off,
+            batch.eta,
+            batch.family.code, nodes, out, chunks=batch.chunks,
         )  # fmt: skip
     total: F64 = out.sum(axis=1)
     return total
 
 
-def predict(program: GroupProgram, b: Batch, q: msg.Predict) -> msg.FitSums:
+def predict(program: GroupProgram, batch: Batch, question: msg.Predict) -> msg.FitSums:
     """Bring the predictor up to the months of the end; counted and fitted totals, and the dispersion there."""
-    b.predict(q.fits, int(b.rank[q.fits[0]]))
-    return fit_sums(program, b, q.fits, q.nodes, months=q.months)
+    batch.predict(question.fits, int(batch.rank[question.fits[0]]))
+    return fit_sums(program, batch, question.fits, question.nodes, months=question.months)
 
 
-def fit_sums(program: GroupProgram, b: Batch, fits: I64, nodes: F64, *, months: bool = False) -> msg.FitSums:
+def fit_sums(
+    program: GroupProgram, batch: Batch, fits: I64, nodes: F64, *, months: bool = False
+) -> msg.FitSums:
     """Sums at the predictor that the cells have; with ``months`` also month by month."""
-    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, b.month_mean.shape[1] * months, 6))
-    month = b.cells.col[b.cells.visit_cell] if b.off else b.cells.col
+    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, batch.month_mean.shape[1] * months, 6))
+    month = batch.cells.col[batch.cells.visit_cell] if batch.off else batch.cells.col
     for i, f in enumerate(fits):
-        w = b.weights[f]
-        fitted = b.visit_mean(int(f)) if b.off else b.family.mean(b.eta[f])
-        weight = w if b.off else b.rows.w[f]
-        if b.scale.log:
+        w = batch.weights[f]
+        fitted = batch.visit_mean(int(f)) if batch.off else batch.family.mean(batch.eta[f])
+        weight = w if batch.off else batch.rows.w[f]
+        if batch.scale.log:
             totals[i] = (w.sum(), _counted_log1p(program, w), float(weight @ np.exp(fitted)))
         else:
-            totals[i] = (w.sum(), float(b.rows.wy[f].sum()), float(weight @ fitted))
+            totals[i] = (w.sum(), float(batch.rows.wy[f].sum()), float(weight @ fitted))
         if months:
-            by_month[i] = _by_month(program, b, int(f), month, weight, fitted)
-    return msg.FitSums(totals, _dispersion(b, fits, nodes), by_month)
+            by_month[i] = _by_month(program, batch, int(f), month, weight, fitted)
+    return msg.FitSums(totals, _dispersion(batch, fits, nodes), by_month)
 
 
-def _by_month(program: GroupProgram, b: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:
+def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:
     """Weights, counted and fitted totals, the counts' variance at dispersion 1, effect of effort and its square: (L, 6)."""
-    L, counted = b.month_mean.shape[1], b.rows.wy[f]
-    if b.scale.log:
+    L, counted = batch.month_mean.shape[1], batch.rows.wy[f]
+    if batch.scale.log:
         assert program.used is not None
-        at = b.cells.col[b.cells.visit_cell]
-        counted = np.bincount(at, b.weights[f] * (1.0 + program.used.count), L)
+        at = batch.cells.col[batch.cells.visit_cell]
+        counted = np.bincount(at, batch.weights[f] * (1.0 + program.used.count), L)
         fitted = np.exp(fitted)
         variance = fitted**2
     else:
         counted = np.bincount(month, counted, L)
-        variance = b.family.variance(fitted) + b.inverse_size[f] * fitted**2
-    if b.presence is not None:  # visits of sites that were perhaps empty scatter by that too
-        place = b.presence.visit_at if b.off else b.presence.cell_at
-        variance = variance + (1.0 - b.presence.q[f].ravel()[place]) * fitted**2
-    K = b.terms
-    effect = b.effort[:, :K] @ b.kappa[f, :K] if K else np.zeros_like(fitted)
+        variance = batch.family.variance(fitted) + batch.inverse_size[f] * fitted**2
+    if batch.presence is not None:  # visits of sites that were perhaps empty scatter by that too
+        place = batch.presence.visit_at if batch.off else batch.presence.cell_at
+        variance = variance + (1.0 - batch.presence.q[f].ravel()[place]) * fitted**2
+    K = batch.terms
+    effect = batch.effort[:, :K] @ batch.kappa[f, :K] if K else np.zeros_like(fitted)
     sums = [np.ones_like(fitted), fitted, variance, effect, effect**2]
     rest = [np.bincount(month, weight * x, L) for x in sums]
     return np.column_stack([rest[0], counted, *rest[1:]])
@@ -324,84 +355,96 @@ def _counted_log1p(program: GroupProgram, w: F64) -> float:
     return float(w @ (1.0 + used.count))
 
 
-def score(program: GroupProgram, b: Batch, q: msg.Score) -> msg.ScoreSums:
+def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.ScoreSums:
     """Deviance, squared log error, predicted and counted total and number of the held-out visits."""
     used = program.used
     assert used is not None
-    out = np.zeros((q.fits.size, 5))
-    for i, f in enumerate(q.fits):
-        test = b.test[f] > 0
+    out = np.zeros((question.fits.size, 5))
+    for i, f in enumerate(question.fits):
+        test = batch.test[f] > 0
         if not test.any():
             continue
-        eta = b.eta[f][b.cells.visit_cell[test]]
-        if b.summed_off:
-            eta = eta + b.offset[f][test]
-        y, w = used.count[test], b.test[f][test]
-        if b.presence is not None:
-            eta = eta + np.log(np.maximum(b.presence.q[f].ravel()[b.presence.visit_at[test]], LEAST))
-        mu, family = b.scale.counts(b.family.mean(eta), q.smear[i]), b.scale.scoring_family(b.family)
+        eta = batch.eta[f][batch.cells.visit_cell[test]]
+        if batch.summed_off:
+            eta = eta + batch.offset[f][test]
+        y, w = used.count[test], batch.test[f][test]
+        if batch.presence is not None:
+            eta = eta + np.log(np.maximum(batch.presence.q[f].ravel()[batch.presence.visit_at[test]], LEAST))
+        mu, family = (
+            batch.scale.counts(batch.family.mean(eta), question.smear[i]),
+            batch.scale.scoring_family(batch.family),
+        )
         y = family.values(y)
         if family.counts:
             mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
-        judge = negbin_deviance(y, mu, q.inverse_size[i]) if q.inverse_size[i] > 0 else family.deviance(y, mu)
+        judge = (
+            negbin_deviance(y, mu, question.inverse_size[i])
+            if question.inverse_size[i] > 0
+            else family.deviance(y, mu)
+        )
         out[i] = (w @ judge, w @ family.log_error(y, mu) ** 2, w @ mu, w @ y, w.sum())
         if program.left_out is not None:
-            program.left_out[q.batch, int(b.numbers[f]), int(b.rank[f])] = (np.flatnonzero(test), w * judge)
+            program.left_out[question.batch, int(batch.numbers[f]), int(batch.rank[f])] = (
+                np.flatnonzero(test),
+                w * judge,
+            )
     return msg.ScoreSums(out)
 
 
-def shared_product(program: GroupProgram, b: Batch, q: msg.SharedProduct) -> msg.SharedRows:
+def shared_product(program: GroupProgram, batch: Batch, question: msg.SharedProduct) -> msg.SharedRows:
     """R V at the joint sites."""
-    rows = np.zeros((q.fits.size, program.shared_sites.size, q.V.shape[2]))
+    rows = np.zeros((question.fits.size, program.shared_sites.size, question.V.shape[2]))
     if rows.size:
-        c = b.cells
-        b.run(
-            kernels.shared_products, q.fits, q.fits, program.shared_sites, c.ptr, c.col, b.y, b.E, b.eta, q.V,
-            b.family.code, rows,
+        c = batch.cells
+        batch.run(
+            kernels.shared_products, question.fits, question.fits, program.shared_sites, c.ptr, c.col, batch.y, batch.E,
+            batch.eta, question.V,
+            batch.family.code, rows,
         )  # fmt: skip
     return msg.SharedRows(rows)
 
 
-def product(program: GroupProgram, b: Batch, q: msg.Product) -> msg.ProductSums:
+def product(program: GroupProgram, batch: Batch, question: msg.Product) -> msg.ProductSums:
     """R' (R V)."""
-    c, n = b.cells, q.fits.size
-    totals = q.totals if q.totals.size else np.zeros((n, 1, q.V.shape[2]))
-    out = np.zeros((n * b.chunks, *q.V.shape[1:]))
-    b.run(
-        kernels.product_sums, q.fits, b.chunks, q.fits, c.ptr, c.col, program.shared_at, totals, b.y, b.E, b.eta, q.V,
-        b.family.code, out, chunks=b.chunks,
+    c, n = batch.cells, question.fits.size
+    totals = question.totals if question.totals.size else np.zeros((n, 1, question.V.shape[2]))
+    out = np.zeros((n * batch.chunks, *question.V.shape[1:]))
+    batch.run(
+        kernels.product_sums, question.fits, batch.chunks, question.fits, c.ptr, c.col, program.shared_at, totals, batch.y,
+        batch.E, batch.eta, question.V,
+        batch.family.code, out, chunks=batch.chunks,
     )  # fmt: skip
-    return msg.ProductSums(_added(out, n) / q.unit[:, None, None])
+    return msg.ProductSums(_added(out, n) / question.unit[:, None, None])
 
 
-def site_time_sums(program: GroupProgram, b: Batch, q: msg.SiteTime) -> msg.SiteTimeSums:
+def site_time_sums(program: GroupProgram, batch: Batch, question: msg.SiteTime) -> msg.SiteTimeSums:
     """Equations of free time effects; the sites' own effects stay in the batch, as for every other fit."""
-    if program.axis.minimum > 1 or program.shared_sites.size or b.off:
+    if program.axis.minimum > 1 or program.shared_sites.size or batch.off:
         raise ConfigError(
             f"group {program.name!r} was asked for fixed time effects with a least number behind each sum, joint sites or "
             "effort terms. A pair of months may rest on one site, so no least number can be kept; fit with --time smooth."
         )
-    L, step = b.month_mean.shape[1], max(1, BLOCK // b.month_mean.shape[1])
-    sums, counted = np.zeros((q.fits.size, 2)), np.zeros((q.fits.size, L))
-    gradient, information = np.zeros((q.fits.size, L)), np.zeros((q.fits.size, L, L))
-    c = b.cells
-    for i, f in enumerate(q.fits):
+    L, step = batch.month_mean.shape[1], max(1, BLOCK // batch.month_mean.shape[1])
+    sums, counted = np.zeros((question.fits.size, 2)), np.zeros((question.fits.size, L))
+    gradient, information = np.zeros((question.fits.size, L)), np.zeros((question.fits.size, L, L))
+    c = batch.cells
+    for i, f in enumerate(question.fits):
         for first in range(0, c.J, step):
             last = min(first + step, c.J)
             at = slice(c.ptr[first], c.ptr[last])
             row = np.repeat(np.arange(last - first), np.diff(c.ptr[first : last + 1]))
             y, E = np.zeros((last - first, L)), np.zeros((last - first, L))
-            y[row, c.col[at]], E[row, c.col[at]] = b.rows.wy[f, at], b.rows.w[f, at]
-            effect = site_effects(y, E, q.time[i])
-            b.site_mean[f, first:last, 0] = np.maximum(effect, NO_BIRD)
+            y[row, c.col[at]], E[row, c.col[at]] = batch.rows.wy[f, at], batch.rows.w[f, at]
+            effect = site_effects(y, E, question.time[i])
+            batch.site_mean[f, first:last, 0] = np.maximum(effect, NO_BIRD)
             with_birds = np.isfinite(effect)
-            one = site_time(y[with_birds], E[with_birds], q.time[i])
+            one = site_time(y[with_birds], E[with_birds], question.time[i])
             sums[i] += one.value, with_birds.sum()
             counted[i] += y.sum(axis=0)
             gradient[i] += one.gradient
             information[i] += one.information
-        b.site_cov[f] = 0.0
-    b.rank[q.fits] = 1
+        batch.site_cov[f] = 0.0
+    batch.rank[question.fits] = 1
     return msg.SiteTimeSums(sums, counted, gradient, to_triangle(information))
 
 

@@ -139,8 +139,8 @@ class Batch:
     @classmethod
     def of(
         cls,
-        q: msg.Open,
-        u: IncludedVisits,
+        question: msg.Open,
+        visits: IncludedVisits,
         cells: CellIndex,
         weights: F64,
         *,
@@ -152,32 +152,35 @@ class Batch:
 
         ``year`` (L,) of every month.
         """
-        family, scale = FAMILIES[q.family], SCALES[q.scale]
-        effort = np.column_stack([u.effort, u.experience]) if q.learning else u.effort
+        family, scale = FAMILIES[question.family], SCALES[question.scale]
+        effort = np.column_stack([visits.effort, visits.experience]) if question.learning else visits.effort
         n, K, J, L = len(weights), effort.shape[1], cells.J, year.size
-        plain = K == 0 and not q.observers and u.exposure is None
-        responses, F = (F, F[:, :0]) if q.responses else (F[:, :0], F)
-        rows = CellParts.of(cells, scale.values(family.values(u.count)), weights, plain=plain)
+        plain = K == 0 and not question.observers and visits.exposure is None
+        responses, F = (F, F[:, :0]) if question.responses else (F[:, :0], F)
+        rows = CellParts.of(cells, scale.values(family.values(visits.count)), weights, plain=plain)
         R = rows.w.shape[1]
-        I = int(u.observer.max(initial=-1)) + 1 if q.observers else 0
+        I = int(visits.observer.max(initial=-1)) + 1 if question.observers else 0
         presence = None
-        if q.occupancy:
+        if question.occupancy:
             row_cell = np.repeat(np.arange(cells.nnz), np.diff(rows.ptr))
             site = np.repeat(np.arange(J), np.diff(cells.ptr))
             presence = Presence.of(year, site, cells.col, row_cell, cells.visit_cell, J, rows.w, weights)
         return cls(
-            family=family, scale=scale, cells=cells, rows=rows, weights=weights, numbers=q.numbers, seed=q.seed,
-            test=np.zeros((0, 0)) if test is None else test, effort=effort, observers=q.observers,
-            observer=u.observer if q.observers else u.observer[:0], p=q.p, chunks=kernels.chunks_of(cells.nnz),
-            mu=np.zeros(n), month_mean=_months(n, L, q.p, q.line), month_cov=np.zeros((n, L, q.p, q.p)),
-            tau=np.ones((n, q.p)), phi=np.ones(n), inverse_size=np.zeros(n), kappa=np.zeros((n, K)), ridge=np.ones(n),
-            known=np.zeros(0) if u.exposure is None else np.log(u.exposure), responses=responses,
-            F=F, B=np.zeros((n, F.shape[1], 1 + (q.line.size > 0))), site_prior=np.zeros((n, J, q.p)),
-            site_mean=np.zeros((n, J, q.p)), site_cov=np.zeros((n, J, q.p, q.p)),
+            family=family, scale=scale, cells=cells, rows=rows, weights=weights, numbers=question.numbers,
+            seed=question.seed,
+            test=np.zeros((0, 0)) if test is None else test, effort=effort, observers=question.observers,
+            observer=visits.observer if question.observers else visits.observer[:0], p=question.p,
+            chunks=kernels.chunks_of(cells.nnz),
+            mu=np.zeros(n), month_mean=_months(n, L, question.p, question.line), month_cov=np.zeros((n, L, question.p,
+            question.p)),
+            tau=np.ones((n, question.p)), phi=np.ones(n), inverse_size=np.zeros(n), kappa=np.zeros((n, K)), ridge=np.ones(n),
+            known=np.zeros(0) if visits.exposure is None else np.log(visits.exposure), responses=responses,
+            F=F, B=np.zeros((n, F.shape[1], 1 + (question.line.size > 0))), site_prior=np.zeros((n, J, question.p)),
+            site_mean=np.zeros((n, J, question.p)), site_cov=np.zeros((n, J, question.p, question.p)),
             eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
             shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
             effects=np.zeros((n, I)), leaning=np.zeros((n, I)),
-            slopes=q.line.size > 0, terms=u.effort.shape[1], rank=np.ones(n, dtype=np.int64),
+            slopes=question.line.size > 0, terms=visits.effort.shape[1], rank=np.ones(n, dtype=np.int64),
             old=np.zeros(n, dtype=np.uint8), presence=presence,
         )  # fmt: skip
 

@@ -71,22 +71,22 @@ def _column(program: GroupProgram, name: str) -> F64:
     return np.full(program.share.size, np.nan)
 
 
-def covariate_sums(program: GroupProgram, q: msg.Covariates) -> msg.CovariateSums:
+def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.CovariateSums:
     """Visited sites that have a covariate, sums of its values and squares in the unit asked for, and sites that have it.
 
     The scale is that of visited sites: what lies LIMIT deviations from their mean is beyond what they can speak for.
     """
-    out = np.zeros((len(q.names), 4))
+    out = np.zeros((len(question.names), 4))
     went = program.visited
-    for i, name in enumerate(q.names):
-        x = _column(program, name) / q.unit[i]
+    for i, name in enumerate(question.names):
+        x = _column(program, name) / question.unit[i]
         known = program.share * ~np.isnan(x)
         w, x = known * went, np.nan_to_num(x)
         out[i] = w.sum(), w @ x, w @ x**2, known.sum()
     return msg.CovariateSums(out)
 
 
-def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
+def count_visits(program: GroupProgram, question: msg.SiteVisits) -> msg.VisitSums:
     """Count the visits of every site, at joint sites with those of the other groups. Not between organisations."""
     if program.party is not None or program.jointly:
         raise ConfigError(
@@ -95,12 +95,12 @@ def count_visits(program: GroupProgram, q: msg.SiteVisits) -> msg.VisitSums:
         )
     u, S = program.need(), program.shared_sites
     visits = np.bincount(u.site, minlength=program.share.size).astype(float)
-    if q.joint.size and q.joint.shape != S.shape:
+    if question.joint.size and question.joint.shape != S.shape:
         raise UplinkError(
-            f"group {program.name!r} was sent visits of {q.joint.size} joint sites; it has {S.size}."
+            f"group {program.name!r} was sent visits of {question.joint.size} joint sites; it has {S.size}."
         )
-    mine = visits[S] if not q.joint.size else np.zeros(0)
-    visits[S] = q.joint if q.joint.size else visits[S]
+    mine = visits[S] if not question.joint.size else np.zeros(0)
+    visits[S] = question.joint if question.joint.size else visits[S]
     program.log_visits = np.log(visits + 0.5)
     program.unvisited = visits == 0
     z, part = program.log_visits, program.share * ~program.unvisited
@@ -122,7 +122,7 @@ def log_visits(program: GroupProgram, scale: F64) -> F64:
     return out
 
 
-def _columns(program: GroupProgram, q: msg.Features) -> tuple[F64, F64]:
+def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64]:
     """Features (J, u) before the smooth is made of its knots, and whether a site stands behind each (J, u)."""
     J = program.share.size
     columns, support = [np.zeros((J, 0))], [np.zeros((J, 0))]
@@ -132,21 +132,21 @@ def _columns(program: GroupProgram, q: msg.Features) -> tuple[F64, F64]:
         support.append(there.astype(float))
 
     z = {
-        name: (_column(program, name) - q.mean[i]) / q.deviation[i]
+        name: (_column(program, name) - question.mean[i]) / question.deviation[i]
         if LEVEL not in name
         else _column(program, name)
-        for i, name in enumerate(q.names)
+        for i, name in enumerate(question.names)
     }
-    for block in q.blocks:
+    for block in question.blocks:
         if block == "visits":
-            add(log_visits(program, q.visits)[:, None], np.ones((J, 1)))
+            add(log_visits(program, question.visits)[:, None], np.ones((J, 1)))
         elif block == "covariates":
-            for i, name in enumerate(q.names):
+            for i, name in enumerate(question.names):
                 if name in PLACE:
                     continue
                 x, known = z[name], ~np.isnan(z[name])[:, None]
                 if LEVEL in name:
-                    add(np.where(np.isnan(x), q.mean[i], x)[:, None], (x == 1.0)[:, None])
+                    add(np.where(np.isnan(x), question.mean[i], x)[:, None], (x == 1.0)[:, None])
                 else:
                     x = np.clip(x, -LIMIT, LIMIT)
                     both = np.column_stack([x, (x**2 - 1.0) / np.sqrt(2.0)])
@@ -156,7 +156,7 @@ def _columns(program: GroupProgram, q: msg.Features) -> tuple[F64, F64]:
             add(at.astype(float), at)
         else:
             x = np.column_stack([z[name] for name in PLACE])
-            near = np.nan_to_num(_near(x, q.knots))
+            near = np.nan_to_num(_near(x, question.knots))
             add(near, near > NEAR)
     return np.hstack(columns), np.hstack(support)
 
@@ -167,32 +167,32 @@ def _near(x: F64, knots: F64) -> F64:
     return out
 
 
-def features(program: GroupProgram, q: msg.Features) -> msg.FeatureSums:
+def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     """Make the features, and say what is behind each; of those that are kept, keep the columns and return their sums.
 
     Of a sum that rests on fewer of the group's own sites than its custodian allows, or leaves out fewer, the group says that
     it is not to be used.
     """
-    x, there = _columns(program, q)
+    x, there = _columns(program, question)
     u = x.shape[1]
-    if q.kept.size not in (0, u) or q.behind.size not in (0, u + 1):
+    if question.kept.size not in (0, u) or question.behind.size not in (0, u + 1):
         raise UplinkError(
-            f"group {program.name!r} was asked about {max(q.kept.size, q.behind.size - 1)} features; it makes {u}. "
-            "Install the same fedmiss on all sides, and start the job again."
+            f"group {program.name!r} was asked about {max(question.kept.size, question.behind.size - 1)} features; it "
+            f"makes {u}. Install the same fedmiss on all sides, and start the job again."
         )
     # a site without a visit says nothing, and hides nothing
     there = np.column_stack([there, np.ones(len(x))]) * program.visited[:, None]
     behind, own, least = digits(program.part @ there), there.sum(axis=0), program.axis.minimum
     few = ((own > 0) & (own < least)) | ((own < own[-1]) & (own[-1] - own < least))
-    over = (behind > q.share * q.behind) | few if q.behind.size else few
+    over = (behind > question.share * question.behind) | few if question.behind.size else few
     flags = ((behind > 0).astype(float), over.astype(float))
-    if not q.kept.size:
+    if not question.kept.size:
         return msg.FeatureSums(behind, *flags, np.zeros(0), np.zeros(0))
-    kept = q.kept == 1
+    kept = question.kept == 1
     smooth = np.zeros(u, dtype=bool)
-    if "smooth" in q.blocks:  # the last block
-        smooth[u - len(q.knots) :] = True
-        knots = q.knots[kept[smooth]]
+    if "smooth" in question.blocks:  # the last block
+        smooth[u - len(question.knots) :] = True
+        knots = question.knots[kept[smooth]]
         values, vectors = np.linalg.eigh(_near(knots, knots))
         root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
         x = np.hstack([x[:, kept & ~smooth], x[:, kept & smooth] @ root])
@@ -203,27 +203,31 @@ def features(program: GroupProgram, q: msg.Features) -> msg.FeatureSums:
     return msg.FeatureSums(behind, *flags, weighted.sum(axis=0), to_triangle(weighted.T @ x))
 
 
-def move_prior_means(b: Batch, at: slice | I64, B: F64) -> None:
+def move_prior_means(batch: Batch, at: slice | I64, B: F64) -> None:
     """Move the prior means of the sites' coefficients from the batch's coefficients of features to ``B`` (n, k, c)."""
-    change = B - b.B[at]
+    change = B - batch.B[at]
     if change.any():
-        b.site_prior[at, :, : B.shape[2]] += np.matmul(b.F, change)
-        b.B[at] = B
+        batch.site_prior[at, :, : B.shape[2]] += np.matmul(batch.F, change)
+        batch.B[at] = B
 
 
-def feature_sums(program: GroupProgram, b: Batch, fits: I64, p: int) -> tuple[F64, F64]:
+def feature_sums(program: GroupProgram, batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
     """Equations of the coefficients B of the features, and the squares of the sites' coefficients about their prior means.
 
     The marginal likelihood of site j's data has in its prior mean m (c,) the gradient (P - m) / tau and the curvature
     1 / tau - C / (tau tau'), P and C the posterior mean and covariance: the site's coefficients are integrated out. The last
     column of the features is a constant, whose coefficients are the level and the line.
     """
-    F = np.column_stack([b.F, np.ones(len(b.F))])
-    k, c = F.shape[1], b.B.shape[2]
+    F = np.column_stack([batch.F, np.ones(len(batch.F))])
+    k, c = F.shape[1], batch.B.shape[2]
     q = c * k
     equations, about = np.zeros((fits.size, q * (q + 3) // 2)), np.zeros((fits.size, p))
     for i, f in enumerate(fits):
-        away, tau, C = b.site_mean[f, :, :p] - b.site_prior[f, :, :p], b.tau[f, :c], b.site_cov[f, :, :c, :c]
+        away, tau, C = (
+            batch.site_mean[f, :, :p] - batch.site_prior[f, :, :p],
+            batch.tau[f, :c],
+            batch.site_cov[f, :, :c, :c],
+        )
         about[i] = program.share @ away**2
         w = program.share[:, None, None] * (np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :]))
         A = np.zeros((c, k, c, k))

@@ -17,16 +17,16 @@ _LAST: list[_Seen | None] = [
 ]  # in one process the very same question goes to every group: it is read once
 
 
-def months_of(b: Batch, q: msg.Broadcast | msg.Totals) -> tuple[F64, F64]:
+def months_of(batch: Batch, question: msg.Broadcast | msg.Totals) -> tuple[F64, F64]:
     """Months' coefficients (n, L, p) and covariances (n, L, p, p), with the known line among them."""
     last = _LAST[0]
-    if last is None or last[0] is not q or last[1] != b.slopes:
-        n, L, f = q.T.shape
-        free = free_columns(f + b.slopes, slopes=b.slopes)
-        T, D = np.zeros((n, L, f + b.slopes)), np.zeros((n, L, f + b.slopes, f + b.slopes))
-        if b.slopes:
-            T[:, :, 1] = b.month_mean[0, :, 1]
-        T[:, :, free] = q.T
-        D[:, :, free[:, None], free[None, :]] = from_triangle(q.D, f)
-        last = _LAST[0] = (q, b.slopes, T, D)
+    if last is None or last[0] is not question or last[1] != batch.slopes:
+        n, L, f = question.T.shape
+        free = free_columns(f + batch.slopes, slopes=batch.slopes)
+        T, D = np.zeros((n, L, f + batch.slopes)), np.zeros((n, L, f + batch.slopes, f + batch.slopes))
+        if batch.slopes:
+            T[:, :, 1] = batch.month_mean[0, :, 1]
+        T[:, :, free] = question.T
+        D[:, :, free[:, None], free[None, :]] = from_triangle(question.D, f)
+        last = _LAST[0] = (question, batch.slopes, T, D)
     return last[2], last[3]

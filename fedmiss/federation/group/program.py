@@ -243,52 +243,60 @@ class GroupProgram:
             self.secret, seed, number, spread, self.place[used.site], used.observer, used.weight
         )
 
-    def fold_of(self, by: str, folds: int, seed: int, u: IncludedVisits) -> I64:
+    def fold_of(self, by: str, folds: int, seed: int, visits: IncludedVisits) -> I64:
         """Fold of every visit."""
-        year = u.stamp // 12 if self.visits.calendar else u.month.astype(np.int64) // 12
+        year = visits.stamp // 12 if self.visits.calendar else visits.month.astype(np.int64) // 12
         return draw_folds(
-            by, folds, seed, name=self.name, site_id=self.visits.site_id, site=u.site, month=u.stamp, year=year,
-            observer=u.observer, secret=self.secret if self.jointly else b"",
+            by, folds, seed, name=self.name, site_id=self.visits.site_id, site=visits.site, month=visits.stamp, year=year,
+            observer=visits.observer, secret=self.secret if self.jointly else b"",
         )  # fmt: skip
 
-    def open(self, q: msg.Open) -> msg.OpenSums:
+    def open(self, question: msg.Open) -> msg.OpenSums:
         """Make the state of a batch: one set of weights for each of its fits."""
-        u, family = self.need(), family_of(q.family)
-        if q.line.shape not in ((0,), (self.axis.L,)) or (q.line.size and q.p < 2):
+        u, family = self.need(), family_of(question.family)
+        if question.line.shape not in ((0,), (self.axis.L,)) or (question.line.size and question.p < 2):
             raise UplinkError(
-                f"group {self.name!r} was sent a line of shape {q.line.shape} for {self.axis.L} months and {q.p} "
-                "coefficients. Install the same fedmiss on all sides, and start the job again."
+                f"group {self.name!r} was sent a line of shape {question.line.shape} for {self.axis.L} months and "
+                f"{question.p} coefficients. Install the same fedmiss on all sides, and start the job again."
             )
         if family.counts and u.count.size and float(u.count.min()) < 0:
             raise ConfigError(
                 f"group {self.name!r} has the count {u.count.min():g}; Poisson counts must be 0 or more."
             )
         test = None
-        if q.weights == "fold":
-            fold = self.fold_of(q.by, q.folds, q.seed, u)
+        if question.weights == "fold":
+            fold = self.fold_of(question.by, question.folds, question.seed, u)
             free = u.weight * ~self.thin(u.site, u.month, fold)
-            if q.released.size:
-                free = free * (q.released[u.month] == 1)
-            weights = np.stack([free * (fold != k) for k in q.numbers])
-            test = np.stack([free * (fold == k) for k in q.numbers])
-            if q.by == "site":  # every held-out site counts once, however often it was visited
+            if question.released.size:
+                free = free * (question.released[u.month] == 1)
+            weights = np.stack([free * (fold != k) for k in question.numbers])
+            test = np.stack([free * (fold == k) for k in question.numbers])
+            if question.by == "site":  # every held-out site counts once, however often it was visited
                 test = test / np.bincount(u.site, minlength=self.share.size)[u.site]
-        elif q.weights == "replicate":
-            weights = np.stack([self.weigh(q.seed, int(b), q.spread, u) for b in q.numbers])
+        elif question.weights == "replicate":
+            weights = np.stack(
+                [self.weigh(question.seed, int(b), question.spread, u) for b in question.numbers]
+            )
         else:
-            weights = np.repeat(u.weight[None], q.numbers.size, axis=0)
-        offsets = q.observers or u.effort.shape[1] > 0 or u.exposure is not None
+            weights = np.repeat(u.weight[None], question.numbers.size, axis=0)
+        offsets = question.observers or u.effort.shape[1] > 0 or u.exposure is not None
         by_visit = not family.sums_offsets and offsets
         batch = Batch.of(
-            q, u, self._indexed(by_visit), weights, test=test, F=self._features(q), year=self.axis.year
+            question,
+            u,
+            self._indexed(by_visit),
+            weights,
+            test=test,
+            F=self._features(question),
+            year=self.axis.year,
         )
-        if q.source >= 0 and q.source not in self.batches:
+        if question.source >= 0 and question.source not in self.batches:
             raise UplinkError(
-                f"group {self.name!r}: batch {q.source} was never opened here. Start the job again."
+                f"group {self.name!r}: batch {question.source} was never opened here. Start the job again."
             )
-        if q.source >= 0:
-            answers.start_from(batch, self.batches[q.source])
-        self.batches[q.batch] = batch
+        if question.source >= 0:
+            answers.start_from(batch, self.batches[question.source])
+        self.batches[question.batch] = batch
         w = batch.rows.w.sum(axis=1)
         exposed = batch.rows.w @ np.exp(batch.known) if batch.known.size and family.counts else w
         sums = [w, batch.rows.wy.sum(axis=1), exposed]
@@ -296,26 +304,30 @@ class GroupProgram:
             np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.share.sum())
         )
 
-    def _features(self, q: msg.Open) -> F64:
+    def _features(self, question: msg.Open) -> F64:
         """Features (J, k) of the sites about their means; none where the prior follows none."""
-        if not q.features.size:
+        if not question.features.size:
             return np.zeros((self.share.size, 0))
         k = self.features.shape[1]
-        if q.features.min() < 0 or q.features.max() >= k or q.centre.shape != q.features.shape:
+        if (
+            question.features.min() < 0
+            or question.features.max() >= k
+            or question.centre.shape != question.features.shape
+        ):
             raise UplinkError(
-                f"group {self.name!r} was asked for feature {int(q.features.max())} of {k}. Install the same fedmiss on all "
-                "sides, and start the job again."
+                f"group {self.name!r} was asked for feature {int(question.features.max())} of {k}. Install the same "
+                "fedmiss on all sides, and start the job again."
             )
-        return np.ascontiguousarray(self.features[:, q.features] - q.centre)
+        return np.ascontiguousarray(self.features[:, question.features] - question.centre)
 
     def forget(self) -> None:
         """Forget what was made on other axes."""
         self._cells.clear()
         self.batches.clear()
 
-    def close(self, q: msg.Close) -> msg.Done:
+    def close(self, question: msg.Close) -> msg.Done:
         """Forget batches."""
-        for b in q.batches:
+        for b in question.batches:
             self.batches.pop(int(b), None)
         return self.ready()
 

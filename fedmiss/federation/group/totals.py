@@ -23,32 +23,32 @@ __all__ = ["totals"]
 BLOCK = 65_536  # cells of sites x months held at a time: they stay in the cache
 
 
-def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
+def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.RegionTotals:
     """Sums over sites of every fit: all, by region, and with ``q.visited`` those with a visit."""
-    axis, J = program.axis, b.cells.J
+    axis, J = program.axis, batch.cells.J
     region = np.full(J, -1, dtype=np.int64)
     for i, name in enumerate(axis.regions):
         region[program.visits.region == name] = i
     region = _released(region, program.share > 0, axis.minimum)
     some = int((program.share > 0).sum()) >= axis.minimum
     # weights (rows, J) of the sums; the last row is of the group's own report, in which every site counts whole
-    weight = np.zeros((len(axis.regions) + 1 + q.visited, J))
+    weight = np.zeros((len(axis.regions) + 1 + question.visited, J))
     weight[0] = program.share
     for i in range(len(axis.regions)):
         weight[i + 1] = program.share * (region == i)
-    if q.visited:
+    if question.visited:
         weight[-1] = program.share * program.visited
     counted = np.flatnonzero((program.share > 0.0) | program.all_slopes)
     first, full, x = _complete_years(axis.months, program.visits.calendar)
-    T, D = months_of(b, q)
-    out = np.zeros((q.fits.size, len(weight), axis.L))
-    for i, f in enumerate(q.fits):
-        present = _presence(program, b, q.batch, int(f), drawn=q.drawn)
+    T, D = months_of(batch, question)
+    out = np.zeros((question.fits.size, len(weight), axis.L))
+    for i, f in enumerate(question.fits):
+        present = _presence(program, batch, question.batch, int(f), drawn=question.drawn)
         own, yearly = np.zeros(axis.L), np.zeros((J, x.size))
         for at in np.array_split(counted, max(1, counted.size * axis.L // BLOCK)):
-            value = _expected(b, q, i, at, T[i], D[i])
-            if b.presence is not None and present is not None:
-                value *= present[at][:, b.presence.year]
+            value = _expected(batch, question, i, at, T[i], D[i])
+            if batch.presence is not None and present is not None:
+                value *= present[at][:, batch.presence.year]
             own += value.sum(axis=0)
             for row, w in zip(out[i], weight, strict=True):
                 mine = w[at]
@@ -59,23 +59,23 @@ def totals(program: GroupProgram, b: Batch, q: msg.Totals) -> msg.RegionTotals:
             if x.size:
                 yearly[at] = np.add.reduceat(value, first, axis=1)[:, full]
         out[i] *= some
-        program.own_totals[q.batch, int(f)] = own
+        program.own_totals[question.batch, int(f)] = own
         if x.size >= 3:
-            logs = log_yearly(yearly, empty=b.presence is not None)
-            program.slopes[q.batch, int(f)] = logs @ x / float(x @ x)
+            logs = log_yearly(yearly, empty=batch.presence is not None)
+            program.slopes[question.batch, int(f)] = logs @ x / float(x @ x)
     return msg.RegionTotals(out)
 
 
-def _expected(b: Batch, q: msg.Totals, i: int, at: I64, T: F64, D: F64) -> F64:
+def _expected(batch: Batch, question: msg.Totals, i: int, at: I64, T: F64, D: F64) -> F64:
     """Expected counts (sites ``at``, L) of the ``i``-th fit asked about; drawn coefficients have no variance."""
-    f, p, mu = int(q.fits[i]), q.p, float(q.mu[i])
-    P = b.site_mean[f, at, :p]
-    if q.drawn:
+    f, p, mu = int(question.fits[i]), question.p, float(question.mu[i])
+    P = batch.site_mean[f, at, :p]
+    if question.drawn:
         eta = means(mu, P, T)
-        eta = b.family.marginal(eta, np.zeros(1))
+        eta = batch.family.marginal(eta, np.zeros(1))
     else:
-        eta = b.family.marginal(*moments(mu, P, b.site_cov[f, at, :p, :p], T, D))
-    return b.scale.counts(b.family.mean(eta), float(q.smear[i]))
+        eta = batch.family.marginal(*moments(mu, P, batch.site_cov[f, at, :p, :p], T, D))
+    return batch.scale.counts(batch.family.mean(eta), float(question.smear[i]))
 
 
 def _presence(program: GroupProgram, b: Batch, batch: int, f: int, *, drawn: bool) -> F64 | None:

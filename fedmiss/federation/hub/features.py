@@ -184,20 +184,20 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     return replace(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, MOST * unit**2))
 
 
-def explained(panel: Panel, q: Coefficients, tau: F64) -> dict[str, float]:
+def explained(panel: Panel, coefficients: Coefficients, tau: F64) -> dict[str, float]:
     """Share of the variance between sites' levels that each block explains: that of B' f over that of B' f and tau."""
     f = panel.features
-    if f is None or not q.k:
+    if f is None or not coefficients.k:
         return {}
-    B, spread = q.B[:, 0], f.covariance[np.ix_(q.columns, q.columns)]
+    B, spread = coefficients.B[:, 0], f.covariance[np.ix_(coefficients.columns, coefficients.columns)]
     whole = float(B @ spread @ B + tau[0])
-    at = {b: q.block == i for i, b in enumerate(q.blocks)}
+    at = {b: coefficients.block == i for i, b in enumerate(coefficients.blocks)}
     return {b: float(B[own] @ spread[np.ix_(own, own)] @ B[own]) / whole for b, own in at.items()}
 
 
-def covariate_names(panel: Panel, q: Coefficients) -> list[str]:
+def covariate_names(panel: Panel, coefficients: Coefficients) -> list[str]:
     """Names of the covariates, a category once, that are among the features of a fit."""
-    if panel.features is None or "covariates" not in q.blocks:
+    if panel.features is None or "covariates" not in coefficients.blocks:
         return []
     return sorted({panel.features.made[i].of for i in panel.features.columns["covariates"]})
 

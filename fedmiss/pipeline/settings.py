@@ -214,9 +214,8 @@ class FedMissEMSettings(FitSettings):
     batch_sum: Annotated[
         str,
         Setting(
-            "fedmissem, with --batch: what a minibatch of b of a group's m cells stands for. full: its sum times m/b, on "
-            "average the group's whole statistic; paper: its sum as it is (lines 8 to 13 of algorithm 7), on average b/m "
-            "of the whole statistic, so that groups count by their minibatches.",
+            "fedmissem, with --batch: full: the sum over a minibatch of b of a group's m cells counts m/b times; paper: as "
+            "it is (lines 8 to 13 of algorithm 7), so that groups count by their minibatches.",
             among=("full", "paper"),
         ),
     ] = "full"

@@ -166,9 +166,9 @@ class FastSettings(FitSettings):
     structure: Annotated[
         str,
         Setting(
-            "fast: what the expectation for a site follows: a comma list of visits (how often it was visited), covariates, "
-            "regions, smooth (over places); none; or auto: with the cross-validation each of these is tried, and "
-            "observers, occupancy and slopes of sites too, and taken where held-out data are predicted clearly better."
+            "fast: what the expectation for a site follows: a comma list of visits (their number), covariates, regions, "
+            "smooth (over places); none; or auto: each of these, observers, occupancy and slopes of sites are taken where "
+            "they predict held-out data clearly better."
         ),
     ] = "auto"
     max_rank: Annotated[int, Setting("fast: largest rank tried.", low=0)] = 4

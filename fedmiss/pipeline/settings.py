@@ -166,9 +166,9 @@ class FastSettings(FitSettings):
     structure: Annotated[
         str,
         Setting(
-            "fast: what the expectation for a site follows: a comma list of visits (how often it was visited), covariates, "
-            "regions, smooth (over places); none; or auto: with the cross-validation each of these is tried, and "
-            "observers, occupancy and slopes of sites too, and taken where held-out data are predicted clearly better."
+            "fast: what the expectation for a site follows: a comma list of visits (their number), covariates, regions, "
+            "smooth (over places); none; or auto: each of these, observers, occupancy and slopes of sites are taken where "
+            "they predict held-out data clearly better."
         ),
     ] = "auto"
     max_rank: Annotated[int, Setting("fast: largest rank tried.", low=0)] = 4
@@ -214,9 +214,8 @@ class FedMissEMSettings(FitSettings):
     batch_sum: Annotated[
         str,
         Setting(
-            "fedmissem, with --batch: what a minibatch of b of a group's m cells stands for. full: its sum times m/b, on "
-            "average the group's whole statistic; paper: its sum as it is (lines 8 to 13 of algorithm 7), on average b/m "
-            "of the whole statistic, so that groups count by their minibatches.",
+            "fedmissem, with --batch: full: the sum over a minibatch of b of a group's m cells counts m/b times; paper: as "
+            "it is (lines 8 to 13 of algorithm 7), so that groups count by their minibatches.",
             among=("full", "paper"),
         ),
     ] = "full"

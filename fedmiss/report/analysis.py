@@ -75,8 +75,8 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     cover = coverage(data, years)
     thin = tuple(thin_counts(cover, data, int(years.used.sum())))
     entered = entries(data, series, settings)
-    t = series.trend(base=base, rule=settings.rule, convention=settings.convention).iloc[0]
-    if reason := entry_reason(entered, float(t["percent_lo"]), float(t["percent_hi"])):
+    trend = series.trend(base=base, rule=settings.rule, convention=settings.convention).iloc[0]
+    if reason := entry_reason(entered, float(trend["percent_lo"]), float(trend["percent_hi"])):
         thin = (*thin, reason)
     refuse = "; ".join(thin) or None
     by_month = monthly_coverage(data)
@@ -173,10 +173,10 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
     if not n_used:
         slope, se = np.full(slope.shape, np.nan), np.full(slope.shape, np.nan)
     names = [
-        classify(b, s, n_used, settings.rule).name
-        if n >= MIN_SITE_YEARS and not data.one_trend
+        classify(change, error, n_used, settings.rule).name
+        if years >= MIN_SITE_YEARS and not data.one_trend
         else NOT_CLASSIFIED
-        for b, s, n in zip(slope, se, n_years, strict=True)
+        for change, error, years in zip(slope, se, n_years, strict=True)
     ]
     out = data.sites[["site_index", "site_id", "site_name", "region", "latitude", "longitude"]].copy()
     if settings.coarse_map > 0:

@@ -94,13 +94,13 @@ def classify(
     if n_years - 2 <= 0:
         return TrendClass(NOT_CLASSIFIED, "Unknown (df<=0)", np.nan, np.nan)
     if rule == "trim":
-        q = np.array([normal_quantile(level) for level in (0.95, 0.99)])
-        lo1, lo2 = np.exp(slope) * (1.0 - q * se)
-        hi1, hi2 = np.exp(slope) * (1.0 + q * se)
+        quantiles = np.array([normal_quantile(level) for level in (0.95, 0.99)])
+        lo1, lo2 = np.exp(slope) * (1.0 - quantiles * se)
+        hi1, hi2 = np.exp(slope) * (1.0 + quantiles * se)
     else:
-        q = np.array([student_quantile(level, n_years - 2) for level in (0.95, 0.999)])
-        lo1, lo2 = np.exp(slope - q * se)
-        hi1, hi2 = np.exp(slope + q * se)
+        quantiles = np.array([student_quantile(level, n_years - 2) for level in (0.95, 0.999)])
+        lo1, lo2 = np.exp(slope - quantiles * se)
+        hi1, hi2 = np.exp(slope + quantiles * se)
     ladder = (
         (lo2 > 1.05, "strong increase", "Strong increase (p<0.01)"),
         (hi2 < 0.95, "strong decline", "Strong decrease (p<0.01)"),
@@ -113,7 +113,7 @@ def classify(
         (lo1 > 0.95 and hi1 < 1.05, "stable", "Stable"),
         (True, "uncertain", "Uncertain"),
     )
-    name, label = next((n, text) for hit, n, text in ladder if hit)
+    name, label = next((level, text) for hit, level, text in ladder if hit)
     return TrendClass(name, label, float(lo1), float(hi1))
 
 

@@ -82,7 +82,7 @@ def entries(data: ReportInputs, series: MonthlySeries, settings: ReportSettings)
         _entry(FIRST, year, visited, found, total, free=free),
         _entry(LAST, year[::-1], visited[back], found[back], total[back], free=True),
     )
-    return [e for e in both if e is not None]
+    return [name for name in both if name is not None]
 
 
 def entry_table(found: Sequence[Entry]) -> pd.DataFrame:
@@ -132,31 +132,36 @@ def _entry(what: str, year: I64, visited: Bool, found: Bool, total: F64, *, free
 
 def entry_reason(found: Sequence[Entry], lo: float, hi: float) -> str | None:
     """Say why no class is given: with empty sites before (after) the visits the trend would be outside of its interval."""
-    for e in found:
-        if e.clear and math.isfinite(lo) and not lo <= e.percent_if <= hi:
-            when = f"first visited in {e.year} or later"
-            when = when if e.what == FIRST else f"last visited in {e.year} or before"
-            return f"{e.n_sites} of {e.sites} sites were {when}, and the class depends on what they held when nobody went"
+    for entry in found:
+        if entry.clear and math.isfinite(lo) and not lo <= entry.percent_if <= hi:
+            when = f"first visited in {entry.year} or later"
+            when = when if entry.what == FIRST else f"last visited in {entry.year} or before"
+            return (
+                f"{entry.n_sites} of {entry.sites} sites were {when}, and the class depends on what they held "
+                "when nobody went"
+            )
     return None
 
 
 def entry_cautions(found: Sequence[Entry], unit: str) -> Iterator[str]:
     """Say what the trend would be if first visits followed arrivals, or last ones losses, where the counts allow for it."""
-    for e in found:
-        if not e.clear:
+    for entry in found:
+        if not entry.clear:
             continue
-        known = math.isfinite(e.slope_if)
-        then = f"{percent(e.percent_if)} per year" if known else "not to be told from the counts"
-        sites = f"{count(e.n_sites)} of {count(e.sites)} sites were"
-        if e.what == LAST:
+        known = math.isfinite(entry.slope_if)
+        then = f"{percent(entry.percent_if)} per year" if known else "not to be told from the counts"
+        sites = f"{count(entry.n_sites)} of {count(entry.sites)} sites were"
+        if entry.what == LAST:
             yield (
-                f"{sites} last visited in {e.year} or before: {share(e.found)} of them had {unit} in the last year, "
-                f"{share(e.otherwise)} in the years before. Sites seem to be given up when they are empty. If they stayed "
-                f"empty, the trend is {then}."
+                f"{sites} last visited in {entry.year} or before: {share(entry.found)} of them had {unit} in the last year, "
+                f"{share(entry.otherwise)} in the years before. Sites seem to be given up when they are empty. "
+                f"If they stayed empty, the trend is {then}."
             )
         else:
             yield (
-                f"{sites} first visited in {e.year} or later, and {share(e.found)} of them had {unit} in the first year. Of "
-                f"the total of the years before, {share(e.share)} is what the model expects there. If sites were taken up "
+                f"{sites} first visited in {entry.year} or later, and {share(entry.found)} of them had {unit} "
+                "in the first year. Of "
+                f"the total of the years before, {share(entry.share)} is what the model expects there. If "
+                "sites were taken up "
                 f"because the {unit} had come, the trend is {then}. If sites are chosen freely, say so (--free-sites)."
             )

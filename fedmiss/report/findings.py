@@ -147,7 +147,8 @@ def region_table(parts: Mapping[str, Part], settings: ReportSettings, grand: flo
         ).iloc[0]
         share = float(part.series.totals.mean() / grand) if grand > 0 else np.nan
         rows.append(
-            {"region": name, "n_sites": part.n_sites, "share": share} | {k: trend[k] for k in _OF_TREND}
+            {"region": name, "n_sites": part.n_sites, "share": share}
+            | {name: trend[name] for name in _OF_TREND}
         )
     return pd.DataFrame(rows, columns=REGION)
 

@@ -112,18 +112,18 @@ def choose_span(
     """
     years = np.unique(block)
     errors = np.full(len(spans), np.nan)
-    tried = [i for i, s in enumerate(spans) if s >= least] or [len(spans) - 1]
+    tried = [i for i, span in enumerate(spans) if span >= least] or [len(spans) - 1]
     if years.size < 4:
         return max(spans), errors
     inner = years[1:-1]
     if inner.size > 12:  # enough to choose; keeps long panels quick
         inner = inner[np.linspace(0, inner.size - 1, 12).round().astype(int)]
     by_year = np.full((len(spans), inner.size), np.nan)
-    for i in tried:
+    for at in tried:
         for j, year in enumerate(inner):
             out = block == year
-            fitted = loess(x[~out], y[~out], spans[i], it, at=x[out])
-            by_year[i, j] = np.mean((y[out] - fitted) ** 2)
+            fitted = loess(x[~out], y[~out], spans[at], it, at=x[out])
+            by_year[at, j] = np.mean((y[out] - fitted) ** 2)
     good = np.isfinite(by_year).all(axis=1)
     if not good.any():
         return max(spans), errors
@@ -132,4 +132,4 @@ def choose_span(
     extra = by_year - by_year[best]
     slack = extra.std(axis=1, ddof=1) / np.sqrt(inner.size) if inner.size > 1 else np.zeros(len(spans))
     fine = good & (extra.mean(axis=1) <= slack + 1e-12)
-    return float(max(s for s, ok in zip(spans, fine, strict=True) if ok)), errors
+    return float(max(span for span, ok in zip(spans, fine, strict=True) if ok)), errors

@@ -62,8 +62,10 @@ def trend_row(
     if convention == "trim":
         se, verdict = sampling, narrow
     else:
-        x = year - year.mean() if n else np.empty(0)
-        se, quantile = contrast_error(x / (x @ x) if n > 1 else x, sampling, sigma2, n)
+        centred = year - year.mean() if n else np.empty(0)
+        se, quantile = contrast_error(
+            centred / (centred @ centred) if n > 1 else centred, sampling, sigma2, n
+        )
         verdict = classify(slope, se, n, rule, quantile)
     factor = float(np.exp(slope))
     return {
@@ -166,13 +168,13 @@ def year_variance(year: F64, logs: F64, cov: F64) -> float:
     best = least(grid)
     if best == 0:
         return 0.0
-    a, b = grid[best - 1], grid[min(best + 1, grid.size - 1)]
-    fine = np.linspace(a, b, _GRID)
+    lower, upper = grid[best - 1], grid[min(best + 1, grid.size - 1)]
+    fine = np.linspace(lower, upper, _GRID)
     s = float(fine[least(fine)])
     for _ in range(_NEWTON):  # a minimum is known to half the digits; the zero of its derivative to all
         d = np.maximum(s + lam, 1e-300)
         slope, bend = (1.0 / d - z2 / d**2).sum(), (2.0 * z2 / d**3 - 1.0 / d**2).sum()
-        s = float(np.clip(s - slope / bend, a, b)) if bend > 0 else s
+        s = float(np.clip(s - slope / bend, lower, upper)) if bend > 0 else s
     return s
 
 

@@ -39,7 +39,11 @@ class Design:
 
     def where(self, **wanted: int | str) -> list[int]:
         """Positions of the parameters whose fields have these values."""
-        return [i for i, t in enumerate(self.terms) if all(getattr(t, k) == v for k, v in wanted.items())]
+        return [
+            i
+            for i, term in enumerate(self.terms)
+            if all(getattr(term, key) == value for key, value in wanted.items())
+        ]
 
 
 def positions_of(changepoints: Iterable[Label], times: tuple[Label, ...]) -> tuple[int, ...]:
@@ -72,7 +76,7 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
         changepoints = changepoints or (0,)
         base = _slopes(cells.time, changepoints)
         _check_stretches(cells, changepoints)
-        own = [Term("slope", k) for k in range(len(changepoints))]
+        own = [Term("slope", at) for at in range(len(changepoints))]
     elif model == 3:
         base = np.eye(J)[:, 1:]
         own = [Term("time", j) for j in range(1, J)]
@@ -84,15 +88,15 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
         else (np.zeros((1, 0), np.int64), np.zeros(len(cells.sites), np.int64))
     )
     terms, blocks = list(own), [np.repeat(np.tile(base, (M, 1))[None], len(classes), axis=0)]
-    for k, labels in enumerate(cells.labels if model > 1 else ()):
-        for c in range(1, len(labels)):
-            mine = (classes[:, k] == c).astype(float)
+    for at, labels in enumerate(cells.labels if model > 1 else ()):
+        for value in range(1, len(labels)):
+            mine = (classes[:, at] == value).astype(float)
             blocks.append(blocks[0] * mine[:, None, None])
-            terms += [Term(t.kind, t.at, k, c) for t in own]
+            terms += [Term(term.kind, term.at, at, value) for term in own]
     if M > 1:
         month = np.kron(np.eye(M)[:, 1:], np.ones((J, 1)))
         blocks.append(np.repeat(month[None], len(classes), axis=0))
-        terms += [Term("month", m) for m in range(1, M)]
+        terms += [Term("month", month) for month in range(1, M)]
     return Design(
         tuple(terms),
         np.concatenate(blocks, axis=2),

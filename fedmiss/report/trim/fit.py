@@ -163,7 +163,7 @@ class TrimFit:
     @property
     def changepoints(self) -> tuple[Label, ...]:
         """Change points of model 2, as time points."""
-        return tuple(self.times[k] for k in self.design.changepoints)
+        return tuple(self.times[changepoint] for changepoint in self.design.changepoints)
 
     @property
     def aic(self) -> float:
@@ -213,17 +213,17 @@ class TrimFit:
         return int(self._members(name).sum())
 
     def _members(self, name: str) -> Bool:
-        for k, (covariate, labels) in enumerate(zip(self.cells.covariates, self.cells.labels, strict=True)):
-            for c, label in enumerate(labels):
+        for at, (covariate, labels) in enumerate(zip(self.cells.covariates, self.cells.labels, strict=True)):
+            for value, label in enumerate(labels):
                 if name == f"{covariate}={label}":
-                    return self.cells.members(k, c)
+                    return self.cells.members(at, value)
         return np.ones(len(self.sites), dtype=bool)
 
     def _totals(self, members: Bool) -> Stratum:
         """Sum over sites and months, with covariances by the delta method (TRIM 3 manual, appendix)."""
-        cells, e, info = self.cells, self.estimate, self.info
+        cells, estimate, info = self.cells, self.estimate, self.info
         _n, M, J = cells.shape
-        seen, mu = cells.seen, np.where(members[:, None], cells.weights * e.mu, 0.0)
+        seen, mu = cells.seen, np.where(members[:, None], cells.weights * estimate.mu, 0.0)
         A = np.tile(np.eye(J), M)  # (J, T): sum over months
 
         def of_totals(m: F64) -> F64:
@@ -238,23 +238,25 @@ class TrimFit:
             out: F64 = by_site.T @ by_site + D @ info.var_beta @ D.T
             return out
 
-        root = np.where(members[:, None] & seen, cells.weights * np.sqrt(e.mu), 0.0)
+        root = np.where(members[:, None] & seen, cells.weights * np.sqrt(estimate.mu), 0.0)
         observed = np.zeros((J, J))
-        for m in range(M):
-            part = root[:, m * J : (m + 1) * J]
-            observed += self.sigma2 * e.R * (part.T @ part)
+        for month in range(M):
+            part = root[:, month * J : (month + 1) * J]
+            observed += self.sigma2 * estimate.R * (part.T @ part)
         var_model = of_totals(mu)
         # Replace what the fitted values of observed cells contribute by what the counts themselves do.
         var_imputed = var_model - of_totals(np.where(seen, mu, 0.0)) + observed
-        filled = cells.weights * np.where(seen, np.nan_to_num(cells.counts), e.mu)
+        filled = cells.weights * np.where(seen, np.nan_to_num(cells.counts), estimate.mu)
         filled = np.where(members[:, None], filled, 0.0)
         return Stratum(A @ mu.sum(axis=0), var_model, A @ filled.sum(axis=0), var_imputed)
 
     def _chosen(self, which: str, stratum: str = "all") -> tuple[F64, F64]:
         if which not in ("imputed", "model"):
             raise ConfigError(f"which is {which!r}; it must be imputed or model.", which=which)
-        s = self.stratum(stratum)
-        return (s.imputed, s.var_imputed) if which == "imputed" else (s.model, s.var_model)
+        chosen = self.stratum(stratum)
+        return (
+            (chosen.imputed, chosen.var_imputed) if which == "imputed" else (chosen.model, chosen.var_model)
+        )
 
     @property
     def total_model(self) -> F64:
@@ -327,26 +329,28 @@ class TrimFit:
         ``trend_class``, ``label``
         """
         total, var = self._chosen(which, stratum)
-        x = self.cells.time
+        time = self.cells.time
         if window is not None:
-            first, last = (self.times.index(t) for t in window)
+            first, last = (self.times.index(time) for time in window)
             inside = slice(first, last + 1)
-            total, var, x = total[inside], var[inside, inside], x[inside]
+            total, var, time = total[inside], var[inside, inside], time[inside]
         J = total.size
         if through_base:
-            u = x - x[0]
+            u = time - time[0]
             c = u / (u @ u)
             c[0] = -c.sum()
         else:
-            c = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+            c = (time - time.mean()) / ((time - time.mean()) ** 2).sum()
         safe = np.where(total < 1e-6, 1.0, total)  # rtrim: a zero total enters as log 1
         slope = float(c @ np.log(safe))
         se = float(np.sqrt(max((c / safe) @ var @ (c / safe), 0.0)))
-        p = 2 * stdtr(J - 2, -abs(slope / se)) if J > 2 and se > 0 else np.nan
+        p_value = 2 * stdtr(J - 2, -abs(slope / se)) if J > 2 and se > 0 else np.nan
         kind = classify(slope, se, J, rule)
         factor = np.exp(slope)
         columns = "slope slope_se multiplicative multiplicative_se p trend_class label".split()
-        return pd.DataFrame([(slope, se, factor, factor * se, p, kind.name, kind.label)], columns=columns)
+        return pd.DataFrame(
+            [(slope, se, factor, factor * se, p_value, kind.name, kind.label)], columns=columns
+        )
 
     # -- parameters and tests ----------------------------------------------------------------------------------
 
@@ -356,19 +360,24 @@ class TrimFit:
         Columns: ``kind``, ``covariate``, ``category``, ``from``, ``upto``, ``additive``,
         ``se``, ``multiplicative``, ``multiplicative_se``.
         """
-        c, rows = self.cells, []
+        cells, rows = self.cells, []
         ends = [*self.design.changepoints[1:], len(self.times) - 1]
-        for i, t in enumerate(self.design.terms):
-            if t.kind == "slope":
-                start, upto = self.times[self.design.changepoints[t.at]], self.times[ends[t.at]]
+        for i, term in enumerate(self.design.terms):
+            if term.kind == "slope":
+                start, upto = self.times[self.design.changepoints[term.at]], self.times[ends[term.at]]
             else:
-                start = upto = c.months[t.at] if t.kind == "month" else self.times[t.at]
+                start = upto = cells.months[term.at] if term.kind == "month" else self.times[term.at]
             covariate: str = ""
             category: Label = ""
-            if t.covariate >= 0:
-                covariate, category = c.covariates[t.covariate], c.labels[t.covariate][t.category]
-            b, se = self.estimate.beta[i], np.sqrt(self.info.var_beta[i, i])
-            rows.append((t.kind, covariate, category, start, upto, b, se, np.exp(b), np.exp(b) * se))
+            if term.covariate >= 0:
+                covariate, category = (
+                    cells.covariates[term.covariate],
+                    cells.labels[term.covariate][term.category],
+                )
+            value, se = self.estimate.beta[i], np.sqrt(self.info.var_beta[i, i])
+            rows.append(
+                (term.kind, covariate, category, start, upto, value, se, np.exp(value), np.exp(value) * se)
+            )
         columns = "kind covariate category from upto additive se multiplicative multiplicative_se".split()
         return pd.DataFrame(rows, columns=columns)
 
@@ -402,25 +411,28 @@ class TrimFit:
         ``deviations from a line`` (model 3 without covariates), ``covariate``.
         """
         rows: list[tuple[str, Label, tuple[float, int, float]]] = []
-        p, unit = self.design, np.eye(self.estimate.beta.size)
+        design, unit = self.design, np.eye(self.estimate.beta.size)
         if self.settings.model == 3 and not self.cells.covariates and len(self.times) > 2:
             rows.append(("deviations from a line", "time effects", self.wald_deviations()))
-        for k, name in enumerate(self.cells.covariates if self.settings.model > 1 else ()):
-            rows.append(("covariate", name, self._wald(unit[p.where(covariate=k)])))
+        for place, name in enumerate(self.cells.covariates if self.settings.model > 1 else ()):
+            rows.append(("covariate", name, self._wald(unit[design.where(covariate=place)])))
         if self.settings.model == 2:
-            single = p.changepoints == (0,) and not self.settings.changepoints
-            for k, at in enumerate(self.changepoints):
-                rows.append(("slope" if single else "change of slope", at, self.wald_change(k)))
+            single = design.changepoints == (0,) and not self.settings.changepoints
+            for place, at in enumerate(self.changepoints):
+                rows.append(("slope" if single else "change of slope", at, self.wald_change(place)))
         return pd.DataFrame(
-            [{"test": t, "of": of, "statistic": w, "df": df, "p": pv} for t, of, (w, df, pv) in rows],
+            [
+                {"test": test, "of": of, "statistic": wald, "df": df, "p": pv}
+                for test, of, (wald, df, pv) in rows
+            ],
             columns=["test", "of", "statistic", "df", "p"],
         )
 
-    def wald_change(self, k: int) -> tuple[float, int, float]:
+    def wald_change(self, point: int) -> tuple[float, int, float]:
         """Test the change of all slopes at change point number ``k``: Wald statistic, its df, p-value."""
         unit = np.eye(self.estimate.beta.size)
-        L = unit[self.design.where(kind="slope", at=k)]
-        return self._wald(L - unit[self.design.where(kind="slope", at=k - 1)] if k > 0 else L)
+        L = unit[self.design.where(kind="slope", at=point)]
+        return self._wald(L - unit[self.design.where(kind="slope", at=point - 1)] if point > 0 else L)
 
     def wald_deviations(self) -> tuple[float, int, float]:
         """Test the deviations of the time effects from a straight line: Wald statistic, its df, p-value."""

@@ -156,13 +156,13 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
     raise InputError(f"the serial correlation did not settle in {MOST_ROUNDS} rounds; fit without it.")
 
 
-def information(cells: Cells, design: Design, e: Estimate, sigma2: float) -> Information:
+def information(cells: Cells, design: Design, estimated: Estimate, sigma2: float) -> Information:
     """Return the covariance of beta and what the covariance of totals needs beside it."""
-    seen, mu = cells.seen, e.mu
+    seen, mu = cells.seen, estimated.mu
     p = design.X.shape[2]
     S = np.zeros((p, p))
     W = np.zeros_like(mu)
-    if e.rho == 0.0:  # every Omega_i is diagonal
+    if estimated.rho == 0.0:  # every Omega_i is diagonal
         W = np.where(seen, mu, 0.0) / sigma2
         for c, X in enumerate(design.X):
             S += X.T @ (W[design.site_class == c].sum(axis=0)[:, None] * X)
@@ -170,7 +170,7 @@ def information(cells: Cells, design: Design, e: Estimate, sigma2: float) -> Inf
         for c, columns, sites in _pieces(cells, design):
             X = design.X[c][columns]
             root = np.where(seen[sites, columns], np.sqrt(mu[sites, columns]), 0.0)
-            omega = root[:, :, None] * _inverse(seen[sites, columns], e.R) * root[:, None, :] / sigma2
+            omega = root[:, :, None] * _inverse(seen[sites, columns], estimated.R) * root[:, None, :] / sigma2
             W[sites, columns] = omega.sum(axis=2)
             S += X.T @ omega.sum(axis=0) @ X
     d = W.sum(axis=1)

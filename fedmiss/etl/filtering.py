@@ -37,15 +37,15 @@ def steps_of(
         """Keep (or drop) the events whose code in ``table`` has one of the wanted words in one of the columns."""
         if not wanted:
             return []
-        parts = [[v or "" for v in column(table, c).to_list()] for c in columns]
+        parts = [[v or "" for v in column(table, name).to_list()] for name in columns]
         if columns == ("project",):  # several of them with commas
-            split = ([p.strip() for p in v.split(",")] for v in parts[0])
+            split = ([piece.strip() for piece in v.split(",")] for v in parts[0])
             parts = [list(p) for p in zip_longest(*split, fillvalue="")] or [[]]
-        low = {w.casefold() for w in wanted}
+        low = {word.casefold() for word in wanted}
         mask = np.zeros(len(parts[0]), dtype=np.bool_)
         for part in parts:
-            folded = [v.casefold() for v in part]
-            mask |= np.fromiter((v in low for v in folded), np.bool_, len(folded))
+            folded = [value.casefold() for value in part]
+            mask |= np.fromiter((value in low for value in folded), np.bool_, len(folded))
             seen.setdefault(name, set()).update(folded)
         keep = ~mask if drop else mask
         return [(f"{name} left out" if drop else name, _coded(table, keep))]
@@ -77,7 +77,7 @@ def _by_position(filters: Filters, column: Callable[[str, str], pl.Series]) -> l
         masks["hotspots only"] = (column("places", "site_type") == "H").fill_null(False).to_numpy()
     if filters.bbox is not None or filters.polygon is not None:
         lon, lat = (
-            column("places", c).cast(float, strict=False).to_numpy() for c in ("longitude", "latitude")
+            column("places", name).cast(float, strict=False).to_numpy() for name in ("longitude", "latitude")
         )
         if filters.bbox is not None:
             west, south, east, north = filters.bbox
@@ -105,10 +105,10 @@ def _by_day(filters: Filters, last_day: int) -> list[Step]:
         steps.append(
             ("years", lambda b: np.isin(b["date"].astype("M8[D]").astype("M8[Y]").astype(int), wanted))
         )
-    edits = (float(d.replace("-", "")) - 1900_00_00 if d else None for d in filters.last_edited)
+    edits = (float(day.replace("-", "")) - 1900_00_00 if day else None for day in filters.last_edited)
     steps += _between("last edited", lambda b: _days_of_edits(b["edited"]), *edits)
     if filters.season is not None:
-        low, high = (int(e[:2]) * 100 + int(e[3:]) for e in filters.season)
+        low, high = (int(edge[:2]) * 100 + int(edge[3:]) for edge in filters.season)
         steps.append(("season", lambda b: _in_season(b["date"], low, high)))
     return steps
 
@@ -135,16 +135,16 @@ def _days_of_edits(stamps: I64) -> F64:
     return np.where(stamps > 0, (stamps // 10**12).astype(np.float64), np.nan)
 
 
-def _speed(b: Columns) -> F64:
+def _speed(columns: Columns) -> F64:
     with np.errstate(divide="ignore", invalid="ignore"):
-        out: F64 = b["distance"] / (b["duration"] / 60.0)
+        out: F64 = columns["distance"] / (columns["duration"] / 60.0)
     return out
 
 
 def _in_season(days: I32, low: int, high: int) -> Bool:
-    d = days.astype("M8[D]")
-    month = d.astype("M8[M]")
-    code = (month.astype(np.int64) % 12 + 1) * 100 + (d - month).astype(np.int64) + 1
+    dates = days.astype("M8[D]")
+    month = dates.astype("M8[M]")
+    code = (month.astype(np.int64) % 12 + 1) * 100 + (dates - month).astype(np.int64) + 1
     inside = (code >= low) & (code <= high) if low <= high else (code >= low) | (code <= high)
     return np.asarray(inside, dtype=np.bool_)
 
@@ -156,7 +156,7 @@ def _inside(path: str, lon: F64, lat: F64) -> Bool:
     raw = read_json(Path(path))
     kind = raw.get("type") if isinstance(raw, dict) else None
     if kind == "FeatureCollection":
-        parts = [f.get("geometry") for f in raw.get("features", []) if isinstance(f, dict)]
+        parts = [feature.get("geometry") for feature in raw.get("features", []) if isinstance(feature, dict)]
     elif kind == "Feature":
         parts = [raw.get("geometry")]
     elif kind == "GeometryCollection":

@@ -131,9 +131,9 @@ def tidy(path: Path) -> None:
     """Remove what a process that died at its very end left beside a whole ``path``."""
     try:
         left = {
-            p.name
-            for p in path.parent.iterdir()
-            if unfinished(p)[0] == path.name or p.name == f".{path.name}.lock"
+            file.name
+            for file in path.parent.iterdir()
+            if unfinished(file)[0] == path.name or file.name == f".{path.name}.lock"
         }
         if left:
             with locked(path):
@@ -147,7 +147,7 @@ def clear_inside(folder: Path) -> None:
     """Remove everything unfinished in a folder whose owner does not live any more, and locks that nobody holds."""
     if not folder.is_dir():
         return
-    names = {unfinished(p)[0] or _locks(p) for p in folder.iterdir()} - {""}
+    names = {unfinished(path)[0] or _locks(path) for path in folder.iterdir()} - {""}
     for name in sorted(names):
         with (
             contextlib.suppress(BusyError, ConfigError),

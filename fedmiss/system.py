@@ -162,13 +162,13 @@ def on_request_to_end(
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
     named = [getattr(signal, name) for name in only if hasattr(signal, name)]
-    heard = [s for s in named if signal.getsignal(s) in usual]
-    for s in heard:
-        signal.signal(s, signal.SIG_DFL)
+    heard = [number for number in named if signal.getsignal(number) in usual]
+    for number in heard:
+        signal.signal(number, signal.SIG_DFL)
 
     def begin() -> None:
-        for s in heard:
-            signal.signal(s, handler)
+        for number in heard:
+            signal.signal(number, handler)
 
     return begin
 

@@ -215,12 +215,16 @@ def _absent(
     recipe: Recipe, groups: Mapping[str, Sequence[str]], results: Sequence[SpeciesResult]
 ) -> list[SpeciesResult]:
     """Return a failure for each species of the groups that the run does not have."""
-    known = {fold(r.species): r.species for r in results}
-    for r in results:
-        if r.page:
-            found = read_manifest(r.page.parent)["results"]
-            known |= {fold(n): r.species for k in ("species", "common_name") if (n := found.get(k))}
-    missing = not_counted([n for names in groups.values() for n in names], known)
+    known = {fold(result.species): result.species for result in results}
+    for result in results:
+        if result.page:
+            found = read_manifest(result.page.parent)["results"]
+            known |= {
+                fold(number): result.species
+                for name in ("species", "common_name")
+                if (number := found.get(name))
+            }
+    missing = not_counted([name for names in groups.values() for name in names], known)
     table = recipe.species_groups and recipe.species_groups.name
     return [
         SpeciesResult(
@@ -258,7 +262,7 @@ def _ingest(recipe: Recipe, records: Path, files: Sequence[Path | Source], *, ov
             if len(settings.species) == 1:
                 reasons = " ".join(f"{name}: {why['error']}" for name, why in refused.items())
                 raise ConfigError(f"none of the species of the recipe can be ingested. {reasons}") from None
-            settings = replace(settings, species=tuple(n for n in settings.species if n != name))
+            settings = replace(settings, species=tuple(bird for bird in settings.species if bird != name))
     if refused:
         update_manifest(records, results=manifest["results"] | {REFUSED: refused})
     if recipe.terms:
@@ -334,7 +338,7 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
                 f"no species has {recipe.min_records} records (the most is {int(counts.max()) if len(counts) else 0}); "
                 "lower min_records in the recipe."
             )
-        return [str(n) for n in names]
+        return [str(name) for name in names]
     if recipe.species:
         return list(recipe.species)
     if recipe.panel.species:
@@ -360,7 +364,7 @@ def run_species(
     refuse_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
     clear_inside(folder)
-    panel, fit, imputed, report = (folder / s for s in STEPS)
+    panel, fit, imputed, report = (folder / step for step in STEPS)
     panel_settings = replace(recipe.panel, species=species)
     redone = []
 

@@ -76,10 +76,10 @@ def with_index(
 ) -> list[SpeciesResult]:
     """Write the page of all species; return their results by name, with the page in each."""
     ordered = sorted(results, key=lambda r: r.species)
-    pages = [r.page.parent for r in ordered if r.page]
-    failures = {r.species: r.failure for r in ordered if r.error}
+    pages = [reason.page.parent for reason in ordered if reason.page]
+    failures = {reason.species: reason.failure for reason in ordered if reason.error}
     index = build_index(pages, out, failures=failures, groups=groups, date=date)
-    return [replace(r, index=index) for r in ordered]
+    return [replace(reason, index=index) for reason in ordered]
 
 
 def in_recipe(text: str, step: str = "") -> str:

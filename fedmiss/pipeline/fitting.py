@@ -89,7 +89,7 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     federation = federation_of(folder, settings)  # raises for a damaged table before anything is written
     order = job_of(folder, settings)
     federation.ask_features(order.candidates, order.structure)
-    kept = {name: hashlib.sha256(b"kept" + s).hexdigest() for name, s in folder.secrets().items()}
+    kept = {name: hashlib.sha256(b"kept" + secret).hexdigest() for name, secret in folder.secrets().items()}
     work = partial_folder(out, hash_json([asdict(settings), hashes, kept]))
     stages = KeptStages(federation, order, work, CHOSEN_SITES if folder.chosen_by_detection else "")
     job = run_job(federation.link, order, stages, (federation.agreement, federation.hub))
@@ -99,8 +99,8 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     if settings.bootstrap:
         drawn = Draws.joined(stages.parts)
         write_draws(work, job.draws, drawn.slopes, fit, folder.calendar, federation.hub.rows)
-        for k, name in enumerate(federation.programs if settings.own else ()):
-            write_totals(work / "own" / name / "draws.parquet", drawn.own[:, k : k + 1], [ALL])
+        for at, name in enumerate(federation.programs if settings.own else ()):
+            write_totals(work / "own" / name / "draws.parquet", drawn.own[:, at : at + 1], [ALL])
     stages.ledger.save("end")
     traffic = stages.ledger.as_dict()
     facts = FitFacts.of(
@@ -233,9 +233,9 @@ def written_choice(choice: Choice, candidates: Sequence[CountSettings]) -> dict[
     before: dict[str, Any] = {name: getattr(candidates[0], name) for name in _OF_STRUCTURE}
     return {
         "best": candidates.index(replace(choice.best, **before)),
-        "near": [candidates.index(replace(c, **before)) for c in choice.near],
+        "near": [candidates.index(replace(candidate, **before)) for candidate in choice.near],
         "structure": {name: getattr(choice.best, name) for name in _OF_STRUCTURE},
-        "trials": [t._asdict() for t in choice.trials],
+        "trials": [trial._asdict() for trial in choice.trials],
         "advice": choice.advice,
         "summary": json.loads(choice.summary.to_json(orient="records")),
     }
@@ -244,8 +244,8 @@ def written_choice(choice: Choice, candidates: Sequence[CountSettings]) -> dict[
 def read_choice(raw: Mapping[str, Any], table: pd.DataFrame, candidates: Sequence[CountSettings]) -> Choice:
     """Read what :func:`written_choice` gave."""
     structure: dict[str, Any] = raw["structure"] | {"features": tuple(raw["structure"]["features"])}
-    best, *near = (replace(candidates[i], **structure) for i in (raw["best"], *raw["near"]))
-    trials = tuple(Trial(**t) for t in raw["trials"])
+    best, *near = (replace(candidates[at], **structure) for at in (raw["best"], *raw["near"]))
+    trials = tuple(Trial(**trial) for trial in raw["trials"])
     return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near), trials)
 
 
@@ -275,7 +275,7 @@ class Kept:
         messages: dict[str, int] = {}
         for parts in self.parts.values():
             for line in parts.values():
-                for kind, n in line["messages"].items():
-                    messages[kind] = messages.get(kind, 0) + n
+                for kind, message in line["messages"].items():
+                    messages[kind] = messages.get(kind, 0) + message
         sums = {key: sum(line[key] for line in stages.values()) for key in numbers}
         return sums | {"stages": stages, "messages": dict(sorted(messages.items()))}

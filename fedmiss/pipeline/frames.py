@@ -86,14 +86,14 @@ def _as_pandas(frame: object) -> pd.DataFrame:
 
 def _one_species(frame: pd.DataFrame, species: str, used: set[str | None]) -> pd.DataFrame:
     """Return the rows of the species: a column of species is a filter, always."""
-    free = [c for c in frame.columns if c not in used]
+    free = [column for column in frame.columns if column not in used]
     columns = species_columns(map(str, free))
-    looked = columns or [c for c in free if not pd.api.types.is_float_dtype(frame[c])]
-    text = {str(c): pl.Series(_text(frame[c]), dtype=pl.String) for c in looked}
+    looked = columns or [column for column in free if not pd.api.types.is_float_dtype(frame[column])]
+    text = {str(column): pl.Series(_text(frame[column]), dtype=pl.String) for column in looked}
     columns = columns or species_columns_by_content(text, species)
     if not columns:
         return frame
-    rows = pl.DataFrame({c: text[c] for c in columns}).with_row_index("at")
+    rows = pl.DataFrame({column: text[column] for column in columns}).with_row_index("at")
     kept, _, _ = only(rows, columns, species, "the table", "species=")
     return frame.iloc[kept["at"].to_numpy()]
 

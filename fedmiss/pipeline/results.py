@@ -109,11 +109,12 @@ class SpeciesFit:
 
     def _repr_html_(self) -> str:
         """Show the trend and the index in a notebook."""
-        t = self.trend().iloc[0]
+        trend = self.trend().iloc[0]
         name = escape(str(self.manifest["results"].get("species", "")))
         head = (
-            f"<p><b>{name}</b>: {escape(str(t['trend_class']))}, {t['percent_per_year']:+.1f} % per year (95 % interval "
-            f"{t['percent_lo']:+.1f} to {t['percent_hi']:+.1f}), {t['from_year']} to {t['to_year']}; "
+            f"<p><b>{name}</b>: {escape(str(trend['trend_class']))}, {trend['percent_per_year']:+.1f} % per "
+            "year (95 % interval "
+            f"{trend['percent_lo']:+.1f} to {trend['percent_hi']:+.1f}), {trend['from_year']} to {trend['to_year']}; "
             f"{self.fit.J} sites, {self.fit.L} months, {int(self.observed.sum())} cells counted.</p>"
         )
         shown = self.index()[["year", "total", "index", "index_lo", "index_hi"]].round(1)
@@ -133,7 +134,10 @@ class SpeciesFit:
                 "site_id": self.panel.sites["site_id"].repeat(L).to_numpy(),
                 "month": list(self.panel.months["month"]) * J,
                 "expected": self.expected.ravel(),
-                **{n: np.full(J * L, np.nan) if band is None else getattr(band, n).ravel() for n in names},
+                **{
+                    name: np.full(J * L, np.nan) if band is None else getattr(band, name).ravel()
+                    for name in names
+                },
                 "observed": self.observed.ravel(),
             }
         )
@@ -194,5 +198,5 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     manifest, counts = read_fit(fit)
     check_same_panel(folder, manifest, fit)
     draws = read_draws(Path(fit) / "draws.parquet", counts.L).get(ALL)
-    n = counted_visits(folder, counts.J, counts.L)
-    return SpeciesFit(folder, counts, manifest, counts.expected(), n.toarray() > 0, draws)
+    visits = counted_visits(folder, counts.J, counts.L)
+    return SpeciesFit(folder, counts, manifest, counts.expected(), visits.toarray() > 0, draws)

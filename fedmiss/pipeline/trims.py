@@ -136,7 +136,9 @@ def run_trims(
         say(f"note: {table.unnamed:,} rows name no species; they are left out.")
     failed = [
         _absent(name, near, out, str(groups))
-        for name, near in not_counted([n for g in grouped.values() for n in g], table.names).items()
+        for name, near in not_counted(
+            [name for members in grouped.values() for name in members], table.names
+        ).items()
     ]
     check_folders(table.parts, " in the table")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +151,10 @@ def run_trims(
             done = result or lost(name, out, error)
             say(done.line)
             results.append(done)
-        shown = {g: [table.names.get(k, n) for n in names if (k := fold(n))] for g, names in grouped.items()}
+        shown = {
+            key: [table.names.get(folded, name) for name in names if (folded := fold(name))]
+            for key, names in grouped.items()
+        }
         return with_index(results, out, shown, date)
 
 

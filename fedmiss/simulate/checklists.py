@@ -85,7 +85,7 @@ class Block:
 
 def taxon_offsets(world: World) -> tuple[I64, I64]:
     """Return (S + 1,) first taxon of each species, then of the taxa that are no species; and (S,) forms."""
-    forms = np.array([len(s.forms) for s in world.species], dtype=np.int64)
+    forms = np.array([len(bird.forms) for bird in world.species], dtype=np.int64)
     return np.concatenate([[0], np.cumsum(forms + 1)]), forms
 
 
@@ -180,10 +180,10 @@ def _records(
     world: World, rng: np.random.Generator, site: I64, month: I64, complete: Bool, nuisance: F64
 ) -> tuple[I64, I64, I64, I64]:
     """Draw what each outing met: (event, species, taxon, count), sorted by event; count -1 is X."""
-    n, S = site.size, len(world.species)
-    met = rng.random((n, S), dtype=np.float32) < world.met.astype(np.float32)
+    n, n_species = site.size, len(world.species)
+    met = rng.random((n, n_species), dtype=np.float32) < world.met.astype(np.float32)
     event, species = np.nonzero(met)
-    size = np.array([s.size for s in world.species])[species]
+    size = np.array([bird.size for bird in world.species])[species]
     eta = world.log_mean(species, site[event], month[event]) - np.log(world.met)[species] + nuisance[event]
     count = rng.poisson(np.exp(eta) * rng.standard_gamma(size) / size)
     kept = (count > 0) & (complete[event] | (rng.random(event.size) < INCOMPLETE_KEEP))
@@ -198,8 +198,8 @@ def _records(
     part = np.where(split, np.maximum(rng.binomial(count, 0.4), 1), 0)
     part = np.where(part == count, 0, part)
     taxon = np.where(has_forms & (draw > 0.75) & ~(part > 0), form, first[species])
-    x = rng.random(event.size) < np.array([s.x_share for s in world.species])[species]
-    number = np.where(x, -1, count - part)
+    not_counted = rng.random(event.size) < np.array([bird.x_share for bird in world.species])[species]
+    number = np.where(not_counted, -1, count - part)
 
     both = np.flatnonzero(part)
     odd = np.flatnonzero(rng.random(n) < 0.03)  # ducks that were not identified
@@ -214,10 +214,10 @@ def _records(
 def _companions(world: World, rng: np.random.Generator, owner: I64, member: I64) -> I64:
     """Return the observer of every checklist: the owner, or friends of the owner, all different."""
     who = np.where(member > 0, world.friends(owner, rng.random(owner.size)), owner)
-    for k in range(1, 4):
-        rows = np.flatnonzero(member == k)
-        for _ in range(k):  # each pass moves off at least one of the k earlier members
-            for back in range(1, k + 1):
+    for quarter in range(1, 4):
+        rows = np.flatnonzero(member == quarter)
+        for _ in range(quarter):  # each pass moves off at least one of the k earlier members
+            for back in range(1, quarter + 1):
                 clash = who[rows] == who[rows - back]
                 who[rows] = np.where(clash, (who[rows] + 1) % world.n_observers, who[rows])
     return who
@@ -228,10 +228,15 @@ def cut_block(block: Block, records: int) -> Block:
     if block.count.size <= records:
         return block
     last = block.outing[block.checklist[records - 1]]
-    m = int(np.searchsorted(block.outing, last, side="right"))
-    n = int(np.searchsorted(block.checklist, m))
+    n_outings = int(np.searchsorted(block.outing, last, side="right"))
+    n_lists = int(np.searchsorted(block.checklist, n_outings))
     rows = ("checklist", "species", "taxon", "count")
-    return Block(**{f.name: getattr(block, f.name)[: n if f.name in rows else m] for f in fields(Block)})
+    return Block(
+        **{
+            field.name: getattr(block, field.name)[: n_lists if field.name in rows else n_outings]
+            for field in fields(Block)
+        }
+    )
 
 
 def lowest_number(outing: I64, number: I64) -> I64:

@@ -136,7 +136,7 @@ def simulate_ebird(
                 "outings": truth.outings,
                 "sites": int(truth.visited.sum()),
                 "observers": int(tally.per_observer.astype(bool).sum()),
-                "species": [s.scientific for s in world.species],
+                "species": [bird.scientific for bird in world.species],
                 "marginals": tally.table(),
             },
             terms=TERMS,
@@ -148,7 +148,7 @@ def records_per_checklist(n_species: int) -> float:
     """Return how many rows of the observation file a checklist has on average, from the species' table."""
     if not 1 <= n_species <= len(SPECIES):
         raise ConfigError(f"--species is {n_species} (must be 1 to {len(SPECIES)}).")
-    met = sum(s.detection * (1.1 if s.forms else 1.0) for s in SPECIES[:n_species])
+    met = sum(bird.detection * (1.1 if bird.forms else 1.0) for bird in SPECIES[:n_species])
     return met * (1 - INCOMPLETE_LISTS * (1 - INCOMPLETE_KEEP)) + 0.03
 
 

@@ -275,8 +275,8 @@ def month_basis(seed: int, months: int, rank: int, period: int = 12) -> F64:
     t = np.arange(months, dtype=np.float64)
     angle = 2 * np.pi * t / period
     columns = [t, np.sin(angle), np.cos(angle)][:rank]
-    for k in range(3, rank):
-        steps = rng_for(seed, "month basis", k).standard_normal(months)
+    for factor in range(3, rank):
+        steps = rng_for(seed, "month basis", factor).standard_normal(months)
         columns.append(np.convolve(np.cumsum(steps), np.ones(6) / 6, mode="same"))
     V = np.stack(columns, axis=1) if columns else np.empty((months, 0))
     V -= V.mean(axis=0)
@@ -295,8 +295,8 @@ def _truth(
     V = month_basis(seed, months, rank)
     scale = spec.interaction_sd / np.sqrt(max(rank, 1))
     U = np.empty((sites, rank))
-    for k in range(rank):
-        U[:, k] = scale * normal_scores(rng, sites)
+    for factor in range(rank):
+        U[:, factor] = scale * normal_scores(rng, sites)
     return (-1.0 if family == "bernoulli" else spec.mu), a, b - b.mean(), U, V
 
 
@@ -340,8 +340,8 @@ def _choose_cells(
 
 def _eta(panel: Panel, sites: I32, months: I32) -> F64:
     eta = panel.mu + panel.a[sites] + panel.b[months]
-    for k in range(panel.U.shape[1]):
-        eta += panel.U[:, k][sites] * panel.V[:, k][months]
+    for factor in range(panel.U.shape[1]):
+        eta += panel.U[:, factor][sites] * panel.V[:, factor][months]
     return np.asarray(eta)
 
 

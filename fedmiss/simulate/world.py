@@ -110,8 +110,8 @@ class World:
             self.mu[species] + self.a[site, species] + self.b[species, month], dtype=np.float64
         )
         u = self.u[site, species]
-        for k in range(RANK):
-            eta += u[:, k] * self.V[month, k]
+        for factor in range(RANK):
+            eta += u[:, factor] * self.V[month, factor]
         return eta
 
     def places(self, observer: I64, draw: F64) -> I64:
@@ -247,13 +247,13 @@ def _effects(
     u = np.empty((J, len(species), RANK), dtype=np.float32)
     b = np.empty((len(species), L))
     years = (np.arange(L) - (L - 1) / 2) / 12
-    for s, bird in enumerate(species):
-        draw = rng_for(seed, "ebird", "species", s)
-        a[:, s] = bird.site_sd * normal_scores(draw, J)
-        for k in range(RANK):
-            u[:, s, k] = INTERACTION_SD / np.sqrt(RANK) * normal_scores(draw, J)
+    for at, bird in enumerate(species):
+        draw = rng_for(seed, "ebird", "species", at)
+        a[:, at] = bird.site_sd * normal_scores(draw, J)
+        for factor in range(RANK):
+            u[:, at, factor] = INTERACTION_SD / np.sqrt(RANK) * normal_scores(draw, J)
         season = np.sqrt(2) * np.cos(2 * np.pi * (month_of_year + 1 - bird.peak) / 12)
-        b[s] = bird.season_sd * season + bird.trend * years + 0.1 * draw.standard_normal(L)
+        b[at] = bird.season_sd * season + bird.trend * years + 0.1 * draw.standard_normal(L)
     return a, u, b
 
 
@@ -267,8 +267,8 @@ def _met(world: World, n: int = 20_000) -> F64:
     site, month = world.places(observer, rng.random(n)), world.times(observer, rng.random(n))
     nuisance = world.observer_effect[observer] + EFFORT_SLOPE * (np.log(0.75) + 0.7 * rng.standard_normal(n))
     met = np.empty(len(world.species))
-    for s, bird in enumerate(world.species):
-        mean = np.exp(world.log_mean(np.full(n, s), site, month) + nuisance)
+    for at, bird in enumerate(world.species):
+        mean = np.exp(world.log_mean(np.full(n, at), site, month) + nuisance)
         seen = 1 - (1 + mean / bird.size) ** -bird.size
-        met[s] = min(bird.detection / seen.mean(), 1.0)
+        met[at] = min(bird.detection / seen.mean(), 1.0)
     return met

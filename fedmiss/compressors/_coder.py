@@ -28,7 +28,7 @@ _RADIX_LIMIT = 256  # longer messages always go through the range coder, without
 
 # contexts: 0 zero flag; 1 + i: "class > i"; 64 + 8 * class + prefix: first bits below the leading one
 _ONE = 1 << 24
-_RATE = np.array([65536 // (c + 2) for c in range(1024)], dtype=np.int64)
+_RATE = np.array([65536 // (context + 2) for context in range(1024)], dtype=np.int64)
 
 
 @njit(cache=True)
@@ -256,44 +256,44 @@ def _word_bytes(base: int, digits: int) -> int:
 
 @njit(cache=True)
 def _radix_size(count: int, base: int) -> int:
-    d = _word(base)
-    return (count // d) * _word_bytes(base, d) + _word_bytes(base, count % d)
+    digits = _word(base)
+    return (count // digits) * _word_bytes(base, digits) + _word_bytes(base, count % digits)
 
 
 @njit(cache=True)
 def _radix_encode(levels: I64, count: int, base: int, shift: int, out: U8) -> int:
-    d = _word(base)
+    digits = _word(base)
     pos = i = 0
     while i < count:
-        r = min(d, count - i)
+        run = min(digits, count - i)
         value = 0
-        for j in range(r - 1, -1, -1):
+        for j in range(run - 1, -1, -1):
             value = value * base + (levels[i + j] + shift)
-        for _ in range(_word_bytes(base, r)):
+        for _ in range(_word_bytes(base, run)):
             out[pos] = value & 0xFF
             value >>= 8
             pos += 1
-        i += r
+        i += run
     return pos
 
 
 @njit(cache=True)
 def _radix_decode(code: U8, count: int, base: int, shift: int, levels: I64) -> bool:
-    d = _word(base)
+    digits = _word(base)
     pos = i = 0
     while i < count:
-        r = min(d, count - i)
-        size = _word_bytes(base, r)
+        run = min(digits, count - i)
+        size = _word_bytes(base, run)
         value = 0
         for j in range(size - 1, -1, -1):
             value = (value << 8) | np.int64(code[pos + j])
         pos += size
-        for j in range(r):
+        for j in range(run):
             levels[i + j] = value % base - shift
             value //= base
         if value != 0:
             return False
-        i += r
+        i += run
     return True
 
 

@@ -21,26 +21,26 @@ SPARSE = 2  # bit 1 of the tag: a bitmap says which blocks are not zero, and onl
 def _norm(x: F64, r: float) -> float:
     """||x||_r, scaled against overflow; at least max |x|; nan when x is not finite."""
     top = 0.0
-    for v in x:
-        if not abs(v) < np.inf:
+    for value in x:
+        if not abs(value) < np.inf:
             return np.nan
-        top = max(top, abs(v))
+        top = max(top, abs(value))
     if top == 0.0 or r == np.inf:
         return top
     if top < 1e-290:
         return top * x.size  # an upper bound is as good, far below any number that matters
     scale, total = 1.0 / top, 0.0
     if r == 1.0:
-        for v in x:
-            total += abs(v)
+        for value in x:
+            total += abs(value)
         return max(top, total)
     if r == 2.0:
-        for v in x:
-            w = v * scale
-            total += w * w
+        for value in x:
+            scaled = value * scale
+            total += scaled * scaled
         return float(top * max(1.0, np.sqrt(total)))
-    for v in x:
-        total += (abs(v) * scale) ** r
+    for value in x:
+        total += (abs(value) * scale) ** r
     return float(top * max(1.0, total ** (1.0 / r)))
 
 
@@ -54,15 +54,15 @@ def _levels(
     rounded norm and the levels stay unbiased.
     """
     count = 0
-    for b in range(norms.size):
-        lo, hi = b * block, min((b + 1) * block, x.size)
+    for at in range(norms.size):
+        lo, hi = at * block, min((at + 1) * block, x.size)
         norm = _norm(x[lo:hi], r)
         if not norm <= 3.4028234e38:
             return -1
-        norms[b] = norm
-        if np.float64(norms[b]) < norm:
-            bits[b] += 1
-        unit = np.float64(norms[b]) / s
+        norms[at] = norm
+        if np.float64(norms[at]) < norm:
+            bits[at] += 1
+        unit = np.float64(norms[at]) / s
         if unit == 0.0:
             x_hat[lo:hi] = 0.0
             continue

@@ -86,14 +86,14 @@ class Dithering:
         ||x||_1 <= sqrt(B) ||x||_2 the bounds follow; at s = 1 they are attained for r = 1, 2, inf:
         B - 1, sqrt(B) - 1, (sqrt(B) - 1) / 2. The rounding of norms adds a factor (1 + 2^-23).
         """
-        B, s, r = min(self.block or q, q), self.levels, self.norm
+        B, levels, norm = min(self.block or q, q), self.levels, self.norm
         up = 1.0 + 2.0**-23
-        c = float(B ** max(1.0 / r - 0.5, 0.0)) * up
-        if s == 1:
-            if r == math.inf:
+        c = float(B ** max(1.0 / norm - 0.5, 0.0)) * up
+        if levels == 1:
+            if norm == math.inf:
                 return (1.0 + math.sqrt(B)) / 2.0 * up - 1.0
             return c * math.sqrt(B) - 1.0
-        return min(c * math.sqrt(B) / s, c * c * B / (4.0 * s * s))
+        return min(c * math.sqrt(B) / levels, c * c * B / (4.0 * levels * levels))
 
     def _block(self, q: int) -> int:
         return max(min(self.block or q, q), 1)
@@ -109,19 +109,19 @@ class Dithering:
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild sign * level * norm / s."""
         block = self._block(q)
-        n = -(-q // block)
+        n_blocks = -(-q // block)
         raw = np.frombuffer(payload, dtype=np.uint8)
         sparse = raw.size > 0 and bool(raw[0] & SPARSE)
-        mask = (n + 7) // 8 if sparse else 0
+        mask = (n_blocks + 7) // 8 if sparse else 0
         known = (
-            np.unpackbits(raw[1 : 1 + mask], bitorder="little")[:n].astype(bool)
+            np.unpackbits(raw[1 : 1 + mask], bitorder="little")[:n_blocks].astype(bool)
             if sparse
-            else np.ones(n, bool)
+            else np.ones(n_blocks, bool)
         )
         head = 1 + mask + 4 * int(known.sum())
-        if len(payload) < head or known.size < n:
-            raise UplinkError(f"{len(payload)} bytes cannot hold the {n} norms of q={q} numbers.")
-        norms = np.zeros(n, dtype=np.float32)
+        if len(payload) < head or known.size < n_blocks:
+            raise UplinkError(f"{len(payload)} bytes cannot hold the {n_blocks} norms of q={q} numbers.")
+        norms = np.zeros(n_blocks, dtype=np.float32)
         norms[known] = np.frombuffer(payload[1 + mask : head], dtype="<f4")
         x_hat = np.empty(q)
         if not bool((norms >= 0).all() and np.isfinite(norms).all()):

@@ -60,9 +60,9 @@ class _Sparse(ABC):
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Keep k entries of each row, (a, q), and measure the code, (a,)."""
-        a, q = X.shape
+        n_rows, q = X.shape
         if self.k >= q:
-            return X, np.full(a, 8 * q, dtype=np.int64)
+            return X, np.full(n_rows, 8 * q, dtype=np.int64)
         X_hat, keep = np.zeros_like(X), self._keep(X, U)
         np.put_along_axis(X_hat, keep, np.take_along_axis(X, keep, 1) * self._scale(q), 1)
         return X_hat, np.array([8 * self.k + len(_pack_positions(row, q)) for row in keep], dtype=np.int64)

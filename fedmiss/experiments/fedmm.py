@@ -100,11 +100,11 @@ def workers(kind: str, seed: int) -> list[F64]:
     atoms = rng.standard_normal((K, D))
     atoms /= np.linalg.norm(atoms, axis=1, keepdims=True)
     rows = []
-    for c in range(WORKERS):
+    for worker in range(WORKERS):
         share = np.full(K, 1.0 / K)
         if kind == "heterogeneous":
             share = np.full(K, 0.02)
-            share[[c % K, (c + 1) % K]] = 0.46
+            share[[worker % K, (worker + 1) % K]] = 0.46
         picked = np.array([rng.choice(K, 2, replace=False, p=share / share.sum()) for _ in range(ROWS)])
         code = np.zeros((ROWS, K))
         np.put_along_axis(code, picked, rng.normal(0.0, 2.0, (ROWS, 2)), axis=1)
@@ -187,19 +187,19 @@ def _draw(folder: Folder, columns: dict[str, F64], runs: int) -> None:
         return [columns[f"{kind} {way} {what} {i}"] for i in range(runs)]
 
     def draw(axes: Sequence[Axes]) -> None:
-        for ax, (kind, what) in zip(axes, ((k, w) for k in kinds for w in shown), strict=True):
+        for ax, (kind, what) in zip(axes, ((kind, way) for kind in kinds for way in shown), strict=True):
             for way, colour in (("surrogates", "C0"), ("parameters", "C3")):
-                values = band([np.maximum(v, 1e-16) for v in all_of(kind, way, what)])
+                values = band([np.maximum(curve, 1e-16) for curve in all_of(kind, way, what)])
                 plot_band(ax, columns["round"], values, colour, f"{way} added up")
             ax.set(title=f"{kind}: {what}", xlabel="rounds")
             ax.legend(fontsize=7)
 
     folder.figure("fedmm", draw, columns, panels=6, size=(2.9, 3.2))
     last = {
-        (kind, way, what): float(np.mean([v[-5:].mean() for v in all_of(kind, way, what)]))
+        (kind, way, what): float(np.mean([curve[-5:].mean() for curve in all_of(kind, way, what)]))
         for kind in kinds for way in ("surrogates", "parameters") for what in shown
     }  # fmt: skip
-    folder.results |= {f"{kind}, {way}, {what}": v for (kind, way, what), v in last.items()}
+    folder.results |= {f"{kind}, {way}, {what}": value for (kind, way, what), value in last.items()}
     folder.say(
         f"Dictionary learning, {WORKERS} workers of {ROWS} rows, {LEVELS}-level dithering, p = {P}, gamma = {GAMMA}, "
         f"memories V in both; {runs} runs, mean over the last 50 rounds. Gap: objective above that of MM on all rows, from "

@@ -75,11 +75,18 @@ class Mixture:
         """N, the conditional expectations of an epoch."""
         return self.roster.total
 
-    def algo(self, s: Setting) -> FedEM:
+    def algo(self, setting: Setting) -> FedEM:
         """FedEM of a setting: one norm for the whole statistic, one level (omega = sqrt(6) - 1)."""
-        who: Participation = Full() if s.p == 1.0 else Bernoulli(s.p)
+        who: Participation = Full() if setting.p == 1.0 else Bernoulli(setting.p)
         return FedEM(
-            self.model, Dithering(levels=1, norm=2.0), self.roster, s.gamma, s.alpha, who, s.oracle, s.seed
+            self.model,
+            Dithering(levels=1, norm=2.0),
+            self.roster,
+            setting.gamma,
+            setting.alpha,
+            who,
+            setting.oracle,
+            setting.seed,
         )
 
     def true_field(self, server: ServerState, down: Downlink) -> dict[str, float]:
@@ -87,10 +94,10 @@ class Mixture:
         h = mean_field(self.model, server.S_hat, self.data, self.roster, down.theta)
         return {"true_h_norm2": float(h @ h)}
 
-    def run(self, s: Setting, stop: Stop, *, every: int = 10, label: str = "rounds") -> Result:
+    def run(self, setting: Setting, stop: Stop, *, every: int = 10, label: str = "rounds") -> Result:
         """One run, with the true mean field every ``every`` rounds."""
         return run(
-            self.algo(s), LocalEngine(self.data), self.S_0, stop=stop, init=s.init, observe=self.true_field,
+            self.algo(setting), LocalEngine(self.data), self.S_0, stop=stop, init=setting.init, observe=self.true_field,
             observe_every=every, label=label,
         )  # fmt: skip
 

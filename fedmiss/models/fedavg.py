@@ -32,20 +32,20 @@ class RidgeLogistic:
 
     def gradient(self, theta: F64, rows: F64) -> F64:
         """(p,) gradient over ``rows``."""
-        x, y, r = self._parts(theta, rows)
-        out: F64 = -((y * r)[:, None] * x).mean(axis=0) + self.penalty * theta
+        x, y, residual = self._parts(theta, rows)
+        out: F64 = -((y * residual)[:, None] * x).mean(axis=0) + self.penalty * theta
         return out
 
     def hessian(self, theta: F64, rows: F64) -> F64:
         """(p, p) second derivative over ``rows``."""
-        x, _, r = self._parts(theta, rows)
-        out: F64 = (x.T * (r * (1.0 - r))) @ x / len(x) + self.penalty * np.eye(self.p)
+        x, _, residual = self._parts(theta, rows)
+        out: F64 = (x.T * (residual * (1.0 - residual))) @ x / len(x) + self.penalty * np.eye(self.p)
         return out
 
     def third(self, theta: F64, rows: F64, M: F64) -> F64:
         """(p,) third derivative contracted with the symmetric ``M``."""
-        x, y, r = self._parts(theta, rows)
-        weight = y * r * (1.0 - r) * (2.0 * r - 1.0)
+        x, y, residual = self._parts(theta, rows)
+        weight = y * residual * (1.0 - residual) * (2.0 * residual - 1.0)
         out: F64 = (x.T @ (weight * np.einsum("mi,ij,mj->m", x, M, x))) / len(x)
         return out
 
@@ -56,8 +56,8 @@ class RidgeLogistic:
     def s_bar_at(self, X: F64, data: Sequence[F64] | F64, slots: I64, index: I64 | None) -> F64:
         """(a, p) the same for each worker at its own point."""
         out = np.empty_like(X)
-        for i, c in enumerate(slots):
-            out[i] = self.s_bar(X[i], data[c] if index is None else data[c][index[i]])
+        for i, slot in enumerate(slots):
+            out[i] = self.s_bar(X[i], data[slot] if index is None else data[slot][index[i]])
         return out
 
     def T(self, S: F64, /) -> F64:
@@ -68,9 +68,9 @@ class RidgeLogistic:
         """(p,) minimum of the mean of the workers' objectives, by Newton's method."""
         theta = np.zeros(self.p)
         for _ in range(100):
-            g = np.mean([self.gradient(theta, rows) for rows in data], axis=0)
+            gradient = np.mean([self.gradient(theta, rows) for rows in data], axis=0)
             H = np.mean([self.hessian(theta, rows) for rows in data], axis=0)
-            step = np.linalg.solve(H, g)
+            step = np.linalg.solve(H, gradient)
             theta = theta - step / max(1.0, float(np.linalg.norm(step)))
             if float(np.abs(step).max()) < 1e-15:
                 break

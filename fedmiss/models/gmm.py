@@ -129,25 +129,25 @@ class GMM:
         """(a, q) statistics, the i-th worker's at ``thetas[which[i]]``."""
         const = np.array([theta.natural[0] for theta in thetas])
         A = np.array([theta.natural[1] for theta in thetas])
-        kind, a = _FEATURES[self.covariance], len(slots)
-        out = np.empty((a, self.q))
+        kind, n_slots = _FEATURES[self.covariance], len(slots)
+        out = np.empty((n_slots, self.q))
         if index is None:
-            index = np.empty((a, 0), dtype=np.int64)
+            index = np.empty((n_slots, 0), dtype=np.int64)
         if not isinstance(data, np.ndarray):
             one = np.zeros(1, dtype=np.int64)
-            for i, c in enumerate(slots):
+            for i, slot in enumerate(slots):
                 many(
                     const,
                     A,
                     which[i : i + 1],
                     kind,
-                    _f64(data[c])[None],
+                    _f64(data[slot])[None],
                     one,
                     index[i : i + 1],
                     out[i : i + 1],
                 )
             return out
-        work = a * (index.shape[1] or data.shape[1]) * self.f * self.G
+        work = n_slots * (index.shape[1] or data.shape[1]) * self.f * self.G
         kernel = many_parallel if work >= _PARALLEL else many
         kernel(const, A, which, kind, _f64(data), slots, index, out)
         return out
@@ -176,8 +176,8 @@ class GMM:
         if self.covariance == "diag":
             var = moments[:, self.d :] - mu**2  # E[y_i^2 | g] - mu_gi^2
             if not bool((var > 0).all()):
-                g = int(np.argmin(var.min(axis=1)))
-                raise DomainError(self._not_definite(g, float(var.min())), component=g)
+                worst = int(np.argmin(var.min(axis=1)))
+                raise DomainError(self._not_definite(worst, float(var.min())), component=worst)
             return GMMParams(pi, mu, var, "diag")
         i, j = np.tril_indices(self.d)
         Sigma = np.empty((self.G, self.d, self.d))
@@ -192,8 +192,8 @@ class GMM:
             np.linalg.cholesky(Sigma)
         except np.linalg.LinAlgError:
             smallest = np.linalg.eigvalsh(Sigma)[:, 0]
-            g = int(np.argmin(smallest))
-            raise DomainError(self._not_definite(g, float(smallest[g])), component=g) from None
+            worst = int(np.argmin(smallest))
+            raise DomainError(self._not_definite(worst, float(smallest[worst])), component=worst) from None
 
     def _not_definite(self, g: int, value: float) -> str:
         which = (
@@ -204,8 +204,8 @@ class GMM:
         return f"{which} has smallest eigenvalue {value:.2g} (must be > 0)."
 
     def _no_mass(self, s1: F64) -> str:
-        g = int(np.argmin(s1))
-        return f"component {g + 1} of {self.G} has mass {s1[g]:.3g} (must be > 0)."
+        empty = int(np.argmin(s1))
+        return f"component {empty + 1} of {self.G} has mass {s1[empty]:.3g} (must be > 0)."
 
     def phi(self, theta: GMMParams) -> F64:
         """(q,) natural parameter, paired with the statistic (for a common covariance that is known)."""

@@ -56,21 +56,21 @@ class LSA:
     ) -> F64:
         """H steps theta <- theta - eta (A(Z) theta - b(Z) - shift) of each worker, see LocalSteps."""
         none = np.empty(0, dtype=np.int64)
-        b = 1 if index is None else index.shape[1] // H
-        for i, c in enumerate(slots):
-            rows, chosen = data[c], none if index is None else index[i]
+        batch = 1 if index is None else index.shape[1] // H
+        for i, slot in enumerate(slots):
+            rows, chosen = data[slot], none if index is None else index[i]
             if index is None:  # the mean of the pool does not change: take it once
                 rows = rows.mean(axis=0, keepdims=True)
             elif isinstance(rows, Law):
                 chosen = rows.pick(chosen)
                 rows = rows.atoms
-            walk(np.ascontiguousarray(rows), chosen, b, eta, H, shift[i], x[i])
+            walk(np.ascontiguousarray(rows), chosen, batch, eta, H, shift[i], x[i])
         return x
 
     def noise(self, rows: F64, theta: F64) -> F64:
         """(p, p) covariance of A(Z) theta - b(Z) over a pool: what drives the error at the solution."""
-        g = (rows[:, :, : self.p] * theta).sum(axis=-1) - rows[:, :, self.p]
-        out: F64 = np.cov(g.T, bias=True).reshape(self.p, self.p)
+        residual = (rows[:, :, : self.p] * theta).sum(axis=-1) - rows[:, :, self.p]
+        out: F64 = np.cov(residual.T, bias=True).reshape(self.p, self.p)
         return out
 
 
@@ -170,14 +170,18 @@ def garnet(
     action = rng.integers(0, actions, states)
     reward = rng.random(states)
     laws = []
-    for c in range(n):
-        linked = graphs[c % len(graphs)][np.arange(states), action]
+    for worker in range(n):
+        linked = graphs[worker % len(graphs)][np.arange(states), action]
         P = linked * (1.0 + spread * rng.random((states, states)))
         P /= P.sum(axis=1, keepdims=True)
         values, vectors = np.linalg.eig(P.T)
         mu = np.abs(np.real(vectors[:, np.argmax(np.real(values))]))
         mu /= mu.sum()
-        r = reward * (1.0 if c % 2 == 0 else -1.0) if heterogeneous else reward + spread * rng.random(states)
+        r = (
+            reward * (1.0 if worker % 2 == 0 else -1.0)
+            if heterogeneous
+            else reward + spread * rng.random(states)
+        )
         now, after = np.nonzero(P)
         A = phi[now][:, :, None] * (phi[now] - gamma * phi[after])[:, None, :]
         b = phi[now] * r[now, None]
@@ -188,7 +192,9 @@ def garnet(
 def as_pools(data: Iterable[npt.ArrayLike]) -> list[F64]:
     """Pools as a list of (m_c, p, p + 1) arrays, checked."""
     pools = [np.asarray(rows, dtype=np.float64) for rows in data]
-    for c, rows in enumerate(pools):
+    for worker, rows in enumerate(pools):
         if rows.ndim != 3 or rows.shape[2] != rows.shape[1] + 1 or not np.isfinite(rows).all():
-            raise ConfigError(f"pool {c} has shape {rows.shape} (expected (m, p, p + 1), finite numbers).")
+            raise ConfigError(
+                f"pool {worker} has shape {rows.shape} (expected (m, p, p + 1), finite numbers)."
+            )
     return pools

@@ -135,8 +135,8 @@ def second_moments(
     start = np.zeros(p) if theta_0 is None else np.asarray(theta_0, dtype=np.float64)
     D = 1 + p + (n * p if scaffold else 0)
     own = [
-        np.r_[0 : 1 + p, 1 + p + c * p : 1 + p + (c + 1) * p] if scaffold else np.arange(1 + p)
-        for c in range(n)
+        np.r_[0 : 1 + p, 1 + p + worker * p : 1 + p + (worker + 1) * p] if scaffold else np.arange(1 + p)
+        for worker in range(n)
     ]
     maps = [_local_maps(rows, eta, H, scaffold) for rows in pools]
     into = np.zeros((n, D, p))  # how worker c's last theta enters the next state
@@ -145,25 +145,25 @@ def second_moments(
     keep[0, 0] = 1.0
     if scaffold:
         keep[1 + p :, 1 + p :] = np.eye(n * p)
-        for c in range(n):
+        for worker in range(n):
             for e in range(n):
                 at = slice(1 + p + e * p, 1 + p + (e + 1) * p)
-                into[c, at] = np.eye(p) * (1.0 / n - float(c == e)) / (eta * H)
+                into[worker, at] = np.eye(p) * (1.0 / n - float(worker == e)) / (eta * H)
     F = keep.copy()
-    for c in range(n):
-        F[:, own[c]] += into[c] @ maps[c][0][1 : 1 + p]
+    for worker in range(n):
+        F[:, own[worker]] += into[worker] @ maps[worker][0][1 : 1 + p]
     z = np.zeros(D)
     z[0], z[1 : 1 + p] = 1.0, start
     M = np.outer(z, z)
     out = [(z[1 : 1 + p].copy(), M[1 : 1 + p, 1 : 1 + p].copy())]
     for _ in range(rounds):
         new = F @ M @ F.T
-        for c in range(n):
-            M_c = M[np.ix_(own[c], own[c])]
-            B, K = maps[c]
+        for worker in range(n):
+            M_c = M[np.ix_(own[worker], own[worker])]
+            B, K = maps[worker]
             d = len(M_c)
             spread = (K @ M_c.ravel()).reshape(d, d) - B @ M_c @ B.T
-            new += into[c] @ spread[1 : 1 + p, 1 : 1 + p] @ into[c].T
+            new += into[worker] @ spread[1 : 1 + p, 1 : 1 + p] @ into[worker].T
         M, z = new, F @ z
         out.append((z[1 : 1 + p].copy(), M[1 : 1 + p, 1 : 1 + p].copy()))
     mean = np.array([v for v, _ in out])
@@ -196,8 +196,8 @@ def rounds_to(
                 mse = second_moments(data, eta, H, most, theta_0=theta_0, scaffold=scaffold).mse
             except ConfigError:
                 continue
-            for i, e in enumerate(eps):
-                hit = np.flatnonzero(mse <= e * e)
+            for i, target in enumerate(eps):
+                hit = np.flatnonzero(mse <= target * target)
                 if hit.size and (best[i][0] < 0 or hit[0] < best[i][0]):
                     best[i] = (int(hit[0]), float(eta), int(H))
     return best

@@ -181,7 +181,7 @@ BERNOULLI = Family(
     dispersed=False,
     sums_offsets=False,
 )
-FAMILIES = {f.name: f for f in (GAUSSIAN, POISSON, BERNOULLI)}
+FAMILIES = {family.name: family for family in (GAUSSIAN, POISSON, BERNOULLI)}
 
 
 def negbin_deviance(y: F64, mu: F64, inverse_size: float) -> F64:
@@ -259,4 +259,4 @@ class Log1p(Scale):
 
 
 RAW, LOG1P = Scale(), Log1p()
-SCALES: dict[str, Scale] = {s.name: s for s in (RAW, LOG1P)}
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (RAW, LOG1P)}

@@ -42,17 +42,19 @@ class ChainPosterior:
         """Probability (J, Y) that a site was occupied."""
         out = np.empty_like(self.came)
         out[:, 0] = self.came[:, 0]
-        for y in range(1, out.shape[1]):
-            out[:, y] = self.came[:, y] + out[:, y - 1] * (self.stayed[:, y] - self.came[:, y])
+        for year in range(1, out.shape[1]):
+            out[:, year] = self.came[:, year] + out[:, year - 1] * (self.stayed[:, year] - self.came[:, year])
         return out
 
     def draw(self, uniform: F64) -> F64:
         """Draw states (J, Y), 0 or 1, from uniform numbers (J, Y)."""
         z = np.empty_like(self.came)
         before = np.zeros(len(z))
-        for y in range(z.shape[1]):
-            before = (uniform[:, y] < np.where(before > 0, self.stayed[:, y], self.came[:, y])).astype(float)
-            z[:, y] = before
+        for year in range(z.shape[1]):
+            before = (
+                uniform[:, year] < np.where(before > 0, self.stayed[:, year], self.came[:, year])
+            ).astype(float)
+            z[:, year] = before
         return z
 
     def sums(self, share: F64) -> F64:
@@ -61,10 +63,12 @@ class ChainPosterior:
         Occupied in the first year, sites; occupied site-years that another year follows, and how many of them were lost;
         empty ones, and how many of them were gained.
         """
-        q = self.present
-        before, came, stayed = q[:, :-1], self.came[:, 1:], self.stayed[:, 1:]
+        present = self.present
+        before, came, stayed = present[:, :-1], self.came[:, 1:], self.stayed[:, 1:]
         parts = [before, before * (1.0 - stayed), 1.0 - before, (1.0 - before) * came]
-        return np.array([share @ q[:, 0], share.sum(), *(float((share @ x).sum()) for x in parts)])
+        return np.array(
+            [share @ present[:, 0], share.sum(), *(float((share @ part).sum()) for part in parts)]
+        )
 
 
 def chain_posterior(evidence: F64, chain: F64) -> ChainPosterior:
@@ -82,15 +86,18 @@ def chain_posterior(evidence: F64, chain: F64) -> ChainPosterior:
     J, Y = evidence.shape
     came, stayed = np.empty((J, Y)), np.empty((J, Y))
     ahead = np.zeros(J)  # log odds from the years that follow
-    for y in range(Y - 1, -1, -1):
-        r = evidence[:, y] + ahead
-        came[:, y], stayed[:, y] = expit(r + np.log(gain / (1 - gain))), expit(r + np.log((1 - lose) / lose))
-        # log [(1 - lose) R + lose] - log [gain R + 1 - gain], R = exp(r)
-        ahead = np.logaddexp(np.log(1 - lose) + r, np.log(lose)) - np.logaddexp(
-            np.log(gain) + r, np.log(1 - gain)
+    for year in range(Y - 1, -1, -1):
+        evidence_ahead = evidence[:, year] + ahead
+        came[:, year], stayed[:, year] = (
+            expit(evidence_ahead + np.log(gain / (1 - gain))),
+            expit(evidence_ahead + np.log((1 - lose) / lose)),
         )
-        if not y:
-            came[:, 0] = stayed[:, 0] = expit(r + np.log(first / (1 - first)))
+        # log [(1 - lose) R + lose] - log [gain R + 1 - gain], R = exp(r)
+        ahead = np.logaddexp(np.log(1 - lose) + evidence_ahead, np.log(lose)) - np.logaddexp(
+            np.log(gain) + evidence_ahead, np.log(1 - gain)
+        )
+        if not year:
+            came[:, 0] = stayed[:, 0] = expit(evidence_ahead + np.log(first / (1 - first)))
     return ChainPosterior(came, stayed)
 
 
@@ -124,19 +131,21 @@ def zero_inflated(
     occupied site. Quantiles of counts are computed at probits that are ``PROBIT_STEP`` apart, and interpolated.
     """
     out = []
-    for a in ((1 - level) / 2, (1 + level) / 2):
-        part = (a - 1.0 + present) / np.maximum(present, 1e-12)
+    for tail in ((1 - level) / 2, (1 + level) / 2):
+        part = (tail - 1.0 + present) / np.maximum(present, 1e-12)
         z = np.where(part > 0, ndtri(np.clip(part, 1e-4, 1.0 - 1e-4)), -np.inf)
-        z = np.where(present > 1.0 - 1e-9, ndtri(a), z)
+        z = np.where(present > 1.0 - 1e-9, ndtri(tail), z)
         count, mean, some = np.zeros(eta.shape), np.zeros(eta.shape), z > -np.inf
         mean[some] = counts_at(eta[some] + z[some] * np.sqrt(var[some]))
         sure = present > 1.0 - 1e-9
-        count[sure] = _quantile(law, eta[sure], var[sure], a)
+        count[sure] = _quantile(law, eta[sure], var[sure], tail)
         place = np.where(some & ~sure, np.floor(z / PROBIT_STEP), np.inf)
-        for k in np.unique(place[np.isfinite(place)]):
-            at = place == k
-            low, high = (_quantile(law, eta[at], var[at], float(ndtr(PROBIT_STEP * i))) for i in (k, k + 1))
-            count[at] = np.ceil(low + (z[at] / PROBIT_STEP - k) * (high - low))
+        for cell in np.unique(place[np.isfinite(place)]):
+            at = place == cell
+            low, high = (
+                _quantile(law, eta[at], var[at], float(ndtr(PROBIT_STEP * edge))) for edge in (cell, cell + 1)
+            )
+            count[at] = np.ceil(low + (z[at] / PROBIT_STEP - cell) * (high - low))
         out.append((count, mean))
     return out[0][0], out[1][0], out[0][1], out[1][1]
 

@@ -57,8 +57,8 @@ def _compress(A: F64, B: F64, tol: float = 1e-11) -> tuple[F64, F64]:
 
 def _start(X: F64) -> F64:
     """Start vector of Lanczos: the sum of the last factors' columns, in the span of the leading vectors."""
-    v = X.sum(axis=1)
-    return v if np.linalg.norm(v) > 0 else np.ones(v.size)
+    first = X.sum(axis=1)
+    return first if np.linalg.norm(first) > 0 else np.ones(first.size)
 
 
 def _grown(G: F64, cross: F64, corner: F64) -> F64:
@@ -76,14 +76,16 @@ def thresholded_svd(
     at ``v0`` (L,). ``AA`` is A'A when it is known. Give the longer axis first (J >= L).
     """
     J, L = sparse.shape
-    k = min(rank, J, L)
+    kept = min(rank, J, L)
     cross = B @ (sparse.T @ A).T
     gram = B @ (A.T @ A if AA is None else AA) @ B.T + cross + cross.T + (sparse.T @ sparse).toarray()
-    if L <= max(SMALL, 3 * k):
+    if L <= max(SMALL, 3 * kept):
         values, Q = np.linalg.eigh(gram)
-        values, Q = values[::-1][:k], Q[:, ::-1][:, :k]
+        values, Q = values[::-1][:kept], Q[:, ::-1][:, :kept]
     else:
-        values, Q = sp.linalg.eigsh(gram, k=k, v0=np.ones(L) if v0 is None else v0, tol=1e-13, maxiter=20_000)
+        values, Q = sp.linalg.eigsh(
+            gram, k=kept, v0=np.ones(L) if v0 is None else v0, tol=1e-13, maxiter=20_000
+        )
         order = np.argsort(values)[::-1]
         values, Q = values[order], Q[:, order]
     SQ = A @ (B.T @ Q) + sparse @ Q
@@ -118,7 +120,7 @@ class FedMissEM:
     ) -> None:
         self.J, self.L, self.family, self.penalty = panel.J, panel.L, family_of(family), penalty
         self.rank = min(rank, panel.J, panel.L)
-        keys = [np.unique(g.site.astype(np.int64) * panel.L + g.month) for g in panel.groups]
+        keys = [np.unique(group.site.astype(np.int64) * panel.L + group.month) for group in panel.groups]
         self.cells: I64 = np.unique(np.concatenate(keys))
         if self.cells.size == 0:
             raise InputError("no group has a counted visit: there is nothing to fit.")
@@ -134,9 +136,9 @@ class FedMissEM:
         return int(self.cells.size)
 
     def _constant(self, panel: GroupPanel, seed: int) -> Factors:
-        total = sum(float(g.count.sum()) for g in panel.groups)
-        m = total / max(panel.m, 1)
-        eta = self.family.link(max(m, 1e-6) if self.family.counts else m)
+        total = sum(float(group.count.sum()) for group in panel.groups)
+        mean = total / max(panel.m, 1)
+        eta = self.family.link(max(mean, 1e-6) if self.family.counts else mean)
         rng = rng_for(seed, "fedmissem-start")
         U = 0.05 * rng.standard_normal((self.J, self.rank))
         V = 0.05 * rng.standard_normal((self.L, self.rank))
@@ -155,14 +157,14 @@ class FedMissEM:
         as in lines 8 to 13 of the paper's algorithm 7: the sum over the minibatch, whose mean is b / m_c of the whole.
         """
         out = {}
-        for g in panel.groups:
+        for group in panel.groups:
             key, inverse, n = np.unique(
-                g.site.astype(np.int64) * self.L + g.month, return_inverse=True, return_counts=True
+                group.site.astype(np.int64) * self.L + group.month, return_inverse=True, return_counts=True
             )
-            value = np.bincount(inverse, g.count) / n
+            value = np.bincount(inverse, group.count) / n
             position = np.searchsorted(self.cells, key)
             weight = key.size if batch is None else min(batch, key.size)
-            out[g.name] = np.column_stack([position, value, np.full(key.size, float(weight))])
+            out[group.name] = np.column_stack([position, value, np.full(key.size, float(weight))])
         return out
 
     def eta(self, theta: Factors) -> F64:
@@ -223,7 +225,7 @@ class FedMissEM:
         _, s, Zt = np.linalg.svd(R)
         keep = s > 1e-14 * max(float(s[0]), 1e-300)
         basis = Zt[: s.size][keep].T
-        return np.vstack([self._mix(theta, A, B, gamma, b) @ basis for b in self._blocks()]), basis
+        return np.vstack([self._mix(theta, A, B, gamma, block) @ basis for block in self._blocks()]), basis
 
     def _mix(self, theta: Factors, A: F64, B: F64, gamma: float, block: slice) -> F64:
         return (1.0 - gamma) * (A[block] @ B.T) + gamma * self.family.mean(theta.U[block] @ theta.V.T)
@@ -262,11 +264,11 @@ class FedMissEM:
             on_cells = self.eta(theta) - carry["on_cells"]
         else:
             low, on_cells = 0.0, np.empty(self.q)
-            for b in self._blocks():
-                D = self.family.mean(theta.U[b] @ theta.V.T) - carry["A"][b] @ carry["B"].T
+            for block in self._blocks():
+                D = self.family.mean(theta.U[block] @ theta.V.T) - carry["A"][block] @ carry["B"].T
                 low += float((D**2).sum())
-                inside = slice(*np.searchsorted(self.row, [b.start, b.stop]))
-                on_cells[inside] = D[self.row[inside] - b.start, self.col[inside]]
+                inside = slice(*np.searchsorted(self.row, [block.start, block.stop]))
+                on_cells[inside] = D[self.row[inside] - block.start, self.col[inside]]
         return max(low + 2.0 * float(H @ on_cells) + float(H @ H), 0.0)
 
     # -- measured centrally, in simulations -------------------------------------------------------------------------

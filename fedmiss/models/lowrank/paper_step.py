@@ -48,9 +48,9 @@ class MStep:
     def value(self, U: F64, V: F64) -> float:
         """Objective."""
         total = 0.5 * self.penalty * float((U**2).sum() + (V**2).sum())
-        for b in self._blocks():
-            eta = U[b] @ V.T
-            total += float(self.family.psi(eta).sum()) - float(((self.A[b] @ self.B.T) * eta).sum())
+        for block in self._blocks():
+            eta = U[block] @ V.T
+            total += float(self.family.psi(eta).sum()) - float(((self.A[block] @ self.B.T) * eta).sum())
         return total - float(self._S @ np.einsum("kr,kr->k", U[self._row], V[self._col]))
 
     def gradient(self, U: F64, V: F64) -> tuple[F64, F64, float]:
@@ -74,7 +74,7 @@ class MStep:
         if self._kept is None or self._kept[0] is not U or self._kept[1] is not V:
             blocks = self._blocks()
             if len(blocks) > 1:
-                yield from (self._field(U, V, b) for b in blocks)
+                yield from (self._field(U, V, block) for block in blocks)
                 return
             self._kept = (U, V, [self._field(U, V, blocks[0])])
         yield from self._kept[2]
@@ -275,10 +275,10 @@ def fit_observed(
     DomainError : the objective is not finite
     """
     kind, J, L = family_of(family), panel.J, panel.L
-    key = np.concatenate([g.site.astype(np.int64) * L + g.month for g in panel.groups])
-    weight = np.concatenate([g.weight for g in panel.groups])
+    key = np.concatenate([group.site.astype(np.int64) * L + group.month for group in panel.groups])
+    weight = np.concatenate([group.weight for group in panel.groups])
     cells, at = np.unique(key, return_inverse=True)
-    y = np.bincount(at, weight * np.concatenate([g.count for g in panel.groups])).astype(np.float64)
+    y = np.bincount(at, weight * np.concatenate([group.count for group in panel.groups])).astype(np.float64)
     E = np.bincount(at, weight).astype(np.float64)
     ptr, rank = np.searchsorted(cells // L, np.arange(J + 1)), min(rank, J, L)
 

@@ -65,8 +65,8 @@ class PresenceLaw:
 
     def interval(self, eta: F64, var: F64, level: float = LEVEL) -> tuple[F64, F64]:
         """See :meth:`Law.interval`."""
-        p = expit(eta / np.sqrt(1.0 + np.pi / 8 * (var + self.observers)))
-        return (1.0 - p < (1 - level) / 2).astype(float), (1.0 - p < (1 + level) / 2).astype(float)
+        chance = expit(eta / np.sqrt(1.0 + np.pi / 8 * (var + self.observers)))
+        return (1.0 - chance < (1 - level) / 2).astype(float), (1.0 - chance < (1 + level) / 2).astype(float)
 
     def draw(self, eta: F64, rng: np.random.Generator) -> F64:
         """See :meth:`Law.draw`."""
@@ -106,9 +106,9 @@ class CountLaw:
         table = self._quantiles(etas, sds, ((1 - level) / 2, (1 + level) / 2))
         i, k = i - i.min(), k - k.min()
         out = []
-        for t in table:
-            x = (1 - a) * ((1 - b) * t[k, i] + b * t[k + 1, i]) + a * (
-                (1 - b) * t[k, i + 1] + b * t[k + 1, i + 1]
+        for quantile in table:
+            x = (1 - a) * ((1 - b) * quantile[k, i] + b * quantile[k + 1, i]) + a * (
+                (1 - b) * quantile[k, i + 1] + b * quantile[k + 1, i + 1]
             )
             out.append(np.maximum(np.ceil(np.exp(x) - 1.0 - 1e-9), 0.0).reshape(shape))
         return out[0], out[1]
@@ -133,11 +133,11 @@ class CountLaw:
         for j, sd in enumerate(sds):
             mass = np.exp(-0.5 * ((t - etas[:, None]) / max(sd, STEP / 2)) ** 2)
             F = (mass / mass.sum(axis=1, keepdims=True)) @ cdf
-            for q, level in zip(out, levels, strict=True):
+            for quantile, level in zip(out, levels, strict=True):
                 at = np.clip((F < level).sum(axis=1), 1, s.size - 1)
                 left, right = F[rows, at - 1], F[rows, at]
                 part = np.clip((level - left) / np.maximum(right - left, 1e-300), 0.0, 1.0)
-                q[j] = s[at - 1] + part * STEP
+                quantile[j] = s[at - 1] + part * STEP
         return out
 
     def _gamma_mass(self, t: F64) -> F64:

@@ -56,10 +56,10 @@ class Smoothed(Around):
         """Ask the oracle inside for all, and move each towards its answer."""
         count, S, inner = memory
         new, cost = self.inner.many(model, inner, down, data, slots, u, *self._own(own[0]))
-        for i, c in enumerate(slots):
-            was = own[0].V_i[i] if count[c] == 0 else S[c]
-            S[c] = was + self.rho(int(count[c])) * (new[i] - was)
-            count[c] += 1
+        for i, slot in enumerate(slots):
+            was = own[0].V_i[i] if count[slot] == 0 else S[slot]
+            S[slot] = was + self.rho(int(count[slot])) * (new[i] - was)
+            count[slot] += 1
         return S[slots], cost
 
     def pack(self, memory: tuple[I64, F64, object]) -> dict[str, np.ndarray]:
@@ -163,14 +163,14 @@ def louis(
     # many parameters: the documented interface, given by name
     step = kernel or Langevin()
     rows_total, S_total, spread = 0, np.zeros(model.q), np.zeros((model.q, model.q))
-    for c, rows in enumerate(data):
-        rng = rng_for(seed, "louis", c)
+    for worker, rows in enumerate(data):
+        rng = rng_for(seed, "louis", worker)
         state = model.latent_start(rows, M)
         count, summed, square = 0, np.zeros((1, model.q)), np.zeros((model.q, model.q))
-        for k in range(burn + rounds):
+        for update in range(burn + rounds):
             for _ in range(K):
                 state, _ = model.move(theta, rows, state, step, rng)
-            if k < burn:
+            if update < burn:
                 continue
             totals = model.unit_totals(rows, state)  # (M, units, q)
             count += M
@@ -202,11 +202,11 @@ def _slopes(model: Latent, v: F64, S: F64) -> F64:
     out = np.empty((q, k))
     eye = np.eye(q)
     for i in range(k):
-        h = 1e-5 * max(abs(v[i]), 1e-2)
-        e = h * np.eye(k)[i]
-        base = (model.complete(v + e, zero) - model.complete(v - e, zero)) / (2 * h)
+        step = 1e-5 * max(abs(v[i]), 1e-2)
+        move = step * np.eye(k)[i]
+        base = (model.complete(v + move, zero) - model.complete(v - move, zero)) / (2 * step)
         for j in range(q):
-            slope = (model.complete(v + e, eye[j]) - model.complete(v - e, eye[j])) / (2 * h)
+            slope = (model.complete(v + move, eye[j]) - model.complete(v - move, eye[j])) / (2 * step)
             out[j, i] = slope - base
     return out
 
@@ -214,14 +214,17 @@ def _slopes(model: Latent, v: F64, S: F64) -> F64:
 def _curvature(model: Latent, v: F64, S: F64) -> F64:
     """(k, k) second derivative of the complete log-likelihood by theta."""
     k = len(v)
-    h = 1e-4 * np.maximum(np.abs(v), 1e-1)
-    E = np.diag(h)
+    step = 1e-4 * np.maximum(np.abs(v), 1e-1)
+    E = np.diag(step)
     out = np.empty((k, k))
-    f = model.complete
+    complete = model.complete
     for i in range(k):
         for j in range(i, k):
             value = (
-                f(v + E[i] + E[j], S) - f(v + E[i] - E[j], S) - f(v - E[i] + E[j], S) + f(v - E[i] - E[j], S)
+                complete(v + E[i] + E[j], S)
+                - complete(v + E[i] - E[j], S)
+                - complete(v - E[i] + E[j], S)
+                + complete(v - E[i] - E[j], S)
             )
-            out[i, j] = out[j, i] = value / (4 * h[i] * h[j])
+            out[i, j] = out[j, i] = value / (4 * step[i] * step[j])
     return out

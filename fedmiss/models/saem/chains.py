@@ -91,10 +91,10 @@ def quantize(g: F64, u: F64, levels: int, starts: I64) -> F64:
     which vector; here it is the vector that is quantized. Of one number it is the identity.
     """
     norm = np.sqrt(np.add.reduceat(g * g, starts, axis=1))
-    n = np.repeat(norm, np.diff(np.append(starts, g.shape[1])), axis=1)
+    scale = np.repeat(norm, np.diff(np.append(starts, g.shape[1])), axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        level = np.where(n > 0, np.floor(levels * np.abs(g) / n + u), 0.0)
-    out: F64 = np.sign(g) * np.minimum(level, levels) * n / levels
+        level = np.where(scale > 0, np.floor(levels * np.abs(g) / scale + u), 0.0)
+    out: F64 = np.sign(g) * np.minimum(level, levels) * scale / levels
     return out
 
 
@@ -122,9 +122,9 @@ def langevin_variance(
         factor = kappa(d)
     elif levels is not None:
         x = rng_for(seed, "c_l").standard_normal((max(draws // d, 1), d))
-        n = np.linalg.norm(x, axis=1, keepdims=True)
-        f = np.mod(levels * np.abs(x) / n, 1.0)
-        factor = 1.0 + float((n**2 * f * (1 - f)).mean()) / levels**2
+        norm = np.linalg.norm(x, axis=1, keepdims=True)
+        f = np.mod(levels * np.abs(x) / norm, 1.0)
+        factor = 1.0 + float((norm**2 * f * (1 - f)).mean()) / levels**2
     left = 1.0 - 0.25 * g * factor
     return 1.0 / left if left > 0 else math.inf
 
@@ -315,7 +315,7 @@ class Chains(OneByOne):
 
     def pack(self, memory: list[State | None]) -> dict[str, np.ndarray]:
         """Arrays end to end, with the length of each worker's."""
-        known = {c: state for c, state in enumerate(memory) if state is not None}
+        known = {worker: state for worker, state in enumerate(memory) if state is not None}
         out = {"known": np.array(list(known), dtype=np.int64)}
         for name in next(iter(known.values()), ()):
             parts = [np.asarray(state[name]) for state in known.values()]
@@ -327,10 +327,10 @@ class Chains(OneByOne):
         self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
     ) -> list[dict[str, np.ndarray] | None]:
         """Cut the arrays again."""
-        known: dict[int, dict[str, np.ndarray]] = {c: {} for c in arrays["known"].tolist()}
+        known: dict[int, dict[str, np.ndarray]] = {worker: {} for worker in arrays["known"].tolist()}
         for name in sorted(key[:-6] for key in arrays if key.endswith(".sizes")):
             cuts = np.cumsum(arrays[f"{name}.sizes"])[:-1]
             parts = np.split(np.array(arrays[f"{name}.values"]), cuts, axis=1)
             for state, part in zip(known.values(), parts, strict=True):
                 state[name] = np.ascontiguousarray(part)
-        return [known.get(c) for c in range(n)]
+        return [known.get(worker) for worker in range(n)]

@@ -49,23 +49,25 @@ class Visits:
     ) -> Visits:
         """Sort by site and number the sites and observers that occur."""
         site, month, y = np.asarray(site), np.asarray(month, dtype=np.int64), np.asarray(y, dtype=np.float64)
-        m = len(y)
-        if m == 0 or len(site) != m or len(month) != m:
+        n_visits = len(y)
+        if n_visits == 0 or len(site) != n_visits or len(month) != n_visits:
             raise ConfigError(
-                f"visits have {len(site)} sites, {len(month)} months, {m} counts; give as many, at least 1."
+                f"visits have {len(site)} sites, {len(month)} months, {n_visits} counts; give as many, at least 1."
             )
         if not (np.isfinite(y).all() and (y >= 0).all()):
             raise ConfigError("a count of a visit is negative or not a number.")
         order = np.argsort(site, kind="stable")
         code = np.unique(site[order], return_inverse=True)[1].astype(np.int64)
-        who = np.zeros(m) if observer is None else np.asarray(observer)
+        who = np.zeros(n_visits) if observer is None else np.asarray(observer)
         return Visits(
             code,
             month[order],
             np.unique(who[order], return_inverse=True)[1].astype(np.int64),
             y[order],
-            np.zeros(m) if log_e is None else np.asarray(log_e, dtype=np.float64)[order],
-            np.zeros((m, 0)) if x is None else np.asarray(x, dtype=np.float64).reshape(m, -1)[order],
+            np.zeros(n_visits) if log_e is None else np.asarray(log_e, dtype=np.float64)[order],
+            np.zeros((n_visits, 0))
+            if x is None
+            else np.asarray(x, dtype=np.float64).reshape(n_visits, -1)[order],
             np.flatnonzero(np.diff(code, prepend=-1)).astype(np.int64),
         )
 
@@ -134,7 +136,7 @@ class Counts:
 
     def _sums(self, rows: Visits, u: F64, z: F64, o: F64, key: I64, size: int) -> F64:
         """(size, q) totals by ``key`` (which unit each of the visits belongs to) of one chain; o (m,) by visit."""
-        d = np.concatenate([np.ones((len(rows), 1)), rows.x, u], axis=1)
+        design = np.concatenate([np.ones((len(rows), 1)), rows.x, u], axis=1)
         e = z - o
         cell = key * self.L + rows.month
 
@@ -143,8 +145,8 @@ class Counts:
                 np.bincount(cell, weights, size * self.L).reshape(size, self.L), dtype=np.float64
             )
 
-        low = np.stack([total(d[:, i] * d[:, j]) for i, j in zip(*self._low, strict=True)], axis=-1)
-        h = np.stack([total(d[:, i] * e) for i in range(self.D)], axis=-1)
+        low = np.stack([total(design[:, i] * design[:, j]) for i, j in zip(*self._low, strict=True)], axis=-1)
+        h = np.stack([total(design[:, i] * e) for i in range(self.D)], axis=-1)
         square = np.bincount(key, e * e, size)[:, None]
         return np.concatenate(
             [low.reshape(size, -1), h.reshape(size, -1), square, np.zeros((size, 2))], axis=1
@@ -154,11 +156,11 @@ class Counts:
         """(q,) mean over chains and visits."""
         M, m = state["z"].shape
         key, total = np.zeros(m, dtype=np.int64), np.zeros(self.q)
-        for c in range(M):
-            u, o = self._spread(rows, state, c)
-            total += self._sums(rows, u, state["z"][c], o, key, 1)[0]
+        for chain in range(M):
+            u, o = self._spread(rows, state, chain)
+            total += self._sums(rows, u, state["z"][chain], o, key, 1)[0]
             if self.observers:
-                total[-2] += float(state["o"][c] @ state["o"][c])
+                total[-2] += float(state["o"][chain] @ state["o"][chain])
                 total[-1] += state["o"].shape[1]
         mean: F64 = total / (M * m)
         return mean
@@ -167,19 +169,21 @@ class Counts:
         """(M, units, q) totals of what is independent given theta: sites, or the whole group where observers link them."""
         M, m = state["z"].shape
         if self.observers:
-            one = [{name: v[c : c + 1] for name, v in state.items()} for c in range(M)]
-            return np.array([[self.statistic(rows, s) * m] for s in one])
+            one = [{name: value[chain : chain + 1] for name, value in state.items()} for chain in range(M)]
+            return np.array([[self.statistic(rows, part) * m] for part in one])
         size = len(rows.starts)
-        return np.array([self._sums(rows, *self._uzo(rows, state, c), rows.site, size) for c in range(M)])
+        return np.array(
+            [self._sums(rows, *self._uzo(rows, state, chain), rows.site, size) for chain in range(M)]
+        )
 
-    def _spread(self, rows: Visits, state: State, c: int) -> tuple[F64, F64]:
+    def _spread(self, rows: Visits, state: State, chain: int) -> tuple[F64, F64]:
         """Factors and observer effects of chain c, by visit."""
-        u = state["u"][c].reshape(-1, self.r)[rows.site] if self.r else np.zeros((len(rows), 0))
-        return u, state["o"][c][rows.observer] if self.observers else np.zeros(len(rows))
+        u = state["u"][chain].reshape(-1, self.r)[rows.site] if self.r else np.zeros((len(rows), 0))
+        return u, state["o"][chain][rows.observer] if self.observers else np.zeros(len(rows))
 
-    def _uzo(self, rows: Visits, state: State, c: int) -> tuple[F64, F64, F64]:
-        u, o = self._spread(rows, state, c)
-        return u, state["z"][c], o
+    def _uzo(self, rows: Visits, state: State, chain: int) -> tuple[F64, F64, F64]:
+        u, o = self._spread(rows, state, chain)
+        return u, state["z"][chain], o
 
     # ---- M-step -----------------------------------------------------------------------------------------------
 
@@ -261,8 +265,8 @@ class Counts:
             spread = by_site - by_site.mean()
             u = np.zeros((len(rows.starts), self.r))
             u[:, 0] = spread / max(float(spread.std()), 1e-6)
-            for k in range(1, self.r):
-                u[:, k] = np.where((np.arange(len(u)) >> (k - 1)) % 2, 1.0, -1.0)
+            for factor in range(1, self.r):
+                u[:, factor] = np.where((np.arange(len(u)) >> (factor - 1)) % 2, 1.0, -1.0)
             state["u"] = np.repeat(u.reshape(1, -1), M, axis=0)
         if self.observers:
             mean = np.bincount(rows.observer, z) / np.bincount(rows.observer)
@@ -296,7 +300,7 @@ class Counts:
             many = int(rows.observer.max()) + 1
             precision = 1.0 / theta.tau2_o + np.bincount(rows.observer, minlength=many) / theta.s2
             rest = z - off - wu
-            sums = np.array([np.bincount(rows.observer, t, many) for t in rest]) / theta.s2
+            sums = np.array([np.bincount(rows.observer, part, many) for part in rest]) / theta.s2
             new["o"] = sums / precision + rng.standard_normal(sums.shape) / np.sqrt(precision)
             o = new["o"][:, rows.observer]
         mu, e = off + wu + o, np.exp(rows.log_e)
@@ -342,11 +346,11 @@ class Counts:
         }  # fmt: skip
         G, h = np.zeros((self.L, self.D, self.D)), np.zeros((self.L, self.D))
         base = [one, *rows.x.T]
-        for i, a in enumerate(base):
-            for j, b in enumerate(base):
-                G[:, i, j] = np.bincount(rows.month, a * b, self.L)
-            G[:, i, -1] = G[:, -1, i] = np.bincount(rows.month, a * mean["u"], self.L)
-            h[:, i] = np.bincount(rows.month, a * mean["z"], self.L)
+        for i, left in enumerate(base):
+            for j, right in enumerate(base):
+                G[:, i, j] = np.bincount(rows.month, left * right, self.L)
+            G[:, i, -1] = G[:, -1, i] = np.bincount(rows.month, left * mean["u"], self.L)
+            h[:, i] = np.bincount(rows.month, left * mean["z"], self.L)
         G[:, -1, -1] = np.bincount(rows.month, mean["uu"], self.L)
         h[:, -1] = np.bincount(rows.month, mean["zu"], self.L)
         return self._join(G, h, np.array([mean["zz"].sum(), 0.0, 0.0])) / m

@@ -106,9 +106,9 @@ class GaussMonths(_LatentMonths):
 
     def s_bar(self, theta: Months, rows: F64) -> F64:
         """E-step: z | y ~ N(v (y + beta/tau2), v), 1/v = 1 + 1/tau2."""
-        v = 1.0 / (1.0 + 1.0 / theta.tau2)  # of the product of N(y; z, 1) and N(z; beta, tau2)
-        z = v * (rows + theta.beta / theta.tau2)
-        return np.concatenate([z.mean(axis=0), (z * z).mean(axis=0) + v])
+        variance = 1.0 / (1.0 + 1.0 / theta.tau2)  # of the product of N(y; z, 1) and N(z; beta, tau2)
+        z = variance * (rows + theta.beta / theta.tau2)
+        return np.concatenate([z.mean(axis=0), (z * z).mean(axis=0) + variance])
 
     def latent_start(self, rows: F64, M: int) -> State:
         """Chains start at the data."""
@@ -206,7 +206,9 @@ def poisson_normal(y: F64, log_e: F64, mu: F64, var: F64, *, nodes: int = 30) ->
 
     Source: adaptive Gauss-Hermite quadrature; a check of the chains, not in the report.
     """
-    y, log_e, mu, var = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (y, log_e, mu, var)))
+    y, log_e, mu, var = np.broadcast_arrays(
+        *(np.asarray(value, dtype=np.float64) for value in (y, log_e, mu, var))
+    )
     z = np.where(y > 0, np.log(np.maximum(y, 0.5)) - log_e, mu)
     z = np.minimum(z, mu + var * y)  # the mode lies below, and Newton from the right of it is monotone
     z = np.maximum(z, np.minimum(mu, np.log(y + 0.5) - log_e))

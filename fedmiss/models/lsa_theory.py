@@ -36,6 +36,7 @@ def check_stable(A: F64, eta: float, H: int) -> None:
             f"the mean system is not stable: an eigenvalue of mean A_c is {worst:.3g} (all need a positive real part); "
             "no step makes it converge."
         )
+    # A round maps theta - theta* to Gbar (theta - theta*) plus a drift: it contracts where the spectral radius is below 1.
     G = np.mean([np.linalg.matrix_power(np.eye(A.shape[1]) - eta * A_c, H) for A_c in A], axis=0)
     values = np.linalg.eigvals(G)
     worst = values[np.argmax(np.abs(values))]
@@ -56,6 +57,7 @@ def bias(A: F64, b: F64, eta: float, H: int) -> F64:
     theta, local = solution(A, b)
     eye = np.eye(A.shape[1])
     G = np.array([np.linalg.matrix_power(eye - eta * A_c, H) for A_c in A])
+    # Draws are independent of theta, so the mean of H steps with noisy A_c(Z) is that of the mean map, (I - eta A_c)^H.
     drift = np.einsum("cij,cj->i", eye - G, local - theta) / len(A)
     out: F64 = np.linalg.solve(eye - G.mean(axis=0), drift)
     return out
@@ -93,6 +95,7 @@ def _local_maps(rows: F64, eta: float, H: int, scaffold: bool) -> tuple[F64, F64
     """Mean (d, d) and mean Kronecker square (d d, d d) of the H-step map of z = (1, theta) or (1, theta, xi)."""
     m, p = rows.shape[0], rows.shape[1]
     d = 1 + p * (2 if scaffold else 1)
+    # z = (1, theta, xi) makes the affine step linear: theta <- theta - eta (A theta - b - xi), and 1 and xi stay.
     B = np.zeros((m, d, d))
     B[:, 0, 0] = 1.0
     B[:, 1 : p + 1, 0] = eta * rows[:, :, p]
@@ -101,6 +104,7 @@ def _local_maps(rows: F64, eta: float, H: int, scaffold: bool) -> tuple[F64, F64
         B[:, 1 : p + 1, p + 1 :] = eta * np.eye(p)
         B[:, p + 1 :, p + 1 :] = np.eye(p)
     flat = B.reshape(m, d * d)
+    # E[B_ij B_kl] sorted to rows (i, k) and columns (j, l) is E[B (x) B], which acts on vec(z z').
     K = (flat.T @ flat / m).reshape(d, d, d, d).transpose(0, 2, 1, 3).reshape(d * d, d * d)
     return np.linalg.matrix_power(B.mean(axis=0), H), np.linalg.matrix_power(K, H)
 
@@ -148,6 +152,8 @@ def second_moments(
         for worker in range(n):
             for e in range(n):
                 at = slice(1 + p + e * p, 1 + p + (e + 1) * p)
+                # xi_e <- xi_e + (theta_{t+1} - th_e) / (eta H), theta_{t+1} = mean_c th_c: worker c enters with 1/n, and
+                # -1 more for its own.
                 into[worker, at] = np.eye(p) * (1.0 / n - float(worker == e)) / (eta * H)
     F = keep.copy()
     for worker in range(n):
@@ -159,6 +165,8 @@ def second_moments(
     for _ in range(rounds):
         new = F @ M @ F.T
         for worker in range(n):
+            # F M F' counts every worker at its mean map; given the start they are independent, so each adds its own
+            # covariance only.
             M_c = M[np.ix_(own[worker], own[worker])]
             B, K = maps[worker]
             d = len(M_c)
@@ -168,6 +176,7 @@ def second_moments(
         out.append((z[1 : 1 + p].copy(), M[1 : 1 + p, 1 : 1 + p].copy()))
     mean = np.array([v for v, _ in out])
     trace = np.array([np.trace(C) for _, C in out])
+    # E||theta - theta*||^2 = tr E[theta theta'] - 2 E theta . theta* + ||theta*||^2.
     mse = trace - 2 * mean @ star + star @ star
     return Moments(mean, mse, trace - (mean**2).sum(axis=1))
 

@@ -168,6 +168,7 @@ def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:
     second limit matters on small panels, where few folds leave large errors. Of candidates with the same scores (ranks above
     what the panel can bear are one fit) only the first is kept.
     """
+    # Differences within a fold: a fold with a flock is bad for every candidate, and that is no evidence between them.
     wide = table.pivot(index="fold", columns="candidate", values="deviance")
     excess = wide.sub(wide[chosen], axis=0)
     mean = excess.mean()
@@ -198,6 +199,7 @@ def _summarise(table: pd.DataFrame) -> pd.DataFrame:
                 "deviance_se": float(folds["deviance"].std(ddof=1) / np.sqrt(folds["deviance"].count()))
                 if n_folds > 1
                 else np.nan,
+                # Folds weigh by their visits; a root mean square is averaged as a mean square.
                 "log_rmse": float(np.sqrt((share * folds["log_rmse"] ** 2).sum())),
                 "total_bias": float((share * folds["total_bias"]).sum()),
             }
@@ -219,6 +221,7 @@ def _choose(
         bound: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
         return excess.mean().to_numpy(dtype=float), bound.to_numpy(dtype=float)
 
+    # First the best rank of the first candidate's distribution; a rival has to be clearly better than that one.
     best = int(np.where(name == name[0], score, np.inf).argmin())
     mean, error = above(best)
     clear = mean < -2 * error

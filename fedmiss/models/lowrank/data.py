@@ -75,6 +75,7 @@ class Group:
             raise InputError(
                 f"group {name!r}, visit {bad}: the count is {counts[bad]} (must be a number); drop X counts first."
             )
+        # By site, then month: solvers walk the visits of a site in one stretch, and a cell's visits stand together.
         order = np.lexsort((months, sites))
         who = np.zeros(sites.size, np.int32) if observer is None else np.asarray(observer, dtype=np.int32)
         efforts = np.zeros((sites.size, 0)) if effort is None else np.asarray(effort, dtype=float)
@@ -196,6 +197,7 @@ class GroupPanel:
 
     def pooled(self) -> GroupPanel:
         """Return the same visits as one group (for comparison; a real federation cannot)."""
+        # Observers are numbered within a group: shift them, or observers of two groups would be one.
         start = np.cumsum([0] + [group.n_observers for group in self.groups])
         one = Group.of(
             "all",

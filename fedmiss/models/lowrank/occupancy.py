@@ -31,6 +31,7 @@ class ChainPosterior:
     @classmethod
     def mean_of(cls, chains: Sequence[ChainPosterior], rows: Sequence[I64], J: int) -> ChainPosterior:
         """Chains of ``J`` sites from those of groups, whose sites are ``rows``; a site of several has the mean of theirs."""
+        # A mean of conditional probabilities: exact where one group has all visits of the site, else an approximation.
         owners = np.bincount(np.concatenate(list(rows)), minlength=J)
         both = np.zeros((2, J, chains[0].came.shape[1]))
         for one, at in zip(chains, rows, strict=True):
@@ -43,6 +44,7 @@ class ChainPosterior:
         out = np.empty_like(self.came)
         out[:, 0] = self.came[:, 0]
         for year in range(1, out.shape[1]):
+            # P(z_y = 1) = P(z_{y-1} = 0) came + P(z_{y-1} = 1) stayed.
             out[:, year] = self.came[:, year] + out[:, year - 1] * (self.stayed[:, year] - self.came[:, year])
         return out
 
@@ -51,6 +53,7 @@ class ChainPosterior:
         z = np.empty_like(self.came)
         before = np.zeros(len(z))
         for year in range(z.shape[1]):
+            # In the first year came = stayed, so that the zeros of ``before`` do not matter.
             before = (
                 uniform[:, year] < np.where(before > 0, self.stayed[:, year], self.came[:, year])
             ).astype(float)
@@ -64,6 +67,8 @@ class ChainPosterior:
         empty ones, and how many of them were gained.
         """
         present = self.present
+        # E-step numbers of the guide's equation of rates (psi, epsilon, gamma), by the posterior's own transition
+        # probabilities.
         before, came, stayed = present[:, :-1], self.came[:, 1:], self.stayed[:, 1:]
         parts = [before, before * (1.0 - stayed), 1.0 - before, (1.0 - before) * came]
         return np.array(
@@ -87,8 +92,10 @@ def chain_posterior(evidence: F64, chain: F64) -> ChainPosterior:
     came, stayed = np.empty((J, Y)), np.empty((J, Y))
     ahead = np.zeros(J)  # log odds from the years that follow
     for year in range(Y - 1, -1, -1):
+        # r_y: log odds of z_y = 1 from the counts of this year and of all later ones, before the prior of the chain.
         evidence_ahead = evidence[:, year] + ahead
         came[:, year], stayed[:, year] = (
+            # Posterior transition = prior transition (equation chain of the guide's model page) times the odds exp(r_y).
             expit(evidence_ahead + np.log(gain / (1 - gain))),
             expit(evidence_ahead + np.log((1 - lose) / lose)),
         )
@@ -107,6 +114,7 @@ def log_zero(mu: F64, inverse_size: float, phi: float) -> F64:
     The negative binomial's, (1 + mu / size)^-size. Where the variance is phi mu that of the negative binomial with this
     variance, exp(-mu log(phi) / (phi - 1)); of both, the product of the exponents.
     """
+    # -log P(0): size log(1 + mu / size), which tends to mu for the Poisson law.
     rate = np.log1p(mu * inverse_size) / inverse_size if inverse_size > 0 else mu
     over = np.log(phi) / (phi - 1.0) if phi > 1.0 + 1e-6 else 1.0
     return -rate * over
@@ -132,6 +140,7 @@ def zero_inflated(
     """
     out = []
     for tail in ((1 - level) / 2, (1 + level) / 2):
+        # Where part <= 0 the quantile is in the mass at zero: z = -inf leaves count and mean at 0.
         part = (tail - 1.0 + present) / np.maximum(present, 1e-12)
         z = np.where(part > 0, ndtri(np.clip(part, 1e-4, 1.0 - 1e-4)), -np.inf)
         z = np.where(present > 1.0 - 1e-9, ndtri(tail), z)
@@ -139,6 +148,8 @@ def zero_inflated(
         mean[some] = counts_at(eta[some] + z[some] * np.sqrt(var[some]))
         sure = present > 1.0 - 1e-9
         count[sure] = _quantile(law, eta[sure], var[sure], tail)
+        # Cells with nearly the same level share one table of quantiles: a law's table costs more than the cells that read
+        # it.
         place = np.where(some & ~sure, np.floor(z / PROBIT_STEP), np.inf)
         for cell in np.unique(place[np.isfinite(place)]):
             at = place == cell

@@ -48,6 +48,7 @@ def _compress(A: F64, B: F64, tol: float = 1e-11) -> tuple[F64, F64]:
     """Rewrite A B' with as few columns as rounding allows."""
     if A.shape[1] == 0:
         return A, B
+    # A B' = Qa (Ra Rb') Qb': the small matrix in the middle has the singular values of the whole product.
     Qa, Ra = np.linalg.qr(A)
     Qb, Rb = np.linalg.qr(B)
     W, s, Zt = np.linalg.svd(Ra @ Rb.T)
@@ -77,8 +78,10 @@ def thresholded_svd(
     """
     J, L = sparse.shape
     kept = min(rank, J, L)
+    # S'S for S = A B' + sparse, term by term: B A'A B' + B A'sparse + its transpose + sparse'sparse.
     cross = B @ (sparse.T @ A).T
     gram = B @ (A.T @ A if AA is None else AA) @ B.T + cross + cross.T + (sparse.T @ sparse).toarray()
+    # Lanczos wants few of many eigenvalues; where most are wanted, or L is small, the dense solver is quicker.
     if L <= max(SMALL, 3 * kept):
         values, Q = np.linalg.eigh(gram)
         values, Q = values[::-1][:kept], Q[:, ::-1][:, :kept]
@@ -88,9 +91,12 @@ def thresholded_svd(
         )
         order = np.argsort(values)[::-1]
         values, Q = values[order], Q[:, order]
+    # Line 22 of algorithm 7: S q_k = s_k p_k, and the fitted matrix is sum_k max(s_k - lam, 0) p_k q_k', shared out in
+    # equal parts.
     SQ = A @ (B.T @ Q) + sparse @ Q
     s = np.linalg.norm(SQ, axis=0)
     root = np.sqrt(np.maximum(s - lam, 0.0))
+    # The sign of a singular vector is free: fix it, so that factors can be compared between rounds and machines.
     sign = np.where(Q.sum(axis=0) < 0, -1.0, 1.0)
     return Factors(SQ / np.maximum(s, 1e-300) * (root * sign), Q * (root * sign))
 
@@ -125,6 +131,8 @@ class FedMissEM:
         if self.cells.size == 0:
             raise InputError("no group has a counted visit: there is nothing to fit.")
         self.row, self.col = self.cells // panel.L, self.cells % panel.L
+        # The cells are sorted by site, then month: with these row pointers a statistic (q,) is a CSR matrix without
+        # sorting.
         self._ptr = np.searchsorted(self.row, np.arange(self.J + 1))
         self.n = len(panel.groups)
         self.start = start or self._constant(panel, seed)
@@ -142,6 +150,8 @@ class FedMissEM:
         rng = rng_for(seed, "fedmissem-start")
         U = 0.05 * rng.standard_normal((self.J, self.rank))
         V = 0.05 * rng.standard_normal((self.L, self.rank))
+        # First columns whose product is eta in every cell, of equal norms: (L/J)^(1/4) and (J/L)^(1/4) balance the two
+        # sides.
         if self.rank:
             U[:, 0] += np.sign(eta) * np.sqrt(abs(eta)) * (self.L / self.J) ** 0.25
             V[:, 0] += np.sqrt(abs(eta)) * (self.J / self.L) ** 0.25
@@ -158,6 +168,7 @@ class FedMissEM:
         """
         out = {}
         for group in panel.groups:
+            # One value for each group and cell, as in the paper: several visits of a group enter as their mean.
             key, inverse, n = np.unique(
                 group.site.astype(np.int64) * self.L + group.month, return_inverse=True, return_counts=True
             )
@@ -175,6 +186,8 @@ class FedMissEM:
 
     def s_bar(self, theta: Factors, rows: F64) -> F64:
         """E-step: (q,) mean over rows of m_c (y - psi'(eta)) on the row's cell; 0 on cells that the group misses."""
+        # Line 10 of algorithm 7 sets Y on Omega_c and theta elsewhere; subtracting the common theta leaves Y - theta on
+        # Omega_c.
         at = rows[:, 0].astype(np.int64)
         # s_bar_c on Omega_c, without the common psi'(U V'): m_c (y - psi')
         value = rows[:, 2] * (rows[:, 1] - self.family.mean(self.eta(theta)[at]))
@@ -184,6 +197,7 @@ class FedMissEM:
 
     def carry_start(self, S_hat: F64) -> dict[str, F64]:
         """Companion C_0 = psi'(U_0 V_0') as factors A B', and the starting factors."""
+        # gamma = 1 forgets the empty companion, so C_0 is psi'(U_0 V_0') alone.
         A, B = self._common(self.start, np.zeros((self.J, 0)), np.zeros((self.L, 0)), 1.0)
         return self._carry(A, B, self.start)
 
@@ -202,6 +216,7 @@ class FedMissEM:
         A, B = carry["A"], carry["B"]
         if not self.family.quadratic or A.shape[1] >= carry["width"][0] + LAZY:
             return self._carry(*self._common(theta, A, B, gamma), theta)
+        # Line 19 on the common part. Only A is scaled: (1 - gamma) A B' + gamma U V' = [(1 - gamma) A | gamma U] [B | V]'.
         keep, U = 1.0 - gamma, gamma * theta.U
         return {
             "A": np.hstack([keep * A, U]),
@@ -221,10 +236,12 @@ class FedMissEM:
         # sees one block of sites at a time.
         R = np.zeros((0, self.L))
         for block in self._blocks():
+            # R of the QR of all rows so far keeps their right singular vectors, and has at most L rows.
             R = np.asarray(np.linalg.qr(np.vstack([R, self._mix(theta, A, B, gamma, block)]), mode="r"))
         _, s, Zt = np.linalg.svd(R)
         keep = s > 1e-14 * max(float(s[0]), 1e-300)
         basis = Zt[: s.size][keep].T
+        # Second pass: coordinates of every row in that basis. The J x L matrix was never whole in memory.
         return np.vstack([self._mix(theta, A, B, gamma, block) @ basis for block in self._blocks()]), basis
 
     def _mix(self, theta: Factors, A: F64, B: F64, gamma: float, block: slice) -> F64:
@@ -247,6 +264,7 @@ class FedMissEM:
             raise DomainError("the statistic holds a number that is not finite.")
         if self.family.quadratic:
             A, B, sparse = carry["A"], carry["B"], self._sparse(S)
+            # The eigenproblem is of the shorter axis: turn the matrix where months outnumber sites.
             if self.L <= self.J:
                 return thresholded_svd(A, B, sparse, self.rank, self.penalty, _start(carry["V"]), carry["AA"])
             turned = sp.csr_array(sparse.T)
@@ -259,6 +277,7 @@ class FedMissEM:
         """||H + psi'(U V') - C||^2 over all J x L cells: the field is low rank (D) plus sparse (H)."""
         if self.family.quadratic:
             U, V = theta.U, theta.V
+            # D = U V' - A B': ||D||^2 from r x r Gram matrices, ||U V'||^2 = sum of (U'U) * (V'V), and so on.
             low = float(((U.T @ U) * (V.T @ V)).sum() + (carry["AA"] * carry["BB"]).sum())
             low -= 2.0 * float(((carry["A"].T @ U) * (carry["B"].T @ V)).sum())
             on_cells = self.eta(theta) - carry["on_cells"]
@@ -269,12 +288,14 @@ class FedMissEM:
                 low += float((D**2).sum())
                 inside = slice(*np.searchsorted(self.row, [block.start, block.stop]))
                 on_cells[inside] = D[self.row[inside] - block.start, self.col[inside]]
+        # ||D + H||^2 = ||D||^2 + 2 <H, D> + ||H||^2, where H is zero off the observed cells; rounding may fall below 0.
         return max(low + 2.0 * float(H @ on_cells) + float(H @ H), 0.0)
 
     # -- measured centrally, in simulations -------------------------------------------------------------------------
 
     def objective(self, theta: Factors, data: Sequence[F64]) -> float:
         """F(theta) = (1/n) sum_c sum over Omega_c [psi - Y theta] + lambda/2 (||U||^2 + ||V||^2). Sees all groups' rows."""
+        # Appendix F.2 of the paper, the sum over the cells that each group has seen.
         eta = self.eta(theta)
         total = 0.0
         for rows in data:

@@ -57,6 +57,8 @@ class Smoothed(Around):
         count, S, inner = memory
         new, cost = self.inner.many(model, inner, down, data, slots, u, *self._own(own[0]))
         for i, slot in enumerate(slots):
+            # rho runs on the worker's own count of answers, so a worker that was silent does not come back with a frozen
+            # step.
             was = own[0].V_i[i] if count[slot] == 0 else S[slot]
             S[slot] = was + self.rho(int(count[slot])) * (new[i] - was)
             count[slot] += 1
@@ -104,6 +106,7 @@ def fed_saem(
     statistic, which keeps a bias for ever.
     """
     # many parameters: the documented interface, given by name
+    # Compressed changes need small steps: what is not sent yet must stay small beside what the memory holds.
     exact = getattr(compressor, "delta", None) is None and compressor.omega(model.q) == 0.0
     cap = 1.0 if exact else (0.2 if how == "memory" else 0.3)
     rho, who, oracle = steps or SaemSteps(cap=cap), participation or Full(), estep or Chains()
@@ -111,6 +114,7 @@ def fed_saem(
         algo = FedEM(model, compressor, roster, rho, participation=who, oracle=oracle, seed=seed, **settings)
         if not exact:
             omega, p = compressor.omega(model.q), float(who.prob(roster.n).mean())
+            # omega / (n p) is the variance of the averaged message beside the squared size of one worker's change.
             if omega / (roster.n * p) > 1.0:
                 warnings.warn(
                     f"omega/(n p) = {omega / (roster.n * p):.2g} is above 1 (omega={omega:.3g}, n={roster.n}, p={p:g}): "
@@ -120,6 +124,7 @@ def fed_saem(
         return algo
     if how not in ("memory", "error"):
         raise ConfigError(f"how={how!r} is unknown; use 'server', 'memory' or 'error'.")
+    # Silent workers count with what the server remembers of them: 1/p would scale the bias of Top-k too.
     kept = who if isinstance(who, (Full, Remembered)) else Remembered(who)
     if how == "error":
         return FedEM(
@@ -172,17 +177,21 @@ def louis(
                 state, _ = model.move(theta, rows, state, step, rng)
             if update < burn:
                 continue
+            # Units are independent given theta: the covariance of the total is the sum of theirs, without noise between
+            # units.
             totals = model.unit_totals(rows, state)  # (M, units, q)
             count += M
             summed = summed + totals.sum(axis=0)
             flat = totals.reshape(-1, model.q)
             square += flat.T @ flat
+        # Sample covariance over the draws, summed over the units: sum t t' - count sum m m', over count - 1.
         mean = summed / count  # (units, q)
         spread += (square - count * mean.T @ mean) / (count - 1)
         S_total += mean.sum(axis=0)
         rows_total += len(rows)
     S = S_total / rows_total
     v = model.vector(theta)
+    # The complete log-likelihood is <S, phi(v)> - psi(v): the score is linear in S, with the slope J' = phi'(v).
     J = _slopes(model, v, S)
     # Louis: observed information = E[complete information] - Cov[complete score]
     information = -rows_total * _curvature(model, v, S) - J.T @ spread @ J
@@ -204,6 +213,7 @@ def _slopes(model: Latent, v: F64, S: F64) -> F64:
     for i in range(k):
         step = 1e-5 * max(abs(v[i]), 1e-2)
         move = step * np.eye(k)[i]
+        # At S = 0 only -psi is left: what the unit statistics add to it is the derivative of phi.
         base = (model.complete(v + move, zero) - model.complete(v - move, zero)) / (2 * step)
         for j in range(q):
             slope = (model.complete(v + move, eye[j]) - model.complete(v - move, eye[j])) / (2 * step)
@@ -220,6 +230,7 @@ def _curvature(model: Latent, v: F64, S: F64) -> F64:
     complete = model.complete
     for i in range(k):
         for j in range(i, k):
+            # Second difference over the four corners: exact for a quadratic, and it needs no derivative of the model.
             value = (
                 complete(v + E[i] + E[j], S)
                 - complete(v + E[i] - E[j], S)

@@ -84,6 +84,7 @@ def effort_by(federation: LocalFederation, lists: Lists) -> Effort:
 
     Sites differ by their effects and months by theirs, so the powers come from lists of the same site that differ in effort.
     """
+    # Which terms have effort, agreed by all organisations, so that all weigh a list alike.
     found = federation.agreement
     if not found.terms:
         return Effort(np.ones(lists.site.size))
@@ -168,6 +169,7 @@ def cells_of(lists: Lists, effort: Effort, model: str) -> Cells:
         return Cells(
             lists.J, lists.S, site, species, birds[site, species], exposure[site, species], np.ones(site.size)
         )
+    # A list on which the species is there and may not be used is neither a detection nor an absence.
     lost = np.zeros((lists.J, lists.S))
     np.add.at(lost, (lists.site[lists.missing[:, 0]], lists.missing[:, 1]), 1.0)
     without = np.maximum(lists.visits[:, None] - lost - found, 0.0)
@@ -275,6 +277,8 @@ def fit_by(
     )
     tell("rank 0")
     federation.fit(plain)
+    # Without axes all that they explain is overdispersion: this is the largest 1/size, and smaller ones are tried beside
+    # axes.
     widest = federation.members[0].state.inverse_size
     base = replace(plain, inverse_size=widest if widest > 0 else None)
 
@@ -292,6 +296,7 @@ def fit_by(
         tell("covariates")
         following = replace(base, responses=COVARIATES)
         start = following if _clear(compared([base, following]), 0, 1) else base
+    # Fixed for each candidate, so that left-out cells choose it together with the number of axes.
     held = [replace(start, inverse_size=widest * size) for size in SIZES] if widest > 0 else [start]
     ranks = range(min(settings.max_rank, most) + 1) if settings.rank == "auto" else [settings.rank]
     candidates = [replace(h, rank=rank) for rank in sorted({0, *ranks}) for h in held]

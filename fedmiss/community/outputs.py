@@ -74,11 +74,14 @@ def axes_of(community: Community, sums: F64 | None = None) -> Axes:
     U, C, W, D = q.P[:, -rank:], q.C[:, -rank:, -rank:], q.T[:, -rank:], q.D[:, -rank:, -rank:]
     sums = site_sums(community) if sums is None else sums
     centre = sums[1 : 1 + rank] / sums[0]
+    # Second moment of the true coefficients: that of their means plus the mean of their posterior covariances.
     spread = sums[1 + rank : 1 + rank + rank * rank].reshape(rank, rank) / sums[0] - np.outer(centre, centre)
+    # With scores of variance one the interaction is scores @ (W root)'; its singular vectors are the principal axes.
     root = np.linalg.cholesky(spread)
     _, size, right = np.linalg.svd(W @ root, full_matrices=False)
     back = root @ right.T
     back = back * np.where((W @ back)[np.abs(W @ back).argmax(axis=0), np.arange(rank)] < 0, -1.0, 1.0)
+    # (U turn)(W back)' = U W': the interaction does not change.
     turn = np.linalg.inv(back).T
     return Axes(
         (U - centre) @ turn, _errors(C, turn), W @ back, _errors(D, back), size**2 / max(float((size**2).sum()), 1e-300),
@@ -122,6 +125,7 @@ def associations(community: Community, axes: Axes, *, seed: int = 0) -> tuple[F6
 def _correlation(W: F64, psi: float) -> F64:
     covariance = W @ W.T
     sd = np.sqrt(np.diag(covariance) + psi)
+    # A species of no loading and psi = 0 has sd 0: no correlation, instead of 0/0.
     out: F64 = covariance / np.maximum(sd[:, None] * sd[None, :], 1e-12)
     np.fill_diagonal(out, 1.0)
     return out
@@ -154,10 +158,13 @@ def richness(community: Community, *, visits: float, seed: int = 0) -> tuple[F64
     for i in range(DRAWS):
         eta = fit.draw(rng)(slice(None))
         if counts:
+            # 1 - (1 + n mu / size)^-size: the site's own level is one for all n visits, so they are not independent.
             found = -np.expm1(-size * np.log1p(visits * np.exp(np.minimum(eta, 30.0)) / size))
         else:
+            # 1 - (1 - p)^n, with log(1 - p) = -log(1 + e^eta).
             found = -np.expm1(visits * -np.logaddexp(0.0, eta))
         expected += found.sum(axis=1) / DRAWS
+        # The interval is of the number found: presence of each species is drawn, not only its probability.
         drawn[i] = (rng.random(found.shape) < found).sum(axis=1)
     low, high = np.quantile(drawn, TAILS, axis=0)
     return expected, low, high
@@ -198,7 +205,9 @@ def _of_cells(
     D[0], D[:, 0] = 0.0, 0.0  # the species' own level is no coefficient of the site
     if community.fit.settings.family == "poisson":
         mean = cells.effort * np.exp(eta + var / 2)
+        # Negative binomial: the score (y - mu) / (1 + mu / size).
         weight = cells.weight / (1.0 + mean / community.fit.aux.size)
+        # E exp(eta) = exp(mean + var / 2), and var holds u'D u of the species' loadings: its derivative is D (1, u).
         pull = np.hstack([np.ones((len(eta), 1)), posterior.P[cells.site, 1:]]) @ D
         gradient = weight[:, None] * ((cells.count - mean)[:, None] * z - mean[:, None] * pull)
         curve = weight * mean

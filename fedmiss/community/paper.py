@@ -77,6 +77,7 @@ def fit_paper(
     """
     tell, family = watch or (lambda text: None), community.fit.settings.family
     values, fold = _values(community.cells), _folds(community)
+    # Levels of site and species take up to two factors of a model that has factors only.
     most = min(max_rank + 2, (community.cells.S + 1) // 2)
     tell("algorithm 7: rank")
     scored = {
@@ -89,6 +90,7 @@ def fit_paper(
         [(rank, lam, deviance / weight) for (rank, lam), deviance in scored.items()],
         columns=["rank", "ridge", "deviance"],
     )
+    # Chosen on left-out cells, then fitted to all of them.
     rank, ridge = min(scored, key=lambda k: scored[k])
     tell("algorithm 7")
     panel = values.panel({}, None)
@@ -157,6 +159,7 @@ def _left_out(community: Community, values: Cells, fold: F64, family: str, rank:
             * gains["visits"].to_numpy()[test]
         )
         if family == "poisson":
+            # A mean of nearly zero where a bird was counted would decide the whole deviance.
             mean = np.maximum(mean, LEAST)
         judged = cell_deviance(gains["count"].to_numpy()[test], mean, community.widest, family)
         total += float(gains["weight"].to_numpy()[test] @ judged)

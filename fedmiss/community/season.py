@@ -51,6 +51,7 @@ def season_of(lists: Lists, effort: Effort, cells: Cells, *, folds: int, seed: i
     cells : of counts, one for each site and species with a complete list
     """
     none = none_of(lists)
+    # December is 0 modulo 12: it opens the quarter of January and February.
     quarter = lists.month % 12 // 3
     if np.unique(quarter).size < 2 or cells.exposure is None:
         return none, cells
@@ -64,10 +65,12 @@ def season_of(lists: Lists, effort: Effort, cells: Cells, *, folds: int, seed: i
         out = fold == held
         seen = np.ones((lists.J, lists.S), bool)
         seen[cells.site[out], cells.species[out]] = False
+        # Factors from the other folds only, or the left-out counts would choose their own correction.
         factor = _factors(birds * seen[:, :, None], exposure * seen[:, :, None])
         for i, one in enumerate((cells, _with(cells, exposure, factor))):
             federation = LocalFederation.of_panel(one.take(~out).panel({}, None))
             fit = federation.fit(settings)
+            # Both models are judged under one dispersion, that of the first fit: deviances under two are no difference.
             widest = widest or federation.members[0].state.inverse_size
             mean = fit.expected()[cells.site[out], cells.species[out]] * one.effort[out]
             score[0, i, held] = cell_deviance(
@@ -99,7 +102,9 @@ def _factors(birds: F64, exposure: F64) -> F64:
         rate = birds.sum(axis=2) / whole
         mean = rate[:, :, None] * exposure * factor
         weight = 1.0 / (1.0 + mean)
+        # Counted over expected, both plus BIRDS: a quarter of few birds stays near its last factor, and from 1 near 1.
         turn = ((weight * birds).sum(axis=0) + BIRDS) / ((weight * mean).sum(axis=0) + BIRDS)
         factor = factor * turn
+        # The mean over quarters is fixed: the level belongs to the rates.
         factor /= factor.mean(axis=1, keepdims=True)
     return factor

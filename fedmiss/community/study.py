@@ -231,13 +231,16 @@ def _joint(
         if q.part == "sites":
             return site_sums(fit)
         if q.part == "steps":
+            # The second question of the steps: only with the totals of all can a share be known.
             over = sites > terms.share * q.totals if q.totals.size else np.zeros(n_steps)
             return np.concatenate([sites, sites > 0, over]).astype(float)
         by_species, by_step = gains_by(fit, lists.visits)
         rich = richness(fit, visits=q.usual)[0].sum() if q.usual > 0 else 0.0
+        # Here totals are 1 for the steps that may be told and 0 for the others, which are so never sent.
         parts = [numbers_of(lists, fit), by_species, by_step * q.totals[:, None], [rich, lists.site.size]]
         return np.concatenate([np.asarray(part, dtype=float).ravel() for part in parts])
 
+    # The fourth kind of question is answered by this function: everything it returns is a sum over the own sites.
     program.community, link.stage = mine, "tables"
     none = np.zeros(0)
 

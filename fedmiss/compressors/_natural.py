@@ -37,6 +37,7 @@ def message(x: F64, u: F64, s: int, x_hat: F64) -> U8:
         levels[i] = 0
         if magnitude == 0.0:
             continue
+        # log2 rounds: the two loops put 2^e <= |x| < 2^(e + 1) right.
         exponent = np.int64(np.floor(np.log2(magnitude)))
         while np.ldexp(1.0, exponent) > magnitude:
             exponent -= 1

@@ -62,6 +62,8 @@ class Blocks:
         out, at, used = [], 0, 0
         for length in self.lengths:
             draws = self.inner.draws(length)
+            # Every block has its own uniforms, as many as its compressor draws: blocks are independent, and each alone is
+            # reproducible.
             code = self.inner.encode(x[at : at + length], u[used : used + draws])
             out += [_varint(len(code)), code]
             at, used = at + length, used + draws
@@ -90,7 +92,7 @@ class Blocks:
             block, u = X[:, at : at + length], U[:, used : used + draws]
             part, size = compress_rows(self.inner, np.ascontiguousarray(block), np.ascontiguousarray(u))
             X_hat[:, at : at + length] = part
-            nbytes += size + np.array([len(_varint(int(part))) for part in size], dtype=np.int64)
+            nbytes += size + np.array([len(_varint(int(bytes_of))) for bytes_of in size], dtype=np.int64)
             at, used = at + length, used + draws
         return X_hat, nbytes
 

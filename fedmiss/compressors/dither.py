@@ -65,6 +65,7 @@ class Dithering:
         Dithering(levels=6, norm=2.0, block=None)
         """
         levels = 1
+        # omega falls with the number of levels: double, then halve the gap.
         while cls(levels, norm).omega(q) > omega:
             levels *= 2
         low = levels // 2
@@ -86,14 +87,15 @@ class Dithering:
         ||x||_1 <= sqrt(B) ||x||_2 the bounds follow; at s = 1 they are attained for r = 1, 2, inf:
         B - 1, sqrt(B) - 1, (sqrt(B) - 1) / 2. The rounding of norms adds a factor (1 + 2^-23).
         """
-        B, levels, norm = min(self.block or q, q), self.levels, self.norm
+        B, s, r = min(self.block or q, q), self.levels, self.norm
         up = 1.0 + 2.0**-23
-        c = float(B ** max(1.0 / norm - 0.5, 0.0)) * up
-        if levels == 1:
-            if norm == math.inf:
+        c = float(B ** max(1.0 / r - 0.5, 0.0)) * up
+        if s == 1:
+            # Attained by vectors of one large entry and equal small ones: (sqrt(B) - 1) / 2.
+            if r == math.inf:
                 return (1.0 + math.sqrt(B)) / 2.0 * up - 1.0
             return c * math.sqrt(B) - 1.0
-        return min(c * math.sqrt(B) / levels, c * c * B / (4.0 * levels * levels))
+        return min(c * math.sqrt(B) / s, c * c * B / (4.0 * s * s))
 
     def _block(self, q: int) -> int:
         return max(min(self.block or q, q), 1)

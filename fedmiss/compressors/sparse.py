@@ -43,6 +43,7 @@ class _Sparse(ABC):
         q = x.size
         if self.k >= q:
             return x.astype("<f8").tobytes()
+        # Increasing positions, so that flags alone say which value is whose.
         keep = self._keep(x, u)
         return (x[keep] * self._scale(q)).astype("<f8").tobytes() + _pack_positions(keep, q)
 
@@ -165,6 +166,7 @@ def _unpack_positions(code: bytes, k: int, q: int) -> I64:
         flags = np.empty(q, dtype=np.int64)
         if decode_levels(raw[1:], int(raw[0]), q, 1, False, flags):
             keep = np.flatnonzero(flags)
+    # Anything but k increasing positions below q is damage: an index out of range must not reach the statistic.
     if keep.size != k or keep[-1] >= q or bool((np.diff(keep) <= 0).any()):
         raise UplinkError(f"the positions of {k} entries out of {q} are damaged.")
     return keep

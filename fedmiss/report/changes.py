@@ -38,6 +38,7 @@ MIN_SEGMENT = 4  # years on each side of a change point
 
 
 def _design(x: F64, knots: tuple[float, ...]) -> F64:
+    # Hinges: continuous at every knot, where only the slope changes.
     return np.column_stack([np.ones_like(x), x - x[0], *(np.maximum(x - knot, 0.0) for knot in knots)])
 
 
@@ -63,8 +64,10 @@ def _best(year: I64, logs: F64, max_points: int) -> list[tuple[float, ...]]:
     sets = _candidates(year, max_points)
     scores = np.empty((len(sets), logs.shape[0]))
     for i, knots in enumerate(sets):
+        # One QR for all series: residuals of every replicate are a matrix product.
         Q, _ = np.linalg.qr(_design(x, knots))
         rss = ((logs - (logs @ Q) @ Q.T) ** 2).sum(axis=1)
+        # BIC of normal residuals; level and slope are two parameters, each knot two more.
         scores[i] = n * np.log(np.maximum(rss / n, 1e-12)) + (2 + 2 * len(knots)) * np.log(n)
     return [sets[int(i)] for i in scores.argmin(axis=0)]
 
@@ -108,8 +111,10 @@ def find_change_points(series: MonthlySeries, max_points: int = MAX_POINTS) -> p
         knots = _best(year, np.log(total)[None, :], max_points)[0]
         chosen: list[tuple[float, ...]] = []
         if draws is not None and (draws > 0).all():
+            # A replicate adds the error of the totals to the scatter of the years: does the bend survive it?
             chosen = _best(year, np.log(draws), max_points)
         coef = np.linalg.lstsq(_design(year.astype(np.float64), knots), np.log(total), rcond=None)[0]
+        # Coefficients of hinges are changes of slope: their running sum is the slope of each stretch.
         slopes = np.cumsum(coef[1:])
         for i, knot in enumerate(knots):
             near = [any(abs(found - knot) <= 2 for found in other) for other in chosen]

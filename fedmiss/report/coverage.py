@@ -76,6 +76,7 @@ class Coverage:
 
 def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
     """Return the size of the largest set of years linked by sites (or months) that were counted in more than one year."""
+    # Years are linked through chains of sites: 2001 and 2003 by two sites that share 2002.
     linked = np.zeros((n_sites, n_years), dtype=bool)
     linked[site, year] = True
     return int(np.bincount(connected(linked)[np.unique(year)], minlength=1).max())
@@ -103,6 +104,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     median = float(np.median(per_year)) if per_year.size else 0.0
     visits = int(cells["n_visits"].sum())
     month_of_year = data.months["month_of_year"].to_numpy()[counted["month_index"].to_numpy()]
+    # The same question of months: years counted in May and years counted in October have no common ground.
     season = _linked_years(month_of_year[used], position[used], 13, years.year.size)
     known = data.sites[["latitude", "longitude"]].notna().all(axis=1)
     return Coverage(
@@ -314,10 +316,12 @@ def connected(linked: Bool) -> I64:
     -------
     label : (K,) the smallest column of each connected set
     """
+    # Columns with a common row, then squared until nothing is added: paths of any length in few products (float32: BLAS).
     reach = linked.T.astype(np.float32) @ linked.astype(np.float32) > 0
     np.fill_diagonal(reach, True)
     while (wider := reach.astype(np.float32) @ reach.astype(np.float32) > 0).sum() > reach.sum():
         reach = wider
+    # The first true entry of a column is the smallest member of its set: a label.
     return np.asarray(reach.argmax(axis=0), dtype=np.int64)
 
 

@@ -62,6 +62,7 @@ def lack_of_fit(table: pd.DataFrame) -> str:
     log_ratio, weight = np.log(rows["ratio"].to_numpy()), rows["ratio_se"].to_numpy() ** -2.0
     year = rows["year"].to_numpy(dtype=float)
     year = year - float(weight @ year / weight.sum())
+    # Weighted least squares of log ratio on year; weights are known variances, so the error is (X'WX)^(-1/2).
     slope, error = (
         float(weight @ (year * log_ratio)) / float(weight @ year**2),
         float(weight @ year**2) ** -0.5,
@@ -120,6 +121,7 @@ def _growth(findings: Findings) -> tuple[float, float]:
     inside = (weight > 0) & np.isin(year, findings.years.year[findings.years.used])
     if inside.sum() < 3 or np.unique(year[inside]).size < 3:
         return 0.0, 0.0
+    # Means of visits by month: variation within months is kept apart, since error of records lives there.
     inside_weight, inside_year, inside_effort = weight[inside], year[inside], effort[inside] / weight[inside]
     inside_year = inside_year - inside_weight @ inside_year / inside_weight.sum()
     within = float((square[inside] - inside_weight * inside_effort**2).sum() / inside_weight.sum())
@@ -133,6 +135,7 @@ def _attenuation(findings: Findings, within: float) -> float:
     powers: F64 = np.array(
         [value for key, value in (findings.data.effort or {}).items() if not key.endswith(" unknown")]
     )
+    # Error in log effort reaches log counts through the powers; independent errors of the columns add their variances.
     error = float((OFF_BY**2 * powers**2).sum())
     if error <= 0 or within <= 0:
         return 1.0
@@ -146,6 +149,7 @@ def _rows(findings: Findings) -> dict[str, tuple[float, float, float, float]]:
     if not math.isfinite(trend["percent_per_year"]):
         return {}
     growth, within = _growth(findings)
+    # The true effect is growth / lambda: the part growth (1 / lambda - 1) is still in the trend.
     shift = -growth * (1.0 / _attenuation(findings, within) - 1.0)
     percents = np.array([trend["percent_per_year"], trend["percent_lo"], trend["percent_hi"]], dtype=float)
     logs = np.log1p(np.maximum(percents / 100.0, -1.0 + 1e-12))  # an interval may end at -100 %

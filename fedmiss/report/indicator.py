@@ -93,10 +93,12 @@ def indicator(
 
 def _changes(years: I64, smooth: F64, curves: F64) -> list[str]:
     """Name the change from each year to the last: ratio of the smooth -+ 1.96 standard errors, as a yearly ratio."""
+    # Delta method on the ratio; replicates are of the whole series, so errors of the two years may cancel.
     ratio = np.exp(smooth[-1] - smooth)
     half = _Z * ratio * (curves[:, -1:] - curves).std(axis=0, ddof=1)
     kinds = []
     for year in range(years.size - 1):
+        # A change over several years is classified as a ratio a year, its root.
         ends = np.maximum([ratio[year] - half[year], ratio[year] + half[year]], 0.0) ** (
             1.0 / (years[-1] - years[year])
         )
@@ -184,6 +186,7 @@ def _simulate(
         series = totals[name]
         logs[i, np.searchsorted(years, series.index.to_numpy())] = _log(series.to_numpy(dtype=np.float64))
     seen = np.isfinite(logs)
+    # Without a common species the step between two years would be a mean of nothing.
     if not (seen[:, 1:] & seen[:, :-1]).any(axis=0).all():
         raise ConfigError("some years are linked by no species to the others, so their ratio is not known.")
     at = int(np.searchsorted(years, base))
@@ -201,7 +204,9 @@ def _simulate(
 
 def _chain(logs: F64, base: int) -> F64:
     """Add up the mean changes over species of (..., S, Y) logs; (..., Y), 0 in the base."""
+    # Clipped like the MSI-tool does, or one species that appears or vanishes would carry the indicator.
     step = np.clip(np.diff(logs, axis=-1), -np.log(STEP), np.log(STEP))
+    # Only species with both years have a change: a species that begins or ends moves no step it has no part in.
     mean = np.nanmean(step, axis=-2)
     out = np.concatenate([np.zeros((*mean.shape[:-1], 1)), np.cumsum(mean, axis=-1)], axis=-1)
     shifted: F64 = out - out[..., base : base + 1]
@@ -227,8 +232,10 @@ def quadratic_smoother(x: F64, span: float = SPAN) -> F64:
     out = np.zeros((n, n))
     for i, at in enumerate(x):
         far = np.abs(x - at)
+        # Bandwidth: the distance of the q-th nearest point, which itself gets the weight 0.
         h = np.sort(far)[q - 1]
         w = np.sqrt(np.clip(1 - (far / h) ** 3, 0, None) ** 3)
         X = np.vander(x - at, 3, increasing=True)
+        # Row of the smoother: intercept of the weighted fit at this point, as a linear map of the values.
         out[i] = np.linalg.pinv(w[:, None] * X)[0] * w
     return out

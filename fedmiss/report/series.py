@@ -193,6 +193,7 @@ class MonthlySeries:
         lo, hi = float(band.lo[0]), float(band.hi[0])
         out |= {"change_lo_sampling": 100.0 * (lo - 1.0), "change_hi_sampling": 100.0 * (hi - 1.0)}
         if convention != "trim":
+            # The contrast log(last) - mean log(base), a base of several years taken as their mean of logarithms.
             weights = -mask[used].astype(np.float64) / mask.sum()
             weights[-1] += 1.0
             sigma2 = scatter_of_years(*self.within(self.years.used))
@@ -215,6 +216,8 @@ class MonthlySeries:
         relative_draws = None
         if by_draw is not None and by_draw.size:
             with np.errstate(divide="ignore", invalid="ignore"):
+                # Each replicate is set against its own mean: a level that is unknown for all months does not widen the
+                # profile.
                 relative_draws = by_draw / by_draw.mean(axis=1, keepdims=True)
         limits, relative_limits = interval(profile, by_draw, level), interval(relative, relative_draws, level)
         columns = {
@@ -257,9 +260,11 @@ class MonthlySeries:
         xs, ys = time[keep], self.totals[keep]
         if span is None:
             month, year = (months[name].to_numpy(dtype=np.int64)[keep] for name in ("month_of_year", "year"))
+            # At least four seasons in a window, or the curve would follow the season itself.
             least = min(0.8, 4.0 * len(axis.season) / max(xs.size, 1))
             span, _ = choose_span(xs, _without_season(ys, month), year, it, least=least)
         curve = loess(xs, ys, span, it)
+        # One span for all replicates: choosing it anew in each would mix its choice into the band.
         curves = None if self.draws is None else loess(xs, self.draws[:, keep], span, it)
         if (ys >= 0).all():
             curve = np.maximum(curve, 0.0)  # a local line may dip below zero beside a peak; birds cannot

@@ -66,15 +66,18 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     year = np.unique(year_of)
     have = np.zeros((year.size, 13), dtype=bool)
     have[np.searchsorted(year, year_of), moy] = True
+    # Column 0 stands for no month: months of the year are numbered from 1.
     usual = (2 * have.sum(axis=0) >= year.size) & have.any(axis=0)
     if n_observed is not None:
         seen = np.zeros_like(have)
         counted = np.asarray(n_observed) > 0
         seen[np.searchsorted(year, year_of[counted]), moy[counted]] = True
+        # Where no month passes, the calendar alone decides: a thin panel keeps a season.
         often = usual & (2 * seen.sum(axis=0) >= seen.any(axis=1).sum()) & seen.any(axis=0)
         usual = often if often.any() else usual
     season = tuple(int(month) for month in np.flatnonzero(usual))
     in_season = np.isin(moy, season)
+    # Rows of W are means over the season's months, so that a year's total is W @ monthly totals.
     member = (year_of[None, :] == year[:, None]) & in_season[None, :]
     n_months = member.sum(axis=1)
     weights = member / np.maximum(n_months, 1)[:, None]
@@ -218,6 +221,7 @@ def _sums(analysis: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:
     number = weeks["n_counted"].to_numpy(dtype=np.float64)[keep]
     fitted = analysis.data.expected[weeks["site_index"].to_numpy()[keep], at[keep]]
     out = []
+    # Visits, birds counted, and birds expected at these visits: visits times the cell's expected count.
     for value in (number, weeks["count_sum"].to_numpy(dtype=np.float64)[keep], number * fitted):
         part = np.zeros((used.size, season.size, 4))
         np.add.at(part, cell, value)

@@ -116,6 +116,7 @@ def draw_block(world: World, block: int) -> Block:
     owner = np.repeat(np.arange(n), party)
     member = np.arange(owner.size) - np.repeat(np.cumsum(party) - party, party)
     outing = block * BLOCK + owner
+    # Numbers in no order, and no two alike: multiplication modulo a prime; up to four copies of an outing.
     number = _FIRST_NUMBER + ((4 * outing + member) * 40_503_001) % _PRIME
     who = _companions(world, rng, observer[owner], member)
     copy = member > 0
@@ -132,6 +133,7 @@ def draw_block(world: World, block: int) -> Block:
     filed = per_event[owner]
     checklist = np.repeat(np.arange(owner.size), filed)
     at = np.arange(checklist.size) - np.repeat(np.cumsum(filed) - filed, filed) + first[owner][checklist]
+    # Members of a party edit their copies: records are missing on some, and counts differ.
     keep = ~(copy[checklist] & (rng.random(at.size) < _DROPPED))
     again = copy[checklist] & (rng.random(at.size) < _RECOUNTED)
     number_of = np.where(again, np.maximum(count[at], 1) * 2, count[at])
@@ -185,6 +187,7 @@ def _records(
     event, species = np.nonzero(met)
     size = np.array([bird.size for bird in world.species])[species]
     eta = world.log_mean(species, site[event], month[event]) - np.log(world.met)[species] + nuisance[event]
+    # Zero-inflated negative binomial: eta is of a visit that met the species, hence the division by met in it.
     count = rng.poisson(np.exp(eta) * rng.standard_gamma(size) / size)
     kept = (count > 0) & (complete[event] | (rng.random(event.size) < INCOMPLETE_KEEP))
     event, species, count = event[kept], species[kept], count[kept]
@@ -196,6 +199,7 @@ def _records(
     form = first[species] + 1 + (rng.random(event.size) * forms[species]).astype(np.int64)
     split = has_forms & (draw > 0.9) & (count > 1)
     part = np.where(split, np.maximum(rng.binomial(count, 0.4), 1), 0)
+    # All birds of the form is no split: the record is then the species alone.
     part = np.where(part == count, 0, part)
     taxon = np.where(has_forms & (draw > 0.75) & ~(part > 0), form, first[species])
     not_counted = rng.random(event.size) < np.array([bird.x_share for bird in world.species])[species]
@@ -214,10 +218,10 @@ def _records(
 def _companions(world: World, rng: np.random.Generator, owner: I64, member: I64) -> I64:
     """Return the observer of every checklist: the owner, or friends of the owner, all different."""
     who = np.where(member > 0, world.friends(owner, rng.random(owner.size)), owner)
-    for quarter in range(1, 4):
-        rows = np.flatnonzero(member == quarter)
-        for _ in range(quarter):  # each pass moves off at least one of the k earlier members
-            for back in range(1, quarter + 1):
+    for earlier in range(1, 4):
+        rows = np.flatnonzero(member == earlier)
+        for _ in range(earlier):  # each pass moves off at least one of the earlier members
+            for back in range(1, earlier + 1):
                 clash = who[rows] == who[rows - back]
                 who[rows] = np.where(clash, (who[rows] + 1) % world.n_observers, who[rows])
     return who
@@ -258,6 +262,7 @@ def count_kept(block: Block) -> tuple[I64, I64, I64]:
     row, species, count = block.checklist[of_species], block.species[of_species], block.count[of_species]
     group = np.cumsum(np.diff(block.outing, prepend=block.outing[:1]) != 0)[row] if row.size else row
     number = block.number[row]
+    # By outing, species, then checklist number, packed into one integer: a single stable sort.
     order = np.argsort(((group * 64 + species) << 28) + number, kind="stable")  # numbers stay below 2^28
     group, species, count, number = group[order], species[order], count[order], number[order]
     if not group.size:

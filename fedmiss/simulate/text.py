@@ -222,6 +222,7 @@ class Writer:
         _lines(head, sampling, self.end)
         at = pl.Series(block.checklist)
         slot = np.arange(n_counts) - np.repeat(*_starts(block.checklist))
+        # Unique over the file: a checklist has fewer than 64 records.
         guid = block.number[block.checklist] * 64 + slot
         rows = pl.DataFrame(
             {

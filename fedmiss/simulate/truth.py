@@ -64,6 +64,7 @@ class TruthWriter:
         self.outings += kept.size
         number = pl.Series(block.number[kept]).cast(pl.String)
         group = pl.Series(7_000_000 + block.outing[kept]).cast(pl.String)
+        # Copies of an outing stand together in a block.
         starts = np.flatnonzero(np.diff(block.outing, prepend=-1))
         lists = pl.DataFrame(
             {

@@ -116,6 +116,8 @@ class World:
 
     def places(self, observer: I64, draw: F64) -> I64:
         """Pick a site from each observer's own list; ``draw`` are uniforms."""
+        # An observer's list of places exists nowhere: entry r is a hash of (observer, r), so that memory does not grow
+        # with visits.
         rank = _list_rank(draw, 1.2, np.zeros(1))
         at = np.searchsorted(self.site_cdf, _hash01(self.seed, 1, observer, rank))
         return np.minimum(at, self.n_sites - 1)
@@ -135,6 +137,7 @@ class World:
 
 def _list_rank(draw: F64, power: float, breadth: F64) -> I64:
     """Return ranks 0, 1, 2, ... with P(rank >= r) = ((breadth + 1 + r) / (breadth + 1)) ** -power."""
+    # Inverse of the survival function above.
     x = (breadth + 1) * (np.maximum(draw, 1e-12) ** (-1 / power) - 1)
     return np.minimum(x, 1e9).astype(np.int64)
 
@@ -234,6 +237,7 @@ def make_world(
         b=b,
         V=month_basis(seed, months.size, RANK),
     )
+    # A species' level is of the count where it is met; mu, of any visit, is lower by the chance of a meeting.
     met = _met(world)
     return replace(world, met=met, mu=level + np.log(met))
 
@@ -269,6 +273,7 @@ def _met(world: World, n: int = 20_000) -> F64:
     met = np.empty(len(world.species))
     for at, bird in enumerate(world.species):
         mean = np.exp(world.log_mean(np.full(n, at), site, month) + nuisance)
+        # P(count > 0) of the negative binomial.
         seen = 1 - (1 + mean / bird.size) ** -bird.size
         met[at] = min(bird.detection / seen.mean(), 1.0)
     return met

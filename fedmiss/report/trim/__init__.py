@@ -110,6 +110,7 @@ def _fit(
     chi2 = float(np.where(seen, (f - estimated.mu) ** 2 / estimated.mu, 0.0).sum())
     sigma2 = chi2 / df if settings.overdispersion and df > 0 else 1.0
     positive = seen & (f > 0)
+    # Deviance: 2 sum f log(f / mu); the terms f - mu add up to 0 in the Poisson fit, which fits every site's total.
     lr = 2.0 * float((f[positive] * np.log(f[positive] / estimated.mu[positive])).sum())
     if not settings.overdispersion and df > 0 and chi2 > _SCATTER * df:
         notes = (
@@ -165,6 +166,7 @@ def _stepwise(
             break
         gone = points[worst]
         steps.append({"step": "deleted", "changepoint": cells.times[gone], "p": chances[worst]})
+        # Only points removed in earlier steps may come back: the one of this step has just failed.
         candidates = [point for point in removed if point not in points]
         fit = _fit(cells, settings, tuple(point for point in points if point != gone))
         removed.append(gone)

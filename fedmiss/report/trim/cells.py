@@ -212,6 +212,7 @@ def check_links(cells: Cells) -> None:
                 f"time point {empty[0]} has no positive count{where} ({len(empty)} such points), so its effect cannot be "
                 "estimated; leave it out, join it with its neighbour, or fit model 2, which draws a line through it."
             )
+        # Effects of two time points can be compared through sites counted at both, or along a chain of such sites.
         label = connected(np.asarray(cells.seen[mask].reshape(-1, len(cells.months), J).any(axis=1)))
         if (label != label[0]).any():
             other = cells.times[int(np.flatnonzero(label != label[0])[0])]

@@ -78,6 +78,7 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
         _check_stretches(cells, changepoints)
         own = [Term("slope", at) for at in range(len(changepoints))]
     elif model == 3:
+        # The first time point is the reference of every effect: its column is left out.
         base = np.eye(J)[:, 1:]
         own = [Term("time", j) for j in range(1, J)]
     else:
@@ -94,6 +95,7 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
             blocks.append(blocks[0] * mine[:, None, None])
             terms += [Term(term.kind, term.at, at, value) for term in own]
     if M > 1:
+        # Cells are ordered month by month, each with all time points.
         month = np.kron(np.eye(M)[:, 1:], np.ones((J, 1)))
         blocks.append(np.repeat(month[None], len(classes), axis=0))
         terms += [Term("month", month) for month in range(1, M)]
@@ -108,12 +110,16 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
 def _slopes(time: F64, changepoints: tuple[int, ...]) -> F64:
     """(J, K): position of each time point within the stretch that starts at each change point."""
     starts = time[list(changepoints)]
+    # A slope's column grows through its own stretch and keeps its end value after it: beta is then the slope of the
+    # stretch,
+    # not the change of slope.
     lengths = np.append(np.diff(starts), time[-1] - starts[-1])
     return np.clip(time[:, None] - starts[None, :], 0.0, lengths[None, :])
 
 
 def _check_stretches(cells: Cells, changepoints: tuple[int, ...]) -> None:
     J = len(cells.times)
+    # Counts at the start of a stretch belong to the one before: they fix the level, not this slope.
     f = np.nan_to_num(cells.counts).reshape(len(cells.sites), -1, J).sum(axis=1)
     ends = [*changepoints[1:], J - 1]
     for where, mask in cells.groups():

@@ -228,6 +228,7 @@ class TrimFit:
 
         def of_totals(m: F64) -> F64:
             # d total / d alpha_i = m_i; d total / d beta, alpha profiled = sum_i m_i x_i - (m_i / d_i) W_i' x_i
+            # Given beta the site effects are independent with variance 1 / d_i.
             by_site = m @ A.T / np.sqrt(info.d)[:, None]
             G = np.zeros((A.shape[1], info.var_beta.shape[0]))
             for c, X in enumerate(self.design.X):
@@ -238,6 +239,7 @@ class TrimFit:
             out: F64 = by_site.T @ by_site + D @ info.var_beta @ D.T
             return out
 
+        # Covariance of the counts themselves: sigma2 mu^(1/2) R mu^(1/2) within a month; months of a year are independent.
         root = np.where(members[:, None] & seen, cells.weights * np.sqrt(estimate.mu), 0.0)
         observed = np.zeros((J, J))
         for month in range(M):
@@ -246,6 +248,7 @@ class TrimFit:
         var_model = of_totals(mu)
         # Replace what the fitted values of observed cells contribute by what the counts themselves do.
         var_imputed = var_model - of_totals(np.where(seen, mu, 0.0)) + observed
+        # TRIM's imputed total: counts where there are some, expected values elsewhere.
         filled = cells.weights * np.where(seen, np.nan_to_num(cells.counts), estimate.mu)
         filled = np.where(members[:, None], filled, 0.0)
         return Stratum(A @ mu.sum(axis=0), var_model, A @ filled.sum(axis=0), var_imputed)
@@ -337,12 +340,14 @@ class TrimFit:
         J = total.size
         if through_base:
             u = time - time[0]
+            # Slope of a line through the first point: c @ (log total - log total_1), hence the weight of the first total.
             c = u / (u @ u)
             c[0] = -c.sum()
         else:
             c = (time - time.mean()) / ((time - time.mean()) ** 2).sum()
         safe = np.where(total < 1e-6, 1.0, total)  # rtrim: a zero total enters as log 1
         slope = float(c @ np.log(safe))
+        # Delta method: var log total = var / (total total'), with the covariances between the years in it.
         se = float(np.sqrt(max((c / safe) @ var @ (c / safe), 0.0)))
         p_value = 2 * stdtr(J - 2, -abs(slope / se)) if J > 2 and se > 0 else np.nan
         kind = classify(slope, se, J, rule)
@@ -385,6 +390,7 @@ class TrimFit:
         """Split the time effects of model 3 into a straight line and deviations: rows ``slope``, then each time point."""
         x = self.cells.time - self.cells.time.mean()
         row = x / (x @ x)
+        # Projections: the least-squares slope of the time effects, and what is left of them beside level and slope.
         P = np.vstack([row, np.eye(x.size) - 1.0 / x.size - np.outer(x, row)])
         value, var = P @ self.gamma, P @ self.var_gamma @ P.T
         se = np.sqrt(np.maximum(np.diag(var), 0.0))
@@ -401,6 +407,8 @@ class TrimFit:
     def _wald(self, L: F64, beta: F64 | None = None, var: F64 | None = None) -> tuple[float, int, float]:
         value = L @ (self.estimate.beta if beta is None else beta)
         V = L @ (self.info.var_beta if var is None else var) @ L.T
+        # Contrasts may be linearly dependent (deviations from a line are): a pseudo-inverse, and the rank as degrees of
+        # freedom.
         W, df = float(value @ np.linalg.pinv(V, rcond=1e-10) @ value), int(np.linalg.matrix_rank(L))
         return W, df, float(chdtrc(df, W))
 
@@ -432,6 +440,8 @@ class TrimFit:
         """Test the change of all slopes at change point number ``k``: Wald statistic, its df, p-value."""
         unit = np.eye(self.estimate.beta.size)
         L = unit[self.design.where(kind="slope", at=point)]
+        # All categories of all covariates at once: their slopes before and after the change point are equal under the
+        # hypothesis.
         return self._wald(L - unit[self.design.where(kind="slope", at=point - 1)] if point > 0 else L)
 
     def wald_deviations(self) -> tuple[float, int, float]:

@@ -38,7 +38,7 @@ class Said(dict[str, Any]):
 def said(value: Any, where: str) -> Any:
     """Make every table in a value a :class:`Said`."""
     if isinstance(value, dict):
-        out = Said((key, said(value, where)) for key, value in value.items())
+        out = Said((key, said(item, where)) for key, item in value.items())
         out.where = where
         return out
     return [said(item, where) for item in value] if isinstance(value, list) else value
@@ -59,7 +59,7 @@ def misfit(value: Any, hint: Any, name: str = "") -> str:
             return _fault(value, "a table", name)
         hints = get_type_hints(hint) if is_typeddict(hint) else {}
         each = inner[1] if inner else Any
-        parts = ((value, hints.get(key, each), f"{name}.{key}".lstrip(".")) for key, value in value.items())
+        parts = ((item, hints.get(key, each), f"{name}.{key}".lstrip(".")) for key, item in value.items())
         return next((fault for part in parts if (fault := misfit(*part))), "")
     if origin is list:
         if not isinstance(value, list):

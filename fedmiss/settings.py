@@ -199,9 +199,9 @@ def convert(value: object, hint: object, where: str) -> object:
             hints = [parts[0]] * len(items) if parts[-1] is Ellipsis else list(parts)
             if len(items) == len(hints):
                 pairs = enumerate(zip(items, hints, strict=True), start=1)
-                return tuple(convert(value, words, f"{where}[{i}]") for i, (value, words) in pairs)
+                return tuple(convert(item, words, f"{where}[{i}]") for i, (item, words) in pairs)
         elif kind is dict and isinstance(value, dict):
-            return {key: convert(value, parts[1], f"{where}.{key}") for key, value in value.items()}
+            return {key: convert(item, parts[1], f"{where}.{key}") for key, item in value.items()}
         elif isinstance(value, bool):
             if kind is bool:
                 return value

@@ -119,7 +119,7 @@ def _describe_folder(path: Path) -> str:
     if "ledger" in manifest["results"]:
         lines += _ledger(manifest["results"]["ledger"])
     lines += [f"Note: {warning}" for warning in manifest["warnings"]]
-    files = sorted(path for path in path.rglob("*") if path.is_file())
+    files = sorted(file for file in path.rglob("*") if file.is_file())
     lines.append(f"{len(files)} files, {sum(file.stat().st_size for file in files):,} bytes.")
     return "\n".join(lines)
 
@@ -167,7 +167,7 @@ def _describe_other(path: Path) -> str:
         name = path.name.removesuffix(".partial")
         parts = f"{done} parts of its bootstrap are done"
         return f"{path}: an unfinished fit ({parts}); the same `fedmiss fit --out {name}` goes on."
-    folders = sorted(path.parent for path in path.glob(f"*/{MANIFEST}"))
+    folders = sorted(file.parent for file in path.glob(f"*/{MANIFEST}"))
     tables = sorted(path.glob("*.parquet"))
     if not folders and not tables:
         read_manifest(path)  # raises the error that says what is wrong

@@ -173,10 +173,10 @@ def cells_of(lists: Lists, effort: Effort, model: str) -> Cells:
     lost = np.zeros((lists.J, lists.S))
     np.add.at(lost, (lists.site[lists.missing[:, 0]], lists.missing[:, 1]), 1.0)
     without = np.maximum(lists.visits[:, None] - lost - found, 0.0)
-    parts = [(np.nonzero(number > 0), number, count) for number, count in ((found, 1.0), (without, 0.0))]
+    parts = [(np.nonzero(many > 0), many, value) for many, value in ((found, 1.0), (without, 0.0))]
     site, species = (np.concatenate([at[axis] for at, _, _ in parts]) for axis in (0, 1))
     count = np.concatenate([np.full(at[0].size, value) for at, _, value in parts])
-    number = np.concatenate([number[at] for at, number, _ in parts])
+    number = np.concatenate([many[at] for at, many, _ in parts])
     return Cells(lists.J, lists.S, site, species, count, None, number)
 
 

@@ -186,15 +186,15 @@ def _species(seat: CommunitySeat, terms: Terms, lists: Lists) -> tuple[Bool, dic
         f"one organisation has over {terms.share:.0%} of its sites": "too large a share",
     }
     at = {
-        words: [species for rule, value in lost.items() if rule.startswith(key) for species in value]
+        words: [place for rule, value in lost.items() if rule.startswith(key) for place in value]
         for words, key in rules.items()
     }
     named = {place for places in at.values() for place in places}
     at["found on no complete checklist"] = [
-        species for species in np.flatnonzero(released == 0) if species not in named
+        place for place in np.flatnonzero(released == 0) if place not in named
     ]
     return released > 0, {
-        why: tuple(terms.species[species] for species in sorted(value)) for why, value in at.items() if value
+        why: tuple(terms.species[place] for place in sorted(value)) for why, value in at.items() if value
     }
 
 
@@ -269,8 +269,8 @@ def beside(species: Sequence[str], records: Path, name: str) -> list[str]:
     """What an organisation's records are beside the study's list, in words, for its custodian; nothing of it is sent."""
     lists, named = read_lists(records, species=species), names_of(records)
     found = np.bincount(_found_at(lists)[1], minlength=lists.S)
-    absent = [name for name, number in zip(species, found, strict=True) if not number]
-    more = [name for name in named if name not in set(species)]
+    absent = [bird for bird, number in zip(species, found, strict=True) if not number]
+    more = [bird for bird in named if bird not in set(species)]
     lines = [
         f"{name}: {lists.site.size:,} complete checklists at {lists.J:,} sites, {len(species) - len(absent)} of the study's "
         f"{len(species)} species on them"

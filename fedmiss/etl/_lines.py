@@ -40,6 +40,7 @@ def separators(buf: U8, stop: int, separator: int, seps: I32, ends: I32) -> int:
         line = equal64(buf, i, np.uint8(LF))
         hit = equal64(buf, i, wanted) | line
         while line:
+            # Two's complement keeps the lowest bit alone; the hits below it are the separators before that line end.
             lowest = line & (~line + ONE)
             ends[m] = n + ones(hit & (lowest - ONE))
             m += ONE
@@ -47,6 +48,7 @@ def separators(buf: U8, stop: int, separator: int, seps: I32, ends: I32) -> int:
         first = np.uint64(i)
         at = n
         n += ones(hit)
+        # Written whether they are hits or not: what is too much is overwritten by the next turn.
         for _ in range(USUAL):
             seps[at] = first + trailing(hit)
             at += ONE
@@ -108,8 +110,10 @@ def _digits(buf: U8, s: int, n: int) -> int:
             word = (word << (np.uint64(64) - shift)) | (np.uint64(0x3030303030303030) >> shift)
         high = np.uint64(0xF0F0F0F0F0F0F0F0)
         six = np.uint64(0x0606060606060606)
+        # Every byte is 0x30 to 0x39: its high half is 3, also after adding 6 to it.
         if ((word & high) | (((word + six) & high) >> np.uint64(4))) != np.uint64(0x3333333333333333):
             return -1
+        # Three products join pairs of digits, then of pairs, then of fours.
         word = (word & np.uint64(0x0F0F0F0F0F0F0F0F)) * np.uint64(2561) >> np.uint64(8)
         word = (word & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(6553601) >> np.uint64(16)
         return int(

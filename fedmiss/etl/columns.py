@@ -167,7 +167,7 @@ def resolve(
         at.setdefault(normal(name), i)
     found = {}
     for key, spellings in wanted.items():
-        if spelling := next((spelling for spelling in spellings if spelling in at), None):
+        if spelling := next((each for each in spellings if each in at), None):
             found[key] = at[spelling]
     missing = [wanted[key][0].upper() for key in required if key not in found]
     if missing:

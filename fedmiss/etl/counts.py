@@ -127,6 +127,7 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     ------
     InputError : such sites, when ``how`` is refuse; names both and their lines
     """
+    # One row a spelling, with its first line for the message.
     first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
     first = first.with_columns(key=pl.Series([_key(site) for site in first["site"]], dtype=pl.String))
     doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
@@ -209,6 +210,7 @@ def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
             "--columns species=..."
         )
     parts: dict[str, list[str]] = {}
+    # Spellings of one species that differ in case or blanks are one part.
     for name in held[main].unique(maintain_order=True).to_list():
         parts.setdefault(fold(name or ""), []).append(name)
     names = {shown: parts[key] for key, (shown, _) in names_in(held[main]).items()}
@@ -249,6 +251,7 @@ def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
 def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Series) -> None:
     """Refuse a column whose every comma may stand before thousands, as in 1,234; 0,125 can be a decimal comma only."""
     commas = text.str.contains(r"^-?\d+,\d+$")
+    # One value that cannot be thousands (0,125 or 12,5) shows that the comma is a decimal one throughout.
     if not commas.any() or not text.str.contains(r"^-?[1-9]\d{0,2},\d{3}$").filter(commas).all():
         return
     i = int(commas.arg_max() or 0)
@@ -285,7 +288,7 @@ def _one(path: str | Path, options: CountOptions) -> Source:
     found = expand(path, options.sheet, options.header_row)
     if len(found) != 1 or found[0].role != "plain":
         raise InputError(
-            f"{path} is no table of counts ({', '.join(sorted({site.role for site in found}))})."
+            f"{path} is no table of counts ({', '.join(sorted({source.role for source in found}))})."
         )
     return found[0]
 
@@ -361,6 +364,7 @@ class _Reading:
                 variable_name="year",
                 value_name="count",
             ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
+        # Only where all values are of that form: a lone 2024-05 among years is a slip of the pen.
         months = frame["year"].str.contains(r"^\d{4}-(0[1-9]|1[0-2])$")  # as 2024-05
         if "month" not in frame.columns and self.options.months and months.len() and months.all():
             frame = frame.with_columns(frame["year"].str.slice(0, 4), month=frame["year"].str.slice(5, 2))

@@ -42,6 +42,7 @@ def steps_of(
             split = ([piece.strip() for piece in v.split(",")] for v in parts[0])
             parts = [list(p) for p in zip_longest(*split, fillvalue="")] or [[]]
         low = {word.casefold() for word in wanted}
+        # Words are compared once for each code, not once for each checklist.
         mask = np.zeros(len(parts[0]), dtype=np.bool_)
         for part in parts:
             folded = [value.casefold() for value in part]
@@ -81,6 +82,7 @@ def _by_position(filters: Filters, column: Callable[[str, str], pl.Series]) -> l
         )
         if filters.bbox is not None:
             west, south, east, north = filters.bbox
+            # A box whose west edge is east of its east edge crosses the date line.
             across = (lon >= west) & (lon <= east) if west <= east else (lon >= west) | (lon <= east)
             masks["bounding box"] = across & (lat >= south) & (lat <= north)
         if filters.polygon is not None:
@@ -97,6 +99,8 @@ def _by_day(filters: Filters, last_day: int) -> list[Step]:
     first, last = day_of(filters.first_date, ""), day_of(filters.last_date, "")
     steps = _between("dates", lambda b: b["date"], first, last)
     if filters.last_years is not None:
+        # Whole calendar years back from the latest date of all sources, not from today: the same file gives the same
+        # result.
         year = (EPOCH + timedelta(days=last_day)).year - filters.last_years + 1
         start = (date(year, 1, 1) - EPOCH).days
         steps += _between(f"last {filters.last_years} years", lambda b: b["date"], start, None)
@@ -120,6 +124,7 @@ def _between(
 
     def step(batch: Columns) -> Bool:
         values = value(batch)
+        # An unknown value is within no limit: it drops the checklist.
         mask = ~np.isnan(values)
         if low is not None:
             mask &= values >= low
@@ -144,6 +149,7 @@ def _speed(columns: Columns) -> F64:
 def _in_season(days: I32, low: int, high: int) -> Bool:
     dates = days.astype("M8[D]")
     month = dates.astype("M8[M]")
+    # Month and day as one number, 101 to 1231; a season that begins late in the year goes over its end.
     code = (month.astype(np.int64) % 12 + 1) * 100 + (dates - month).astype(np.int64) + 1
     inside = (code >= low) & (code <= high) if low <= high else (code >= low) | (code <= high)
     return np.asarray(inside, dtype=np.bool_)
@@ -176,6 +182,7 @@ def _inside(path: str, lon: F64, lat: F64) -> Bool:
             shapes.append(shapely.from_geojson(json.dumps(part)))
         except ShapelyError as error:
             raise InputError(f"{path} holds a polygon that cannot be read: {error}") from None
+    # Drawn polygons often cross themselves, of which "inside" is not defined.
     area = shapely.make_valid(shapely.union_all(shapes))
     known = ~(np.isnan(lon) | np.isnan(lat))
     inside = np.zeros(lon.size, dtype=np.bool_)

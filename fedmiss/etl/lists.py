@@ -47,6 +47,7 @@ def make_checklists(
         counts = write_checklists(events, rules, path)
         return events, counts, filters.unmatched(events.seen)
     polygon = filters.polygon if filters.polygon and Path(filters.polygon).is_file() else None
+    # The polygon's content and not its path is part of the key.
     what = asdict(rules) | {"polygon": hash_file(polygon) if polygon else None}
     made = False
 
@@ -60,6 +61,7 @@ def make_checklists(
 
     folder = kept(cache / f"lists-{hash_json(who | what)[:24]}", build)
     meta = read_json(folder / "meta.json")
+    # Taken over: the fates are those of the earlier import, which its filters have left.
     if not made:
         events.set_fate(np.load(folder / "fate.npy"), meta["steps"])
     shutil.copyfile(folder / "checklists.parquet", path)

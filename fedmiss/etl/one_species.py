@@ -99,7 +99,7 @@ def refuse_mixed(source: Source, column: str, values: pl.Series, lines: pl.Serie
     codes = [name for name in names if _CODE.fullmatch(name.strip())]
     latin = [name for name in names if re.fullmatch(r"[A-Z][a-z-]+[ _]+[a-z-]{3,}.*", name.strip())]
     others = [name for name in names if name not in codes]
-    if not codes or not others or not (latin or all(code.strip().isdigit() for code in codes)):
+    if not codes or not others or not (latin or all(text.strip().isdigit() for text in codes)):
         return
     code, name = codes[0], (latin or others)[0]
     at = {word: int(lines[int((values == word).arg_max() or 0)]) for word in (code, name)}

@@ -89,6 +89,7 @@ def make_panel(
         flow.append({"step": "visits of the species, zeros included", "rows": visits.height, "note": species})
         visits = _once(visits, flow, warnings)
         if settings.sites == "seen" and not visits["detected"].any():
+            # Else no site would be left, and absence everywhere is a result.
             settings = replace(settings, sites="all")
             warnings.append(
                 f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it "
@@ -122,9 +123,9 @@ def make_panel(
             "panel",
             settings=asdict(settings) | _named(settings),
             inputs={
-                f"{name}/{column}": manifest["files"][column]["sha256"]
+                f"{name}/{file}": manifest["files"][file]["sha256"]
                 for name, manifest in zip(named, manifests, strict=True)
-                for column in ("records.parquet", "checklists.parquet")
+                for file in ("records.parquet", "checklists.parquet")
             }
             | ({"site table": hash_file(settings.site_table)} if settings.site_table else {})
             | ({"community": identity(settings.community)} if settings.community else {}),
@@ -192,6 +193,7 @@ def _facts(
 
 
 def _yearly(visits: pl.DataFrame) -> bool:
+    # Yearly tables have no month and no observer: the importer writes one month for all, and the site as its observer.
     june = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
     return bool(june.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
 
@@ -263,6 +265,7 @@ def _once(visits: pl.DataFrame, flow: list[FlowRow], warnings: list[str]) -> pl.
     an id of his own, place, date, start and duration are the same.
     """
     own = ("site_id", "date", "start_minutes", "duration_minutes")
+    # An export of one's own gives each member of a party an id of his own: only place and time tell that it was one visit.
     personal = pl.all_horizontal(
         pl.col("exported").fill_null(False), *(pl.col(column).is_not_null() for column in own)
     )
@@ -355,6 +358,7 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
     -------
     months : the axis; gaps : its months without a visit; left_out : calendar months left out, in words
     """
+    # A month that no year visits would be the model's invention in every year: it is no part of the axis.
     present = set(zip(dates.dt.year().to_list(), dates.dt.month().to_list(), strict=True))
     season = sorted({month for _, month in present})
     first, last = min(present), max(present)
@@ -393,6 +397,7 @@ def stray_dates(dates: pl.Series) -> str:
     steps = np.diff(at)
     if not steps.size or steps.max() < 12 * STRAY_YEARS:
         return ""
+    # The largest gap; the smaller side of it is the stray one.
     cut = int(steps.argmax()) + 1
     before = cut <= at.size - cut
     few = cut if before else at.size - cut
@@ -437,10 +442,11 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
             observers=observers.len(),
         )
     width = max(2, len(str(groups)))
+    # Dealt like cards: groups differ by one observer at most, and the seed alone decides.
     order = rng_for(settings.seed, "groups").permutation(observers.len())
     number = np.empty(observers.len(), dtype=np.int64)
     number[order] = np.arange(observers.len()) % groups + 1
-    table = pl.DataFrame({"observer_id": observers, "_group": [f"g{site:0{width}d}" for site in number]})
+    table = pl.DataFrame({"observer_id": observers, "_group": [f"g{group:0{width}d}" for group in number]})
     return visits.join(table, on="observer_id", how="left", maintain_order="left")
 
 
@@ -449,6 +455,7 @@ def _write_groups(out: Path, visits: pl.DataFrame, *, secrets: bool) -> dict[str
     folder_of = group_folders(visits["_group"].unique().to_list())
     groups = {}
     for name, folder in sorted(folder_of.items(), key=lambda item: item[1]):
+        # eq_missing: a group without a name (a blank region) is a group too.
         rows = visits.filter(pl.col("_group").eq_missing(pl.lit(name, pl.String)))
         groups[folder] = _write_group(out / folder, rows)
         if secrets:

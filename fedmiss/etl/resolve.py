@@ -157,6 +157,7 @@ def _portions(
         for source, codes in zip(sources, choice.code, strict=True)
     )
     events.expect(total)
+    # -(-a // b) rounds up.
     n = min(256, max(1, -(-total // PORTION)))  # as many files are open at once
     if n == 1:
         held = list(_chosen(events, sources, choice, record))
@@ -168,6 +169,7 @@ def _portions(
         # neighbours stay together: what follows reads fewer places
         stretch = max(1, -(-events.fate.size // n))
         for part in _chosen(events, sources, choice, record):
+            # A checklist and its copies have one row, so one bucket; orphans have none and go by their event.
             bucket = np.where(part["row"] >= 0, part["row"] // stretch, part["event"] % n)
             ordered = part[np.argsort(bucket.astype(np.uint16), kind="stable")]
             ends = np.cumsum(np.bincount(bucket, minlength=n))
@@ -208,7 +210,10 @@ def _latest(part: pl.DataFrame, edits: pl.DataFrame) -> pl.DataFrame:
     newest_here = pl.int_range(pl.len()) == pl.col("edited").arg_max()
     return (
         part.join(edits, on="guid", how="left", maintain_order="left")
+        # eBird keeps the identifier when a record is edited or moved to another species: older versions must not count
+        # twice.
         .filter(pl.col("latest").is_null() | (pl.col("latest") <= pl.col("edited")))
+        # Two rows with the same stamp are one record in two files: the first stays.
         .filter(~named | newest_here.over("guid"))
         .drop("guid", "edited", "latest")
     )
@@ -225,10 +230,13 @@ def _sums(part: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
             texts[column].gather(part.select(code).to_series()) for column in texts.columns
         )
     number = pl.col("count")
+    # Counts below 0 are codes: X, blank, unreadable.
     why = pl.when(number == COUNT_BAD).then(_UNREADABLE).when(number < 0).then(_X).otherwise(0)
     return part.group_by("row", "species").agg(
+        # Codes add nothing to the sum; the reason then says that it is no count.
         number.clip(0).sum(),
         why.cast(pl.Int8).max().alias("reason"),
+        # X is a detection, 0 is not.
         (number != 0).any().alias("detected"),
         *(joined_texts(column) for column in texts.columns),
     )
@@ -253,10 +261,13 @@ def _resolve(
         steps[name] += before.height - after.height
         return after
 
+    # First of all rules: a record that was moved elsewhere is not a record of this checklist any more.
     if "guid" in part.columns:
         part = step("duplicates", part, _latest(part, edits))
+    # In eBird's files absence is told by complete lists without the species: a record with a count of 0 is dropped.
     if not zeros:
         part = step("explicit zeros", part, part.filter(pl.col("count") != 0))
+    # Records whose checklist is none of the lists that were read.
     counts.orphans.update(part.filter(pl.col("row") < 0)["event"].unique())
     part = step("orphans", part, part.filter(pl.col("row") >= 0))
     row = part["row"].to_numpy()
@@ -278,6 +289,7 @@ def _resolve(
         lowest = pl.col("event") == pl.col("event").min().over(KEY)
         own = pl.concat([own, step("copies", rest, rest_of.filter(lowest))])
     found = step("rolled up", own, _sums(own, texts))
+    # A record that was held back makes the visit neither a detection nor a zero, unless another record is valid.
     if held.height:
         back = held.join(found, on=KEY, how="anti").group_by(KEY).agg(pl.col("flag").max())
         steps["held back"] += back.height

@@ -195,6 +195,7 @@ def _records(
                 rows.read += 1
                 if rows.read % CHUNK == 0:
                     advance(position())
+                # Blank surplus fields are the trailing separators that spreadsheets write.
                 if len(row) > width and any(value.strip() for value in row[width:]):
                     what = "more columns than the header"
                     rows.malformed[what] = rows.malformed.get(what, 0) + 1
@@ -268,6 +269,7 @@ def decimals(
 ) -> tuple[pl.Series, pl.Series]:
     """Read finite decimals; null for the words ``absent`` (capitals). Also returns which others are none, and null too."""
     text = text.str.strip_chars()
+    # A word for "missing" is a gap, and no fault of the value.
     gap = text.str.to_uppercase().is_in(list(absent))
     if comma:
         text = text.str.replace(",", ".", literal=True)
@@ -282,6 +284,7 @@ def parse_clock(values: pl.Series) -> pl.Series:
     hour, minute, second = (groups.struct.field(name).cast(pl.Int32) for name in ("1", "2", "3"))
     half = groups.struct.field("4")
     afternoon = pl.when(half == "PM").then(12).otherwise(0)
+    # 12 AM is hour 0, 12 PM hour 12.
     total = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + afternoon) * 60 + minute
     frame = pl.DataFrame({"t": values.str.to_uppercase()})
     seconds = total * 60 + second.fill_null(0)

@@ -256,7 +256,7 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
     path = Path(path)
     if not path.exists():
         folder = path.parent if path.parent.is_dir() else None
-        near = _near(path.name, [path.name for path in folder.iterdir()]) if folder else ""
+        near = _near(path.name, [other.name for other in folder.iterdir()]) if folder else ""
         raise InputError(f"there is no file {path}.{near}", path=str(path))
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the files in it.", path=str(path))

@@ -153,7 +153,7 @@ def _row_of(cell: str) -> int:
 
 def _found_xlsx(archive: zipfile.ZipFile, sheet: str) -> Hidden:
     book = ElementTree.fromstring(archive.read("xl/workbook.xml"))
-    link = next(part.get(_LINK) for part in book.iter(f"{_MAIN}sheet") if part.get("name") == sheet)
+    link = next(page.get(_LINK) for page in book.iter(f"{_MAIN}sheet") if page.get("name") == sheet)
     links = ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
     target = next(str(r.get("Target")) for r in links if r.get("Id") == link)
     merged: list[tuple[str, str]] = []

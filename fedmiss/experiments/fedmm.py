@@ -40,6 +40,7 @@ class Dictionary:
     def codes(self, theta: F64, rows: F64) -> F64:
         """(m, K) minimisers h, by accelerated proximal gradient steps."""
         G, b = theta.T @ theta, rows @ theta
+        # FISTA (Beck and Teboulle 2009): gradient step of length 1/L, soft threshold, and the momentum of t_k.
         L = max(float(np.linalg.eigvalsh(G)[-1]), 1e-12)
         h: F64 = np.zeros_like(b)
         z: F64 = h
@@ -63,12 +64,14 @@ class Dictionary:
     def T(self, S: F64, /) -> F64:
         """(d, K) minimum of the surrogate."""
         A, B = S[: self.K**2].reshape(self.K, self.K), S[self.K**2 :].reshape(self.d, self.K)
+        # T(S) = S_2 (S_1 + ridge I)^-1; compressed sums of S_1 need not be symmetric.
         theta = np.linalg.solve(0.5 * (A + A.T) + self.ridge * np.eye(self.K), B.T).T
         return np.asarray(theta, dtype=np.float64)
 
     def project(self, S: F64) -> F64:
         """Nearest statistic whose first part is symmetric and has no eigenvalue below 0: the set of surrogates."""
         A = S[: self.K**2].reshape(self.K, self.K)
+        # Projection in the Frobenius norm: the negative eigenvalues go.
         values, vectors = np.linalg.eigh(0.5 * (A + A.T))
         return np.concatenate([((vectors * np.maximum(values, 0.0)) @ vectors.T).ravel(), S[self.K**2 :]])
 
@@ -187,7 +190,9 @@ def _draw(folder: Folder, columns: dict[str, F64], runs: int) -> None:
         return [columns[f"{kind} {way} {what} {i}"] for i in range(runs)]
 
     def draw(axes: Sequence[Axes]) -> None:
-        for ax, (kind, what) in zip(axes, ((kind, way) for kind in kinds for way in shown), strict=True):
+        for ax, (kind, what) in zip(
+            axes, ((each, column) for each in kinds for column in shown), strict=True
+        ):
             for way, colour in (("surrogates", "C0"), ("parameters", "C3")):
                 values = band([np.maximum(curve, 1e-16) for curve in all_of(kind, way, what)])
                 plot_band(ax, columns["round"], values, colour, f"{way} added up")

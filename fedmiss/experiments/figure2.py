@@ -59,6 +59,7 @@ class Printed:
         n_stamps = self.stamps.size
         most = self.sites - self.missing[0]
         share = (np.arange(n_stamps) + 0.5) / n_stamps
+        # The exponent makes the records add up to the printed number: the mean of most t^k over (0, 1) is most / (k + 1).
         out: I64 = np.maximum(np.round(most * share ** (most * n_stamps / self.records - 1.0)), 1).astype(
             np.int64
         )
@@ -102,6 +103,7 @@ def records_of(one: Printed, seed: int) -> GroupPanel:
     rng = rng_for(seed, "figure-2", str(one.records))
     per = one.per_stamp()
     often = rng.lognormal(0.0, 1.0, one.sites)
+    # exp of N(-s^2/2, s^2) has mean 1: flocks differ, and their mean is as asked.
     flock = one.flock * rng.lognormal(-0.5 * 0.8**2, 0.8, one.sites)
     site = np.concatenate(
         [np.argsort(rng.exponential(1.0, one.sites) / often)[:visits] for visits in per]
@@ -169,6 +171,7 @@ def _run(panel: GroupPanel, start: Factors, epochs: float, seed: int, label: str
     model: Any = FedMissEM(panel, family="gaussian", rank=RANK, penalty=0.0, start=start, seed=seed)
     rows = model.rows(panel)
     roster = Roster.of({key: len(row) for key, row in rows.items()})
+    # The paper's setting (section 4): gamma = 1e-4, alpha = 1e-3, b = 100, r = 2, lambda = 0.
     algo = FedEM(model, Dithering(1), roster, GAMMA, ALPHA, oracle=Minibatch(BATCH), seed=seed)
     engine = LocalEngine([rows[group] for group in roster.ids])
     return run(algo, engine, np.zeros(model.q), stop=Stop(epochs=epochs), label=label)
@@ -211,6 +214,7 @@ def _start(panel: GroupPanel, fill: F64, share: float) -> Factors:
     """T(S_0), S_0 ``share`` of the sum of the counts, and ``fill`` (L,) in the cells without one."""
     S = sp.csr_array((panel.J, panel.L))
     for group in panel.groups:
+        # ``fill`` is added as a low-rank part below, so here it is taken off the cells with a count.
         values = share * (group.count.astype(np.float64) - fill[group.month])
         S = S + sp.coo_array((values, (group.site, group.month)), shape=(panel.J, panel.L)).tocsr()
     return thresholded_svd(np.ones((panel.J, 1)), fill[:, None], sp.csr_array(S), RANK, 0.0)

@@ -88,6 +88,7 @@ def _td(folder: Folder) -> None:
         data = garnet(n_workers, heterogeneous=kind == "heterogeneous", seed=folder.seed)
         A, b = mean_system(data)
         theta = solution(A, b)[0]
+        # The rate at which the start is forgotten: exp(-eta smallest) a step.
         smallest = float(np.linalg.eigvals(A.mean(axis=0)).real.min())
         common: dict[str, Any] = {
             "model": LSA(theta.size), "compressor": Identity(), "roster": Roster.of([Law.SIZE] * n_workers),
@@ -98,6 +99,7 @@ def _td(folder: Folder) -> None:
         for eta, H in settings:
             rounds = samples // H
             every = max(rounds // 100, 1)
+            # Exact, also for noisy draws: the line at which FedLSA's error must level off.
             miss = bias(A, b, eta, H)
             curves: dict[str, F64] = {}
             for name, make, extra in (("FedLSA", fed_lsa, {}), ("SCAFFLSA", scafflsa, {"alpha": 1.0})):
@@ -152,8 +154,10 @@ def _bias(folder: Folder) -> None:
     for eta in etas:
         for H in Hs:
             exact = bias(A, b, eta, H)
+            # Started at the limit, so that the mean over the run has no transient in it.
             means = _long_runs(data, theta + exact, eta, H, max(samples // H, 50), range(seeds), folder.seed)
             mean = means.mean(axis=0) - theta
+            # Standard error over independent runs; within a run the iterates are correlated.
             error = means.std(axis=0, ddof=1) / np.sqrt(seeds)
             lengths = [
                 float(np.linalg.norm(value)) for value in (mean, error, exact, first_order(A, b, eta, H))
@@ -274,6 +278,7 @@ def _extrapolation(folder: Folder) -> None:
         limits = []
         for eta in etas:
             algo = fed_lsa(H=H, eta=eta, b=None, model=model, compressor=Identity(), roster=roster)
+            # A time eta H k of 100, started at the minimum, which the limit is near.
             limits.append(run(algo, LocalEngine(data), star, stop=int(100 / (eta * H))).server.S_hat)
         for i, eta in enumerate(etas):
             last = i + 1 == len(etas)
@@ -282,6 +287,7 @@ def _extrapolation(folder: Folder) -> None:
             rows.append((H, eta, *(float(np.linalg.norm(part)) for part in parts)))
     table = columns_of(("H", "eta", "bias", "first_order", "extrapolated"), rows)
     order = {
+        # Slope between two steps, of which one is twice the other: log2 of the quotient of the errors is the order.
         H: {
             name: np.log2(table[name][table["H"] == H][:-1] / table[name][table["H"] == H][1:])
             for name in ("bias", "extrapolated")
@@ -317,6 +323,7 @@ def _extrapolation(folder: Folder) -> None:
 
 
 def _compressed(folder: Folder) -> None:
+    # With exact fields all that is left is the compressor's noise, which memories must remove altogether.
     data = linear_pools(10, 4, 50, seed=folder.seed).mean(axis=1, keepdims=True)  # no noise in the data
     A, b = mean_system(data)
     theta, eta, H, rounds = solution(A, b)[0], 0.01, 20, (600 if folder.quick else 3000)

@@ -93,6 +93,7 @@ def _start(Y: F64, labels: I64, n: int, seed: int) -> _Digits:
     YY = 1.0 / n * np.add.reduce([second_moment(rows) for rows in shards])
     mean = 1.0 / n * np.add.reduce([rows.mean(axis=0) for rows in shards])
     model = GMM(G, N_PC, "tied", YY=YY)
+    # The paper's start: equal weights, means drawn from the rows, Sigma the empirical covariance (section 4).
     theta = GMMParams(np.full(G, 1 / G), random_rows(Y, G, seed), YY - np.outer(mean, mean), "tied")
     return _Digits(Y, labels, shards, roster, model, theta, pooled_s_bar(model, theta, shards, roster))
 

@@ -47,7 +47,7 @@ def load_mnist(folder: Path | None) -> tuple[U8, I64, Bool, dict[str, str]]:
         return _from_openml()
     images, labels, hashes = [], [], {}
     for name in IDX_FILES:
-        path = next((path for path in (folder / f"{name}.gz", folder / name) if path.exists()), None)
+        path = next((file for file in (folder / f"{name}.gz", folder / name) if file.exists()), None)
         if path is None:
             raise InputError(
                 f"{folder} has no {name}.gz; --data needs the four MNIST files {', '.join(IDX_FILES)} (.gz or plain).",

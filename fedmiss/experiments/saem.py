@@ -40,6 +40,7 @@ def main(folder: Folder) -> None:
     n, sites, L = (4, 20, 8) if folder.quick else (10, 40, 20)
     counts = simulate_months(n, sites, L, seed=folder.seed)
     model, roster = PoissonMonths(L), Roster.of([sites] * n)
+    # The truth of all figures is the maximum-likelihood estimate by quadrature, not the parameters that made the counts.
     S_0 = first_statistics(model, counts).mean(axis=0)
     truth = model.T(em(model, counts, roster, S_0, rounds=400, tol=1e-20)[0])
     _counts_bias(folder, model, counts, truth)
@@ -65,6 +66,7 @@ def _variance(folder: Folder) -> None:
             kernel = Langevin(gamma, levels, adjust=False)
             for step in range(steps):
                 z, _ = kernel.move(rng, z, np.ones(d), lambda at: (-0.5 * at * at, -at), np.array([0]))
+                # After a third of the steps: the chain starts at 0, below its stationary spread.
                 total += float((z * z).mean()) if step >= steps // 3 else 0.0
             table.append(
                 (gamma, levels or 0, total / (steps - steps // 3), langevin_variance(gamma, d, levels))
@@ -113,6 +115,7 @@ def _counts_bias(folder: Folder, model: PoissonMonths, counts: F64, truth: Month
                 if step >= steps // 4:
                     total += model.statistic(rows, state)
                     share += accepted
+            # Posterior moments by the chain minus those by quadrature, at the same theta.
             shift = total / (steps - steps // 4) - exact
             parts = (shift[: model.L].mean(), shift[model.L :].mean(), share / (steps - steps // 4))
             table.append((name, gamma, *parts))
@@ -187,11 +190,11 @@ def _distance(
         curves[name] = np.array([seen[point] for point in at])
 
     def draw(axes: Sequence[Axes]) -> None:
-        for ax, at_coordinate, words in ((axes[0], 0, "beta"), (axes[1], 1, "log tau2")):
+        for ax, which, words in ((axes[0], 0, "beta"), (axes[1], 1, "log tau2")):
             for name, curve in curves.items():
-                ax.loglog(at, curve[:, at_coordinate], label=name)
+                ax.loglog(at, curve[:, which], label=name)
             late = at >= 50
-            line = curves["a = 0.7"][late, at_coordinate][0] * (at[late] / at[late][0]) ** -0.5
+            line = curves["a = 0.7"][late, which][0] * (at[late] / at[late][0]) ** -0.5
             ax.loglog(at[late], line, "k:", lw=0.8, label="r^(-1/2)")
             ax.set(xlabel="rounds", ylabel=f"rms distance to the MLE, {words}")
             ax.legend(fontsize=7)
@@ -226,6 +229,7 @@ def _bytes(folder: Folder) -> None:
                 continue  # a silent worker would count as zero
             who: Participation = Full() if share == 1.0 else Bernoulli(share)
             who = Remembered(who) if isinstance(compressor, TopK) else who
+            # Statistics are exact and the step is constant: what is left of the error is the compressor's.
             algo = FedEM(model, compressor, roster, 0.2, memory=memory, participation=who, seed=folder.seed)
             last, each, left = _until_it_leaves(algo, data, S_0, rounds, f"saem: {name}")
             gap = float(np.linalg.norm(last - exact) / np.linalg.norm(exact))
@@ -290,11 +294,12 @@ def _model_c(folder: Folder) -> None:
             label=f"saem: model C, {name}",
         )  # fmt: skip
         theta = result.theta
+        # (w, u) and (-w, -u) are one model: compare the nearer sign.
         sign = 1.0 if float(theta.w[:, 0] @ truth.w[:, 0]) > 0 else -1.0
         beta, w = theta.beta, sign * theta.w[:, 0]
         found[name] = (beta, w)
         gaps = [
-            np.sqrt(np.mean((found - true) ** 2)) for found, true in ((beta, truth.beta), (w, truth.w[:, 0]))
+            np.sqrt(np.mean((value - true) ** 2)) for value, true in ((beta, truth.beta), (w, truth.w[:, 0]))
         ]
         below = best - sum(len(rows) * model.log_likelihood(theta, rows) for rows in data)
         megabytes = result.trace["bytes_up"].sum() / 1e6

@@ -59,15 +59,15 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FedMissEMSetting
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     raw = folder.load(family)
-    raw = replace(
-        raw, groups=tuple(group for group in raw.groups if group.count.size)
-    )  # of some all counts may be X
+    # All counts of a group may be X, which are left out: it has nothing to fit.
+    raw = replace(raw, groups=tuple(group for group in raw.groups if group.count.size))
     panel = raw
     if scale == "log1p":
         panel = replace(
             raw, groups=tuple(replace(group, count=np.log1p(group.count)) for group in raw.groups)
         )
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
+    # The paper's F has 1/n before the sum over groups: 1/n here is the penalty 1 of the pooled objective.
     penalty = 1.0 / len(panel.groups) if settings.penalty is None else settings.penalty
     result, model, rows = run_algorithm7(
         panel,
@@ -109,6 +109,7 @@ def _facts(
     fit: CountFit, panel: PanelFacts, settings: FedMissEMSettings, n_groups: int, n_cells: int, result: Result
 ) -> FitFacts:
     chosen, trace = fit.settings, result.trace
+    # The objective needs all groups' rows and is computed now and then only; blanks lie in between.
     known = trace["objective"][~np.isnan(trace["objective"])]
     name = chosen.family.capitalize() + (" on log1p" if chosen.scale == "log1p" else "")
     return FitFacts(

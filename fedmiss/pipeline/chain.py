@@ -43,6 +43,7 @@ OTHERWISE = ", or run them with recipes of their own"  # two species of one fold
 
 
 def _manifest_key(folder: Path, settings: object) -> str:
+    # The version too: another version may give other numbers from the same inputs.
     return hash_json([__version__, identity(folder), settings])
 
 
@@ -119,6 +120,7 @@ def _run(
         found, failed = _import_each(recipe, apart, tables, hashes, say)
         del tables  # their texts
         return _all_species(recipe, found, failed, say, jobs, scheduler)
+    # One folder of records for all species: checklists and zeros are the same for each.
     records = recipe.out / "records"
     say("ingest")
     ran = once(records, _ingest_key(recipe, hashes), partial(_ingest, recipe, records, recipe.files))
@@ -258,6 +260,7 @@ def _ingest(recipe: Recipe, records: Path, files: Sequence[Path | Source], *, ov
             name = error.fields.get("species")
             if name not in settings.species or len(recipe.ingest.species) == 1:
                 raise type(error)(in_recipe(str(error), "ingest"), **error.fields) from None
+            # Ingest again without that name: the others need complete records.
             refused[name] = {"error": sentence(error, "ingest"), "near": list(error.fields.get("near", ()))}
             if len(settings.species) == 1:
                 reasons = " ".join(f"{name}: {why['error']}" for name, why in refused.items())
@@ -286,6 +289,7 @@ def _import_each(
             refuse_link(folder)
             folder.mkdir(parents=True, exist_ok=True)
             ran |= once(records, _ingest_key(one, hashes), partial(_ingest, one, records, tables))
+            # The name as the records write it, which may differ from the recipe's spelling.
             (own,) = _species(replace(one, ingest=replace(one.ingest, species=())), records)
             found[name] = (own, records)
         except Exception as error:
@@ -319,6 +323,7 @@ def _each(
 ) -> Iterator[SpeciesResult]:
     """Run the species in processes here, or over a cluster; yield each when it is done."""
     if scheduler:
+        # Workers have working folders of their own, so relative paths would point elsewhere.
         here = replace(recipe, out=recipe.out.resolve())
         there = {name: (own, records.resolve()) for name, (own, records) in found.items()}
         done = over_cluster(scheduler, partial(_one_of_many, here, there), list(found), here.out)
@@ -364,7 +369,7 @@ def run_species(
     refuse_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
     clear_inside(folder)
-    panel, fit, imputed, report = (folder / step for step in STEPS)
+    panel, fit, imputed, report = (folder / name for name in STEPS)
     panel_settings = replace(recipe.panel, species=species)
     redone = []
 

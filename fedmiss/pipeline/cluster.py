@@ -57,6 +57,8 @@ def over_cluster(
     with client:
         _check_workers(client, shared)
         waiting = {
+            # pure=False and a random key: a run that follows must not be answered from the scheduler's memory of an
+            # earlier one.
             client.submit(
                 work, name, pure=False, retries=_RETRIES, key=f"fedmiss-{secrets.token_hex(4)}-{name}"
             ): name
@@ -78,6 +80,7 @@ def over_cluster(
 def _check_workers(client: Client, shared: Path) -> None:
     if not client.scheduler_info(n_workers=-1)["workers"]:
         raise EngineError("the Dask scheduler has no worker; start some with `dask worker ADDRESS`.")
+    # A file that is written here and looked for there: a path that exists on both machines may be two folders.
     token = temporary(shared / "seen")
     token.write_text("seen", encoding="utf-8")
     try:

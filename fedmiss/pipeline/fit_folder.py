@@ -75,6 +75,7 @@ def partial_folder(out: Path, key: str) -> Path:
     work = out.with_name(out.name + ".partial")
     begin_work(work)
     ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
+    # A damaged ledger makes all work worthless: its bytes could not be told any more.
     if files_of(work) and (ledger or saved(work / "key.json") != key.encode()):
         if (work / "key.json").exists():
             note(f"the unfinished work in {work} is of other settings or another panel: it is not used.")
@@ -123,9 +124,9 @@ def write_fit(work: Path, fit: CountFit | AverageFit) -> None:
     for i, one in enumerate(fit.fits):
         _write_factors(work / MEMBERS / str(i + 1) if i else work, one)
     states = [
-        (fit.state, fit.settings)
-        for fit in fit.fits
-        if fit.state is not None and fit.state.visited is not None
+        (one.state, one.settings)
+        for one in fit.fits
+        if one.state is not None and one.state.visited is not None
     ]
     if states:
         write_table(visited_totals(states), work / "visited.parquet", "visited")
@@ -141,6 +142,7 @@ def _write_factors(work: Path, fit: CountFit) -> None:
     months |= {month: theta.V[:, at] for at, (_, month) in enumerate(names)}
     if fit.posterior is not None:
         for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
+            # Lower triangles: covariances are symmetric.
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
     if fit.presence is not None:
         assert fit.year is not None
@@ -160,6 +162,7 @@ def read_fit(path: str | Path) -> tuple[Manifest, CountFit | AverageFit]:
     manifest = read_manifest(path, "fit", verify=True)
     facts = FitFacts.of(manifest["results"], path)
     fits = [_read_member(path, facts, facts)]
+    # The first member is the folder itself.
     for i, member in enumerate(facts.members[1:]):
         fits.append(_read_member(path / MEMBERS / str(i + 2), ModelFacts.of(member, path), facts))
     return manifest, fits[0] if len(fits) == 1 else AverageFit(tuple(fits))
@@ -200,10 +203,11 @@ def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
     if facts.occupancy:
         year = months["year"].to_numpy(np.int64)
         both = (
-            sites[[f"{kind}_{year}" for year in range(int(year.max()) + 1)]].to_numpy(float)
+            sites[[f"{kind}_{at}" for at in range(int(year.max()) + 1)]].to_numpy(float)
             for kind in ("came", "stayed")
         )
         presence = ChainPosterior(*both)
+    # Observer effects stay in the groups; what prediction needs of them is their variance.
     ridge = of.observer_sd**-2 if of.observer_sd else 0.0
     aux = Auxiliary(np.zeros(0), (), facts.negbin_size or float("inf"), facts.phi, ridge)
     fit = Fit(theta, [], facts.converged, facts.stop_reason, facts.rounds)
@@ -248,6 +252,7 @@ def write_draws(
     write_totals(work / "draws.parquet", totals, labels)
     slope, mean = site_slopes(fit, calendar[1], calendar[0])
     known, few = ~np.isnan(slope), len(slopes) < 2
+    # No spread from fewer than two replicates; a site of unknown slope has blanks in both columns.
     spread = np.zeros(slope.size) if few else slopes.std(axis=0, ddof=1)
     write_table(
         {
@@ -296,9 +301,8 @@ def write_run_trace(work: Path, result: Result, n_rows: int) -> None:
 def model_facts(fit: CountFit) -> ModelFacts:
     """Facts of a model that no job has fitted (:mod:`fedmiss.federation.hub.job` has those of a job's models)."""
     posterior = fit.posterior
-    estimated = posterior is not None and bool(
-        np.isfinite(posterior.tau).all()
-    )  # variances; fixed time effects have none
+    # Fixed time effects have no variances.
+    estimated = posterior is not None and bool(np.isfinite(posterior.tau).all())
     return ModelFacts(
         family=fit.settings.family,
         scale=fit.settings.scale,

@@ -142,6 +142,7 @@ class KeptStages(Stages):
         file, table_file = self.work / "choice.json", self.work / "cv.parquet"
         before = saved(file)
         raw = json.loads(before) if before else {}
+        # The two files are one result: a choice whose table is of another run is made again.
         if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
             return read_choice(raw, read_table(table_file, "cv").to_pandas(), cands)
         scored = 0
@@ -185,6 +186,7 @@ class KeptStages(Stages):
             self.federation.groups.save()  # replicates start from it
         k = len(rounds)
         h_norm2, seconds = np.array(rounds, dtype=float).reshape(k, 2).T
+        # Bytes are cumulative: a round's own are the difference of two marks.
         up, down = np.diff(np.array(crossed, dtype=np.int64), axis=0).T
         self.trace = job_trace(h_norm2, len(self.federation.programs), up, down, seconds)
         self.ledger.save("fit")
@@ -230,6 +232,7 @@ _OF_STRUCTURE = ("features", "observers", "learning", "occupancy", "slopes")  # 
 
 def written_choice(choice: Choice, candidates: Sequence[CountSettings]) -> dict[str, Any]:
     """A choice as JSON, without its table."""
+    # Trials change the structure only: with the first candidate's structure put back, the chosen one is in the list again.
     before: dict[str, Any] = {name: getattr(candidates[0], name) for name in _OF_STRUCTURE}
     return {
         "best": candidates.index(replace(choice.best, **before)),
@@ -261,6 +264,7 @@ class Kept:
     def save(self, stage: str, part: int = 0) -> None:
         """Write down what has crossed since the last call; a part that is done again replaces its line."""
         line = self.ledger.total.as_dict() | {"messages": dict(self.ledger.kinds)}
+        # By stage and part: a part that is done twice counts once.
         self.parts.setdefault(stage, {})[str(part)] = line
         self.ledger.clear()
         write_checked(self.path, json.dumps(self.parts).encode())

@@ -101,7 +101,10 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         for settings in candidates:
             settings.check()
         panel = GroupPanel.of(
-            X.shape[0], X.shape[1], [Group.of("all", site, month, X[site, month], observer=site)]
+            # A matrix names no observers: each row stands for one.
+            X.shape[0],
+            X.shape[1],
+            [Group.of("all", site, month, X[site, month], observer=site)],
         )
         best = (
             candidates[0]
@@ -223,6 +226,7 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         fit = self.fit_
         theta = fit.theta
         rows = np.column_stack([np.ones(fit.L), theta.V])  # (L, p)
+        # What is fixed of the predictor: level and months. A row's own coefficients are a and u.
         base = theta.mu + theta.b
         own = np.column_stack([theta.a, theta.U])
         precision = 1.0 / np.maximum(
@@ -233,14 +237,17 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         coef, H = np.zeros((y.shape[0], rows.shape[1])), np.zeros(0)
         for _ in range(_ROUNDS):
             mu = np.exp(np.clip(base + coef @ rows.T, -50.0, 50.0))
+            # Weight of the negative binomial's score, 1 / (1 + mu / size), over phi for the quasi-Poisson; 0 in holes.
             weights = np.where(seen, 1.0 / (1.0 + mu / size) if np.isfinite(size) else 1.0, 0.0) / phi
             score = (weights * (y - mu)) @ rows - coef * precision
             H = np.einsum("il,lp,lq->ipq", weights * mu, rows, rows) + np.diag(precision)
             step = np.linalg.solve(H, score[:, :, None])[:, :, 0]
+            # At most 2 in any coefficient: from far below, a Newton step overshoots by e^step.
             step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1, keepdims=True), 1e-12))
             coef = coef + step
             if np.abs(step).max(initial=0.0) < 1e-9:
                 break
+        # Draws of the Laplace posterior of each row, N(coef, H^-1).
         root = np.linalg.cholesky(np.linalg.inv(H))
 
         def spread(rng: np.random.Generator) -> F64:

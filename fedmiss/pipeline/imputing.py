@@ -38,6 +38,7 @@ def counted_visits(panel: PanelFolder, J: int, L: int) -> sp.csr_array:
 def drawn(fit: AverageFit, number: int, seed: int) -> Iterator[tuple[F64, F64]]:
     """Draws of the whole matrix, one after the other: (J, L) log expected counts, and counts of one visit around them."""
     for draw in range(number):
+        # A stream for each draw: draw 7 is the same whether 10 or 100 are asked for.
         eta = fit.draw(rng_for(seed, "draw of the imputed matrix", draw))(slice(None))
         yield eta, fit.draw_counts(eta, rng_for(seed, "counts of the imputed matrix", draw))
 
@@ -47,6 +48,7 @@ def _draws(fit: AverageFit, settings: ImputeSettings) -> Iterator[dict[str, obje
     J, L = fit.J, fit.L
     with progress("draws", settings.draws) as show:
         for draw, (eta, counts) in enumerate(drawn(fit, settings.draws, settings.seed)):
+            # The draw is whole, since a month's error is common to all sites; only its table is written in blocks.
             for rows in row_blocks(J, L):
                 n_rows = rows.stop - rows.start
                 yield {
@@ -95,7 +97,7 @@ def impute_panel(
     visits = counted_visits(panel, J, L)
     names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
     total, observed_total, ends = 0.0, 0.0, np.zeros(2)
-    empty = any(fit.presence is not None for fit in fit.fits)
+    empty = any(one.presence is not None for one in fit.fits)
 
     def chunks() -> Iterator[dict[str, object]]:
         nonlocal total, observed_total, ends
@@ -108,6 +110,7 @@ def impute_panel(
                 for name in ("expected_lower", "expected_upper", "lower", "upper")
             }
             present = fit.present(rows)
+            # Expected numbers of occupied sites in the first and the last month.
             ends = ends + present[:, [0, -1]].sum(axis=0)
             total += float(expected.sum())
             observed_total += float(expected[seen > 0].sum())

@@ -123,6 +123,7 @@ class PanelFolder:
             folder.name: read_table(folder / "visits.parquet", "visits", columns=columns)
             for folder in self.groups
         }
+        # A site that several groups visit is among the sites of each of them.
         mine = deal_sites(
             {name: table.column("site_index").to_numpy() for name, table in tables.items()}, ids.size
         )
@@ -141,6 +142,7 @@ class PanelFolder:
                 month=stamps[table["month_index"].to_numpy()],
                 count=table["count"].to_numpy(float, na_value=np.nan),
                 detected=table["detected"].to_numpy(bool),
+                # Numbered by sorted id: the same numbers for any order of rows.
                 observer=pd.factorize(table["observer_id"], sort=True)[0].astype(np.int32),
                 effort=np.column_stack(raw) if effort else np.zeros((n_visits, 0)),
                 weight=np.ones(n_visits),
@@ -163,6 +165,7 @@ class PanelFolder:
         table = read_table(self.path / "site_covariates.parquet", "site_covariates").to_pandas()
         for name, part in table.groupby("covariate", sort=True):
             at = part["site_index"].to_numpy()
+            # A covariate is of categories or of numbers, and a blank is a gap in either.
             if part["category"].notna().any():
                 texts = np.full(J, "", dtype=object)
                 texts[at] = part["category"].fillna("").to_numpy(object)
@@ -182,6 +185,7 @@ class PanelFolder:
             if family == "bernoulli":
                 value = visits["detected"].to_numpy(float)
             else:
+                # X says that there were birds and not how many: no count, though it is a detection.
                 visits = visits[visits["count"].notna()]
                 value = visits["count"].to_numpy(float)
             observer = pd.factorize(visits["observer_id"], sort=True)[0]

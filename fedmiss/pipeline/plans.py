@@ -60,6 +60,7 @@ def tried(settings: FastSettings, folder: PanelFolder) -> tuple[str, ...] | None
     """
     if settings.structure != "auto":
         return None
+    # Where only sites with the species are listed, visits cannot say where the others are.
     return tuple(feature for feature in FEATURES if feature != "visits" or not folder.listed_by_detection)
 
 
@@ -75,13 +76,13 @@ def candidates(settings: FastSettings, base: CountSettings) -> list[CountSetting
     elif settings.model == "auto":
         other = (MODELS[name] for name in ("quasi", "log1p"))
         out += [replace(base, **{"scale": "raw", "dispersion": "quasi"} | model) for model in other]  # type: ignore[arg-type]
-    return [
-        candidate for candidate in out if not (settings.occupancy and candidate.scale == "log1p")
-    ]  # a logarithm has no zero of its own
+    # A logarithm has no zero of its own, so log1p has no empty sites.
+    return [candidate for candidate in out if not (settings.occupancy and candidate.scale == "log1p")]
 
 
 def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSettings:
     """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
+    # Found, and never counted: every record is X.
     if settings.model == "auto" and folder.facts.birds == 0 and folder.facts.n_detected > 0:
         return replace(settings, model="bernoulli")
     return settings

@@ -61,6 +61,7 @@ def workers_of(federation: LocalFederation) -> dict[str, tuple[Visits, I64]]:
         for name, program in federation.programs.items()
         if program.used is not None and program.used.count.size
     }
+    # Union of groups that share a site, directly or through others: a new group joins all parts that it touches.
     parts: list[tuple[list[str], set[int]]] = []
     for name, used in held.items():
         names, sites = [name], set(federation.at[name][used.site].tolist())
@@ -74,6 +75,7 @@ def workers_of(federation: LocalFederation) -> dict[str, tuple[Visits, I64]]:
     out = {}
     for names, _ in sorted(parts):
         own = [held[name] for name in names]
+        # Observers are numbered within a group: shift them, so that two groups' first observers stay two.
         start = np.cumsum([0] + [int(used.observer.max()) + 1 for used in own])
         site = np.concatenate([federation.at[name][used.site] for name, used in zip(names, own, strict=True)])
         visits = Visits.of(
@@ -102,6 +104,7 @@ def posterior_of_sites(
     """Posterior means (J, r) and covariances (J, r, r) of the factors of a worker's sites at theta, by chains."""
     rng, state, kernel = rng_for(seed, "posterior of sites"), model.latent_start(rows, M), Langevin()
     J, r, count = len(rows.starts), model.r, 0
+    # Moments of the factors' draws at a fixed theta: first and second, over all chains and rounds after the burn-in.
     mean, square = np.zeros((J, r)), np.zeros((J, r, r))
     for k in range(burn + rounds):
         for _ in range(K):
@@ -129,7 +132,9 @@ def _check(settings: SaemSettings, federation: LocalFederation, model: Counts, l
             )
     month = np.concatenate([one.month for one in used])
     seen = np.bincount(month, minlength=model.L)
+    # The estimate of a month without a bird is minus infinity.
     birds = np.bincount(month, np.concatenate([one.count for one in used]), model.L)
+    # With factors, a month has as many coefficients of its own as the model has factors: its visits must determine them.
     few = 2 * model.r if model.r > 1 else 1
     for bad, what in (
         (seen < few, f"fewer than {few} counted visits"), (birds <= 0, "zero birds in all visits"),
@@ -189,6 +194,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     names, data = list(workers), [rows for rows, _ in workers.values()]
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     result = _run(model, names, data, settings, rounds, checkpoint(work))
+    # The mean of S over the second half has less Monte-Carlo error than the last S; theta follows by one M-step.
     theta = model.T(result.server.S_hat if result.S_mean is None else result.S_mean)
     fit = _count_fit(model, theta, workers, federation, settings.seed, rounds)
     write_fit(work, fit)
@@ -257,6 +263,7 @@ def _count_fit(
 ) -> CountFit:
     """The fit in the count model's parameters: a_j = w u_j0; expected counts have the factor exp(s2 / 2)."""
     J, p, level = federation.J, model.r, float(theta.w[0, 0])
+    # u_j0 has variance 1 and the loading ``level`` in every month: a_j = level u_j0 is the count model's site effect.
     scale = np.r_[level, np.ones(p - 1)]
     P, C = np.zeros((J, p)), np.tile(np.diag(scale**2), (J, 1, 1))  # a site without counts has the prior
     for i, (rows, at) in enumerate(workers.values()):
@@ -270,6 +277,7 @@ def _count_fit(
     history = Fit(posterior.theta(), [], True, f"{rounds} rounds done, averaged over the second half", rounds)
     ridge = 1.0 / theta.tau2_o if model.observers else 0.0
     aux = Auxiliary(theta.kappa, (), float("inf"), 1.0, ridge)
+    # E exp(eps) of N(0, s2): it takes the place of the calibration of totals.
     mean_factor = float(np.exp(0.5 * theta.s2))
     return CountFit(
         settings,
@@ -290,6 +298,8 @@ def _errors(
 ) -> tuple[dict[str, float] | None, list[str]]:
     """Louis' standard errors of the site level, the overdispersion and the observers' variance, or why there are none."""
     try:
+        # Louis' parameter vector ends with the level's loading, s2 and the observers' variance: its tail is what is
+        # reported.
         se = np.sqrt(np.diag(louis(model, theta, data, rounds=1000, seed=seed)))
     except ConfigError as error:
         return None, [f"no standard errors of the variances: {error}"]

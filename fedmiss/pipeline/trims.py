@@ -180,6 +180,7 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
         rows = read_texts(table.parts[name])
         settings = {"options": asdict(plan.options), "model": asdict(plan.settings), "weights": plan.weights}
         shown = {**plan.shown._asdict(), "covariates": list(plan.covariates)}
+        # Rows of the species' own part of the table: counts of other species change nothing here.
         key = hash_json(
             [__version__, name, settings, shown, table.source.header, rows.hash_rows(seed=1).to_list()]
         )
@@ -196,6 +197,7 @@ def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *
     notes = []
     try:
         fit, said = fit_table(read, plan)
+    # A stratum without counts may be what failed: the whole is then still worth having.
     except InputError as error:
         if not plan.covariates:
             raise

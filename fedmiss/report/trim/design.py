@@ -98,7 +98,7 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
         # Cells are ordered month by month, each with all time points.
         month = np.kron(np.eye(M)[:, 1:], np.ones((J, 1)))
         blocks.append(np.repeat(month[None], len(classes), axis=0))
-        terms += [Term("month", month) for month in range(1, M)]
+        terms += [Term("month", at) for at in range(1, M)]
     return Design(
         tuple(terms),
         np.concatenate(blocks, axis=2),

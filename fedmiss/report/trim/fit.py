@@ -334,7 +334,7 @@ class TrimFit:
         total, var = self._chosen(which, stratum)
         time = self.cells.time
         if window is not None:
-            first, last = (self.times.index(time) for time in window)
+            first, last = (self.times.index(label) for label in window)
             inside = slice(first, last + 1)
             total, var, time = total[inside], var[inside, inside], time[inside]
         J = total.size

@@ -47,6 +47,7 @@ def trim_beside(analysis: Analysis) -> Beside | None:
     cells = data.cells[data.cells["n_counted"] > 0]
     at = cells["month_index"].to_numpy()
     year, month = months["year"].to_numpy()[at], months["month_of_year"].to_numpy()[at]
+    # The same months and years for both: TRIM would take a lone December for a year.
     keep = pd.Series(year).isin(analysis.years.year[analysis.years.used]) & pd.Series(month).isin(
         analysis.years.season
     )
@@ -56,6 +57,7 @@ def trim_beside(analysis: Analysis) -> Beside | None:
         fit = fit_trim(
             cells["site_index"].to_numpy()[keep],
             year[keep],
+            # TRIM takes one count a site and time: the mean of the visits, since their number is effort and not birds.
             (cells["count_sum"] / cells["n_counted"]).to_numpy()[keep],
             TrimSettings(model=3, overdispersion=True),
             month=month[keep],

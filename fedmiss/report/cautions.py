@@ -99,6 +99,7 @@ def _moved_season(analysis: Analysis) -> Iterator[str]:
     )
     if not early.sum() or not late.sum():
         return
+    # Total variation distance of the two distributions over months: the share that would have to change its month.
     moved = 0.5 * float(np.abs(early / early.sum() - late / late.sum()).sum())
     if moved >= SEASON_MOVED:
         yield (

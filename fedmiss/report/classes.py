@@ -187,6 +187,7 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
         se[ok] = np.log(values[:, ok]).std(axis=0, ddof=1)
         half = normal_quantile(level) * se[ok]
         lo[ok], hi[ok] = est[ok] * np.exp(-half), est[ok] * np.exp(half)
+    # Totals at or below zero have no logarithm: quantiles of the replicates instead.
     rest = ~ok & np.isfinite(values).all(axis=0) & np.isfinite(est)
     if rest.any():
         tail = (1.0 - level) / 2.0

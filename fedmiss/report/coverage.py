@@ -93,6 +93,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
     position = np.searchsorted(years.year, month_year)
     used = years.used[position]
+    # Each site once a year, however many months of it were counted.
     pairs = pd.DataFrame({"site": site[used], "year": position[used]}).drop_duplicates()
     repeated = int((pairs.groupby("site").size() >= 2).sum())
     per_year = np.bincount(position, minlength=years.year.size)[years.used]
@@ -100,6 +101,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     # the season's cells of the years in the trend, as for the totals; all cells where no year is in it
     weight = years.W[years.used].sum(axis=0) if years.used.any() else np.ones(L)
     total = float(data.totals @ weight)
+    # The model's expectation in cells without a count: what the total owes to the model alone.
     imputed = float(np.where(data.observed, 0.0, data.expected).sum(axis=0) @ weight)
     median = float(np.median(per_year)) if per_year.size else 0.0
     visits = int(cells["n_visits"].sum())
@@ -244,6 +246,7 @@ def influential_sites(data: ReportInputs, years: Years) -> pd.DataFrame:
     per_year = data.expected @ years.W[used].T
     total = per_year.sum(axis=0)
     if used.any() and total.sum() > 0 and len(ids) > 1:
+        # Slopes without each site, all at once: rows of total minus the site's own.
         share = per_year.sum(axis=1) / total.sum()
         without: F64 = (
             log_slope(years.year[used], total - per_year) if used.sum() >= 3 else np.full(ids.size, np.nan)

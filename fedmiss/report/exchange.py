@@ -52,6 +52,7 @@ def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
     ----------
     year, total : (Y,); cov : (Y, Y); base : (Y,) mask of the base years
     """
+    # The error of a ratio needs the covariance of its two totals: it is not in their standard errors.
     index, index_se = ratio_to_base(total, cov, base)
     columns = {"year": year.astype(np.int64), "total": total, "se": np.sqrt(np.diag(cov))}
     return pd.DataFrame(columns | {"index": index, "index_se": index_se})
@@ -114,6 +115,7 @@ def read_out_totals(path: str | Path) -> pd.DataFrame:
         text = Path(path).read_text(encoding="latin-1")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}.", path=str(path)) from None
+    # The section's title, a line of column names, then rows of a time and four numbers.
     match = re.search(r"TIME TOTALS\s*\n[^\n]*\n((?:\s*\d+(?:\s+[-\d.eE+]+){4}\s*\n?)+)", text)
     if match is None:
         raise InputError(
@@ -129,6 +131,7 @@ def _out_text(analysis: Analysis, table: pd.DataFrame) -> str:
     # The page's own slope, error and label, so that page and file give one class.
     slope, se = float(analysis.trend["slope"]), float(analysis.trend["slope_se"])
     label = analysis.trend["label"] if analysis.classified else "Unknown"
+    # Fewer than three years have no scatter about a line: the error of the totals alone is then what there is.
     if not np.isfinite(se):
         se = float(analysis.trend["slope_se_sampling"])
     coverage, dispersion = analysis.coverage, analysis.data.fact("dispersion")
@@ -232,6 +235,7 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
             if not any(str(value).startswith(_RISKY) for value in column.unique()):
                 continue  # the usual column, without the work
             text = column.astype("string")
+            # -3 is a number and stays one; -3+cmd is not.
             risky = text.str.startswith(_RISKY, na=False) & pd.to_numeric(text, errors="coerce").isna()
             out.isetitem(at, column.where(~risky, "'" + text).array)
     return out

@@ -124,6 +124,7 @@ def found_in(
     """
     rule, convention = settings.rule, settings.convention
     points = find_change_points(series)
+    # Covariances need two replicates, and a year to speak of.
     enough = series.draws is not None and len(series.draws) >= 2 and series.years.used.any()
     return {
         "series": series,

@@ -36,6 +36,7 @@ def fitted_years(visited: pd.DataFrame | None, months: pd.DataFrame) -> pd.DataF
     year: I64 = months["year"].to_numpy(dtype=np.int64)[visited["month_index"].to_numpy()]
     sums = visited.groupby(year)[["weight", "counted", "fitted", "variance"]].sum()
     sums = sums[sums["weight"] > 0]
+    # Sums before the quotient: months of few visits weigh little.
     ratio = (sums["counted"] / sums["fitted"]).where(sums["fitted"] > 0)
     error = (np.sqrt(sums["variance"]) / sums["fitted"]).where(sums["fitted"] > 0)
     return pd.DataFrame(
@@ -123,6 +124,7 @@ def _growth(findings: Findings) -> tuple[float, float]:
         return 0.0, 0.0
     # Means of visits by month: variation within months is kept apart, since error of records lives there.
     inside_weight, inside_year, inside_effort = weight[inside], year[inside], effort[inside] / weight[inside]
+    # Weighted regression of mean effort on year: its slope is what recorded effort adds a year.
     inside_year = inside_year - inside_weight @ inside_year / inside_weight.sum()
     within = float((square[inside] - inside_weight * inside_effort**2).sum() / inside_weight.sum())
     return float(inside_weight @ (inside_year * inside_effort) / (inside_weight @ inside_year**2)), max(

@@ -181,6 +181,7 @@ def _simulate(
     base = int(years[0]) if base is None else base
     if base not in years:
         raise ConfigError(f"the base {base} is not among the years {years[0]} to {years[-1]} of the species.")
+    # One row a species on the axis of all years; years that a species lacks are blank.
     logs = np.full((len(names), years.size), np.nan)
     for i, name in enumerate(names):
         series = totals[name]
@@ -197,6 +198,7 @@ def _simulate(
         for i, name in enumerate(names):
             if name in draws:
                 part = draws[name].loc[:, list(totals[name].index)].to_numpy(dtype=np.float64)[:n_draws]
+                # Species are drawn independently: their fits share no counts.
                 many[:, i, seen[i]] = _log(part)
         sims = _chain(many, at)
     return years, seen.sum(axis=0), _chain(logs, at), sims
@@ -209,6 +211,7 @@ def _chain(logs: F64, base: int) -> F64:
     # Only species with both years have a change: a species that begins or ends moves no step it has no part in.
     mean = np.nanmean(step, axis=-2)
     out = np.concatenate([np.zeros((*mean.shape[:-1], 1)), np.cumsum(mean, axis=-1)], axis=-1)
+    # Against the base, so that it has no error, as every index.
     shifted: F64 = out - out[..., base : base + 1]
     return shifted
 

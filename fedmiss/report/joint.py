@@ -77,6 +77,7 @@ class JointSource(Source):
             )
         visited = read_table(result / "visited.parquet", "visited").to_pandas()
         behind = np.zeros(len(months))
+        # Where the result does not say how many visits stand behind a month, the weight of the fitted ones does.
         np.add.at(behind, visited["month_index"].to_numpy(), visited["weight"].to_numpy())
         cv = result / "cv.parquet"
         return cls(
@@ -122,10 +123,12 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     birds = float(fitted_years(data.visited, data.months)["counted"].sum())  # all that were counted
     seen = data.visits if birds > 0 else np.zeros_like(data.visits)  # never counted: no year has an index
     series = MonthlySeries.of(data.totals[ALL], data.months, data.draws.get(ALL), seen)
+    # Visits add up over the season's months, of which the totals are means: hence the mask of W and not W.
     visits = np.rint((series.years.W > 0) @ data.visits).astype(np.int64)
     yearly = series.index(settings.base).assign(visits=visits)
     thin = tuple(_thin(birds, yearly))
     refuse, grand = "; ".join(thin) or None, float(data.totals[ALL].mean())
+    # Without interactions all regions share one trend: a class of each would say the same number of times.
     one = ONE_TREND if data.one_trend else None
     parts = {total: _part(data, total, refuse or one) for total in data.totals if total not in (ALL, VISITED)}
     visited = {total: _part(data, total, refuse) for total in data.totals if total == VISITED}

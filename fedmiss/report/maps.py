@@ -34,6 +34,7 @@ def _rows(analysis: Analysis) -> I64:
     chosen = np.arange(mean.size)
     if mean.size > MAX_ROWS:
         times = analysis.data.observed.sum(axis=1)
+        # lexsort sorts by its last key first: by how often a site was counted, then by its mean.
         chosen = np.lexsort((-mean, -times))[:MAX_ROWS]
     return np.asarray(chosen[np.argsort(-mean[chosen], kind="stable")], dtype=np.int64)
 
@@ -80,6 +81,7 @@ def _draw(value: F64, seen: Bool, year: I64, what: str) -> Figure:
     n_rows, n_months = value.shape
     positive = value[value > 0]
     top = float(np.quantile(positive, 0.999)) if positive.size else 1.0
+    # A logarithmic scale of four decades at most: a few tiny expected counts would take all colours.
     floor = max(float(np.quantile(positive, 0.02)) if positive.size else 0.01, top * 1e-4)
     norm = LogNorm(floor, max(top, floor * 10), clip=True)
     fig = figure(height=float(np.clip(0.02 * n_rows + 1.6, 2.4, 6.0)) + 0.7)
@@ -90,6 +92,7 @@ def _draw(value: F64, seen: Bool, year: I64, what: str) -> Figure:
         interpolation="nearest",
         extent=(-0.5, n_months - 0.5, n_rows - 0.5, -0.5),
     )
+    # The first month of each year on the axis; at most eight are named.
     starts = np.flatnonzero(np.r_[True, year[1:] != year[:-1]])
     step = max(1, int(np.ceil(len(starts) / 8)))
     ax.set_xticks(starts[::step] - 0.5, [str(each) for each in year[starts[::step]]])
@@ -158,6 +161,7 @@ def _beside(analysis: Analysis) -> str:
 def _areas(table: pd.DataFrame) -> F64:
     """Areas of circles in points squared, proportional to the mean; a floor keeps the smallest visible."""
     size = np.maximum(table["mean_total"].fillna(0.0).to_numpy(dtype=float), 0.0)
+    # Area and not radius is proportional to the mean: the eye compares areas.
     crowd = float(np.clip(np.sqrt(300 / len(table)), 0.4, 1.0))  # many sites: smaller circles
     if not size.any():  # no year has an index: alike
         return np.full(size.shape, 40.0 * crowd)
@@ -267,6 +271,7 @@ def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFr
     ``percent_per_year`` (of the sum over its sites; NaN where every total is 0 or the model has one trend), ``width_km``.
     """
     width = (frame.east - frame.west) / _ACROSS
+    # Places in widths of a hexagon; squeeze makes a degree of latitude as long as one of longitude at the frame's middle.
     across = (table["longitude"].to_numpy() - frame.west) / width
     up = (table["latitude"].to_numpy() - frame.south) * frame.squeeze / width
     centre = _nearest_centre(across, up)
@@ -281,6 +286,8 @@ def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFr
     if "site_index" in table and analysis.sites_differ:
         used = analysis.years.used
         per_year = analysis.data.expected[table["site_index"].to_numpy()] @ analysis.years.W[used].T
+        # The trend of the hexagon's own total: a mean of its sites' trends would weigh a site of two birds like one of
+        # 2,000.
         slope = log_slope(
             analysis.years.year[used], np.column_stack([summed(column) for column in per_year.T])
         )
@@ -304,6 +311,7 @@ def _nearest_centre(x: F64, y: F64) -> F64:
     second = np.column_stack([np.floor(x) + 0.5, (np.floor(y / tall) + 0.5) * tall])
     points = np.column_stack([x, y])
     nearer = ((first - points) ** 2).sum(axis=1) <= ((second - points) ** 2).sum(axis=1)
+    # Rounded, so that equal middles are equal numbers for np.unique.
     out: F64 = np.round(np.where(nearer[:, None], first, second), 6).astype(np.float64)
     return out
 

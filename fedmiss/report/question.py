@@ -97,6 +97,8 @@ def _chosen(findings: Findings, choice: Choice) -> tuple[MonthlySeries, str | No
     if (choice.without or choice.left_out) and not _same_season(findings, part):
         raise ConfigError(OTHER_SEASON)
     if choice.without and part is not whole:
+        # Replicates are paired: draw k of the region is of the same fit as draw k of the whole, so their difference is one
+        # too.
         draws = (
             None
             if series.draws is None or findings.series.draws is None
@@ -104,6 +106,7 @@ def _chosen(findings: Findings, choice: Choice) -> tuple[MonthlySeries, str | No
         )
         rest = findings.series.totals - series.totals
         series = MonthlySeries.of(rest, findings.series.months, draws, findings.series.n_observed)
+        # Without a region the rest is judged as the whole is: which of its sites have counts is not counted anew.
         refuse = whole.refuse
     if choice.left_out and isinstance(findings, Analysis):
         inside = np.ones(findings.n_sites, dtype=bool)
@@ -113,6 +116,7 @@ def _chosen(findings: Findings, choice: Choice) -> tuple[MonthlySeries, str | No
         if out.size == inside.sum():
             raise ConfigError(NO_SITE)
         if out.size:
+            # Totals are sums over sites of expected counts: a site is taken out by subtraction, and no model is fitted.
             rest = series.totals - findings.data.expected[out].sum(axis=0)
             series, refuse = MonthlySeries.of(rest, series.months, None, series.n_observed), NO_DRAWS
     return series, refuse
@@ -135,6 +139,7 @@ def _source(findings: Findings, name: str, part: Part) -> dict[str, Any]:
     return {
         "name": name,
         "n": part.n_sites,
+        # One character a year.
         "used": "".join("1" if used else "0" for used in series.years.used),
         "refuse": part.refuse,
         "same": _same_season(findings, part),
@@ -154,6 +159,7 @@ def stored(findings: Findings, places: Mapping[int, tuple[float, float]] | None 
     n_years = findings.years.year.size
     each = 11 * n_years * (1 + findings.n_draws)  # bytes of a region: eight a number, and a third for base64
     room = max(1, REGION_BYTES // max(each, 1))
+    # The largest regions first, as many as there is room for; one at least.
     parts = dict(sorted(findings.parts.items(), key=lambda p: -p[1].series.totals.sum())[:room])
     notes = []
     if len(parts) < len(findings.parts):
@@ -216,6 +222,7 @@ def site_years(analysis: Analysis) -> pd.DataFrame:
     keep, weights, n_years = _kept_sites(analysis), analysis.years.W, analysis.years.year.size
     cells, member = analysis.data.cells, weights > 0
     month = cells["month_index"].to_numpy()
+    # Each month is in one year only; months outside the season are in none, and get the weight 0 by ``season``.
     place = (cells["site_index"].to_numpy(), member.argmax(axis=0)[month])
     season = np.asarray(member.any(axis=0))[month]
     visits, birds = np.zeros((analysis.n_sites, n_years)), np.zeros((analysis.n_sites, n_years))
@@ -264,5 +271,6 @@ def _sites(
         "slope": _packed(rows["slope"].to_numpy()),
         "se": _packed(rows["slope_se"].to_numpy()),
         "expected": _packed(table["expected"].to_numpy()),
+        # Single precision where a number is only drawn; double where the browser goes on computing with it.
         **{name: _packed(table[name].to_numpy(), "<f4") for name in ("mean_count", "lo", "hi")},
     }

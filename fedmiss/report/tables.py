@@ -160,6 +160,7 @@ def _fitted(analysis: Analysis) -> dict[str, float | None]:
     facts |= {f"effort_{key}": value for key, value in (analysis.data.effort or {}).items()}
     less = analysis.data.fact("learning")
     facts |= {} if less is None else {"new_observer": math.exp(-less)}
+    # The three probabilities of the chain of occupied sites (the guide's model page).
     chain = zip(("first", "gained", "lost"), analysis.data.fact("occupancy", default=[]), strict=False)
     facts |= {f"occupied_{name}": value for name, value in chain}
     ends = zip(("start", "end"), analysis.data.fact("occupied", default=[]), strict=False)

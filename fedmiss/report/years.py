@@ -81,6 +81,7 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     member = (year_of[None, :] == year[:, None]) & in_season[None, :]
     n_months = member.sum(axis=1)
     weights = member / np.maximum(n_months, 1)[:, None]
+    # Complete is a matter of the calendar, used one of the counts.
     complete = n_months == len(season)
     used = complete.copy()
     if n_observed is not None:

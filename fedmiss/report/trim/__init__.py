@@ -108,6 +108,7 @@ def _fit(
     f, seen = np.nan_to_num(cells.counts), cells.seen
     df = int(seen.sum()) - len(cells.sites) - estimated.beta.size
     chi2 = float(np.where(seen, (f - estimated.mu) ** 2 / estimated.mu, 0.0).sum())
+    # Pearson's estimate of the overdispersion.
     sigma2 = chi2 / df if settings.overdispersion and df > 0 else 1.0
     positive = seen & (f > 0)
     # Deviance: 2 sum f log(f / mu); the terms f - mu add up to 0 in the Poisson fit, which fits every site's total.
@@ -157,6 +158,7 @@ def _stepwise(
     fit = _fit(cells, settings, points)
     steps: list[Step] = []
     removed: list[int] = []
+    # Sets of change points that were fitted: a step that leads back to one of them would go round for ever.
     visited = {points}
     while len(fit.design.changepoints) > 1:
         points = fit.design.changepoints

@@ -128,10 +128,12 @@ def _number(path: Path, said: dict[str, list[str]], key: str, default: int) -> i
 def _points(words: list[str], times: list[int]) -> tuple[int, ...]:
     """Read time points given as themselves or as 1, 2, ... into the time points of the table."""
     given = [int(word) for word in " ".join(words).split()]
+    # TRIM counts time points from 1, and its users write years: a number that is no year is a position.
     return tuple(point if point in times else times[point - 1] for point in given)
 
 
 def _table(path: Path, name: str, columns: list[str], missing: float) -> pd.DataFrame:
+    # TRIM ran on Windows: its command files name tables by backslashes, and by paths of that machine.
     named = Path(name.strip('"').replace("\\", "/"))
     places = [named, path.parent / named, path.parent / named.name]
     found = next((place for place in places if place.is_file()), None)

@@ -69,6 +69,7 @@ def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
     ]
     for name, which in (("MODEL", "model"), ("IMPUTED+(recommended)", "imputed")):
         row = fit.overall(which, rule=shown.rule).iloc[0]
+        # TRIM prints stars after the class, by the level in brackets at the label's end.
         stars = {"(p<0.01)": " **", "(p<0.05)": " *"}.get(row["label"].rpartition(" ")[2], "")
         lines += ["", *slope_lines(name, row["label"] + stars, row["slope"], row["slope_se"])]
     return "\n".join(lines) + "\n\n"  # rtrim wants a blank line after the last slope
@@ -173,11 +174,13 @@ def _coefficient_lines(fit: TrimFit) -> list[str]:
             f"{fit.cells.months[0]:>6}      0                          1",
         ]
         lines += [f"{row.upto:>6}{_numbers(row)}" for row in months.itertuples()]
+    # What follows begins with a blank line of its own.
     return lines if lines[-1] != "" else lines[:-1]
 
 
 def _time_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
     if not fit.cells.covariates:
+        # The first time is the reference: 0 without an error, and the factor 1.
         lines = [" Parameters for Each Time Point", "", f"  Time    {_COLUMNS}"]
         lines += [f"{fit.times[0]:>6}      0                          1"]
         lines += [f"{row.upto:>6}{_numbers(row)}" for row in table.itertuples()]
@@ -302,6 +305,7 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
             "month": np.tile(np.repeat(np.array(cells.months, dtype=object), J), n),
             "observed": cells.counts.ravel(),
             "fitted": fit.mu.ravel(),
+            # TRIM's rule: a count stays as it was counted.
             "imputed": np.where(cells.seen, cells.counts, fit.mu).ravel(),
         }
     )

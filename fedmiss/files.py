@@ -154,6 +154,7 @@ def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None)
 
 def replace_folder(new: Path, path: Path) -> None:
     """Put a finished folder in the place of ``path``: a kill at any moment leaves the one or the other."""
+    # Content first, then the names: after a power cut the new folder is whole, or the old one is still there.
     for below in [*new.rglob("*"), new]:
         to_disk(below)
     put_folder(new, path)

@@ -102,9 +102,9 @@ class Facts:
         """Return the facts as the manifest keeps them."""
         values = {item: getattr(self, item.name) for item in fields(self)}
         return {
-            key.name: value
-            for key, value in values.items()
-            if value not in (None, {}) or not key.metadata.get("sometimes")
+            item.name: value
+            for item, value in values.items()
+            if value not in (None, {}) or not item.metadata.get("sometimes")
         }
 
 

@@ -91,6 +91,7 @@ def drop_unfinished(folder: Path) -> None:
     for at, folders, names in os.walk(folder):
         for name in [name for name in (*folders, *names) if unfinished(Path(name))[0]]:
             remove_own(Path(at) / name)
+        # os.walk goes into what is left in this list: removed folders must not be entered.
         folders[:] = [folder for folder in folders if not unfinished(Path(folder))[0]]
 
 

@@ -124,6 +124,7 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
             process.kill()
             process.wait()
         return
+    # Asked first: a process that can put its work away is given five seconds.
     for what in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, what)

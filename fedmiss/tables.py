@@ -92,6 +92,7 @@ def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
     columns, fields = [], []
     for field in [*target, *(table.schema.field(column) for column in extra)]:
         column = table[field.name]
+        # polars writes 64-bit offsets; files have 32-bit ones, which every reader takes.
         if column.type == pa.large_string() and field.type == pa.string():
             column = _narrow(column)
         if column.type != field.type:
@@ -108,6 +109,7 @@ def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
             )
         columns.append(column)
         fields.append(field)
+    # The schema's own words last: a table that was read from another schema must not keep its name.
     merged = {**(table.schema.metadata or {}), **target.metadata}
     return pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata=merged))
 
@@ -204,6 +206,7 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
         raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
     spec = load_schema(schema)
     if columns is not None:
+        # Only what was read can be checked.
         wanted = tuple(column for column in spec.columns if column["name"] in columns)
         spec = Schema(spec.name, spec.version, spec.description, wanted, spec.open)
     return _conform(table, spec, str(path))

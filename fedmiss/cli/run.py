@@ -76,6 +76,7 @@ def _became(result: SpeciesResult) -> str:
 
     if result.page is None:
         return f"failed at {result.step}"
+    # The page's manifest has the sentence; whether the fit converged is the fit's to say.
     results = read_manifest(result.page.parent)["results"]
     fit = result.folder / "fit"
     known = {} if not (fit / MANIFEST).exists() else read_manifest(fit, "fit")["results"]

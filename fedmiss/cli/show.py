@@ -17,6 +17,7 @@ __all__ = ["describe", "say_written"]
 def say_written(folder: Path, *made_from: Path) -> None:
     """Tell what was written, where, and what was noticed in this step; notes of the steps before it were said there."""
     manifest = read_manifest(folder)
+    # A step hands the warnings of its inputs on: only the new ones are news.
     said = {warning for folder in made_from for warning in read_manifest(folder)["warnings"]}
     typer.echo(f"Wrote {folder}: {_summary(manifest)}")
     for warning in manifest["warnings"]:

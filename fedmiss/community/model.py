@@ -277,8 +277,8 @@ def fit_by(
     )
     tell("rank 0")
     federation.fit(plain)
-    # Without axes all that they explain is overdispersion: this is the largest 1/size, and smaller ones are tried beside
-    # axes.
+    # Without axes all that they explain is overdispersion: this is
+    # the largest 1/size, and smaller ones are tried beside axes.
     widest = federation.members[0].state.inverse_size
     base = replace(plain, inverse_size=widest if widest > 0 else None)
 

@@ -200,14 +200,17 @@ def _associations(tables: Tables) -> Plot | None:
     first, second = np.triu_indices(n_species, 1)
     square = {name: np.zeros((n_species, n_species)) for name in ("correlation", "lower", "upper")}
     for name, value in square.items():
+        # The table has each pair once; the matrix is symmetric.
         value[first, second] = value[second, first] = tables.associations[name].to_numpy(dtype=float)
     strong = np.sort(np.argsort(-(square["correlation"] ** 2).sum(axis=1), kind="stable")[:SHOWN])
     picked = square["correlation"][np.ix_(strong, strong)]
     sure = (square["lower"] > 0) | (square["upper"] < 0)
+    # Species with like correlations beside one another: leaves of a hierarchical clustering by 1 - r.
     order = leaves_list(
         linkage(squareform(np.clip(1 - picked - np.eye(len(picked)), 0, 2), checks=False), "average")
     )
     strong, picked = strong[order], picked[np.ix_(order, order)]
+    # A correlation whose interval holds 0 is left blank.
     shown = np.where(sure[np.ix_(strong, strong)], picked, np.nan)
     reach = max(float(np.nanmax(np.abs(shown), initial=0.0)), 0.1)
     side = 2.6 + 0.155 * len(strong)

@@ -215,6 +215,7 @@ def score_rows(tables: Tables) -> Iterator[dict[str, object]]:
         "score": tables.axes.scores.ravel(),
         "score_se": tables.axes.scores_se.ravel(),
     }
+    # One block a species: what the panel of that species takes must not hold its own counts.
     for name, scores in zip(tables.lists.species, left_out_scores(tables.fit, tables.axes), strict=True):
         without = np.full(n_sites * rank, name, dtype=object)
         yield {

@@ -34,8 +34,8 @@ _RATE = np.array([65536 // (context + 2) for context in range(1024)], dtype=np.i
 @njit(cache=True)
 def _shift(low: int, cache: int, pend: int, pos: int, out: U8) -> tuple[int, int, int, int]:
     """Move the top byte of ``low`` out; the very first byte is always 0 and is never written."""
-    # A byte of 255 may still become 0 by a carry: such bytes are only counted (pend) until a byte settles whether there is
-    # one.
+    # A byte of 255 may still become 0 by a carry: such bytes are
+    # only counted (pend) until a byte settles whether there is one.
     if low < 0xFF000000 or low > 0xFFFFFFFF:
         carry = low >> 32
         byte = cache
@@ -126,8 +126,8 @@ def _range_encode(levels: I64, count: int, top: int, signed: bool, out: U8) -> i
             low, rng, cache, pend, pos = _put_raw(low, rng, cache, pend, pos, out, level < 0)
         m = abs(level)
         c = _class(m)
-        # Class in unary; the largest class needs no bit that says it is over. The leading one of m is implied by the
-        # class.
+        # Class in unary; the largest class needs no bit that says
+        # it is over. The leading one of m is implied by the class.
         for j in range(c):
             low, rng, cache, pend, pos = _put(low, rng, cache, pend, pos, out, prob, seen, 1 + j, 1)
         if c < c_top:

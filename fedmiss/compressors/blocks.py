@@ -62,8 +62,8 @@ class Blocks:
         out, at, used = [], 0, 0
         for length in self.lengths:
             draws = self.inner.draws(length)
-            # Every block has its own uniforms, as many as its compressor draws: blocks are independent, and each alone is
-            # reproducible.
+            # Every block has its own uniforms, as many as its compressor
+            # draws: blocks are independent, and each alone is reproducible.
             code = self.inner.encode(x[at : at + length], u[used : used + draws])
             out += [_varint(len(code)), code]
             at, used = at + length, used + draws

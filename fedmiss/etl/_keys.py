@@ -91,8 +91,8 @@ def encode(
         if h == np.uint64(0):
             h = np.uint64(1)
         at = h & mask
-        # Linear probing. Two values with one digest of 64 bits would be one: among 10^8 values the chance is about 3 in
-        # 10^4.
+        # Linear probing. Two values with one digest of 64 bits would
+        # be one: among 10^8 values the chance is about 3 in 10^4.
         while keys[at] != np.uint64(0) and keys[at] != h:
             at = (at + np.uint64(1)) & mask
         if keys[at] == np.uint64(0):

@@ -84,6 +84,7 @@ class Lists:
             )
             return some.summed(np.where(only, weights, 0.0))
         shape, S = (self.J, self.S), self.S
+        # Every list of a site is effort for every species, but for lists on which the species' record may not be used.
         exposure: F64 = np.repeat(np.bincount(self.site, weights, self.J)[:, None], S, axis=1)
         counted = ~np.isnan(self.count)
         at = self.site[self.list_].astype(np.int64) * S + self.found

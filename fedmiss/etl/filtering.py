@@ -99,8 +99,8 @@ def _by_day(filters: Filters, last_day: int) -> list[Step]:
     first, last = day_of(filters.first_date, ""), day_of(filters.last_date, "")
     steps = _between("dates", lambda b: b["date"], first, last)
     if filters.last_years is not None:
-        # Whole calendar years back from the latest date of all sources, not from today: the same file gives the same
-        # result.
+        # Whole calendar years back from the latest date of all
+        # sources, not from today: the same file gives the same result.
         year = (EPOCH + timedelta(days=last_day)).year - filters.last_years + 1
         start = (date(year, 1, 1) - EPOCH).days
         steps += _between(f"last {filters.last_years} years", lambda b: b["date"], start, None)

@@ -67,6 +67,7 @@ class Reach:
     def _held(self, codes: list[str]) -> list[bool]:
         """Say which regions have records; one file may tell counties where the other tells states only."""
         held = {_cut(place, self.parts) for place in self.places or ()}
+        # A county lies in its state, and the state in its country: wider places count as held.
         above = {wide for code in held for wide in _wider(code)}
 
         def has(code: str) -> bool:

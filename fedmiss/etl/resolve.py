@@ -210,8 +210,8 @@ def _latest(part: pl.DataFrame, edits: pl.DataFrame) -> pl.DataFrame:
     newest_here = pl.int_range(pl.len()) == pl.col("edited").arg_max()
     return (
         part.join(edits, on="guid", how="left", maintain_order="left")
-        # eBird keeps the identifier when a record is edited or moved to another species: older versions must not count
-        # twice.
+        # eBird keeps the identifier when a record is edited or moved
+        # to another species: older versions must not count twice.
         .filter(pl.col("latest").is_null() | (pl.col("latest") <= pl.col("edited")))
         # Two rows with the same stamp are one record in two files: the first stays.
         .filter(~named | newest_here.over("guid"))

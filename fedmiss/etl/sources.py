@@ -198,6 +198,7 @@ class _Head:
 
 def _split(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the separator of a line of column names, and the names."""
+    # The one that the header has most often; a comma where it has none.
     separator = max("\t;,", key=text.count) if any(separator in text for separator in "\t;,") else ","
     return separator, tuple(cell.strip().strip('"') for cell in text.split(separator))
 

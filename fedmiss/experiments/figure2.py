@@ -105,6 +105,7 @@ def records_of(one: Printed, seed: int) -> GroupPanel:
     often = rng.lognormal(0.0, 1.0, one.sites)
     # exp of N(-s^2/2, s^2) has mean 1: flocks differ, and their mean is as asked.
     flock = one.flock * rng.lognormal(-0.5 * 0.8**2, 0.8, one.sites)
+    # Smallest exponential over weight first: a weighted draw of sites without replacement.
     site = np.concatenate(
         [np.argsort(rng.exponential(1.0, one.sites) / often)[:visits] for visits in per]
     )  # without replacement

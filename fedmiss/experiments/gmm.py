@@ -66,6 +66,8 @@ def _figure1(
     def draw(axes: Sequence[Axes]) -> None:
         for ax, (name, result) in zip(axes, first.items(), strict=False):
             trace = result.trace
+            # An epoch is as many conditional expectations as there are
+            # rows, for either algorithm (the paper's unit of work).
             epochs = np.cumsum(trace["evaluations"]) / mix.total
             seen = ~np.isnan(trace["true_h_norm2"])
             ax.semilogy(epochs, trace["h_norm2"], lw=0.5, color="#c33", label="$||H_k||^2$")
@@ -85,6 +87,7 @@ def _levels(
 ) -> None:
     """Say how low the mean field of both algorithms goes."""
     epochs = float(grid[-1])
+    # The second half: the start is forgotten, and what is left is the level of the noise.
     half = grid > epochs / 2
     level = {name: float(mean[half].mean()) for name, (mean, _, _) in bands.items()}
     last = {name: float(mean[-1]) for name, (mean, _, _) in bands.items()}
@@ -136,12 +139,14 @@ def _one_worker(folder: Folder) -> None:
     """SPIDER-EM beside sEM-vr, FIEM and online EM: one worker, nothing compressed."""
     rows, epochs = (500, 20.0) if folder.quick else (2000, 60.0)
     mix = Mixture(n=1, m=rows, seed=folder.seed)
+    # The length of inner loops with the least work, (1 + omega) sqrt(m / 2) at omega = 0.
     k_in = int(np.sqrt(mix.total / 2))
     grid = np.linspace(0.0, epochs, 121)
     curves: dict[str, F64] = {}
     for name, oracle in (
         ("SPIDER-EM", Spider(10, k_in)), ("sEM-vr", SemVr(10, k_in)), ("FIEM", Fiem(10)), ("online EM", Streaming(10)),
     ):  # fmt: skip
+        # alpha = 0: one worker has nothing to remember, and V stays 0.
         algo = FedEM(mix.model, Identity(), mix.roster, 0.05, 0.0, oracle=oracle, seed=folder.seed)
         result = run(
             algo, LocalEngine(mix.data), mix.S_0, stop=Stop(epochs=epochs), init="zero", observe=mix.true_field,
@@ -172,21 +177,22 @@ def _work_to_goal(folder: Folder, mix: Mixture, epochs: float) -> None:
                 Setting(oracle, gamma=gamma, alpha=max(gamma, 1e-2), seed=folder.seed), Stop(epochs=epochs)
             )
             h = result.trace["true_h_norm2"]
+            # Work done before the round in which the field was observed.
             done = np.concatenate([[0.0], np.cumsum(result.trace["evaluations"])[:-1]]) / mix.total
             hit = np.flatnonzero(h <= GOAL)
             rows.append((name, gamma, float(done[hit[0]]) if hit.size else np.inf, float(np.nanmin(h))))
     folder.table("work_to_1e-10", columns_of(("algorithm", "gamma", "epochs", "lowest"), rows))
     reached = [
-        f"{alpha}, gamma = {gamma:g}: {work:.0f} epochs"
-        for alpha, gamma, work, _ in rows
+        f"{algorithm}, gamma = {gamma:g}: {work:.0f} epochs"
+        for algorithm, gamma, work, _ in rows
         if np.isfinite(work)
     ]
     folder.say(
         f"Epochs until ||h(S)||^2 <= {GOAL:g}, within {epochs:g}, for constant steps "
         f"{', '.join(f'{step:g}' for step in STEPS)}: {'; '.join(reached) or 'not reached by any'}. The lowest value of "
-        f"FedEM with any of these steps is {min(value for alpha, _, _, value in rows if alpha == 'FedEM'):.2g}."
+        f"FedEM with any of these steps is {min(low for algorithm, _, _, low in rows if algorithm == 'FedEM'):.2g}."
     )
-    folder.results["epochs_to_1e-10"] = {f"{alpha} {gamma:g}": work for alpha, gamma, work, _ in rows}
+    folder.results["epochs_to_1e-10"] = {f"{algorithm} {gamma:g}": work for algorithm, gamma, work, _ in rows}
 
 
 def on_grid(result: Result, total: int, grid: F64) -> F64:

@@ -162,8 +162,8 @@ class GMM:
 
     def T(self, S: F64, /) -> GMMParams:
         """M-step in closed form."""
-        # M-step, equations (60) to (62) of the paper. s1 need not sum to 1: FedEM moves S along a field, and (60)
-        # normalises pi.
+        # M-step, equations (60) to (62) of the paper. s1 need not sum
+        # to 1: FedEM moves S along a field, and (60) normalises pi.
         s1, s2 = self._parts(S)
         if not bool((s1 > 0).all()):
             raise DomainError(self._no_mass(s1))

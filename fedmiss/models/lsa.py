@@ -165,8 +165,8 @@ def garnet(
     """
     # many parameters: the documented interface, given by name
     rng = rng_for(seed, "garnet")
-    # argsort of random rows is a random permutation of the states in each row: below ``branching`` stand that many of
-    # them.
+    # argsort of random rows is a random permutation of the states
+    # in each row: below ``branching`` stand that many of them.
     graphs = [
         np.argsort(rng.random((states, actions, states)), axis=-1) < branching
         for _ in range(2 if heterogeneous else 1)

@@ -152,8 +152,8 @@ def second_moments(
         for worker in range(n):
             for e in range(n):
                 at = slice(1 + p + e * p, 1 + p + (e + 1) * p)
-                # xi_e <- xi_e + (theta_{t+1} - th_e) / (eta H), theta_{t+1} = mean_c th_c: worker c enters with 1/n, and
-                # -1 more for its own.
+                # xi_e <- xi_e + (theta_{t+1} - th_e) / (eta H), theta_{t+1} =
+                # mean_c th_c: worker c enters with 1/n, and -1 more for its own.
                 into[worker, at] = np.eye(p) * (1.0 / n - float(worker == e)) / (eta * H)
     F = keep.copy()
     for worker in range(n):
@@ -165,8 +165,8 @@ def second_moments(
     for _ in range(rounds):
         new = F @ M @ F.T
         for worker in range(n):
-            # F M F' counts every worker at its mean map; given the start they are independent, so each adds its own
-            # covariance only.
+            # F M F' counts every worker at its mean map; given the start
+            # they are independent, so each adds its own covariance only.
             M_c = M[np.ix_(own[worker], own[worker])]
             B, K = maps[worker]
             d = len(M_c)

@@ -66,8 +66,8 @@ def solve_scaled(S: F64, rhs: F64) -> F64:
     """
     if rhs.size == 0:
         return rhs
-    # Slopes per year and effects of rare categories differ by orders of magnitude: the condition is judged without their
-    # units.
+    # Slopes per year and effects of rare categories differ by orders
+    # of magnitude: the condition is judged without their units.
     scale = np.sqrt(np.maximum(np.diag(S), 1e-300))
     scaled = S / np.outer(scale, scale)
     if np.linalg.cond(scaled) > 1e12:

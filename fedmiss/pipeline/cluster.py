@@ -57,8 +57,8 @@ def over_cluster(
     with client:
         _check_workers(client, shared)
         waiting = {
-            # pure=False and a random key: a run that follows must not be answered from the scheduler's memory of an
-            # earlier one.
+            # pure=False and a random key: a run that follows must not
+            # be answered from the scheduler's memory of an earlier one.
             client.submit(
                 work, name, pure=False, retries=_RETRIES, key=f"fedmiss-{secrets.token_hex(4)}-{name}"
             ): name

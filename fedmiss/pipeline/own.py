@@ -99,6 +99,7 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
     """Panel of the group's own sites; returns their rows in the common panel."""
     source = panel.path / "groups" / group
     tables = {name: read_table(source / f"{name}.parquet", name) for name in ("visits", "cells")}
+    # Sites are numbered anew, in the same order, so that rows of every table of sites can be taken by these numbers.
     mine = np.unique(tables["visits"].column("site_index").to_numpy())
     for name, table in tables.items():
         at = np.searchsorted(mine, table.column("site_index").to_numpy())
@@ -120,6 +121,7 @@ def _write_fit(fit: Path, manifest: Manifest, draws: Path, mine: np.ndarray, tmp
     _write_rows(fit / "site_trends.parquet", "site_trends", mine, out)
     for member in (Path(), *(path.relative_to(fit) for path in fit.glob(f"{MEMBERS}/*"))):
         _write_rows(fit / member / "site_factors.parquet", "site_factors", mine, out / member)
+        # Months are of all groups together: copied, not cut.
         shutil.copyfile(fit / member / "month_factors.parquet", out / member / "month_factors.parquet")
     for name in ("trace.parquet", "cv.parquet"):
         if (fit / name).exists():

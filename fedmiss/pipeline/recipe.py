@@ -123,6 +123,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     if not inputs["files"]:
         raise ConfigError(f"{where}: ingest.files is missing; name the files to read.")
     species = convert(raw.get("species", []), tuple[str, ...], f"{where}: species")
+    # Only these species need to be imported; a community needs all that were on the lists.
     if "species" not in ingest and species and species != ("all",) and "community" not in raw:
         ingest["species"] = list(species)
     panel = dict(_table(raw, "panel", where))

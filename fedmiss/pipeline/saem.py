@@ -298,8 +298,8 @@ def _errors(
 ) -> tuple[dict[str, float] | None, list[str]]:
     """Louis' standard errors of the site level, the overdispersion and the observers' variance, or why there are none."""
     try:
-        # Louis' parameter vector ends with the level's loading, s2 and the observers' variance: its tail is what is
-        # reported.
+        # Louis' parameter vector ends with the level's loading, s2
+        # and the observers' variance: its tail is what is reported.
         se = np.sqrt(np.diag(louis(model, theta, data, rounds=1000, seed=seed)))
     except ConfigError as error:
         return None, [f"no standard errors of the variances: {error}"]

@@ -87,8 +87,8 @@ def classify(
         return TrendClass(NOT_CLASSIFIED, "Unknown (no standard error)", np.nan, np.nan)
     if rule == "pecbms":
         multiplicative = float(np.exp(slope))
-        # PECBMS publishes limits that are symmetric on the scale of the yearly ratio (delta method): the lower one may
-        # fall below 0.
+        # PECBMS publishes limits that are symmetric on the scale of the
+        # yearly ratio (delta method): the lower one may fall below 0.
         half = quantile * multiplicative * se
         lo, hi = multiplicative - half, multiplicative + half
         name = by_limits(lo, hi)

@@ -60,8 +60,8 @@ def _robust(x: F64, y: F64, nearest: int, it: int, at: F64 | None) -> F64:
 
 def _local_sums(x: F64, at: F64, nearest: int) -> tuple[F64, F64, F64]:
     """Tricube weights (L, N) of the nearest points, alone, times the distance, and times its square."""
-    # The window of the nearest points moves on by one where a place lies past the middle of its first point and the next
-    # one after.
+    # The window of the nearest points moves on by one where a place
+    # lies past the middle of its first point and the next one after.
     left = np.searchsorted((x[: x.size - nearest] + x[nearest:]) / 2.0, at)
     radius = np.maximum(at - x[left], x[left + nearest - 1] - at)
     distance = x[:, None] - at
@@ -124,6 +124,7 @@ def choose_span(
     inner = years[1:-1]
     if inner.size > 12:  # enough to choose; keeps long panels quick
         inner = inner[np.linspace(0, inner.size - 1, 12).round().astype(int)]
+    # NaN where a left-out year cannot be predicted: such a span is no candidate.
     by_year = np.full((len(spans), inner.size), np.nan)
     for at in tried:
         for j, year in enumerate(inner):

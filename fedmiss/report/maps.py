@@ -286,8 +286,8 @@ def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFr
     if "site_index" in table and analysis.sites_differ:
         used = analysis.years.used
         per_year = analysis.data.expected[table["site_index"].to_numpy()] @ analysis.years.W[used].T
-        # The trend of the hexagon's own total: a mean of its sites' trends would weigh a site of two birds like one of
-        # 2,000.
+        # The trend of the hexagon's own total: a mean of its sites'
+        # trends would weigh a site of two birds like one of 2,000.
         slope = log_slope(
             analysis.years.year[used], np.column_stack([summed(column) for column in per_year.T])
         )

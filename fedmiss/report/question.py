@@ -97,8 +97,8 @@ def _chosen(findings: Findings, choice: Choice) -> tuple[MonthlySeries, str | No
     if (choice.without or choice.left_out) and not _same_season(findings, part):
         raise ConfigError(OTHER_SEASON)
     if choice.without and part is not whole:
-        # Replicates are paired: draw k of the region is of the same fit as draw k of the whole, so their difference is one
-        # too.
+        # Replicates are paired: draw k of the region is of the same
+        # fit as draw k of the whole, so their difference is one too.
         draws = (
             None
             if series.draws is None or findings.series.draws is None

@@ -216,8 +216,8 @@ class MonthlySeries:
         relative_draws = None
         if by_draw is not None and by_draw.size:
             with np.errstate(divide="ignore", invalid="ignore"):
-                # Each replicate is set against its own mean: a level that is unknown for all months does not widen the
-                # profile.
+                # Each replicate is set against its own mean: a level that
+                # is unknown for all months does not widen the profile.
                 relative_draws = by_draw / by_draw.mean(axis=1, keepdims=True)
         limits, relative_limits = interval(profile, by_draw, level), interval(relative, relative_draws, level)
         columns = {

@@ -154,12 +154,13 @@ def year_variance(year: F64, logs: F64, cov: F64) -> float:
     if n < 3 or not (np.isfinite(logs).all() and np.isfinite(cov).all()):
         return float("nan")
     X = np.column_stack([np.ones(n), year - year.mean()])
-    # REML: contrasts N'y that no line can move. Their covariance sigma2 I + N'cov N is diagonal in the basis of its
-    # eigenvectors.
+    # REML: contrasts N'y that no line can move. Their covariance
+    # sigma2 I + N'cov N is diagonal in the basis of its eigenvectors.
     N = np.linalg.qr(X, mode="complete")[0][:, 2:]
     lam, V = np.linalg.eigh(N.T @ cov @ N)
     lam = np.maximum(lam, 0.0)
     z2 = ((N @ V).T @ logs) ** 2
+    # No variance beyond the largest squared contrast: every term of the likelihood falls there.
     top = float(z2.max())
     if top <= 1e-24:
         return 0.0

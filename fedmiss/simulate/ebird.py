@@ -169,8 +169,8 @@ def _write_blocks(
                     f"{MAX_OUTINGS:,} outings gave {tally.records:,} of {settings.records:,} records; "
                     "ask for more --species or fewer --records."
                 )
-            # A block is drawn whole from its own stream and then cut: the first records of a longer file are those of a
-            # shorter one.
+            # A block is drawn whole from its own stream and then cut: the
+            # first records of a longer file are those of a shorter one.
             block: Block = cut_block(draw_block(world, number), settings.records - tally.records)
             writer.write(block, number, *files)
             kept = lowest_number(block.outing, block.number)

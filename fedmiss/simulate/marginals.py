@@ -57,6 +57,7 @@ class Marginals:
         self.per_observer += np.bincount(block.observer, minlength=self.per_observer.size)
         self.per_site += np.bincount(block.site, minlength=self.per_site.size)
         self.per_month += np.bincount(block.month, minlength=self.per_month.size)
+        # Distinct pairs need the visits themselves; so many are enough for quantiles.
         if self._kept < _KEEP:
             self._kept += block.outing.size
             self._triples.append((block.observer, block.site, block.month))
@@ -101,6 +102,7 @@ class Marginals:
                 [self.per_month[[label[:4] == year for label in labels]].sum() for year in whole]
             )
             if len(whole) >= 3 and per_year.min() > 0:
+                # Growth over ten years from a line through the logarithms of whole years.
                 slope = np.polyfit(np.arange(len(whole)), np.log(per_year), 1)[0]
                 got["growth of checklists over ten years"] = (float(np.exp(10 * slope)),)
         return [

@@ -135,6 +135,7 @@ def _sites(panel: Panel) -> pl.DataFrame:
 
 def _visits(panel: Panel, stamps: np.ndarray[tuple[int], np.dtype[np.datetime64]]) -> pl.DataFrame:
     n_visits = panel.y.size
+    # A day that every month has.
     day = rng_for(panel.seed, "panel", "days").integers(0, 28, n_visits)
     dates = (stamps[panel.month_index].astype("datetime64[D]").astype(np.int64) + day).astype(np.int32)
     count = panel.y.astype(np.int64)

@@ -116,8 +116,8 @@ class World:
 
     def places(self, observer: I64, draw: F64) -> I64:
         """Pick a site from each observer's own list; ``draw`` are uniforms."""
-        # An observer's list of places exists nowhere: entry r is a hash of (observer, r), so that memory does not grow
-        # with visits.
+        # An observer's list of places exists nowhere: entry r is a hash
+        # of (observer, r), so that memory does not grow with visits.
         rank = _list_rank(draw, 1.2, np.zeros(1))
         at = np.searchsorted(self.site_cdf, _hash01(self.seed, 1, observer, rank))
         return np.minimum(at, self.n_sites - 1)

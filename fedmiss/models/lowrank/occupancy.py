@@ -67,8 +67,8 @@ class ChainPosterior:
         empty ones, and how many of them were gained.
         """
         present = self.present
-        # E-step numbers of the guide's equation of rates (psi, epsilon, gamma), by the posterior's own transition
-        # probabilities.
+        # E-step numbers of the guide's equation of rates (psi, epsilon,
+        # gamma), by the posterior's own transition probabilities.
         before, came, stayed = present[:, :-1], self.came[:, 1:], self.stayed[:, 1:]
         parts = [before, before * (1.0 - stayed), 1.0 - before, (1.0 - before) * came]
         return np.array(
@@ -148,8 +148,8 @@ def zero_inflated(
         mean[some] = counts_at(eta[some] + z[some] * np.sqrt(var[some]))
         sure = present > 1.0 - 1e-9
         count[sure] = _quantile(law, eta[sure], var[sure], tail)
-        # Cells with nearly the same level share one table of quantiles: a law's table costs more than the cells that read
-        # it.
+        # Cells with nearly the same level share one table of quantiles:
+        # a law's table costs more than the cells that read it.
         place = np.where(some & ~sure, np.floor(z / PROBIT_STEP), np.inf)
         for cell in np.unique(place[np.isfinite(place)]):
             at = place == cell

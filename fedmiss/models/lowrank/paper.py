@@ -91,8 +91,8 @@ def thresholded_svd(
         )
         order = np.argsort(values)[::-1]
         values, Q = values[order], Q[:, order]
-    # Line 22 of algorithm 7: S q_k = s_k p_k, and the fitted matrix is sum_k max(s_k - lam, 0) p_k q_k', shared out in
-    # equal parts.
+    # Line 22 of algorithm 7: S q_k = s_k p_k, and the fitted matrix
+    # is sum_k max(s_k - lam, 0) p_k q_k', shared out in equal parts.
     SQ = A @ (B.T @ Q) + sparse @ Q
     s = np.linalg.norm(SQ, axis=0)
     root = np.sqrt(np.maximum(s - lam, 0.0))
@@ -131,8 +131,8 @@ class FedMissEM:
         if self.cells.size == 0:
             raise InputError("no group has a counted visit: there is nothing to fit.")
         self.row, self.col = self.cells // panel.L, self.cells % panel.L
-        # The cells are sorted by site, then month: with these row pointers a statistic (q,) is a CSR matrix without
-        # sorting.
+        # The cells are sorted by site, then month: with these row
+        # pointers a statistic (q,) is a CSR matrix without sorting.
         self._ptr = np.searchsorted(self.row, np.arange(self.J + 1))
         self.n = len(panel.groups)
         self.start = start or self._constant(panel, seed)
@@ -150,8 +150,8 @@ class FedMissEM:
         rng = rng_for(seed, "fedmissem-start")
         U = 0.05 * rng.standard_normal((self.J, self.rank))
         V = 0.05 * rng.standard_normal((self.L, self.rank))
-        # First columns whose product is eta in every cell, of equal norms: (L/J)^(1/4) and (J/L)^(1/4) balance the two
-        # sides.
+        # First columns whose product is eta in every cell, of equal
+        # norms: (L/J)^(1/4) and (J/L)^(1/4) balance the two sides.
         if self.rank:
             U[:, 0] += np.sign(eta) * np.sqrt(abs(eta)) * (self.L / self.J) ** 0.25
             V[:, 0] += np.sqrt(abs(eta)) * (self.J / self.L) ** 0.25
@@ -186,8 +186,8 @@ class FedMissEM:
 
     def s_bar(self, theta: Factors, rows: F64) -> F64:
         """E-step: (q,) mean over rows of m_c (y - psi'(eta)) on the row's cell; 0 on cells that the group misses."""
-        # Line 10 of algorithm 7 sets Y on Omega_c and theta elsewhere; subtracting the common theta leaves Y - theta on
-        # Omega_c.
+        # Line 10 of algorithm 7 sets Y on Omega_c and theta elsewhere;
+        # subtracting the common theta leaves Y - theta on Omega_c.
         at = rows[:, 0].astype(np.int64)
         # s_bar_c on Omega_c, without the common psi'(U V'): m_c (y - psi')
         value = rows[:, 2] * (rows[:, 1] - self.family.mean(self.eta(theta)[at]))

@@ -153,8 +153,8 @@ class MStep:
                 break
             P, Q = self._direction(U, V, gU, gV, self._forcing(norm / max(terms, floor)))
             slope = _dot((P, Q), (gU, gV))
-            # Armijo's rule while the objective can see the step; near the end its rounding hides the gain, and the
-            # gradient decides.
+            # Armijo's rule while the objective can see the step; near the
+            # end its rounding hides the gain, and the gradient decides.
             go, done = 1.0, False
             for _ in range(40):
                 U1, V1 = U + go * P, V + go * Q
@@ -194,8 +194,8 @@ class MStep:
         for i in range(20 + 2 * (U.size + V.size)):
             HP = times(P)
             curve = _dot(P, HP)
-            # The objective is not convex in (U, V): keep what is solved so far, or steepest descent in the first step
-            # (Steihaug 1983).
+            # The objective is not convex in (U, V): keep what is solved so
+            # far, or steepest descent in the first step (Steihaug 1983).
             if curve <= 1e-14 * _dot(P, P):
                 return x if i else P
             go = rho / curve
@@ -216,8 +216,8 @@ class MStep:
             P, Q = X
             outU, outV = self.penalty * P - self.sparse @ Q, self.penalty * Q - self._turned @ P
             for b, W, D in self._fields(U, V):
-                # H (P, Q): psi'' times the change of the predictor, P V' + U Q', and the gradient's own factor (psi' - S)
-                # that P and Q turn.
+                # H (P, Q): psi'' times the change of the predictor, P V' + U Q',
+                # and the gradient's own factor (psi' - S) that P and Q turn.
                 move = self._moved(W, b, U, V, P, Q)
                 outU[b] += move @ V + D @ Q
                 outV += move.T @ U[b] + D.T @ P[b]

@@ -113,8 +113,8 @@ class CountLaw:
             x = (1 - a) * ((1 - b) * quantile[k, i] + b * quantile[k + 1, i]) + a * (
                 (1 - b) * quantile[k, i + 1] + b * quantile[k + 1, i + 1]
             )
-            # x is log(count + 1) of the continued law: the quantile is the next whole number, but for rounding just above
-            # one.
+            # x is log(count + 1) of the continued law: the quantile is
+            # the next whole number, but for rounding just above one.
             out.append(np.maximum(np.ceil(np.exp(x) - 1.0 - 1e-9), 0.0).reshape(shape))
         return out[0], out[1]
 

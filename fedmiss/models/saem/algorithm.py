@@ -57,8 +57,8 @@ class Smoothed(Around):
         count, S, inner = memory
         new, cost = self.inner.many(model, inner, down, data, slots, u, *self._own(own[0]))
         for i, slot in enumerate(slots):
-            # rho runs on the worker's own count of answers, so a worker that was silent does not come back with a frozen
-            # step.
+            # rho runs on the worker's own count of answers, so a worker
+            # that was silent does not come back with a frozen step.
             was = own[0].V_i[i] if count[slot] == 0 else S[slot]
             S[slot] = was + self.rho(int(count[slot])) * (new[i] - was)
             count[slot] += 1
@@ -177,8 +177,8 @@ def louis(
                 state, _ = model.move(theta, rows, state, step, rng)
             if update < burn:
                 continue
-            # Units are independent given theta: the covariance of the total is the sum of theirs, without noise between
-            # units.
+            # Units are independent given theta: the covariance of the
+            # total is the sum of theirs, without noise between units.
             totals = model.unit_totals(rows, state)  # (M, units, q)
             count += M
             summed = summed + totals.sum(axis=0)

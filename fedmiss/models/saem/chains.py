@@ -207,8 +207,8 @@ class Langevin:
             return new, 1.0
         with np.errstate(over="ignore", invalid="ignore"):
             density_new, g_new = target(new)
-            # The reverse move starts at z' and needs the noise -(step + drift(z')): its square stands beside the forward
-            # noise's.
+            # The reverse move starts at z' and needs the noise -(step +
+            # drift(z')): its square stands beside the forward noise's.
             back = step + drift(g_new)
             # log of f(z') q(z | z') / (f(z) q(z' | z)), block by block
             ratio = density_new - density - (back * back - noise * noise) / (2.0 * self.gamma)
@@ -256,8 +256,8 @@ class Laplace:
         -------
         new z, share of latents accepted
         """
-        # The mode depends on theta and the other latents, not on z: a proposal around it is independent of the chain's
-        # place.
+        # The mode depends on theta and the other latents, not on z:
+        # a proposal around it is independent of the chain's place.
         mode, h = z.copy(), 1e-4 * np.sqrt(P)
         for _ in range(60):
             curve = self._curvature(target, mode, h)

@@ -208,8 +208,8 @@ class Counts:
                 f"the normal equations of month {month + 1} of {self.L} have eigenvalue {smallest[month]:.3g} (must be > 0)."
             )
         B, C = G[:, self._own[:, None], self._common], G[:, self._common[:, None], self._common]
-        # M-step of (beta_l, w_l, kappa): months are eliminated from the normal equations, their Schur complement gives
-        # kappa.
+        # M-step of (beta_l, w_l, kappa): months are eliminated from
+        # the normal equations, their Schur complement gives kappa.
         AB, Ah = np.linalg.solve(A, B), np.linalg.solve(A, h[:, self._own, None])[:, :, 0]
         kappa = np.zeros(0)
         if len(self._common):
@@ -419,16 +419,16 @@ class ShiftedCounts(Counts):
         z, J = new["z"], len(rows.starts)
         M, w = len(z), theta.w[rows.month]
         u = np.asarray(new["u"]).reshape(M, J, self.r)
-        # Information of the site about u through its counts, y + 1/2 for e exp(z): the scale of the random walk (times 2 /
-        # sqrt r).
+        # Information of the site about u through its counts, y + 1/2
+        # for e exp(z): the scale of the random walk (times 2 / sqrt r).
         weight = (rows.y + 0.5)[:, None, None] * w[:, :, None] * w[:, None, :]
         root = np.linalg.cholesky(np.eye(self.r) + np.add.reduceat(weight, rows.starts, axis=0))
         noise = rng.standard_normal((M, J, self.r, 1)) * (2.0 / np.sqrt(self.r))
         delta = np.linalg.solve(np.swapaxes(root, 1, 2), noise)[..., 0]
         step: F64 = (delta[:, rows.site] * w).sum(axis=-1)
         with np.errstate(over="ignore"):
-            # Log ratio of the counts' law at z + w'delta and z; expm1 because small shifts would vanish in a difference of
-            # exponentials.
+            # Log ratio of the counts' law at z + w'delta and z; expm1 because
+            # small shifts would vanish in a difference of exponentials.
             gain = rows.y * step - np.exp(rows.log_e + z) * np.expm1(step)
         # The prior N(0, I) of u adds -(|u + delta|^2 - |u|^2) / 2 = -delta'(u + delta / 2).
         ratio = np.add.reduceat(gain, rows.starts, axis=1) - (delta * (u + 0.5 * delta)).sum(axis=-1)

@@ -218,8 +218,8 @@ def poisson_normal(y: F64, log_e: F64, mu: F64, var: F64, *, nodes: int = 30) ->
     z = np.maximum(z, np.minimum(mu, np.log(y + 0.5) - log_e))
     for _ in range(60):
         rate = np.exp(np.minimum(log_e + z, 700.0))
-        # Newton on a concave log density; a step of at most 1, since from far right exp(z) makes it far too short, from
-        # left too long.
+        # Newton on a concave log density; a step of at most 1, since from
+        # far right exp(z) makes it far too short, from left too long.
         step = (y - rate - (z - mu) / var) / (rate + 1.0 / var)
         z = z + np.clip(step, -1.0, 1.0)
         if float(np.abs(step).max(initial=0.0)) < 1e-11:
@@ -238,7 +238,7 @@ def poisson_normal(y: F64, log_e: F64, mu: F64, var: F64, *, nodes: int = 30) ->
     top = log_f.max(axis=-1, keepdims=True)
     weight = np.exp(log_f - top)
     total = weight.sum(axis=-1)
-    # Constants: 1/y!, the Jacobian of z = mode + scale x and the normal density's 1/sqrt(var); log_w holds its 1/sqrt(2
-    # pi).
+    # Constants: 1/y!, the Jacobian of z = mode + scale x and the
+    # normal density's 1/sqrt(var); log_w holds its 1/sqrt(2 pi).
     log_p = top[..., 0] + np.log(total) + np.log(scale) - gammaln(y + 1.0) - 0.5 * np.log(var)
     return log_p, (weight * at).sum(axis=-1) / total, (weight * at**2).sum(axis=-1) / total

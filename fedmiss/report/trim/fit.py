@@ -407,8 +407,8 @@ class TrimFit:
     def _wald(self, L: F64, beta: F64 | None = None, var: F64 | None = None) -> tuple[float, int, float]:
         value = L @ (self.estimate.beta if beta is None else beta)
         V = L @ (self.info.var_beta if var is None else var) @ L.T
-        # Contrasts may be linearly dependent (deviations from a line are): a pseudo-inverse, and the rank as degrees of
-        # freedom.
+        # Contrasts may be linearly dependent (deviations from a line
+        # are): a pseudo-inverse, and the rank as degrees of freedom.
         W, df = float(value @ np.linalg.pinv(V, rcond=1e-10) @ value), int(np.linalg.matrix_rank(L))
         return W, df, float(chdtrc(df, W))
 
@@ -440,8 +440,8 @@ class TrimFit:
         """Test the change of all slopes at change point number ``k``: Wald statistic, its df, p-value."""
         unit = np.eye(self.estimate.beta.size)
         L = unit[self.design.where(kind="slope", at=point)]
-        # All categories of all covariates at once: their slopes before and after the change point are equal under the
-        # hypothesis.
+        # All categories of all covariates at once: their slopes before
+        # and after the change point are equal under the hypothesis.
         return self._wald(L - unit[self.design.where(kind="slope", at=point - 1)] if point > 0 else L)
 
     def wald_deviations(self) -> tuple[float, int, float]:

@@ -119,6 +119,7 @@ def _read() -> tuple[bool, str]:
         )["flow"]
         lines = len(text.read_bytes().splitlines()) - 1
     read = next(row["rows"] for row in flow if row["step"].startswith("records"))
+    # Every line of the simulated file is a record: none may be lost.
     return read == lines, f"{read:,} of {lines:,} rows read, {time.perf_counter() - start:.1f} s"
 
 
@@ -129,6 +130,7 @@ def _fit() -> tuple[bool, str]:
 
     start = time.perf_counter()
     site, month = (index.ravel() for index in np.indices((8, 6)))
+    # Counts that follow the model exactly: the fit must give them back.
     count = np.exp(0.2 * site + 0.1 * month).astype(np.float64)
     settings = CountSettings(rank=0, time="fixed")
     fit = fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, count)]), settings)

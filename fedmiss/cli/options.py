@@ -47,6 +47,8 @@ def options_of(
         @functools.wraps(command)
         def run(**words: object) -> None:
             context: typer.Context = words.pop(CONTEXT)  # type: ignore[assignment]
+            # What was typed is told from defaults by typer's own context:
+            # a default that is passed on would overrule a preset.
             given = {name: words.pop(name) for name in made}
             asked = {name for name in given if _was_given(context, name)}
             settings = (make or classes[0])(
@@ -54,6 +56,7 @@ def options_of(
             )
             command(settings=settings, **words)
 
+        # typer reads signature and annotations of the wrapper: it gets the options in the place of ``settings``.
         several.append(inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
         parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in several]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]

@@ -96,6 +96,7 @@ def effort_by(federation: LocalFederation, lists: Lists) -> Effort:
         for term in found.terms
         for column in ((term, f"{term} not known") if term in found.blanks else (term,))
     ]
+    # exp(x'kappa): a list counts for as many standard visits as would find as many birds.
     weight: F64 = np.exp(effort_columns(lists.effort, found.terms, found.blanks) @ kappa)
     return Effort(weight, dict(zip(names, (float(power) for power in kappa), strict=True)))
 
@@ -291,6 +292,7 @@ def fit_by(
             inverse_size=widest,
         )
 
+    # Covariates before axes: what they explain needs no axis.
     start = base
     if federation.hub.covariates:
         tell("covariates")
@@ -307,6 +309,7 @@ def fit_by(
     if settings.rank == "auto" and not _clear(choice, candidates.index(alone), candidates.index(best)):
         best = alone
     tell("what each species gained")
+    # Other folds than those of the choice: on its own folds the chosen model would look better than it is.
     gains = _gains(
         federation,
         alone,

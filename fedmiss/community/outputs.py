@@ -58,6 +58,7 @@ def site_sums(community: Community) -> F64:
     """
     q, rank = _posterior(community), community.rank
     U, C = q.P[:, len(q.P[0]) - rank :], q.C[:, len(q.P[0]) - rank :, len(q.P[0]) - rank :]
+    # The mean of logarithms, so that a few sites with hundreds of visits do not make the usual number.
     visits = np.log(np.maximum(_visits(community), 1.0))
     return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), [visits.sum()]])
 
@@ -154,6 +155,7 @@ def richness(community: Community, *, visits: float, seed: int = 0) -> tuple[F64
     fit, rng = AverageFit((community.fit,)), rng_for(seed, "richness")
     counts = community.fit.settings.family == "poisson"
     size = min(community.fit.aux.size, 1e9)
+    # Draw by draw: the matrix of sites and species would be held 400 times otherwise.
     expected, drawn = np.zeros(community.cells.J), np.empty((DRAWS, community.cells.J), dtype=np.int32)
     for i in range(DRAWS):
         eta = fit.draw(rng)(slice(None))

@@ -144,10 +144,12 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     released, left_out = _species(seat, terms, whole)
     names = tuple(name for name, keep in zip(terms.species, released, strict=True) if keep)
     check_rank(settings, len(names))
+    # Read again without the species that may not be told of: they are in no sum of what follows.
     lists = read_lists(seat.records, species=names)
     effort = _effort(seat, terms, lists)
     cells = _kept(cells_of(lists, effort, settings.model), lists, seat.own_sites)
     known = dict(seat.covariates(lists))
+    # Months of the conversation are the species: the protocol of the count model is used as it is.
     site_id = lists.sites["site_id"].to_numpy()
     program, link = seat.link(terms, cells.visits(site_id, known), "community")
     ours = _Ours(program, link, terms.plan(np.arange(len(names), dtype=np.int64)))

@@ -49,6 +49,7 @@ def _run(folder: Folder, panel: GroupPanel, epochs: float) -> _Run:
         compressor=Dithering(levels=1), batch=BATCH, seed=folder.seed,
         observe_every=5 if folder.quick else 50,
     )  # fmt: skip
+    # fit_observed has the sum over groups, algorithm 7 the mean: F is 1/n of it (lambda = 0).
     optimum = fit_observed(panel, family="gaussian", rank=RANK)[2] / GROUPS
     first, last = float(result.trace["objective"][0]), model.objective(result.theta, rows)
     return _Run(result, panel, sum(len(row) for row in rows), first, last, optimum)
@@ -120,6 +121,7 @@ def _figure(folder: Folder, run: _Run, totals: dict[str, F64], epochs: float) ->
 def _write(folder: Folder, run: _Run, totals: dict[str, F64]) -> None:
     """Write how far the objective came, and the errors of the totals."""
     error = {
+        # Root mean square error of the logarithm of monthly totals: a factor, whatever the number of birds.
         name: float(np.sqrt(np.mean(np.log(np.maximum(totals[key], 1e-9) / totals["truth"]) ** 2)))
         for name, key in (("algorithm 7", "algorithm7"), ("default", "default"))
     }

@@ -88,6 +88,7 @@ class Folder:
             ax.grid(alpha=0.3)
         if self.quick:
             fig.suptitle("quick setting, smaller than the paper's", fontsize=9, color="#a33")
+        # No date in the file: the same numbers give the same bytes.
         fig.savefig(self.path / f"{name}.svg", metadata={"Date": None})
         fig.savefig(self.path / f"{name}.png", dpi=150)
         self.table(name, columns)
@@ -96,6 +97,7 @@ class Folder:
         """Write trace.parquet, what_is_seen.md and the manifest with the ``settings`` of this experiment."""
         if self._traces:
             names = dict.fromkeys(name for trace in self._traces for name in trace)
+            # Runs may have observed different things: a column that a run lacks is NaN, of the column's own type.
             blank = {name: next(trace[name] for trace in self._traces if name in trace) for name in names}
             table = {
                 name: np.concatenate(

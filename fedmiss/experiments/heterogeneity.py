@@ -24,6 +24,7 @@ def main(folder: Folder) -> None:
         mix = Mixture(seed=folder.seed, sort=kind == "heterogeneous")
         for memory in (True, False):
             name = f"{kind}, {'with' if memory else 'without'} V"
+            # alpha = 0 from V = 0 is naive federated EM: nothing is remembered, and the same step otherwise.
             alpha, init = (0.2, "h") if memory else (0.0, "zero")
             setting = Setting(FullBatch(), 5e-2, alpha, 0.5, init, folder.seed)
             result = mix.run(setting, Stop(rounds=rounds), every=20, label=name)
@@ -77,9 +78,11 @@ def _weights(folder: Folder) -> None:
                 algo, LocalEngine(mix.data), mix.S_0, stop=Stop(epochs=epochs), observe=observe, label=label
             )
             trace = result.trace
+            # Some 400 points of each run are enough for a curve.
             keep = np.arange(0, len(trace["k"]), max(len(trace["k"]) // 400, 1))
             columns[f"{label} epochs"] = (np.cumsum(trace["evaluations"]) / mix.total)[keep]
             columns[f"{label} weight"] = trace["weight"][keep]
+            # Against EM on the pooled rows, in the second half, when the start is forgotten.
             late = trace["weight"][len(trace["k"]) // 2 :]
             levels[kind, name] = float(np.sqrt(np.mean((late - exact[kind]) ** 2)))
 

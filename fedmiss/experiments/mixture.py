@@ -57,12 +57,14 @@ class Mixture:
     ) -> None:
         rng = rng_for(seed, "mixture")
         means = np.array([[-1.0, 0.0], [1.0, 0.5]])
+        # Section 4 of the paper has two components in the plane and a known Sigma; their weights and means are our choice.
         Y = means[(rng.random(n * m) < 0.75).astype(int)] + rng.standard_normal((n * m, 2))
         if sort:
             Y = Y[np.argsort(Y[:, 0], kind="stable")]
         self.data: F64 = Y.reshape(n, m, 2)
         self.model = GMM(2, 2, "known", Sigma=np.eye(2))
         self.roster = Roster.of([m] * n)
+        # S_0 is the pooled statistic at a theta: it lies in the domain of T, as a statistic of data does.
         theta = GMMParams(np.array([0.5, 0.5]), np.array([[-0.5, 0.0], [0.5, 0.0]]), np.eye(2))
         self.S_0: F64 = pooled_s_bar(self.model, theta, self.data, self.roster)
         if far:

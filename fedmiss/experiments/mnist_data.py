@@ -64,6 +64,7 @@ def load_mnist(folder: Path | None) -> tuple[U8, I64, Bool, dict[str, str]]:
             raise InputError(
                 f"{folder} has {len(image)} images and {len(label)} labels in one part; fetch the files again."
             )
+    # images[0] are the training images: the test images have no say in which pixels are used.
     used: Bool = np.asarray(images[0].any(axis=0))
     return np.concatenate(images), np.concatenate(labels).astype(np.int64), used, hashes
 
@@ -103,5 +104,6 @@ def pca(images: U8, k: int, used: Bool) -> F64:
     for block in np.array_split(pixels, max(len(pixels) // 10_000, 1)):
         covariance += block.T @ block
     vectors = np.linalg.eigh(covariance / len(pixels))[1][:, ::-1][:, :k]
+    # The sign of an eigenvector is free, and differs between libraries.
     vectors *= np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(k)])
     return (pixels @ vectors.astype(np.float32)).astype(np.float64)

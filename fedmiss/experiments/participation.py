@@ -36,6 +36,7 @@ def main(folder: Folder) -> None:
 
     def draw(axes: Sequence[Axes]) -> None:
         for i, (share, values) in enumerate(bands.items()):
+            # Work grows with p: the same rounds cost fewer conditional expectations where fewer answer.
             for ax, axis_values in zip(axes, (at, at * work[share] / rounds), strict=True):
                 plot_band(ax, axis_values, values, f"C{i}", f"p = {share:g}")
         for ax, words in zip(axes, ("rounds", "epochs"), strict=True):
@@ -46,6 +47,7 @@ def main(folder: Folder) -> None:
     folder.figure("participation", draw, {"round": at, **columns}, panels=2)
     late = at >= 0.75 * rounds
     level = {share: float(bands[share][0][late].mean()) for share in SHARES}
+    # A curve that still falls says nothing of the limiting variance.
     falling = level[1.0] < 0.5 * float(bands[1.0][0][at >= 0.5 * rounds].mean())
     folder.results |= {
         "mean_last_quarter": {f"{key:g}": value for key, value in level.items()},

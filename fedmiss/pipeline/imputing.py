@@ -103,6 +103,7 @@ def impute_panel(
         nonlocal total, observed_total, ends
         for rows in row_blocks(J, L):
             expected = fit.expected(rows)
+            # Dense for a block of sites only.
             seen = visits[rows].toarray()
             band = fit.interval(rows) if errors else None
             limits = {

@@ -127,6 +127,7 @@ class SpeciesFit:
         one visit. They are NaN for a fit of another method than ``fast``.
         """
         J, L = self.expected.shape
+        # Point estimates have no errors: blanks, and not intervals of width 0.
         band = AverageFit(self.fit.fits).interval() if self._errors else None
         names = ("expected_lower", "expected_upper", "lower", "upper")
         return pd.DataFrame(

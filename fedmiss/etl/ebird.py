@@ -128,6 +128,7 @@ class _Reader:
         """Return the field that names the smallest region of each line: county, else state, else country."""
         start, length = (array[:, [self.slot["county_code"]]] for array in (fields.starts, fields.lengths))
         for key in ("state_code", "country_code"):
+            # Many countries have no counties, and some no states: the next wider region stands for the place.
             blank = np.flatnonzero(length[:, 0] == 0)
             if blank.size:
                 start[blank, 0] = fields.starts[blank, self.slot[key]]
@@ -179,6 +180,7 @@ class _Reader:
         self.books["reach"].encode(fields.buf, *self._region(fields))
         _widen(self.record_dates, date[(date != BAD) & (date != UNKNOWN_DATE)])
         rows = np.bincount(columns["taxon"], minlength=self.books["taxa"].size)
+        # Codes only grow: the numbers so far are those of the first codes.
         rows[: self.taxon_rows.size] += self.taxon_rows
         self.taxon_rows = rows
         return columns

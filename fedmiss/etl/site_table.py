@@ -118,6 +118,7 @@ class SiteTable:
                 for name in ("latitude", "longitude", "latitude_table", "longitude_table")
             )
             straight = np.abs(lat - lat2) + np.abs(lon - lon2)
+            # Swapped columns: most sites are far from where the records have them, and near once the two are exchanged.
             crossed = np.abs(lat - lon2) + np.abs(lon - lat2)
             at = int(np.argmax(straight))
             if (straight > NEAR).mean() > 0.5 and (crossed < straight).mean() > 0.5:
@@ -195,6 +196,7 @@ def read_site_table(path: str | Path) -> SiteTable:
             continue
         number = _number(source, name, text[name], line, strict=False)
         if number is None:
+            # A gap is no category.
             levels = values.n_unique() - int(values.null_count() > 0)
             if levels > MOST_LEVELS:
                 some = listed(values.drop_nulls().unique().sort().to_list(), 3)

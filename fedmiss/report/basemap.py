@@ -58,8 +58,10 @@ def frame_of(longitude: F64, latitude: F64) -> Frame:
     west, east = float(longitude.min()), float(longitude.max())
     south, north = float(latitude.min()), float(latitude.max())
     x, y = (west + east) / 2, (south + north) / 2
+    # A degree of longitude is cos(latitude) of one of latitude; near the poles the map stops at a tenth.
     squeeze = 1.0 / max(math.cos(math.radians(y)), 0.1)
     high = max((north - south) * 1.33, 20.0 / _KM)
+    # Neither narrower than it is high, nor flatter than six tenths of its width, whatever the places are.
     wide = max((east - west) * 1.33, high * squeeze * 0.95)
     high = max(high, wide / squeeze * 0.6)
     return Frame(
@@ -130,6 +132,7 @@ def draw_basemap(ax: Axes, frame: Frame) -> None:
 def draw_scale(ax: Axes, frame: Frame) -> None:
     """Draw a scale bar of a round length, about a quarter of the width, into the lower left corner."""
     aim = frame.km / 4
+    # 1, 2 or 5 times a power of ten, the largest that is no longer than the aim.
     power = 10.0 ** math.floor(math.log10(aim))
     length = max(step * power for step in (1, 2, 5) if step * power <= aim)
     degrees = length / _KM * frame.squeeze

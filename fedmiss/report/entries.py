@@ -75,14 +75,16 @@ def entries(data: ReportInputs, series: MonthlySeries, settings: ReportSettings)
     member = series.years.W[used] > 0
     visited, found = (_by_year(data, member, column) for column in ("n_visits", "n_detected"))
     total: F64 = data.expected @ series.years.W[used].T
+    # Complete lists are made for all species: who makes one did not choose the site for this species.
     lists: float = data.fact("share_complete", default=0.0) * data.fact("implied_zeros", default=False)
     free = settings.free_sites or lists >= CHECKLISTS
+    # Last visits are first visits of the years in reverse.
     back = np.s_[:, ::-1]
     both = (
         _entry(FIRST, year, visited, found, total, free=free),
         _entry(LAST, year[::-1], visited[back], found[back], total[back], free=True),
     )
-    return [name for name in both if name is not None]
+    return [entry for entry in both if entry is not None]
 
 
 def entry_table(found: Sequence[Entry]) -> pd.DataFrame:
@@ -106,6 +108,7 @@ def _entry(what: str, year: I64, visited: Bool, found: Bool, total: F64, *, free
     """One of the two; for last visits the years come in the reverse order."""
     edge = max(EDGE_YEARS, math.ceil(EDGE * year.size))
     went = visited.any(axis=1)
+    # argmax of a mask is the first true year; sites without a visit get year 0, which is never late.
     first = np.where(went, visited.argmax(axis=1), 0)
     late = first >= edge
     if not late.any():
@@ -115,11 +118,13 @@ def _entry(what: str, year: I64, visited: Bool, found: Bool, total: F64, *, free
     rest = (found[late].sum(axis=1) - there)[others > 0] / others[others > 0]
     # empty before a first visit that found the birds, or after a last one that did not
     empty = (np.arange(year.size) < first[late, None]) & (there == (what == FIRST))[:, None]
+    # The total if these sites had been empty: what the model expects there in those years is taken off.
     left: F64 = total.sum(axis=0) - np.where(empty, total[late], 0.0).sum(axis=0)
     known = (left > 1e-9 * total.sum(axis=0)).all()
     slope = float(log_slope(year, left)) if known else math.nan
     part = float(total[late, :edge].sum() / max(total[:, :edge].sum(), 1e-300))
     now, otherwise = float(there.mean()), float(rest.mean()) if rest.size else math.nan
+    # Paired by site: found in the first (not in the last) year more often than in the site's other years.
     more = (there[others > 0] - rest) * (1.0 if what == FIRST else -1.0)
     error = float(more.std(ddof=1)) / math.sqrt(more.size) if more.size > 1 else math.inf
     differs = more.size >= FEWEST and float(more.mean()) >= max(EXCESS, ERRORS * error)

@@ -62,6 +62,7 @@ def _marks(plot: Plot) -> str:
     at = np.array([image for image, _ in plot.marks], dtype=float)
     px = axes[0].transData.transform(np.column_stack([at, np.zeros(at.size)]))[:, 0] * 72.0 / fig.dpi
     middle = (px[1:] + px[:-1]) / 2.0
+    # Edges half-way between the marks; beyond the outermost ones by half of the smallest gap.
     half = float(np.min(np.diff(px))) / 2.0 if px.size > 1 else 9.0
     edges = np.concatenate([[px[0] - half], middle, [px[-1] + half]])
     high = 72.0 * fig.get_figheight()

@@ -167,6 +167,7 @@ def plot_trim(fit: TrimFit, ax: Axes | None = None, base: Label | Sequence[Label
     """
     index = fit.index() if base is None else fit.index(base=base)
     ax = _axes(ax)
+    # 1.96 standard errors of an index whose base is 100.
     mid, half = 100.0 * index["index"], 196.0 * index["se"]
     bars(ax, index["time"], np.maximum(mid - half, 0.0), mid + half, PEACH)
     ax.plot(index["time"], mid, color=ORANGE, marker="s", ms=4)

@@ -181,7 +181,7 @@ class Counts:
         )
 
     def _spread(self, rows: Visits, state: State, chain: int) -> tuple[F64, F64]:
-        """Factors and observer effects of chain c, by visit."""
+        """Factors and observer effects of a chain, by visit."""
         u = state["u"][chain].reshape(-1, self.r)[rows.site] if self.r else np.zeros((len(rows), 0))
         return u, state["o"][chain][rows.observer] if self.observers else np.zeros(len(rows))
 

@@ -43,7 +43,7 @@ class HtmlTable:
 class Section:
     """A part of the page, rendered from ``reports/species/sections/<id>.html.j2``.
 
-    The template has the findings ``a``, the ``plots`` by name, and ``values``.
+    The template has the ``findings``, the ``plots`` by name, and ``values``.
     ``scripted``: hidden, until a script of the page shows it.
     """
 

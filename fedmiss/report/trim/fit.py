@@ -437,7 +437,7 @@ class TrimFit:
         )
 
     def wald_change(self, point: int) -> tuple[float, int, float]:
-        """Test the change of all slopes at change point number ``k``: Wald statistic, its df, p-value."""
+        """Test the change of all slopes at change point number ``point``: Wald statistic, its df, p-value."""
         unit = np.eye(self.estimate.beta.size)
         L = unit[self.design.where(kind="slope", at=point)]
         # All categories of all covariates at once: their slopes before

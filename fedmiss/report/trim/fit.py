@@ -436,13 +436,13 @@ class TrimFit:
             columns=["test", "of", "statistic", "df", "p"],
         )
 
-    def wald_change(self, point: int) -> tuple[float, int, float]:
-        """Test the change of all slopes at change point number ``point``: Wald statistic, its df, p-value."""
+    def wald_change(self, k: int) -> tuple[float, int, float]:
+        """Test the change of all slopes at change point number ``k``: Wald statistic, its df, p-value."""
         unit = np.eye(self.estimate.beta.size)
-        L = unit[self.design.where(kind="slope", at=point)]
+        L = unit[self.design.where(kind="slope", at=k)]
         # All categories of all covariates at once: their slopes before
         # and after the change point are equal under the hypothesis.
-        return self._wald(L - unit[self.design.where(kind="slope", at=point - 1)] if point > 0 else L)
+        return self._wald(L - unit[self.design.where(kind="slope", at=k - 1)] if k > 0 else L)
 
     def wald_deviations(self) -> tuple[float, int, float]:
         """Test the deviations of the time effects from a straight line: Wald statistic, its df, p-value."""

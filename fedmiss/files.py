@@ -154,6 +154,7 @@ def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None)
 
 def replace_folder(new: Path, path: Path) -> None:
     """Put a finished folder in the place of ``path``: a kill at any moment leaves the one or the other."""
+    # Content first, then the names: after a power cut the new folder is whole, or the old one is still there.
     for below in [*new.rglob("*"), new]:
         to_disk(below)
     put_folder(new, path)
@@ -201,7 +202,7 @@ def _explained(path: Path) -> Iterator[None]:
         raise
     except InputError as error:
         at = Path(error.fields.get("path", ""))
-        if isinstance(error.__cause__, OSError) and any(unfinished(p)[0] for p in (at, *at.parents)):
+        if isinstance(error.__cause__, OSError) and any(unfinished(place)[0] for place in (at, *at.parents)):
             raise _explain(error.__cause__, path) from error.__cause__
         raise
 
@@ -306,10 +307,10 @@ def refuse_link(path: Path) -> None:
         )
 
 
-def _same_place(a: Path, b: Path) -> bool:
+def _same_place(first: Path, second: Path) -> bool:
     """Whether two paths are one folder by other names, as in a file system that takes capitals for small letters."""
     try:
-        return os.path.samefile(a, b)
+        return os.path.samefile(first, second)
     except OSError:
         return False
 
@@ -392,9 +393,9 @@ def _sealed(path: Path) -> bool:
         raw = read_json(path)
     except InputError:
         return False
-    return isinstance(raw, dict) and hash_json({k: v for k, v in raw.items() if k != "seal"}) == raw.get(
-        "seal"
-    )
+    return isinstance(raw, dict) and hash_json(
+        {key: value for key, value in raw.items() if key != "seal"}
+    ) == raw.get("seal")
 
 
 def _entry(path: Path) -> FileEntry:
@@ -403,7 +404,9 @@ def _entry(path: Path) -> FileEntry:
 
 def _write_sealed(folder: Path, manifest: Mapping[str, object]) -> None:
     """Write a manifest with the hash of its own content."""
-    content = json.loads(json.dumps({k: v for k, v in manifest.items() if k != "seal"}, default=str))
+    content = json.loads(
+        json.dumps({key: value for key, value in manifest.items() if key != "seal"}, default=str)
+    )
     write_json(folder / MANIFEST, content | {"seal": hash_json(content)})
 
 
@@ -414,7 +417,9 @@ def update_manifest(folder: str | Path, **parts: object) -> None:
 
 def identity(folder: str | Path) -> str:
     """Return the SHA-256 of what a folder is: its manifest without the list of files, which hold clock times too."""
-    return hash_json({k: v for k, v in read_manifest(folder).items() if k not in ("files", "seal")})
+    return hash_json(
+        {key: value for key, value in read_manifest(folder).items() if key not in ("files", "seal")}
+    )
 
 
 def seal(folder: Path) -> None:
@@ -476,7 +481,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
             f"format {FORMAT}; {'install the newer fedmiss' if newer else again + ' under another name'}.",
             path=str(folder),
         )
-    content = {k: v for k, v in found.items() if k != "seal"}
+    content = {key: value for key, value in found.items() if key != "seal"}
     if hash_json(content) != found.get("seal"):
         raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
     fault = misfit(dict(found), Manifest)

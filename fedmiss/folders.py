@@ -75,7 +75,9 @@ class Facts:
         InputError    a fact without a default is not there
         """
         lacking = [
-            f.name for f in fields(cls) if f.default is f.default_factory is MISSING and f.name not in results
+            item.name
+            for item in fields(cls)
+            if item.default is item.default_factory is MISSING and item.name not in results
         ]
         if lacking:
             raise InputError(
@@ -83,24 +85,26 @@ class Facts:
             )
         if fault := cls.misfit(results):
             raise InputError(f"the manifest of {where} has a wrong entry: {fault}; make the folder again.")
-        return cls(**{f.name: results[f.name] for f in fields(cls) if f.name in results})
+        return cls(**{item.name: results[item.name] for item in fields(cls) if item.name in results})
 
     @classmethod
     def misfit(cls, results: Mapping[str, Any]) -> str:
         """Which fact is not of its type, in words; a blank when all are."""
         hints = get_type_hints(cls)
         known = (
-            (results[f.name], f.metadata.get("form", hints[f.name]), f.name)
-            for f in fields(cls)
-            if f.name in results
+            (results[item.name], item.metadata.get("form", hints[item.name]), item.name)
+            for item in fields(cls)
+            if item.name in results
         )
         return next((fault for one in known if (fault := misfit(*one))), "")
 
     def as_results(self) -> dict[str, Any]:
         """Return the facts as the manifest keeps them."""
-        values = {f: getattr(self, f.name) for f in fields(self)}
+        values = {item: getattr(self, item.name) for item in fields(self)}
         return {
-            f.name: v for f, v in values.items() if v not in (None, {}) or not f.metadata.get("sometimes")
+            item.name: value
+            for item, value in values.items()
+            if value not in (None, {}) or not item.metadata.get("sometimes")
         }
 
 
@@ -210,7 +214,7 @@ class JobFacts(ModelFacts):
     @classmethod
     def of_members(cls, members: Sequence[ModelFacts], **more: Any) -> Self:
         """Put together the facts of the averaged fits, the chosen one first, and the other facts by name."""
-        said = [m.as_results() for m in members]
+        said = [member.as_results() for member in members]
         return cls(members=said, **said[0], **more)
 
 

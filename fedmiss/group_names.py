@@ -11,7 +11,7 @@ __all__ = ["NOBODY", "group_folders", "group_name"]
 
 NOBODY = "unknown"  # folder of rows that name no group
 MOST = 150  # characters; file systems take 255 bytes, and temporary names want some of them
-_WINDOWS = {"con", "prn", "aux", "nul", *(f"{p}{i}" for p in ("com", "lpt") for i in range(1, 10))}
+_WINDOWS = {"con", "prn", "aux", "nul", *(f"{name}{i}" for name in ("com", "lpt") for i in range(1, 10))}
 
 
 def group_folders(names: Iterable[str | None]) -> dict[str | None, str]:
@@ -38,7 +38,10 @@ def group_folders(names: Iterable[str | None]) -> dict[str | None, str]:
 
 def _encoded(name: str, more: str) -> str:
     text = quote(name, safe="").replace("~", "%7E")
-    text = "".join(f"%{ord(c):02X}" if c in more and not _inside(text, i) else c for i, c in enumerate(text))
+    text = "".join(
+        f"%{ord(letter):02X}" if letter in more and not _inside(text, i) else letter
+        for i, letter in enumerate(text)
+    )
     if not text:
         return "%"
     for edge in (len(text) - 1, 0):

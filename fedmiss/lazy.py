@@ -46,5 +46,5 @@ def attach(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]],
             return import_module(f"{package}.{name}")
         return getattr(import_module(homes[name]), name)
 
-    public = sorted(n for n, home in homes.items() if home != package and not n.startswith("_"))
+    public = sorted(name for name, home in homes.items() if home != package and not name.startswith("_"))
     return fetch, lambda: sorted({*homes, *vars(sys.modules[package])}), public

@@ -48,9 +48,8 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     if path in _MINE.get():
         yield False
         return
-    if any(
-        unfinished(above)[0] for above in path.parents
-    ):  # only its maker knows the name of an unfinished folder
+    # Only its maker knows the name of an unfinished folder.
+    if any(unfinished(above)[0] for above in path.parents):
         yield True
         return
     file = path.with_name(f".{path.name}.lock")
@@ -59,6 +58,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
             f"{file} has the name of the lock of {path}, and fedmiss did not make it; rename it, or choose another --out.",
             path=str(file),
         )
+    # Of the process, not of the thread: the block may hand its work to other threads.
     lock = FileLock(file, thread_local=False)
     try:
         # Half a second, not zero: an owner that has just ended removes its file, and then filelock must try again.
@@ -75,6 +75,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
         yield True
     finally:
         _MINE.reset(token)
+        # Removed before it is released: after that another process may hold a lock of this name.
         with contextlib.suppress(OSError):  # removed while it is held: a waiting process tries again
             file.unlink()
         lock.release()
@@ -131,9 +132,9 @@ def tidy(path: Path) -> None:
     """Remove what a process that died at its very end left beside a whole ``path``."""
     try:
         left = {
-            p.name
-            for p in path.parent.iterdir()
-            if unfinished(p)[0] == path.name or p.name == f".{path.name}.lock"
+            file.name
+            for file in path.parent.iterdir()
+            if unfinished(file)[0] == path.name or file.name == f".{path.name}.lock"
         }
         if left:
             with locked(path):
@@ -147,7 +148,7 @@ def clear_inside(folder: Path) -> None:
     """Remove everything unfinished in a folder whose owner does not live any more, and locks that nobody holds."""
     if not folder.is_dir():
         return
-    names = {unfinished(p)[0] or _locks(p) for p in folder.iterdir()} - {""}
+    names = {unfinished(path)[0] or _locks(path) for path in folder.iterdir()} - {""}
     for name in sorted(names):
         with (
             contextlib.suppress(BusyError, ConfigError),

@@ -89,9 +89,10 @@ def unfinished(path: Path) -> tuple[str, bool]:
 def drop_unfinished(folder: Path) -> None:
     """Remove every unfinished thing in a folder and below it; nobody else may be writing there."""
     for at, folders, names in os.walk(folder):
-        for name in [n for n in (*folders, *names) if unfinished(Path(n))[0]]:
+        for name in [name for name in (*folders, *names) if unfinished(Path(name))[0]]:
             remove_own(Path(at) / name)
-        folders[:] = [n for n in folders if not unfinished(Path(n))[0]]
+        # os.walk goes into what is left in this list: removed folders must not be entered.
+        folders[:] = [folder for folder in folders if not unfinished(Path(folder))[0]]
 
 
 def remove_own(path: Path) -> None:
@@ -192,8 +193,8 @@ def replaceable(path: Path, ours: Callable[[Path], bool] | None = None, content:
     )
 
 
-def _same(a: Path, b: Path) -> bool:
-    return a.stat().st_size == b.stat().st_size and hash_file(a) == hash_file(b)
+def _same(first: Path, second: Path) -> bool:
+    return first.stat().st_size == second.stat().st_size and hash_file(first) == hash_file(second)
 
 
 def put_file(tmp: Path, path: Path, ours: Callable[[Path], bool] | None = None) -> None:
@@ -257,7 +258,7 @@ def files_of(folder: Path) -> list[str]:
     for at, folders, names in os.walk(folder):
         links = [name for name in folders if os.path.islink(os.path.join(at, name))]
         found += [(Path(at) / name).relative_to(folder).as_posix() for name in (*names, *links)]
-    return sorted(p for p in found if p not in (MANIFEST, MARK))
+    return sorted(path for path in found if path not in (MANIFEST, MARK))
 
 
 def _manifest(folder: Path) -> Mapping[str, Any]:
@@ -291,10 +292,12 @@ def not_ours(folder: Path, kind: str = "") -> str:
     if kind and found != kind:
         return f"holds a {found!r}, not a {kind!r}"
     if not isinstance(files, dict) or not all(
-        isinstance(e, dict) and isinstance(e.get("sha256"), str) for e in files.values()
+        isinstance(file, dict) and isinstance(file.get("sha256"), str) for file in files.values()
     ):
         return f"was made by fedmiss {manifest.get('fedmiss', '')} and does not say which files are its own"
-    strange = [p for p in files_of(folder) if p not in files and p.rpartition("/")[2] not in _DROPPINGS]
+    strange = [
+        path for path in files_of(folder) if path not in files and path.rpartition("/")[2] not in _DROPPINGS
+    ]
     if strange:
         more = f" and {len(strange) - 3} more files" if len(strange) > 3 else ""
         return f"holds {', '.join(strange[:3])}{more}, which fedmiss did not write there"
@@ -307,7 +310,7 @@ def not_ours(folder: Path, kind: str = "") -> str:
 
 def _remove_files(folder: Path, names: Iterable[str], last: str) -> None:
     """Remove files by their names, the folders that this leaves empty, and at last what proves them."""
-    droppings = [p for p in files_of(folder) if p.rpartition("/")[2] in _DROPPINGS]
+    droppings = [path for path in files_of(folder) if path.rpartition("/")[2] in _DROPPINGS]
     for name in {*names, *droppings}:
         if not os.path.isabs(name) and ".." not in Path(name).parts:
             (folder / name).unlink(missing_ok=True)
@@ -335,7 +338,7 @@ def remove_folder(folder: Path, kind: str = "") -> str:
 
 def remove_cache(folder: Path) -> None:
     """Remove a damaged folder of a cache; its files are known by their endings, for its manifest may be the damage."""
-    strange = [p for p in files_of(folder) if Path(p).suffix not in (".parquet", ".npy", ".json")]
+    strange = [path for path in files_of(folder) if Path(path).suffix not in (".parquet", ".npy", ".json")]
     if strange or not re.fullmatch(r"([a-z]+-)?[0-9a-f]{24}", folder.name):
         raise ConfigError(
             f"the cache {folder} is damaged and holds {', '.join(strange[:1]) or 'other things'}, which fedmiss did not "
@@ -397,7 +400,7 @@ def begin_work(work: Path) -> None:
     if work.is_symlink() or (work.exists() and not work.is_dir()):
         raise _in_the_way(work, "fedmiss did not make it")
     work.mkdir(parents=True, exist_ok=True)
-    if _mark(work, _WORK) is None and any(not unfinished(p)[0] for p in work.iterdir()):
+    if _mark(work, _WORK) is None and any(not unfinished(path)[0] for path in work.iterdir()):
         raise _in_the_way(work, "fedmiss did not make it")
     drop_unfinished(work)
     if _mark(work, _WORK) is None:

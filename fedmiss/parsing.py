@@ -38,10 +38,10 @@ class Said(dict[str, Any]):
 def said(value: Any, where: str) -> Any:
     """Make every table in a value a :class:`Said`."""
     if isinstance(value, dict):
-        out = Said((k, said(v, where)) for k, v in value.items())
+        out = Said((key, said(item, where)) for key, item in value.items())
         out.where = where
         return out
-    return [said(v, where) for v in value] if isinstance(value, list) else value
+    return [said(item, where) for item in value] if isinstance(value, list) else value
 
 
 def misfit(value: Any, hint: Any, name: str = "") -> str:
@@ -59,13 +59,13 @@ def misfit(value: Any, hint: Any, name: str = "") -> str:
             return _fault(value, "a table", name)
         hints = get_type_hints(hint) if is_typeddict(hint) else {}
         each = inner[1] if inner else Any
-        parts = ((v, hints.get(k, each), f"{name}.{k}".lstrip(".")) for k, v in value.items())
+        parts = ((item, hints.get(key, each), f"{name}.{key}".lstrip(".")) for key, item in value.items())
         return next((fault for part in parts if (fault := misfit(*part))), "")
     if origin is list:
         if not isinstance(value, list):
             return _fault(value, "a list", name)
         return next(
-            (fault for i, v in enumerate(value) if (fault := misfit(v, inner[0], f"{name}[{i}]"))), ""
+            (fault for i, item in enumerate(value) if (fault := misfit(item, inner[0], f"{name}[{i}]"))), ""
         )
     if hint is float:
         fits = isinstance(value, int | float) and not isinstance(value, bool)

@@ -18,7 +18,7 @@ __all__ = ["rng_for", "uniforms"]
 
 def _bits(seed: int, *key: int | str) -> np.random.PCG64:
     # Words enter by a fixed digest: Python's own hash of a string changes from process to process.
-    words = [zlib.crc32(k.encode()) if isinstance(k, str) else int(k) for k in key]
+    words = [zlib.crc32(part.encode()) if isinstance(part, str) else int(part) for part in key]
     return np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=words))
 
 
@@ -64,4 +64,4 @@ def uniforms(seed: int, stream: str, k: int, slots: Sequence[int], size: int) ->
     if 2 * index.size >= hi - lo:  # most slots of the span are wanted: one call, then pick the rows
         drawn = block(lo, hi - lo)
         return drawn if index.size == hi - lo and bool((np.diff(index) == 1).all()) else drawn[index - lo]
-    return np.concatenate([block(int(c), 1) for c in index])
+    return np.concatenate([block(int(letter), 1) for letter in index])

@@ -131,14 +131,14 @@ class Settings:
 
 def _with_fields(text: str, fields: Mapping[str, tuple[object, Setting]]) -> str:
     head, mark, example = text.partition("\n\nExamples\n")
-    listed = "\n".join(f"{name} : {s.help}" for name, (_, s) in fields.items())
+    listed = "\n".join(f"{name} : {setting.help}" for name, (_, setting) in fields.items())
     return f"{head}\n\nAttributes\n----------\n{listed}{mark}{example}"
 
 
 def _definitions(cls: type) -> dict[str, tuple[object, Setting]]:
     """Type and definition of every field of a settings class, by name."""
     if variants := vars(cls).get("variants", ()):
-        return {name: d for kind in variants for name, d in _definitions(kind).items()}
+        return {name: value for kind in variants for name, value in _definitions(kind).items()}
     return {
         name: (get_args(hint)[0], get_args(hint)[1])
         for name, hint in get_type_hints(cls, include_extras=True).items()
@@ -152,7 +152,7 @@ definitions: Callable[[type], dict[str, tuple[object, Setting]]] = functools.cac
 def defaults(cls: type) -> dict[str, Any]:
     """Return the default of every field of a settings class, by name."""
     kinds = vars(cls).get("variants", ()) or (cls,)
-    return {f.name: f.default for kind in reversed(kinds) for f in dataclasses.fields(kind)}
+    return {field.name: field.default for kind in reversed(kinds) for field in dataclasses.fields(kind)}
 
 
 def checked(value: object, hint: object, setting: Setting, where: str) -> object:
@@ -165,7 +165,7 @@ def checked(value: object, hint: object, setting: Setting, where: str) -> object
             raise (error if where.startswith("--") else ConfigError(f"{where}: {error}")) from None
     found = convert(given, hint, where)
     values = found if isinstance(found, tuple) else (found,)
-    bad = next((v for v in values if not setting.allows(v)), None)
+    bad = next((value for value in values if not setting.allows(value)), None)
     if bad is None:
         return found
     words = [
@@ -199,9 +199,9 @@ def convert(value: object, hint: object, where: str) -> object:
             hints = [parts[0]] * len(items) if parts[-1] is Ellipsis else list(parts)
             if len(items) == len(hints):
                 pairs = enumerate(zip(items, hints, strict=True), start=1)
-                return tuple(convert(v, h, f"{where}[{i}]") for i, (v, h) in pairs)
+                return tuple(convert(item, words, f"{where}[{i}]") for i, (item, words) in pairs)
         elif kind is dict and isinstance(value, dict):
-            return {k: convert(v, parts[1], f"{where}.{k}") for k, v in value.items()}
+            return {key: convert(item, parts[1], f"{where}.{key}") for key, item in value.items()}
         elif isinstance(value, bool):
             if kind is bool:
                 return value
@@ -258,7 +258,7 @@ def names(*classes: type) -> dict[str, str]:
 def read_table(table: Mapping[str, object], where: str, *classes: type) -> dict[str, Any]:
     """Read a table of a recipe as values of the fields; unknown keys, wrong types and impossible values are errors."""
     known = names(*classes)
-    fields = {name: d for cls in classes for name, d in definitions(cls).items()}
+    fields = {name: value for cls in classes for name, value in definitions(cls).items()}
     values: dict[str, Any] = {}
     for key, value in table.items():
         name = known.get(key.replace("-", "_"))

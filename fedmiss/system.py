@@ -124,6 +124,7 @@ def end_tree(process: subprocess.Popen[bytes]) -> None:
             process.kill()
             process.wait()
         return
+    # Asked first: a process that can put its work away is given five seconds.
     for what in (signal.SIGTERM, signal.SIGKILL):
         try:
             os.killpg(process.pid, what)
@@ -162,13 +163,13 @@ def on_request_to_end(
     """
     usual = (signal.SIG_DFL, signal.default_int_handler)
     named = [getattr(signal, name) for name in only if hasattr(signal, name)]
-    heard = [s for s in named if signal.getsignal(s) in usual]
-    for s in heard:
-        signal.signal(s, signal.SIG_DFL)
+    heard = [number for number in named if signal.getsignal(number) in usual]
+    for number in heard:
+        signal.signal(number, signal.SIG_DFL)
 
     def begin() -> None:
-        for s in heard:
-            signal.signal(s, handler)
+        for number in heard:
+            signal.signal(number, handler)
 
     return begin
 

@@ -49,8 +49,12 @@ class Schema:
         special = {"date": pa.date32(), "list<string>": pa.list_(pa.string())}
         return pa.schema(
             [
-                pa.field(c["name"], special.get(c["type"]) or pa.type_for_alias(c["type"]), c["nullable"])
-                for c in self.columns
+                pa.field(
+                    column["name"],
+                    special.get(column["type"]) or pa.type_for_alias(column["type"]),
+                    column["nullable"],
+                )
+                for column in self.columns
             ],
             metadata={b"fedmiss_schema": f"{self.name}.v{self.version}".encode()},
         )
@@ -58,7 +62,7 @@ class Schema:
 
 def schema_names() -> list[str]:
     """Return the names of all shipped schemas, sorted."""
-    return sorted(p.name.split(".")[0] for p in resource("data_schema").glob("*.json"))
+    return sorted(path.name.split(".")[0] for path in resource("data_schema").glob("*.json"))
 
 
 @cache
@@ -76,8 +80,8 @@ def load_schema(name: str) -> Schema:
 def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
     """Put the columns in the schema's order and types, or say which one does not fit."""
     target = schema.arrow()
-    missing = [f.name for f in target if f.name not in table.column_names]
-    extra = [c for c in table.column_names if c not in target.names]
+    missing = [field.name for field in target if field.name not in table.column_names]
+    extra = [name for name in table.column_names if name not in target.names]
     if missing or (extra and not schema.open):
         what = f"lacks the column {missing[0]!r}" if missing else f"has the unknown column {extra[0]!r}"
         raise SchemaError(
@@ -86,8 +90,9 @@ def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
             extra=extra,
         )
     columns, fields = [], []
-    for field in [*target, *(table.schema.field(c) for c in extra)]:
+    for field in [*target, *(table.schema.field(column) for column in extra)]:
         column = table[field.name]
+        # polars writes 64-bit offsets; files have 32-bit ones, which every reader takes.
         if column.type == pa.large_string() and field.type == pa.string():
             column = _narrow(column)
         if column.type != field.type:
@@ -104,6 +109,7 @@ def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
             )
         columns.append(column)
         fields.append(field)
+    # The schema's own words last: a table that was read from another schema must not keep its name.
     merged = {**(table.schema.metadata or {}), **target.metadata}
     return pa.Table.from_arrays(columns, schema=pa.schema(fields, metadata=merged))
 
@@ -200,6 +206,7 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
         raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
     spec = load_schema(schema)
     if columns is not None:
-        wanted = tuple(c for c in spec.columns if c["name"] in columns)
+        # Only what was read can be checked.
+        wanted = tuple(column for column in spec.columns if column["name"] in columns)
         spec = Schema(spec.name, spec.version, spec.description, wanted, spec.open)
     return _conform(table, spec, str(path))

@@ -38,7 +38,7 @@ def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings
             typer.echo(f"{'ok  ' if ok else 'FAIL'}  {name}: {said}")
     if json:
         typer.echo(to_json.dumps(findings, indent=2))
-    if not all(f["ok"] for f in findings):
+    if not all(finding["ok"] for finding in findings):
         raise typer.Exit(1)
 
 
@@ -67,7 +67,9 @@ def _packages() -> tuple[bool, str]:
 
 
 def _extras() -> tuple[bool, str]:
-    return True, "; ".join(f"{n} {_version(n) or 'not installed'} ({use})" for n, use in _EXTRAS.items())
+    return True, "; ".join(
+        f"{name} {_version(name) or 'not installed'} ({use})" for name, use in _EXTRAS.items()
+    )
 
 
 def _version(package: str) -> str:
@@ -117,6 +119,7 @@ def _read() -> tuple[bool, str]:
         )["flow"]
         lines = len(text.read_bytes().splitlines()) - 1
     read = next(row["rows"] for row in flow if row["step"].startswith("records"))
+    # Every line of the simulated file is a record: none may be lost.
     return read == lines, f"{read:,} of {lines:,} rows read, {time.perf_counter() - start:.1f} s"
 
 
@@ -126,7 +129,8 @@ def _fit() -> tuple[bool, str]:
     from fedmiss import CountSettings, Group, GroupPanel, fit_counts
 
     start = time.perf_counter()
-    site, month = (x.ravel() for x in np.indices((8, 6)))
+    site, month = (index.ravel() for index in np.indices((8, 6)))
+    # Counts that follow the model exactly: the fit must give them back.
     count = np.exp(0.2 * site + 0.1 * month).astype(np.float64)
     settings = CountSettings(rank=0, time="fixed")
     fit = fit_counts(GroupPanel.of(8, 6, [Group.of("a", site, month, count)]), settings)

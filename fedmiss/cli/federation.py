@@ -163,7 +163,7 @@ def join(
     if preview:
         for name, value in read_json(result).items():
             lines = (
-                {f"  {k}": f"{len(v)}: {', '.join(v)}" for k, v in value.items()}
+                {f"  {key}": f"{len(item)}: {', '.join(item)}" for key, item in value.items()}
                 if isinstance(value, dict)
                 else {}
             )

@@ -91,9 +91,11 @@ def _show(manifest: Manifest, out: Path) -> None:
         console.print(flow)
     typer.echo(f"{'species':<32}{'records':>10}{'X':>8}{'zeros':>10}{'visits':>10}")
     listed = sorted(manifest["results"]["species"], key=lambda s: -s["records"])
-    for s in listed[:20]:
-        name = s["common_name"] or s["species"]
-        typer.echo(f"{name[:31]:<32}{s['records']:>10}{s['x']:>8}{s['zeros']:>10}{s['visits']:>10}")
+    for species in listed[:20]:
+        name = species["common_name"] or species["species"]
+        typer.echo(
+            f"{name[:31]:<32}{species['records']:>10}{species['x']:>8}{species['zeros']:>10}{species['visits']:>10}"
+        )
     if len(listed) > 20:
         typer.echo(f"... and {len(listed) - 20} more species")
     typer.echo(f"wrote {out}. Cite: {manifest['terms']['citation']}")

@@ -38,22 +38,29 @@ def options_of(
 
     def replaced(command: Callable[..., None]) -> Callable[..., None]:
         own = inspect.signature(command, eval_str=True).parameters
-        several = [q for p in own.values() for q in (made.values() if p.name == "settings" else [p])]
+        several = [
+            inner
+            for parameter in own.values()
+            for inner in (made.values() if parameter.name == "settings" else [parameter])
+        ]
 
         @functools.wraps(command)
         def run(**words: object) -> None:
             context: typer.Context = words.pop(CONTEXT)  # type: ignore[assignment]
+            # What was typed is told from defaults by typer's own context:
+            # a default that is passed on would overrule a preset.
             given = {name: words.pop(name) for name in made}
             asked = {name for name in given if _was_given(context, name)}
             settings = (make or classes[0])(
-                **{k: v for k, v in given.items() if v not in (None, []) and k in asked}
+                **{key: value for key, value in given.items() if value not in (None, []) and key in asked}
             )
             command(settings=settings, **words)
 
+        # typer reads signature and annotations of the wrapper: it gets the options in the place of ``settings``.
         several.append(inspect.Parameter(CONTEXT, inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context))
-        parameters = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in several]
+        parameters = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in several]
         run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-        run.__annotations__ = {p.name: p.annotation for p in parameters}
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         return run
 
     return replaced
@@ -66,7 +73,7 @@ def _was_given(context: typer.Context, name: str) -> bool:
 
 def refuse_typed(context: typer.Context, names: Iterable[str], why: str) -> None:
     """Refuse options that were typed, by the names of their parameters, where they do nothing."""
-    known = {p.name: p for p in context.command.params}
+    known = {param.name: param for param in context.command.params}
     for name in names:
         if _was_given(context, name):
             one = known[name]

@@ -47,25 +47,27 @@ def conclude(results: list[SpeciesResult]) -> None:
     """Say what was found and where the pages are, then what became of every species; exit 1 when one failed."""
     from fedmiss.files import read_manifest
 
-    done = [r for r in results if r.page is not None]
+    done = [result for result in results if result.page is not None]
     if len(results) == 1:
-        for r in done:
-            assert r.page is not None
-            found = read_manifest(r.page.parent)["results"].get("headline", "")
-            typer.echo(f"\n{found}\nReport: {r.page.resolve()}")
+        for result in done:
+            assert result.page is not None
+            found = read_manifest(result.page.parent)["results"].get("headline", "")
+            typer.echo(f"\n{found}\nReport: {result.page.resolve()}")
     else:
         typer.echo("")
-        width = max(len(r.species) for r in results)
-        for r in results:
-            typer.echo(f"{r.species:<{width}}  {_became(r)}")
+        width = max(len(result.species) for result in results)
+        for result in results:
+            typer.echo(f"{result.species:<{width}}  {_became(result)}")
         if results[0].index is not None:
             typer.echo(
                 f"{len(done)} of {len(results)} species done. All species: {results[0].index.resolve()}"
             )
-    failed = [r for r in results if r.page is None]
+    failed = [result for result in results if result.page is None]
     if failed:
-        for r in failed:
-            typer.echo(f"{r.species}: failed at {r.step}. {r.error}\n  Next: {r.next}", err=True)
+        for result in failed:
+            typer.echo(
+                f"{result.species}: failed at {result.step}. {result.error}\n  Next: {result.next}", err=True
+            )
         raise typer.Exit(1)
 
 
@@ -74,6 +76,7 @@ def _became(result: SpeciesResult) -> str:
 
     if result.page is None:
         return f"failed at {result.step}"
+    # The page's manifest has the sentence; whether the fit converged is the fit's to say.
     results = read_manifest(result.page.parent)["results"]
     fit = result.folder / "fit"
     known = {} if not (fit / MANIFEST).exists() else read_manifest(fit, "fit")["results"]

@@ -17,7 +17,8 @@ __all__ = ["describe", "say_written"]
 def say_written(folder: Path, *made_from: Path) -> None:
     """Tell what was written, where, and what was noticed in this step; notes of the steps before it were said there."""
     manifest = read_manifest(folder)
-    said = {w for f in made_from for w in read_manifest(f)["warnings"]}
+    # A step hands the warnings of its inputs on: only the new ones are news.
+    said = {warning for folder in made_from for warning in read_manifest(folder)["warnings"]}
     typer.echo(f"Wrote {folder}: {_summary(manifest)}")
     for warning in manifest["warnings"]:
         if warning not in said:
@@ -37,45 +38,48 @@ def _n(value: float) -> str:
 
 
 def _summary(manifest: Manifest) -> str:
-    r, kind = manifest["results"], manifest["kind"]
+    results, kind = manifest["results"], manifest["kind"]
     if kind == "panel":
-        p = PanelFacts.of(r)
+        facts = PanelFacts.of(results)
         return (
-            f"{p.species}, {_n(p.n_visits)} visits ({_n(p.n_counted)} with a count, {_n(p.n_zeros)} zeros) "
-            f"by {_n(p.n_observers)} observers in {len(p.groups)} group{'s' if len(p.groups) != 1 else ''}, "
-            f"at {_n(p.n_sites)} sites in {_span(p)}; "
-            f"{_n(p.n_cells_observed)} of {_n(p.n_sites * p.n_months)} cells have a count."
+            f"{facts.species}, {_n(facts.n_visits)} visits ({_n(facts.n_counted)} with a count, {_n(facts.n_zeros)} zeros) "
+            f"by {_n(facts.n_observers)} observers in {len(facts.groups)} group{'s' if len(facts.groups) != 1 else ''}, "
+            f"at {_n(facts.n_sites)} sites in {_span(facts)}; "
+            f"{_n(facts.n_cells_observed)} of {_n(facts.n_sites * facts.n_months)} cells have a count."
         )
     if kind == "records":
-        listed = sorted(r["species"], key=lambda s: -s["records"])
-        shown = ", ".join(f"{s['common_name'] or s['species']} ({_n(s['records'])})" for s in listed[:12])
+        listed = sorted(results["species"], key=lambda s: -s["records"])
+        shown = ", ".join(
+            f"{species['common_name'] or species['species']} ({_n(species['records'])})"
+            for species in listed[:12]
+        )
         more = f" and {len(listed) - 12} more" if len(listed) > 12 else ""
         return (
-            f"{_n(r['n_records'])} records on {_n(r['n_checklists'])} checklists, {_n(r['n_zero_ok'])} of which may give "
-            f"zeros; {len(listed)} species: {shown or 'none'}{more}."
+            f"{_n(results['n_records'])} records on {_n(results['n_checklists'])} checklists, "
+            f"{_n(results['n_zero_ok'])} of which may give zeros; {len(listed)} species: {shown or 'none'}{more}."
         )
     if kind == "fit":
-        f = FitFacts.of(r)
-        how = "chosen by cross-validation" if f.cv_summary else "as asked for"
-        others = " and ".join(str(m["rank"]) for m in f.members[1:])
+        fitted = FitFacts.of(results)
+        how = "chosen by cross-validation" if fitted.cv_summary else "as asked for"
+        others = " and ".join(str(member["rank"]) for member in fitted.members[1:])
         how += f"; averaged with rank {others}" if others else ""
         text = (
-            f"{f.species}, {f.model} of rank {f.rank} ({how}) on {_n(f.n_counted)} counts of "
-            f"{f.n_groups} group{'s' if f.n_groups != 1 else ''}; "
-            + ("converged" if f.converged else f"NOT converged ({f.stop_reason})")
-            + f" after {f.rounds} rounds."
+            f"{fitted.species}, {fitted.model} of rank {fitted.rank} ({how}) on {_n(fitted.n_counted)} counts of "
+            f"{fitted.n_groups} group{'s' if fitted.n_groups != 1 else ''}; "
+            + ("converged" if fitted.converged else f"NOT converged ({fitted.stop_reason})")
+            + f" after {fitted.rounds} rounds."
         )
-        return text + (f" {f.advice}" if f.advice else "")
+        return text + (f" {fitted.advice}" if fitted.advice else "")
     if kind == "imputed":
-        i = ImputedFacts.of(r)
+        imputed = ImputedFacts.of(results)
         return (
-            f"{i.species}, {_n(i.cells)} cells, {_n(i.observed_cells)} of them observed; "
-            f"{100 * i.imputed_share:.0f} % of the total is imputed. Standard effort: {i.standard_effort}."
+            f"{imputed.species}, {_n(imputed.cells)} cells, {_n(imputed.observed_cells)} of them observed; "
+            f"{100 * imputed.imputed_share:.0f} % of the total is imputed. Standard effort: {imputed.standard_effort}."
         )
     words = [
-        f"{k.replace('_', ' ')} {_n(v) if isinstance(v, int | float) else v}"
-        for k, v in r.items()
-        if isinstance(v, int | float | str) and not isinstance(v, bool)
+        f"{key.replace('_', ' ')} {_n(value) if isinstance(value, int | float) else value}"
+        for key, value in results.items()
+        if isinstance(value, int | float | str) and not isinstance(value, bool)
     ]
     return "; ".join(words) + "." if words else kind
 
@@ -100,24 +104,24 @@ def _describe_folder(path: Path) -> str:
         return f"{path}: the visits and observed cells of one group.\n{table}"
     if not (path / MANIFEST).exists():
         return _describe_other(path)
-    m = read_manifest(path)
-    lines = [f"{path}: {m['kind']}, made by fedmiss {m['fedmiss']}.", _summary(m)]
-    if chosen := _settings(m["settings"]):
+    manifest = read_manifest(path)
+    lines = [f"{path}: {manifest['kind']}, made by fedmiss {manifest['fedmiss']}.", _summary(manifest)]
+    if chosen := _settings(manifest["settings"]):
         lines.append("Settings: " + ", ".join(chosen))
-    if m["flow"]:
+    if manifest["flow"]:
         lines.append("Rows on the way here:")
         lines += [
             f"  {row['rows']:>14,}  {row['step']}" + (f" ({row['note']})" if row.get("note") else "")
-            for row in m["flow"]
+            for row in manifest["flow"]
         ]
-    for key, value in m["terms"].items():
+    for key, value in manifest["terms"].items():
         if value:
             lines.append(f"{key.capitalize()}: {value}")
-    if "ledger" in m["results"]:
-        lines += _ledger(m["results"]["ledger"])
-    lines += [f"Note: {w}" for w in m["warnings"]]
-    files = sorted(p for p in path.rglob("*") if p.is_file())
-    lines.append(f"{len(files)} files, {sum(p.stat().st_size for p in files):,} bytes.")
+    if "ledger" in manifest["results"]:
+        lines += _ledger(manifest["results"]["ledger"])
+    lines += [f"Note: {warning}" for warning in manifest["warnings"]]
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    lines.append(f"{len(files)} files, {sum(file.stat().st_size for file in files):,} bytes.")
     return "\n".join(lines)
 
 
@@ -164,13 +168,17 @@ def _describe_other(path: Path) -> str:
         name = path.name.removesuffix(".partial")
         parts = f"{done} parts of its bootstrap are done"
         return f"{path}: an unfinished fit ({parts}); the same `fedmiss fit --out {name}` goes on."
-    folders = sorted(p.parent for p in path.glob(f"*/{MANIFEST}"))
+    folders = sorted(file.parent for file in path.glob(f"*/{MANIFEST}"))
     tables = sorted(path.glob("*.parquet"))
     if not folders and not tables:
         read_manifest(path)  # raises the error that says what is wrong
     lines = [f"{path}: {len(folders)} folders and {len(tables)} tables."]
-    lines += [f"  {f.name}: {m['kind']}. {_summary(m)}" for f in folders for m in [read_manifest(f)]]
-    return "\n".join([*lines, *(_describe_table(t).split("\n")[0] for t in tables)])
+    lines += [
+        f"  {folder.name}: {manifest['kind']}. {_summary(manifest)}"
+        for folder in folders
+        for manifest in [read_manifest(folder)]
+    ]
+    return "\n".join([*lines, *(_describe_table(table).split("\n")[0] for table in tables)])
 
 
 def _describe_table(path: Path) -> str:
@@ -192,8 +200,10 @@ def _describe_table(path: Path) -> str:
         schema = load_schema(tag.split(".")[0])
         lines.append(schema.description)
         meaning = {
-            c["name"]: f"{c['description']}" + (f" [{c['unit']}]" if c["unit"] else "")
-            for c in schema.columns
+            column["name"]: f"{column['description']}" + (f" [{column['unit']}]" if column["unit"] else "")
+            for column in schema.columns
         }
-    lines += [f"  {f.name:<18} {f.type!s:<10} {meaning.get(f.name, '')}" for f in file.schema_arrow]
+    lines += [
+        f"  {field.name:<18} {field.type!s:<10} {meaning.get(field.name, '')}" for field in file.schema_arrow
+    ]
     return "\n".join(lines)

@@ -80,5 +80,5 @@ def simulate(
     say_written(simulate_ebird(out, settings, overwrite=overwrite))
     typer.echo("How realistic it is (quantiles are 25/50/75/90/99 % and the maximum):")
     for row in read_manifest(out)["results"]["marginals"]:
-        real, got = (" / ".join(f"{v:g}" for v in row[key]) for key in ("real", "simulated"))
+        real, got = (" / ".join(f"{value:g}" for value in row[key]) for key in ("real", "simulated"))
         typer.echo(f"  {row['what']}: {got} (real extracts: {real})")

@@ -210,7 +210,7 @@ def _write(fit: TrimFit, out: Path, table: Path, shown: Shown, said: list[str], 
             "trim",
             settings={"model": fit.settings.model, **shown._asdict()},
             inputs={table.name: hash_file(table)},
-            results={k: v for k, v in as_json(fit, shown).items() if k != "strata"},
+            results={key: value for key, value in as_json(fit, shown).items() if key != "strata"},
             warnings=said,
         )
 
@@ -221,7 +221,7 @@ def _points(text: str | None) -> str | tuple[int, ...]:
     if text is None or text in ("auto", "all"):
         return text or ()
     try:
-        return tuple(int(p) for p in text.split(","))
+        return tuple(int(point) for point in text.split(","))
     except ValueError:
         raise ConfigError(f"--changepoints is {text!r}; give auto, all, or years as 1990,2000.") from None
 

@@ -75,7 +75,7 @@ def effort_visits(lists: Lists) -> Visits:
 
 def effort_plan(wanted: str) -> DataSpec:
     """What :func:`effort_by` needs to be agreed; ``wanted``: auto, or terms with commas between them."""
-    terms = wanted if wanted == "auto" else tuple(t.strip() for t in wanted.split(","))
+    terms = wanted if wanted == "auto" else tuple(term.strip() for term in wanted.split(","))
     return DataSpec(months=np.arange(12, dtype=np.int64), effort=terms)
 
 
@@ -84,15 +84,21 @@ def effort_by(federation: LocalFederation, lists: Lists) -> Effort:
 
     Sites differ by their effects and months by theirs, so the powers come from lists of the same site that differ in effort.
     """
+    # Which terms have effort, agreed by all organisations, so that all weigh a list alike.
     found = federation.agreement
     if not found.terms:
         return Effort(np.ones(lists.site.size))
     model = CountSettings(rank=0, dispersion="negbin", season=False, slopes=False)
     federation.fit(model)
     kappa = federation.members[0].state.kappa
-    names = [n for t in found.terms for n in ((t, f"{t} not known") if t in found.blanks else (t,))]
+    names = [
+        column
+        for term in found.terms
+        for column in ((term, f"{term} not known") if term in found.blanks else (term,))
+    ]
+    # exp(x'kappa): a list counts for as many standard visits as would find as many birds.
     weight: F64 = np.exp(effort_columns(lists.effort, found.terms, found.blanks) @ kappa)
-    return Effort(weight, dict(zip(names, (float(k) for k in kappa), strict=True)))
+    return Effort(weight, dict(zip(names, (float(power) for power in kappa), strict=True)))
 
 
 def effort_of(lists: Lists, wanted: str = "auto") -> Effort:
@@ -134,10 +140,10 @@ class Cells:
 
     def visits(self, site_id: np.ndarray, covariates: Mapping[str, np.ndarray]) -> Visits:
         """The cells as visits of an organisation's own sites (J,), in months that are the species."""
-        n = self.count.size
+        size = self.count.size
         return Visits(
             site_id=site_id.astype(object), site=self.site.astype(np.int32), month=self.species.astype(np.int64),
-            count=self.count, detected=self.count > 0, observer=np.zeros(n, np.int32), effort=np.zeros((n, 0)),
+            count=self.count, detected=self.count > 0, observer=np.zeros(size, np.int32), effort=np.zeros((size, 0)),
             weight=self.weight, exposure=self.exposure, region=np.full(self.J, "", dtype=object), given=True,
             calendar=False, covariates=expanded(covariates),
         )  # fmt: skip
@@ -147,8 +153,12 @@ class Cells:
         own = np.full(self.J, "all", dtype=object) if groups is None else np.asarray(groups, dtype=object)
         parts = []
         for name in sorted(set(own[self.site].tolist())):
-            c = self.take(own[self.site] == name)
-            parts.append(Group.of(name, c.site, c.species, c.count, weight=c.weight, exposure=c.exposure))
+            cells = self.take(own[self.site] == name)
+            parts.append(
+                Group.of(
+                    name, cells.site, cells.species, cells.count, weight=cells.weight, exposure=cells.exposure
+                )
+            )
         return replace(GroupPanel.of(self.J, self.S, parts), covariates=dict(covariates))
 
 
@@ -156,16 +166,19 @@ def cells_of(lists: Lists, effort: Effort, model: str) -> Cells:
     """Cells of the community model from lists."""
     birds, exposure, found = lists.summed(effort.weight)
     if model == "counts":
-        j, s = np.nonzero(exposure > 0)
-        return Cells(lists.J, lists.S, j, s, birds[j, s], exposure[j, s], np.ones(j.size))
+        site, species = np.nonzero(exposure > 0)
+        return Cells(
+            lists.J, lists.S, site, species, birds[site, species], exposure[site, species], np.ones(site.size)
+        )
+    # A list on which the species is there and may not be used is neither a detection nor an absence.
     lost = np.zeros((lists.J, lists.S))
     np.add.at(lost, (lists.site[lists.missing[:, 0]], lists.missing[:, 1]), 1.0)
     without = np.maximum(lists.visits[:, None] - lost - found, 0.0)
-    parts = [(np.nonzero(n > 0), n, y) for n, y in ((found, 1.0), (without, 0.0))]
-    j, s = (np.concatenate([at[i] for at, _, _ in parts]) for i in (0, 1))
-    y = np.concatenate([np.full(at[0].size, value) for at, _, value in parts])
-    n = np.concatenate([n[at] for at, n, _ in parts])
-    return Cells(lists.J, lists.S, j, s, y, None, n)
+    parts = [(np.nonzero(many > 0), many, value) for many, value in ((found, 1.0), (without, 0.0))]
+    site, species = (np.concatenate([at[axis] for at, _, _ in parts]) for axis in (0, 1))
+    count = np.concatenate([np.full(at[0].size, value) for at, _, value in parts])
+    number = np.concatenate([many[at] for at, many, _ in parts])
+    return Cells(lists.J, lists.S, site, species, count, None, number)
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,7 +243,7 @@ def fit_community(
     return fit_by(federation, cells, settings or CommunitySettings(), known, watch)
 
 
-def check_rank(s: CommunitySettings, S: int) -> int:
+def check_rank(settings: CommunitySettings, S: int) -> int:
     """The most axes that ``S`` species can bear.
 
     Raises
@@ -238,10 +251,10 @@ def check_rank(s: CommunitySettings, S: int) -> int:
     ConfigError    more are asked for
     """
     most = (S - 1) // 2
-    if s.rank != "auto" and s.rank > most:
+    if settings.rank != "auto" and settings.rank > most:
         raise ConfigError(
-            f"rank {s.rank} needs {2 * s.rank + 1} species or more; there are {S} (at most rank {most}). Lower --rank "
-            "or --min-sites."
+            f"rank {settings.rank} needs {2 * settings.rank + 1} species or more; there are {S} (at most rank "
+            f"{most}). Lower --rank or --min-sites."
         )
     return most
 
@@ -249,7 +262,7 @@ def check_rank(s: CommunitySettings, S: int) -> int:
 def fit_by(
     federation: LocalFederation,
     cells: Cells,
-    s: CommunitySettings,
+    settings: CommunitySettings,
     covariates: Mapping[str, np.ndarray],
     watch: Callable[[str], None] | None = None,
 ) -> Community:
@@ -257,46 +270,62 @@ def fit_by(
 
     ``cells`` and ``covariates`` are those of the sites that are held here.
     """
-    tell, most = watch or (lambda text: None), check_rank(s, cells.S)
-    family = {"counts": "poisson", "presence": "bernoulli"}[s.model]
-    dispersion = "negbin" if s.model == "counts" else "none"
+    tell, most = watch or (lambda text: None), check_rank(settings, cells.S)
+    family = {"counts": "poisson", "presence": "bernoulli"}[settings.model]
+    dispersion = "negbin" if settings.model == "counts" else "none"
     plain = CountSettings(
-        family=family, rank=0, dispersion=dispersion, season=False, slopes=False, seed=s.seed
+        family=family, rank=0, dispersion=dispersion, season=False, slopes=False, seed=settings.seed
     )
     tell("rank 0")
     federation.fit(plain)
+    # Without axes all that they explain is overdispersion: this is
+    # the largest 1/size, and smaller ones are tried beside axes.
     widest = federation.members[0].state.inverse_size
     base = replace(plain, inverse_size=widest if widest > 0 else None)
 
-    def compared(candidates: Sequence[CountSettings], seed: int = s.seed) -> Choice:
+    def compared(candidates: Sequence[CountSettings], seed: int = settings.seed) -> Choice:
         return federation.cross_validate(
-            [replace(c, max_sweeps=ROUNDS) for c in candidates],
-            folds=s.folds,
+            [replace(candidate, max_sweeps=ROUNDS) for candidate in candidates],
+            folds=settings.folds,
             by="cell",
             seed=seed,
             inverse_size=widest,
         )
 
+    # Covariates before axes: what they explain needs no axis.
     start = base
     if federation.hub.covariates:
         tell("covariates")
         following = replace(base, responses=COVARIATES)
         start = following if _clear(compared([base, following]), 0, 1) else base
-    held = [replace(start, inverse_size=widest * f) for f in SIZES] if widest > 0 else [start]
-    ranks = range(min(s.max_rank, most) + 1) if s.rank == "auto" else [s.rank]
-    candidates = [replace(h, rank=r) for r in sorted({0, *ranks}) for h in held]
+    # Fixed for each candidate, so that left-out cells choose it together with the number of axes.
+    held = [replace(start, inverse_size=widest * size) for size in SIZES] if widest > 0 else [start]
+    ranks = range(min(settings.max_rank, most) + 1) if settings.rank == "auto" else [settings.rank]
+    candidates = [replace(h, rank=rank) for rank in sorted({0, *ranks}) for h in held]
     tell("number of axes")
     choice = compared(candidates)
     alone = _best(choice, candidates, [0])
     best = _best(choice, candidates, ranks)
-    if s.rank == "auto" and not _clear(choice, candidates.index(alone), candidates.index(best)):
+    if settings.rank == "auto" and not _clear(choice, candidates.index(alone), candidates.index(best)):
         best = alone
     tell("what each species gained")
-    gains = _gains(federation, alone, best, lambda models: compared(models, s.seed + 1), s.folds, s.seed + 1)
+    # Other folds than those of the choice: on its own folds the chosen model would look better than it is.
+    gains = _gains(
+        federation,
+        alone,
+        best,
+        lambda models: compared(models, settings.seed + 1),
+        settings.folds,
+        settings.seed + 1,
+    )
     tell("fit")
     fit = federation.fit(best)
     features = federation.hub.features
-    names = () if features is None else tuple(str(features.made[i]) for i in features.of(best.responses))
+    names = (
+        ()
+        if features is None
+        else tuple(str(features.made[species]) for species in features.of(best.responses))
+    )
     return Community(fit, choice, tuple(candidates), cells, covariates, names, gains, widest)
 
 
@@ -311,9 +340,9 @@ def _best(choice: Choice, candidates: Sequence[CountSettings], ranks: Sequence[i
     Of those whose deviance is within ``SAME`` of the lowest the one with the fewest axes: an axis too many is switched off.
     """
     mean = _folds(choice).mean(axis=0)
-    able = [i for i, c in enumerate(candidates) if c.rank in ranks]
-    lowest = min(mean[i] for i in able)
-    near = [i for i in able if mean[i] <= (1.0 + SAME) * lowest]
+    able = [i for i, candidate in enumerate(candidates) if candidate.rank in ranks]
+    lowest = min(mean[candidate] for candidate in able)
+    near = [candidate for candidate in able if mean[candidate] <= (1.0 + SAME) * lowest]
     return candidates[min(near, key=lambda i: (candidates[i].rank, mean[i]))]
 
 
@@ -323,7 +352,9 @@ def _clear(choice: Choice, first: int, second: int) -> bool:
     Its deviance is lower, and that or its error of log(1 + count) is lower by one standard error over the folds: of the
     deviance few large counts decide, so that five folds differ by more than anything can gain.
     """
-    excess = [_folds(choice, m)[:, second] - _folds(choice, m)[:, first] for m in ("deviance", "log_rmse")]
+    excess = [
+        _folds(choice, name)[:, second] - _folds(choice, name)[:, first] for name in ("deviance", "log_rmse")
+    ]
     return clear_gain(np.array(excess))
 
 
@@ -353,24 +384,27 @@ def _gains(
     Folds are other ones than those of the choice.
     """
     models = list(dict.fromkeys([alone, best]))
-    paths = list(dict.fromkeys(replace(m, rank=0) for m in models))
+    paths = list(dict.fromkeys(replace(model, rank=0) for model in models))
     for program in federation.programs.values():
         program.left_out = {}
     compare(models)
     parts = []
     for name, program in federation.programs.items():
-        u, kept = program.need(), program.left_out or {}
+        used, kept = program.need(), program.left_out or {}
         table = {
-            "site": federation.at[name][u.site], "species": u.month.astype(np.int64), "weight": u.weight, "count": u.count,
-            "visits": np.ones(u.site.size) if u.exposure is None else u.exposure,
-            "fold": program.fold_of("cell", folds, seed, u),
+            "site": federation.at[name][used.site], "species": used.month.astype(np.int64), "weight": used.weight,
+            "count": used.count,
+            "visits": np.ones(used.site.size) if used.exposure is None else used.exposure,
+            "fold": program.fold_of("cell", folds, seed, used),
         }  # fmt: skip
         for column, model in (("none", alone), ("chosen", best)):
             batch, most = FOLDS + paths.index(replace(model, rank=0)), 1 + model.rank
             most += responding(federation.hub, model)
-            value = np.full(u.site.size, np.nan)  # of a species whose folds may not be told
+            value = np.full(used.site.size, np.nan)  # of a species whose folds may not be told
             for fold in range(folds):
-                sizes = [p for b, k, p in kept if (b, k) == (batch, fold) and p <= most]
+                sizes = [
+                    part for block, kind, part in kept if (block, kind) == (batch, fold) and part <= most
+                ]
                 if sizes:
                     at, judged = kept[batch, fold, max(sizes)]
                     value[at] = judged

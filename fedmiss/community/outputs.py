@@ -50,35 +50,39 @@ class Axes:
     centre: F64
 
 
-def site_sums(c: Community) -> F64:
+def site_sums(community: Community) -> F64:
     """Sums (1 + r + r^2 + 1,) over the sites that axes need.
 
     Of 1, of the factors' coefficients, of their products with their covariances, and of the log number of visits. Of
     several organisations they are added up, so that axes are those of all sites.
     """
-    q, r = _posterior(c), c.rank
-    U, C = q.P[:, len(q.P[0]) - r :], q.C[:, len(q.P[0]) - r :, len(q.P[0]) - r :]
-    n = np.log(np.maximum(_visits(c), 1.0))
-    return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), [n.sum()]])
+    q, rank = _posterior(community), community.rank
+    U, C = q.P[:, len(q.P[0]) - rank :], q.C[:, len(q.P[0]) - rank :, len(q.P[0]) - rank :]
+    # The mean of logarithms, so that a few sites with hundreds of visits do not make the usual number.
+    visits = np.log(np.maximum(_visits(community), 1.0))
+    return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), [visits.sum()]])
 
 
-def axes_of(c: Community, sums: F64 | None = None) -> Axes:
+def axes_of(community: Community, sums: F64 | None = None) -> Axes:
     """Turn the factors, which are known up to a turn only, to principal axes; the largest loading of each is positive.
 
     ``sums`` are those of :func:`site_sums` over all sites, where not all of them are here.
     """
-    q, r = _posterior(c), c.rank
-    if not r:
+    q, rank = _posterior(community), community.rank
+    if not rank:
         sites, species, square = np.zeros((len(q.P), 0)), np.zeros((len(q.T), 0)), np.zeros((0, 0))
         return Axes(sites, sites, species, species, np.zeros(0), square, square, np.zeros(0))
-    U, C, W, D = q.P[:, -r:], q.C[:, -r:, -r:], q.T[:, -r:], q.D[:, -r:, -r:]
-    sums = site_sums(c) if sums is None else sums
-    centre = sums[1 : 1 + r] / sums[0]
-    spread = sums[1 + r : 1 + r + r * r].reshape(r, r) / sums[0] - np.outer(centre, centre)
+    U, C, W, D = q.P[:, -rank:], q.C[:, -rank:, -rank:], q.T[:, -rank:], q.D[:, -rank:, -rank:]
+    sums = site_sums(community) if sums is None else sums
+    centre = sums[1 : 1 + rank] / sums[0]
+    # Second moment of the true coefficients: that of their means plus the mean of their posterior covariances.
+    spread = sums[1 + rank : 1 + rank + rank * rank].reshape(rank, rank) / sums[0] - np.outer(centre, centre)
+    # With scores of variance one the interaction is scores @ (W root)'; its singular vectors are the principal axes.
     root = np.linalg.cholesky(spread)
     _, size, right = np.linalg.svd(W @ root, full_matrices=False)
     back = root @ right.T
-    back = back * np.where((W @ back)[np.abs(W @ back).argmax(axis=0), np.arange(r)] < 0, -1.0, 1.0)
+    back = back * np.where((W @ back)[np.abs(W @ back).argmax(axis=0), np.arange(rank)] < 0, -1.0, 1.0)
+    # (U turn)(W back)' = U W': the interaction does not change.
     turn = np.linalg.inv(back).T
     return Axes(
         (U - centre) @ turn, _errors(C, turn), W @ back, _errors(D, back), size**2 / max(float((size**2).sum()), 1e-300),
@@ -86,9 +90,9 @@ def axes_of(c: Community, sums: F64 | None = None) -> Axes:
     )  # fmt: skip
 
 
-def _posterior(c: Community) -> Posterior:
-    assert c.fit.posterior is not None
-    return c.fit.posterior
+def _posterior(community: Community) -> Posterior:
+    assert community.fit.posterior is not None
+    return community.fit.posterior
 
 
 def _errors(covariances: F64, turn: F64) -> F64:
@@ -96,7 +100,7 @@ def _errors(covariances: F64, turn: F64) -> F64:
     return out
 
 
-def associations(c: Community, axes: Axes, *, seed: int = 0) -> tuple[F64, F64, F64]:
+def associations(community: Community, axes: Axes, *, seed: int = 0) -> tuple[F64, F64, F64]:
     """Correlation (S, S) of the species over sites, on the log scale, after effort, covariates and the sites' own levels.
 
     r_st = w_s . w_t / sqrt((w_s . w_s + psi) (w_t . w_t + psi)): psi, the variance of a cell's own level, is that of the
@@ -107,10 +111,10 @@ def associations(c: Community, axes: Axes, *, seed: int = 0) -> tuple[F64, F64, 
     -------
     estimate, and the ends of the 95 % interval by draws of the loadings
     """
-    counts = c.fit.settings.family == "poisson"
-    psi = float(polygamma(1, min(c.fit.aux.size, 1e6))) if counts else np.pi**2 / 3
-    rng, S = rng_for(seed, "associations"), len(axes.loadings)
-    draws = np.empty((DRAWS, S, S), dtype=np.float32)
+    counts = community.fit.settings.family == "poisson"
+    psi = float(polygamma(1, min(community.fit.aux.size, 1e6))) if counts else np.pi**2 / 3
+    rng, n_species = rng_for(seed, "associations"), len(axes.loadings)
+    draws = np.empty((DRAWS, n_species, n_species), dtype=np.float32)
     for i in range(DRAWS):
         draws[i] = _correlation(
             axes.loadings + axes.loadings_se * rng.standard_normal(axes.loadings.shape), psi
@@ -122,76 +126,91 @@ def associations(c: Community, axes: Axes, *, seed: int = 0) -> tuple[F64, F64, 
 def _correlation(W: F64, psi: float) -> F64:
     covariance = W @ W.T
     sd = np.sqrt(np.diag(covariance) + psi)
+    # A species of no loading and psi = 0 has sd 0: no correlation, instead of 0/0.
     out: F64 = covariance / np.maximum(sd[:, None] * sd[None, :], 1e-12)
     np.fill_diagonal(out, 1.0)
     return out
 
 
-def _visits(c: Community) -> F64:
+def _visits(community: Community) -> F64:
     """Standard visits (J,) of the sites here, by the species that was counted on most of them."""
-    n = c.cells.weight if c.cells.exposure is None else c.cells.exposure
-    each = np.bincount(c.cells.site * c.cells.S + c.cells.species, n, c.cells.J * c.cells.S)
-    most: F64 = each.reshape(c.cells.J, c.cells.S).max(axis=1)
+    visits = community.cells.weight if community.cells.exposure is None else community.cells.exposure
+    each = np.bincount(
+        community.cells.site * community.cells.S + community.cells.species,
+        visits,
+        community.cells.J * community.cells.S,
+    )
+    most: F64 = each.reshape(community.cells.J, community.cells.S).max(axis=1)
     return most
 
 
-def usual_visits(c: Community, sums: F64 | None = None) -> float:
+def usual_visits(community: Community, sums: F64 | None = None) -> float:
     """Standard visits to a usual site (their geometric mean), 1 at least: richness is of so many, and no extrapolation."""
-    sums = site_sums(c) if sums is None else sums
+    sums = site_sums(community) if sums is None else sums
     return float(max(1.0, np.round(np.exp(sums[-1] / sums[0]))))
 
 
-def richness(c: Community, *, visits: float, seed: int = 0) -> tuple[F64, F64, F64]:
+def richness(community: Community, *, visits: float, seed: int = 0) -> tuple[F64, F64, F64]:
     """Species (J,) found on ``visits`` standard visits to each site: expected number, and its 95 % interval by draws."""
-    fit, rng = AverageFit((c.fit,)), rng_for(seed, "richness")
-    counts = c.fit.settings.family == "poisson"
-    size = min(c.fit.aux.size, 1e9)
-    expected, drawn = np.zeros(c.cells.J), np.empty((DRAWS, c.cells.J), dtype=np.int32)
+    fit, rng = AverageFit((community.fit,)), rng_for(seed, "richness")
+    counts = community.fit.settings.family == "poisson"
+    size = min(community.fit.aux.size, 1e9)
+    # Draw by draw: the matrix of sites and species would be held 400 times otherwise.
+    expected, drawn = np.zeros(community.cells.J), np.empty((DRAWS, community.cells.J), dtype=np.int32)
     for i in range(DRAWS):
         eta = fit.draw(rng)(slice(None))
         if counts:
+            # 1 - (1 + n mu / size)^-size: the site's own level is one for all n visits, so they are not independent.
             found = -np.expm1(-size * np.log1p(visits * np.exp(np.minimum(eta, 30.0)) / size))
         else:
+            # 1 - (1 - p)^n, with log(1 - p) = -log(1 + e^eta).
             found = -np.expm1(visits * -np.logaddexp(0.0, eta))
         expected += found.sum(axis=1) / DRAWS
+        # The interval is of the number found: presence of each species is drawn, not only its probability.
         drawn[i] = (rng.random(found.shape) < found).sum(axis=1)
     low, high = np.quantile(drawn, TAILS, axis=0)
     return expected, low, high
 
 
-def left_out_scores(c: Community, axes: Axes) -> Iterator[F64]:
+def left_out_scores(community: Community, axes: Axes) -> Iterator[F64]:
     """Scores (J, r) of the sites as the other species give them, species by species: its own counts are taken out.
 
     The posterior of a site's coefficients is Gaussian with precision A, and at its mean the gradient is zero; without the
     species' cell its precision is A - H and its gradient -g, so that one Newton step gives (A - H)^-1 (-g): exact but for
     the change of the other cells' curvature on the way.
     """
-    q, r = _posterior(c), c.rank
+    q, rank = _posterior(community), community.rank
     J, p = q.P.shape
     eta, var = moments(q, slice(None))
     A, floor = np.linalg.inv(q.C + 1e-12 * np.eye(p)), np.diag(1.0 / q.tau)
-    order = np.argsort(c.cells.species, kind="stable")
-    ends = np.searchsorted(c.cells.species[order], np.arange(c.cells.S + 1))
-    for s in range(c.cells.S):
-        cells = c.cells.take(order[ends[s] : ends[s + 1]])
-        gradient, curve = _of_cells(c, q, cells, s, eta[cells.site, s], var[cells.site, s])
+    order = np.argsort(community.cells.species, kind="stable")
+    ends = np.searchsorted(community.cells.species[order], np.arange(community.cells.S + 1))
+    for species in range(community.cells.S):
+        cells = community.cells.take(order[ends[species] : ends[species + 1]])
+        gradient, curve = _of_cells(
+            community, q, cells, species, eta[cells.site, species], var[cells.site, species]
+        )
         G, H = np.zeros((J, p)), np.zeros((J, p, p))
-        np.add.at(G, cells.site, gradient / c.fit.aux.phi)
-        np.add.at(H, cells.site, curve / c.fit.aux.phi)
+        np.add.at(G, cells.site, gradient / community.fit.aux.phi)
+        np.add.at(H, cells.site, curve / community.fit.aux.phi)
         values, vectors = np.linalg.eigh(A - H - floor)  # never below the prior's own precision
         rest = floor + np.einsum("nab,nb,ncb->nac", vectors, np.maximum(values, 0.0), vectors)
-        moved: F64 = (q.P - np.linalg.solve(rest, G[:, :, None])[:, :, 0])[:, p - r :]
+        moved: F64 = (q.P - np.linalg.solve(rest, G[:, :, None])[:, :, 0])[:, p - rank :]
         yield (moved - axes.centre) @ axes.turn
 
 
-def _of_cells(c: Community, q: Posterior, cells: Cells, species: int, eta: F64, var: F64) -> tuple[F64, F64]:
+def _of_cells(
+    community: Community, posterior: Posterior, cells: Cells, species: int, eta: F64, var: F64
+) -> tuple[F64, F64]:
     """Gradient (n, p) and curvature (n, p, p) of a species' cells in the coefficients of their sites."""
-    z, D = np.r_[1.0, q.T[species, 1:]], q.D[species].copy()
+    z, D = np.r_[1.0, posterior.T[species, 1:]], posterior.D[species].copy()
     D[0], D[:, 0] = 0.0, 0.0  # the species' own level is no coefficient of the site
-    if c.fit.settings.family == "poisson":
+    if community.fit.settings.family == "poisson":
         mean = cells.effort * np.exp(eta + var / 2)
-        weight = cells.weight / (1.0 + mean / c.fit.aux.size)
-        pull = np.hstack([np.ones((len(eta), 1)), q.P[cells.site, 1:]]) @ D
+        # Negative binomial: the score (y - mu) / (1 + mu / size).
+        weight = cells.weight / (1.0 + mean / community.fit.aux.size)
+        # E exp(eta) = exp(mean + var / 2), and var holds u'D u of the species' loadings: its derivative is D (1, u).
+        pull = np.hstack([np.ones((len(eta), 1)), posterior.P[cells.site, 1:]]) @ D
         gradient = weight[:, None] * ((cells.count - mean)[:, None] * z - mean[:, None] * pull)
         curve = weight * mean
     else:
@@ -215,13 +234,13 @@ def steps_of(lists: F64) -> I64:
     return out
 
 
-def gains_by(c: Community, lists: F64) -> tuple[F64, F64]:
+def gains_by(community: Community, lists: F64) -> tuple[F64, F64]:
     """Deviance of left-out cells, without axes and of the model chosen.
 
     (S, 2) by species, and (4, 2) by the number of lists (J,) of the site.
     """
-    g, out = c.gains, []
-    for key, size in ((g["species"], c.cells.S), (steps_of(lists)[g["site"]], len(STEPS))):
-        both = [np.bincount(key, np.nan_to_num(g[name]), size) for name in ("none", "chosen")]
+    gains, out = community.gains, []
+    for key, size in ((gains["species"], community.cells.S), (steps_of(lists)[gains["site"]], len(STEPS))):
+        both = [np.bincount(key, np.nan_to_num(gains[name]), size) for name in ("none", "chosen")]
         out.append(np.stack(both, axis=1))
     return out[0].astype(float), out[1].astype(float)

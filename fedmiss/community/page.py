@@ -19,52 +19,57 @@ __all__ = ["write_page"]
 TERMS = {"duration": "hours", "distance": "kilometres", "observers": "observers"}
 
 
-def write_page(tmp: Path, t: Tables, settings: CommunitySettings, warnings: list[str], date: str) -> None:
+def write_page(
+    tmp: Path, tables: Tables, settings: CommunitySettings, warnings: list[str], date: str
+) -> None:
     """Write ``index.html`` and ``figures/`` into a folder."""
-    plots = all_pictures(t)
+    plots = all_pictures(tables)
     write_figures(plots, tmp / "figures")
     html = (
         environment()
         .get_template("community/page.html.j2")
         .render(
-            title=settings.title, date=date, n_sites=count(t.lists.J), n_species=count(t.lists.S),
-            n_lists=count(t.lists.site.size), rank=t.fit.rank, counts=settings.model == "counts",
-            headline=_headline(t), warnings=warnings, plots=plots,
-            maps=[p for n, p in plots.items() if n.startswith("axis-")],
-            species=_species(t), strongest=_strongest(t), responses=_responses(t), tried=_tried(t), paper=_paper(t),
-            facts=_facts(t),
-            flow=[(step, f"{count(n)}{f' ({note})' if note else ''}") for step, n, note in t.lists.flow], **assets(),
+            title=settings.title, date=date, n_sites=count(tables.lists.J), n_species=count(tables.lists.S),
+            n_lists=count(tables.lists.site.size), rank=tables.fit.rank, counts=settings.model == "counts",
+            headline=_headline(tables), warnings=warnings, plots=plots,
+            maps=[plot for name, plot in plots.items() if name.startswith("axis-")],
+            species=_species(tables), strongest=_strongest(tables), responses=_responses(tables), tried=_tried(tables),
+            paper=_paper(tables),
+            facts=_facts(tables),
+            flow=[(step, f"{count(rows)}{f' ({note})' if note else ''}") for step, rows, note in tables.lists.flow],
+            **assets(),
         )
     )  # fmt: skip
     (tmp / "index.html").write_text(html, encoding="utf-8")
 
 
-def _headline(t: Tables) -> str:
+def _headline(tables: Tables) -> str:
     named = {1: "One axis", 2: "Two axes", 3: "Three axes", 4: "Four axes", 5: "Five axes"}
-    cells = "counts" if t.fit.fit.settings.family == "poisson" else "checklists"
-    if not any(c.rank for c in t.fit.tried):
+    cells = "counts" if tables.fit.fit.settings.family == "poisson" else "checklists"
+    if not any(candidate.rank for candidate in tables.fit.tried):
         return "Every species by itself: no axes were tried."
-    if not t.fit.rank:
+    if not tables.fit.rank:
         return f"The species of these sites say nothing of each other that left-out {cells} would show."
-    beside = "covariates and levels" if t.fit.responses else "levels"
-    take = "takes" if t.fit.rank == 1 else "take"
+    beside = "covariates and levels" if tables.fit.responses else "levels"
+    take = "takes" if tables.fit.rank == 1 else "take"
     return (
-        f"{named.get(t.fit.rank, f'{t.fit.rank} axes')} that species follow together {take} {share(t.gain)} off the "
-        f"deviance of left-out {cells}, beside the {beside} of site and species alone."
+        f"{named.get(tables.fit.rank, f'{tables.fit.rank} axes')} that species follow together {take} "
+        f"{share(tables.gain)} off the deviance of left-out {cells}, beside the {beside} of site and species alone."
     )
 
 
-def _species(t: Tables) -> HtmlTable:
+def _species(tables: Tables) -> HtmlTable:
     rows = [
         [
-            Cell(r.common_name or r.species), Cell(count(r.n_sites), r.n_sites), Cell(count(r.n_lists), r.n_lists),
-            Cell(count(r.birds), r.birds), Cell(share(r.gain) if r.gain >= 0 else f"−{share(-r.gain)}", r.gain),
+            Cell(row.common_name or row.species), Cell(count(row.n_sites), row.n_sites),
+            Cell(count(row.n_lists), row.n_lists),
+            Cell(count(row.birds), row.birds), Cell(share(row.gain) if row.gain >= 0 else f"−{share(-row.gain)}", row.gain),
         ]
-        for r in records(t.species)
+        for row in records(tables.species)
     ]  # fmt: skip
     columns = ["Species", "Sites", "Checklists", "Birds", "Deviance taken off"]
-    if not t.fit.rank:  # nothing to gain from
-        columns, rows = columns[:-1], [r[:-1] for r in rows]
+    if not tables.fit.rank:  # nothing to gain from
+        columns, rows = columns[:-1], [row[:-1] for row in rows]
     return HtmlTable("Species", columns, rows, note="All columns are in species.parquet.")
 
 
@@ -72,36 +77,36 @@ def _correlation(value: float) -> Cell:
     return Cell(f"{value:+.2f}".replace("-", "−"), value)
 
 
-def _strongest(t: Tables) -> HtmlTable | None:
+def _strongest(tables: Tables) -> HtmlTable | None:
     """The strongest associations whose interval leaves out 0, twelve of either sign."""
-    table = t.associations[(t.associations["lower"] > 0) | (t.associations["upper"] < 0)]
+    table = tables.associations[(tables.associations["lower"] > 0) | (tables.associations["upper"] < 0)]
     if table.empty:
         return None
     order = table.sort_values("correlation", ascending=False)
     positive, negative = order[order["correlation"] > 0].head(12), order[order["correlation"] < 0].tail(12)
-    place = {name: i for i, name in enumerate(t.lists.species)}
+    place = {name: i for i, name in enumerate(tables.lists.species)}
     rows = [
         [
-            Cell(t.named(place[r.species])), Cell(t.named(place[r.other])), _correlation(r.correlation),
-            Cell(f"{_correlation(r.lower).text} to {_correlation(r.upper).text}", r.lower),
+            Cell(tables.named(place[row.species])), Cell(tables.named(place[row.other])), _correlation(row.correlation),
+            Cell(f"{_correlation(row.lower).text} to {_correlation(row.upper).text}", row.lower),
         ]
-        for r in records(pd.concat([positive, negative]))
+        for row in records(pd.concat([positive, negative]))
     ]  # fmt: skip
     columns = ["Species", "Other species", "Correlation", "95 % interval"]
     note = "The strongest of either sign whose interval leaves out 0; all pairs are in associations.parquet."
     return HtmlTable("Strongest associations", columns, rows, note=note)
 
 
-def _responses(t: Tables) -> HtmlTable | None:
+def _responses(tables: Tables) -> HtmlTable | None:
     """How many species respond to each covariate, and which the most."""
-    if t.responses.empty:
+    if tables.responses.empty:
         return None
-    place, rows = {name: i for i, name in enumerate(t.lists.species)}, []
-    for name, part in t.responses.groupby("covariate", sort=False):
+    place, rows = {name: i for i, name in enumerate(tables.lists.species)}, []
+    for name, part in tables.responses.groupby("covariate", sort=False):
         sure = part[(part["lower"] > 0) | (part["upper"] < 0)].sort_values("response")
         up, down = sure[sure["response"] > 0], sure[sure["response"] < 0]
         words = [
-            ", ".join(t.named(place[s]) for s in names) or "none"
+            ", ".join(tables.named(place[name]) for name in names) or "none"
             for names in (up["species"][::-1][:4], down["species"][:4])
         ]
         rows.append(
@@ -120,39 +125,43 @@ def _responses(t: Tables) -> HtmlTable | None:
     )  # fmt: skip
 
 
-def _tried(t: Tables) -> HtmlTable:
+def _tried(tables: Tables) -> HtmlTable:
     """Every model tried: axes, spread, and its deviance on left-out cells."""
-    mean = t.fit.choice.table.groupby("candidate")[["rank", "deviance"]].mean()
+    mean = tables.fit.choice.table.groupby("candidate")[["rank", "deviance"]].mean()
     rows = []
-    for i, r in mean.iterrows():
-        held = t.fit.tried[int(str(i))].inverse_size
+    for i, row in mean.iterrows():
+        held = tables.fit.tried[int(str(i))].inverse_size
         rows.append(
             [
-                Cell(count(r["rank"]), r["rank"]),
+                Cell(count(row["rank"]), row["rank"]),
                 Cell(number(held or 0.0), held or 0.0),
-                Cell(number(r["deviance"], 4), r["deviance"]),
+                Cell(number(row["deviance"], 4), row["deviance"]),
             ]
         )
     return HtmlTable("Models tried", ["Axes", "1 / size", "Deviance of a left-out cell"], rows)
 
 
-def _paper(t: Tables) -> HtmlTable | None:
+def _paper(tables: Tables) -> HtmlTable | None:
     """The paper's algorithm beside the model of this page."""
-    p = t.paper
-    if p is None:
+    paper = tables.paper
+    if paper is None:
         return None
     rows = [
-        [Cell(words), Cell(number(value, 4), value), Cell(share_off(value, p.none), value)]
+        [Cell(words), Cell(number(value, 4), value), Cell(share_off(value, paper.none), value)]
         for words, value in (
-            ("levels of site and species alone", p.none),
-            (f"this page's model, {count(t.fit.rank)} axes", p.chosen),
-            (f"FedMissEM, {count(p.theta.V.shape[1])} factors, ridge {number(p.ridge)}", p.deviance),
+            ("levels of site and species alone", paper.none),
+            (f"this page's model, {count(tables.fit.rank)} axes", paper.chosen),
+            (
+                f"FedMissEM, {count(paper.theta.V.shape[1])} factors, ridge {number(paper.ridge)}",
+                paper.deviance,
+            ),
         )
     ]
     note = (
         "Deviance on the same left-out cells. FedMissEM has no levels, covariates, effort of a cell or spread of counts "
-        f"of its own, and makes no intervals. After {count(p.rounds)} rounds its objective is {number(p.objective, 5)}; the "
-        f"quick solver of the same objective, which made the choice, ends at {number(p.optimum, 5)}. Factors: "
+        f"of its own, and makes no intervals. After {count(paper.rounds)} rounds its objective is "
+        f"{number(paper.objective, 5)}; the "
+        f"quick solver of the same objective, which made the choice, ends at {number(paper.optimum, 5)}. Factors: "
         "fedmissem.parquet."
     )
     return HtmlTable(
@@ -166,33 +175,37 @@ def share_off(value: float, of: float) -> str:
     return share(off) if off >= 0 else f"−{share(-off)}"
 
 
-def _season(t: Tables) -> str:
-    if t.season.gain is None:
+def _season(tables: Tables) -> str:
+    if tables.season.gain is None:
         return "not looked at: lists of one quarter of the year, presence, or a study between organisations"
-    if not t.season.taken:
+    if not tables.season.taken:
         return "quarters of the year do not predict left-out counts clearly better"
     return (
-        f"each species by quarter, within sites: {share(t.season.gain)} off the deviance of left-out counts "
+        f"each species by quarter, within sites: {share(tables.season.gain)} off the deviance of left-out counts "
         "(seasons.parquet); expected counts are the mean of the quarters"
     )
 
 
-def _facts(t: Tables) -> list[tuple[str, str]]:
-    c = t.fit.fit
-    effort = ", ".join(f"{TERMS.get(k, k)}: power {v:.2f}" for k, v in t.effort.terms.items())
+def _facts(tables: Tables) -> list[tuple[str, str]]:
+    fit = tables.fit.fit
+    effort = ", ".join(
+        f"{TERMS.get(key, key)}: power {term:.2f}" for key, term in tables.effort.terms.items()
+    )
     kind = (
-        "negative binomial counts" if c.settings.family == "poisson" else "found or not found on a checklist"
+        "negative binomial counts"
+        if fit.settings.family == "poisson"
+        else "found or not found on a checklist"
     )
     return [
         ("Cells", f"{kind} of site and species"),
         (
             "Axes",
-            f"{t.fit.rank}"
-            + "".join(f"; axis {i + 1} {share(float(s))}" for i, s in enumerate(t.axes.share)),
+            f"{tables.fit.rank}"
+            + "".join(f"; axis {i + 1} {share(float(part))}" for i, part in enumerate(tables.axes.share)),
         ),
-        ("1 / size", number(c.settings.inverse_size or 0.0)),
+        ("1 / size", number(fit.settings.inverse_size or 0.0)),
         ("Effort", effort or "every complete checklist counts alike"),
-        ("Season", _season(t)),
-        ("Covariates", ", ".join(t.fit.responses) or "none"),
-        ("Converged", "yes" if c.fit.converged else f"no: {c.fit.stop_reason}"),
+        ("Season", _season(tables)),
+        ("Covariates", ", ".join(tables.fit.responses) or "none"),
+        ("Converged", "yes" if fit.fit.converged else f"no: {fit.fit.stop_reason}"),
     ]

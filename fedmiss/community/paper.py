@@ -52,7 +52,7 @@ class Paper:
 
 
 def fit_paper(
-    c: Community, *, max_rank: int = 5, seed: int = 0, watch: Callable[[str], None] | None = None
+    community: Community, *, max_rank: int = 5, seed: int = 0, watch: Callable[[str], None] | None = None
 ) -> Paper:
     """Fit algorithm 7 to the cells of a community; the folds are those of its ``gains``.
 
@@ -75,19 +75,22 @@ def fit_paper(
     >>> made.theta.V.shape[0]
     7
     """
-    tell, family = watch or (lambda text: None), c.fit.settings.family
-    values, fold = _values(c.cells), _folds(c)
-    most = min(max_rank + 2, (c.cells.S + 1) // 2)
+    tell, family = watch or (lambda text: None), community.fit.settings.family
+    values, fold = _values(community.cells), _folds(community)
+    # Levels of site and species take up to two factors of a model that has factors only.
+    most = min(max_rank + 2, (community.cells.S + 1) // 2)
     tell("algorithm 7: rank")
     scored = {
-        (rank, ridge): _left_out(c, values, fold, family, rank, ridge)
+        (rank, ridge): _left_out(community, values, fold, family, rank, ridge)
         for rank in range(1, most + 1)
         for ridge in RIDGES
     }
-    weight = float(c.gains["weight"].sum())
+    weight = float(community.gains["weight"].sum())
     tried = pd.DataFrame(
-        [(r, lam, d / weight) for (r, lam), d in scored.items()], columns=["rank", "ridge", "deviance"]
+        [(rank, lam, deviance / weight) for (rank, lam), deviance in scored.items()],
+        columns=["rank", "ridge", "deviance"],
     )
+    # Chosen on left-out cells, then fitted to all of them.
     rank, ridge = min(scored, key=lambda k: scored[k])
     tell("algorithm 7")
     panel = values.panel({}, None)
@@ -102,21 +105,21 @@ def fit_paper(
         observe_every=ROUNDS,
     )
     optimum = fit_observed(panel, family=family, rank=rank, penalty=ridge)[2]
-    none, chosen = (float(np.nansum(c.gains[name])) / weight for name in ("none", "chosen"))
+    none, chosen = (float(np.nansum(community.gains[name])) / weight for name in ("none", "chosen"))
     return Paper(
         result.theta, ridge, tried, scored[rank, ridge] / weight, none, chosen, model.objective(result.theta, rows),
         float(optimum), len(result.trace["k"]),
     )  # fmt: skip
 
 
-def factor_rows(p: Paper, sites: np.ndarray, species: np.ndarray) -> pd.DataFrame:
+def factor_rows(paper: Paper, sites: np.ndarray, species: np.ndarray) -> pd.DataFrame:
     """The table ``fedmissem``: factors of the sites and of the species, one row each."""
     parts = []
-    for of, names, value in (("site", sites, p.theta.U), ("species", species, p.theta.V)):
-        n, r = value.shape
-        factor = np.tile(np.arange(1, r + 1, dtype=np.int32), n)
+    for of, names, value in (("site", sites, paper.theta.U), ("species", species, paper.theta.V)):
+        rows, rank = value.shape
+        factor = np.tile(np.arange(1, rank + 1, dtype=np.int32), rows)
         parts.append(
-            pd.DataFrame({"of": of, "name": np.repeat(names, r), "factor": factor, "value": value.ravel()})
+            pd.DataFrame({"of": of, "name": np.repeat(names, rank), "factor": factor, "value": value.ravel()})
         )
     return pd.concat(parts, ignore_index=True)
 
@@ -125,35 +128,39 @@ def _values(cells: Cells) -> Cells:
     """One value a cell, as the paper has it: birds a standard visit, or the share of lists with the species."""
     key = cells.site * cells.S + cells.species
     at, inverse = np.unique(key, return_inverse=True)
-    n = np.bincount(inverse, cells.weight * cells.effort)
-    value = np.bincount(inverse, cells.weight * cells.count) / n
+    exposure = np.bincount(inverse, cells.weight * cells.effort)
+    value = np.bincount(inverse, cells.weight * cells.count) / exposure
     return replace(
         cells, site=at // cells.S, species=at % cells.S, count=value, exposure=None, weight=np.ones(at.size)
     )
 
 
-def _folds(c: Community) -> F64:
+def _folds(community: Community) -> F64:
     """Fold of every cell (J, S), -1 for none: those of the community's gains, so that all models are judged on the same."""
-    out = np.full((c.cells.J, c.cells.S), -1.0)
-    out[c.gains["site"], c.gains["species"]] = c.gains["fold"]
+    out = np.full((community.cells.J, community.cells.S), -1.0)
+    out[community.gains["site"], community.gains["species"]] = community.gains["fold"]
     return out
 
 
-def _left_out(c: Community, values: Cells, fold: F64, family: str, rank: int, ridge: float) -> float:
+def _left_out(community: Community, values: Cells, fold: F64, family: str, rank: int, ridge: float) -> float:
     """Deviance of the left-out cells, by the judge of the community model."""
     total, of_cell = 0.0, fold[values.site, values.species]
-    g = c.gains
-    for k in range(int(fold.max()) + 1):
-        train = values.take(of_cell != k)
+    gains = community.gains
+    for held in range(int(fold.max()) + 1):
+        train = values.take(of_cell != held)
         try:
             U, V, _ = fit_observed(train.panel({}, None), family=family, rank=rank, penalty=ridge)
         except DomainError:  # it ran away: no candidate
             return float("inf")
-        test = (g["fold"] == k).to_numpy()
-        j, s = g["site"].to_numpy()[test], g["species"].to_numpy()[test]
-        mean = family_of(family).mean(np.einsum("kr,kr->k", U[j], V[s])) * g["visits"].to_numpy()[test]
+        test = (gains["fold"] == held).to_numpy()
+        site, species = gains["site"].to_numpy()[test], gains["species"].to_numpy()[test]
+        mean = (
+            family_of(family).mean(np.einsum("kr,kr->k", U[site], V[species]))
+            * gains["visits"].to_numpy()[test]
+        )
         if family == "poisson":
+            # A mean of nearly zero where a bird was counted would decide the whole deviance.
             mean = np.maximum(mean, LEAST)
-        judged = cell_deviance(g["count"].to_numpy()[test], mean, c.widest, family)
-        total += float(g["weight"].to_numpy()[test] @ judged)
+        judged = cell_deviance(gains["count"].to_numpy()[test], mean, community.widest, family)
+        total += float(gains["weight"].to_numpy()[test] @ judged)
     return total

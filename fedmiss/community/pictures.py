@@ -22,44 +22,45 @@ SHOWN = 40  # species of the pictures that have one row for each
 MAPPED = 2  # axes with a map
 
 
-def all_pictures(t: Tables) -> dict[str, Plot]:
+def all_pictures(tables: Tables) -> dict[str, Plot]:
     """Every picture that the community bears, by name."""
     with style():
-        made = [_ordination(t), *(_axis_map(t, i) for i in range(min(t.fit.rank, MAPPED)))]
-        made += [_associations(t), _richness(t)]
-        made += [_gains_by_lists(t), _gains_by_species(t)] if t.fit.rank else []
-    return {p.name: p for p in made if p is not None}
+        made = [_ordination(tables), *(_axis_map(tables, i) for i in range(min(tables.fit.rank, MAPPED)))]
+        made += [_associations(tables), _richness(tables)]
+        made += [_gains_by_lists(tables), _gains_by_species(tables)] if tables.fit.rank else []
+    return {picture.name: picture for picture in made if picture is not None}
 
 
-def _ordination(t: Tables) -> Plot | None:
+def _ordination(tables: Tables) -> Plot | None:
     """Sites as points and species as arrows on the first two axes; with one axis the species alone, in order."""
-    scores, loadings = t.axes.scores, t.axes.loadings
-    if t.fit.rank == 0:
+    scores, loadings = tables.axes.scores, tables.axes.loadings
+    if tables.fit.rank == 0:
         return None
-    data = pd.DataFrame({"species": list(t.lists.species)})
-    for i in range(min(t.fit.rank, 2)):
+    data = pd.DataFrame({"species": list(tables.lists.species)})
+    for i in range(min(tables.fit.rank, 2)):
         data[f"axis_{i + 1}"] = loadings[:, i]
-    if t.fit.rank == 1:
-        return _one_axis(t, data)
+    if tables.fit.rank == 1:
+        return _one_axis(tables, data)
     fig = figure(6.0, 5.2)
     ax = fig.subplots()
     ax.scatter(scores[:, 0], scores[:, 1], s=12, color=GREY, alpha=0.6, lw=0, zorder=2)
     longest = np.argsort(-np.hypot(loadings[:, 0], loadings[:, 1]))[:ARROWS]
     reach = float(np.abs(scores[:, :2]).max()) / max(float(np.abs(loadings[longest, :2]).max()), 1e-9) * 0.85
     tips = loadings[longest, :2] * reach
-    for x, y in tips:
+    for across, up in tips:
         ax.annotate(
-            "", (x, y), (0, 0), arrowprops={"arrowstyle": "-|>", "color": ORANGE, "lw": 1.0}, zorder=3
+            "", (across, up), (0, 0), arrowprops={"arrowstyle": "-|>", "color": ORANGE, "lw": 1.0}, zorder=3
         )
-    for (x, y), at in zip(_apart(tips, ax, scores), longest, strict=True):
+    for (across, up), at in zip(_apart(tips, ax, scores), longest, strict=True):
         ax.text(
-            x, y, t.named(int(at)), fontsize=8, color=INK, zorder=4, ha="left" if x >= 0 else "right", va="center",
+            across, up, tables.named(int(at)), fontsize=8, color=INK, zorder=4, ha="left" if across >= 0 else "right",
+            va="center",
             bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75},
         )  # fmt: skip
     ax.axhline(0, color="#cccccc", lw=0.7, zorder=1)
     ax.axvline(0, color="#cccccc", lw=0.7, zorder=1)
-    ax.set_xlabel(f"axis 1 ({share(float(t.axes.share[0]))} of the variance that the axes carry)")
-    ax.set_ylabel(f"axis 2 ({share(float(t.axes.share[1]))})")
+    ax.set_xlabel(f"axis 1 ({share(float(tables.axes.share[0]))} of the variance that the axes carry)")
+    ax.set_ylabel(f"axis 2 ({share(float(tables.axes.share[1]))})")
     others = len(loadings) - len(longest)
     caption = (
         "Grey: sites; two near each other have much the same birds for their numbers. Arrows: species; a species is "
@@ -95,15 +96,17 @@ def _apart(tips: F64, ax: Panel, scores: F64) -> F64:
     return out
 
 
-def _one_axis(t: Tables, data: pd.DataFrame) -> Plot:
-    table = t.loadings.sort_values("loading", key=np.abs, ascending=False).head(SHOWN).sort_values("loading")
+def _one_axis(tables: Tables, data: pd.DataFrame) -> Plot:
+    table = (
+        tables.loadings.sort_values("loading", key=np.abs, ascending=False).head(SHOWN).sort_values("loading")
+    )
     fig = figure(5.4, 1.2 + 0.19 * len(table))
     ax = fig.subplots()
-    y = np.arange(len(table))
-    ax.hlines(y, table["lower"], table["upper"], color=GREY, lw=1.2)
-    ax.plot(table["loading"], y, "o", ms=4, color=ORANGE)
+    height = np.arange(len(table))
+    ax.hlines(height, table["lower"], table["upper"], color=GREY, lw=1.2)
+    ax.plot(table["loading"], height, "o", ms=4, color=ORANGE)
     ax.axvline(0, color="#999999", lw=0.8)
-    _names(t, ax, table["species"])
+    _names(tables, ax, table["species"])
     ax.set_xlabel("loading on the axis, with its 95 % interval")
     caption = (
         "A species on the right is commoner at the sites with high scores, one on the left at the sites with low ones "
@@ -112,62 +115,66 @@ def _one_axis(t: Tables, data: pd.DataFrame) -> Plot:
     return Plot("ordination", "Species on the axis", caption, f"Loadings of {len(table)} species.", fig, data)
 
 
-def _names(t: Tables, ax: Panel, species: pd.Series) -> None:
-    place = {name: i for i, name in enumerate(t.lists.species)}
-    ax.set_yticks(np.arange(len(species)), [t.named(place[s]) for s in species], fontsize=8)
+def _names(tables: Tables, ax: Panel, species: pd.Series) -> None:
+    place = {name: i for i, name in enumerate(tables.lists.species)}
+    ax.set_yticks(np.arange(len(species)), [tables.named(place[bird]) for bird in species], fontsize=8)
     ax.set_ylim(-0.7, len(species) - 0.3)
 
 
 def _map(
-    t: Tables, name: str, title: str, value: F64, label: str, caption: str, *, centred: bool
+    tables: Tables, name: str, title: str, value: F64, label: str, caption: str, *, centred: bool
 ) -> Plot | None:
     """A map of one number of the sites; None where no site has coordinates."""
-    table = t.sites[["site_id", "longitude", "latitude"]].assign(value=value).dropna()
+    table = tables.sites[["site_id", "longitude", "latitude"]].assign(value=value).dropna()
     if table.empty:
         return None
-    x, y, v = (table[c].to_numpy(dtype=float) for c in ("longitude", "latitude", "value"))
+    x, y, score = (table[name].to_numpy(dtype=float) for name in ("longitude", "latitude", "value"))
     frame = frame_of(x, y)
     fig, ax = empty_map(frame, more=0.8, least=3.0)
-    reach = float(np.quantile(np.abs(v), 0.98)) or 1.0
+    reach = float(np.quantile(np.abs(score), 0.98)) or 1.0
     norm = (
         Normalize(-reach, reach)
         if centred
-        else Normalize(float(v.min()), max(float(v.max()), float(v.min()) + 1e-9))
+        else Normalize(float(score.min()), max(float(score.max()), float(score.min()) + 1e-9))
     )
     points = ax.scatter(
-        x, y, c=v, cmap="RdBu_r" if centred else "YlGnBu", norm=norm, s=float(np.clip(9000 / len(v), 14, 70)), lw=0.4,
+        x, y, c=score, cmap="RdBu_r" if centred else "YlGnBu", norm=norm, s=float(np.clip(9000 / len(score), 14, 70)),
+        lw=0.4,
         edgecolors=INK, zorder=3,
     )  # fmt: skip
     bar = fig.colorbar(points, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
     bar.set_label(label, fontsize=8.5)
     bar.ax.tick_params(labelsize=8)
-    unknown = len(t.sites) - len(table)
+    unknown = len(tables.sites) - len(table)
     if unknown:
-        caption += f" {count(unknown)} of {count(len(t.sites))} sites have no coordinates and are not on it."
+        caption += (
+            f" {count(unknown)} of {count(len(tables.sites))} sites have no coordinates and are not on it."
+        )
     return Plot(name, title, f"{caption} {CREDIT}", f"Map of {count(len(table))} sites: {title}.", fig, table)
 
 
-def _axis_map(t: Tables, axis: int) -> Plot | None:
-    order = np.argsort(t.axes.loadings[:, axis])
-    low, high = (", ".join(t.named(int(i)) for i in part) for part in (order[:3], order[::-1][:3]))
+def _axis_map(tables: Tables, axis: int) -> Plot | None:
+    order = np.argsort(tables.axes.loadings[:, axis])
+    low, high = (", ".join(tables.named(int(at)) for at in part) for part in (order[:3], order[::-1][:3]))
     return _map(
-        t, f"axis-{axis + 1}", f"Axis {axis + 1} on the map", t.axes.scores[:, axis], f"score on axis {axis + 1}",
+        tables, f"axis-{axis + 1}", f"Axis {axis + 1} on the map", tables.axes.scores[:, axis], f"score on axis {axis + 1}",
         f"Commoner where the score is high: {high}; where it is low: {low}.", centred=True,
     )  # fmt: skip
 
 
-def _richness(t: Tables) -> Plot | None:
+def _richness(tables: Tables) -> Plot | None:
     text = (
-        f"Species expected on {count(t.usual)} standard visit{'s' if t.usual > 1 else ''} to each site: the usual number "
-        "of visits, so that sites with few visits and sites with many can be compared."
+        f"Species expected on {count(tables.usual)} standard visit{'s' if tables.usual > 1 else ''} to each "
+        "site: the usual number of visits, so that sites with few visits and sites with many can be compared."
     )
     made = _map(
-        t, "richness", "Expected number of species", t.sites["richness"].to_numpy(dtype=float), "species expected", text,
+        tables, "richness", "Expected number of species", tables.sites["richness"].to_numpy(dtype=float),
+        "species expected", text,
         centred=False,
     )  # fmt: skip
     if made is not None:
         return made
-    table = t.sites.sort_values("richness", ignore_index=True)
+    table = tables.sites.sort_values("richness", ignore_index=True)
     fig = figure(5.0, 3.2)
     ax = fig.subplots()
     at = np.arange(len(table))
@@ -185,27 +192,32 @@ def _richness(t: Tables) -> Plot | None:
     )  # fmt: skip
 
 
-def _associations(t: Tables) -> Plot | None:
+def _associations(tables: Tables) -> Plot | None:
     """Correlations as a square, species in the order of a clustering; what may be 0 is left white."""
-    if not t.fit.rank:
+    if not tables.fit.rank:
         return None
-    S = t.lists.S
-    a, b = np.triu_indices(S, 1)
-    square = {c: np.zeros((S, S)) for c in ("correlation", "lower", "upper")}
-    for name, m in square.items():
-        m[a, b] = m[b, a] = t.associations[name].to_numpy(dtype=float)
+    n_species = tables.lists.S
+    first, second = np.triu_indices(n_species, 1)
+    square = {name: np.zeros((n_species, n_species)) for name in ("correlation", "lower", "upper")}
+    for name, value in square.items():
+        # The table has each pair once; the matrix is symmetric.
+        value[first, second] = value[second, first] = tables.associations[name].to_numpy(dtype=float)
     strong = np.sort(np.argsort(-(square["correlation"] ** 2).sum(axis=1), kind="stable")[:SHOWN])
-    r = square["correlation"][np.ix_(strong, strong)]
+    picked = square["correlation"][np.ix_(strong, strong)]
     sure = (square["lower"] > 0) | (square["upper"] < 0)
-    order = leaves_list(linkage(squareform(np.clip(1 - r - np.eye(len(r)), 0, 2), checks=False), "average"))
-    strong, r = strong[order], r[np.ix_(order, order)]
-    shown = np.where(sure[np.ix_(strong, strong)], r, np.nan)
+    # Species with like correlations beside one another: leaves of a hierarchical clustering by 1 - r.
+    order = leaves_list(
+        linkage(squareform(np.clip(1 - picked - np.eye(len(picked)), 0, 2), checks=False), "average")
+    )
+    strong, picked = strong[order], picked[np.ix_(order, order)]
+    # A correlation whose interval holds 0 is left blank.
+    shown = np.where(sure[np.ix_(strong, strong)], picked, np.nan)
     reach = max(float(np.nanmax(np.abs(shown), initial=0.0)), 0.1)
     side = 2.6 + 0.155 * len(strong)
     fig = figure(side, side)
     ax = fig.subplots()
     image = ax.imshow(shown, cmap="RdBu_r", vmin=-reach, vmax=reach)
-    names = [t.named(int(i)) for i in strong]
+    names = [tables.named(int(at)) for at in strong]
     ax.set_xticks(range(len(names)), names, rotation=90, fontsize=7.5)
     ax.set_yticks(range(len(names)), names, fontsize=7.5)
     ax.spines[:].set_visible(False)
@@ -217,25 +229,29 @@ def _associations(t: Tables) -> Plot | None:
         "sites. Compared is by how many times a site has more or fewer than expected: a doubling and a halving weigh alike. "
         "White: the 95 % interval holds 0. Species are ordered by likeness."
         + (
-            f" The {len(strong)} species with the strongest correlations, of {count(S)}."
-            if len(strong) < S
+            f" The {len(strong)} species with the strongest correlations, of {count(n_species)}."
+            if len(strong) < n_species
             else ""
         )
     )
-    data = pd.DataFrame(r, columns=names)
+    data = pd.DataFrame(picked, columns=names)
     data.insert(0, "species", names)
     return Plot("associations", "Associations", caption, f"Correlations of {len(names)} species.", fig, data)
 
 
-def _gains_by_lists(t: Tables) -> Plot:
-    table = t.visits
+def _gains_by_lists(tables: Tables) -> Plot:
+    table = tables.visits
     fig = figure(5.0, 2.8)
     ax = fig.subplots()
     at = np.arange(len(table))
     ax.bar(at, 100 * table["gain"], color=np.where(table["gain"] > 0, BLUE, GREY), width=0.6)
     ax.axhline(0, color="#777777", lw=0.8)
     ax.set_xticks(
-        at, [f"{n}\n({count(k)} sites)" for n, k in zip(table["lists"], table["n_sites"], strict=True)]
+        at,
+        [
+            f"{lists}\n({count(n_sites)} sites)"
+            for lists, n_sites in zip(table["lists"], table["n_sites"], strict=True)
+        ],
     )
     ax.set_xlabel("checklists at the site")
     ax.set_ylabel("deviance taken off, %")
@@ -246,18 +262,18 @@ def _gains_by_lists(t: Tables) -> Plot:
     return Plot("gain-by-lists", "Gain by the number of checklists", caption, "Bars of gains.", fig, table)
 
 
-def _gains_by_species(t: Tables) -> Plot:
-    table = t.species.dropna(subset=["gain"])
+def _gains_by_species(tables: Tables) -> Plot:
+    table = tables.species.dropna(subset=["gain"])
     table = table.sort_values("gain", ignore_index=True)
     some = len(table) > SHOWN
     if some:
         table = pd.concat([table.head(SHOWN // 2), table.tail(SHOWN // 2)])
     fig = figure(5.4, 1.1 + 0.19 * len(table))
     ax = fig.subplots()
-    y = np.arange(len(table))
-    ax.barh(y, 100 * table["gain"], color=np.where(table["gain"] > 0, BLUE, GREY), height=0.7)
+    height = np.arange(len(table))
+    ax.barh(height, 100 * table["gain"], color=np.where(table["gain"] > 0, BLUE, GREY), height=0.7)
     ax.axvline(0, color="#777777", lw=0.8)
-    _names(t, ax, table["species"])
+    _names(tables, ax, table["species"])
     ax.set_xlabel("deviance taken off, %")
     caption = "The same, species by species." + (
         f" The {SHOWN // 2} that gained most and the {SHOWN // 2} that gained least." if some else ""

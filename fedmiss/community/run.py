@@ -77,17 +77,17 @@ def build_community(
         if s.season == "auto" and s.model == "counts":
             season, cells = season_of(lists, effort, cells, folds=s.folds, seed=s.seed)
         fit = fit_community(cells, s, covariates=known, watch=watch)
-        t = tables_of(lists, fit, effort, season=season)
+        tables = tables_of(lists, fit, effort, season=season)
         if s.fedmissem:
-            t = replace(t, paper=fit_paper(fit, max_rank=s.max_rank, seed=s.seed, watch=watch))
-        write_folder(tmp, t, s, source, s.site_table, said, dt.date.today().isoformat())
+            tables = replace(tables, paper=fit_paper(fit, max_rank=s.max_rank, seed=s.seed, watch=watch))
+        write_folder(tmp, tables, s, source, s.site_table, said, dt.date.today().isoformat())
         show(STAGES)
     return out
 
 
 def write_folder(
     tmp: Path,
-    t: Tables,
+    tables: Tables,
     settings: CommunitySettings,
     records: Path,
     site_table: str | Path | None,
@@ -96,26 +96,28 @@ def write_folder(
 ) -> None:
     """Write tables, page and manifest of a community into its folder."""
     manifest = read_manifest(records, "records")  # whoever read the lists has checked the files
-    warnings = [*t.lists.warnings, *said, *_said(t, with_covariates=site_table is not None)]
+    warnings = [*tables.lists.warnings, *said, *_said(tables, with_covariates=site_table is not None)]
     for name in ("species", "sites", "loadings", "responses", "associations", "visits"):
-        write_table(getattr(t, name), tmp / f"{name}.parquet", f"community_{name}")
-    write_table(season_rows(t), tmp / "seasons.parquet", "community_seasons")
-    if t.paper is not None:
-        factors = factor_rows(t.paper, t.sites["site_id"].to_numpy(), np.array(t.lists.species, dtype=object))
+        write_table(getattr(tables, name), tmp / f"{name}.parquet", f"community_{name}")
+    write_table(season_rows(tables), tmp / "seasons.parquet", "community_seasons")
+    if tables.paper is not None:
+        factors = factor_rows(
+            tables.paper, tables.sites["site_id"].to_numpy(), np.array(tables.lists.species, dtype=object)
+        )
         write_table(factors, tmp / "fedmissem.parquet", "community_fedmissem")
-    table_writer(tmp / "expected.parquet", "community_expected", [expected_rows(t)])
-    table_writer(tmp / "scores.parquet", "community_scores", score_rows(t))
+    table_writer(tmp / "expected.parquet", "community_expected", [expected_rows(tables)])
+    table_writer(tmp / "scores.parquet", "community_scores", score_rows(tables))
     from fedmiss.community.page import write_page  # matplotlib takes a second to load
 
-    write_page(tmp, t, settings, warnings, date)
+    write_page(tmp, tables, settings, warnings, date)
     write_manifest(
         tmp,
         KIND,
         settings=asdict(replace(settings, site_table=Path(site_table).name if site_table else None)),
-        inputs={n: manifest["files"][n]["sha256"] for n in ("records.parquet", "checklists.parquet")}
+        inputs={name: manifest["files"][name]["sha256"] for name in ("records.parquet", "checklists.parquet")}
         | ({"site table": hash_file(site_table)} if site_table else {}),
-        results=_results(t),
-        flow=[{"step": step, "rows": n, "note": note} for step, n, note in t.lists.flow],
+        results=_results(tables),
+        flow=[{"step": step, "rows": number, "note": note} for step, number, note in tables.lists.flow],
         terms=manifest["terms"],
         warnings=warnings,
     )
@@ -137,41 +139,44 @@ def covariates_of(site_table: str | Path | None, lists: Lists) -> tuple[dict[str
     return out, [*table.said, *table.beside(lists.sites)]
 
 
-def _results(t: Tables) -> dict[str, object]:
+def _results(tables: Tables) -> dict[str, object]:
     return {
-        "n_sites": t.lists.J, "n_species": t.lists.S, "n_lists": int(t.lists.site.size),
-        "birds": int(t.species["birds"].sum()),
-        "rank": t.fit.rank, "share": [round(float(x), 4) for x in t.axes.share],
-        "inverse_size": t.fit.fit.settings.inverse_size, "effort": {k: round(v, 4) for k, v in t.effort.terms.items()},
-        "responses": list(t.fit.responses), "converged": bool(t.fit.fit.fit.converged),
-        "gain": round(t.gain, 4),
-        "visits_of_richness": t.usual, "season": t.season.taken, "season_gain": t.season.gain,
-        "fedmissem": None if t.paper is None else {
-            "rank": t.paper.theta.V.shape[1], "ridge": t.paper.ridge, "rounds": t.paper.rounds,
-            "objective": t.paper.objective, "optimum": t.paper.optimum,
-            "deviance": {"levels": t.paper.none, "community": t.paper.chosen, "fedmissem": t.paper.deviance},
+        "n_sites": tables.lists.J, "n_species": tables.lists.S, "n_lists": int(tables.lists.site.size),
+        "birds": int(tables.species["birds"].sum()),
+        "rank": tables.fit.rank, "share": [round(float(share), 4) for share in tables.axes.share],
+        "inverse_size": tables.fit.fit.settings.inverse_size,
+        "effort": {key: round(term, 4) for key, term in tables.effort.terms.items()},
+        "responses": list(tables.fit.responses), "converged": bool(tables.fit.fit.fit.converged),
+        "gain": round(tables.gain, 4),
+        "visits_of_richness": tables.usual, "season": tables.season.taken, "season_gain": tables.season.gain,
+        "fedmissem": None if tables.paper is None else {
+            "rank": tables.paper.theta.V.shape[1], "ridge": tables.paper.ridge, "rounds": tables.paper.rounds,
+            "objective": tables.paper.objective, "optimum": tables.paper.optimum,
+            "deviance": {"levels": tables.paper.none, "community": tables.paper.chosen, "fedmissem": tables.paper.deviance},
         },
     }  # fmt: skip
 
 
-def _said(t: Tables, *, with_covariates: bool) -> list[str]:
+def _said(tables: Tables, *, with_covariates: bool) -> list[str]:
     """What the user must know of this fit."""
     said = []
-    if not t.fit.fit.fit.converged:
-        said.append(f"The fit did not converge ({t.fit.fit.fit.stop_reason}); use no number of it.")
-    if with_covariates and not t.fit.responses:
+    if not tables.fit.fit.fit.converged:
+        said.append(f"The fit did not converge ({tables.fit.fit.fit.stop_reason}); use no number of it.")
+    if with_covariates and not tables.fit.responses:
         said.append(
             "The covariates do not predict left-out cells clearly better, so that no species responds to them."
         )
-    if not any(c.rank for c in t.fit.tried):
+    if not any(candidate.rank for candidate in tables.fit.tried):
         said.append("No axes were tried: rank 0 was asked for, or there are too few species.")
-    elif not t.fit.rank:
+    elif not tables.fit.rank:
         said.append(
             "Other species do not predict left-out cells clearly better than the levels of site and species alone: no "
             "axes, no associations, and nothing for trends to follow."
         )
     everywhere = [
-        n for n, k in zip(t.lists.species, t.species["n_lists"], strict=True) if k == t.lists.site.size
+        name
+        for name, n_lists in zip(tables.lists.species, tables.species["n_lists"], strict=True)
+        if n_lists == tables.lists.site.size
     ]
     if everywhere:
         said.append(

@@ -51,27 +51,32 @@ def season_of(lists: Lists, effort: Effort, cells: Cells, *, folds: int, seed: i
     cells : of counts, one for each site and species with a complete list
     """
     none = none_of(lists)
+    # December is 0 modulo 12: it opens the quarter of January and February.
     quarter = lists.month % 12 // 3
     if np.unique(quarter).size < 2 or cells.exposure is None:
         return none, cells
-    parts = [lists.summed(effort.weight, quarter == k) for k in range(len(QUARTERS))]
-    birds, exposure = (np.stack([p[i] for p in parts], axis=2) for i in (0, 1))
+    parts = [lists.summed(effort.weight, quarter == of_year) for of_year in range(len(QUARTERS))]
+    birds, exposure = (np.stack([part[axis] for part in parts], axis=2) for axis in (0, 1))
     fold = rng_for(seed, "season folds").integers(0, folds, cells.count.size)
     settings = CountSettings(rank=0, dispersion="negbin", season=False, slopes=False, seed=seed)
     score = np.zeros((2, 2, folds))  # deviance and error of log(1 + count); without and with; by fold
     widest = 0.0
-    for k in range(folds):
-        out = fold == k
+    for held in range(folds):
+        out = fold == held
         seen = np.ones((lists.J, lists.S), bool)
         seen[cells.site[out], cells.species[out]] = False
+        # Factors from the other folds only, or the left-out counts would choose their own correction.
         factor = _factors(birds * seen[:, :, None], exposure * seen[:, :, None])
-        for i, c in enumerate((cells, _with(cells, exposure, factor))):
-            federation = LocalFederation.of_panel(c.take(~out).panel({}, None))
+        for i, one in enumerate((cells, _with(cells, exposure, factor))):
+            federation = LocalFederation.of_panel(one.take(~out).panel({}, None))
             fit = federation.fit(settings)
+            # Both models are judged under one dispersion, that of the first fit: deviances under two are no difference.
             widest = widest or federation.members[0].state.inverse_size
-            mean = fit.expected()[cells.site[out], cells.species[out]] * c.effort[out]
-            score[0, i, k] = cell_deviance(c.count[out], np.maximum(mean, 1e-3), widest, "poisson").mean()
-            score[1, i, k] = np.sqrt(np.mean((np.log1p(c.count[out]) - np.log1p(mean)) ** 2))
+            mean = fit.expected()[cells.site[out], cells.species[out]] * one.effort[out]
+            score[0, i, held] = cell_deviance(
+                one.count[out], np.maximum(mean, 1e-3), widest, "poisson"
+            ).mean()
+            score[1, i, held] = np.sqrt(np.mean((np.log1p(one.count[out]) - np.log1p(mean)) ** 2))
     gain = 1.0 - float(score[0, 1].mean() / score[0, 0].mean())
     if not clear_gain(score[:, 1] - score[:, 0]):
         return replace(none, gain=gain), cells
@@ -97,7 +102,9 @@ def _factors(birds: F64, exposure: F64) -> F64:
         rate = birds.sum(axis=2) / whole
         mean = rate[:, :, None] * exposure * factor
         weight = 1.0 / (1.0 + mean)
+        # Counted over expected, both plus BIRDS: a quarter of few birds stays near its last factor, and from 1 near 1.
         turn = ((weight * birds).sum(axis=0) + BIRDS) / ((weight * mean).sum(axis=0) + BIRDS)
         factor = factor * turn
+        # The mean over quarters is fixed: the level belongs to the rates.
         factor /= factor.mean(axis=1, keepdims=True)
     return factor

@@ -139,19 +139,21 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     ------
     InputError    fewer than three species have enough sites and organisations behind them
     """
-    s = terms.settings
+    settings = terms.settings
     whole = read_lists(seat.records, species=terms.species)
     released, left_out = _species(seat, terms, whole)
-    names = tuple(n for n, keep in zip(terms.species, released, strict=True) if keep)
-    check_rank(s, len(names))
+    names = tuple(name for name, keep in zip(terms.species, released, strict=True) if keep)
+    check_rank(settings, len(names))
+    # Read again without the species that may not be told of: they are in no sum of what follows.
     lists = read_lists(seat.records, species=names)
     effort = _effort(seat, terms, lists)
-    cells = _kept(cells_of(lists, effort, s.model), lists, seat.own_sites)
+    cells = _kept(cells_of(lists, effort, settings.model), lists, seat.own_sites)
     known = dict(seat.covariates(lists))
+    # Months of the conversation are the species: the protocol of the count model is used as it is.
     site_id = lists.sites["site_id"].to_numpy()
     program, link = seat.link(terms, cells.visits(site_id, known), "community")
     ours = _Ours(program, link, terms.plan(np.arange(len(names), dtype=np.int64)))
-    fit = fit_by(ours, cells, s, known)
+    fit = fit_by(ours, cells, settings, known)
     return _joint(terms, program, link, fit, lists, effort, left_out, ours.agreement.notes)
 
 
@@ -164,7 +166,7 @@ def _found_at(lists: Lists) -> tuple[I64, I64]:
 def _species(seat: CommunitySeat, terms: Terms, lists: Lists) -> tuple[Bool, dict[str, tuple[str, ...]]]:
     """Which species may be told of: as of months, but of sites where the species was found; names of the others by rule."""
     # every species has a row at every site, else its first and last one would be told in clear; zeros weigh nothing
-    site, species = (x.ravel() for x in np.indices((lists.J, lists.S)))
+    site, species = (index.ravel() for index in np.indices((lists.J, lists.S)))
     found_at = (lists.summed()[2] > 0).ravel().astype(float)
     cells = _kept(Cells(lists.J, lists.S, site, species, found_at, None, found_at), lists, seat.own_sites)
     _, link = seat.link(terms, cells.visits(lists.sites["site_id"].to_numpy(), {}), "species")
@@ -186,23 +188,27 @@ def _species(seat: CommunitySeat, terms: Terms, lists: Lists) -> tuple[Bool, dic
         f"one organisation has over {terms.share:.0%} of its sites": "too large a share",
     }
     at = {
-        words: [i for rule, m in lost.items() if rule.startswith(key) for i in m]
+        words: [place for rule, value in lost.items() if rule.startswith(key) for place in value]
         for words, key in rules.items()
     }
-    named = {i for places in at.values() for i in places}
-    at["found on no complete checklist"] = [i for i in np.flatnonzero(released == 0) if i not in named]
-    return released > 0, {why: tuple(terms.species[i] for i in sorted(m)) for why, m in at.items() if m}
+    named = {place for places in at.values() for place in places}
+    at["found on no complete checklist"] = [
+        place for place in np.flatnonzero(released == 0) if place not in named
+    ]
+    return released > 0, {
+        why: tuple(terms.species[place] for place in sorted(value)) for why, value in at.items() if value
+    }
 
 
 def _effort(seat: CommunitySeat, terms: Terms, lists: Lists) -> Effort:
-    s = terms.settings
-    if s.model == "presence" or s.effort == "none":
+    settings = terms.settings
+    if settings.model == "presence" or settings.effort == "none":
         return Effort(np.ones(lists.site.size))
     visits = effort_visits(lists)
     check_counts(
         seat.circle.name, visits, one="on one checklist", mend="in what was imported, and import it again"
     )
-    plan = effort_plan(s.effort)
+    plan = effort_plan(settings.effort)
     assert plan.months is not None
     program, link = seat.link(terms, visits, "effort")
     return effort_by(_Ours(program, link, terms.plan(plan.months, plan.effort)), lists)
@@ -220,20 +226,23 @@ def _joint(
     left_out: Mapping[str, tuple[str, ...]], notes: Sequence[str],
 ) -> JointCommunity:  # fmt: skip
     """Four more exchanges: sums behind the axes, what is behind each number of checklists, and the joint tables."""
-    step, S, n = steps_of(lists.visits), lists.S, len(STEPS)
-    sites = np.bincount(step, minlength=n).astype(float)
+    step, n_species, n_steps = steps_of(lists.visits), lists.S, len(STEPS)
+    sites = np.bincount(step, minlength=n_steps).astype(float)
 
     def mine(q: msg.Species) -> F64:
         if q.part == "sites":
             return site_sums(fit)
         if q.part == "steps":
-            over = sites > terms.share * q.totals if q.totals.size else np.zeros(n)
+            # The second question of the steps: only with the totals of all can a share be known.
+            over = sites > terms.share * q.totals if q.totals.size else np.zeros(n_steps)
             return np.concatenate([sites, sites > 0, over]).astype(float)
         by_species, by_step = gains_by(fit, lists.visits)
         rich = richness(fit, visits=q.usual)[0].sum() if q.usual > 0 else 0.0
+        # Here totals are 1 for the steps that may be told and 0 for the others, which are so never sent.
         parts = [numbers_of(lists, fit), by_species, by_step * q.totals[:, None], [rich, lists.site.size]]
-        return np.concatenate([np.asarray(p, dtype=float).ravel() for p in parts])
+        return np.concatenate([np.asarray(part, dtype=float).ravel() for part in parts])
 
+    # The fourth kind of question is answered by this function: everything it returns is a sum over the own sites.
     program.community, link.stage = mine, "tables"
     none = np.zeros(0)
 
@@ -241,17 +250,20 @@ def _joint(
         (answers,) = link.ask([msg.Species(part, usual, totals)])
         return total(answers, "sums", (size,))
 
-    r = fit.rank
-    sums = asked("sites", 2 + r + r * r)
-    of_steps = asked("steps", 3 * n, totals=asked("steps", 3 * n)[:n]).reshape(3, n)
+    rank = fit.rank
+    sums = asked("sites", 2 + rank + rank * rank)
+    of_steps = asked("steps", 3 * n_steps, totals=asked("steps", 3 * n_steps)[:n_steps]).reshape(3, n_steps)
     behind, groups, over = np.hstack([np.zeros((3, 1)), of_steps])  # no step first, as for regions
-    kept = np.zeros(n)
-    kept[[i - 1 for i in kept_regions(behind, groups, over, terms.minimum, terms.contributors)]] = 1.0
-    told = asked("species", 6 * S + 2 * n + 2, usual_visits(fit, sums), kept)
-    numbers, gains, steps, rest = np.split(told, [4 * S, 6 * S, 6 * S + 2 * n])
+    kept = np.zeros(n_steps)
+    kept[[region - 1 for region in kept_regions(behind, groups, over, terms.minimum, terms.contributors)]] = (
+        1.0
+    )
+    told = asked("species", 6 * n_species + 2 * n_steps + 2, usual_visits(fit, sums), kept)
+    numbers, gains, steps, rest = np.split(told, [4 * n_species, 6 * n_species, 6 * n_species + 2 * n_steps])
     return JointCommunity(
-        fit, lists, effort, sums, numbers.reshape(S, 4), gains.reshape(S, 2), np.rint(of_steps[0] * kept).astype(np.int64),
-        steps.reshape(n, 2), float(rest[0] / sums[0]), round(float(rest[1])), dict(left_out), tuple(notes),
+        fit, lists, effort, sums, numbers.reshape(n_species, 4), gains.reshape(n_species, 2),
+        np.rint(of_steps[0] * kept).astype(np.int64),
+        steps.reshape(n_steps, 2), float(rest[0] / sums[0]), round(float(rest[1])), dict(left_out), tuple(notes),
     )  # fmt: skip
 
 
@@ -259,8 +271,8 @@ def beside(species: Sequence[str], records: Path, name: str) -> list[str]:
     """What an organisation's records are beside the study's list, in words, for its custodian; nothing of it is sent."""
     lists, named = read_lists(records, species=species), names_of(records)
     found = np.bincount(_found_at(lists)[1], minlength=lists.S)
-    absent = [n for n, k in zip(species, found, strict=True) if not k]
-    more = [n for n in named if n not in set(species)]
+    absent = [bird for bird, number in zip(species, found, strict=True) if not number]
+    more = [bird for bird in named if bird not in set(species)]
     lines = [
         f"{name}: {lists.site.size:,} complete checklists at {lists.J:,} sites, {len(species) - len(absent)} of the study's "
         f"{len(species)} species on them"

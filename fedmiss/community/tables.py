@@ -75,35 +75,38 @@ class Tables:
 
 
 def tables_of(
-    lists: Lists, c: Community, effort: Effort, sums: F64 | None = None, season: Season | None = None
+    lists: Lists, community: Community, effort: Effort, sums: F64 | None = None, season: Season | None = None
 ) -> Tables:
     """All tables of a community but the two long ones, which are written in portions.
 
     ``sums``: those of :func:`~fedmiss.community.outputs.site_sums` over all sites, where not all of them are here.
     """
-    axes, usual = axes_of(c, sums), usual_visits(c, sums)
+    axes, usual = axes_of(community, sums), usual_visits(community, sums)
     _, _, found = lists.summed()
-    expected, low, high = richness(c, visits=usual)
+    expected, low, high = richness(community, visits=usual)
     place = lists.sites.to_pandas()
     sites = place.assign(
         n_lists=lists.visits.astype(np.int32), found=(found > 0).sum(axis=1).astype(np.int32), richness=expected,
         richness_lower=low, richness_upper=high,
     )  # fmt: skip
     names = np.array(lists.species, dtype=object)
-    by_species, by_lists = gains_by(c, lists.visits)
+    by_species, by_lists = gains_by(community, lists.visits)
     n_sites = np.bincount(steps_of(lists.visits), minlength=len(STEPS))
     return Tables(
-        lists, c, effort, axes, species_rows(lists.species, lists.common, numbers_of(lists, c), by_species), sites,
-        loading_rows(names, axes), response_rows(c, names), pair_rows(c, axes, lists.species),
+        lists, community, effort, axes,
+        species_rows(lists.species, lists.common, numbers_of(lists, community), by_species), sites,
+        loading_rows(names, axes), response_rows(community, names), pair_rows(community, axes, lists.species),
         visit_rows(n_sites, by_lists), usual, season or none_of(lists),
     )  # fmt: skip
 
 
-def numbers_of(lists: Lists, c: Community) -> F64:
+def numbers_of(lists: Lists, community: Community) -> F64:
     """Numbers (S, 4) of the species: sites and lists with it, birds, expected birds of one standard visit to every site."""
     _, _, found = lists.summed()
     birds = np.bincount(lists.found, np.nan_to_num(lists.count), lists.S)
-    return np.stack([(found > 0).sum(axis=0), found.sum(axis=0), birds, c.fit.expected().sum(axis=0)], axis=1)
+    return np.stack(
+        [(found > 0).sum(axis=0), found.sum(axis=0), birds, community.fit.expected().sum(axis=0)], axis=1
+    )
 
 
 def species_rows(species: Sequence[str], common: Sequence[str], numbers: F64, gains: F64) -> pd.DataFrame:
@@ -112,7 +115,7 @@ def species_rows(species: Sequence[str], common: Sequence[str], numbers: F64, ga
     n_sites, n_lists, birds, expected = numbers.T
     return pd.DataFrame(
         {
-            "species": np.array(species, dtype=object), "common_name": [n or None for n in common],
+            "species": np.array(species, dtype=object), "common_name": [name or None for name in common],
             "n_sites": np.rint(n_sites).astype(np.int32), "n_lists": np.rint(n_lists).astype(np.int32),
             "birds": np.rint(birds).astype(np.int64), "expected": expected, "deviance_alone": alone, "deviance": chosen,
             "gain": np.where(alone > 0, 1.0 - chosen / np.where(alone > 0, alone, 1.0), np.nan),
@@ -120,15 +123,16 @@ def species_rows(species: Sequence[str], common: Sequence[str], numbers: F64, ga
     )  # fmt: skip
 
 
-def pair_rows(c: Community, axes: Axes, species: Sequence[str]) -> pd.DataFrame:
+def pair_rows(community: Community, axes: Axes, species: Sequence[str]) -> pd.DataFrame:
     """The table of associations: every pair once; none without axes."""
-    names, S = np.array(species, dtype=object), len(species)
-    a, b = np.triu_indices(S if c.rank else 0, 1)
-    estimate, lower, upper = associations(c, axes) if c.rank else (np.zeros((0, 0)),) * 3
+    names, n_species = np.array(species, dtype=object), len(species)
+    first, second = np.triu_indices(n_species if community.rank else 0, 1)
+    estimate, lower, upper = associations(community, axes) if community.rank else (np.zeros((0, 0)),) * 3
     return pd.DataFrame(
         {
-            "species": names[a], "other": names[b], "correlation": estimate[a, b], "lower": lower[a, b],
-            "upper": upper[a, b],
+            "species": names[first], "other": names[second], "correlation": estimate[first, second],
+            "lower": lower[first, second],
+            "upper": upper[first, second],
         }
     )  # fmt: skip
 
@@ -152,56 +156,71 @@ def loading_rows(names: np.ndarray, axes: Axes) -> pd.DataFrame:
 
 
 def _long(names: np.ndarray, value: F64, error: F64) -> pd.DataFrame:
-    S, r = value.shape
+    n_species, rank = value.shape
     return pd.DataFrame(
         {
-            "species": np.repeat(names, r), "axis": np.tile(np.arange(1, r + 1, dtype=np.int32), S),
+            "species": np.repeat(names, rank), "axis": np.tile(np.arange(1, rank + 1, dtype=np.int32), n_species),
             "loading": value.ravel(),
             "lower": (value - HALF * error).ravel(), "upper": (value + HALF * error).ravel(),
         }
     )  # fmt: skip
 
 
-def response_rows(c: Community, names: np.ndarray) -> pd.DataFrame:
+def response_rows(community: Community, names: np.ndarray) -> pd.DataFrame:
     """The table of responses to covariates."""
-    q, k = c.fit.posterior, len(c.responses)
-    assert q is not None
-    value, at = q.T[:, 1 : 1 + k], np.arange(1, 1 + k)
-    table = _long(names, value, np.sqrt(q.D[:, at, at]))
-    table.insert(1, "covariate", np.tile(np.array(c.responses, dtype=object), len(names)))
+    posterior, n_responses = community.fit.posterior, len(community.responses)
+    assert posterior is not None
+    value, at = posterior.T[:, 1 : 1 + n_responses], np.arange(1, 1 + n_responses)
+    table = _long(names, value, np.sqrt(posterior.D[:, at, at]))
+    table.insert(1, "covariate", np.tile(np.array(community.responses, dtype=object), len(names)))
     return table.drop(columns="axis").rename(columns={"loading": "response"})
 
 
-def season_rows(t: Tables) -> pd.DataFrame:
+def season_rows(tables: Tables) -> pd.DataFrame:
     """The table of seasons: a factor for every species and quarter."""
-    k = len(QUARTERS)
+    n_quarters = len(QUARTERS)
     return pd.DataFrame(
         {
-            "species": np.repeat(np.array(t.lists.species, dtype=object), k), "quarter": list(QUARTERS) * t.lists.S,
-            "factor": t.season.factor.ravel(),
+            "species": np.repeat(np.array(tables.lists.species, dtype=object), n_quarters),
+            "quarter": list(QUARTERS) * tables.lists.S,
+            "factor": tables.season.factor.ravel(),
         }
     )  # fmt: skip
 
 
-def expected_rows(t: Tables) -> dict[str, object]:
+def expected_rows(tables: Tables) -> dict[str, object]:
     """Expected counts (J S rows) on one standard visit."""
-    fit, c = AverageFit((t.fit.fit,)), t.fit.cells
+    fit, cells = AverageFit((tables.fit.fit,)), tables.fit.cells
     band = fit.interval()
-    n = c.weight if c.exposure is None else c.exposure
-    visits = np.bincount(c.site * c.S + c.species, n, c.J * c.S)
+    weight = cells.weight if cells.exposure is None else cells.exposure
+    visits = np.bincount(cells.site * cells.S + cells.species, weight, cells.J * cells.S)
     return {
-        "site_id": np.repeat(t.sites["site_id"].to_numpy(), c.S),
-        "species": np.tile(np.array(t.lists.species, dtype=object), c.J), "expected": fit.expected().ravel(),
+        "site_id": np.repeat(tables.sites["site_id"].to_numpy(), cells.S),
+        "species": np.tile(np.array(tables.lists.species, dtype=object), cells.J), "expected": fit.expected().ravel(),
         "lower": band.expected_lower.ravel(), "upper": band.expected_upper.ravel(), "visits": visits,
     }  # fmt: skip
 
 
-def score_rows(t: Tables) -> Iterator[dict[str, object]]:
+def score_rows(tables: Tables) -> Iterator[dict[str, object]]:
     """Scores by all species, then by all but each: one table of J r rows each."""
-    ids, (J, r) = t.sites["site_id"].to_numpy(), t.axes.scores.shape
-    common = {"site_id": np.repeat(ids, r), "axis": np.tile(np.arange(1, r + 1, dtype=np.int32), J)}
-    none = np.full(J * r, None, dtype=object)
-    yield {"without": none, **common, "score": t.axes.scores.ravel(), "score_se": t.axes.scores_se.ravel()}
-    for name, scores in zip(t.lists.species, left_out_scores(t.fit, t.axes), strict=True):
-        without = np.full(J * r, name, dtype=object)
-        yield {"without": without, **common, "score": scores.ravel(), "score_se": np.full(J * r, np.nan)}
+    ids, (n_sites, rank) = tables.sites["site_id"].to_numpy(), tables.axes.scores.shape
+    common = {
+        "site_id": np.repeat(ids, rank),
+        "axis": np.tile(np.arange(1, rank + 1, dtype=np.int32), n_sites),
+    }
+    none = np.full(n_sites * rank, None, dtype=object)
+    yield {
+        "without": none,
+        **common,
+        "score": tables.axes.scores.ravel(),
+        "score_se": tables.axes.scores_se.ravel(),
+    }
+    # One block a species: what the panel of that species takes must not hold its own counts.
+    for name, scores in zip(tables.lists.species, left_out_scores(tables.fit, tables.axes), strict=True):
+        without = np.full(n_sites * rank, name, dtype=object)
+        yield {
+            "without": without,
+            **common,
+            "score": scores.ravel(),
+            "score_se": np.full(n_sites * rank, np.nan),
+        }

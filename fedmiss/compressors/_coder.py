@@ -28,12 +28,14 @@ _RADIX_LIMIT = 256  # longer messages always go through the range coder, without
 
 # contexts: 0 zero flag; 1 + i: "class > i"; 64 + 8 * class + prefix: first bits below the leading one
 _ONE = 1 << 24
-_RATE = np.array([65536 // (c + 2) for c in range(1024)], dtype=np.int64)
+_RATE = np.array([65536 // (context + 2) for context in range(1024)], dtype=np.int64)
 
 
 @njit(cache=True)
 def _shift(low: int, cache: int, pend: int, pos: int, out: U8) -> tuple[int, int, int, int]:
     """Move the top byte of ``low`` out; the very first byte is always 0 and is never written."""
+    # A byte of 255 may still become 0 by a carry: such bytes are
+    # only counted (pend) until a byte settles whether there is one.
     if low < 0xFF000000 or low > 0xFFFFFFFF:
         carry = low >> 32
         byte = cache
@@ -52,6 +54,7 @@ def _put(
     low: int, rng: int, cache: int, pend: int, pos: int, out: U8, prob: I64, seen: I64, c: int, bit: int
 ) -> tuple[int, int, int, int, int]:
     """Code one bit in context ``c`` and let the context learn."""
+    # The share of a zero, in 1/65536, never 0 or 1: a bit that was never seen can still be coded.
     bound = (rng >> 16) * min(max(prob[c] >> 8, 1), 65535)
     if bit == 0:
         rng = bound
@@ -62,6 +65,7 @@ def _put(
         prob[c] -= (prob[c] * _RATE[seen[c]]) >> 16
     if seen[c] < 1023:
         seen[c] += 1
+    # Keep at least 24 bits of range: 16 for the probability, and 8 that are left after it.
     while rng < 0x1000000:
         rng = (rng << 8) & 0xFFFFFFFF
         low, cache, pend, pos = _shift(low, cache, pend, pos, out)
@@ -110,6 +114,7 @@ def _range_encode(levels: I64, count: int, top: int, signed: bool, out: U8) -> i
     c_top = _class(top)
     prob = np.full(_contexts(c_top), _ONE >> 1, dtype=np.int64)
     seen = np.zeros(prob.size, dtype=np.int64)
+    # Contexts start at 1/2. pos counts from the byte that is never written.
     low, rng, cache, pend, pos = 0, 0xFFFFFFFF, 0, 1, 0
     for i in range(count):
         level = levels[i]
@@ -121,6 +126,8 @@ def _range_encode(levels: I64, count: int, top: int, signed: bool, out: U8) -> i
             low, rng, cache, pend, pos = _put_raw(low, rng, cache, pend, pos, out, level < 0)
         m = abs(level)
         c = _class(m)
+        # Class in unary; the largest class needs no bit that says
+        # it is over. The leading one of m is implied by the class.
         for j in range(c):
             low, rng, cache, pend, pos = _put(low, rng, cache, pend, pos, out, prob, seen, 1 + j, 1)
         if c < c_top:
@@ -145,6 +152,7 @@ def _range_encode(levels: I64, count: int, top: int, signed: bool, out: U8) -> i
     for _ in range(5):
         low, cache, pend, pos = _shift(low, cache, pend, pos, out)
     size = max(pos - 1, 0)
+    # Zeros at the end are what the decoder reads past it.
     while size > 0 and out[size - 1] == 0:
         size -= 1
     return size
@@ -234,6 +242,7 @@ def _range_decode(code: U8, count: int, top: int, signed: bool, levels: I64) -> 
 def _word(base: int) -> int:
     """How many digits in ``base`` fit a word below 2^63."""
     digits, value = 0, 1
+    # Checked before the product: signed 64-bit integers, which wrap without a word.
     while value <= (1 << 62) // base:
         value *= base
         digits += 1
@@ -256,44 +265,46 @@ def _word_bytes(base: int, digits: int) -> int:
 
 @njit(cache=True)
 def _radix_size(count: int, base: int) -> int:
-    d = _word(base)
-    return (count // d) * _word_bytes(base, d) + _word_bytes(base, count % d)
+    digits = _word(base)
+    return (count // digits) * _word_bytes(base, digits) + _word_bytes(base, count % digits)
 
 
 @njit(cache=True)
 def _radix_encode(levels: I64, count: int, base: int, shift: int, out: U8) -> int:
-    d = _word(base)
+    digits = _word(base)
     pos = i = 0
     while i < count:
-        r = min(d, count - i)
+        run = min(digits, count - i)
         value = 0
-        for j in range(r - 1, -1, -1):
+        # The first level is the last digit, so that the decoder gets it first by a remainder.
+        for j in range(run - 1, -1, -1):
             value = value * base + (levels[i + j] + shift)
-        for _ in range(_word_bytes(base, r)):
+        for _ in range(_word_bytes(base, run)):
             out[pos] = value & 0xFF
             value >>= 8
             pos += 1
-        i += r
+        i += run
     return pos
 
 
 @njit(cache=True)
 def _radix_decode(code: U8, count: int, base: int, shift: int, levels: I64) -> bool:
-    d = _word(base)
+    digits = _word(base)
     pos = i = 0
     while i < count:
-        r = min(d, count - i)
-        size = _word_bytes(base, r)
+        run = min(digits, count - i)
+        size = _word_bytes(base, run)
         value = 0
         for j in range(size - 1, -1, -1):
             value = (value << 8) | np.int64(code[pos + j])
         pos += size
-        for j in range(r):
+        for j in range(run):
             levels[i + j] = value % base - shift
             value //= base
+        # A rest means a word of no run of digits: bytes that no encoder wrote.
         if value != 0:
             return False
-        i += r
+        i += run
     return True
 
 

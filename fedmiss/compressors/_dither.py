@@ -21,26 +21,27 @@ SPARSE = 2  # bit 1 of the tag: a bitmap says which blocks are not zero, and onl
 def _norm(x: F64, r: float) -> float:
     """||x||_r, scaled against overflow; at least max |x|; nan when x is not finite."""
     top = 0.0
-    for v in x:
-        if not abs(v) < np.inf:
+    for value in x:
+        if not abs(value) < np.inf:
             return np.nan
-        top = max(top, abs(v))
+        top = max(top, abs(value))
     if top == 0.0 or r == np.inf:
         return top
     if top < 1e-290:
         return top * x.size  # an upper bound is as good, far below any number that matters
+    # Scaled by the largest entry: no square overflows, and the norm is never below that entry.
     scale, total = 1.0 / top, 0.0
     if r == 1.0:
-        for v in x:
-            total += abs(v)
+        for value in x:
+            total += abs(value)
         return max(top, total)
     if r == 2.0:
-        for v in x:
-            w = v * scale
-            total += w * w
+        for value in x:
+            scaled = value * scale
+            total += scaled * scaled
         return float(top * max(1.0, np.sqrt(total)))
-    for v in x:
-        total += (abs(v) * scale) ** r
+    for value in x:
+        total += (abs(value) * scale) ** r
     return float(top * max(1.0, total ** (1.0 / r)))
 
 
@@ -54,20 +55,23 @@ def _levels(
     rounded norm and the levels stay unbiased.
     """
     count = 0
-    for b in range(norms.size):
-        lo, hi = b * block, min((b + 1) * block, x.size)
+    for at in range(norms.size):
+        lo, hi = at * block, min((at + 1) * block, x.size)
         norm = _norm(x[lo:hi], r)
+        # Above the largest float32, or nan (which compares as false).
         if not norm <= 3.4028234e38:
             return -1
-        norms[b] = norm
-        if np.float64(norms[b]) < norm:
-            bits[b] += 1
-        unit = np.float64(norms[b]) / s
+        # The decoder knows the float32 norm only, so levels are made for that one.
+        norms[at] = norm
+        if np.float64(norms[at]) < norm:
+            bits[at] += 1
+        unit = np.float64(norms[at]) / s
         if unit == 0.0:
             x_hat[lo:hi] = 0.0
             continue
         for i in range(lo, hi):
             # level floor(s |x| / N + u): its mean is s |x| / N, so E Quant(x) = x (eqs. (13), (14) at s = 1)
+            # |x| / unit <= s up to rounding of the quotient: the bound keeps the level in its alphabet.
             level = min(int(np.floor(abs(x[i]) / unit + u[i])), s)
             if x[i] < 0:
                 level = -level
@@ -89,6 +93,7 @@ def message(x: F64, u: F64, s: int, r: float, block: int, x_hat: F64) -> U8:
     full = 0
     for b in range(norms.size):
         full += norms[b] > 0
+    # A bitmap and the norms that are not zero, where that is shorter than all norms.
     sparse = (norms.size + 7) // 8 + 4 * full < 4 * norms.size
     mask = (norms.size + 7) // 8 if sparse else 0
     sent = full if sparse else norms.size
@@ -128,6 +133,7 @@ def unpack(code: U8, tag: int, norms: F32, s: int, block: int, x_hat: F64) -> bo
     """Decode into ``x_hat``; return False when the code is damaged."""
     q, count = x_hat.size, 0
     for b in range(norms.size):
+        # The encoder's own test: a norm so small that its unit is 0 has no levels either.
         if np.float64(norms[b]) / s > 0.0:
             count += min((b + 1) * block, q) - b * block
     levels = np.empty(count, dtype=np.int64)

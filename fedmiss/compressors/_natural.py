@@ -19,10 +19,10 @@ _NONE = -32768  # exponent of a zero vector
 def message(x: F64, u: F64, s: int, x_hat: F64) -> U8:
     """Encode one vector; an empty array if x is not finite. Level l > 0 stands for 2^(top + 1 - l)."""
     q, big = x.size, 0.0
-    for v in x:
-        if not abs(v) < 1e300:
+    for value in x:
+        if not abs(value) < 1e300:
             return np.empty(0, dtype=np.uint8)
-        big = max(big, abs(v))
+        big = max(big, abs(value))
     x_hat[:] = 0.0
     if big < 1e-290:  # far below any number that matters; sent as zeros
         out = np.empty(_HEAD, dtype=np.uint8)
@@ -33,24 +33,25 @@ def message(x: F64, u: F64, s: int, x_hat: F64) -> U8:
         top += 1
     levels = np.empty(q, dtype=np.int64)
     for i in range(q):
-        a = abs(x[i])
+        magnitude = abs(x[i])
         levels[i] = 0
-        if a == 0.0:
+        if magnitude == 0.0:
             continue
-        e = np.int64(np.floor(np.log2(a)))
-        while np.ldexp(1.0, e) > a:
-            e -= 1
-        while np.ldexp(1.0, e + 1) <= a:
-            e += 1
-        level = top + 1 - e  # of the lower neighbour 2^e
+        # log2 rounds: the two loops put 2^e <= |x| < 2^(e + 1) right.
+        exponent = np.int64(np.floor(np.log2(magnitude)))
+        while np.ldexp(1.0, exponent) > magnitude:
+            exponent -= 1
+        while np.ldexp(1.0, exponent + 1) <= magnitude:
+            exponent += 1
+        level = top + 1 - exponent  # of the lower neighbour 2^e
         if level > s:  # below the smallest level: between 0 and it
             low, step, lower = 0.0, np.ldexp(1.0, top + 1 - s), 0
             upper = s
         else:
-            low, step, lower = np.ldexp(1.0, e), np.ldexp(1.0, e), level
+            low, step, lower = np.ldexp(1.0, exponent), np.ldexp(1.0, exponent), level
             upper = level - 1
         # the upper neighbour with probability (|x| - low) / (high - low): the mean is |x|
-        take = upper if (a - low) / step + u[i] >= 1.0 else lower
+        take = upper if (magnitude - low) / step + u[i] >= 1.0 else lower
         if take > 0:
             x_hat[i] = np.copysign(np.ldexp(1.0, top + 1 - take), x[i])
             levels[i] = take if x[i] > 0 else -take

@@ -34,7 +34,7 @@ class Blocks:
     inner: Compressor = field(default_factory=Dithering)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "lengths", tuple(int(n) for n in self.lengths))
+        object.__setattr__(self, "lengths", tuple(int(length) for length in self.lengths))
         if not self.lengths or min(self.lengths) < 1:
             raise ConfigError(f"blocks of lengths {self.lengths} (give at least one, each of at least 1).")
         if getattr(self.inner, "delta", None) is not None:
@@ -49,34 +49,36 @@ class Blocks:
     def draws(self, q: int) -> int:
         """Uniforms of all blocks."""
         self._check(q)
-        return sum(self.inner.draws(n) for n in self.lengths)
+        return sum(self.inner.draws(length) for length in self.lengths)
 
     def omega(self, q: int) -> float:
         """Return the largest omega of a block: variances add up as squared norms do."""
         self._check(q)
-        return max(self.inner.omega(n) for n in self.lengths)
+        return max(self.inner.omega(length) for length in self.lengths)
 
     def encode(self, x: F64, u: F64) -> bytes:
         """Length and code of each block."""
         self._check(x.size)
         out, at, used = [], 0, 0
-        for n in self.lengths:
-            draws = self.inner.draws(n)
-            code = self.inner.encode(x[at : at + n], u[used : used + draws])
+        for length in self.lengths:
+            draws = self.inner.draws(length)
+            # Every block has its own uniforms, as many as its compressor
+            # draws: blocks are independent, and each alone is reproducible.
+            code = self.inner.encode(x[at : at + length], u[used : used + draws])
             out += [_varint(len(code)), code]
-            at, used = at + n, used + draws
+            at, used = at + length, used + draws
         return b"".join(out)
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild the blocks."""
         self._check(q)
         x_hat, at, read = np.empty(q), 0, 0
-        for n in self.lengths:
+        for length in self.lengths:
             size, read = _read(payload, read)
             if read + size > len(payload):
-                raise UplinkError(f"a block of {n} entries was cut: {size} bytes announced.")
-            x_hat[at : at + n] = self.inner.decode(payload[read : read + size], n)
-            at, read = at + n, read + size
+                raise UplinkError(f"a block of {length} entries was cut: {size} bytes announced.")
+            x_hat[at : at + length] = self.inner.decode(payload[read : read + size], length)
+            at, read = at + length, read + size
         if read != len(payload):
             raise UplinkError(f"{len(payload) - read} bytes follow the last block.")
         return x_hat
@@ -85,13 +87,13 @@ class Blocks:
         """Each block of all rows at once."""
         self._check(X.shape[1])
         X_hat, nbytes, at, used = np.empty_like(X), np.zeros(len(X), dtype=np.int64), 0, 0
-        for n in self.lengths:
-            draws = self.inner.draws(n)
-            block, u = X[:, at : at + n], U[:, used : used + draws]
+        for length in self.lengths:
+            draws = self.inner.draws(length)
+            block, u = X[:, at : at + length], U[:, used : used + draws]
             part, size = compress_rows(self.inner, np.ascontiguousarray(block), np.ascontiguousarray(u))
-            X_hat[:, at : at + n] = part
-            nbytes += size + np.array([len(_varint(int(s))) for s in size], dtype=np.int64)
-            at, used = at + n, used + draws
+            X_hat[:, at : at + length] = part
+            nbytes += size + np.array([len(_varint(int(bytes_of))) for bytes_of in size], dtype=np.int64)
+            at, used = at + length, used + draws
         return X_hat, nbytes
 
 

@@ -65,6 +65,7 @@ class Dithering:
         Dithering(levels=6, norm=2.0, block=None)
         """
         levels = 1
+        # omega falls with the number of levels: double, then halve the gap.
         while cls(levels, norm).omega(q) > omega:
             levels *= 2
         low = levels // 2
@@ -90,6 +91,7 @@ class Dithering:
         up = 1.0 + 2.0**-23
         c = float(B ** max(1.0 / r - 0.5, 0.0)) * up
         if s == 1:
+            # Attained by vectors of one large entry and equal small ones: (sqrt(B) - 1) / 2.
             if r == math.inf:
                 return (1.0 + math.sqrt(B)) / 2.0 * up - 1.0
             return c * math.sqrt(B) - 1.0
@@ -109,19 +111,19 @@ class Dithering:
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild sign * level * norm / s."""
         block = self._block(q)
-        n = -(-q // block)
+        n_blocks = -(-q // block)
         raw = np.frombuffer(payload, dtype=np.uint8)
         sparse = raw.size > 0 and bool(raw[0] & SPARSE)
-        mask = (n + 7) // 8 if sparse else 0
+        mask = (n_blocks + 7) // 8 if sparse else 0
         known = (
-            np.unpackbits(raw[1 : 1 + mask], bitorder="little")[:n].astype(bool)
+            np.unpackbits(raw[1 : 1 + mask], bitorder="little")[:n_blocks].astype(bool)
             if sparse
-            else np.ones(n, bool)
+            else np.ones(n_blocks, bool)
         )
         head = 1 + mask + 4 * int(known.sum())
-        if len(payload) < head or known.size < n:
-            raise UplinkError(f"{len(payload)} bytes cannot hold the {n} norms of q={q} numbers.")
-        norms = np.zeros(n, dtype=np.float32)
+        if len(payload) < head or known.size < n_blocks:
+            raise UplinkError(f"{len(payload)} bytes cannot hold the {n_blocks} norms of q={q} numbers.")
+        norms = np.zeros(n_blocks, dtype=np.float32)
         norms[known] = np.frombuffer(payload[1 + mask : head], dtype="<f4")
         x_hat = np.empty(q)
         if not bool((norms >= 0).all() and np.isfinite(norms).all()):

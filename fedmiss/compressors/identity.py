@@ -52,6 +52,6 @@ class Identity:
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """The rows as they are (rounded to float32 with 32 bits)."""
-        a, q = X.shape
+        n_rows, q = X.shape
         X_hat = X if self.bits == 64 else X.astype(np.float32).astype(np.float64)
-        return X_hat, np.full(a, q * self.bits // 8, dtype=np.int64)
+        return X_hat, np.full(n_rows, q * self.bits // 8, dtype=np.int64)

@@ -43,6 +43,7 @@ class _Sparse(ABC):
         q = x.size
         if self.k >= q:
             return x.astype("<f8").tobytes()
+        # Increasing positions, so that flags alone say which value is whose.
         keep = self._keep(x, u)
         return (x[keep] * self._scale(q)).astype("<f8").tobytes() + _pack_positions(keep, q)
 
@@ -60,9 +61,9 @@ class _Sparse(ABC):
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Keep k entries of each row, (a, q), and measure the code, (a,)."""
-        a, q = X.shape
+        n_rows, q = X.shape
         if self.k >= q:
-            return X, np.full(a, 8 * q, dtype=np.int64)
+            return X, np.full(n_rows, 8 * q, dtype=np.int64)
         X_hat, keep = np.zeros_like(X), self._keep(X, U)
         np.put_along_axis(X_hat, keep, np.take_along_axis(X, keep, 1) * self._scale(q), 1)
         return X_hat, np.array([8 * self.k + len(_pack_positions(row, q)) for row in keep], dtype=np.int64)
@@ -165,6 +166,7 @@ def _unpack_positions(code: bytes, k: int, q: int) -> I64:
         flags = np.empty(q, dtype=np.int64)
         if decode_levels(raw[1:], int(raw[0]), q, 1, False, flags):
             keep = np.flatnonzero(flags)
+    # Anything but k increasing positions below q is damage: an index out of range must not reach the statistic.
     if keep.size != k or keep[-1] >= q or bool((np.diff(keep) <= 0).any()):
         raise UplinkError(f"the positions of {k} entries out of {q} are damaged.")
     return keep

@@ -33,6 +33,7 @@ def _head(buf: U8, s: int, n: int) -> np.uint64:
 @nb.njit(cache=True, nogil=True)
 def _hash_field(buf: U8, s: int, n: int, h: np.uint64) -> np.uint64:
     """Digest a field into ``h``: sixteen bytes a turn, the last turn overlapping the one before."""
+    # The length first: fields that are equal but for zero bytes at the end must differ, and a blank field must count.
     h ^= np.uint64(n + 1) * GOLDEN
     if n <= 8:
         h = (h ^ _head(buf, s, n)) * MIX
@@ -52,14 +53,15 @@ def _hash_field(buf: U8, s: int, n: int, h: np.uint64) -> np.uint64:
 @nb.njit(cache=True, nogil=True)
 def read_guids(buf: U8, start: I32, length: I32, out: I64) -> None:
     """Digest unique identifiers to 64 bits; 0 for a blank."""
-    for r in range(start.size):
-        n = length[r]
-        if n == 0:
-            out[r] = 0
+    for row in range(start.size):
+        size = length[row]
+        if size == 0:
+            out[row] = 0
             continue
-        h = _hash_field(buf, int(start[r]), int(n), GOLDEN) * GOLDEN
+        h = _hash_field(buf, int(start[row]), int(size), GOLDEN) * GOLDEN
         h ^= h >> np.uint64(29)
-        out[r] = np.int64(h if h else GOLDEN)
+        # 0 is the code of a blank, so no digest may be 0.
+        out[row] = np.int64(h if h else GOLDEN)
 
 
 @nb.njit(cache=True, nogil=True)
@@ -81,22 +83,24 @@ def encode(
     """
     mask = np.uint64(keys.size - 1)
     fresh = 0
-    for r in range(out.size):
+    for row in range(out.size):
         h = GOLDEN
         for j in range(slots.size):
-            h = _hash_field(buf, int(starts[r, slots[j]]), int(lengths[r, slots[j]]), h)
+            h = _hash_field(buf, int(starts[row, slots[j]]), int(lengths[row, slots[j]]), h)
         h ^= h >> np.uint64(32)
         if h == np.uint64(0):
             h = np.uint64(1)
         at = h & mask
+        # Linear probing. Two values with one digest of 64 bits would
+        # be one: among 10^8 values the chance is about 3 in 10^4.
         while keys[at] != np.uint64(0) and keys[at] != h:
             at = (at + np.uint64(1)) & mask
         if keys[at] == np.uint64(0):
             keys[at] = h
             codes[at] = n_codes + fresh
-            new_rows[fresh] = r
+            new_rows[fresh] = row
             fresh += 1
-        out[r] = codes[at]
+        out[row] = codes[at]
     return fresh
 
 
@@ -118,20 +122,21 @@ def move(old_keys: np.ndarray, old_codes: I32, keys: np.ndarray, codes: I32) -> 
 def gather(buf: U8, start: I32, offsets: I32, out: U8) -> None:
     """Copy fields one behind the other; ``offsets[i]`` is where field ``i`` goes."""
     for i in range(start.size):
-        s = start[i]
+        begin = start[i]
         for k in range(offsets[i], offsets[i + 1]):
-            out[k] = buf[s]
-            s += 1
+            out[k] = buf[begin]
+            begin += 1
 
 
 @nb.njit(cache=True, nogil=True)
 def find(ids: np.ndarray, first: I32, shift: int, wanted: I64, out: I32) -> None:
     """Write the place of each wanted id among the ascending ``ids``; see ``lookup.Buckets``."""
     base, top = np.int64(ids[0]), np.int64(ids[-1])
-    for r in range(wanted.size):
-        value = wanted[r]
+    for row in range(wanted.size):
+        value = wanted[row]
         if value < base or value > top:
             continue
+        # A bucket is a stretch of ids of one length: the search is over the few that lie in it.
         bucket = (value - base) >> shift
         low, high = first[bucket], first[bucket + 1]
         while low < high:
@@ -141,4 +146,4 @@ def find(ids: np.ndarray, first: I32, shift: int, wanted: I64, out: I32) -> None
             else:
                 high = middle
         if low < ids.size and ids[low] == value:
-            out[r] = low
+            out[row] = low

@@ -40,6 +40,7 @@ def separators(buf: U8, stop: int, separator: int, seps: I32, ends: I32) -> int:
         line = equal64(buf, i, np.uint8(LF))
         hit = equal64(buf, i, wanted) | line
         while line:
+            # Two's complement keeps the lowest bit alone; the hits below it are the separators before that line end.
             lowest = line & (~line + ONE)
             ends[m] = n + ones(hit & (lowest - ONE))
             m += ONE
@@ -47,6 +48,7 @@ def separators(buf: U8, stop: int, separator: int, seps: I32, ends: I32) -> int:
         first = np.uint64(i)
         at = n
         n += ones(hit)
+        # Written whether they are hits or not: what is too much is overwritten by the next turn.
         for _ in range(USUAL):
             seps[at] = first + trailing(hit)
             at += ONE
@@ -77,22 +79,22 @@ def fields(
     """
     first = 0
     line_start = 0
-    for r in range(n_lines):
-        last = ends[r]
-        n = last - first + 1
-        n_fields[r] = n
+    for line in range(n_lines):
+        last = ends[line]
+        found = last - first + 1
+        n_fields[line] = found
         for j in range(columns.size):
-            c = columns[j]
-            if c < n:
-                s = line_start if c == 0 else seps[first + c - 1] + 1
-                e = seps[first + c]
-                if c == n - 1 and e > s and buf[e - 1] == CR:
-                    e -= 1
-                starts[r, j] = s
-                lengths[r, j] = e - s
+            column = columns[j]
+            if column < found:
+                begin = line_start if column == 0 else seps[first + column - 1] + 1
+                end = seps[first + column]
+                if column == found - 1 and end > begin and buf[end - 1] == CR:
+                    end -= 1
+                starts[line, j] = begin
+                lengths[line, j] = end - begin
             else:
-                starts[r, j] = line_start
-                lengths[r, j] = 0
+                starts[line, j] = line_start
+                lengths[line, j] = 0
         line_start = seps[last] + 1
         first = last + 1
 
@@ -108,8 +110,10 @@ def _digits(buf: U8, s: int, n: int) -> int:
             word = (word << (np.uint64(64) - shift)) | (np.uint64(0x3030303030303030) >> shift)
         high = np.uint64(0xF0F0F0F0F0F0F0F0)
         six = np.uint64(0x0606060606060606)
+        # Every byte is 0x30 to 0x39: its high half is 3, also after adding 6 to it.
         if ((word & high) | (((word + six) & high) >> np.uint64(4))) != np.uint64(0x3333333333333333):
             return -1
+        # Three products join pairs of digits, then of pairs, then of fours.
         word = (word & np.uint64(0x0F0F0F0F0F0F0F0F)) * np.uint64(2561) >> np.uint64(8)
         word = (word & np.uint64(0x00FF00FF00FF00FF)) * np.uint64(6553601) >> np.uint64(16)
         return int(
@@ -117,61 +121,61 @@ def _digits(buf: U8, s: int, n: int) -> int:
         )
     value = 0
     for k in range(s, s + n):
-        d = int(buf[k]) - 48
-        if d < 0 or d > 9:
+        digit = int(buf[k]) - 48
+        if digit < 0 or digit > 9:
             return -1
-        value = value * 10 + d
+        value = value * 10 + digit
     return value
 
 
 @nb.njit(cache=True, nogil=True)
 def read_ids(buf: U8, start: I32, length: I32, letter: int, out: I64) -> None:
     """Read ids such as S123 or G45 as integers: -1 for a blank, BAD for anything else."""
-    for r in range(start.size):
-        n = int(length[r])
-        s = int(start[r])
-        if n == 0:
-            out[r] = -1
+    for row in range(start.size):
+        size = int(length[row])
+        begin = int(start[row])
+        if size == 0:
+            out[row] = -1
             continue
-        out[r] = BAD
-        if n < 2 or n > 18 or buf[s] != letter:
+        out[row] = BAD
+        if size < 2 or size > 18 or buf[begin] != letter:
             continue
-        s += 1
-        n -= 1
+        begin += 1
+        size -= 1
         value = 0
-        while n > 0:
-            part = min(n, 8)
-            d = _digits(buf, s, part)
-            if d < 0:
+        while size > 0:
+            part = min(size, 8)
+            digits = _digits(buf, begin, part)
+            if digits < 0:
                 value = BAD
                 break
-            value = value * TENS[part] + d
-            s += part
-            n -= part
-        out[r] = value
+            value = value * TENS[part] + digits
+            begin += part
+            size -= part
+        out[row] = value
 
 
 @nb.njit(cache=True, nogil=True)
 def read_counts(buf: U8, start: I32, length: I32, out: I64) -> None:
     """Read counts: a non-negative integer, COUNT_X, COUNT_BLANK, or COUNT_BAD."""
-    for r in range(start.size):
-        n = length[r]
-        s = start[r]
-        if n == 0:
-            out[r] = COUNT_BLANK
-        elif n == 1 and (buf[s] == 88 or buf[s] == 120):
-            out[r] = COUNT_X
-        elif n > 18:
-            out[r] = COUNT_BAD
+    for row in range(start.size):
+        size = length[row]
+        begin = start[row]
+        if size == 0:
+            out[row] = COUNT_BLANK
+        elif size == 1 and (buf[begin] == 88 or buf[begin] == 120):
+            out[row] = COUNT_X
+        elif size > 18:
+            out[row] = COUNT_BAD
         else:
             value = 0
-            for k in range(s, s + n):
-                d = buf[k] - 48
-                if d < 0 or d > 9:
+            for k in range(begin, begin + size):
+                digit = buf[k] - 48
+                if digit < 0 or digit > 9:
                     value = COUNT_BAD
                     break
-                value = value * 10 + d
-            out[r] = value
+                value = value * 10 + digit
+            out[row] = value
 
 
 @nb.njit(cache=True, nogil=True)
@@ -187,21 +191,26 @@ def _two(buf: U8, at: int) -> int:
 def read_dates(buf: U8, start: I32, length: I32, out: I32) -> None:
     """Read YYYY-MM-DD as days since 1970-01-01 (Gregorian), BAD when it is no date."""
     value, last_read = 0, -1
-    for r in range(start.size):
-        s = int(start[r])
-        out[r] = BAD
-        if length[r] != 10:
+    for row in range(start.size):
+        begin = int(start[row])
+        out[row] = BAD
+        if length[row] != 10:
             continue
         if (
             last_read >= 0
-            and load8(buf, s) == load8(buf, last_read)
-            and load8(buf, s + 2) == load8(buf, last_read + 2)
+            and load8(buf, begin) == load8(buf, last_read)
+            and load8(buf, begin + 2) == load8(buf, last_read + 2)
         ):  # that of the last good one, nearly always: lines of one checklist stand together
-            out[r] = value
+            out[row] = value
             continue
-        if buf[s + 4] != 45 or buf[s + 7] != 45:
+        if buf[begin + 4] != 45 or buf[begin + 7] != 45:
             continue
-        century, rest, month, day = _two(buf, s), _two(buf, s + 2), _two(buf, s + 5), _two(buf, s + 8)
+        century, rest, month, day = (
+            _two(buf, begin),
+            _two(buf, begin + 2),
+            _two(buf, begin + 5),
+            _two(buf, begin + 8),
+        )
         if century < 0 or rest < 0 or month < 1 or month > 12 or day < 1:
             continue
         year = century * 100 + rest
@@ -219,27 +228,27 @@ def read_dates(buf: U8, start: I32, length: I32, out: I32) -> None:
         yoe = y - era * 400
         doy = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
         value = era * 146097 + yoe * 365 + yoe // 4 - yoe // 100 + doy - 719468
-        out[r] = value
-        last_read = s
+        out[row] = value
+        last_read = begin
 
 
 @nb.njit(cache=True, nogil=True)
 def read_stamps(buf: U8, start: I32, length: I32, out: I64) -> None:
     """Read 'YYYY-MM-DD HH:MM:SS.ffffff' (0 to 6 decimals) as an integer that sorts like the time; 0 if blank."""
-    for r in range(start.size):
-        n = int(length[r])
-        s = int(start[r])
+    for row in range(start.size):
+        size = int(length[row])
+        begin = int(start[row])
         value = 0
-        if n >= 10:  # from 1900, so that all digits fit in 63 bits
-            year = 100 * _two(buf, s) + _two(buf, s + 2) - 1900
-            value = (year * 100 + _two(buf, s + 5)) * 100 + _two(buf, s + 8)
+        if size >= 10:  # from 1900, so that all digits fit in 63 bits
+            year = 100 * _two(buf, begin) + _two(buf, begin + 2) - 1900
+            value = (year * 100 + _two(buf, begin + 5)) * 100 + _two(buf, begin + 8)
         value *= 1000000
-        if n >= 19:
-            value += (_two(buf, s + 11) * 100 + _two(buf, s + 14)) * 100 + _two(buf, s + 17)
-        decimals = min(n - 20, 6)
+        if size >= 19:
+            value += (_two(buf, begin + 11) * 100 + _two(buf, begin + 14)) * 100 + _two(buf, begin + 17)
+        decimals = min(size - 20, 6)
         if decimals > 0:
-            fraction = max(_digits(buf, s + 20, decimals), 0)
+            fraction = max(_digits(buf, begin + 20, decimals), 0)
             value = value * TENS[decimals] + fraction
         else:
             decimals = 0
-        out[r] = value * TENS[6 - decimals]
+        out[row] = value * TENS[6 - decimals]

@@ -23,7 +23,12 @@ def entry_of(entries: list[SpeciesRow], name: str) -> SpeciesRow | None:
     """Return the entry of a manifest for a species, by scientific or common name; case does not matter."""
     key = name.strip().casefold()
     return next(
-        (e for e in entries if key in ((e["common_name"] or "").casefold(), e["species"].casefold())), None
+        (
+            entry
+            for entry in entries
+            if key in ((entry["common_name"] or "").casefold(), entry["species"].casefold())
+        ),
+        None,
     )
 
 
@@ -40,13 +45,18 @@ def resolve_species(entries: list[SpeciesRow], wanted: str, folder: Path) -> Spe
     if not wanted.strip():
         if len(entries) == 1:
             return entries[0]
-        shown = ", ".join(e["species"] for e in entries[:8])
+        shown = ", ".join(entry["species"] for entry in entries[:8])
         raise ConfigError(f"{folder} holds {len(entries)} species ({shown}, ...); name one with --species.")
     if entry := entry_of(entries, wanted):
         return entry
     near = near_names(
         wanted.strip().casefold(),
-        {n.casefold(): n for e in entries for n in (e["common_name"], e["species"]) if n},
+        {
+            name.casefold(): name
+            for entry in entries
+            for name in (entry["common_name"], entry["species"])
+            if name
+        },
     )
     hint = did_you_mean(near, "`fedmiss inspect` lists the species.")
     raise InputError(f"the species {wanted!r} is not in {folder}. {hint}", species=wanted, near=near)
@@ -154,9 +164,9 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     folder = Path(folder)
     known = _entries(folder)
     wanted = [resolve_species(known, name, folder) for name in species] if species else known
-    entries = list({e["species"]: e for e in wanted}.values())
+    entries = list({entry["species"]: entry for entry in wanted}.values())
     lists, labels = _visited(folder / "checklists.parquet")
-    asked = pl.Series([e["species"] for e in entries], dtype=pl.String)
+    asked = pl.Series([entry["species"] for entry in entries], dtype=pl.String)
     code = pl.col("species").cast(pl.Enum(asked), strict=False).to_physical().cast(pl.Int64)
     missing = pl.col("reason").is_in(MISSING).fill_null(False)
     row = pl.col("checklist_row")  # of ``lists``: gathered, which costs a sixth of a join
@@ -182,7 +192,7 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     return Aggregate(
         totals.select(**labels(pl.col("cell")), n_zero_ok="n_zero_ok"),
         detections,
-        frozenset(e["species"] for e in entries if not e["zeros_allowed"]),
+        frozenset(entry["species"] for entry in entries if not entry["zeros_allowed"]),
     )
 
 
@@ -199,7 +209,7 @@ def _visited(path: Path) -> tuple[pl.DataFrame, Callable[[pl.Expr], dict[str, pl
     sites = rows.select(pl.col("site_id").unique().sort()).collect(engine="streaming")["site_id"]
     first, last = rows.select(first=month.min(), last=month.max()).collect().row(0)
     span = range(first, last + 1) if sites.len() else range(1)
-    months = pl.Series([f"{m // 12:04d}-{m % 12 + 1:02d}" for m in span])
+    months = pl.Series([f"{month // 12:04d}-{month % 12 + 1:02d}" for month in span])
     place = pl.col("site_id").cast(pl.Enum(sites)).to_physical().cast(pl.Int64)
     lists = rows.select((place * len(span) + month - span.start).alias("cell"), "zero_ok")
 

@@ -70,7 +70,7 @@ RENAMED = (
     ("observation type", "protocol type"),
     ("checklist comments", "trip comments"),
 )
-REACH = {k: {**EVENT, **PLACE}[k] for k in ("date", "country_code", "state_code", "county_code")}
+REACH = {name: {**EVENT, **PLACE}[name] for name in ("date", "country_code", "state_code", "county_code")}
 
 _DATE = {"date", "observationdate", "surveydate", "visitdate", "eventdate"}
 # What the columns of a table of counts are called. For species see `one_species`.
@@ -104,12 +104,12 @@ def quoted(name: str) -> str:
 def plain(text: str) -> str:
     """Return a text without case and accents."""
     split = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(c for c in split if not unicodedata.combining(c))
+    return "".join(column for column in split if not unicodedata.combining(column))
 
 
 def near_names(asked: str, pool: Mapping[str, str]) -> list[str]:
     """Return at most three names like the one asked for; ``pool`` has them by the key that is compared with ``asked``."""
-    near = [pool[k] for k in get_close_matches(asked, list(pool), n=3, cutoff=0.6)]
+    near = [pool[known] for known in get_close_matches(asked, list(pool), n=3, cutoff=0.6)]
     # the last word alone is often right: 'Wood Trush' for 'Wood Thrush', 'thrush' for it too
     return near or [name for key, name in pool.items() if asked.split()[-1] in key][:3]
 
@@ -126,7 +126,7 @@ def normal(name: str) -> str:
 
 def squeezed(header: Iterable[str]) -> dict[str, str]:
     """Return the columns by their normal names without blanks; of two that are alike, the first."""
-    return {normal(h).replace(" ", ""): h for h in reversed(tuple(header))}
+    return {normal(column).replace(" ", ""): column for column in reversed(tuple(header))}
 
 
 def familiar(
@@ -138,7 +138,7 @@ def familiar(
     """
     columns, found = squeezed(header), dict(taken or {})
     for key, known in words.items():
-        free = (columns[w] for w in known if w in columns and columns[w] not in found.values())
+        free = (columns[word] for word in known if word in columns and columns[word] not in found.values())
         if key not in found and (hit := next(free, None)) is not None:
             found[key] = hit
     return found
@@ -167,7 +167,7 @@ def resolve(
         at.setdefault(normal(name), i)
     found = {}
     for key, spellings in wanted.items():
-        if spelling := next((s for s in spellings if s in at), None):
+        if spelling := next((each for each in spellings if each in at), None):
             found[key] = at[spelling]
     missing = [wanted[key][0].upper() for key in required if key not in found]
     if missing:
@@ -194,24 +194,24 @@ def kept_columns(header: Sequence[str], keep: Iterable[str], where: str) -> dict
         exact.setdefault(title.strip(), i)
         if normal(title):
             alike.setdefault(normal(title), []).append(i)
-    own = {c["name"] for table in ("records", "checklists") for c in load_schema(table).columns}
+    own = {column["name"] for table in ("records", "checklists") for column in load_schema(table).columns}
     found: dict[str, int] = {}
     for name in map(str.strip, keep):
         if not name:
             raise ConfigError("--keep: give the name of a column.")
-        same = next((s for s in RENAMED if normal(name) in s), ())
+        same = next((renamed for renamed in RENAMED if normal(name) in renamed), ())
         places = (
             [exact[name]]
             if name in exact
-            else next((alike[s] for s in (normal(name), *same) if s in alike), [])
+            else next((alike[spelling] for spelling in (normal(name), *same) if spelling in alike), [])
         )
         if len(places) > 1:
-            several = ", ".join(repr(header[i]) for i in places)
+            several = ", ".join(repr(header[place]) for place in places)
             raise ConfigError(
                 f"--keep: {where} has several columns like {name!r}: {several}; write one exactly."
             )
         if not places:
-            near = [header[alike[n][0]] for n in get_close_matches(normal(name), alike, n=3)]
+            near = [header[alike[match][0]] for match in get_close_matches(normal(name), alike, n=3)]
             said = f"did you mean {' or '.join(map(repr, near))}?" if near else f"it has {listed(header, 6)}."
             raise ConfigError(f"--keep: {where} has no column {name!r}; {said}", column=name)
         if name.casefold() in own:
@@ -231,9 +231,13 @@ def kept_columns(header: Sequence[str], keep: Iterable[str], where: str) -> dict
 def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
     """Return the columns that are years, when there are at least ``least`` and no column is a count."""
     years = [
-        h for h in header if h.strip().lstrip("Xx").isdigit() and 1800 <= int(h.strip().lstrip("Xx")) <= 2100
+        column
+        for column in header
+        if column.strip().lstrip("Xx").isdigit() and 1800 <= int(column.strip().lstrip("Xx")) <= 2100
     ]
-    return years if len(years) >= least and not any(n in squeezed(header) for n in NAMES["count"]) else []
+    return (
+        years if len(years) >= least and not any(name in squeezed(header) for name in NAMES["count"]) else []
+    )
 
 
 def is_count_table(header: Sequence[str]) -> bool:
@@ -241,7 +245,7 @@ def is_count_table(header: Sequence[str]) -> bool:
     names = squeezed(header)
     if _DATE & set(names):
         return False
-    has = {k: any(n in names for n in words) for k, words in NAMES.items()}
+    has = {key: any(word in names for word in words) for key, words in NAMES.items()}
     return has["site"] and (has["year"] or bool(wide_years(header)))
 
 
@@ -252,6 +256,6 @@ def find_header(rows: Sequence[Sequence[str]], least: int = 20) -> int:
     """
     for at, row in enumerate(rows[:least]):
         names = squeezed(row)
-        if any(n in names for n in NAMES["site"]) and (is_count_table(row) or _DATE & set(names)):
+        if any(name in names for name in NAMES["site"]) and (is_count_table(row) or _DATE & set(names)):
             return at
-    return next((at for at, row in enumerate(rows) if any(v.strip() for v in row)), 0)
+    return next((at for at, row in enumerate(rows) if any(value.strip() for value in row)), 0)

@@ -72,7 +72,7 @@ class Lists:
         ``weight`` (m,) is what each list counts for, 1 by default. A list on which a species was present but not counted,
         or on which its record is missing, has no part in the birds and the exposure of that species.
         """
-        w = np.ones(self.site.size) if weight is None else weight
+        weights = np.ones(self.site.size) if weight is None else weight
         if only is not None:
             here, gone = only[self.list_], only[self.missing[:, 0]]
             some = replace(
@@ -82,16 +82,17 @@ class Lists:
                 count=self.count[here],
                 missing=self.missing[gone],
             )
-            return some.summed(np.where(only, w, 0.0))
+            return some.summed(np.where(only, weights, 0.0))
         shape, S = (self.J, self.S), self.S
-        exposure: F64 = np.repeat(np.bincount(self.site, w, self.J)[:, None], S, axis=1)
+        # Every list of a site is effort for every species, but for lists on which the species' record may not be used.
+        exposure: F64 = np.repeat(np.bincount(self.site, weights, self.J)[:, None], S, axis=1)
         counted = ~np.isnan(self.count)
         at = self.site[self.list_].astype(np.int64) * S + self.found
         lost = np.concatenate(
             [at[~counted], self.site[self.missing[:, 0]].astype(np.int64) * S + self.missing[:, 1]]
         )
         lists = np.concatenate([self.list_[~counted], self.missing[:, 0]])
-        exposure -= np.bincount(lost, w[lists], self.J * S).reshape(shape)
+        exposure -= np.bincount(lost, weights[lists], self.J * S).reshape(shape)
         birds = np.bincount(at[counted], self.count[counted], self.J * S).astype(float).reshape(shape)
         seen = np.bincount(at, minlength=self.J * S).astype(float).reshape(shape)
         return birds, np.where(exposure > 1e-9, exposure, 0.0), seen
@@ -116,7 +117,7 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
     """
     folder = Path(records)
     manifest = read_manifest(folder, "records", verify=True)
-    entries = {e["species"]: e for e in manifest["results"]["species"]}
+    entries = {entry["species"]: entry for entry in manifest["results"]["species"]}
     everything = pl.read_parquet(folder / "checklists.parquet").with_row_index("row")
     flow: list[tuple[str, int, str]] = [("checklists of the records", everything.height, "")]
     lists = everything.filter("zero_ok")
@@ -146,8 +147,8 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
         names, common = _species(found, site, entries, sites.height, min_sites, flow)
     else:
         names = tuple(species)
-        common = tuple(str(entries[n]["common_name"] or "") if n in entries else "" for n in names)
-    number = {n: i for i, n in enumerate(names)}
+        common = tuple(str(entries[name]["common_name"] or "") if name in entries else "" for name in names)
+    number = {name: i for i, name in enumerate(names)}
     keep = pl.col("species").is_in(names)
     found, missing = found.filter(keep), missing.filter(keep)
     code = found["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy().astype(np.int32)
@@ -182,7 +183,7 @@ def _species(
         .sort(["n_lists", "species"], descending=[True, False])
     )
     flow.append(("species found", places.height, f"at {J:,} sites"))
-    hidden = {name for name, e in entries.items() if not e["zeros_allowed"]}
+    hidden = {name for name, entry in entries.items() if not entry["zeros_allowed"]}
     mute = places.filter(pl.col("species").is_in(list(hidden)))
     if mute.height:
         flow.append(
@@ -198,7 +199,7 @@ def _species(
         note = listed(rare["species"].to_list(), 4)
         flow.append((f"left out: species at fewer than {min_sites} sites", -rare.height, note))
     names = tuple(places.filter(pl.col("n_sites") >= min_sites)["species"].to_list())
-    return names, tuple(str(entries[n]["common_name"] or "") for n in names)
+    return names, tuple(str(entries[name]["common_name"] or "") for name in names)
 
 
 def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int) -> None:
@@ -215,25 +216,26 @@ def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int) -> Non
         )
 
 
-def alike(a: str, b: str) -> bool:
+def alike(first: str, second: str) -> bool:
     """Whether two names may be those of one species."""
-    return difflib.SequenceMatcher(None, a.casefold(), b.casefold()).ratio() >= NEAR
+    return difflib.SequenceMatcher(None, first.casefold(), second.casefold()).ratio() >= NEAR
 
 
 def names_of(records: str | Path) -> tuple[str, ...]:
     """Scientific names of the species of a records folder."""
     found = read_manifest(Path(records), "records")["results"]["species"]
-    return tuple(sorted(str(e["species"]) for e in found))
+    return tuple(sorted(str(entry["species"]) for entry in found))
 
 
 def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) -> list[str]:
     """Name pairs of species with names alike that are never on one list: perhaps one species under two names."""
     at, said = found["list_"].to_numpy(), []
-    for i, a in enumerate(names):
+    for i, name in enumerate(names):
         for k in range(i + 1, len(names)):
-            if alike(a, names[k]) and not np.isin(at[code == i], at[code == k]).any():
+            if alike(name, names[k]) and not np.isin(at[code == i], at[code == k]).any():
                 said.append(
-                    f"{a} and {names[k]} are never on the same list: perhaps one species in two names; if so, name it once."
+                    f"{name} and {names[k]} are never on the same list: perhaps one species in two names; if "
+                    "so, name it once."
                 )
     return said
 

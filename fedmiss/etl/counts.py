@@ -127,16 +127,17 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     ------
     InputError : such sites, when ``how`` is refuse; names both and their lines
     """
+    # One row a spelling, with its first line for the message.
     first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
-    first = first.with_columns(key=pl.Series([_key(s) for s in first["site"]], dtype=pl.String))
+    first = first.with_columns(key=pl.Series([_key(site) for site in first["site"]], dtype=pl.String))
     doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
     if doubled.is_empty() or how == "apart":
         return frame, []
     if how == "refuse":
-        a, b = doubled.head(2).rows(named=True)
+        one, other = doubled.head(2).rows(named=True)
         raise InputError(
-            f"{name}: the site {a['site']!r} (line {a['line']}) is also written {b['site']!r} (line "
-            f"{b['line']}); pass --spellings join if they are one site, or --spellings apart if they are two."
+            f"{name}: the site {one['site']!r} (line {one['line']}) is also written {other['site']!r} (line "
+            f"{other['line']}); pass --spellings join if they are one site, or --spellings apart if they are two."
         )
     to = first.join(
         first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("_one")), on="key"
@@ -201,14 +202,15 @@ def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
     source = _one(path, options)
     raw = read_texts(source)
     taxa = _Reading(source, options).taxa(raw, wide_years(source.header, 1 if options.wide else 3))
-    held = {h: raw[f"_{source.header.index(h)}"] for h in taxa}
-    main = next((h for h, values in held.items() if names_in(values)), "")
+    held = {column: raw[f"_{source.header.index(column)}"] for column in taxa}
+    main = next((key for key, values in held.items() if names_in(values)), "")
     if not main:
         raise ConfigError(
             f"{source.name}: no column names a species (its columns: {listed(source.header, 12)}); say which with "
             "--columns species=..."
         )
     parts: dict[str, list[str]] = {}
+    # Spellings of one species that differ in case or blanks are one part.
     for name in held[main].unique(maintain_order=True).to_list():
         parts.setdefault(fold(name or ""), []).append(name)
     names = {shown: parts[key] for key, (shown, _) in names_in(held[main]).items()}
@@ -219,7 +221,9 @@ def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
         for shown, part in rows.items():
             others |= {key: shown for key in names_in(part[at]) if key not in others}
     unnamed = int(parts.get("") is not None and held[main].is_in(parts[""]).sum())
-    return SplitCounts(source, {name: replace(source, texts=r) for name, r in rows.items()}, others, unnamed)
+    return SplitCounts(
+        source, {name: replace(source, texts=row) for name, row in rows.items()}, others, unnamed
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,7 +243,7 @@ def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
     """Return the species that a table of counts names, with their rows; none for a table without a species column."""
     raw = read_texts(source)
     taxa = _Reading(source, options).taxa(raw, wide_years(source.header))
-    held = [names_in(raw[f"_{source.header.index(h)}"]) for h in taxa]
+    held = [names_in(raw[f"_{source.header.index(column)}"]) for column in taxa]
     first = next((names for names in held if names), {})
     return {name: rows for name, rows in sorted(first.values())}
 
@@ -247,6 +251,7 @@ def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
 def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Series) -> None:
     """Refuse a column whose every comma may stand before thousands, as in 1,234; 0,125 can be a decimal comma only."""
     commas = text.str.contains(r"^-?\d+,\d+$")
+    # One value that cannot be thousands (0,125 or 12,5) shows that the comma is a decimal one throughout.
     if not commas.any() or not text.str.contains(r"^-?[1-9]\d{0,2},\d{3}$").filter(commas).all():
         return
     i = int(commas.arg_max() or 0)
@@ -282,7 +287,9 @@ def advice(key: str, text: str) -> str:
 def _one(path: str | Path, options: CountOptions) -> Source:
     found = expand(path, options.sheet, options.header_row)
     if len(found) != 1 or found[0].role != "plain":
-        raise InputError(f"{path} is no table of counts ({', '.join(sorted({s.role for s in found}))}).")
+        raise InputError(
+            f"{path} is no table of counts ({', '.join(sorted({source.role for source in found}))})."
+        )
     return found[0]
 
 
@@ -299,7 +306,7 @@ class _Reading:
 
     @property
     def _at(self) -> dict[str, str]:
-        return {h: f"_{i}" for i, h in reversed(list(enumerate(self.source.header)))}
+        return {column: f"_{i}" for i, column in reversed(list(enumerate(self.source.header)))}
 
     def taxa(self, raw: pl.DataFrame, years: list[str]) -> list[str]:
         """Columns that name the species of a row, the best first."""
@@ -307,12 +314,16 @@ class _Reading:
         named = (self.options.columns or {}).get("species")
         check_named("--columns", {"species": named} if named else {}, NAMES, self.source.name, header)
         known = self._known(header, years)
-        taxa = [named] if named else species_columns(h for h in header if h not in years)
+        taxa = [named] if named else species_columns(column for column in header if column not in years)
         if taxa:
-            for h in taxa:
-                refuse_mixed(self.source, h, raw[at[h]], raw["_line"])
+            for column in taxa:
+                refuse_mixed(self.source, column, raw[at[column]], raw["_line"])
             return taxa
-        free = {h: raw[at[h]] for h in header if h and h not in years and h not in known.values()}
+        free = {
+            column: raw[at[column]]
+            for column in header
+            if column and column not in years and column not in known.values()
+        }
         return species_columns_by_content(free, self.options.species)
 
     def table(self, raw: pl.DataFrame, years: list[str]) -> CountTable:
@@ -321,28 +332,39 @@ class _Reading:
         name, common, all_rows = "", "", raw.height
         if taxa:
             raw, name, said = only(
-                raw.rename({at[h]: h for h in taxa}), taxa, self.options.species, self.source.short_name
+                raw.rename({at[column]: column for column in taxa}),
+                taxa,
+                self.options.species,
+                self.source.short_name,
             )
             common = common_name(raw, taxa)
-            raw = raw.rename({h: at[h] for h in taxa})
+            raw = raw.rename({column: at[column] for column in taxa})
             self.said += said
         others = all_rows - raw.height
         columns = self._columns(raw, years, taxa)
-        rest = [h for h in header if h and h not in columns.values() and h not in years and h not in taxa]
+        rest = [
+            column
+            for column in header
+            if column and column not in columns.values() and column not in years and column not in taxa
+        ]
         frame = raw.select(
             pl.col("_line").alias("line"),
-            *(pl.col(at[h]).alias(k) for k, h in columns.items()),
-            *(pl.col(at[h]).alias(h if h not in (*NAMES, "line") else f"{h}_") for h in rest),
-            *(pl.col(at[y]).alias(f"year {y}") for y in years),
+            *(pl.col(at[column]).alias(key) for key, column in columns.items()),
+            *(
+                pl.col(at[column]).alias(column if column not in (*NAMES, "line") else f"{column}_")
+                for column in rest
+            ),
+            *(pl.col(at[year]).alias(f"year {year}") for year in years),
         )
-        rest = [h if h not in (*NAMES, "line") else f"{h}_" for h in rest]
+        rest = [column if column not in (*NAMES, "line") else f"{column}_" for column in rest]
         if years:
             frame = frame.unpivot(
-                on=[f"year {y}" for y in years],
-                index=[c for c in frame.columns if not c.startswith("year ")],
+                on=[f"year {year}" for year in years],
+                index=[column for column in frame.columns if not column.startswith("year ")],
                 variable_name="year",
                 value_name="count",
             ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
+        # Only where all values are of that form: a lone 2024-05 among years is a slip of the pen.
         months = frame["year"].str.contains(r"^\d{4}-(0[1-9]|1[0-2])$")  # as 2024-05
         if "month" not in frame.columns and self.options.months and months.len() and months.all():
             frame = frame.with_columns(frame["year"].str.slice(0, 4), month=frame["year"].str.slice(5, 2))
@@ -356,10 +378,10 @@ class _Reading:
         self.said += joined
         frame = self._repeats(frame, rest)
         missing = int(frame["count"].null_count())
-        first, last = (int(str(y)) for y in (frame["year"].min(), frame["year"].max()))
+        first, last = (int(str(edge)) for edge in (frame["year"].min(), frame["year"].max()))
         self.said.insert(
             len(self.source.said),
-            f"{self.source.short_name}: {', '.join(f'{k} = {h}' for k, h in columns.items())}"
+            f"{self.source.short_name}: {', '.join(f'{key} = {column}' for key, column in columns.items())}"
             + (f", years {years[0]} to {years[-1]} = columns" if years else "")
             + (f"; covariates {', '.join(rest)}" if rest else "")
             + f". {frame['site'].n_unique():,} sites, {frame['year'].n_unique()} "
@@ -368,8 +390,11 @@ class _Reading:
             "a missing count.",
         )
         tidy = frame.with_columns(
-            pl.when(pl.col(c).str.to_uppercase().is_in(_MISSING)).then(None).otherwise(pl.col(c)).alias(c)
-            for c in rest
+            pl.when(pl.col(column).str.to_uppercase().is_in(_MISSING))
+            .then(None)
+            .otherwise(pl.col(column))
+            .alias(column)
+            for column in rest
         )
         return CountTable(
             self.source,
@@ -386,21 +411,21 @@ class _Reading:
 
     def _known(self, header: Sequence[str], years: list[str]) -> dict[str, str]:
         """Return the columns that were named or that their names give away."""
-        chosen = {k: h for k, h in (self.options.columns or {}).items() if k != "species"}
+        chosen = {key: column for key, column in (self.options.columns or {}).items() if key != "species"}
         check_named("--columns", chosen, NAMES, self.source.name, header)
-        sought = {k: words for k, words in NAMES.items() if not (years and k in ("year", "count"))}
+        sought = {key: words for key, words in NAMES.items() if not (years and key in ("year", "count"))}
         return familiar(header, sought, chosen)
 
     def _columns(self, raw: pl.DataFrame, years: list[str], taxa: list[str]) -> dict[str, str]:
-        header = tuple(h for h in self.source.header if h not in taxa)
+        header = tuple(column for column in self.source.header if column not in taxa)
         chosen = self._known(header, years)
         wanted = ("site",) if years else ("site", "year", "count")
-        lacking = [k for k in wanted if k not in chosen]
+        lacking = [name for name in wanted if name not in chosen]
         # A column that no name gives away may be the only one that holds years, or the only one that holds counts.
         for key, holds in (("year", self._all_years), ("count", self._all_counts)):
             if key == "year" in lacking or lacking == [key]:
-                others = [h for h in header if h not in chosen.values()]
-                free = [h for h in others if holds(raw[f"_{self.source.header.index(h)}"])]
+                others = [column for column in header if column not in chosen.values()]
+                free = [other for other in others if holds(raw[f"_{self.source.header.index(other)}"])]
                 if len(free) == 1:
                     chosen[key] = free[0]
                     lacking.remove(key)
@@ -409,13 +434,17 @@ class _Reading:
                 f"{self.source.name}: no column is clearly the {' or the '.join(lacking)} (its columns"
                 f"{'' if self.source.separator else f', from row {self.source.header_row}'}: "
                 f"{listed(header, 12)}); say which with --columns "
-                f"{','.join(f'{k}=...' for k in lacking)}, or --header-row N if the names stand in another row."
+                f"{','.join(f'{name}=...' for name in lacking)}, or --header-row N if the names stand in another row."
             )
         if "month" not in chosen and not self.options.months:
             raise ConfigError(
                 f"--no-months does nothing here: {self.source.name} has no column of months. Leave --no-months out."
             )
-        return {k: chosen[k] for k in NAMES if k in chosen and (k != "month" or self.options.months)}
+        return {
+            name: chosen[name]
+            for name in NAMES
+            if name in chosen and (name != "month" or self.options.months)
+        }
 
     @staticmethod
     def _all_years(values: pl.Series) -> bool:
@@ -440,7 +469,7 @@ class _Reading:
                 ).fill_null(False)
                 self._refuse(frame, bad, key, columns.get(key, key), remedy)
                 out[key] = value
-        words = [*_MISSING, *(m.upper() for m in self.options.missing)]
+        words = [*_MISSING, *(word.upper() for word in self.options.missing)]
         for key in ("count", "weight"):
             if key in frame.columns:
                 out[key] = self._decimal(frame, key, columns.get(key, key), words)
@@ -466,23 +495,25 @@ class _Reading:
         return value
 
     def _refuse(self, frame: pl.DataFrame, bad: pl.Series, key: str, column: str, remedy: str) -> None:
-        n = int(bad.sum())
-        if n:
+        n_bad = int(bad.sum())
+        if n_bad:
             row = frame.filter(bad).row(0, named=True)
-            more = f" {n:,} rows are like this." if n > 1 else ""
+            more = f" {n_bad:,} rows are like this." if n_bad > 1 else ""
             if column not in self.source.header and key == "count":  # one column for each year
-                column = next(h for h in self.source.header if h.strip().lstrip("Xx") == str(row["year"]))
+                column = next(
+                    column for column in self.source.header if column.strip().lstrip("Xx") == str(row["year"])
+                )
             remedy = advice(key, row[key]) or remedy
             raise self.source.fault(row["line"], column, f"{row[key]!r} is no {key}; {remedy}.{more}")
 
     def _repeats(self, frame: pl.DataFrame, rest: list[str]) -> pl.DataFrame:
-        keys = [k for k in ("site", "year", "month") if k in frame.columns]
+        keys = [name for name in ("site", "year", "month") if name in frame.columns]
         doubled = frame.select(keys).is_duplicated()
         if not doubled.any():
             return frame
         first = frame.filter(doubled).row(0, named=True)
-        same = frame.filter(*(pl.col(k) == first[k] for k in keys))
-        cell = ", ".join(f"{k} {first[k]}" for k in keys)
+        same = frame.filter(*(pl.col(key) == first[key] for key in keys))
+        cell = ", ".join(f"{key} {first[key]}" for key in keys)
         apart = tells_apart(frame, keys, rest)
         perhaps = (
             f" The column {apart!r} tells them apart ({listed(frame[apart].drop_nulls().unique().sort().to_list(), 3)}): if "
@@ -492,7 +523,7 @@ class _Reading:
         )
         if self.options.repeats == "refuse":
             lines = ", ".join(map(str, same["line"][:3]))
-            counts = ", ".join("NA" if c is None else f"{c:g}" for c in same["count"][:3])
+            counts = ", ".join("NA" if value is None else f"{value:g}" for value in same["count"][:3])
             unit = "rows" if self.source.sheet else "lines"
             raise InputError(
                 f"{self.source.name}: {cell} stands {same.height} times ({unit} {lines}; counts {counts}); remove copies, "
@@ -503,7 +534,7 @@ class _Reading:
         rule = {"sum": pl.col("count").sum(), "max": pl.col("count").max(), "mean": pl.col("count").mean()}
         joined = frame.group_by(keys, maintain_order=True).agg(
             pl.when(pl.col("count").is_not_null().any()).then(rule[self.options.repeats]).alias("count"),
-            *(pl.col(c).first() for c in frame.columns if c not in (*keys, "count")),
+            *(pl.col(column).first() for column in frame.columns if column not in (*keys, "count")),
         )
         self.said.append(
             f"{frame.height - joined.height:,} repeated rows were joined to their cell by the {self.options.repeats} of its "

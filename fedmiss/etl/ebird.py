@@ -74,18 +74,18 @@ class _Reader:
         kept = kept_columns(source.header, keep, source.name)
         found = resolve(source.header, wanted, required, source.name) | kept
         self.positions = sorted(set(found.values()))
-        slot_of = {p: i for i, p in enumerate(self.positions)}
-        self.slot = {key: slot_of[p] for key, p in found.items()}
+        slot_of = {position: i for i, position in enumerate(self.positions)}
+        self.slot = {key: slot_of[value] for key, value in found.items()}
         absent = len(self.positions)  # one more slot, always blank, serves every column that is absent
         self.positions.append(1 << 30)
         for key in wanted:
             self.slot.setdefault(key, absent)
-        self.absent = [wanted[k][0].upper() for k in wanted if self.slot[k] == absent]
+        self.absent = [wanted[name][0].upper() for name in wanted if self.slot[name] == absent]
         self.faults = Faults()
         self.books: dict[str, Dictionary] = {}
 
         def book(name: str, columns: Sequence[str], slots: list[int] | None = None) -> None:
-            slots = slots or [self.slot[k] for k in columns]
+            slots = slots or [self.slot[column] for column in columns]
             self.books[name] = Dictionary(slots, folder / f"{name}.parquet", columns)
 
         if records:
@@ -96,55 +96,56 @@ class _Reader:
         if events:
             for name, named in LISTS.items():
                 book(name, named)
-        self.parsed = {k: Parsed(self.slot[k], parse) for k, parse in _NUMBERS.items() if events}
+        self.parsed = {key: Parsed(self.slot[key], parse) for key, parse in _NUMBERS.items() if events}
         self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
         self.long = self.short = self.rows = 0
         self.dates = [2**31 - 1, -(2**31)]
         self.record_dates = list(self.dates)
 
     def fields(self, block: Block) -> Fields:
-        f = Fields(block, self.positions)
+        fields = Fields(block, self.positions)
         width = len(self.source.header)
-        self.long += int(np.count_nonzero(f.n_fields > width))
-        self.short += int(np.count_nonzero(f.n_fields < width))
-        self.rows += f.n
-        return f
+        self.long += int(np.count_nonzero(fields.n_fields > width))
+        self.short += int(np.count_nonzero(fields.n_fields < width))
+        self.rows += fields.n
+        return fields
 
-    def read(self, f: Fields, key: str, by: Callable[..., object], kind: type, *more: int) -> np.ndarray:
+    def read(self, fields: Fields, key: str, by: Callable[..., object], kind: type, *more: int) -> np.ndarray:
         """Read one field of every line by a compiled loop, which gets the field, ``more`` and the column to fill."""
-        out: np.ndarray = np.empty(f.n, dtype=kind)
-        by(*f.column(self.slot[key]), *more, out)
+        out: np.ndarray = np.empty(fields.n, dtype=kind)
+        by(*fields.column(self.slot[key]), *more, out)
         return out
 
-    def ids(self, f: Fields) -> tuple[I64, I64, I32]:
+    def ids(self, fields: Fields) -> tuple[I64, I64, I32]:
         """Return the numbers of event and group, and the date."""
         event, group = (
-            self.read(f, key, _lines.read_ids, np.int64, ord(letter))
+            self.read(fields, key, _lines.read_ids, np.int64, ord(letter))
             for key, letter in (("event", "S"), ("group", "G"))
         )
-        return event, group, self.read(f, "date", _lines.read_dates, np.int32)
+        return event, group, self.read(fields, "date", _lines.read_dates, np.int32)
 
-    def _region(self, f: Fields) -> tuple[I32, I32]:
+    def _region(self, fields: Fields) -> tuple[I32, I32]:
         """Return the field that names the smallest region of each line: county, else state, else country."""
-        start, length = (v[:, [self.slot["county_code"]]] for v in (f.starts, f.lengths))
+        start, length = (array[:, [self.slot["county_code"]]] for array in (fields.starts, fields.lengths))
         for key in ("state_code", "country_code"):
+            # Many countries have no counties, and some no states: the next wider region stands for the place.
             blank = np.flatnonzero(length[:, 0] == 0)
             if blank.size:
-                start[blank, 0] = f.starts[blank, self.slot[key]]
-                length[blank, 0] = f.lengths[blank, self.slot[key]]
+                start[blank, 0] = fields.starts[blank, self.slot[key]]
+                length[blank, 0] = fields.lengths[blank, self.slot[key]]
         return start, length
 
     def _note(
-        self, kinds: dict[str, int], what: str, f: Fields, rows: I64, first_line: int, key: str
+        self, kinds: dict[str, int], what: str, fields: Fields, rows: I64, first_line: int, key: str
     ) -> None:
         """Remember the rows of a block whose field ``key`` could not be used."""
         if rows.size:
             first = int(rows[0])
-            self.faults.add(kinds, what, rows.size, first + first_line, f.text(first, self.slot[key]))
+            self.faults.add(kinds, what, rows.size, first + first_line, fields.text(first, self.slot[key]))
 
-    def usable(self, f: Fields, first_line: int, event: I64, group: I64, more: dict[str, Bool]) -> Bool:
+    def usable(self, fields: Fields, first_line: int, event: I64, group: I64, more: dict[str, Bool]) -> Bool:
         """Rows with an event id, a readable group id and whatever else is asked; the others are noted."""
-        good = np.ones(f.n, dtype=np.bool_)
+        good = np.ones(fields.n, dtype=np.bool_)
         checks = {"event": event < 0, "group": group == BAD, **more}
         names = {**EBD_RECORD, **EVENT, **PLACE, "unknown": ("",)}
         for key, bad in checks.items():
@@ -153,72 +154,78 @@ class _Reader:
                 what = "no usable " + names[key][0].upper()
                 if key == "unknown":
                     what, key = NO_DATE, "date"
-                self._note(self.faults.malformed, what, f, rows, first_line, key)
+                self._note(self.faults.malformed, what, fields, rows, first_line, key)
                 good[rows] = False
         return good
 
-    def records(self, f: Fields, first_line: int) -> Columns:
-        event, group, date = self.ids(f)
-        more = {"species": f.lengths[:, self.slot["species"]] == 0, "unknown": date == UNKNOWN_DATE}
-        good = self.usable(f, first_line, event, group, more)
-        count = self.read(f, "count", _lines.read_counts, np.int64)
+    def records(self, fields: Fields, first_line: int) -> Columns:
+        event, group, date = self.ids(fields)
+        more = {"species": fields.lengths[:, self.slot["species"]] == 0, "unknown": date == UNKNOWN_DATE}
+        good = self.usable(fields, first_line, event, group, more)
+        count = self.read(fields, "count", _lines.read_counts, np.int64)
         odd = np.flatnonzero(good & (count <= COUNT_BLANK))
-        self._note(self.faults.unreadable, "OBSERVATION COUNT", f, odd, first_line, "count")
+        self._note(self.faults.unreadable, "OBSERVATION COUNT", fields, odd, first_line, "count")
         columns: Columns = {
             "event": event,
             "group": group,
-            "taxon": self.books["taxa"].encode(f.buf, f.starts, f.lengths),
+            "taxon": self.books["taxa"].encode(fields.buf, fields.starts, fields.lengths),
             "count": count,
-            "guid": self.read(f, "guid", _keys.read_guids, np.int64),
-            "edited": self.read(f, "edited", _lines.read_stamps, np.int64),
+            "guid": self.read(fields, "guid", _keys.read_guids, np.int64),
+            "edited": self.read(fields, "edited", _lines.read_stamps, np.int64),
         }
         if "kept" in self.books:
-            columns["kept"] = self.books["kept"].encode(f.buf, f.starts, f.lengths)
+            columns["kept"] = self.books["kept"].encode(fields.buf, fields.starts, fields.lengths)
         if not good.all():
-            columns = {k: v[good] for k, v in columns.items()}
-        self.books["reach"].encode(f.buf, *self._region(f))
+            columns = {key: column[good] for key, column in columns.items()}
+        self.books["reach"].encode(fields.buf, *self._region(fields))
         _widen(self.record_dates, date[(date != BAD) & (date != UNKNOWN_DATE)])
         rows = np.bincount(columns["taxon"], minlength=self.books["taxa"].size)
+        # Codes only grow: the numbers so far are those of the first codes.
         rows[: self.taxon_rows.size] += self.taxon_rows
         self.taxon_rows = rows
         return columns
 
-    def events(self, f: Fields, first_line: int, *, fault: bool) -> Columns:
+    def events(self, fields: Fields, first_line: int, *, fault: bool) -> Columns:
         """Event columns; ``fault`` says whether bad rows are to be noted (not again after ``records``)."""
-        event, group, date = self.ids(f)
+        event, group, date = self.ids(fields)
         bad = {
             "date": date == BAD,
             "unknown": date == UNKNOWN_DATE,
-            "observer": f.lengths[:, self.slot["observer"]] == 0,
-            "site": f.lengths[:, self.slot["site"]] == 0,
+            "observer": fields.lengths[:, self.slot["observer"]] == 0,
+            "site": fields.lengths[:, self.slot["site"]] == 0,
         }
         if fault:
-            good = self.usable(f, first_line, event, group, bad)
+            good = self.usable(fields, first_line, event, group, bad)
         else:
             good = (event >= 0) & (group != BAD)
             for unusable in bad.values():
                 good &= ~unusable
         numbers = {}
         for key, parsed in self.parsed.items():
-            out = parsed.read(f.buf, f.starts, f.lengths)
+            out = parsed.read(fields.buf, fields.starts, fields.lengths)
             if fault:
-                odd = np.flatnonzero(good & np.isnan(out) & (f.lengths[:, self.slot[key]] > 0))
-                self._note(self.faults.unreadable, EVENT[key][0].upper(), f, odd, first_line, key)
+                odd = np.flatnonzero(good & np.isnan(out) & (fields.lengths[:, self.slot[key]] > 0))
+                self._note(self.faults.unreadable, EVENT[key][0].upper(), fields, odd, first_line, key)
             numbers[key] = np.where(out < 0, np.nan, out)
         start = np.nan_to_num(numbers.pop("start"), nan=-1).astype(np.int32)
-        buf, s, n = f.column(self.slot["complete"])
+        buf, starts, lengths = fields.column(self.slot["complete"])
         columns: Columns = {
             "event": event,
             "group": group,
-            "edited": self.read(f, "edited", _lines.read_stamps, np.int64),
-            **{name[:-1]: self.books[name].encode(f.buf, f.starts, f.lengths) for name in LISTS},
+            "edited": self.read(fields, "edited", _lines.read_stamps, np.int64),
+            **{
+                name[:-1]: self.books[name].encode(fields.buf, fields.starts, fields.lengths)
+                for name in LISTS
+            },
             "date": date,
             "start": start,
             **numbers,
-            "complete": ((n == 1) & (buf[np.minimum(s, buf.size - 1)] == ord("1"))).astype(np.int8),
+            "complete": ((lengths == 1) & (buf[np.minimum(starts, buf.size - 1)] == ord("1"))).astype(
+                np.int8
+            ),
         }
         if not good.all():
-            columns = {k: v[good] for k, v in columns.items()}
+            columns = {key: column[good] for key, column in columns.items()}
         _widen(self.dates, columns["date"])
         return columns
 
@@ -236,7 +243,7 @@ def _distinct(columns: Columns) -> Columns:
     first = np.ones(event.size, dtype=np.bool_)
     first[1:] = event[1:] != event[:-1]
     keep = np.sort(order[first])
-    return {k: v[keep] for k, v in columns.items()}
+    return {key: column[keep] for key, column in columns.items()}
 
 
 def project_ebird(
@@ -266,13 +273,13 @@ def project_ebird(
     last_fields = len(source.header)
     try:
         for block in read_blocks(source, report, advance):
-            f = reader.fields(block)
-            if f.n:
-                last_fields = int(f.n_fields[-1])
+            fields = reader.fields(block)
+            if fields.n:
+                last_fields = int(fields.n_fields[-1])
             if record_sink is not None:
-                record_sink.add(reader.records(f, block.first_line))
+                record_sink.add(reader.records(fields, block.first_line))
             if event_sink is not None:
-                columns = reader.events(f, block.first_line, fault=not records)
+                columns = reader.events(fields, block.first_line, fault=not records)
                 event_sink.add(_distinct(columns) if records else columns)
     finally:
         for sink in (record_sink, event_sink, *reader.books.values()):
@@ -311,7 +318,7 @@ def project_ebird(
 
 
 def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Reader) -> None:
-    needed = max(p for p in reader.positions if p < 1 << 30) + 1
+    needed = max(position for position in reader.positions if position < 1 << 30) + 1
     if report.unterminated and last_fields < needed:
         raise InputError(
             f"{source.name} is cut short: its last line ({report.lines + 1}) has {last_fields} of "

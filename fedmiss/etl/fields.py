@@ -36,8 +36,8 @@ class Fields:
 
     def text(self, row: int, slot: int) -> str:
         """Return one field, to be shown."""
-        s, n = int(self.starts[row, slot]), int(self.lengths[row, slot])
-        return self.buf[s : s + n].tobytes().decode("utf-8", "replace")
+        begin, size = int(self.starts[row, slot]), int(self.lengths[row, slot])
+        return self.buf[begin : begin + size].tobytes().decode("utf-8", "replace")
 
 
 class Codes:

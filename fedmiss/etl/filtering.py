@@ -37,15 +37,16 @@ def steps_of(
         """Keep (or drop) the events whose code in ``table`` has one of the wanted words in one of the columns."""
         if not wanted:
             return []
-        parts = [[v or "" for v in column(table, c).to_list()] for c in columns]
+        parts = [[v or "" for v in column(table, name).to_list()] for name in columns]
         if columns == ("project",):  # several of them with commas
-            split = ([p.strip() for p in v.split(",")] for v in parts[0])
+            split = ([piece.strip() for piece in v.split(",")] for v in parts[0])
             parts = [list(p) for p in zip_longest(*split, fillvalue="")] or [[]]
-        low = {w.casefold() for w in wanted}
+        low = {word.casefold() for word in wanted}
+        # Words are compared once for each code, not once for each checklist.
         mask = np.zeros(len(parts[0]), dtype=np.bool_)
         for part in parts:
-            folded = [v.casefold() for v in part]
-            mask |= np.fromiter((v in low for v in folded), np.bool_, len(folded))
+            folded = [value.casefold() for value in part]
+            mask |= np.fromiter((value in low for value in folded), np.bool_, len(folded))
             seen.setdefault(name, set()).update(folded)
         keep = ~mask if drop else mask
         return [(f"{name} left out" if drop else name, _coded(table, keep))]
@@ -77,10 +78,11 @@ def _by_position(filters: Filters, column: Callable[[str, str], pl.Series]) -> l
         masks["hotspots only"] = (column("places", "site_type") == "H").fill_null(False).to_numpy()
     if filters.bbox is not None or filters.polygon is not None:
         lon, lat = (
-            column("places", c).cast(float, strict=False).to_numpy() for c in ("longitude", "latitude")
+            column("places", name).cast(float, strict=False).to_numpy() for name in ("longitude", "latitude")
         )
         if filters.bbox is not None:
             west, south, east, north = filters.bbox
+            # A box whose west edge is east of its east edge crosses the date line.
             across = (lon >= west) & (lon <= east) if west <= east else (lon >= west) | (lon <= east)
             masks["bounding box"] = across & (lat >= south) & (lat <= north)
         if filters.polygon is not None:
@@ -97,6 +99,8 @@ def _by_day(filters: Filters, last_day: int) -> list[Step]:
     first, last = day_of(filters.first_date, ""), day_of(filters.last_date, "")
     steps = _between("dates", lambda b: b["date"], first, last)
     if filters.last_years is not None:
+        # Whole calendar years back from the latest date of all
+        # sources, not from today: the same file gives the same result.
         year = (EPOCH + timedelta(days=last_day)).year - filters.last_years + 1
         start = (date(year, 1, 1) - EPOCH).days
         steps += _between(f"last {filters.last_years} years", lambda b: b["date"], start, None)
@@ -105,10 +109,10 @@ def _by_day(filters: Filters, last_day: int) -> list[Step]:
         steps.append(
             ("years", lambda b: np.isin(b["date"].astype("M8[D]").astype("M8[Y]").astype(int), wanted))
         )
-    edits = (float(d.replace("-", "")) - 1900_00_00 if d else None for d in filters.last_edited)
+    edits = (float(day.replace("-", "")) - 1900_00_00 if day else None for day in filters.last_edited)
     steps += _between("last edited", lambda b: _days_of_edits(b["edited"]), *edits)
     if filters.season is not None:
-        low, high = (int(e[:2]) * 100 + int(e[3:]) for e in filters.season)
+        low, high = (int(edge[:2]) * 100 + int(edge[3:]) for edge in filters.season)
         steps.append(("season", lambda b: _in_season(b["date"], low, high)))
     return steps
 
@@ -120,6 +124,7 @@ def _between(
 
     def step(batch: Columns) -> Bool:
         values = value(batch)
+        # An unknown value is within no limit: it drops the checklist.
         mask = ~np.isnan(values)
         if low is not None:
             mask &= values >= low
@@ -135,16 +140,17 @@ def _days_of_edits(stamps: I64) -> F64:
     return np.where(stamps > 0, (stamps // 10**12).astype(np.float64), np.nan)
 
 
-def _speed(b: Columns) -> F64:
+def _speed(columns: Columns) -> F64:
     with np.errstate(divide="ignore", invalid="ignore"):
-        out: F64 = b["distance"] / (b["duration"] / 60.0)
+        out: F64 = columns["distance"] / (columns["duration"] / 60.0)
     return out
 
 
 def _in_season(days: I32, low: int, high: int) -> Bool:
-    d = days.astype("M8[D]")
-    month = d.astype("M8[M]")
-    code = (month.astype(np.int64) % 12 + 1) * 100 + (d - month).astype(np.int64) + 1
+    dates = days.astype("M8[D]")
+    month = dates.astype("M8[M]")
+    # Month and day as one number, 101 to 1231; a season that begins late in the year goes over its end.
+    code = (month.astype(np.int64) % 12 + 1) * 100 + (dates - month).astype(np.int64) + 1
     inside = (code >= low) & (code <= high) if low <= high else (code >= low) | (code <= high)
     return np.asarray(inside, dtype=np.bool_)
 
@@ -156,7 +162,7 @@ def _inside(path: str, lon: F64, lat: F64) -> Bool:
     raw = read_json(Path(path))
     kind = raw.get("type") if isinstance(raw, dict) else None
     if kind == "FeatureCollection":
-        parts = [f.get("geometry") for f in raw.get("features", []) if isinstance(f, dict)]
+        parts = [feature.get("geometry") for feature in raw.get("features", []) if isinstance(feature, dict)]
     elif kind == "Feature":
         parts = [raw.get("geometry")]
     elif kind == "GeometryCollection":
@@ -176,6 +182,7 @@ def _inside(path: str, lon: F64, lat: F64) -> Bool:
             shapes.append(shapely.from_geojson(json.dumps(part)))
         except ShapelyError as error:
             raise InputError(f"{path} holds a polygon that cannot be read: {error}") from None
+    # Drawn polygons often cross themselves, of which "inside" is not defined.
     area = shapely.make_valid(shapely.union_all(shapes))
     known = ~(np.isnan(lon) | np.isnan(lat))
     inside = np.zeros(lon.size, dtype=np.bool_)

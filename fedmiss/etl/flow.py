@@ -21,7 +21,7 @@ def summarise(
     counts: RecordCounts, lists: dict[str, int], settings: IngestSettings, choice: SpeciesChoice
 ) -> dict[str, Any]:
     """Return the results of the manifest: totals, and records, X, zeros and visits of each species."""
-    sensitive = {n.casefold() for n in settings.sensitive}
+    sensitive = {name.casefold() for name in settings.sensitive}
     species: list[SpeciesRow] = []
     for i, (name, common) in enumerate(zip(choice.names, choice.common, strict=True)):
         records = int(counts.records[i])
@@ -83,10 +83,10 @@ def row_flow(
     """Return the row flow: each table starts at what was read, and its signed steps add up to what was written."""
     visits = _Flow("visits")
     every: list[SpeciesRow] = results["species"]
-    visits.add("records", sum(s["records"] for s in every), always=True)
-    zeros = sum(s["zeros"] for s in every)
+    visits.add("records", sum(step["records"] for step in every), always=True)
+    zeros = sum(step["zeros"] for step in every)
     visits.add("zeros implied", zeros, "never stored; made in a panel", always=True)
-    visits.add("over all species", sum(s["visits"] for s in every), always=True)
+    visits.add("over all species", sum(step["visits"] for step in every), always=True)
     return [
         *_checklist_flow(projections, lists, presence_only=presence_only),
         *_record_flow(projections, records),
@@ -98,10 +98,10 @@ def _checklist_flow(
     projections: list[Projection], lists: dict[str, int], *, presence_only: bool
 ) -> list[FlowRow]:
     flow = _Flow("checklists")
-    for p in projections:
-        if p.has("events") and not p.has("records"):
-            flow.add("read", p.meta["rows"], p.meta["source"], always=True)
-            flow.add("malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
+    for projection in projections:
+        if projection.has("events") and not projection.has("records"):
+            flow.add("read", projection.meta["rows"], projection.meta["source"], always=True)
+            flow.add("malformed", -sum(projection.meta["malformed"].values()), projection.meta["source"])
     if presence_only or not flow:
         flow.add("met in the records", lists["read"] - lists["duplicates"], always=True)
     else:
@@ -112,9 +112,9 @@ def _checklist_flow(
         else ""
     )
     flow.add("copies of shared lists", -lists["copies"], apart)
-    for key, n in lists.items():
+    for key, number in lists.items():
         if key.startswith("filter: "):
-            flow.add(key, -n, always=True)
+            flow.add(key, -number, always=True)
     flow.add("no coordinates", -lists["no coordinates"], "no grid cell can be told")
     flow.add("written", lists["written"], f"{lists['zero_ok']:,} of them may give zeros", always=True)
     return flow
@@ -122,18 +122,24 @@ def _checklist_flow(
 
 def _record_flow(projections: list[Projection], records: dict[str, int]) -> list[FlowRow]:
     flow = _Flow("records")
-    for p in projections:
-        if p.has("records"):
-            flow.add("read", p.meta["rows"], p.meta["source"], always=True)
-            flow.add("malformed", -sum(p.meta["malformed"].values()), p.meta["source"])
-            flow.add("of other species", -p.meta.get("other_species", 0), "the column of species is a filter")
-            flow.add("joined repeats", -p.meta.get("joined", 0), "several counts of one cell became one")
-            flow.add("missing counts", -p.meta.get("missing", 0), "NA or blank: not a visit")
+    for projection in projections:
+        if projection.has("records"):
+            flow.add("read", projection.meta["rows"], projection.meta["source"], always=True)
+            flow.add("malformed", -sum(projection.meta["malformed"].values()), projection.meta["source"])
+            flow.add(
+                "of other species",
+                -projection.meta.get("other_species", 0),
+                "the column of species is a filter",
+            )
+            flow.add(
+                "joined repeats", -projection.meta.get("joined", 0), "several counts of one cell became one"
+            )
+            flow.add("missing counts", -projection.meta.get("missing", 0), "NA or blank: not a visit")
     for key, (step, note) in _RECORD_STEPS.items():
         flow.add(step, -records[key], note)
-    for key, n in records.items():
+    for key, record in records.items():
         if key.startswith("on checklists"):
-            flow.add(key, -n)
+            flow.add(key, -record)
     flow.add("held back", records["held back"], "seen, but neither a count nor a zero")
     flow.add("written", records["written"], f"{records['X']:,} of them X (not counted)", always=True)
     return flow
@@ -142,7 +148,7 @@ def _record_flow(projections: list[Projection], records: dict[str, int]) -> list
 def orphan_warning(lists: list[Projection], counts: RecordCounts, folder: Path) -> str:
     """List the checklists that no sampling file has in ``orphans.txt``; return the sentence about them."""
     ids = sorted(counts.orphans)
-    text = [f"{lists[0].meta['prefix']}{i}" for i in ids]
+    text = [f"{lists[0].meta['prefix']}{step}" for step in ids]
     (folder / "orphans.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
     return (
         f"{counts.steps['orphans']:,} records stand on {len(text):,} checklists that the sampling file does not have "
@@ -151,26 +157,28 @@ def orphan_warning(lists: list[Projection], counts: RecordCounts, folder: Path) 
     )
 
 
-def source_warnings(p: Projection) -> list[str]:
+def source_warnings(projection: Projection) -> list[str]:
     """Return the sentences about what reading a source has found."""
-    m = p.meta
-    out: list[str] = list(m.get("said", []))
-    name = m["source"]
-    bad = sum(m["malformed"].values())
+    meta = projection.meta
+    out: list[str] = list(meta.get("said", []))
+    name = meta["source"]
+    bad = sum(meta["malformed"].values())
     if bad:
-        out.append(f"{name}: {bad:,} of {m['rows']:,} rows were left out ({'; '.join(m['examples'])}).")
-    for column, n in m["unreadable"].items():
-        shown = next((e for e in m["examples"] if column in e), "")
-        out.append(f"{name}: {n:,} values of {column} could not be read and count as blank ({shown}).")
-    if m.get("long_rows"):
-        out.append(f"{name}: {m['long_rows']:,} rows have more columns than the header (tabs in comments).")
-    if m.get("short_rows"):
+        out.append(f"{name}: {bad:,} of {meta['rows']:,} rows were left out ({'; '.join(meta['examples'])}).")
+    for column, value in meta["unreadable"].items():
+        shown = next((example for example in meta["examples"] if column in example), "")
+        out.append(f"{name}: {value:,} values of {column} could not be read and count as blank ({shown}).")
+    if meta.get("long_rows"):
         out.append(
-            f"{name}: {m['short_rows']:,} rows have fewer columns than the header; the rest counts as blank."
+            f"{name}: {meta['long_rows']:,} rows have more columns than the header (tabs in comments)."
         )
-    if m.get("unterminated"):
+    if meta.get("short_rows"):
+        out.append(
+            f"{name}: {meta['short_rows']:,} rows have fewer columns than the header; the rest counts as blank."
+        )
+    if meta.get("unterminated"):
         out.append(f"{name}: the last line has no line end; the file may have been cut short.")
-    for column in m.get("absent_columns", []):
+    for column in meta.get("absent_columns", []):
         consequence = {
             "GROUP IDENTIFIER": "copies of shared checklists cannot be told apart from other checklists",
             "GLOBAL UNIQUE IDENTIFIER": "duplicated records cannot be found",
@@ -231,8 +239,10 @@ _TERMS = {  # role of a source -> licence, citation and terms
 
 def all_simulated(lists: list[Projection]) -> bool:
     """Say whether all checklists were made up by ``fedmiss simulate``, whose country is on no map."""
-    countries = [p.read("places", ["country"])["country"] for p in lists]
-    return any(c.len() for c in countries) and all((c == SIMULATED_COUNTRY).all() for c in countries)
+    countries = [folder.read("places", ["country"])["country"] for folder in lists]
+    return any(country.len() for country in countries) and all(
+        (country == SIMULATED_COUNTRY).all() for country in countries
+    )
 
 
 def terms_of(role: str, releases: list[str], licences: list[str], citations: list[str]) -> dict[str, str]:
@@ -243,7 +253,9 @@ def terms_of(role: str, releases: list[str], licences: list[str], citations: lis
     licence, citation, terms = _TERMS.get(role, _TERMS["plain"])
     release = role if role == "simulated" else ", ".join(releases)
     if _TERMS.get(role) is _EBIRD:
-        version = ", ".join(f"EBD_rel{r}" for r in releases) or "release not stated in the file name"
+        version = (
+            ", ".join(f"EBD_rel{release}" for release in releases) or "release not stated in the file name"
+        )
         citation = " ".join(citations) or citation.format(version=version)
     if role == "gbif":
         licence = ", ".join(licences) or licence

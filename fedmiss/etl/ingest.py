@@ -95,8 +95,8 @@ def ingest(
         raise ConfigError(
             "--allow-absent does nothing here: no --species is named, so all are taken. Leave --allow-absent out."
         )
-    refuse_idle(settings, {s.short_name: _kind(s, settings) for s in sources})
-    with making(out, "records", overwrite=overwrite, inputs=[s.path for s in sources]):
+    refuse_idle(settings, {source.short_name: _kind(source, settings) for source in sources})
+    with making(out, "records", overwrite=overwrite, inputs=[source.path for source in sources]):
         _import(sources, out, settings, Path(cache) if cache else None, keep_cache)
     return read_manifest(out, "records")
 
@@ -112,16 +112,18 @@ def _import(
         store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else scratch))
         clear_inside(store.folder)
         projections = _project(sources, store, settings, warnings)
-        if not any(p.meta["rows"] or p.meta["role"] == "sampling" for p in projections):
-            names = ", ".join(s.short_name for s in sources)
+        if not any(
+            projection.meta["rows"] or projection.meta["role"] == "sampling" for projection in projections
+        ):
+            names = ", ".join(source.short_name for source in sources)
             raise InputError(
                 f"{names}: a header and no rows, so there is nothing to import; widen the choice made at the "
                 "download, or name the sampling file with --sampling."
             )
-        records = [p for p in projections if p.has("records")]
-        lists = [p for p in projections if p.has("events")]
+        records = [projection for projection in projections if projection.has("records")]
+        lists = [projection for projection in projections if projection.has("events")]
         presence_only = family == "gbif" or (
-            family == "ebird" and not any(p.meta["role"] == "sampling" for p in lists)
+            family == "ebird" and not any(projection.meta["role"] == "sampling" for projection in lists)
         )
         if presence_only:
             warnings.append(why_no_zeros(family))
@@ -146,14 +148,26 @@ def _import(
                 folder,
                 "records",
                 settings=asdict(settings) | {"presence_only": presence_only, "exported": family == "myebird"},
-                inputs={p.meta["source"]: p.meta["sha256"] for p in projections},
+                inputs={projection.meta["source"]: projection.meta["sha256"] for projection in projections},
                 results=results,
                 flow=row_flow(projections, lists_flow, counts.steps, results, presence_only=presence_only),
                 terms=terms_of(
                     "simulated" if family == "ebird" and all_simulated(lists) else sources[0].role,
-                    sorted({p.meta["release"] for p in projections if p.meta.get("release")}),
-                    sorted({x for p in projections for x in p.meta.get("licences", [])}),
-                    sorted({s.citation for s in sources if s.citation}),
+                    sorted(
+                        {
+                            projection.meta["release"]
+                            for projection in projections
+                            if projection.meta.get("release")
+                        }
+                    ),
+                    sorted(
+                        {
+                            licence
+                            for projection in projections
+                            for licence in projection.meta.get("licences", [])
+                        }
+                    ),
+                    sorted({source.citation for source in sources if source.citation}),
                 ),
                 warnings=warnings,
             )
@@ -171,7 +185,7 @@ def _sources(
         return [file] if isinstance(file, Source) else expand(file, settings.sheet, settings.header_row)
 
     for role, paths in (("", files), ("sampling", sampling), ("unvetted", unvetted)):
-        for source in (s for path in paths for s in found(path)):
+        for source in (source for path in paths for source in found(path)):
             fits = source.role in EBIRD_ROLES and (source.role == "sampling") == (role == "sampling")
             if role and not fits:
                 raise InputError(
@@ -187,15 +201,15 @@ def _sources(
 
 
 def _family(sources: list[Source]) -> str:
-    families = {FAMILIES.get(s.role, "plain"): s.short_name for s in sources}
+    families = {FAMILIES.get(source.role, "plain"): source.short_name for source in sources}
     if len(families) > 1:
         listed = ", ".join(f"{name} ({family})" for family, name in families.items())
         raise ConfigError(
             f"these files are of different kinds: {listed}. Ingest each kind into a folder of its own."
         )
     family = next(iter(families))
-    if family == "ebird" and not any(s.role == "ebd" for s in sources):
-        kinds = sorted({s.role for s in sources})
+    if family == "ebird" and not any(source.role == "ebd" for source in sources):
+        kinds = sorted({source.role for source in sources})
         more = " Unvetted records are no substitute for it." if "unvetted" in kinds else ""
         raise ConfigError(
             f"none of the files holds reviewed records (there is only: {', '.join(kinds)}); name the EBD file too.{more}"
@@ -218,13 +232,13 @@ def _project(
         give_back()
         projections.append(projection)
         warnings += source_warnings(projection)
-    releases = {p.meta["release"] for p in projections if p.meta.get("release")}
+    releases = {projection.meta["release"] for projection in projections if projection.meta.get("release")}
     if len(releases) > 1:
         warnings.append(
             f"the files are of different releases ({', '.join(sorted(releases))}); species names change every "
             "autumn, so one species may stand under two names. Download all files from one release."
         )
-    if any(p.meta["role"] == "unvetted" for p in projections):
+    if any(projection.meta["role"] == "unvetted" for projection in projections):
         warnings.append(
             "unvetted records are used only to hold back zeros: a species in them counts as missing."
         )
@@ -244,7 +258,7 @@ def _builder(
         from fedmiss.etl.ebird import project_ebird  # its compiled reader is not loaded for other files
 
         reviewed = source.role == "ebd"
-        alone = not any(s.role == "sampling" for s in sources)
+        alone = not any(source.role == "sampling" for source in sources)
         return project_ebird, {"with_events": reviewed and alone, "keep": settings.keep if reviewed else ()}
     if source.role == "myebird":
         return project_myebird, {"observer": _observer_name(source, sources), "keep": settings.keep}
@@ -281,7 +295,7 @@ def _builder(
 
 
 def _count_options(settings: IngestSettings) -> CountOptions:
-    named = {k: v for k, v in (settings.column_map or {}).items() if k != "auto"}
+    named = {key: value for key, value in (settings.column_map or {}).items() if key != "auto"}
     one = settings.species[0] if len(settings.species) == 1 else ""
     return CountOptions(
         named, settings.missing, settings.repeats, settings.wide, settings.spellings, species=one
@@ -297,7 +311,7 @@ def count_tables(
     at a time: a site without a row of one species was perhaps not visited for it.
     """
     sources, found = _sources(files, (), (), settings), Counter[str]()
-    if any(_kind(s, settings) != COUNTS for s in sources):
+    if any(_kind(source, settings) != COUNTS for source in sources):
         return [], {}
     tables = [replace(source, texts=read_texts(source)) for source in sources]
     for table in tables:
@@ -320,7 +334,7 @@ def _kind(source: Source, settings: IngestSettings) -> str:
 def _observer_name(source: Source, sources: list[Source]) -> str:
     """Name the observer of a MyEBirdData file by the file, with its folder where two files have one name."""
     stem = source.path.name.split(".")[0]
-    same = [s for s in sources if s.path.name.split(".")[0] == stem]
+    same = [source for source in sources if source.path.name.split(".")[0] == stem]
     if len(same) == 1:
         return stem
     return (
@@ -335,15 +349,15 @@ def _suspected(
     if family != "myebird" or len(lists) < 2:
         return None
     parts = []
-    for p in lists:
-        events = p.read("events", ["event", "place", "date", "start", "duration"])
-        site = p.read("places")["site"].gather(events["place"])
-        name = p.read("observers")["observer"][0] if events.height else ""
+    for projection in lists:
+        events = projection.read("events", ["event", "place", "date", "start", "duration"])
+        site = projection.read("places")["site"].gather(events["place"])
+        name = projection.read("observers")["observer"][0] if events.height else ""
         parts.append((name, events.drop("place").with_columns(site=site)))
     alike = suspected_copies(parts)
     if not alike.height:
         return None
-    shown = listed([f"S{e}" for e in alike["event"]], 4)
+    shown = listed([f"S{event}" for event in alike["event"]], 4)
     joined = settings.drop_suspected
     fate = "they are treated as shared" if joined else "--drop-suspected treats them as shared"
     warnings.append(

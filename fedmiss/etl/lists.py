@@ -37,7 +37,7 @@ def make_checklists(
     """
     who = {
         "version": VERSION,
-        "sources": [p.folder.name for p in lists],
+        "sources": [projection.folder.name for projection in lists],
         "policy": rules.policy,
         "shared": shared.rows() if shared is not None else None,
     }
@@ -47,6 +47,7 @@ def make_checklists(
         counts = write_checklists(events, rules, path)
         return events, counts, filters.unmatched(events.seen)
     polygon = filters.polygon if filters.polygon and Path(filters.polygon).is_file() else None
+    # The polygon's content and not its path is part of the key.
     what = asdict(rules) | {"polygon": hash_file(polygon) if polygon else None}
     made = False
 
@@ -60,6 +61,7 @@ def make_checklists(
 
     folder = kept(cache / f"lists-{hash_json(who | what)[:24]}", build)
     meta = read_json(folder / "meta.json")
+    # Taken over: the fates are those of the earlier import, which its filters have left.
     if not made:
         events.set_fate(np.load(folder / "fate.npy"), meta["steps"])
     shutil.copyfile(folder / "checklists.parquet", path)
@@ -73,8 +75,8 @@ def _events(lists: list[Projection], policy: str, shared: pl.DataFrame | None, f
 
     def build(new: Path) -> None:
         events = Events.load(lists, policy, shared)
-        for k in _ARRAYS:
-            np.save(new / f"{k}.npy", getattr(events, k))
+        for array in _ARRAYS:
+            np.save(new / f"{array}.npy", getattr(events, array))
         if events.kept_event is not events.event:  # the same where ids ascend and none stands twice
             np.save(new / "kept_event.npy", events.kept_event)
         meta = {"starts": events.starts, "members": events.members, "elsewhere": events.elsewhere}
@@ -84,8 +86,10 @@ def _events(lists: list[Projection], policy: str, shared: pl.DataFrame | None, f
     give_back()
     meta = read_json(folder / "meta.json")
     # only what is looked at comes into memory: all but the fates not before the records are written
-    held = [k for k in (*_ARRAYS, "kept_event") if (folder / f"{k}.npy").exists()]
-    arrays: dict[str, Any] = {k: np.asarray(np.load(folder / f"{k}.npy", mmap_mode="c")) for k in held}
+    held = [name for name in (*_ARRAYS, "kept_event") if (folder / f"{name}.npy").exists()]
+    arrays: dict[str, Any] = {
+        name: np.asarray(np.load(folder / f"{name}.npy", mmap_mode="c")) for name in held
+    }
     arrays.setdefault("kept_event", arrays["event"])
     members = {int(row): party for row, party in meta["members"].items()}
     alone = policy == "raw"

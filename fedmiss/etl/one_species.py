@@ -99,10 +99,10 @@ def refuse_mixed(source: Source, column: str, values: pl.Series, lines: pl.Serie
     codes = [name for name in names if _CODE.fullmatch(name.strip())]
     latin = [name for name in names if re.fullmatch(r"[A-Z][a-z-]+[ _]+[a-z-]{3,}.*", name.strip())]
     others = [name for name in names if name not in codes]
-    if not codes or not others or not (latin or all(c.strip().isdigit() for c in codes)):
+    if not codes or not others or not (latin or all(text.strip().isdigit() for text in codes)):
         return
     code, name = codes[0], (latin or others)[0]
-    at = {n: int(lines[int((values == n).arg_max() or 0)]) for n in (code, name)}
+    at = {word: int(lines[int((values == word).arg_max() or 0)]) for word in (code, name)}
     raise source.fault(
         at[code],
         column,
@@ -134,8 +134,8 @@ def only(
     ------
     ConfigError : several species and none asked for; a name that is not there (with near ones); a name of several
     """
-    held = {c: names_in(frame[c]) for c in columns}
-    held = {c: names for c, names in held.items() if names}  # a column without a name says nothing
+    held = {column: names_in(frame[column]) for column in columns}
+    held = {key: names for key, names in held.items() if names}  # a column without a name says nothing
     if not held:
         return frame, wanted.strip(), []
     main = next(iter(held))
@@ -145,13 +145,13 @@ def only(
             rows = sorted(held[main].values(), key=lambda x: -x[1])
             raise ConfigError(
                 f"{where}: the column {main!r} names {len(rows)} species "
-                f"({listed([f'{name}: {n:,} rows' for name, n in rows], 6)}), and their counts are never added up. "
-                f"Choose one: {option} {quoted(rows[0][0])}",
+                f"({listed([f'{name}: {number:,} rows' for name, number in rows], 6)}), and their counts are "
+                f"never added up. Choose one: {option} {quoted(rows[0][0])}",
                 species=[name for name, _ in rows],
             )
         key, column = next(iter(held[main])), main
     else:
-        column = next((c for c, names in held.items() if key in names), "")
+        column = next((name for name, names in held.items() if key in names), "")
         if not column:
             raise _unknown(wanted, held, where)
     mine = _is(frame[column], key)
@@ -174,16 +174,16 @@ def names_in(values: pl.Series) -> dict[str, tuple[str, int]]:
     """Return the names in a column: folded -> the most frequent spelling, and how many rows have it in any."""
     found: dict[str, tuple[str, int]] = {}
     counts = values.alias("name").value_counts(sort=True)
-    for name, n in sorted(counts.iter_rows(), key=lambda x: (-x[1], x[0] or "")):
+    for name, number in sorted(counts.iter_rows(), key=lambda x: (-x[1], x[0] or "")):
         if key := fold(name or ""):
             first = found.get(key, (" ".join(name.split()), 0))
-            found[key] = (first[0], first[1] + n)
+            found[key] = (first[0], first[1] + number)
     return found
 
 
 def _is(values: pl.Series, key: str) -> pl.Series:
     names = [name for name in values.unique().to_list() if fold(name or "") == key]
-    return values.is_in([n for n in names if n is not None]) | (
+    return values.is_in([name for name in names if name is not None]) | (
         values.is_null() if None in names else pl.Series([False])
     )
 
@@ -222,7 +222,7 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
     """
     source = expand(path)[0]
     group = familiar(source.header, {"group": _GROUPS}).get("group", "")
-    species = next((h for h in species_columns(source.header) if h != group), "")
+    species = next((column for column in species_columns(source.header) if column != group), "")
     if not group or not species:
         raise InputError(
             f"{source.name}: a table of groups has a column of species and one called group or habitat; its columns are "
@@ -230,7 +230,7 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
             path=source.name,
         )
     raw = read_texts(source)
-    at = {h: f"_{source.header.index(h)}" for h in (species, group)}
+    at = {column: f"_{source.header.index(column)}" for column in (species, group)}
     out: dict[str, list[str]] = {}
     for row in raw.rows(named=True):
         name, kind = row[at[species]].strip(), row[at[group]].strip()

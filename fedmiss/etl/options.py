@@ -22,7 +22,7 @@ def number_range(text: str, option: str) -> Range:
     """Read '5..300', '..300' or '5..'."""
     halves = _halves(text, option, "5..300 (either end may be left out)")
     try:
-        low, high = (float(h) if h else None for h in halves)
+        low, high = (float(half) if half else None for half in halves)
     except ValueError:
         raise ConfigError(
             f"{option} {text!r} holds something that is no number; write it as 5..300."
@@ -50,7 +50,7 @@ def date_range(text: str) -> tuple[str | None, str | None]:
 def season_window(text: str) -> tuple[str, str]:
     """Read '11-15..02-15'."""
     low, high = _halves(text, "--season", "11-15..02-15 (month-day)")
-    if not all(re.fullmatch(r"\d{2}-\d{2}", h) for h in (low, high)):
+    if not all(re.fullmatch(r"\d{2}-\d{2}", half) for half in (low, high)):
         raise ConfigError(f"--season {text!r} must be two month-day dates, as 11-15..02-15.")
     return low, high
 
@@ -58,7 +58,7 @@ def season_window(text: str) -> tuple[str, str]:
 def four_numbers(text: str) -> tuple[float, float, float, float]:
     """Read 'west,south,east,north'."""
     try:
-        west, south, east, north = (float(p) for p in text.split(","))
+        west, south, east, north = (float(part) for part in text.split(","))
     except ValueError:
         raise ConfigError(
             f"--bbox {text!r} must be four numbers west,south,east,north, as -125,45,-117,49."

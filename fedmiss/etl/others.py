@@ -147,7 +147,7 @@ def _category(species: pl.Expr) -> pl.Expr:
 def _two_words(column: str) -> pl.Expr:
     """Roll an exact taxon up to its species: '' where the name is no species' (sp., slash, hybrid, undescribed)."""
     words = pl.col(column).str.extract_groups(r"^([A-Z][a-z-]+) ([a-z-]+)(?: (.*))?$")
-    genus, epithet, rest = (words.struct.field(str(i)) for i in (1, 2, 3))
+    genus, epithet, rest = (words.struct.field(str(level)) for level in (1, 2, 3))
     # 'Anas platyrhynchos x Cairina moschata' is a hybrid; 'Setophaga coronata coronata x auduboni' an intergrade
     species = genus.is_not_null() & (epithet != "x") & ~rest.fill_null("").str.contains(r"^x( |$)")
     return pl.when(species).then(pl.concat_str(genus, epithet, separator=" ")).otherwise(pl.lit(""))
@@ -165,7 +165,7 @@ def suspected_copies(parts: list[tuple[str, pl.DataFrame]]) -> pl.DataFrame:
     frame (event, group): ``group`` is the lowest event id of those that are alike
     """
     key = ["site", "date", "start", "duration"]
-    both = pl.concat([f.with_columns(observer=pl.lit(name)) for name, f in parts])
+    both = pl.concat([convert.with_columns(observer=pl.lit(name)) for name, convert in parts])
     timed = both.filter(pl.col("start") >= 0, pl.col("duration").is_not_nan())
     return (
         timed.with_columns(group=pl.col("event").min().over(key), n=pl.col("observer").n_unique().over(key))
@@ -190,7 +190,7 @@ def project_gbif(
     effort in minutes or hours (terms of the Humboldt extension) is the duration of the visit; in other units it is not used.
     """
     rows = Rows(source)
-    squeezed = tuple(normal(h).replace(" ", "") for h in source.header)
+    squeezed = tuple(normal(column).replace(" ", "") for column in source.header)
     columns = resolve(squeezed, GBIF, ["latitude", "longitude"], source.name)
     key = "id" if "id" in columns else "occurrence"
     resolve(squeezed, GBIF, [key], source.name)

@@ -77,18 +77,19 @@ def make_panel(
     ['a', 'b']
     """
     settings = settings or PanelSettings()
-    folders = [Path(records)] if isinstance(records, str | Path) else [Path(r) for r in records]
+    folders = [Path(records)] if isinstance(records, str | Path) else [Path(record) for record in records]
     if len(folders) > 1:
         settings.refuse_groups("each of several records folders is a group", ("group_by", "groups", "seed"))
-    manifests = [read_manifest(f, "records", verify=True) for f in folders]
+    manifests = [read_manifest(folder, "records", verify=True) for folder in folders]
     with atomic_folder(out, "panel", overwrite=overwrite, inputs=folders) as tmp:
-        flow = [row for m in manifests for row in m["flow"]]
-        warnings = [w for m in manifests for w in m["warnings"]]
+        flow = [row for manifest in manifests for row in manifest["flow"]]
+        warnings = [warning for manifest in manifests for warning in manifest["warnings"]]
         named = dict(zip(_source_names(folders), folders, strict=True))
         species, common, visits = _all_visits(named, manifests, settings, warnings)
         flow.append({"step": "visits of the species, zeros included", "rows": visits.height, "note": species})
         visits = _once(visits, flow, warnings)
         if settings.sites == "seen" and not visits["detected"].any():
+            # Else no site would be left, and absence everywhere is a result.
             settings = replace(settings, sites="all")
             warnings.append(
                 f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it "
@@ -122,15 +123,17 @@ def make_panel(
             "panel",
             settings=asdict(settings) | _named(settings),
             inputs={
-                f"{name}/{n}": m["files"][n]["sha256"]
-                for name, m in zip(named, manifests, strict=True)
-                for n in ("records.parquet", "checklists.parquet")
+                f"{name}/{file}": manifest["files"][file]["sha256"]
+                for name, manifest in zip(named, manifests, strict=True)
+                for file in ("records.parquet", "checklists.parquet")
             }
             | ({"site table": hash_file(settings.site_table)} if settings.site_table else {})
             | ({"community": identity(settings.community)} if settings.community else {}),
             results=replace(
                 _facts(species, common, visits, sites, months, groups),
-                implied_zeros=any(row["zeros"] for m in manifests for row in m["results"]["species"]),
+                implied_zeros=any(
+                    row["zeros"] for manifest in manifests for row in manifest["results"]["species"]
+                ),
             ).as_results(),
             flow=flow,
             terms=manifests[0]["terms"],
@@ -142,7 +145,7 @@ def make_panel(
 def _named(settings: PanelSettings) -> dict[str, str]:
     """What is known of the sites beside the records: setting -> name of the file or folder, without its path."""
     paths = {"site_table": settings.site_table, "community": settings.community}
-    return {k: Path(v).name for k, v in paths.items() if v}
+    return {key: Path(path).name for key, path in paths.items() if path}
 
 
 def _about_sites(settings: PanelSettings, species: str) -> SiteTable | None:
@@ -177,7 +180,11 @@ def _facts(
         n_zeros=int((visits["count"] == 0).sum()),
         n_cells_observed=visits.filter(counted).select("site_index", "month_index").n_unique(),
         birds=int(visits["count"].sum()),
-        effort={c: round(1 - visits[c].null_count() / visits.height, 4) for c in EFFORT if c != "protocol"},
+        effort={
+            name: round(1 - visits[name].null_count() / visits.height, 4)
+            for name in EFFORT
+            if name != "protocol"
+        },
         share_complete=round(float(visits["complete"].sum() / visits.height), 4),
         groups=groups,
         # a table of yearly counts has no months: all its counts have the same one (see plain)
@@ -186,6 +193,7 @@ def _facts(
 
 
 def _yearly(visits: pl.DataFrame) -> bool:
+    # Yearly tables have no month and no observer: the importer writes one month for all, and the site as its observer.
     june = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
     return bool(june.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
 
@@ -216,20 +224,23 @@ def _odd_counts(species: str, visits: pl.DataFrame) -> list[str]:
 
 def _source_names(folders: list[Path]) -> list[str]:
     """Return a name for each records folder: its own, with the one above where two have the same."""
-    whole = [f.resolve() for f in folders]
+    whole = [folder.resolve() for folder in folders]
     if len(set(whole)) < len(whole):
-        again = next(f for i, f in enumerate(whole) if f in whole[:i])
+        again = next(folder for i, folder in enumerate(whole) if folder in whole[:i])
         raise ConfigError(f"the records folder {again} is named twice; name each folder once.")
-    own = [f.name for f in whole]
-    return [f"{f.parent.name}-{f.name}" if own.count(f.name) > 1 else f.name for f in whole]
+    own = [folder.name for folder in whole]
+    return [
+        f"{folder.parent.name}-{folder.name}" if own.count(folder.name) > 1 else folder.name
+        for folder in whole
+    ]
 
 
 def _all_visits(
     folders: dict[str, Path], manifests: list[Manifest], settings: PanelSettings, warnings: list[str]
 ) -> tuple[str, str, pl.DataFrame]:
     """Return the visits of one species in all records folders; a folder without a record of it gives zeros or nothing."""
-    entries = [m["results"]["species"] for m in manifests]
-    holders = [i for i, e in enumerate(entries) if settings.species and entry_of(e, settings.species)]
+    entries = [manifest["results"]["species"] for manifest in manifests]
+    holders = [i for i, entry in enumerate(entries) if settings.species and entry_of(entry, settings.species)]
     first = holders[0] if holders else 0
     entry = resolve_species(entries[first], settings.species, list(folders.values())[first])
     parts = []
@@ -254,7 +265,10 @@ def _once(visits: pl.DataFrame, flow: list[FlowRow], warnings: list[str]) -> pl.
     an id of his own, place, date, start and duration are the same.
     """
     own = ("site_id", "date", "start_minutes", "duration_minutes")
-    personal = pl.all_horizontal(pl.col("exported").fill_null(False), *(pl.col(c).is_not_null() for c in own))
+    # An export of one's own gives each member of a party an id of his own: only place and time tell that it was one visit.
+    personal = pl.all_horizontal(
+        pl.col("exported").fill_null(False), *(pl.col(column).is_not_null() for column in own)
+    )
     first = pl.col("_source").first()
     same = pl.col("_source") != first.over("checklist_id", "site_id", "date")
     alike = personal & (pl.col("_source") != first.over(*own, "exported"))
@@ -275,7 +289,9 @@ def _apart(visits: pl.DataFrame) -> list[str]:
     if len(regions) < 2 or not all(regions.values()):
         return []
     alone = sorted(
-        n for n, mine in regions.items() if not any(mine & other for k, other in regions.items() if k != n)
+        name
+        for name, mine in regions.items()
+        if not any(mine & other for key, other in regions.items() if key != name)
     )
     if not alone:
         return []
@@ -342,23 +358,34 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
     -------
     months : the axis; gaps : its months without a visit; left_out : calendar months left out, in words
     """
+    # A month that no year visits would be the model's invention in every year: it is no part of the axis.
     present = set(zip(dates.dt.year().to_list(), dates.dt.month().to_list(), strict=True))
-    season = sorted({m for _, m in present})
+    season = sorted({month for _, month in present})
     first, last = min(present), max(present)
-    rows = [(y, m) for y in range(first[0], last[0] + 1) for m in season if first <= (y, m) <= last]
+    rows = [
+        (year, month)
+        for year in range(first[0], last[0] + 1)
+        for month in season
+        if first <= (year, month) <= last
+    ]
     months = pl.DataFrame(
         {
             "month_index": pl.Series(range(len(rows)), dtype=pl.Int32),
-            "month": [f"{y:04d}-{m:02d}" for y, m in rows],
-            "year": pl.Series([y for y, _ in rows], dtype=pl.Int32),
-            "month_of_year": pl.Series([m for _, m in rows], dtype=pl.Int8),
+            "month": [f"{year:04d}-{month:02d}" for year, month in rows],
+            "year": pl.Series([year for year, _ in rows], dtype=pl.Int32),
+            "month_of_year": pl.Series([month for _, month in rows], dtype=pl.Int8),
         }
     )
-    gaps = [f"{y:04d}-{m:02d}" for y, m in rows if (y, m) not in present]
+    gaps = [f"{year:04d}-{month:02d}" for year, month in rows if (year, month) not in present]
     names = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
     # A calendar month outside the season matters only when the series spans it.
-    spanned = {m for y in range(first[0], last[0] + 1) for m in range(1, 13) if first <= (y, m) <= last}
-    return months, gaps, ", ".join(names[m - 1] for m in sorted(spanned - set(season)))
+    spanned = {
+        month
+        for year in range(first[0], last[0] + 1)
+        for month in range(1, 13)
+        if first <= (year, month) <= last
+    }
+    return months, gaps, ", ".join(names[month - 1] for month in sorted(spanned - set(season)))
 
 
 def stray_dates(dates: pl.Series) -> str:
@@ -370,14 +397,15 @@ def stray_dates(dates: pl.Series) -> str:
     steps = np.diff(at)
     if not steps.size or steps.max() < 12 * STRAY_YEARS:
         return ""
-    k = int(steps.argmax()) + 1
-    before = k <= at.size - k
-    few = k if before else at.size - k
+    # The largest gap; the smaller side of it is the stray one.
+    cut = int(steps.argmax()) + 1
+    before = cut <= at.size - cut
+    few = cut if before else at.size - cut
     if few > max(STRAY_VISITS, STRAY_SHARE * at.size):
         return ""
     ordered = dates.sort()
-    ends = (ordered[0], ordered[k - 1]) if before else (ordered[k], ordered[-1])
-    stay = f"from {ordered[k]}" if before else f"up to {ordered[k - 1]}"
+    ends = (ordered[0], ordered[cut - 1]) if before else (ordered[cut], ordered[-1])
+    stay = f"from {ordered[cut]}" if before else f"up to {ordered[cut - 1]}"
     lie = "lies" if few == 1 else "lie"
     return (
         f"{few} of {at.size:,} visits ({ends[0]}{f' to {ends[1]}' if ends[0] != ends[1] else ''}) {lie} "
@@ -414,10 +442,11 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
             observers=observers.len(),
         )
     width = max(2, len(str(groups)))
+    # Dealt like cards: groups differ by one observer at most, and the seed alone decides.
     order = rng_for(settings.seed, "groups").permutation(observers.len())
     number = np.empty(observers.len(), dtype=np.int64)
     number[order] = np.arange(observers.len()) % groups + 1
-    table = pl.DataFrame({"observer_id": observers, "_group": [f"g{i:0{width}d}" for i in number]})
+    table = pl.DataFrame({"observer_id": observers, "_group": [f"g{group:0{width}d}" for group in number]})
     return visits.join(table, on="observer_id", how="left", maintain_order="left")
 
 
@@ -426,6 +455,7 @@ def _write_groups(out: Path, visits: pl.DataFrame, *, secrets: bool) -> dict[str
     folder_of = group_folders(visits["_group"].unique().to_list())
     groups = {}
     for name, folder in sorted(folder_of.items(), key=lambda item: item[1]):
+        # eq_missing: a group without a name (a blank region) is a group too.
         rows = visits.filter(pl.col("_group").eq_missing(pl.lit(name, pl.String)))
         groups[folder] = _write_group(out / folder, rows)
         if secrets:

@@ -64,8 +64,8 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
     ``one_species``: a single species was asked for, so the table need not name it.
     """
     proposal = familiar(source.header, FAMILIAR)
-    missing = [k for k in REQUIRED if k not in proposal]
-    offer = ",".join(f"{k}={v}" for k, v in proposal.items())
+    missing = [name for name in REQUIRED if name not in proposal]
+    offer = ",".join(f"{key}={value}" for key, value in proposal.items())
     if column_map is None:
         if missing and len(proposal) < 2:
             raise ConfigError(
@@ -82,7 +82,7 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
         )
     chosen = dict(proposal if "auto" in column_map else column_map)
     check_named("--map", chosen, FAMILIAR, source.name, source.header)
-    lacking = [k for k in REQUIRED if k not in chosen]
+    lacking = [name for name in REQUIRED if name not in chosen]
     if lacking:
         raise ConfigError(
             f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}",
@@ -90,7 +90,7 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
         )
     if "species" not in chosen and "common_name" not in chosen:
         # A column of species that the map leaves out would be counts of several added up.
-        free = [h for h in species_columns(source.header) if h not in chosen.values()]
+        free = [column for column in species_columns(source.header) if column not in chosen.values()]
         chosen |= {"species": free[0]} if free else {}
     if "species" not in chosen and "common_name" not in chosen and not one_species:
         raise ConfigError(
@@ -124,7 +124,7 @@ def project_plain(
     InputError : a count that is none, a date that may be two, a site in two spellings; each with line and remedy
     """
     rows = Rows(source)
-    columns = {k: source.header.index(v) for k, v in column_map.items()}
+    columns = {key: source.header.index(value) for key, value in column_map.items()}
     columns |= kept_columns(source.header, keep, source.name)
     quoted = source.separator in (",", ";")
     chunks = read_rows(source, columns, rows, quoted=quoted, blanks=FAMILIAR, advance=advance)
@@ -143,9 +143,9 @@ def project_plain(
     # A missing count is neither a presence nor an absence. On a complete visit the row is kept, so that no zero is made
     # for the species; on other visits it is dropped.
     blank = pl.col("count") == COUNT_BLANK
-    n = frame.height
+    height = frame.height
     frame = frame.filter(~blank | (pl.col("complete") == 1))
-    missing = n - frame.height
+    missing = height - frame.height
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
     frame, said = _joined(frame.drop("line"), rules.repeats)
     days = write_projection(folder, frame)
@@ -164,13 +164,11 @@ def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]
     """Join several counts of one species on one visit by their largest or mean; sums are made later, for all sources."""
     keys = ["event", "species", "common_name"]
     doubled = frame.select(keys).is_duplicated() & (frame["count"] >= 0)
-    n = int(doubled.sum())
-    if not n:
+    n_doubled = int(doubled.sum())
+    if not n_doubled:
         return frame, []
     parts = frame.filter(doubled)
-    several = (
-        f"{n:,} counts are of {parts.select(keys).n_unique():,} visits that have several of one species: "
-    )
+    several = f"{n_doubled:,} counts are of {parts.select(keys).n_unique():,} visits that have several of one species: "
     if repeats in ("sum", "refuse"):
         return frame, [
             f"{several}they are added up. If they are of the same birds, pass --repeats max or mean."
@@ -181,9 +179,9 @@ def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]
     joined = parts.group_by(keys, maintain_order=True).agg(
         one,
         *(
-            joined_texts(c) if c.startswith(KEEP) else pl.col(c).first()
-            for c in frame.columns
-            if c not in (*keys, "count")
+            joined_texts(column) if column.startswith(KEEP) else pl.col(column).first()
+            for column in frame.columns
+            if column not in (*keys, "count")
         ),
     )
     said = f"{several}the {word} of each is taken."
@@ -270,7 +268,7 @@ MONTH_OF_YEARLY = 6  # yearly counts have no month: all of them get June
 _DAY = 15
 _PLACE = {
     "county_code": PLACES["region"],
-    **{k: PLACES[k] for k in ("latitude", "longitude", "site_name")},
+    **{name: PLACES[name] for name in ("latitude", "longitude", "site_name")},
     "observer": ("observer", "observerid", "recorder", "surveyor", "counter"),
     "duration": ("effort", "duration", "minutes", "durationminutes", "effortminutes"),
     "distance": ("distance", "distancekm", "km"),
@@ -305,7 +303,7 @@ def project_counts(
     if "weight" in frame.columns:
         said.append("the weights are not used by this model; `fedmiss trim` uses them.")
     found = familiar(table.covariates, _PLACE)
-    if others := [c for c in table.covariates if c not in found.values()]:
+    if others := [covariate for covariate in table.covariates if covariate not in found.values()]:
         said.append(
             f"the columns {', '.join(others)} are not used: `fedmiss trim --covariate` uses them, and what belongs to the "
             "sites the model gets by `fedmiss panel --site-table`."
@@ -361,7 +359,7 @@ def _whole(frame: pl.DataFrame, source: Source) -> pl.DataFrame:
 
 
 def _years(years: pl.Series, source: Source, first_year: int | None) -> pl.Series:
-    low, high = (int(str(y)) for y in (years.min(), years.max()))
+    low, high = (int(str(edge)) for edge in (years.min(), years.max()))
     if first_year is not None:
         years = years - low + first_year
         low, high = first_year, first_year + high - low

@@ -179,7 +179,7 @@ def row_groups(path: Path, columns: list[str], taxa: I32 | None = None) -> Itera
                         continue
             # through polars, because arrow's own conversion to numpy would load pandas
             frame = pl.DataFrame(file.read_row_group(i, columns=columns))
-            yield {c: frame[c].to_numpy() for c in columns}
+            yield {column: frame[column].to_numpy() for column in columns}
 
 
 class ParquetSink:
@@ -192,20 +192,27 @@ class ParquetSink:
     def __init__(self, path: Path, columns: Mapping[str, type], *, by: str | None = None) -> None:
         self._by = by
         self._schema = pa.schema(
-            [pa.field(k, pa.from_numpy_dtype(np.dtype(t)), nullable=False) for k, t in columns.items()]
+            [
+                pa.field(key, pa.from_numpy_dtype(np.dtype(column)), nullable=False)
+                for key, column in columns.items()
+            ]
         )
         # Ids are all different, so a dictionary of them costs time and saves nothing; digests cannot be compressed.
         self._writer = pq.ParquetWriter(
             path,
             self._schema,
-            compression={k: "none" if k in ("guid", "edited") else "lz4" for k in columns},
-            use_dictionary=[k for k in columns if k not in ("event", "group", "guid", "edited")],
+            compression={column: "none" if column in ("guid", "edited") else "lz4" for column in columns},
+            use_dictionary=[
+                column for column in columns if column not in ("event", "group", "guid", "edited")
+            ],
             write_statistics=[by] if by else False,
         )
         # Every stretch uses the same memory: to map fresh pages costs as much as to sort them.
         self._room = ROW_GROUP * (STRETCH if by else 1)
-        self._held: Columns = {k: np.empty(self._room, t) for k, t in columns.items()}
-        self._turned = {k: np.empty(self._room, t) for k, t in columns.items()} if by else self._held
+        self._held: Columns = {key: np.empty(self._room, column) for key, column in columns.items()}
+        self._turned = (
+            {key: np.empty(self._room, column) for key, column in columns.items()} if by else self._held
+        )
         self._pending = 0
 
     def add(self, part: Columns) -> None:
@@ -213,26 +220,28 @@ class ParquetSink:
         n, done = len(part["event"]), 0
         while done < n:
             step = min(n - done, self._room - self._pending)
-            for k, column in self._held.items():
-                column[self._pending : self._pending + step] = part[k][done : done + step]
+            for key, column in self._held.items():
+                column[self._pending : self._pending + step] = part[key][done : done + step]
             self._pending += step
             done += step
             if self._pending == self._room:
                 self._flush()
 
     def _flush(self) -> None:
-        n = self._pending
-        if not n:
+        pending = self._pending
+        if not pending:
             return
         if self._by:
-            codes = self._held[self._by][:n]
+            codes = self._held[self._by][:pending]
             small = codes.max() < 1 << 16  # numpy sorts 16-bit codes in one pass
             order = np.argsort(codes.astype(np.uint16) if small else codes, kind="stable")
-            for k, column in self._held.items():
-                np.take(column[:n], order, out=self._turned[k][:n], mode="clip")
+            for key, column in self._held.items():
+                np.take(column[:pending], order, out=self._turned[key][:pending], mode="clip")
         # not pa.array: it would load pandas
         arrays = [
-            pa.Array.from_buffers(field.type, n, [None, pa.py_buffer(self._turned[field.name][:n])])
+            pa.Array.from_buffers(
+                field.type, pending, [None, pa.py_buffer(self._turned[field.name][:pending])]
+            )
             for field in self._schema
         ]
         table = pa.Table.from_arrays(arrays, schema=self._schema)

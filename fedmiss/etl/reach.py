@@ -46,11 +46,11 @@ class Reach:
 
     def covers(self, places: pl.DataFrame) -> Bool:
         """Say which places lie within."""
-        smallest = pl.coalesce(pl.col(c).replace("", None) for c in REGIONS).fill_null("")
+        smallest = pl.coalesce(pl.col(region).replace("", None) for region in REGIONS).fill_null("")
         inside = np.ones(places.height, dtype=np.bool_)
         if self.region:
             named = places.select(
-                pl.any_horizontal(pl.col(c) == self.region for c in REGIONS).fill_null(False)
+                pl.any_horizontal(pl.col(region) == self.region for region in REGIONS).fill_null(False)
             )
             mask = named.to_series().to_numpy()
             if mask.any():  # otherwise no place has such a code, and nothing can be excluded
@@ -66,8 +66,9 @@ class Reach:
 
     def _held(self, codes: list[str]) -> list[bool]:
         """Say which regions have records; one file may tell counties where the other tells states only."""
-        held = {_cut(c, self.parts) for c in self.places or ()}
-        above = {wide for c in held for wide in _wider(c)}
+        held = {_cut(place, self.parts) for place in self.places or ()}
+        # A county lies in its state, and the state in its country: wider places count as held.
+        above = {wide for code in held for wide in _wider(code)}
 
         def has(code: str) -> bool:
             mine = _cut(code, self.parts)
@@ -104,7 +105,7 @@ def _cut(code: str, parts: int) -> str:
 def _wider(code: str) -> list[str]:
     """Return the regions that hold a region: its code without the last part, and so on."""
     parts = code.split("-")
-    return ["-".join(parts[:k]) for k in range(1, len(parts))]
+    return ["-".join(parts[:length]) for length in range(1, len(parts))]
 
 
 def _days(year: str, month: str, *, end: bool) -> int:
@@ -115,23 +116,23 @@ def _days(year: str, month: str, *, end: bool) -> int:
 def limits_of(records: Sequence[Projection]) -> Limits:
     """Return how far the reviewed records reach, file by file."""
     sure, seen = [], []
-    for p in records:
-        if p.meta["role"] != "ebd" or not p.has("reach"):
+    for record in records:
+        if record.meta["role"] != "ebd" or not record.has("reach"):
             continue
-        name = p.meta["source"].rsplit(":", 1)[-1].rsplit("/", 1)[-1]
+        name = record.meta["source"].rsplit(":", 1)[-1].rsplit("/", 1)[-1]
         region, months = _REGION.search(name), _MONTHS.search(name)
         first = _days(months[1], months[2], end=False) if months else None
         last = _days(months[3], months[4], end=True) if months else None
-        places = tuple(p.column("reach", "region").unique().sort().to_list())
-        earliest, latest = p.meta["record_dates"] or (None, None)
-        taxa = p.read("taxa", ["species", "rows"])
+        places = tuple(record.column("reach", "region").unique().sort().to_list())
+        earliest, latest = record.meta["record_dates"] or (None, None)
+        taxa = record.read("taxa", ["species", "rows"])
         if taxa.filter(taxa["rows"] > 0)["species"].n_unique() >= MANY_SPECIES:
-            first = max((d for d in (first, earliest) if d is not None), default=None)
-            last = min((d for d in (last, latest) if d is not None), default=None)
+            first = max((each for each in (first, earliest) if each is not None), default=None)
+            last = min((each for each in (last, latest) if each is not None), default=None)
             sure.append(Reach(first, last, region[1] if region else "", places))
         else:
             sure.append(Reach(first, last, region[1] if region else ""))
-        if p.meta["rows"]:
+        if record.meta["rows"]:
             seen.append(Reach(earliest, latest, "", places, parts=2))
     return Limits(tuple(sure), tuple(seen))
 
@@ -140,10 +141,12 @@ def reach_warnings(limits: Limits, counts: dict[str, int]) -> list[str]:
     """Return the sentences on complete checklists that lie beyond the records."""
 
     def span(reaches: tuple[Reach, ...]) -> str:
-        ends = [[getattr(r, k) for r in reaches] for k in ("first", "last")]
-        if any(None in e for e in ends):
+        ends = [[getattr(reach, name) for reach in reaches] for name in ("first", "last")]
+        if any(None in end for end in ends):
             return "their region"
-        low, high = (EPOCH + timedelta(days=f(e)) for f, e in zip((min, max), ends, strict=True))
+        low, high = (
+            EPOCH + timedelta(days=choose(dates)) for choose, dates in zip((min, max), ends, strict=True)
+        )
         return f"{low} to {high} and their region"
 
     out = []

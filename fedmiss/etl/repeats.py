@@ -20,12 +20,12 @@ AT_ONCE = 3_000_000  # identifiers compared at once, so that memory does not fol
 
 def write_repeats(paths: Sequence[Path], out: Path) -> None:
     """Write the records of ``paths`` whose identifier stands on another one too: guid, edited."""
-    total = sum(int(pq.read_metadata(p).num_rows) for p in paths)
+    total = sum(int(pq.read_metadata(path).num_rows) for path in paths)
     n = 1 << (max(1, -(-total // AT_ONCE)) - 1).bit_length()
     found = []
     for part in range(n):
         held = [np.zeros(0, np.int64)]
-        for guid in (b["guid"] for p in paths for b in row_groups(p, ["guid"])):
+        for guid in (batch["guid"] for path in paths for batch in row_groups(path, ["guid"])):
             held.append(guid[guid & (n - 1) == part] if n > 1 else guid)
         values = pl.Series(np.concatenate(held)).sort().to_numpy()  # four times as fast as numpy's
         del held
@@ -37,9 +37,9 @@ def write_repeats(paths: Sequence[Path], out: Path) -> None:
             for batch in row_groups(path, ["guid", "edited"]):
                 at = np.minimum(np.searchsorted(repeated, batch["guid"]), repeated.size - 1)
                 mine = repeated[at] == batch["guid"]
-                for k, column in rows.items():
-                    column.append(batch[k][mine])
-    table = {k: np.concatenate([*v, np.zeros(0, np.int64)]) for k, v in rows.items()}
+                for key, column in rows.items():
+                    column.append(batch[key][mine])
+    table = {key: np.concatenate([*row, np.zeros(0, np.int64)]) for key, row in rows.items()}
     pl.DataFrame(table).write_parquet(out)
 
 
@@ -51,8 +51,8 @@ def latest_edits(sources: Sequence[Projection], cache: Path) -> pl.DataFrame:
     if len(sources) == 1 and sources[0].has("repeats"):
         path = sources[0].folder / "repeats.parquet"
     else:
-        which = {"version": VERSION, "sources": sorted(s.folder.name for s in sources)}
-        records = [s.folder / "records.parquet" for s in sources]
+        which = {"version": VERSION, "sources": sorted(source.folder.name for source in sources)}
+        records = [source.folder / "records.parquet" for source in sources]
         folder = kept(
             cache / f"repeats-{hash_json(which)[:24]}",
             lambda new: write_repeats(records, new / "repeats.parquet"),

@@ -82,8 +82,8 @@ def write_records(
     counts = RecordCounts(
         steps, np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
     )
-    for i, s in enumerate(sources):
-        rows = s.read("taxa", ["rows"])["rows"].to_numpy()
+    for i, source in enumerate(sources):
+        rows = source.read("taxa", ["rows"])["rows"].to_numpy()
         steps["above"] += int(rows[choice.above[i]].sum())
         steps["other species"] += int(rows[~choice.above[i] & (choice.code[i] < 0)].sum())
 
@@ -97,7 +97,7 @@ def write_records(
             found = _resolve(part, events, counts, edits, texts, zeros=zeros)
             yield _table(found, events, choice, texts.columns)
 
-    names = [c.removeprefix(KEEP) for c in texts.columns]
+    names = [column.removeprefix(KEEP) for column in texts.columns]
     unique = ("checklist_id", "checklist_row", *names)
     steps["written"] = table_writer(path, "records", chunks(), unique=unique, texts=names)
     for i, name in enumerate(events.steps):
@@ -110,7 +110,7 @@ def write_records(
 
 def _texts(sources: list[Projection]) -> pl.DataFrame:
     """Return the texts of the columns that are kept on request; the codes of each source begin behind the last one's."""
-    parts = [s.read("kept") for s in sources if s.has("kept")]
+    parts = [source.read("kept") for source in sources if source.has("kept")]
     return pl.concat(parts) if parts else pl.DataFrame()
 
 
@@ -122,7 +122,7 @@ def _table(found: pl.DataFrame, events: Events, choice: SpeciesChoice, texts: Se
         schema=dict.fromkeys(("species", "common_name"), pl.String),
     )
     return found.select(
-        *(pl.col(c).alias(c.removeprefix(KEEP)) for c in texts),
+        *(pl.col(text).alias(text.removeprefix(KEEP)) for text in texts),
         checklist_id=_ids_of_rows(events, row),
         checklist_row=events.written_row[row],
         species=names["species"].gather(found["species"]),
@@ -153,10 +153,11 @@ def _portions(
     What does not stay in memory lies in a temporary folder in ``beside``.
     """
     total = sum(
-        int(s.read("taxa", ["rows"])["rows"].to_numpy()[c >= 0].sum())
-        for s, c in zip(sources, choice.code, strict=True)
+        int(source.read("taxa", ["rows"])["rows"].to_numpy()[codes >= 0].sum())
+        for source, codes in zip(sources, choice.code, strict=True)
     )
     events.expect(total)
+    # -(-a // b) rounds up.
     n = min(256, max(1, -(-total // PORTION)))  # as many files are open at once
     if n == 1:
         held = list(_chosen(events, sources, choice, record))
@@ -168,6 +169,7 @@ def _portions(
         # neighbours stay together: what follows reads fewer places
         stretch = max(1, -(-events.fate.size // n))
         for part in _chosen(events, sources, choice, record):
+            # A checklist and its copies have one row, so one bucket; orphans have none and go by their event.
             bucket = np.where(part["row"] >= 0, part["row"] // stretch, part["event"] % n)
             ordered = part[np.argsort(bucket.astype(np.uint16), kind="stable")]
             ends = np.cumsum(np.bincount(bucket, minlength=n))
@@ -182,24 +184,24 @@ def _chosen(
     events: Events, sources: list[Projection], choice: SpeciesChoice, record: np.dtype[Any]
 ) -> Iterator[np.ndarray[Any, np.dtype[np.void]]]:
     """Yield the records of the species asked for as they come, as structured arrays of type ``record``."""
-    read = [c for c in ("event", "count", "guid", "edited") if c in (record.names or ())]
+    read = [name for name in ("event", "count", "guid", "edited") if name in (record.names or ())]
     begin = 0  # of the source's codes of texts
-    for i, s in enumerate(sources):
-        texts = ["kept"] if s.has("kept") else []
+    for i, source in enumerate(sources):
+        texts = ["kept"] if source.has("kept") else []
         flags = np.where(choice.unvetted[i], UNVETTED, np.where(choice.exotic[i], ESCAPEE, 0)).astype(np.int8)
         asked = np.flatnonzero(choice.code[i] >= 0).astype(np.int32)
-        for batch in row_groups(s.folder / "records.parquet", ["taxon", "group", *read, *texts], asked):
+        for batch in row_groups(source.folder / "records.parquet", ["taxon", "group", *read, *texts], asked):
             species = choice.code[i][batch["taxon"]]
             at = np.flatnonzero(species >= 0)
             out = np.empty(at.size, dtype=record)
             out["species"], out["flag"] = species[at], flags[batch["taxon"][at]]
             out["row"] = events.rows_of(batch["event"][at], batch["group"][at])
-            for k in read:
-                out[k] = batch[k][at]
+            for name in read:
+                out[name] = batch[name][at]
             if "kept" in (record.names or ()):
                 out["kept"] = batch["kept"][at] + begin if texts else -1
             yield out
-        begin += s.height("kept") if texts else 0
+        begin += source.height("kept") if texts else 0
 
 
 def _latest(part: pl.DataFrame, edits: pl.DataFrame) -> pl.DataFrame:
@@ -208,7 +210,10 @@ def _latest(part: pl.DataFrame, edits: pl.DataFrame) -> pl.DataFrame:
     newest_here = pl.int_range(pl.len()) == pl.col("edited").arg_max()
     return (
         part.join(edits, on="guid", how="left", maintain_order="left")
+        # eBird keeps the identifier when a record is edited or moved
+        # to another species: older versions must not count twice.
         .filter(pl.col("latest").is_null() | (pl.col("latest") <= pl.col("edited")))
+        # Two rows with the same stamp are one record in two files: the first stays.
         .filter(~named | newest_here.over("guid"))
         .drop("guid", "edited", "latest")
     )
@@ -221,14 +226,19 @@ def _sums(part: pl.DataFrame, texts: pl.DataFrame) -> pl.DataFrame:
     """
     if texts.width:
         code = pl.when(pl.col("kept") >= 0).then("kept")
-        part = part.with_columns(texts[c].gather(part.select(code).to_series()) for c in texts.columns)
-    n = pl.col("count")
-    why = pl.when(n == COUNT_BAD).then(_UNREADABLE).when(n < 0).then(_X).otherwise(0)
+        part = part.with_columns(
+            texts[column].gather(part.select(code).to_series()) for column in texts.columns
+        )
+    number = pl.col("count")
+    # Counts below 0 are codes: X, blank, unreadable.
+    why = pl.when(number == COUNT_BAD).then(_UNREADABLE).when(number < 0).then(_X).otherwise(0)
     return part.group_by("row", "species").agg(
-        n.clip(0).sum(),
+        # Codes add nothing to the sum; the reason then says that it is no count.
+        number.clip(0).sum(),
         why.cast(pl.Int8).max().alias("reason"),
-        (n != 0).any().alias("detected"),
-        *(joined_texts(c) for c in texts.columns),
+        # X is a detection, 0 is not.
+        (number != 0).any().alias("detected"),
+        *(joined_texts(column) for column in texts.columns),
     )
 
 
@@ -251,16 +261,19 @@ def _resolve(
         steps[name] += before.height - after.height
         return after
 
+    # First of all rules: a record that was moved elsewhere is not a record of this checklist any more.
     if "guid" in part.columns:
         part = step("duplicates", part, _latest(part, edits))
+    # In eBird's files absence is told by complete lists without the species: a record with a count of 0 is dropped.
     if not zeros:
         part = step("explicit zeros", part, part.filter(pl.col("count") != 0))
+    # Records whose checklist is none of the lists that were read.
     counts.orphans.update(part.filter(pl.col("row") < 0)["event"].unique())
     part = step("orphans", part, part.filter(pl.col("row") >= 0))
     row = part["row"].to_numpy()
     part = part.with_columns(fate=events.fate[row], own=part["event"].to_numpy() == events.kept_event[row])
-    for fate, n in part.group_by("fate").len().filter(pl.col("fate") > KEPT_ZERO_OK).iter_rows():
-        counts.fates[fate] = counts.fates.get(fate, 0) + n
+    for fate, number in part.group_by("fate").len().filter(pl.col("fate") > KEPT_ZERO_OK).iter_rows():
+        counts.fates[fate] = counts.fates.get(fate, 0) + number
     part = part.filter(pl.col("fate") <= KEPT_ZERO_OK)
     held = part.filter(pl.col("flag") != 0)
     steps["unvetted"] += held.filter(pl.col("flag") == UNVETTED).height
@@ -276,6 +289,7 @@ def _resolve(
         lowest = pl.col("event") == pl.col("event").min().over(KEY)
         own = pl.concat([own, step("copies", rest, rest_of.filter(lowest))])
     found = step("rolled up", own, _sums(own, texts))
+    # A record that was held back makes the visit neither a detection nor a zero, unless another record is valid.
     if held.height:
         back = held.join(found, on=KEY, how="anti").group_by(KEY).agg(pl.col("flag").max())
         steps["held back"] += back.height

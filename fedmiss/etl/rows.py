@@ -51,8 +51,8 @@ CHUNK = 100_000
 _NOTHING = ("", "NA", "NAN", "NULL", "NONE")
 # What a column holds that a table does not have.
 _ABSENT: dict[str, pl.Expr] = {
-    **{k: pl.lit("") for k in (*PLACE_COLUMNS, *TAXON_COLUMNS, *PROTOCOL_COLUMNS)},
-    **{k: pl.lit(None, pl.Float64) for k in ("duration", "distance", "n_observers")},
+    **{name: pl.lit("") for name in (*PLACE_COLUMNS, *TAXON_COLUMNS, *PROTOCOL_COLUMNS)},
+    **{name: pl.lit(None, pl.Float64) for name in ("duration", "distance", "n_observers")},
     "category": pl.lit("species"),
     "start": pl.lit(None, pl.Int32),
     "group": pl.lit(-1, pl.Int64),
@@ -91,9 +91,9 @@ class Rows(Faults):
     def _note(
         self, kinds: dict[str, int], frame: pl.DataFrame, bad: pl.Series, what: str, column: str
     ) -> None:
-        if n := int(bad.sum()):
+        if n_bad := int(bad.sum()):
             row = frame.row(int(bad.arg_max() or 0), named=True)
-            self.add(kinds, what, n, row["_line"], row[column])
+            self.add(kinds, what, n_bad, row["_line"], row[column])
 
     def meta(self, **more: Unpack[Meta]) -> Meta:
         """Return the meta data that every projection has, and ``more``."""
@@ -125,18 +125,21 @@ def read_rows(
     ------
     InputError : not UTF-8 (with its line), a quote that is never closed, a damaged archive
     """
-    absent = [pl.lit("").alias(k) for k in blanks if k not in columns]
+    absent = [pl.lit("").alias(blank) for blank in blanks if blank not in columns]
     if source.sheet:
         yield _of_sheet(source, columns, rows).with_columns(absent)
         return
     if source.separator == "":
         frame = pl.read_parquet(
-            source.path, columns=list(dict.fromkeys(source.header[p] for p in columns.values()))
+            source.path, columns=list(dict.fromkeys(source.header[column] for column in columns.values()))
         )
         rows.read += frame.height
         yield (
             frame.select(
-                *(pl.col(source.header[p]).cast(pl.String).fill_null("").alias(k) for k, p in columns.items())
+                *(
+                    pl.col(source.header[column]).cast(pl.String).fill_null("").alias(key)
+                    for key, column in columns.items()
+                )
             )
             .with_row_index("_line", offset=1)
             .with_columns(absent)
@@ -146,7 +149,7 @@ def read_rows(
     got: list[tuple[int | str, ...]] = []
     yielded = False
     for line, row in _records(source, rows, quoted, advance):
-        got.append((line, *(row[p].strip() for p in columns.values())))
+        got.append((line, *(row[column].strip() for column in columns.values())))
         if len(got) == CHUNK:
             yield pl.DataFrame(got, schema, orient="row").with_columns(absent)
             got, yielded = [], True
@@ -162,7 +165,7 @@ def _of_sheet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFra
         if line > source.header_row and any(row)
     ]
     rows.read += len(held)
-    values = {k: [row[p] for _, row in held] for k, p in columns.items()}
+    values = {key: [row[column] for _, row in held] for key, column in columns.items()}
     schema = {"_line": pl.Int64(), **dict.fromkeys(columns, pl.String())}
     return pl.DataFrame({"_line": [line for line, _ in held], **values}, schema)
 
@@ -192,7 +195,8 @@ def _records(
                 rows.read += 1
                 if rows.read % CHUNK == 0:
                     advance(position())
-                if len(row) > width and any(v.strip() for v in row[width:]):
+                # Blank surplus fields are the trailing separators that spreadsheets write.
+                if len(row) > width and any(value.strip() for value in row[width:]):
                     what = "more columns than the header"
                     rows.malformed[what] = rows.malformed.get(what, 0) + 1
                     if len(rows.examples) < EXAMPLES:
@@ -226,7 +230,7 @@ def read_texts(source: Source) -> pl.DataFrame:
     rows = Rows(source)
     names = {f"c{i}": i for i in range(len(source.header))}
     parts = list(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
-    if not parts or not sum(p.height for p in parts):
+    if not parts or not sum(part.height for part in parts):
         raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
     if rows.malformed:
         raise InputError(
@@ -254,10 +258,10 @@ def joined_texts(column: str) -> pl.Expr:
 def digest_ids(values: pl.Series) -> pl.Series:
     """Return a positive 63-bit digest of each string, the same on every machine."""
     table = {
-        v: int.from_bytes(hashlib.blake2b(v.encode(), digest_size=8).digest(), "big") >> 1
-        for v in values.unique()
+        value: int.from_bytes(hashlib.blake2b(value.encode(), digest_size=8).digest(), "big") >> 1
+        for value in values.unique()
     }
-    return pl.Series([table[v] for v in values], dtype=pl.Int64)
+    return pl.Series([table[value] for value in values], dtype=pl.Int64)
 
 
 def decimals(
@@ -265,6 +269,7 @@ def decimals(
 ) -> tuple[pl.Series, pl.Series]:
     """Read finite decimals; null for the words ``absent`` (capitals). Also returns which others are none, and null too."""
     text = text.str.strip_chars()
+    # A word for "missing" is a gap, and no fault of the value.
     gap = text.str.to_uppercase().is_in(list(absent))
     if comma:
         text = text.str.replace(",", ".", literal=True)
@@ -276,9 +281,10 @@ def decimals(
 def parse_clock(values: pl.Series) -> pl.Series:
     """Read '07:05 PM' or '19:05:30' as seconds after midnight; null for anything else."""
     groups = pl.col("t").str.extract_groups(r"^(\d{1,2}):(\d{2})(?::(\d{2}))?(?: (AM|PM))?$")
-    hour, minute, second = (groups.struct.field(i).cast(pl.Int32) for i in ("1", "2", "3"))
+    hour, minute, second = (groups.struct.field(name).cast(pl.Int32) for name in ("1", "2", "3"))
     half = groups.struct.field("4")
     afternoon = pl.when(half == "PM").then(12).otherwise(0)
+    # 12 AM is hour 0, 12 PM hour 12.
     total = pl.when(half.is_null()).then(hour).otherwise(hour % 12 + afternoon) * 60 + minute
     frame = pl.DataFrame({"t": values.str.to_uppercase()})
     seconds = total * 60 + second.fill_null(0)
@@ -334,10 +340,10 @@ def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
         values.write_parquet(folder / f"{file}.parquet")
         return out
 
-    frame = frame.with_columns(value.alias(k) for k, value in _ABSENT.items() if k not in frame.columns)
-    record = {k: frame[k].to_numpy() for k in RECORD_COLUMNS if k != "taxon"}
+    frame = frame.with_columns(value.alias(key) for key, value in _ABSENT.items() if key not in frame.columns)
+    record = {column: frame[column].to_numpy() for column in RECORD_COLUMNS if column != "taxon"}
     record["taxon"] = coded(frame, TAXON_COLUMNS, "taxa")
-    if kept := [c for c in frame.columns if c.startswith(KEEP)]:
+    if kept := [column for column in frame.columns if column.startswith(KEEP)]:
         record["kept"] = coded(frame, kept, "kept")
     with ParquetSink(folder / "records.parquet", RECORD_COLUMNS | (KEPT_COLUMN if kept else {})) as sink:
         sink.add(record)
@@ -349,8 +355,8 @@ def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
     with ParquetSink(folder / "events.parquet", EVENT_COLUMNS) as sink:
         sink.add(
             {
-                **{k: visits[k].to_numpy() for k in ("event", "group", "edited", "complete")},
-                **{k: visits[k].cast(pl.Float64).fill_null(float("nan")).to_numpy() for k in effort},
+                **{name: visits[name].to_numpy() for name in ("event", "group", "edited", "complete")},
+                **{name: visits[name].cast(pl.Float64).fill_null(float("nan")).to_numpy() for name in effort},
                 "observer": coded(visits, ["observer"], "observers"),
                 "place": coded(visits, PLACE_COLUMNS, "places"),
                 "protocol": coded(visits, PROTOCOL_COLUMNS, "protocols"),

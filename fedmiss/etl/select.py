@@ -93,7 +93,7 @@ class Events:
         distinct = ordered if first.all() else ordered[first]
         del order, ordered, first
         kept_row = rows.copy()
-        starts = np.cumsum([0, *(s.height("events") for s in sources)]).tolist()
+        starts = np.cumsum([0, *(source.height("events") for source in sources)]).tolist()
         none = (np.zeros(0, np.int64), np.zeros(0, np.int32))
         out = cls(sources, starts, fate, distinct, kept_row, *none, event, policy == "raw")
         copies = np.flatnonzero(group[rows] >= 0)  # positions in `distinct`, ascending by event id
@@ -126,8 +126,8 @@ class Events:
     def _merge_observers(self, rows: Any, leader: Any) -> None:
         names = pl.concat(
             [
-                s.read("observers")["observer"].gather(s.read("events", ["observer"])["observer"])
-                for s in self.sources
+                source.read("observers")["observer"].gather(source.read("events", ["observer"])["observer"])
+                for source in self.sources
             ]
         )
         joined: dict[int, list[str]] = {}
@@ -164,11 +164,11 @@ class Events:
 
 def _whole(sources: list[Projection], column: str) -> Any:
     """Read one column of the events of all sources into one array, of 32 bits where all values fit (eBird's ids)."""
-    out: Any = np.empty(sum(s.height("events") for s in sources), dtype=np.int32)
+    out: Any = np.empty(sum(source.height("events") for source in sources), dtype=np.int32)
     narrow = np.iinfo(np.int32)
     at = 0
-    for s in sources:
-        for batch in row_groups(s.folder / "events.parquet", [column]):
+    for source in sources:
+        for batch in row_groups(source.folder / "events.parquet", [column]):
             values = batch[column]
             # the lowest number of 32 bits stands for a bad value, and has no opposite in 32 bits
             if values.size and (values.min() <= narrow.min or values.max() > narrow.max):
@@ -188,7 +188,7 @@ def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, 
     beyond all records
     """
     counts: dict[str, int] = {"out of reach": 0, "nothing seen": 0}
-    dates = [d for s in events.sources for d in (s.meta["dates"] or [])]
+    dates = [day for source in events.sources for day in (source.meta["dates"] or [])]
 
     def chunks() -> Iterator[Any]:
         for source, start in zip(events.sources, events.starts, strict=False):
@@ -233,7 +233,7 @@ def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, 
     events.set_fate(events.fate, events.steps)
     size = FILTERED + len(events.steps)  # in slices: numpy counts 64-bit copies
     slices = (events.fate[i : i + (1 << 16)] for i in range(0, events.fate.size, 1 << 16))
-    fates = sum((np.bincount(s, minlength=size) for s in slices), np.zeros(size, np.int64))
+    fates = sum((np.bincount(part, minlength=size) for part in slices), np.zeros(size, np.int64))
     counts |= {
         "read": int(events.fate.size),
         "duplicates": int(fates[DUPLICATE]),
@@ -263,7 +263,7 @@ def _within_reach(
     regions: pl.DataFrame, region_of: I32, reaches: tuple[Reach, ...]
 ) -> Callable[[dict[str, Any]], Bool]:
     """Return the function that says which events of a batch any of the reaches covers."""
-    covered = [(r, r.covers(regions)) for r in reaches]
+    covered = [(reach, reach.covers(regions)) for reach in reaches]
 
     def inside(batch: dict[str, Any]) -> Bool:
         out = np.full(batch["date"].size, not covered)
@@ -301,7 +301,7 @@ def _checklists(
             "group_id": ids("group", source.meta["group_prefix"]),
             "_group": batch["group"][take],
             "observer_id": names["observers"]["observer"].gather(batch["observer"][take]),
-            **{c: sites[c].gather(place) for c in sites.columns},
+            **{column: sites[column].gather(place) for column in sites.columns},
             "date": pl.Series(batch["date"][take]).cast(pl.Date),
             "complete": batch["complete"][take] == 1,
             "zero_ok": fate == KEPT_ZERO_OK,
@@ -313,7 +313,7 @@ def _checklists(
         }
     )
     if events.members:
-        party = [events.members.get(int(r)) for r in take + first_row]
+        party = [events.members.get(int(row)) for row in take + first_row]
         table = table.with_columns(observer_id=pl.coalesce(pl.Series(party, dtype=pl.String), "observer_id"))
     return table.with_columns(
         group_id=pl.when(pl.col("_group") >= 0).then("group_id"),

@@ -61,7 +61,7 @@ class SiteTable:
     def joined(self, other: SiteTable) -> SiteTable:
         """Join the covariates of another one to this one, and the sites that this one lacks."""
         more = other.frame.select("site_id", *other.covariates)
-        place = [c for c in other.frame.columns if c not in other.covariates]
+        place = [column for column in other.frame.columns if column not in other.covariates]
         lacking = other.frame.filter(~pl.col("site_id").is_in(self.frame["site_id"].to_list())).select(place)
         rows = pl.concat([self.frame, lacking], how="diagonal_relaxed")
         frame = rows.join(more, on="site_id", how="left", maintain_order="left")
@@ -97,14 +97,14 @@ class SiteTable:
         """What is to be said of these sites and the panel's; no site in common is an error."""
         ids = set(self.frame["site_id"].to_list())
         own = sites["site_id"].to_list()
-        here = [s for s in own if s in ids]
+        here = [site for site in own if site in ids]
         if not here:
             raise InputError(
                 f"the table of sites has no site of the panel: its ids are like {self.frame['site_id'][0]!r}, those of the "
                 f"panel like {own[0]!r}. Write the panel's ids into the column of sites (`fedmiss inspect` shows them)."
             )
         said = []
-        if lacking := [s for s in own if s not in ids]:
+        if lacking := [site for site in own if site not in ids]:
             said.append(
                 f"{len(lacking):,} of {len(own):,} sites of the panel are not in the table of sites "
                 f"({listed(lacking, 3)}); their covariates count as the mean of the others."
@@ -114,9 +114,11 @@ class SiteTable:
         )
         if both.height:
             lat, lon, lat2, lon2 = (
-                both[c].to_numpy() for c in ("latitude", "longitude", "latitude_table", "longitude_table")
+                both[name].to_numpy()
+                for name in ("latitude", "longitude", "latitude_table", "longitude_table")
             )
             straight = np.abs(lat - lat2) + np.abs(lon - lon2)
+            # Swapped columns: most sites are far from where the records have them, and near once the two are exchanged.
             crossed = np.abs(lat - lon2) + np.abs(lon - lat2)
             at = int(np.argmax(straight))
             if (straight > NEAR).mean() > 0.5 and (crossed < straight).mean() > 0.5:
@@ -160,7 +162,7 @@ def read_site_table(path: str | Path) -> SiteTable:
             f"{source.name} has no column that names the site (its columns: {listed(source.header, 8)}); call it site_id."
         )
     place = {name: i for i, name in enumerate(source.header)}
-    text = {name: raw[f"_{i}"].str.strip_chars() for name, i in place.items()}
+    text = {name: raw[f"_{value}"].str.strip_chars() for name, value in place.items()}
     line = raw["_line"]
     ids = text[at["site_id"]]
     _check_ids(source, ids, line, at["site_id"])
@@ -175,12 +177,14 @@ def read_site_table(path: str | Path) -> SiteTable:
         assert number is not None
         bad = (number.abs() > limit).fill_null(False)
         if bad.any():
-            i = int(bad.arg_max() or 0)
+            first = int(bad.arg_max() or 0)
             swapped = (
-                " Are latitude and longitude swapped?" if key == "latitude" and abs(number[i]) <= 180 else ""
+                " Are latitude and longitude swapped?"
+                if key == "latitude" and abs(number[first]) <= 180
+                else ""
             )
-            wrong = f"{number[i]:g} is no {key} (-{limit:g} to {limit:g} degrees).{swapped}"
-            raise source.fault(line[i], at[key], wrong)
+            wrong = f"{number[first]:g} is no {key} (-{limit:g} to {limit:g} degrees).{swapped}"
+            raise source.fault(line[first], at[key], wrong)
         out[key] = number
     covariates, said = [], []
     for name in source.header:
@@ -192,6 +196,7 @@ def read_site_table(path: str | Path) -> SiteTable:
             continue
         number = _number(source, name, text[name], line, strict=False)
         if number is None:
+            # A gap is no category.
             levels = values.n_unique() - int(values.null_count() > 0)
             if levels > MOST_LEVELS:
                 some = listed(values.drop_nulls().unique().sort().to_list(), 3)
@@ -217,9 +222,9 @@ def _check_ids(source: Source, ids: pl.Series, line: pl.Series, column: str) -> 
         raise source.fault(line[int(empty.arg_max() or 0)], column, "the site has no name.")
     twice = ids.is_duplicated()
     if twice.any():
-        i = int(twice.arg_max() or 0)
-        again = int(np.flatnonzero((ids == ids[i]).to_numpy())[1])
-        said = f"{ids[i]!r} stands in line {line[i]} too; give every site one row."
+        first = int(twice.arg_max() or 0)
+        again = int(np.flatnonzero((ids == ids[first]).to_numpy())[1])
+        said = f"{ids[first]!r} stands in line {line[first]} too; give every site one row."
         raise source.fault(line[again], column, said)
 
 
@@ -234,12 +239,14 @@ def _number(
     if not strict:  # no degree has thousands
         refuse_thousands(source, column, text, line)
     if bad.any():
-        i = int(bad.arg_max() or 0)
+        first = int(bad.arg_max() or 0)
         others = f"the other {good:,} values are" if good else "a number is needed"
-        said = f"{text[i]!r} is no number, and {others}; correct it, or leave it blank."
-        raise source.fault(line[i], column, said)
+        said = f"{text[first]!r} is no number, and {others}; correct it, or leave it blank."
+        raise source.fault(line[first], column, said)
     large = (value.abs() > LARGEST).fill_null(False)
     if large.any():
-        i = int(large.arg_max() or 0)
-        raise source.fault(line[i], column, f"{value[i]:g} is beyond {LARGEST:g}; give it in a larger unit.")
+        first = int(large.arg_max() or 0)
+        raise source.fault(
+            line[first], column, f"{value[first]:g} is beyond {LARGEST:g}; give it in a larger unit."
+        )
     return value

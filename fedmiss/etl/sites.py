@@ -61,7 +61,7 @@ def site_table(source: Projection, size_km: float | None) -> pl.DataFrame:
     A place without coordinates has no grid cell: its ``site_id`` is null, and its checklists are left out.
     """
     columns = ("site", "site_name", "latitude", "longitude", *REGIONS)
-    return pl.concat([_site_columns(p, size_km) for p in source.slices("places", columns)])
+    return pl.concat([_site_columns(part, size_km) for part in source.slices("places", columns)])
 
 
 def _site_columns(places: pl.DataFrame, size_km: float | None) -> pl.DataFrame:
@@ -70,7 +70,7 @@ def _site_columns(places: pl.DataFrame, size_km: float | None) -> pl.DataFrame:
         pl.when(~pl.col("state_code").str.ends_with("-")).then(pl.col("state_code").replace("", None)),
         pl.col("country_code").replace("", None),
     )
-    lat, lon = (pl.col(c).cast(pl.Float64, strict=False) for c in ("latitude", "longitude"))
+    lat, lon = (pl.col(name).cast(pl.Float64, strict=False) for name in ("latitude", "longitude"))
     table = places.select(
         site_id=pl.col("site"),
         site_name=pl.col("site_name").replace("", None),

@@ -144,7 +144,7 @@ class Faults:
 
     def refuse_mostly_bad(self, source: Source, rows: int, cannot: str, remedy: str) -> None:
         """Raise InputError where most of a file's rows were left out, dates that eBird does not know aside."""
-        bad = sum(n for what, n in self.malformed.items() if what != NO_DATE)
+        bad = sum(value for what, value in self.malformed.items() if what != NO_DATE)
         if bad > 10 and 2 * bad > rows:
             raise InputError(
                 f"{source.name}: {bad:,} of {rows:,} rows cannot {cannot} ({self.examples[0]}); {remedy}",
@@ -186,7 +186,7 @@ class _Head:
             )
         self.separator, self.columns = _split(text)
         if _RECORD_ID.match(self.columns[0]) or {"S", "obsr"} <= {
-            _EBIRD_ID.sub(r"\1", c) for c in self.columns
+            _EBIRD_ID.sub(r"\1", column) for column in self.columns
         }:
             raise InputError(
                 f"{name} has no line of column names: its first line is a row ({self.columns[0][:48]}). eBird's files begin "
@@ -198,8 +198,9 @@ class _Head:
 
 def _split(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the separator of a line of column names, and the names."""
-    separator = max("\t;,", key=text.count) if any(s in text for s in "\t;,") else ","
-    return separator, tuple(c.strip().strip('"') for c in text.split(separator))
+    # The one that the header has most often; a comma where it has none.
+    separator = max("\t;,", key=text.count) if any(separator in text for separator in "\t;,") else ","
+    return separator, tuple(cell.strip().strip('"') for cell in text.split(separator))
 
 
 def refuse_doubles(columns: tuple[str, ...], name: str) -> None:
@@ -215,7 +216,7 @@ def refuse_doubles(columns: tuple[str, ...], name: str) -> None:
 
 
 def _role(columns: tuple[str, ...], name: str) -> str:
-    names = {normal(c) for c in columns}
+    names = {normal(column) for column in columns}
     if "sampling event identifier" in names:
         if "scientific name" not in names:
             return "sampling"
@@ -223,7 +224,7 @@ def _role(columns: tuple[str, ...], name: str) -> str:
         return "unvetted" if "_unvetted" in low or "_provisional" in low else "ebd"
     if "submission id" in names and "count" in names:
         return "myebird"
-    squeezed = {n.replace(" ", "") for n in names}
+    squeezed = {name.replace(" ", "") for name in names}
     if {"gbifid", "occurrenceid"} & squeezed and {"decimallatitude", "scientificname", "species"} & squeezed:
         return "gbif"
     return "plain"
@@ -256,7 +257,7 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
     path = Path(path)
     if not path.exists():
         folder = path.parent if path.parent.is_dir() else None
-        near = _near(path.name, [p.name for p in folder.iterdir()]) if folder else ""
+        near = _near(path.name, [other.name for other in folder.iterdir()]) if folder else ""
         raise InputError(f"there is no file {path}.{near}", path=str(path))
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the files in it.", path=str(path))
@@ -280,11 +281,15 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
     with broken_input(str(path)):
         if magic[:2] == b"PK":
             with zipfile.ZipFile(path) as archive:
-                members = [m.filename for m in archive.infolist() if not m.is_dir() and m.file_size]
+                members = [
+                    member.filename
+                    for member in archive.infolist()
+                    if not member.is_dir() and member.file_size
+                ]
             return _members(path, members)
         if (magic[:2] != b"\x1f\x8b" and tarfile.is_tarfile(path)) or path.name.endswith((".tar.gz", ".tgz")):
             with tarfile.open(path) as tar:
-                members = [m.name for m in tar.getmembers() if m.isfile() and m.size]
+                members = [member.name for member in tar.getmembers() if member.isfile() and member.size]
             return _members(path, members)
     source = _describe(path, None, header_row)
     beside = path.with_name(CITATION)
@@ -309,7 +314,7 @@ def _near(name: str, names: list[str]) -> str:
 def _members(path: Path, members: list[str]) -> list[Source]:
     found: list[Source] = []
     plain: list[Source] = []
-    citation = next((m for m in members if m.lower().rsplit("/", 1)[-1] == CITATION), None)
+    citation = next((member for member in members if member.lower().rsplit("/", 1)[-1] == CITATION), None)
     cited = _citation(path, citation) if citation else ""
     for member in members:
         low = member.lower().rsplit("/", 1)[-1]
@@ -405,13 +410,15 @@ def _decoded(source: Source) -> Source:
                     utf8 = False
             if high := block.translate(None, _ASCII):
                 if not first:
-                    first = line + 1 + block[: next(i for i, b in enumerate(block) if b > 127)].count(b"\n")
+                    first = (
+                        line + 1 + block[: next(i for i, byte in enumerate(block) if byte > 127)].count(b"\n")
+                    )
                 seen |= set(high)
             line += block.count(b"\n")
     if utf8:
         return source
     text = bytes(seen).decode(_WINDOWS, "replace")
-    if any(not (c.isalpha() or c in _MARKS) or c in _ODD for c in text):
+    if any(not (letter.isalpha() or letter in _MARKS) or letter in _ODD for letter in text):
         return replace(source, encoding="utf-8")  # its reader names the line and the byte
     said = f"{source.short_name} is not UTF-8; it is read as Windows text (CP1252): look at the names in line {first}."
     return replace(source, encoding=_WINDOWS, said=(said,))

@@ -27,11 +27,11 @@ BINOMIAL = r"^[A-Z][a-z-]+ [a-z-]+$"
 def choose_species(records: list[Projection], settings: IngestSettings, warnings: list[str]) -> SpeciesChoice:
     """Resolve the names asked for over all sources; no names means every species of the files."""
     plain = pl.col("species", "common_name").str.replace(DOMESTIC, "")
-    taxa = [p.read("taxa").with_columns(plain) for p in records]
-    merged = pl.concat([t.with_columns(source=pl.lit(i, pl.Int32)) for i, t in enumerate(taxa)])
+    taxa = [record.read("taxa").with_columns(plain) for record in records]
+    merged = pl.concat([taxon.with_columns(source=pl.lit(i, pl.Int32)) for i, taxon in enumerate(taxa)])
     below = pl.col("species").str.contains(BINOMIAL) & pl.col("category").is_in(["", *BELOW_OR_SPECIES])
     free = [
-        i for i, p in enumerate(records) if p.meta.get("any_name")
+        i for i, record in enumerate(records) if record.meta.get("any_name")
     ]  # plain tables name species as they like
     merged = merged.with_columns(
         keep=pl.when(pl.col("source").is_in(free)).then(pl.col("species") != "").otherwise(below)
@@ -51,24 +51,29 @@ def choose_species(records: list[Projection], settings: IngestSettings, warnings
         chosen = names
     shown = dict(zip(names, common, strict=True))
     index = {name: i for i, name in enumerate(chosen)}
-    exotic_kept = {c.strip().upper() for c in settings.exotic}
+    exotic_kept = {code.strip().upper() for code in settings.exotic}
     code: list[I32] = []
     above, exotic, unvetted = [], [], []
-    for p, t in zip(records, taxa, strict=True):
+    for record, taxon in zip(records, taxa, strict=True):
         keep = merged.filter(pl.col("source") == len(code))["keep"].fill_null(False).to_numpy()
         code.append(
             np.array(
-                [index.get(n, -1) if k else -1 for n, k in zip(t["species"].to_list(), keep, strict=True)],
+                [
+                    index.get(name, -1) if kept else -1
+                    for name, kept in zip(taxon["species"].to_list(), keep, strict=True)
+                ],
                 np.int32,
             )
         )
         above.append(~keep)
         exotic.append(
-            np.array([c.strip().upper() not in exotic_kept for c in t["exotic"].to_list()], np.bool_)
+            np.array(
+                [code.strip().upper() not in exotic_kept for code in taxon["exotic"].to_list()], np.bool_
+            )
         )
-        unvetted.append(_held_back(t, settings) | (p.meta["role"] == "unvetted"))
+        unvetted.append(_held_back(taxon, settings) | (record.meta["role"] == "unvetted"))
     _check_sensitive(settings, known, warnings)
-    return SpeciesChoice(chosen, [shown.get(n) or None for n in chosen], code, above, exotic, unvetted)
+    return SpeciesChoice(chosen, [shown.get(name) or None for name in chosen], code, above, exotic, unvetted)
 
 
 def _held_back(taxa: pl.DataFrame, settings: IngestSettings) -> Bool:
@@ -77,7 +82,7 @@ def _held_back(taxa: pl.DataFrame, settings: IngestSettings) -> Bool:
     if settings.reviewed_only:
         out = out | (taxa["reviewed"] != "1").to_numpy()
     if settings.breeding:
-        wanted = {c.strip().upper() for c in settings.breeding}
+        wanted = {code.strip().upper() for code in settings.breeding}
         code = taxa["breeding"].str.to_uppercase()
         out = out | ((code == "") if "ANY" in wanted else ~code.is_in(sorted(wanted))).to_numpy()
     return out
@@ -91,7 +96,7 @@ def _named(
     settings: IngestSettings,
     warnings: list[str],
 ) -> list[str]:
-    scientific = {n.casefold(): n for n in known["species"].to_list()}
+    scientific = {name.casefold(): name for name in known["species"].to_list()}
     names = dict(scientific)
     for sci, all_names in zip(known["species"].to_list(), known["all_names"].to_list(), strict=True):
         for name in all_names:
@@ -118,7 +123,7 @@ def _named(
                 )
             if not (settings.allow_absent or merged["rows"].sum() == 0):
                 raise _unknown_species(name, known)
-            if not (re.match(BINOMIAL, name) or any(p.meta.get("any_name") for p in records)):
+            if not (re.match(BINOMIAL, name) or any(record.meta.get("any_name") for record in records)):
                 raise ConfigError(
                     f"{name!r} is not in the files; give its scientific name (two words).", species=name
                 )
@@ -132,8 +137,8 @@ def _named(
 
 
 def _unknown_species(name: str, known: pl.DataFrame) -> ConfigError:
-    pool = {n.casefold(): n for n in known["species"].to_list()}
-    pool |= {n.casefold(): n for n in known["common_name"].to_list() if n}
+    pool = {name.casefold(): name for name in known["species"].to_list()}
+    pool |= {name.casefold(): name for name in known["common_name"].to_list() if name}
     near = near_names(name.casefold(), pool)
     hint = did_you_mean(near, f"They hold {known.height} species.")
     return ConfigError(
@@ -144,8 +149,8 @@ def _unknown_species(name: str, known: pl.DataFrame) -> ConfigError:
 
 
 def _check_sensitive(settings: IngestSettings, known: pl.DataFrame, warnings: list[str]) -> None:
-    names = {n.casefold() for n in known["species"].to_list()} | {
-        n.casefold() for n in known["common_name"].to_list() if n
+    names = {name.casefold() for name in known["species"].to_list()} | {
+        name.casefold() for name in known["common_name"].to_list() if name
     }
     for name in settings.sensitive:
         if name.casefold() not in names:

@@ -44,9 +44,9 @@ def is_workbook(path: Path) -> bool:
 
 def address(row: int, column: int, sheet: str = "") -> str:
     """Return the address of a cell as a spreadsheet shows it; ``row`` counts from 1, ``column`` from 0: ``Counts!D17``."""
-    letters, n = "", column + 1
-    while n:
-        n, rest = divmod(n - 1, 26)
+    letters, number = "", column + 1
+    while number:
+        number, rest = divmod(number - 1, 26)
         letters = chr(65 + rest) + letters
     return (f"{sheet}!" if sheet else "") + f"{letters}{row}"
 
@@ -67,13 +67,15 @@ def choose_sheet(path: Path, wanted: str) -> str:
     InputError : a workbook that cannot be read, or holds nothing
     """
     book = _open(path)
-    names = [str(s.name) for s in book.sheets_metadata if str(s.typ).endswith("WorkSheet")]
+    names = [str(sheet.name) for sheet in book.sheets_metadata if str(sheet.typ).endswith("WorkSheet")]
     if wanted:
         if wanted not in names:
             raise ConfigError(f"--sheet {wanted!r}: {path} has no such sheet; it has {listed(names, 8)}.")
         return wanted
     shown = [
-        str(s.name) for s in book.sheets_metadata if str(s.visible).endswith(".Visible") and s.name in names
+        str(sheet.name)
+        for sheet in book.sheets_metadata
+        if str(sheet.visible).endswith(".Visible") and sheet.name in names
     ]
     full = [name for name in shown if any(any(row) for row in sheet_rows(path, name))]
     if not full:
@@ -98,7 +100,7 @@ def sheet_rows(path: Path, sheet: str) -> list[tuple[str, ...]]:
 @lru_cache(maxsize=2)  # the sheet is chosen, its names are found, and it is read
 def _rows(path: Path, sheet: str, _size: int, _changed: int) -> list[tuple[str, ...]]:
     values = _open(path).get_sheet_by_name(sheet).to_python(skip_empty_area=False)
-    return [tuple(_text(v) for v in row) for row in values]
+    return [tuple(_text(value) for value in row) for row in values]
 
 
 def _text(value: object) -> str:
@@ -151,7 +153,7 @@ def _row_of(cell: str) -> int:
 
 def _found_xlsx(archive: zipfile.ZipFile, sheet: str) -> Hidden:
     book = ElementTree.fromstring(archive.read("xl/workbook.xml"))
-    link = next(s.get(_LINK) for s in book.iter(f"{_MAIN}sheet") if s.get("name") == sheet)
+    link = next(page.get(_LINK) for page in book.iter(f"{_MAIN}sheet") if page.get("name") == sheet)
     links = ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
     target = next(str(r.get("Target")) for r in links if r.get("Id") == link)
     merged: list[tuple[str, str]] = []
@@ -181,7 +183,9 @@ def _found_ods(archive: zipfile.ZipFile, sheet: str) -> Hidden:
         for row, part in _ods_rows(stream, sheet):
             at = 0
             for cell in part:
-                down, right = (int(cell.get(f"{_TABLE}number-{k}-spanned", "1")) for k in ("rows", "columns"))
+                down, right = (
+                    int(cell.get(f"{_TABLE}number-{name}-spanned", "1")) for name in ("rows", "columns")
+                )
                 if down > 1 or right > 1:
                     merged.append((address(row, at), address(row + down - 1, at + right - 1)))
                 if cell.get(f"{_CALC}value-type") == "error":

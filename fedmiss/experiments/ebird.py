@@ -49,51 +49,52 @@ def _run(folder: Folder, panel: GroupPanel, epochs: float) -> _Run:
         compressor=Dithering(levels=1), batch=BATCH, seed=folder.seed,
         observe_every=5 if folder.quick else 50,
     )  # fmt: skip
+    # fit_observed has the sum over groups, algorithm 7 the mean: F is 1/n of it (lambda = 0).
     optimum = fit_observed(panel, family="gaussian", rank=RANK)[2] / GROUPS
     first, last = float(result.trace["objective"][0]), model.objective(result.theta, rows)
-    return _Run(result, panel, sum(len(r) for r in rows), first, last, optimum)
+    return _Run(result, panel, sum(len(row) for row in rows), first, last, optimum)
 
 
 def main(folder: Folder) -> None:
     """Run algorithm 7 with the paper's settings, and beside it the same objective's optimum and the default model."""
     J, L, n, epochs = (400, 120, 2_000, 20.0) if folder.quick else (SITES, MONTHS, RECORDS, 150.0)
     observers = 200 if folder.quick else OBSERVERS
-    p = simulate_panel(
+    simulated = simulate_panel(
         J, L, n / J / L, seed=folder.seed, observers=observers, groups=GROUPS, test_cells=1_000
     )
-    panel = as_groups(p, J, L)
-    r = _run(folder, panel, epochs)
-    folder.trace(r.result, r.total)
+    panel = as_groups(simulated, J, L)
+    run = _run(folder, panel, epochs)
+    folder.trace(run.result, run.total)
     ours = fit_counts(panel, CountSettings(rank=RANK, seed=folder.seed))
     totals = {
-        "truth": p.totals,
-        "algorithm7": (r.result.theta.U @ r.result.theta.V.T).sum(axis=0),
+        "truth": simulated.totals,
+        "algorithm7": (run.result.theta.U @ run.result.theta.V.T).sum(axis=0),
         "default": ours.expected().sum(axis=0),
     }
-    _figure(folder, r, totals, epochs)
+    _figure(folder, run, totals, epochs)
     folder.say(
-        f"Simulated counts: {J:,} sites, {L} months, {r.total:,} visited cells "
-        f"({100 * r.total / (J * L):.2f} % of all), {observers:,} observers in {GROUPS} groups. "
+        f"Simulated counts: {J:,} sites, {L} months, {run.total:,} visited cells "
+        f"({100 * run.total / (J * L):.2f} % of all), {observers:,} observers in {GROUPS} groups. "
         f"Algorithm 7, Gaussian on raw counts, r = {RANK}, lambda = 0, "
-        f"gamma = {GAMMA:g}, alpha = {ALPHA:g}, b = {BATCH}, dithering with one level: {len(r.result.trace['k']):,} "
-        f"rounds, {r.result.trace['seconds'][-1]:.0f} s, {r.result.trace['bytes_up'].sum() / 1e6:.2f} MB up."
+        f"gamma = {GAMMA:g}, alpha = {ALPHA:g}, b = {BATCH}, dithering with one level: {len(run.result.trace['k']):,} "
+        f"rounds, {run.result.trace['seconds'][-1]:.0f} s, {run.result.trace['bytes_up'].sum() / 1e6:.2f} MB up."
     )
-    _write(folder, r, totals)
+    _write(folder, run, totals)
     figure2(folder)
     folder.finish("FedMissEM at the paper's size", epochs=epochs, gamma=GAMMA, alpha=ALPHA, batch=BATCH)
 
 
-def _figure(folder: Folder, r: _Run, totals: dict[str, F64], epochs: float) -> None:
+def _figure(folder: Folder, run: _Run, totals: dict[str, F64], epochs: float) -> None:
     """Draw the totals with their LOESS, the missing cells, and how far the objective came."""
-    J, month = r.panel.J, np.arange(r.panel.L)
-    visited = np.bincount(np.concatenate([g.month for g in r.panel.groups]), minlength=r.panel.L)
+    J, month = run.panel.J, np.arange(run.panel.L)
+    visited = np.bincount(np.concatenate([group.month for group in run.panel.groups]), minlength=run.panel.L)
     missing = (J - visited).astype(float)
 
     def draw(axes: Sequence[Axes]) -> None:
         names = ("truth", f"algorithm 7, {epochs:g} epochs", "fedmiss default")
-        for y, colour, words in zip(totals.values(), ("0.4", "C1", "C0"), names, strict=True):
-            axes[0].plot(month, y, ".", color=colour, ms=2, alpha=0.5)
-            axes[0].plot(month, loess(y), color=colour, label=words)
+        for total, colour, words in zip(totals.values(), ("0.4", "C1", "C0"), names, strict=True):
+            axes[0].plot(month, total, ".", color=colour, ms=2, alpha=0.5)
+            axes[0].plot(month, loess(total), color=colour, label=words)
         axes[0].set(
             xlabel="month", ylabel="birds, all sites", title="total over sites, with LOESS", ylim=(0, None)
         )
@@ -101,11 +102,11 @@ def _figure(folder: Folder, r: _Run, totals: dict[str, F64], epochs: float) -> N
         axes[1].plot(month, missing, ".", color="0.5", ms=3)
         axes[1].plot(month, loess(missing), color="C3")
         axes[1].set(xlabel="month", ylabel="sites without a count", title="missing cells per month")
-        seen = r.result.trace["objective"]
-        k = np.flatnonzero(~np.isnan(seen))
-        epoch = np.cumsum(r.result.trace["evaluations"]) / r.total
-        axes[2].plot(epoch[k], seen[k], color="C1", label="algorithm 7")
-        axes[2].axhline(r.optimum, color="0.4", ls="--", label="optimum (solved directly)")
+        seen = run.result.trace["objective"]
+        known = np.flatnonzero(~np.isnan(seen))
+        epoch = np.cumsum(run.result.trace["evaluations"]) / run.total
+        axes[2].plot(epoch[known], seen[known], color="C1", label="algorithm 7")
+        axes[2].axhline(run.optimum, color="0.4", ls="--", label="optimum (solved directly)")
         axes[2].set(xlabel="epochs", ylabel="objective F", title="how far from converged")
         axes[2].legend()
 
@@ -117,26 +118,29 @@ def _figure(folder: Folder, r: _Run, totals: dict[str, F64], epochs: float) -> N
     folder.figure("ebird", draw, columns, panels=3)
 
 
-def _write(folder: Folder, r: _Run, totals: dict[str, F64]) -> None:
+def _write(folder: Folder, run: _Run, totals: dict[str, F64]) -> None:
     """Write how far the objective came, and the errors of the totals."""
     error = {
+        # Root mean square error of the logarithm of monthly totals: a factor, whatever the number of birds.
         name: float(np.sqrt(np.mean(np.log(np.maximum(totals[key], 1e-9) / totals["truth"]) ** 2)))
         for name, key in (("algorithm 7", "algorithm7"), ("default", "default"))
     }
-    t = r.result.trace
+    trace = run.result.trace
     folder.results |= {
-        "rounds": len(t["k"]), "seconds": float(t["seconds"][-1]), "objective_start": r.first, "objective_end": r.last,
-        "objective_optimum": r.optimum, "share_of_the_way": r.share, "bytes_up": int(t["bytes_up"].sum()),
+        "rounds": len(trace["k"]), "seconds": float(trace["seconds"][-1]),
+        "objective_start": run.first, "objective_end": run.last, "objective_optimum": run.optimum,
+        "share_of_the_way": run.share, "bytes_up": int(trace["bytes_up"].sum()),
         "log_error_of_monthly_totals": error,
     }  # fmt: skip
     folder.say(
-        f"It has not converged: the objective went from {r.first:.6g} to {r.last:.6g}, which is {100 * r.share:.2g} % of "
-        f"the way to {r.optimum:.6g}, the value that a direct solver reaches on the same objective. With lambda = 0 "
-        f"and {RANK * (r.panel.J + r.panel.L):,} parameters for {r.total:,} counts, that optimum would fit the noise: "
+        f"It has not converged: the objective went from {run.first:.6g} to {run.last:.6g}, which is "
+        f"{100 * run.share:.2g} % of the way to {run.optimum:.6g}, the value that "
+        f"a direct solver reaches on the same objective. With lambda = 0 "
+        f"and {RANK * (run.panel.J + run.panel.L):,} parameters for {run.total:,} counts, that optimum would fit the noise: "
         "stopping early is what keeps the paper's curve tame, and near its start (the overall mean in every cell)."
     )
     folder.say(
         "Root mean square error of the log monthly totals: "
-        + ", ".join(f"{v:.3f} ({name})" for name, v in error.items())
+        + ", ".join(f"{value:.3f} ({name})" for name, value in error.items())
         + ". The default model of fedmiss (site and month effects, variances estimated) is fitted to the same counts."
     )

@@ -40,6 +40,7 @@ class Dictionary:
     def codes(self, theta: F64, rows: F64) -> F64:
         """(m, K) minimisers h, by accelerated proximal gradient steps."""
         G, b = theta.T @ theta, rows @ theta
+        # FISTA (Beck and Teboulle 2009): gradient step of length 1/L, soft threshold, and the momentum of t_k.
         L = max(float(np.linalg.eigvalsh(G)[-1]), 1e-12)
         h: F64 = np.zeros_like(b)
         z: F64 = h
@@ -63,12 +64,14 @@ class Dictionary:
     def T(self, S: F64, /) -> F64:
         """(d, K) minimum of the surrogate."""
         A, B = S[: self.K**2].reshape(self.K, self.K), S[self.K**2 :].reshape(self.d, self.K)
+        # T(S) = S_2 (S_1 + ridge I)^-1; compressed sums of S_1 need not be symmetric.
         theta = np.linalg.solve(0.5 * (A + A.T) + self.ridge * np.eye(self.K), B.T).T
         return np.asarray(theta, dtype=np.float64)
 
     def project(self, S: F64) -> F64:
         """Nearest statistic whose first part is symmetric and has no eigenvalue below 0: the set of surrogates."""
         A = S[: self.K**2].reshape(self.K, self.K)
+        # Projection in the Frobenius norm: the negative eigenvalues go.
         values, vectors = np.linalg.eigh(0.5 * (A + A.T))
         return np.concatenate([((vectors * np.maximum(values, 0.0)) @ vectors.T).ravel(), S[self.K**2 :]])
 
@@ -100,11 +103,11 @@ def workers(kind: str, seed: int) -> list[F64]:
     atoms = rng.standard_normal((K, D))
     atoms /= np.linalg.norm(atoms, axis=1, keepdims=True)
     rows = []
-    for c in range(WORKERS):
+    for worker in range(WORKERS):
         share = np.full(K, 1.0 / K)
         if kind == "heterogeneous":
             share = np.full(K, 0.02)
-            share[[c % K, (c + 1) % K]] = 0.46
+            share[[worker % K, (worker + 1) % K]] = 0.46
         picked = np.array([rng.choice(K, 2, replace=False, p=share / share.sum()) for _ in range(ROWS)])
         code = np.zeros((ROWS, K))
         np.put_along_axis(code, picked, rng.normal(0.0, 2.0, (ROWS, 2)), axis=1)
@@ -187,19 +190,21 @@ def _draw(folder: Folder, columns: dict[str, F64], runs: int) -> None:
         return [columns[f"{kind} {way} {what} {i}"] for i in range(runs)]
 
     def draw(axes: Sequence[Axes]) -> None:
-        for ax, (kind, what) in zip(axes, ((k, w) for k in kinds for w in shown), strict=True):
+        for ax, (kind, what) in zip(
+            axes, ((each, column) for each in kinds for column in shown), strict=True
+        ):
             for way, colour in (("surrogates", "C0"), ("parameters", "C3")):
-                values = band([np.maximum(v, 1e-16) for v in all_of(kind, way, what)])
+                values = band([np.maximum(curve, 1e-16) for curve in all_of(kind, way, what)])
                 plot_band(ax, columns["round"], values, colour, f"{way} added up")
             ax.set(title=f"{kind}: {what}", xlabel="rounds")
             ax.legend(fontsize=7)
 
     folder.figure("fedmm", draw, columns, panels=6, size=(2.9, 3.2))
     last = {
-        (kind, way, what): float(np.mean([v[-5:].mean() for v in all_of(kind, way, what)]))
+        (kind, way, what): float(np.mean([curve[-5:].mean() for curve in all_of(kind, way, what)]))
         for kind in kinds for way in ("surrogates", "parameters") for what in shown
     }  # fmt: skip
-    folder.results |= {f"{kind}, {way}, {what}": v for (kind, way, what), v in last.items()}
+    folder.results |= {f"{kind}, {way}, {what}": value for (kind, way, what), value in last.items()}
     folder.say(
         f"Dictionary learning, {WORKERS} workers of {ROWS} rows, {LEVELS}-level dithering, p = {P}, gamma = {GAMMA}, "
         f"memories V in both; {runs} runs, mean over the last 50 rounds. Gap: objective above that of MM on all rows, from "

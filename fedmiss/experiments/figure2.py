@@ -48,16 +48,21 @@ class Printed:
     @property
     def stamps(self) -> I64:
         """Months with records, as 12 year + month - 1: between two ticks as evenly as may be, and five after the last."""
-        at = [12 * int(t[:4]) + int(t[5:]) - 1 for t in self.ticks]
-        parts = [np.linspace(a, b, self.step, endpoint=False).astype(np.int64) for a, b in pairwise(at)]
+        at = [12 * int(tick[:4]) + int(tick[5:]) - 1 for tick in self.ticks]
+        parts = [
+            np.linspace(start, end, self.step, endpoint=False).astype(np.int64) for start, end in pairwise(at)
+        ]
         return np.concatenate([*parts, np.arange(at[-1], at[-1] + 5)])
 
     def per_stamp(self) -> I64:
         """Records of each stamp: a power of time that ends at the lower end of the axis of missing cells."""
-        n = self.stamps.size
+        n_stamps = self.stamps.size
         most = self.sites - self.missing[0]
-        share = (np.arange(n) + 0.5) / n
-        out: I64 = np.maximum(np.round(most * share ** (most * n / self.records - 1.0)), 1).astype(np.int64)
+        share = (np.arange(n_stamps) + 0.5) / n_stamps
+        # The exponent makes the records add up to the printed number: the mean of most t^k over (0, 1) is most / (k + 1).
+        out: I64 = np.maximum(np.round(most * share ** (most * n_stamps / self.records - 1.0)), 1).astype(
+            np.int64
+        )
         return out
 
 
@@ -75,15 +80,17 @@ SPECIES = {
 }  # fmt: skip
 
 
-def as_groups(p: Panel, J: int, L: int) -> GroupPanel:
+def as_groups(panel: Panel, J: int, L: int) -> GroupPanel:
     """Split a simulated panel's visits into its groups; cells are visited once."""
     groups = []
-    for k in np.unique(p.group):
-        m = p.group == k
-        who = np.unique(p.observer[m], return_inverse=True)[1]
-        groups.append(Group.of(f"g{int(k):02d}", p.site_index[m], p.month_index[m], p.y[m], who))
-    t = np.arange(L)
-    return GroupPanel.of(J, L, groups, (t % 12 + 1, 1977 + t // 12))
+    for group in np.unique(panel.group):
+        own = panel.group == group
+        who = np.unique(panel.observer[own], return_inverse=True)[1]
+        groups.append(
+            Group.of(f"g{int(group):02d}", panel.site_index[own], panel.month_index[own], panel.y[own], who)
+        )
+    month = np.arange(L)
+    return GroupPanel.of(J, L, groups, (month % 12 + 1, 1977 + month // 12))
 
 
 def loess(y: F64, span: float = SPAN) -> F64:
@@ -96,18 +103,20 @@ def records_of(one: Printed, seed: int) -> GroupPanel:
     rng = rng_for(seed, "figure-2", str(one.records))
     per = one.per_stamp()
     often = rng.lognormal(0.0, 1.0, one.sites)
+    # exp of N(-s^2/2, s^2) has mean 1: flocks differ, and their mean is as asked.
     flock = one.flock * rng.lognormal(-0.5 * 0.8**2, 0.8, one.sites)
+    # Smallest exponential over weight first: a weighted draw of sites without replacement.
     site = np.concatenate(
-        [np.argsort(rng.exponential(1.0, one.sites) / often)[:n] for n in per]
+        [np.argsort(rng.exponential(1.0, one.sites) / often)[:visits] for visits in per]
     )  # without replacement
     month = np.repeat(np.arange(per.size), per)
     season = 1.0 + 0.3 * np.cos(2 * np.pi * (one.stamps % 12) / 12)
-    y = rng.poisson(np.maximum(flock[site] * season[month] * rng.gamma(2.0, 0.5, site.size), 0.2)) + 0.0
+    counts = rng.poisson(np.maximum(flock[site] * season[month] * rng.gamma(2.0, 0.5, site.size), 0.2)) + 0.0
     observer = rng.integers(0, OBSERVERS, site.size)
     groups = [
-        Group.of(f"g{k:02d}", site[m], month[m], np.maximum(y[m], 1.0), observer[m])
-        for k in range(GROUPS)
-        if (m := observer % GROUPS == k).any()
+        Group.of(f"g{group:02d}", site[own], month[own], np.maximum(counts[own], 1.0), observer[own])
+        for group in range(GROUPS)
+        if (own := observer % GROUPS == group).any()
     ]
     return GroupPanel.of(one.sites, per.size, groups, (one.stamps % 12 + 1, one.stamps // 12))
 
@@ -130,14 +139,14 @@ def figure2(folder: Folder) -> None:
         )
         last = (result.theta.U @ result.theta.V.T).sum(axis=0)
         totals = {words: (start.U @ start.V.T).sum(axis=0) for words, start in starts.items()}
-        per = np.bincount(np.concatenate([g.month for g in panel.groups]), minlength=panel.L)
+        per = np.bincount(np.concatenate([group.month for group in panel.groups]), minlength=panel.L)
         missing = (one.sites - per).astype(float)
         parts[name] = {
             "stamp": one.stamps.astype(float), "total": last, "loess": loess(last), "missing": missing,
             "missing loess": loess(missing), **totals,
         }  # fmt: skip
         moved = float(np.abs(last - totals["sums of counts, zeros elsewhere"]).sum() / np.abs(last).sum())
-        top = ", ".join(f"{v.max():,.0f} from {words}" for words, v in totals.items())
+        top = ", ".join(f"{total.max():,.0f} from {words}" for words, total in totals.items())
         lines.append(
             f"{name}: {int(per.sum()):,} records at {one.sites} sites in {panel.L} months with records leave "
             f"{missing.min():.0f} to {missing.max():.0f} cells without one (ticks {one.missing[0]} to {one.missing[1]}); "
@@ -162,49 +171,51 @@ def _run(panel: GroupPanel, start: Factors, epochs: float, seed: int, label: str
     # Any: its T takes a carry, which the protocol Model leaves out.
     model: Any = FedMissEM(panel, family="gaussian", rank=RANK, penalty=0.0, start=start, seed=seed)
     rows = model.rows(panel)
-    roster = Roster.of({k: len(r) for k, r in rows.items()})
+    roster = Roster.of({key: len(row) for key, row in rows.items()})
+    # The paper's setting (section 4): gamma = 1e-4, alpha = 1e-3, b = 100, r = 2, lambda = 0.
     algo = FedEM(model, Dithering(1), roster, GAMMA, ALPHA, oracle=Minibatch(BATCH), seed=seed)
-    engine = LocalEngine([rows[k] for k in roster.ids])
+    engine = LocalEngine([rows[group] for group in roster.ids])
     return run(algo, engine, np.zeros(model.q), stop=Stop(epochs=epochs), label=label)
 
 
 def _draw(folder: Folder, parts: dict[str, dict[str, F64]], epochs: float) -> None:
     def draw(axes: Sequence[Axes]) -> None:
-        for i, (name, t) in enumerate(parts.items()):
+        for i, (name, part) in enumerate(parts.items()):
             one, left, right = SPECIES[name], axes[2 * i], axes[2 * i + 1]
-            at = np.arange(t["stamp"].size)
+            at = np.arange(part["stamp"].size)
             left.plot(
-                at, t["total"], "x", ms=3, color="C0", alpha=0.7, label=f"algorithm 7, {epochs:g} epochs"
+                at, part["total"], "x", ms=3, color="C0", alpha=0.7, label=f"algorithm 7, {epochs:g} epochs"
             )
-            left.plot(at, t["loess"], ":", color="C0")
+            left.plot(at, part["loess"], ":", color="C0")
             left.set(
                 title=name,
                 ylabel="sum of estimated counts",
                 yticks=np.linspace(*one.counts, 5 if i == 0 else 4),
             )
             left.legend(fontsize=7)
-            right.plot(at, t["missing"], "^", ms=2, color="C3")
-            right.plot(at, t["missing loess"], ":", color="C3")
+            right.plot(at, part["missing"], "^", ms=2, color="C3")
+            right.plot(at, part["missing loess"], ":", color="C3")
             right.set(title=name, ylabel="cells without a record")
             for ax in (left, right):
                 ax.set_xticks(np.arange(len(one.ticks)) * one.step, one.ticks, rotation=60, fontsize=7)
 
-    columns = {f"{name} {k}": v for name, t in parts.items() for k, v in t.items()}
+    columns = {f"{name} {key}": value for name, part in parts.items() for key, value in part.items()}
     folder.figure("figure2", draw, padded(columns), panels=4, size=(3.6, 3.6))
 
 
 def _month_means(panel: GroupPanel) -> F64:
     """(L,) mean count of each month over all visits, the overall mean where there is none."""
-    month = np.concatenate([g.month for g in panel.groups])
-    y = np.concatenate([g.count for g in panel.groups]).astype(np.float64)
-    n = np.bincount(month, minlength=panel.L)
-    return np.where(n > 0, np.bincount(month, y, panel.L) / np.maximum(n, 1), y.mean())
+    month = np.concatenate([group.month for group in panel.groups])
+    counts = np.concatenate([group.count for group in panel.groups]).astype(np.float64)
+    visits = np.bincount(month, minlength=panel.L)
+    return np.where(visits > 0, np.bincount(month, counts, panel.L) / np.maximum(visits, 1), counts.mean())
 
 
 def _start(panel: GroupPanel, fill: F64, share: float) -> Factors:
     """T(S_0), S_0 ``share`` of the sum of the counts, and ``fill`` (L,) in the cells without one."""
     S = sp.csr_array((panel.J, panel.L))
-    for g in panel.groups:
-        values = share * (g.count.astype(np.float64) - fill[g.month])
-        S = S + sp.coo_array((values, (g.site, g.month)), shape=(panel.J, panel.L)).tocsr()
+    for group in panel.groups:
+        # ``fill`` is added as a low-rank part below, so here it is taken off the cells with a count.
+        values = share * (group.count.astype(np.float64) - fill[group.month])
+        S = S + sp.coo_array((values, (group.site, group.month)), shape=(panel.J, panel.L)).tocsr()
     return thresholded_svd(np.ones((panel.J, 1)), fill[:, None], sp.csr_array(S), RANK, 0.0)

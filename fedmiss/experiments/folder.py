@@ -38,13 +38,13 @@ Column = NDArray[Any]  # numbers or words, one a row
 
 def trace_rows(result: Result, total: int, **labels: str | float) -> dict[str, Column]:
     """Columns of schema ``trace`` from a run's trace, with further columns: labels, and what was observed."""
-    t = result.trace
-    rounds = len(t["k"])
+    trace = result.trace
+    rounds = len(trace["k"])
     known = ("k", "h_norm2", "active", "bytes_up", "bytes_down", "seconds", "evaluations", "gamma", "dropped")
     return {
         **trace_columns(result, total),
         **{name: np.full(rounds, value) for name, value in labels.items()},
-        **{name: column for name, column in t.items() if name not in known and name != "objective"},
+        **{name: column for name, column in trace.items() if name not in known and name != "objective"},
     }
 
 
@@ -88,6 +88,7 @@ class Folder:
             ax.grid(alpha=0.3)
         if self.quick:
             fig.suptitle("quick setting, smaller than the paper's", fontsize=9, color="#a33")
+        # No date in the file: the same numbers give the same bytes.
         fig.savefig(self.path / f"{name}.svg", metadata={"Date": None})
         fig.savefig(self.path / f"{name}.png", dpi=150)
         self.table(name, columns)
@@ -96,12 +97,15 @@ class Folder:
         """Write trace.parquet, what_is_seen.md and the manifest with the ``settings`` of this experiment."""
         if self._traces:
             names = dict.fromkeys(name for trace in self._traces for name in trace)
-            blank = {name: next(t[name] for t in self._traces if name in t) for name in names}
+            # Runs may have observed different things: a column that a run lacks is NaN, of the column's own type.
+            blank = {name: next(trace[name] for trace in self._traces if name in trace) for name in names}
             table = {
                 name: np.concatenate(
                     [
-                        t[name] if name in t else np.full(len(t["round"]), np.nan, blank[name].dtype)
-                        for t in self._traces
+                        trace[name]
+                        if name in trace
+                        else np.full(len(trace["round"]), np.nan, blank[name].dtype)
+                        for trace in self._traces
                     ]
                 )
                 for name in names
@@ -137,18 +141,21 @@ def band_columns(bands: Mapping[str, Band]) -> dict[str, F64]:
     """Columns of means and edges, by the words before each."""
     edges = ("mean", "low", "high")
     return {
-        f"{words} {edge}": v for words, values in bands.items() for edge, v in zip(edges, values, strict=True)
+        f"{words} {edge}": value
+        for words, values in bands.items()
+        for edge, value in zip(edges, values, strict=True)
     }
 
 
 def columns_of(names: Sequence[str], rows: Iterable[Sequence[str | float]]) -> dict[str, Column]:
     """Turn rows into the columns of a table."""
-    return {k: np.array(v) for k, v in zip(names, zip(*rows, strict=True), strict=True)}
+    return {name: np.array(value) for name, value in zip(names, zip(*rows, strict=True), strict=True)}
 
 
 def padded(columns: Mapping[str, Sequence[float] | F64 | I64]) -> dict[str, F64]:
     """Columns of unequal length for one CSV: shorter ones end in blanks."""
-    size = max(len(v) for v in columns.values())
+    size = max(len(column) for column in columns.values())
     return {
-        k: np.concatenate([np.asarray(v, float), np.full(size - len(v), np.nan)]) for k, v in columns.items()
+        key: np.concatenate([np.asarray(column, float), np.full(size - len(column), np.nan)])
+        for key, column in columns.items()
     }

@@ -31,9 +31,16 @@ def main(folder: Folder) -> None:
     first: dict[str, Result] = {}
     with progress("gmm: seeds", total=seeds) as show:
         for i in range(seeds):
-            for name, s in settings.items():
-                s = Setting(s.oracle, s.gamma, s.alpha, s.p, s.init, seed=1000 * folder.seed + i)
-                result = mix.run(s, Stop(epochs=epochs))
+            for name, setting in settings.items():
+                setting = Setting(
+                    setting.oracle,
+                    setting.gamma,
+                    setting.alpha,
+                    setting.p,
+                    setting.init,
+                    seed=1000 * folder.seed + i,
+                )
+                result = mix.run(setting, Stop(epochs=epochs))
                 first.setdefault(name, result)
                 curves[name].append(on_grid(result, mix.total, grid))
             show(i + 1)
@@ -46,7 +53,9 @@ def main(folder: Folder) -> None:
     _levels(folder, mix, grid, first, bands, seeds)
     _work_to_goal(folder, mix, epochs)
     title = "FedEM and VR-FedEM on a synthetic mixture (figure 1)"
-    folder.finish(title, epochs=epochs, seeds=seeds, **{name: str(s) for name, s in settings.items()})
+    folder.finish(
+        title, epochs=epochs, seeds=seeds, **{name: str(setting) for name, setting in settings.items()}
+    )
 
 
 def _figure1(
@@ -56,11 +65,13 @@ def _figure1(
 
     def draw(axes: Sequence[Axes]) -> None:
         for ax, (name, result) in zip(axes, first.items(), strict=False):
-            t = result.trace
-            e = np.cumsum(t["evaluations"]) / mix.total
-            seen = ~np.isnan(t["true_h_norm2"])
-            ax.semilogy(e, t["h_norm2"], lw=0.5, color="#c33", label="$||H_k||^2$")
-            ax.semilogy(e[seen], t["true_h_norm2"][seen], "--", color="#236", label="$||h(S_k)||^2$")
+            trace = result.trace
+            # An epoch is as many conditional expectations as there are
+            # rows, for either algorithm (the paper's unit of work).
+            epochs = np.cumsum(trace["evaluations"]) / mix.total
+            seen = ~np.isnan(trace["true_h_norm2"])
+            ax.semilogy(epochs, trace["h_norm2"], lw=0.5, color="#c33", label="$||H_k||^2$")
+            ax.semilogy(epochs[seen], trace["true_h_norm2"][seen], "--", color="#236", label="$||h(S_k)||^2$")
             ax.set(title=f"{name}, one run", xlabel="epochs")
             ax.legend()
         for (name, values), colour in zip(bands.items(), ("#236", "#c33"), strict=True):
@@ -76,11 +87,12 @@ def _levels(
 ) -> None:
     """Say how low the mean field of both algorithms goes."""
     epochs = float(grid[-1])
+    # The second half: the start is forgotten, and what is left is the level of the noise.
     half = grid > epochs / 2
     level = {name: float(mean[half].mean()) for name, (mean, _, _) in bands.items()}
     last = {name: float(mean[-1]) for name, (mean, _, _) in bands.items()}
     folder.results |= {"mean_second_half": level, "last": last, "epochs": epochs, "seeds": seeds}
-    rounds = {name: len(r.trace["k"]) for name, r in first.items()}
+    rounds = {name: len(result.trace["k"]) for name, result in first.items()}
     falls = "still falling" if last["FedEM"] < 0.7 * level["FedEM"] else "the level of its noise"
     folder.say(
         f"{epochs:g} epochs of {mix.total:,} conditional expectations, {seeds} seeds. FedEM (b = 20, "
@@ -98,19 +110,25 @@ def _levels(
 def _outer_loops(folder: Folder, mix: Mixture) -> None:
     """The paper's axis of the VR panel: outer loops of k_in = 20 rounds, until ||h||^2 is 1e-20."""
     loops = 100 if folder.quick else 1000
-    s = Setting(oracle=Spider(5, 20), seed=1000 * folder.seed)
-    result = mix.run(s, Stop(rounds=20 * loops), every=20, label="gmm: outer loops")
-    t, at = result.trace, np.arange(0, 20 * loops, 20)
+    setting = Setting(oracle=Spider(5, 20), seed=1000 * folder.seed)
+    result = mix.run(setting, Stop(rounds=20 * loops), every=20, label="gmm: outer loops")
+    trace, at = result.trace, np.arange(0, 20 * loops, 20)
 
     def draw(axes: Sequence[Axes]) -> None:
-        axes[0].semilogy(np.arange(loops), t["h_norm2"][at], lw=0.6, color="#c33", label="$||H_k||^2$")
-        axes[0].semilogy(np.arange(loops), t["true_h_norm2"][at], "--", color="#236", label="$||h(S_k)||^2$")
+        axes[0].semilogy(np.arange(loops), trace["h_norm2"][at], lw=0.6, color="#c33", label="$||H_k||^2$")
+        axes[0].semilogy(
+            np.arange(loops), trace["true_h_norm2"][at], "--", color="#236", label="$||h(S_k)||^2$"
+        )
         axes[0].set(title="VR-FedEM, one run", xlabel="outer loops")
         axes[0].legend()
 
-    columns = {"outer_loop": np.arange(loops), "H_norm2": t["h_norm2"][at], "h_norm2": t["true_h_norm2"][at]}
+    columns = {
+        "outer_loop": np.arange(loops),
+        "H_norm2": trace["h_norm2"][at],
+        "h_norm2": trace["true_h_norm2"][at],
+    }
     folder.figure("figure1_outer_loops", draw, columns)
-    last = float(t["true_h_norm2"][at[-1]])
+    last = float(trace["true_h_norm2"][at[-1]])
     folder.results["vr_last_by_outer_loops"] = last
     folder.say(
         f"VR-FedEM by outer loops, the paper's axis: ||h(S)||^2 is {last:.1e} after {loops:,} of them."
@@ -121,12 +139,14 @@ def _one_worker(folder: Folder) -> None:
     """SPIDER-EM beside sEM-vr, FIEM and online EM: one worker, nothing compressed."""
     rows, epochs = (500, 20.0) if folder.quick else (2000, 60.0)
     mix = Mixture(n=1, m=rows, seed=folder.seed)
+    # The length of inner loops with the least work, (1 + omega) sqrt(m / 2) at omega = 0.
     k_in = int(np.sqrt(mix.total / 2))
     grid = np.linspace(0.0, epochs, 121)
     curves: dict[str, F64] = {}
     for name, oracle in (
         ("SPIDER-EM", Spider(10, k_in)), ("sEM-vr", SemVr(10, k_in)), ("FIEM", Fiem(10)), ("online EM", Streaming(10)),
     ):  # fmt: skip
+        # alpha = 0: one worker has nothing to remember, and V stays 0.
         algo = FedEM(mix.model, Identity(), mix.roster, 0.05, 0.0, oracle=oracle, seed=folder.seed)
         result = run(
             algo, LocalEngine(mix.data), mix.S_0, stop=Stop(epochs=epochs), init="zero", observe=mix.true_field,
@@ -135,15 +155,15 @@ def _one_worker(folder: Folder) -> None:
         curves[name] = on_grid(result, mix.total, grid)
 
     def draw(axes: Sequence[Axes]) -> None:
-        for name, h in curves.items():
-            axes[0].semilogy(grid, h, label=name)
+        for name, curve in curves.items():
+            axes[0].semilogy(grid, curve, label=name)
         axes[0].set(title="one worker, gamma = 0.05, b = 10", xlabel="epochs", ylabel="$||h(S)||^2$")
         axes[0].legend()
 
     folder.figure("one_worker", draw, {"epochs": grid, **curves})
     folder.say(
         f"One worker of {mix.total:,} rows, {epochs:g} epochs, gamma = 0.05, b = 10, ||h(S)||^2 at the end: "
-        + ", ".join(f"{k} {v[-1]:.2g}" for k, v in curves.items())
+        + ", ".join(f"{key} {curve[-1]:.2g}" for key, curve in curves.items())
         + "."
     )
 
@@ -157,17 +177,22 @@ def _work_to_goal(folder: Folder, mix: Mixture, epochs: float) -> None:
                 Setting(oracle, gamma=gamma, alpha=max(gamma, 1e-2), seed=folder.seed), Stop(epochs=epochs)
             )
             h = result.trace["true_h_norm2"]
+            # Work done before the round in which the field was observed.
             done = np.concatenate([[0.0], np.cumsum(result.trace["evaluations"])[:-1]]) / mix.total
             hit = np.flatnonzero(h <= GOAL)
             rows.append((name, gamma, float(done[hit[0]]) if hit.size else np.inf, float(np.nanmin(h))))
     folder.table("work_to_1e-10", columns_of(("algorithm", "gamma", "epochs", "lowest"), rows))
-    reached = [f"{a}, gamma = {g:g}: {w:.0f} epochs" for a, g, w, _ in rows if np.isfinite(w)]
+    reached = [
+        f"{algorithm}, gamma = {gamma:g}: {work:.0f} epochs"
+        for algorithm, gamma, work, _ in rows
+        if np.isfinite(work)
+    ]
     folder.say(
         f"Epochs until ||h(S)||^2 <= {GOAL:g}, within {epochs:g}, for constant steps "
-        f"{', '.join(f'{g:g}' for g in STEPS)}: {'; '.join(reached) or 'not reached by any'}. The lowest value of "
-        f"FedEM with any of these steps is {min(v for a, _, _, v in rows if a == 'FedEM'):.2g}."
+        f"{', '.join(f'{step:g}' for step in STEPS)}: {'; '.join(reached) or 'not reached by any'}. The lowest value of "
+        f"FedEM with any of these steps is {min(low for algorithm, _, _, low in rows if algorithm == 'FedEM'):.2g}."
     )
-    folder.results["epochs_to_1e-10"] = {f"{a} {g:g}": w for a, g, w, _ in rows}
+    folder.results["epochs_to_1e-10"] = {f"{algorithm} {gamma:g}": work for algorithm, gamma, work, _ in rows}
 
 
 def on_grid(result: Result, total: int, grid: F64) -> F64:

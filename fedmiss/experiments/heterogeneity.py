@@ -24,9 +24,10 @@ def main(folder: Folder) -> None:
         mix = Mixture(seed=folder.seed, sort=kind == "heterogeneous")
         for memory in (True, False):
             name = f"{kind}, {'with' if memory else 'without'} V"
+            # alpha = 0 from V = 0 is naive federated EM: nothing is remembered, and the same step otherwise.
             alpha, init = (0.2, "h") if memory else (0.0, "zero")
-            s = Setting(FullBatch(), 5e-2, alpha, 0.5, init, folder.seed)
-            result = mix.run(s, Stop(rounds=rounds), every=20, label=name)
+            setting = Setting(FullBatch(), 5e-2, alpha, 0.5, init, folder.seed)
+            result = mix.run(setting, Stop(rounds=rounds), every=20, label=name)
             h = result.trace["true_h_norm2"]
             curves[name] = h[~np.isnan(h)]
             floor[name] = float(np.mean(curves[name][-len(curves[name]) // 4 :]))
@@ -34,8 +35,8 @@ def main(folder: Folder) -> None:
     at = np.arange(0, rounds, 20)
 
     def draw(axes: Sequence[Axes]) -> None:
-        for (name, h), style in zip(curves.items(), ("C0-", "C0--", "C3-", "C3--"), strict=True):
-            axes[0].semilogy(at, np.maximum(h, 1e-34), style, label=name)
+        for (name, curve), style in zip(curves.items(), ("C0-", "C0--", "C3-", "C3--"), strict=True):
+            axes[0].semilogy(at, np.maximum(curve, 1e-34), style, label=name)
         axes[0].set(
             xlabel="rounds", ylabel="$||h(S)||^2$", title="exact local statistics, quantized, p = 0.5"
         )
@@ -76,11 +77,13 @@ def _weights(folder: Folder) -> None:
             result = run(
                 algo, LocalEngine(mix.data), mix.S_0, stop=Stop(epochs=epochs), observe=observe, label=label
             )
-            t = result.trace
-            keep = np.arange(0, len(t["k"]), max(len(t["k"]) // 400, 1))
-            columns[f"{label} epochs"] = (np.cumsum(t["evaluations"]) / mix.total)[keep]
-            columns[f"{label} weight"] = t["weight"][keep]
-            late = t["weight"][len(t["k"]) // 2 :]
+            trace = result.trace
+            # Some 400 points of each run are enough for a curve.
+            keep = np.arange(0, len(trace["k"]), max(len(trace["k"]) // 400, 1))
+            columns[f"{label} epochs"] = (np.cumsum(trace["evaluations"]) / mix.total)[keep]
+            columns[f"{label} weight"] = trace["weight"][keep]
+            # Against EM on the pooled rows, in the second half, when the start is forgotten.
+            late = trace["weight"][len(trace["k"]) // 2 :]
             levels[kind, name] = float(np.sqrt(np.mean((late - exact[kind]) ** 2)))
 
     def draw(axes: Sequence[Axes]) -> None:
@@ -95,8 +98,12 @@ def _weights(folder: Folder) -> None:
             ax.legend(fontsize=7)
 
     folder.figure("weights", draw, padded(columns), panels=2, size=(4.6, 3.6))
-    folder.results["weight_error_second_half"] = {f"{k}, {n}": v for (k, n), v in levels.items()}
+    folder.results["weight_error_second_half"] = {
+        f"{kind}, {name}": level for (kind, name), level in levels.items()
+    }
     folder.say(
         f"Weight of the first component over {epochs:g} epochs (gamma = 5e-2, p = 0.75), root mean square distance to "
-        "EM's over the second half: " + "; ".join(f"{n} {v:.2g} ({k})" for (k, n), v in levels.items()) + "."
+        "EM's over the second half: "
+        + "; ".join(f"{name} {level:.2g} ({kind})" for (kind, name), level in levels.items())
+        + "."
     )

@@ -79,24 +79,27 @@ def squared_error(
 
 def _td(folder: Folder) -> None:
     """The talk's figure: agents that are alike, and agents that differ."""
-    samples, n = (100_000, 20) if folder.quick else (500_000, 100)
+    samples, n_workers = (100_000, 20) if folder.quick else (500_000, 100)
     settings = [(eta, H) for eta in (0.1, 0.01) for H in HS]
     if folder.quick:
         settings = [(0.1, 100), (0.1, 1000)]
     lines = []
     for kind in ("homogeneous", "heterogeneous"):
-        data = garnet(n, heterogeneous=kind == "heterogeneous", seed=folder.seed)
+        data = garnet(n_workers, heterogeneous=kind == "heterogeneous", seed=folder.seed)
         A, b = mean_system(data)
         theta = solution(A, b)[0]
+        # The rate at which the start is forgotten: exp(-eta smallest) a step.
         smallest = float(np.linalg.eigvals(A.mean(axis=0)).real.min())
         common: dict[str, Any] = {
-            "model": LSA(theta.size), "compressor": Identity(), "roster": Roster.of([Law.SIZE] * n), "seed": folder.seed,
+            "model": LSA(theta.size), "compressor": Identity(), "roster": Roster.of([Law.SIZE] * n_workers),
+            "seed": folder.seed,
         }  # fmt: skip
         columns: dict[str, F64] = {}
         panels = []
         for eta, H in settings:
             rounds = samples // H
             every = max(rounds // 100, 1)
+            # Exact, also for noisy draws: the line at which FedLSA's error must level off.
             miss = bias(A, b, eta, H)
             curves: dict[str, F64] = {}
             for name, make, extra in (("FedLSA", fed_lsa, {}), ("SCAFFLSA", scafflsa, {"alpha": 1.0})):
@@ -112,7 +115,7 @@ def _td(folder: Folder) -> None:
             )
             columns[f"squared bias eta={eta:g} H={H}"] = np.full(len(curves["FedLSA"]), float(miss @ miss))
             panels.append((eta, H, every, curves, float(miss @ miss)))
-            late = {k: float(v[-len(v) // 5 :].mean()) for k, v in curves.items()}
+            late = {key: float(curve[-len(curve) // 5 :].mean()) for key, curve in curves.items()}
             lines.append(
                 f"| {kind} | {eta:g} | {H:,} | {rounds:,} | {miss @ miss:.2g} | {late['FedLSA']:.2g} | "
                 f"{late['SCAFFLSA']:.2g} |"
@@ -120,8 +123,8 @@ def _td(folder: Folder) -> None:
 
         def draw(axes: Sequence[Axes], panels: list[Panel] = panels) -> None:
             for ax, (eta, H, every, curves, level) in zip(axes, panels, strict=True):
-                for (name, v), colour in zip(curves.items(), ("C0", "C1"), strict=True):
-                    ax.semilogy(np.arange(len(v)) * every, v, color=colour, lw=0.9, label=name)
+                for (name, curve), colour in zip(curves.items(), ("C0", "C1"), strict=True):
+                    ax.semilogy(np.arange(len(curve)) * every, curve, color=colour, lw=0.9, label=name)
                 if level >= LIMITS[eta][0]:
                     ax.axhline(level, color="C2", ls="--", label="FedLSA's squared bias")
                 ax.set(
@@ -132,7 +135,8 @@ def _td(folder: Folder) -> None:
 
         folder.figure(f"td_{kind}", draw, padded(columns), panels=len(panels), size=(3.2, 3.4))
     folder.say(
-        f"TD learning with linear features on Garnet problems as the authors' program has them (30 states, p = 8), N = {n} "
+        "TD learning with linear features on Garnet problems as the authors' program has them (30 states, p = "
+        f"8), N = {n_workers} "
         f"agents, {samples:,} samples each, from theta* + 1. The smallest eigenvalue of the mean matrix is {smallest:.2g}. "
         "Mean squared error over the last fifth:\n\n"
         "| agents | eta | H | rounds | squared bias of FedLSA | FedLSA | SCAFFLSA |\n|---|---|---|---|---|---|---|\n"
@@ -150,22 +154,26 @@ def _bias(folder: Folder) -> None:
     for eta in etas:
         for H in Hs:
             exact = bias(A, b, eta, H)
+            # Started at the limit, so that the mean over the run has no transient in it.
             means = _long_runs(data, theta + exact, eta, H, max(samples // H, 50), range(seeds), folder.seed)
             mean = means.mean(axis=0) - theta
+            # Standard error over independent runs; within a run the iterates are correlated.
             error = means.std(axis=0, ddof=1) / np.sqrt(seeds)
-            lengths = [float(np.linalg.norm(v)) for v in (mean, error, exact, first_order(A, b, eta, H))]
+            lengths = [
+                float(np.linalg.norm(value)) for value in (mean, error, exact, first_order(A, b, eta, H))
+            ]
             rows.append((eta, float(H), *lengths, float(np.abs((mean - exact) / error).max())))
     names = ("eta", "H", "measured", "error", "formula", "first_order", "largest_z")
-    t = columns_of(names, rows)
+    table = columns_of(names, rows)
 
     def draw(axes: Sequence[Axes]) -> None:
         grid = np.arange(1, max(Hs) + 1)
         for eta, colour in zip(etas, ("C0", "C3"), strict=True):
-            at = t["eta"] == eta
+            at = table["eta"] == eta
             axes[0].errorbar(
-                t["H"][at],
-                t["measured"][at],
-                2 * t["error"][at],
+                table["H"][at],
+                table["measured"][at],
+                2 * table["error"][at],
                 fmt="o",
                 ms=4,
                 color=colour,
@@ -184,20 +192,20 @@ def _bias(folder: Folder) -> None:
         axes[0].set(xlabel="H", ylabel="norm of the bias", title="bias of FedLSA, n = 10")
         axes[0].legend(fontsize=7)
 
-    folder.figure("bias", draw, t)
+    folder.figure("bias", draw, table)
     folder.say(
         f"Bias of FedLSA, mean of {seeds} long runs against the exact formula: largest deviation of an entry "
-        f"{t['largest_z'].max():.1f} standard errors ({seeds - 1} degrees of freedom). First order is off by up to "
-        f"{100 * np.max(np.abs(t['first_order'] / t['formula'] - 1)):.0f} % at H = {int(max(Hs))}."
+        f"{table['largest_z'].max():.1f} standard errors ({seeds - 1} degrees of freedom). First order is off by up to "
+        f"{100 * np.max(np.abs(table['first_order'] / table['formula'] - 1)):.0f} % at H = {int(max(Hs))}."
     )
 
 
 def _long_runs(data: F64, start: F64, eta: float, H: int, rounds: int, repeats: range, seed: int) -> F64:
     """Return the mean statistic of each long run, (runs, p); runs start at their limit, so there is no transient."""
     means = []
-    for s in repeats:
+    for repeat in repeats:
         algo = fed_lsa(
-            H=H, eta=eta, b=1, model=LSA(4), compressor=Identity(), roster=Roster.of([50] * 10), seed=1000 * seed + s
+            H=H, eta=eta, b=1, model=LSA(4), compressor=Identity(), roster=Roster.of([50] * 10), seed=1000 * seed + repeat
         )  # fmt: skip
         means.append(run(algo, LocalEngine(data), start, stop=rounds, init="zero", average_from=0).S_mean)
     return np.array(means)
@@ -213,7 +221,7 @@ def _accuracy(folder: Folder) -> None:
         found[name] = rounds_to(
             data,
             eps,
-            [2.0**-i for i in grid],
+            [2.0**-place for place in grid],
             steps,
             scaffold=scaffold,
             theta_0=np.ones(3),
@@ -222,9 +230,9 @@ def _accuracy(folder: Folder) -> None:
     columns: dict[str, F64] = {"eps": np.array(eps)}
     for name, rows in found.items():
         columns |= {
-            f"{name} T": np.array([r[0] for r in rows]),
-            f"{name} eta": np.array([r[1] for r in rows]),
-            f"{name} H": np.array([r[2] for r in rows]),
+            f"{name} T": np.array([row[0] for row in rows]),
+            f"{name} eta": np.array([row[1] for row in rows]),
+            f"{name} H": np.array([row[2] for row in rows]),
         }
 
     def draw(axes: Sequence[Axes]) -> None:
@@ -238,11 +246,14 @@ def _accuracy(folder: Folder) -> None:
 
     folder.figure("accuracy", draw, columns)
     words = {
-        name: ", ".join(f"{r[0]} (2^{np.log2(r[1]):.0f}, {r[2]})" if r[0] >= 0 else "none" for r in rows)
+        name: ", ".join(
+            f"{row[0]} (2^{np.log2(row[1]):.0f}, {row[2]})" if row[0] >= 0 else "none" for row in rows
+        )
         for name, rows in found.items()
     }
     folder.say(
-        f"Fewest rounds T (eta, H) with E||theta_T - theta*||^2 <= eps^2, eps = {', '.join(f'{e:g}' for e in eps)}: FedLSA "
+        "Fewest rounds T (eta, H) with E||theta_T - theta*||^2 <= eps^2, eps = "
+        f"{', '.join(f'{target:g}' for target in eps)}: FedLSA "
         f"{words['FedLSA']}; SCAFFLSA {words['SCAFFLSA']}. The gain is in rounds: samples per agent are alike."
     )
 
@@ -250,10 +261,12 @@ def _accuracy(folder: Folder) -> None:
 def logistic_data(seed: int) -> tuple[RidgeLogistic, F64]:
     """Eight workers of 40 rows whose solutions differ, p = 3."""
     rng = rng_for(seed, "logistic")
-    x = rng.standard_normal((8, 40, 3)) * (0.5 + rng.random((8, 1, 3)))
-    w = 1.5 * rng.standard_normal((8, 1, 3))
-    y = np.where(rng.random((8, 40)) < 1.0 / (1.0 + np.exp(-(x * w).sum(axis=-1))), 1.0, -1.0)
-    return RidgeLogistic(3, 0.1), np.concatenate([x, y[..., None]], axis=-1)
+    features = rng.standard_normal((8, 40, 3)) * (0.5 + rng.random((8, 1, 3)))
+    weights = 1.5 * rng.standard_normal((8, 1, 3))
+    labels = np.where(
+        rng.random((8, 40)) < 1.0 / (1.0 + np.exp(-(features * weights).sum(axis=-1))), 1.0, -1.0
+    )
+    return RidgeLogistic(3, 0.1), np.concatenate([features, labels[..., None]], axis=-1)
 
 
 def _extrapolation(folder: Folder) -> None:
@@ -265,35 +278,44 @@ def _extrapolation(folder: Folder) -> None:
         limits = []
         for eta in etas:
             algo = fed_lsa(H=H, eta=eta, b=None, model=model, compressor=Identity(), roster=roster)
+            # A time eta H k of 100, started at the minimum, which the limit is near.
             limits.append(run(algo, LocalEngine(data), star, stop=int(100 / (eta * H))).server.S_hat)
         for i, eta in enumerate(etas):
             last = i + 1 == len(etas)
             better = np.full(3, np.nan) if last else richardson_romberg(limits[i], limits[i + 1]) - star
             parts = (limits[i] - star, bias_first_order(model, data, eta, H), better)
-            rows.append((H, eta, *(float(np.linalg.norm(v)) for v in parts)))
-    t = columns_of(("H", "eta", "bias", "first_order", "extrapolated"), rows)
+            rows.append((H, eta, *(float(np.linalg.norm(part)) for part in parts)))
+    table = columns_of(("H", "eta", "bias", "first_order", "extrapolated"), rows)
     order = {
-        H: {k: np.log2(t[k][t["H"] == H][:-1] / t[k][t["H"] == H][1:]) for k in ("bias", "extrapolated")}
+        # Slope between two steps, of which one is twice the other: log2 of the quotient of the errors is the order.
+        H: {
+            name: np.log2(table[name][table["H"] == H][:-1] / table[name][table["H"] == H][1:])
+            for name in ("bias", "extrapolated")
+        }
         for H in (5, 20)
     }
 
     def draw(axes: Sequence[Axes]) -> None:
         for ax, H in zip(axes, (5, 20), strict=True):
-            at = t["H"] == H
-            ax.loglog(t["eta"][at], t["bias"][at], "o-", color="C3", label="federated averaging")
-            ax.loglog(t["eta"][at], t["first_order"][at], ":", color="C3", label="first order")
+            at = table["H"] == H
+            ax.loglog(table["eta"][at], table["bias"][at], "o-", color="C3", label="federated averaging")
+            ax.loglog(table["eta"][at], table["first_order"][at], ":", color="C3", label="first order")
             ax.loglog(
-                t["eta"][at], t["extrapolated"][at], "o-", color="C0", label="extrapolated from eta and eta/2"
+                table["eta"][at],
+                table["extrapolated"][at],
+                "o-",
+                color="C0",
+                label="extrapolated from eta and eta/2",
             )
             ax.set(title=f"ridge logistic, H = {H}", xlabel="eta", ylabel="norm of the bias")
             ax.legend(fontsize=7)
 
-    folder.figure("extrapolation", draw, t, panels=2, size=(4.6, 3.8))
+    folder.figure("extrapolation", draw, table, panels=2, size=(4.6, 3.8))
     folder.say(
         "Richardson-Romberg on ridge logistic regression with exact gradients: the bias has order "
         + "; ".join(
-            f"{', '.join(f'{v:.2f}' for v in order[H]['bias'])} in eta at H = {H}, extrapolated "
-            f"{', '.join(f'{v:.1f}' for v in order[H]['extrapolated'][:-1])}"
+            f"{', '.join(f'{value:.2f}' for value in order[H]['bias'])} in eta at H = {H}, extrapolated "
+            f"{', '.join(f'{value:.1f}' for value in order[H]['extrapolated'][:-1])}"
             for H in (5, 20)
         )
         + ". It takes two runs, so twice the work and the bytes."
@@ -301,6 +323,7 @@ def _extrapolation(folder: Folder) -> None:
 
 
 def _compressed(folder: Folder) -> None:
+    # With exact fields all that is left is the compressor's noise, which memories must remove altogether.
     data = linear_pools(10, 4, 50, seed=folder.seed).mean(axis=1, keepdims=True)  # no noise in the data
     A, b = mean_system(data)
     theta, eta, H, rounds = solution(A, b)[0], 0.01, 20, (600 if folder.quick else 3000)
@@ -325,8 +348,8 @@ def _compressed(folder: Folder) -> None:
     at = np.arange(100) * (rounds // 100)
 
     def draw(axes: Sequence[Axes]) -> None:
-        for (name, v), colour in zip(curves.items(), ("0.5", "C3", "C0"), strict=True):
-            axes[0].semilogy(at, np.maximum(v, 1e-32), color=colour, label=name)
+        for (name, curve), colour in zip(curves.items(), ("0.5", "C3", "C0"), strict=True):
+            axes[0].semilogy(at, np.maximum(curve, 1e-32), color=colour, label=name)
         axes[0].axhline(float(miss @ miss), color="C3", ls="--", label="FedLSA's squared bias")
         axes[0].set(
             xlabel="rounds", ylabel="squared error", title="one-level dithering, p = 0.5, exact fields"
@@ -334,7 +357,7 @@ def _compressed(folder: Folder) -> None:
         axes[0].legend(fontsize=7)
 
     folder.figure("compressed", draw, {"round": at, **curves})
-    last = {k: float(v[-10:].mean()) for k, v in curves.items()}
+    last = {key: float(curve[-10:].mean()) for key, curve in curves.items()}
     folder.say(
         f"Dithered to one level and p = 0.5, without noise in the data, after {rounds:,} rounds: no memory "
         f"{last['no memory']:.2g}; memory V without drift correction {last['memory V']:.4g} (its squared bias is "

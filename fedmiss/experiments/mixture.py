@@ -57,12 +57,14 @@ class Mixture:
     ) -> None:
         rng = rng_for(seed, "mixture")
         means = np.array([[-1.0, 0.0], [1.0, 0.5]])
+        # Section 4 of the paper has two components in the plane and a known Sigma; their weights and means are our choice.
         Y = means[(rng.random(n * m) < 0.75).astype(int)] + rng.standard_normal((n * m, 2))
         if sort:
             Y = Y[np.argsort(Y[:, 0], kind="stable")]
         self.data: F64 = Y.reshape(n, m, 2)
         self.model = GMM(2, 2, "known", Sigma=np.eye(2))
         self.roster = Roster.of([m] * n)
+        # S_0 is the pooled statistic at a theta: it lies in the domain of T, as a statistic of data does.
         theta = GMMParams(np.array([0.5, 0.5]), np.array([[-0.5, 0.0], [0.5, 0.0]]), np.eye(2))
         self.S_0: F64 = pooled_s_bar(self.model, theta, self.data, self.roster)
         if far:
@@ -75,11 +77,18 @@ class Mixture:
         """N, the conditional expectations of an epoch."""
         return self.roster.total
 
-    def algo(self, s: Setting) -> FedEM:
+    def algo(self, setting: Setting) -> FedEM:
         """FedEM of a setting: one norm for the whole statistic, one level (omega = sqrt(6) - 1)."""
-        who: Participation = Full() if s.p == 1.0 else Bernoulli(s.p)
+        who: Participation = Full() if setting.p == 1.0 else Bernoulli(setting.p)
         return FedEM(
-            self.model, Dithering(levels=1, norm=2.0), self.roster, s.gamma, s.alpha, who, s.oracle, s.seed
+            self.model,
+            Dithering(levels=1, norm=2.0),
+            self.roster,
+            setting.gamma,
+            setting.alpha,
+            who,
+            setting.oracle,
+            setting.seed,
         )
 
     def true_field(self, server: ServerState, down: Downlink) -> dict[str, float]:
@@ -87,10 +96,10 @@ class Mixture:
         h = mean_field(self.model, server.S_hat, self.data, self.roster, down.theta)
         return {"true_h_norm2": float(h @ h)}
 
-    def run(self, s: Setting, stop: Stop, *, every: int = 10, label: str = "rounds") -> Result:
+    def run(self, setting: Setting, stop: Stop, *, every: int = 10, label: str = "rounds") -> Result:
         """One run, with the true mean field every ``every`` rounds."""
         return run(
-            self.algo(s), LocalEngine(self.data), self.S_0, stop=stop, init=s.init, observe=self.true_field,
+            self.algo(setting), LocalEngine(self.data), self.S_0, stop=stop, init=setting.init, observe=self.true_field,
             observe_every=every, label=label,
         )  # fmt: skip
 

@@ -93,6 +93,7 @@ def _start(Y: F64, labels: I64, n: int, seed: int) -> _Digits:
     YY = 1.0 / n * np.add.reduce([second_moment(rows) for rows in shards])
     mean = 1.0 / n * np.add.reduce([rows.mean(axis=0) for rows in shards])
     model = GMM(G, N_PC, "tied", YY=YY)
+    # The paper's start: equal weights, means drawn from the rows, Sigma the empirical covariance (section 4).
     theta = GMMParams(np.full(G, 1 / G), random_rows(Y, G, seed), YY - np.outer(mean, mean), "tied")
     return _Digits(Y, labels, shards, roster, model, theta, pooled_s_bar(model, theta, shards, roster))
 
@@ -104,7 +105,7 @@ def _runs(folder: Folder, digits: _Digits, epochs: float, seconds: dict[str, flo
 
     def observe(server: ServerState, down: Downlink) -> dict[str, float]:
         """Weights in every round; what needs all rows every ``every`` rounds, blank in between."""
-        seen = {f"weight_{g + 1}": float(v) for g, v in enumerate(down.theta.pi)}
+        seen = {f"weight_{g + 1}": float(weight) for g, weight in enumerate(down.theta.pi)}
         if server.k % every:
             return seen | {"true_h_norm2": np.nan, "log_likelihood": np.nan}
         h = mean_field(d.model, server.S_hat, d.shards, roster, down.theta)
@@ -196,7 +197,7 @@ def normalised_mutual_information(cluster: I64, labels: I64) -> float:
     a, b = P.sum(axis=1), P.sum(axis=0)
     both = P > 0
     info = float((P[both] * np.log(P[both] / np.outer(a, b)[both])).sum())
-    entropy = -sum(float((p[p > 0] * np.log(p[p > 0])).sum()) for p in (a, b))
+    entropy = -sum(float((margin[margin > 0] * np.log(margin[margin > 0])).sum()) for margin in (a, b))
     return 1.0 if entropy == 0.0 else 2.0 * info / entropy
 
 
@@ -212,7 +213,7 @@ def _write(
         "fits",
         {
             "fit": list(fits),
-            **{k: [f[k] for f in fits.values()] for k in ("log_likelihood", "purity", "nmi")},
+            **{name: [fit[name] for fit in fits.values()] for name in ("log_likelihood", "purity", "nmi")},
         },
     )
     folder.results |= {"fits": fits, "cpu_seconds": seconds}
@@ -224,9 +225,9 @@ def _write(
                 "|---|---|---|---|---|---|",
             ]
             + [
-                f"| {k} | {f['log_likelihood']:.4f} | {100 * (f['log_likelihood'] - pooled) / abs(pooled):+.3f} % | "
-                f"{f['purity']:.4f} | {f['nmi']:.4f} | {seconds[k]:.1f} |"
-                for k, f in fits.items()
+                f"| {key} | {fit['log_likelihood']:.4f} | {100 * (fit['log_likelihood'] - pooled) / abs(pooled):+.3f} % | "
+                f"{fit['purity']:.4f} | {fit['nmi']:.4f} | {seconds[key]:.1f} |"
+                for key, fit in fits.items()
             ]
         )
     )
@@ -255,20 +256,27 @@ def _weights_and_field(
     columns: dict[str, F64] = {}
     parts = []
     for name in names:
-        t = runs[name].trace
-        keep = np.arange(0, len(t["k"]), max(len(t["k"]) // 400, 1))
-        e = np.cumsum(t["evaluations"])[keep] / roster.total
-        parts.append((name, e, t["h_norm2"][keep], np.array([t[f"weight_{g + 1}"][keep] for g in range(G)])))
-    for name, e, h, pi in parts:
-        columns |= {f"{name} epochs": e, f"{name} h_norm2": h}
+        trace = runs[name].trace
+        keep = np.arange(0, len(trace["k"]), max(len(trace["k"]) // 400, 1))
+        epochs = np.cumsum(trace["evaluations"])[keep] / roster.total
+        parts.append(
+            (
+                name,
+                epochs,
+                trace["h_norm2"][keep],
+                np.array([trace[f"weight_{g + 1}"][keep] for g in range(G)]),
+            )
+        )
+    for name, epochs, norm, pi in parts:
+        columns |= {f"{name} epochs": epochs, f"{name} h_norm2": norm}
         columns |= {f"{name} weight {g + 1}": pi[g] for g in range(G)}
 
     def draw(axes: Sequence[Axes]) -> None:
-        for (name, e, h, pi), (left, right) in zip(parts, (axes[:2], axes[2:]), strict=True):
-            early = slice(None) if name.startswith("VR") else e <= FIRST
-            left.plot(e[early], pi.T[early], lw=0.9)
+        for (name, epoch, norm, pi), (left, right) in zip(parts, (axes[:2], axes[2:]), strict=True):
+            early = slice(None) if name.startswith("VR") else epoch <= FIRST
+            left.plot(epoch[early], pi.T[early], lw=0.9)
             left.set(title=f"{name}: weights", xlabel="epochs")
-            right.semilogy(e, h, lw=0.5, color="#c33")
+            right.semilogy(epoch, norm, lw=0.5, color="#c33")
             right.set(title=f"{name}: $||H||^2$", xlabel="epochs")
             if name.startswith("VR"):
                 # the paper's axis: an outer loop is one full pass and k_in - 1 pairs of minibatches

@@ -47,7 +47,7 @@ def load_mnist(folder: Path | None) -> tuple[U8, I64, Bool, dict[str, str]]:
         return _from_openml()
     images, labels, hashes = [], [], {}
     for name in IDX_FILES:
-        path = next((p for p in (folder / f"{name}.gz", folder / name) if p.exists()), None)
+        path = next((file for file in (folder / f"{name}.gz", folder / name) if file.exists()), None)
         if path is None:
             raise InputError(
                 f"{folder} has no {name}.gz; --data needs the four MNIST files {', '.join(IDX_FILES)} (.gz or plain).",
@@ -59,11 +59,12 @@ def load_mnist(folder: Path | None) -> tuple[U8, I64, Bool, dict[str, str]]:
             images.append(array.reshape(len(array), -1))
         else:
             labels.append(array)
-    for x, y in zip(images, labels, strict=True):
-        if len(x) != len(y):
+    for image, label in zip(images, labels, strict=True):
+        if len(image) != len(label):
             raise InputError(
-                f"{folder} has {len(x)} images and {len(y)} labels in one part; fetch the files again."
+                f"{folder} has {len(image)} images and {len(label)} labels in one part; fetch the files again."
             )
+    # images[0] are the training images: the test images have no say in which pixels are used.
     used: Bool = np.asarray(images[0].any(axis=0))
     return np.concatenate(images), np.concatenate(labels).astype(np.int64), used, hashes
 
@@ -94,14 +95,15 @@ def pca(images: U8, k: int, used: Bool) -> F64:
     From the eigenvectors of the (pixels x pixels) covariance, largest first, each with the sign that makes its
     largest entry positive.
     """
-    X = images[:, used].astype(np.float32) / np.float32(255)
-    X -= X.mean(axis=0, dtype=np.float64).astype(np.float32)
-    if k > X.shape[1]:
-        raise ConfigError(f"PCA to {k} components of images with {X.shape[1]} pixels in use; lower it.")
+    pixels = images[:, used].astype(np.float32) / np.float32(255)
+    pixels -= pixels.mean(axis=0, dtype=np.float64).astype(np.float32)
+    if k > pixels.shape[1]:
+        raise ConfigError(f"PCA to {k} components of images with {pixels.shape[1]} pixels in use; lower it.")
     # sums in double over blocks: the covariance is good to the last digit without an N x pixels double copy
-    C = np.zeros((X.shape[1], X.shape[1]))
-    for block in np.array_split(X, max(len(X) // 10_000, 1)):
-        C += block.T @ block
-    vectors = np.linalg.eigh(C / len(X))[1][:, ::-1][:, :k]
+    covariance = np.zeros((pixels.shape[1], pixels.shape[1]))
+    for block in np.array_split(pixels, max(len(pixels) // 10_000, 1)):
+        covariance += block.T @ block
+    vectors = np.linalg.eigh(covariance / len(pixels))[1][:, ::-1][:, :k]
+    # The sign of an eigenvector is free, and differs between libraries.
     vectors *= np.sign(vectors[np.abs(vectors).argmax(axis=0), np.arange(k)])
-    return (X @ vectors.astype(np.float32)).astype(np.float64)
+    return (pixels @ vectors.astype(np.float32)).astype(np.float64)

@@ -22,38 +22,40 @@ def main(folder: Folder) -> None:
     mix = Mixture(seed=folder.seed)
     at = np.arange(0, rounds, 25)
     bands, work = {}, {}
-    for p in SHARES:
+    for share in SHARES:
         values = []
         for i in range(seeds):
-            s = Setting(p=p, seed=1000 * folder.seed + i)
-            label = f"p = {p:g}, seed {i + 1} of {seeds}"
-            result = mix.run(s, Stop(rounds=rounds), every=25, label=label)
+            setting = Setting(p=share, seed=1000 * folder.seed + i)
+            label = f"p = {share:g}, seed {i + 1} of {seeds}"
+            result = mix.run(setting, Stop(rounds=rounds), every=25, label=label)
             values.append(result.trace["true_h_norm2"][at])
             if i == 0:
-                folder.trace(result, mix.total, run=f"p = {p:g}")
-                work[p] = float(result.trace["evaluations"].sum() / mix.total)
-        bands[p] = band(values)
+                folder.trace(result, mix.total, run=f"p = {share:g}")
+                work[share] = float(result.trace["evaluations"].sum() / mix.total)
+        bands[share] = band(values)
 
     def draw(axes: Sequence[Axes]) -> None:
-        for i, (p, values) in enumerate(bands.items()):
-            for ax, x in zip(axes, (at, at * work[p] / rounds), strict=True):
-                plot_band(ax, x, values, f"C{i}", f"p = {p:g}")
+        for i, (share, values) in enumerate(bands.items()):
+            # Work grows with p: the same rounds cost fewer conditional expectations where fewer answer.
+            for ax, axis_values in zip(axes, (at, at * work[share] / rounds), strict=True):
+                plot_band(ax, axis_values, values, f"C{i}", f"p = {share:g}")
         for ax, words in zip(axes, ("rounds", "epochs"), strict=True):
             ax.set(xlabel=words, ylabel="mean $||h(S)||^2$", title=f"FedEM, {seeds} seeds, 2 s.e.")
             ax.legend()
 
-    columns = band_columns({f"p={p:g}": values for p, values in bands.items()})
+    columns = band_columns({f"p={key:g}": values for key, values in bands.items()})
     folder.figure("participation", draw, {"round": at, **columns}, panels=2)
     late = at >= 0.75 * rounds
-    level = {p: float(bands[p][0][late].mean()) for p in SHARES}
+    level = {share: float(bands[share][0][late].mean()) for share in SHARES}
+    # A curve that still falls says nothing of the limiting variance.
     falling = level[1.0] < 0.5 * float(bands[1.0][0][at >= 0.5 * rounds].mean())
     folder.results |= {
-        "mean_last_quarter": {f"{p:g}": v for p, v in level.items()},
-        "epochs": {f"{p:g}": v for p, v in work.items()},
+        "mean_last_quarter": {f"{key:g}": value for key, value in level.items()},
+        "epochs": {f"{key:g}": value for key, value in work.items()},
     }
     folder.say(
         f"FedEM, b = 20, gamma = alpha = 1e-2, {rounds:,} rounds, {seeds} seeds. Mean ||h(S)||^2 over the last "
-        "quarter: " + ", ".join(f"{v:.2g} at p = {p:g}" for p, v in level.items()) + ". "
+        "quarter: " + ", ".join(f"{value:.2g} at p = {key:g}" for key, value in level.items()) + ". "
         f"The level at p = 0.25 is {level[0.25] / level[1.0]:.3g} times that at p = 1 (theorem 4 lets the limiting "
         "variance grow like 1/p). "
         + (
@@ -64,7 +66,7 @@ def main(folder: Folder) -> None:
     )
     folder.say(
         "The same rounds cost "
-        + ", ".join(f"{e:.0f} epochs at p = {p:g}" for p, e in work.items())
+        + ", ".join(f"{value:.0f} epochs at p = {key:g}" for key, value in work.items())
         + ": fewer answers a round make each round cheaper, not the way much longer."
     )
     folder.finish("FedEM with partial participation", rounds=rounds, seeds=seeds, p=list(SHARES))

@@ -71,9 +71,10 @@ def _draw(file: Path, targets: list[Path], by: str) -> None:
     fig = Figure(figsize=(6.5 * (1 + has_objective), 4.2), layout="constrained")
     FigureCanvasAgg(fig)
     axes = [fig.add_subplot(1, 1 + has_objective, i + 1) for i in range(1 + has_objective)]
-    drawn = [c for c in ("h_norm2", "true_h_norm2") if c in frame]
+    drawn = [name for name in ("h_norm2", "true_h_norm2") if name in frame]
     for i, (run, part) in enumerate(frame.groupby("run", sort=False)):
         for column, style in zip(drawn, ("-", "--"), strict=False):
+            # A logarithmic axis has no place for 0 and NaN.
             seen = part[column] > 0
             words = "||H||^2" if column == "h_norm2" else "||h(S)||^2"
             axes[0].semilogy(

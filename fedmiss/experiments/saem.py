@@ -40,6 +40,7 @@ def main(folder: Folder) -> None:
     n, sites, L = (4, 20, 8) if folder.quick else (10, 40, 20)
     counts = simulate_months(n, sites, L, seed=folder.seed)
     model, roster = PoissonMonths(L), Roster.of([sites] * n)
+    # The truth of all figures is the maximum-likelihood estimate by quadrature, not the parameters that made the counts.
     S_0 = first_statistics(model, counts).mean(axis=0)
     truth = model.T(em(model, counts, roster, S_0, rounds=400, tol=1e-20)[0])
     _counts_bias(folder, model, counts, truth)
@@ -59,23 +60,26 @@ def _variance(folder: Folder) -> None:
     gammas, kinds = (0.1, 0.2, 0.4, 0.8), (None, 16, 4, 1)
     table = []
     for levels in kinds:
-        for g in gammas:
-            rng = rng_for(folder.seed, "variance", levels or 0, int(100 * g))
+        for gamma in gammas:
+            rng = rng_for(folder.seed, "variance", levels or 0, int(100 * gamma))
             z, total = np.zeros((chains, d)), 0.0
-            kernel = Langevin(g, levels, adjust=False)
-            for k in range(steps):
+            kernel = Langevin(gamma, levels, adjust=False)
+            for step in range(steps):
                 z, _ = kernel.move(rng, z, np.ones(d), lambda at: (-0.5 * at * at, -at), np.array([0]))
-                total += float((z * z).mean()) if k >= steps // 3 else 0.0
-            table.append((g, levels or 0, total / (steps - steps // 3), langevin_variance(g, d, levels)))
-    t = columns_of(("gamma", "levels", "measured", "formula"), table)
+                # After a third of the steps: the chain starts at 0, below its stationary spread.
+                total += float((z * z).mean()) if step >= steps // 3 else 0.0
+            table.append(
+                (gamma, levels or 0, total / (steps - steps // 3), langevin_variance(gamma, d, levels))
+            )
+    frame = columns_of(("gamma", "levels", "measured", "formula"), table)
 
     def draw(axes: Sequence[Axes]) -> None:
         fine = np.linspace(0.02, 0.8, 60)
         for i, levels in enumerate(kinds):
-            at = t["levels"] == (levels or 0)
+            at = frame["levels"] == (levels or 0)
             words = "no quantizer" if levels is None else f"{levels} level{'s' * (levels > 1)}"
-            axes[0].plot(t["gamma"][at], t["measured"][at], "o", ms=4, color=f"C{i}", label=words)
-            axes[0].plot(fine, [langevin_variance(g, d, levels) for g in fine], color=f"C{i}", lw=0.9)
+            axes[0].plot(frame["gamma"][at], frame["measured"][at], "o", ms=4, color=f"C{i}", label=words)
+            axes[0].plot(fine, [langevin_variance(gamma, d, levels) for gamma in fine], color=f"C{i}", lw=0.9)
         axes[0].set(
             xlabel="step / variance",
             ylabel="variance / target",
@@ -84,12 +88,13 @@ def _variance(folder: Folder) -> None:
         )
         axes[0].legend(fontsize=7)
 
-    folder.figure("variance", draw, t)
+    folder.figure("variance", draw, frame)
     folder.say(
         f"Unadjusted Langevin on a Gaussian in {d} dimensions: stationary variance against the formula, largest relative "
-        f"difference {100 * np.max(np.abs(t['measured'] / t['formula'] - 1)):.1f} %. At step 0.8 one level multiplies "
-        f"the variance by {t['measured'][(t['levels'] == 1) & (t['gamma'] == 0.8)][0]:.2f}, no quantizer by "
-        f"{t['measured'][(t['levels'] == 0) & (t['gamma'] == 0.8)][0]:.2f}."
+        f"difference {100 * np.max(np.abs(frame['measured'] / frame['formula'] - 1)):.1f} %. At step 0.8 one "
+        "level multiplies "
+        f"the variance by {frame['measured'][(frame['levels'] == 1) & (frame['gamma'] == 0.8)][0]:.2f}, no quantizer by "
+        f"{frame['measured'][(frame['levels'] == 0) & (frame['gamma'] == 0.8)][0]:.2f}."
     )
 
 
@@ -102,41 +107,42 @@ def _counts_bias(folder: Folder, model: PoissonMonths, counts: F64, truth: Month
         ("Langevin", False, None), ("Langevin, 4 levels", False, 4), ("Metropolis", True, None),
         ("Metropolis, 4 levels", True, 4),
     ):  # fmt: skip
-        for g in gammas:
-            rng, state = rng_for(folder.seed, "bias", int(100 * g)), model.latent_start(rows, M)
-            total, share, kernel = np.zeros(model.q), 0.0, Langevin(g, levels, adjust=adjust)
-            for k in range(steps):
+        for gamma in gammas:
+            rng, state = rng_for(folder.seed, "bias", int(100 * gamma)), model.latent_start(rows, M)
+            total, share, kernel = np.zeros(model.q), 0.0, Langevin(gamma, levels, adjust=adjust)
+            for step in range(steps):
                 state, accepted = model.move(truth, rows, state, kernel, rng)
-                if k >= steps // 4:
+                if step >= steps // 4:
                     total += model.statistic(rows, state)
                     share += accepted
+            # Posterior moments by the chain minus those by quadrature, at the same theta.
             shift = total / (steps - steps // 4) - exact
             parts = (shift[: model.L].mean(), shift[model.L :].mean(), share / (steps - steps // 4))
-            table.append((name, g, *parts))
-    t = columns_of(("kernel", "gamma", "shift_z", "shift_z2", "accepted"), table)
-    names = list(dict.fromkeys(t["kernel"]))
+            table.append((name, gamma, *parts))
+    frame = columns_of(("kernel", "gamma", "shift_z", "shift_z2", "accepted"), table)
+    names = list(dict.fromkeys(frame["kernel"]))
 
     def draw(axes: Sequence[Axes]) -> None:
         for ax, key, words in ((axes[0], "shift_z", "mean of z"), (axes[1], "shift_z2", "mean of z^2")):
             for i, name in enumerate(names):
-                at = t["kernel"] == name
-                ax.plot(t["gamma"][at], t[key][at], "o-", ms=4, color=f"C{i}", label=name)
+                at = frame["kernel"] == name
+                ax.plot(frame["gamma"][at], frame[key][at], "o-", ms=4, color=f"C{i}", label=name)
             ax.axhline(0.0, color="0.6", lw=0.7)
             ax.set(
                 xlabel="step", ylabel=f"shift of the posterior {words}", title="Poisson counts, at the MLE"
             )
             ax.legend(fontsize=7)
 
-    folder.figure("counts", draw, t, panels=2, size=(4.6, 3.8))
-    worst = {name: float(np.abs(t["shift_z2"][t["kernel"] == name]).max()) for name in names}
+    folder.figure("counts", draw, frame, panels=2, size=(4.6, 3.8))
+    worst = {name: float(np.abs(frame["shift_z2"][frame["kernel"] == name]).max()) for name in names}
     folder.say(
         "Shift of the posterior mean of z^2 on Poisson counts, largest over steps 0.1 to 1: "
-        + "; ".join(f"{k} {v:.3f}" for k, v in worst.items())
+        + "; ".join(f"{key} {value:.3f}" for key, value in worst.items())
         + ". Metropolis removes the bias of the step and of the quantizer; quantization then costs acceptance ("
         + ", ".join(
-            f"{100 * t['accepted'][(t['kernel'] == k) & (t['gamma'] == 0.25)][0]:.0f} % {k}"
-            for k in worst
-            if "Metro" in k
+            f"{100 * frame['accepted'][(frame['kernel'] == case) & (frame['gamma'] == 0.25)][0]:.0f} % {case}"
+            for case in worst
+            if "Metro" in case
         )
         + " at step 0.25)."
     )
@@ -181,25 +187,25 @@ def _distance(
             algo, LocalEngine(counts), S_0, stop=rounds + 1, init="zero", observe=observe, label=f"saem: {name}"
         )  # fmt: skip
         folder.trace(result, roster.total, run=name)
-        curves[name] = np.array([seen[k] for k in at])
+        curves[name] = np.array([seen[point] for point in at])
 
     def draw(axes: Sequence[Axes]) -> None:
-        for ax, i, words in ((axes[0], 0, "beta"), (axes[1], 1, "log tau2")):
-            for name, v in curves.items():
-                ax.loglog(at, v[:, i], label=name)
+        for ax, which, words in ((axes[0], 0, "beta"), (axes[1], 1, "log tau2")):
+            for name, curve in curves.items():
+                ax.loglog(at, curve[:, which], label=name)
             late = at >= 50
-            line = curves["a = 0.7"][late, i][0] * (at[late] / at[late][0]) ** -0.5
+            line = curves["a = 0.7"][late, which][0] * (at[late] / at[late][0]) ** -0.5
             ax.loglog(at[late], line, "k:", lw=0.8, label="r^(-1/2)")
             ax.set(xlabel="rounds", ylabel=f"rms distance to the MLE, {words}")
             ax.legend(fontsize=7)
 
     columns: dict[str, F64 | I64] = {"round": at}
-    for name, v in curves.items():
-        columns |= {f"{name} beta": v[:, 0], f"{name} log tau2": v[:, 1]}
+    for name, curve in curves.items():
+        columns |= {f"{name} beta": curve[:, 0], f"{name} log tau2": curve[:, 1]}
     folder.figure("distance", draw, columns, panels=2, size=(4.6, 3.8))
     folder.say(
         f"Distance to the quadrature MLE after {at[-1]} rounds (beta / log tau2): "
-        + "; ".join(f"{k} {v[-1, 0]:.4f} / {v[-1, 1]:.4f}" for k, v in curves.items())
+        + "; ".join(f"{key} {curve[-1, 0]:.4f} / {curve[-1, 1]:.4f}" for key, curve in curves.items())
         + ". A constant step never averages."
         + ("" if folder.quick else " Steps of 1/r freeze a slow EM: hence a = 0.7.")
     )
@@ -213,37 +219,41 @@ def _bytes(folder: Folder) -> None:
     S_0 = first_statistics(model, data).mean(axis=0)
     exact = em(model, data, roster, S_0, rounds=4000, tol=1e-28)[0]
     table = []
-    for p in (1.0, 0.5):
+    for share in (1.0, 0.5):
         for name, compressor, memory in (
             ("float64", Identity(), "field"), ("one-level dithering, V", Dithering(1), "field"),
             ("Top-10 of the statistic (report)", TopK(10), "bare"), ("Top-10, no memory", TopK(10), "none"),
             ("Top-10, error feedback", TopK(10), "error"), ("Top-10, EF21", TopK(10), "field"),
         ):  # fmt: skip
-            if p < 1 and memory == "bare":
+            if share < 1 and memory == "bare":
                 continue  # a silent worker would count as zero
-            who: Participation = Full() if p == 1.0 else Bernoulli(p)
+            who: Participation = Full() if share == 1.0 else Bernoulli(share)
             who = Remembered(who) if isinstance(compressor, TopK) else who
+            # Statistics are exact and the step is constant: what is left of the error is the compressor's.
             algo = FedEM(model, compressor, roster, 0.2, memory=memory, participation=who, seed=folder.seed)
             last, each, left = _until_it_leaves(algo, data, S_0, rounds, f"saem: {name}")
             gap = float(np.linalg.norm(last - exact) / np.linalg.norm(exact))
-            table.append((name, p, gap, each, left))
-    t = columns_of(("sent", "p", "error", "bytes_a_message", "left_the_domain"), table)
+            table.append((name, share, gap, each, left))
+    frame = columns_of(("sent", "p", "error", "bytes_a_message", "left_the_domain"), table)
 
     def draw(axes: Sequence[Axes]) -> None:
-        for i, name in enumerate(dict.fromkeys(t["sent"])):
-            at = t["sent"] == name
-            error = np.maximum(t["error"][at], 1e-12)
-            axes[0].loglog(t["bytes_a_message"][at], error, "os"[i % 2], color=f"C{i}", label=name)
+        for i, name in enumerate(dict.fromkeys(frame["sent"])):
+            at = frame["sent"] == name
+            error = np.maximum(frame["error"][at], 1e-12)
+            axes[0].loglog(frame["bytes_a_message"][at], error, "os"[i % 2], color=f"C{i}", label=name)
         axes[0].set(
             xlabel="bytes a message", ylabel="relative error of S", title=f"exact statistics, {rounds} rounds"
         )
         axes[0].legend(fontsize=6)
 
-    folder.figure("bytes", draw, t)
+    folder.figure("bytes", draw, frame)
     folder.say(
         f"The compressor alone (model A, exact statistics, gamma = 0.2, {rounds} rounds), relative error of S:\n\n"
         "| sent | p | error | bytes a message | left the domain of T at round |\n|---|---|---|---|---|\n"
-        + "\n".join(f"| {a} | {p:g} | {e:.2g} | {b:.0f} | {k or 'never'} |" for a, p, e, b, k in table)
+        + "\n".join(
+            f"| {sent} | {share:g} | {error:.2g} | {size:.0f} | {left or 'never'} |"
+            for sent, share, error, size, left in table
+        )
     )
 
 
@@ -267,7 +277,7 @@ def _until_it_leaves(algo: FedEM, data: F64, S_0: F64, rounds: int, label: str) 
 def _model_c(folder: Folder) -> None:
     workers, sites, L = (3, 12, 6) if folder.quick else (6, 20, 12)
     data = simulate_counts(workers, sites, L, seed=folder.seed)
-    model, roster = Counts(L), Roster.of([len(r) for r in data], "pooled")
+    model, roster = Counts(L), Roster.of([len(rows) for rows in data], "pooled")
     V = first_statistics(model, data)
     S = em(model, data, roster, roster.weights @ V, rounds=400, tol=1e-16)[0]
     truth, rounds = model.T(S), (200 if folder.quick else 900)
@@ -284,10 +294,13 @@ def _model_c(folder: Folder) -> None:
             label=f"saem: model C, {name}",
         )  # fmt: skip
         theta = result.theta
+        # (w, u) and (-w, -u) are one model: compare the nearer sign.
         sign = 1.0 if float(theta.w[:, 0] @ truth.w[:, 0]) > 0 else -1.0
         beta, w = theta.beta, sign * theta.w[:, 0]
         found[name] = (beta, w)
-        gaps = [np.sqrt(np.mean((a - b) ** 2)) for a, b in ((beta, truth.beta), (w, truth.w[:, 0]))]
+        gaps = [
+            np.sqrt(np.mean((value - true) ** 2)) for value, true in ((beta, truth.beta), (w, truth.w[:, 0]))
+        ]
         below = best - sum(len(rows) * model.log_likelihood(theta, rows) for rows in data)
         megabytes = result.trace["bytes_up"].sum() / 1e6
         table.append((name, *gaps, abs(np.log(theta.s2 / truth.s2)), below, megabytes))
@@ -303,7 +316,8 @@ def _model_c(folder: Folder) -> None:
         "| run | rms beta | rms w | abs. log s2 | log-likelihood below the maximum | MB up |\n"
         "|---|---|---|---|---|---|\n"
         + "\n".join(
-            f"| {a} | {b:.3f} | {c:.3f} | {d:.3f} | {e:.2f} | {f:.3f} |" for a, b, c, d, e, f in table
+            f"| {case} | {rms_beta:.3f} | {rms_w:.3f} | {log_s2:.3f} | {below:.2f} | {megabytes:.3f} |"
+            for case, rms_beta, rms_w, log_s2, below, megabytes in table
         )
     )
 
@@ -319,14 +333,14 @@ def _draw_model_c(folder: Folder, found: dict[str, Pair], exact: Pair, error: Pa
         words = "quadrature MLE, 2 s.e. (Louis)"
         for i, (ax, name) in enumerate(zip(axes, ("beta", "w"), strict=True)):
             ax.errorbar(month, exact[i], 2 * error[i], fmt="k_", capsize=2, label=words)
-            for j, (run_name, v) in enumerate(found.items()):
-                ax.plot(month + 0.1 * (j + 1), v[i], "o", ms=4, color=f"C{j}", label=run_name)
+            for j, (run_name, value) in enumerate(found.items()):
+                ax.plot(month + 0.1 * (j + 1), value[i], "o", ms=4, color=f"C{j}", label=run_name)
             ax.set(xlabel="month", ylabel=name)
             ax.legend(fontsize=7)
 
     columns: dict[str, F64 | I64] = {
         "month": month, "beta": exact[0], "w": exact[1], "beta_se": error[0], "w_se": error[1],
     }  # fmt: skip
-    for name, (beta, w) in found.items():
-        columns |= {f"{name} beta": beta, f"{name} w": w}
+    for name, (beta, loadings) in found.items():
+        columns |= {f"{name} beta": beta, f"{name} w": loadings}
     folder.figure("model_c", draw, padded(columns), panels=2, size=(4.6, 3.8))

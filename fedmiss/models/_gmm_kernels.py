@@ -42,6 +42,7 @@ def _weights(const: F64, A: F64, F: F64, r: F64) -> float:
         v = F[i]
         for g in range(G):
             r[g] += v * A[i, g]
+    # E-step, the posterior probabilities of the paper's equation (58).
     top = r[0]  # r_g = exp(l_g - max l) / sum: the posterior weights of the components, without overflow
     for g in range(1, G):
         top = max(top, r[g])

@@ -21,9 +21,11 @@ def walk(rows: F64, index: I64, b: int, eta: float, steps: int, shift: F64, x: F
         for j in range(count):
             r = index[t * b + j] if index.size else j
             for i in range(p):
+                # h(x) = b(Z) - A(Z) x, the mean field of LSA at one draw.
                 g = rows[r, i, p]
                 for l in range(p):
                     g -= rows[r, i, l] * x[l]
                 h[i] += g
         for i in range(p):
+            # FedLSA: shift = 0. SCAFFLSA: shift = V - V_c = xi_c, the control variate.
             x[i] += eta * (h[i] / count + shift[i])

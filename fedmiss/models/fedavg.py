@@ -28,24 +28,26 @@ class RidgeLogistic:
 
     def _parts(self, theta: F64, rows: F64) -> tuple[F64, F64, F64]:
         x, y = rows[..., : self.p], rows[..., self.p]
+        # r = 1 / (1 + exp(y x'theta)), the chance that the model gives to the wrong label; d r / d theta = -y r (1 - r) x.
         return x, y, 1.0 / (1.0 + np.exp(y * (x * theta).sum(axis=-1)))
 
     def gradient(self, theta: F64, rows: F64) -> F64:
         """(p,) gradient over ``rows``."""
-        x, y, r = self._parts(theta, rows)
-        out: F64 = -((y * r)[:, None] * x).mean(axis=0) + self.penalty * theta
+        x, y, residual = self._parts(theta, rows)
+        out: F64 = -((y * residual)[:, None] * x).mean(axis=0) + self.penalty * theta
         return out
 
     def hessian(self, theta: F64, rows: F64) -> F64:
         """(p, p) second derivative over ``rows``."""
-        x, _, r = self._parts(theta, rows)
-        out: F64 = (x.T * (r * (1.0 - r))) @ x / len(x) + self.penalty * np.eye(self.p)
+        x, _, residual = self._parts(theta, rows)
+        out: F64 = (x.T * (residual * (1.0 - residual))) @ x / len(x) + self.penalty * np.eye(self.p)
         return out
 
     def third(self, theta: F64, rows: F64, M: F64) -> F64:
         """(p,) third derivative contracted with the symmetric ``M``."""
-        x, y, r = self._parts(theta, rows)
-        weight = y * r * (1.0 - r) * (2.0 * r - 1.0)
+        x, y, residual = self._parts(theta, rows)
+        # Derivative of the Hessian's weight r (1 - r) along x: y r (1 - r) (2 r - 1).
+        weight = y * residual * (1.0 - residual) * (2.0 * residual - 1.0)
         out: F64 = (x.T @ (weight * np.einsum("mi,ij,mj->m", x, M, x))) / len(x)
         return out
 
@@ -56,8 +58,8 @@ class RidgeLogistic:
     def s_bar_at(self, X: F64, data: Sequence[F64] | F64, slots: I64, index: I64 | None) -> F64:
         """(a, p) the same for each worker at its own point."""
         out = np.empty_like(X)
-        for i, c in enumerate(slots):
-            out[i] = self.s_bar(X[i], data[c] if index is None else data[c][index[i]])
+        for i, slot in enumerate(slots):
+            out[i] = self.s_bar(X[i], data[slot] if index is None else data[slot][index[i]])
         return out
 
     def T(self, S: F64, /) -> F64:
@@ -68,9 +70,10 @@ class RidgeLogistic:
         """(p,) minimum of the mean of the workers' objectives, by Newton's method."""
         theta = np.zeros(self.p)
         for _ in range(100):
-            g = np.mean([self.gradient(theta, rows) for rows in data], axis=0)
+            gradient = np.mean([self.gradient(theta, rows) for rows in data], axis=0)
             H = np.mean([self.hessian(theta, rows) for rows in data], axis=0)
-            step = np.linalg.solve(H, g)
+            step = np.linalg.solve(H, gradient)
+            # At most a step of length one: from 0 the full Newton step may pass far beyond the minimum.
             theta = theta - step / max(1.0, float(np.linalg.norm(step)))
             if float(np.abs(step).max()) < 1e-15:
                 break
@@ -95,9 +98,11 @@ def bias_first_order(
     drift = np.mean(
         [(H_c - mean) @ model.gradient(theta, rows) for H_c, rows in zip(hessians, data, strict=True)], axis=0
     )
+    # First term of theorem 4, the drift of the local steps; zero for H = 1 or equal workers.
     out = 0.5 * eta * (H - 1) * np.linalg.solve(mean, drift)
     if noise is not None:
         values, Q = np.linalg.eigh(mean)
+        # (Hbar (x) I + I (x) Hbar)^-1 C in the eigenvectors of Hbar: divide entry (i, j) by lambda_i + lambda_j.
         X = Q @ ((Q.T @ noise @ Q) / (values[:, None] + values[None, :])) @ Q.T
         third = np.mean([model.third(theta, rows, X) for rows in data], axis=0)
         out = out - eta / (2.0 * len(data)) * np.linalg.solve(mean, third)

@@ -45,13 +45,17 @@ class GMMParams:
         """(const (G,), A (f, G)): log[pi_g N(y; g)] = const_g + F(y) . A_g + what does not depend on g."""
         d = self.mu.shape[1]
         const: F64 = np.log(np.maximum(self.pi, 1e-300))
+        # phi of the paper's equation (59): const_g = log pi_g - mu_g' Sigma^-1 mu_g / 2 and A_g = Sigma^-1 mu_g;
+        # -y'Sigma^-1 y / 2 is common to all g.
         if self.covariance in ("known", "tied"):
             A = np.asarray(np.linalg.solve(self.Sigma, self.mu.T), dtype=np.float64)
             return const - 0.5 * (self.mu * A.T).sum(axis=1), np.ascontiguousarray(A)
         if self.covariance == "diag":
+            # log N = sum_i [y_i mu_gi / var_gi - y_i^2 / (2 var_gi)] + const: coefficients of y and of its squares.
             D = 1.0 / self.Sigma
             const -= 0.5 * (D * self.mu**2 + np.log(self.Sigma)).sum(axis=1)
             return const, np.ascontiguousarray(np.hstack([D * self.mu, -0.5 * D]).T)
+        # -y'P y / 2 over the pairs i >= j: off the diagonal P_ij stands for two terms, hence -1 and not -1/2.
         P = np.asarray(np.linalg.inv(self.Sigma), dtype=np.float64)
         Pm = np.einsum("gij,gj->gi", P, self.mu)
         const -= 0.5 * ((self.mu * Pm).sum(axis=1) + np.linalg.slogdet(self.Sigma)[1])
@@ -129,25 +133,26 @@ class GMM:
         """(a, q) statistics, the i-th worker's at ``thetas[which[i]]``."""
         const = np.array([theta.natural[0] for theta in thetas])
         A = np.array([theta.natural[1] for theta in thetas])
-        kind, a = _FEATURES[self.covariance], len(slots)
-        out = np.empty((a, self.q))
+        kind, n_slots = _FEATURES[self.covariance], len(slots)
+        out = np.empty((n_slots, self.q))
         if index is None:
-            index = np.empty((a, 0), dtype=np.int64)
+            index = np.empty((n_slots, 0), dtype=np.int64)
+        # Workers of different sizes cannot be stacked: the same kernel, worker by worker, gives the same bits.
         if not isinstance(data, np.ndarray):
             one = np.zeros(1, dtype=np.int64)
-            for i, c in enumerate(slots):
+            for i, slot in enumerate(slots):
                 many(
                     const,
                     A,
                     which[i : i + 1],
                     kind,
-                    _f64(data[c])[None],
+                    _f64(data[slot])[None],
                     one,
                     index[i : i + 1],
                     out[i : i + 1],
                 )
             return out
-        work = a * (index.shape[1] or data.shape[1]) * self.f * self.G
+        work = n_slots * (index.shape[1] or data.shape[1]) * self.f * self.G
         kernel = many_parallel if work >= _PARALLEL else many
         kernel(const, A, which, kind, _f64(data), slots, index, out)
         return out
@@ -157,27 +162,29 @@ class GMM:
 
     def T(self, S: F64, /) -> GMMParams:
         """M-step in closed form."""
+        # M-step, equations (60) to (62) of the paper. s1 need not sum
+        # to 1: FedEM moves S along a field, and (60) normalises pi.
         s1, s2 = self._parts(S)
         if not bool((s1 > 0).all()):
             raise DomainError(self._no_mass(s1))
-        pi, moments = s1 / s1.sum(), s2 / s1[:, None]  # pi_g = s1_g / sum s1
+        pi, moments = s1 / s1.sum(), s2 / s1[:, None]
         mu = np.ascontiguousarray(moments[:, : self.d])
         if self.covariance == "known":
             assert self.Sigma is not None
             return GMMParams(pi, mu, self.Sigma, "known")
         if self.covariance == "tied":
             assert self.YY is not None
-            Sigma = (
-                self.YY - (s1[:, None] * mu).T @ mu
-            )  # (1/N) sum y y' - sum_g s1_g mu_g mu_g' (algorithm 6)
+            # Equation (62): (1/N) sum y y' - sum_g s1_g mu_g mu_g', with s1 as it is and not pi.
+            Sigma = self.YY - (s1[:, None] * mu).T @ mu
+            # Rounding of the two products breaks the symmetry in the last bits, and Cholesky reads one triangle only.
             Sigma = 0.5 * (Sigma + Sigma.T)
             self._check_definite(Sigma[None])
             return GMMParams(pi, mu, Sigma, "tied")
         if self.covariance == "diag":
             var = moments[:, self.d :] - mu**2  # E[y_i^2 | g] - mu_gi^2
             if not bool((var > 0).all()):
-                g = int(np.argmin(var.min(axis=1)))
-                raise DomainError(self._not_definite(g, float(var.min())), component=g)
+                worst = int(np.argmin(var.min(axis=1)))
+                raise DomainError(self._not_definite(worst, float(var.min())), component=worst)
             return GMMParams(pi, mu, var, "diag")
         i, j = np.tril_indices(self.d)
         Sigma = np.empty((self.G, self.d, self.d))
@@ -192,8 +199,8 @@ class GMM:
             np.linalg.cholesky(Sigma)
         except np.linalg.LinAlgError:
             smallest = np.linalg.eigvalsh(Sigma)[:, 0]
-            g = int(np.argmin(smallest))
-            raise DomainError(self._not_definite(g, float(smallest[g])), component=g) from None
+            worst = int(np.argmin(smallest))
+            raise DomainError(self._not_definite(worst, float(smallest[worst])), component=worst) from None
 
     def _not_definite(self, g: int, value: float) -> str:
         which = (
@@ -204,8 +211,8 @@ class GMM:
         return f"{which} has smallest eigenvalue {value:.2g} (must be > 0)."
 
     def _no_mass(self, s1: F64) -> str:
-        g = int(np.argmin(s1))
-        return f"component {g + 1} of {self.G} has mass {s1[g]:.3g} (must be > 0)."
+        empty = int(np.argmin(s1))
+        return f"component {empty + 1} of {self.G} has mass {s1[empty]:.3g} (must be > 0)."
 
     def phi(self, theta: GMMParams) -> F64:
         """(q,) natural parameter, paired with the statistic (for a common covariance that is known)."""
@@ -234,6 +241,7 @@ class GMM:
     def surrogate(self, theta: GMMParams, S: F64) -> float:
         """psi(theta) - <S, phi(theta)>, of which T(S) is the argmin."""
         const, A = theta.natural
+        # psi - <S, phi> with phi = natural; what does not depend on g, log det Sigma / 2 (and tr Sigma^-1 YY / 2), is psi.
         value = -float(self._parts(S)[0] @ const + np.sum(self._parts(S)[1] * A.T))
         if self.covariance in ("known", "tied"):
             value += 0.5 * float(np.linalg.slogdet(theta.Sigma)[1])
@@ -250,6 +258,7 @@ class GMM:
             theta
         )
         if self.covariance in ("known", "tied"):
+            # -y'Sigma^-1 y / 2, which the features leave out for a common covariance.
             whitened = np.linalg.solve(np.linalg.cholesky(theta.Sigma), rows.T)
             value -= 0.5 * float(np.mean((whitened**2).sum(axis=0)))
         return r, float(value)

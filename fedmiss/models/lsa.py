@@ -37,6 +37,7 @@ class LSA:
     def s_bar(self, theta: F64, rows: F64) -> F64:
         """(p,) theta minus the mean of A theta - b over ``rows`` (m, p, p + 1)."""
         mean = rows.mean(axis=0)
+        # s_bar_c(theta) - theta = -(A_c theta - b_c): FedEM's field is the residual of the system with its sign turned.
         out: F64 = theta - ((mean[:, : self.p] * theta).sum(axis=-1) - mean[:, self.p])
         return out
 
@@ -56,21 +57,22 @@ class LSA:
     ) -> F64:
         """H steps theta <- theta - eta (A(Z) theta - b(Z) - shift) of each worker, see LocalSteps."""
         none = np.empty(0, dtype=np.int64)
-        b = 1 if index is None else index.shape[1] // H
-        for i, c in enumerate(slots):
-            rows, chosen = data[c], none if index is None else index[i]
+        # The oracle draws the rows of all H steps at once: H batches one after the other.
+        batch = 1 if index is None else index.shape[1] // H
+        for i, slot in enumerate(slots):
+            rows, chosen = data[slot], none if index is None else index[i]
             if index is None:  # the mean of the pool does not change: take it once
                 rows = rows.mean(axis=0, keepdims=True)
             elif isinstance(rows, Law):
                 chosen = rows.pick(chosen)
                 rows = rows.atoms
-            walk(np.ascontiguousarray(rows), chosen, b, eta, H, shift[i], x[i])
+            walk(np.ascontiguousarray(rows), chosen, batch, eta, H, shift[i], x[i])
         return x
 
     def noise(self, rows: F64, theta: F64) -> F64:
         """(p, p) covariance of A(Z) theta - b(Z) over a pool: what drives the error at the solution."""
-        g = (rows[:, :, : self.p] * theta).sum(axis=-1) - rows[:, :, self.p]
-        out: F64 = np.cov(g.T, bias=True).reshape(self.p, self.p)
+        residual = (rows[:, :, : self.p] * theta).sum(axis=-1) - rows[:, :, self.p]
+        out: F64 = np.cov(residual.T, bias=True).reshape(self.p, self.p)
         return out
 
 
@@ -79,6 +81,7 @@ def mean_system(data: Sequence[F64 | Law] | F64) -> tuple[F64, F64]:
 
     Source: the system that FedLSA solves, Mangold et al. (2024).
     """
+    # The last column of a row is b.
     means = np.array([rows.mean(axis=0) for rows in data])
     return np.ascontiguousarray(means[:, :, :-1]), np.ascontiguousarray(means[:, :, -1])
 
@@ -125,6 +128,7 @@ class Law:
 
     def pick(self, index: I64) -> I64:
         """Atoms of the rows with these numbers."""
+        # Row numbers are uniform on 0 .. 2^32 - 1: the middle of a number's interval is a quantile of the law.
         out: I64 = np.searchsorted(self._up_to, (index + 0.5) / self.SIZE, side="right")
         return out
 
@@ -161,6 +165,8 @@ def garnet(
     """
     # many parameters: the documented interface, given by name
     rng = rng_for(seed, "garnet")
+    # argsort of random rows is a random permutation of the states
+    # in each row: below ``branching`` stand that many of them.
     graphs = [
         np.argsort(rng.random((states, actions, states)), axis=-1) < branching
         for _ in range(2 if heterogeneous else 1)
@@ -170,14 +176,20 @@ def garnet(
     action = rng.integers(0, actions, states)
     reward = rng.random(states)
     laws = []
-    for c in range(n):
-        linked = graphs[c % len(graphs)][np.arange(states), action]
+    for worker in range(n):
+        linked = graphs[worker % len(graphs)][np.arange(states), action]
         P = linked * (1.0 + spread * rng.random((states, states)))
         P /= P.sum(axis=1, keepdims=True)
+        # Stationary law: the left eigenvector of P of the eigenvalue 1, of one sign, summing to 1.
         values, vectors = np.linalg.eig(P.T)
         mu = np.abs(np.real(vectors[:, np.argmax(np.real(values))]))
         mu /= mu.sum()
-        r = reward * (1.0 if c % 2 == 0 else -1.0) if heterogeneous else reward + spread * rng.random(states)
+        r = (
+            reward * (1.0 if worker % 2 == 0 else -1.0)
+            if heterogeneous
+            else reward + spread * rng.random(states)
+        )
+        # TD(0): A = phi(s) (phi(s) - gamma phi(s'))', b = phi(s) r(s), with probability mu(s) P(s, s').
         now, after = np.nonzero(P)
         A = phi[now][:, :, None] * (phi[now] - gamma * phi[after])[:, None, :]
         b = phi[now] * r[now, None]
@@ -188,7 +200,9 @@ def garnet(
 def as_pools(data: Iterable[npt.ArrayLike]) -> list[F64]:
     """Pools as a list of (m_c, p, p + 1) arrays, checked."""
     pools = [np.asarray(rows, dtype=np.float64) for rows in data]
-    for c, rows in enumerate(pools):
+    for worker, rows in enumerate(pools):
         if rows.ndim != 3 or rows.shape[2] != rows.shape[1] + 1 or not np.isfinite(rows).all():
-            raise ConfigError(f"pool {c} has shape {rows.shape} (expected (m, p, p + 1), finite numbers).")
+            raise ConfigError(
+                f"pool {worker} has shape {rows.shape} (expected (m, p, p + 1), finite numbers)."
+            )
     return pools

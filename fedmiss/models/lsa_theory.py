@@ -36,6 +36,7 @@ def check_stable(A: F64, eta: float, H: int) -> None:
             f"the mean system is not stable: an eigenvalue of mean A_c is {worst:.3g} (all need a positive real part); "
             "no step makes it converge."
         )
+    # A round maps theta - theta* to Gbar (theta - theta*) plus a drift: it contracts where the spectral radius is below 1.
     G = np.mean([np.linalg.matrix_power(np.eye(A.shape[1]) - eta * A_c, H) for A_c in A], axis=0)
     values = np.linalg.eigvals(G)
     worst = values[np.argmax(np.abs(values))]
@@ -56,6 +57,7 @@ def bias(A: F64, b: F64, eta: float, H: int) -> F64:
     theta, local = solution(A, b)
     eye = np.eye(A.shape[1])
     G = np.array([np.linalg.matrix_power(eye - eta * A_c, H) for A_c in A])
+    # Draws are independent of theta, so the mean of H steps with noisy A_c(Z) is that of the mean map, (I - eta A_c)^H.
     drift = np.einsum("cij,cj->i", eye - G, local - theta) / len(A)
     out: F64 = np.linalg.solve(eye - G.mean(axis=0), drift)
     return out
@@ -93,6 +95,7 @@ def _local_maps(rows: F64, eta: float, H: int, scaffold: bool) -> tuple[F64, F64
     """Mean (d, d) and mean Kronecker square (d d, d d) of the H-step map of z = (1, theta) or (1, theta, xi)."""
     m, p = rows.shape[0], rows.shape[1]
     d = 1 + p * (2 if scaffold else 1)
+    # z = (1, theta, xi) makes the affine step linear: theta <- theta - eta (A theta - b - xi), and 1 and xi stay.
     B = np.zeros((m, d, d))
     B[:, 0, 0] = 1.0
     B[:, 1 : p + 1, 0] = eta * rows[:, :, p]
@@ -101,6 +104,7 @@ def _local_maps(rows: F64, eta: float, H: int, scaffold: bool) -> tuple[F64, F64
         B[:, 1 : p + 1, p + 1 :] = eta * np.eye(p)
         B[:, p + 1 :, p + 1 :] = np.eye(p)
     flat = B.reshape(m, d * d)
+    # E[B_ij B_kl] sorted to rows (i, k) and columns (j, l) is E[B (x) B], which acts on vec(z z').
     K = (flat.T @ flat / m).reshape(d, d, d, d).transpose(0, 2, 1, 3).reshape(d * d, d * d)
     return np.linalg.matrix_power(B.mean(axis=0), H), np.linalg.matrix_power(K, H)
 
@@ -135,8 +139,8 @@ def second_moments(
     start = np.zeros(p) if theta_0 is None else np.asarray(theta_0, dtype=np.float64)
     D = 1 + p + (n * p if scaffold else 0)
     own = [
-        np.r_[0 : 1 + p, 1 + p + c * p : 1 + p + (c + 1) * p] if scaffold else np.arange(1 + p)
-        for c in range(n)
+        np.r_[0 : 1 + p, 1 + p + worker * p : 1 + p + (worker + 1) * p] if scaffold else np.arange(1 + p)
+        for worker in range(n)
     ]
     maps = [_local_maps(rows, eta, H, scaffold) for rows in pools]
     into = np.zeros((n, D, p))  # how worker c's last theta enters the next state
@@ -145,29 +149,34 @@ def second_moments(
     keep[0, 0] = 1.0
     if scaffold:
         keep[1 + p :, 1 + p :] = np.eye(n * p)
-        for c in range(n):
+        for worker in range(n):
             for e in range(n):
                 at = slice(1 + p + e * p, 1 + p + (e + 1) * p)
-                into[c, at] = np.eye(p) * (1.0 / n - float(c == e)) / (eta * H)
+                # xi_e <- xi_e + (theta_{t+1} - th_e) / (eta H), theta_{t+1} =
+                # mean_c th_c: worker c enters with 1/n, and -1 more for its own.
+                into[worker, at] = np.eye(p) * (1.0 / n - float(worker == e)) / (eta * H)
     F = keep.copy()
-    for c in range(n):
-        F[:, own[c]] += into[c] @ maps[c][0][1 : 1 + p]
+    for worker in range(n):
+        F[:, own[worker]] += into[worker] @ maps[worker][0][1 : 1 + p]
     z = np.zeros(D)
     z[0], z[1 : 1 + p] = 1.0, start
     M = np.outer(z, z)
     out = [(z[1 : 1 + p].copy(), M[1 : 1 + p, 1 : 1 + p].copy())]
     for _ in range(rounds):
         new = F @ M @ F.T
-        for c in range(n):
-            M_c = M[np.ix_(own[c], own[c])]
-            B, K = maps[c]
+        for worker in range(n):
+            # F M F' counts every worker at its mean map; given the start
+            # they are independent, so each adds its own covariance only.
+            M_c = M[np.ix_(own[worker], own[worker])]
+            B, K = maps[worker]
             d = len(M_c)
             spread = (K @ M_c.ravel()).reshape(d, d) - B @ M_c @ B.T
-            new += into[c] @ spread[1 : 1 + p, 1 : 1 + p] @ into[c].T
+            new += into[worker] @ spread[1 : 1 + p, 1 : 1 + p] @ into[worker].T
         M, z = new, F @ z
         out.append((z[1 : 1 + p].copy(), M[1 : 1 + p, 1 : 1 + p].copy()))
     mean = np.array([v for v, _ in out])
     trace = np.array([np.trace(C) for _, C in out])
+    # E||theta - theta*||^2 = tr E[theta theta'] - 2 E theta . theta* + ||theta*||^2.
     mse = trace - 2 * mean @ star + star @ star
     return Moments(mean, mse, trace - (mean**2).sum(axis=1))
 
@@ -196,8 +205,8 @@ def rounds_to(
                 mse = second_moments(data, eta, H, most, theta_0=theta_0, scaffold=scaffold).mse
             except ConfigError:
                 continue
-            for i, e in enumerate(eps):
-                hit = np.flatnonzero(mse <= e * e)
+            for i, target in enumerate(eps):
+                hit = np.flatnonzero(mse <= target * target)
                 if hit.size and (best[i][0] < 0 or hit[0] < best[i][0]):
                     best[i] = (int(hit[0]), float(eta), int(H))
     return best

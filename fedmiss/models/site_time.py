@@ -46,10 +46,12 @@ def site_time(f: F64, E: F64, eta: F64) -> SiteTime:
     E : (J, T) exposures (number of counts of a cell), zero in cells without a count
     eta : (T,) or (J, T) time effects, log scale
     """
+    # mu_jl = f_j+ e_jl / e_j+ with e = E exp(eta): the best site effect makes fitted and counted totals of the site equal.
     per_site = f.sum(axis=1)
     e = E * np.exp(eta)
     whole = e.sum(axis=1)
     mu = e * (per_site / whole)[:, None]
+    # Of the log-likelihood with a_j eliminated (multinomial within each site): sum_j [diag(mu_j) - mu_j mu_j' / f_j+].
     information = np.diag(mu.sum(axis=0)) - (mu / per_site[:, None]).T @ mu
     value = float((f * eta).sum() - per_site @ np.log(whole))
     return SiteTime(value, (f - mu).sum(axis=0), information, mu)
@@ -64,6 +66,8 @@ def solve_scaled(S: F64, rhs: F64) -> F64:
     """
     if rhs.size == 0:
         return rhs
+    # Slopes per year and effects of rare categories differ by orders
+    # of magnitude: the condition is judged without their units.
     scale = np.sqrt(np.maximum(np.diag(S), 1e-300))
     scaled = S / np.outer(scale, scale)
     if np.linalg.cond(scaled) > 1e12:
@@ -79,11 +83,13 @@ def ascent(beta: F64) -> Generator[F64, tuple[float, F64, F64], F64]:
     """Newton's method with halved steps: yields a point, wants (value, gradient, information) there, returns the maximum."""
     best, gradient, information = yield beta
     for _ in range(MOST_ROUNDS):
+        # The log-likelihood is concave in the time effects: a Newton step points uphill, and only its length can be wrong.
         step = solve_scaled(information, gradient)
         length = 1.0
         while True:
             trial = beta + length * step
             value, gradient, information = yield trial
+            # Near the maximum the values differ by rounding alone: a step is then taken as it is.
             if value >= best - 1e-12 * abs(best) or length < 1e-8:
                 break
             length /= 2.0
@@ -95,6 +101,7 @@ def ascent(beta: F64) -> Generator[F64, tuple[float, F64, F64], F64]:
 
 def site_effects(f: F64, E: F64, eta: F64) -> F64:
     """Log site effects that are best for the time effects, (J,); -inf where nothing was counted."""
+    # A site without birds has the effect -inf (expected counts of zero); one without counts is 0/0, and gets the same.
     whole = (E * np.exp(eta)).sum(axis=1)
     with np.errstate(divide="ignore", invalid="ignore"):
         out: F64 = np.log(f.sum(axis=1)) - np.log(whole)

@@ -59,11 +59,15 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FedMissEMSetting
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     raw = folder.load(family)
-    raw = replace(raw, groups=tuple(g for g in raw.groups if g.count.size))  # of some all counts may be X
+    # All counts of a group may be X, which are left out: it has nothing to fit.
+    raw = replace(raw, groups=tuple(group for group in raw.groups if group.count.size))
     panel = raw
     if scale == "log1p":
-        panel = replace(raw, groups=tuple(replace(g, count=np.log1p(g.count)) for g in raw.groups))
+        panel = replace(
+            raw, groups=tuple(replace(group, count=np.log1p(group.count)) for group in raw.groups)
+        )
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
+    # The paper's F has 1/n before the sum over groups: 1/n here is the penalty 1 of the pooled objective.
     penalty = 1.0 / len(panel.groups) if settings.penalty is None else settings.penalty
     result, model, rows = run_algorithm7(
         panel,
@@ -83,7 +87,7 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FedMissEMSetting
     _check_finite(result, settings)
     fit = _count_fit(result, panel, raw, family, scale, penalty)
     write_fit(work, fit)
-    write_run_trace(work, result, sum(len(r) for r in rows))
+    write_run_trace(work, result, sum(len(row) for row in rows))
     facts = _facts(fit, folder.facts, settings, len(panel.groups), model.q, result)
     write_fit_manifest(work, folder, settings, hashes, facts, [WARNING])
     return finish(work, out)
@@ -104,9 +108,10 @@ def _compressor(settings: FedMissEMSettings) -> Compressor:
 def _facts(
     fit: CountFit, panel: PanelFacts, settings: FedMissEMSettings, n_groups: int, n_cells: int, result: Result
 ) -> FitFacts:
-    s, trace = fit.settings, result.trace
+    chosen, trace = fit.settings, result.trace
+    # The objective needs all groups' rows and is computed now and then only; blanks lie in between.
     known = trace["objective"][~np.isnan(trace["objective"])]
-    name = s.family.capitalize() + (" on log1p" if s.scale == "log1p" else "")
+    name = chosen.family.capitalize() + (" on log1p" if chosen.scale == "log1p" else "")
     return FitFacts(
         **replace(model_facts(fit), model=name, dispersion=None, edf=None).as_results(),
         species=panel.species,
@@ -161,9 +166,9 @@ def _count_fit(
     )
     smear = 1.0
     if scale == "log1p":  # two sums per group: (1 + count) and exp(eta) on its visits
-        top = sum(float((1.0 + g.count).sum()) for g in raw.groups)
-        eta = [np.einsum("kr,kr->k", theta.U[g.site], theta.V[g.month]) for g in panel.groups]
-        smear = top / sum(float(np.exp(e).sum()) for e in eta)
+        top = sum(float((1.0 + group.count).sum()) for group in raw.groups)
+        eta = [np.einsum("kr,kr->k", theta.U[group.site], theta.V[group.month]) for group in panel.groups]
+        smear = top / sum(float(np.exp(one).sum()) for one in eta)
     aux = Auxiliary(np.zeros(0), (), float("inf"), 1.0, 0.0)
     fit = Fit(zero, [], bool(result.converged), result.stop_reason, len(result.trace["k"]))
     return CountFit(settings, panel.J, panel.L, fit, aux, float("nan"), float("nan"), panel.m, smear)

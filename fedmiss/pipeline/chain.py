@@ -43,6 +43,7 @@ OTHERWISE = ", or run them with recipes of their own"  # two species of one fold
 
 
 def _manifest_key(folder: Path, settings: object) -> str:
+    # The version too: another version may give other numbers from the same inputs.
     return hash_json([__version__, identity(folder), settings])
 
 
@@ -119,6 +120,7 @@ def _run(
         found, failed = _import_each(recipe, apart, tables, hashes, say)
         del tables  # their texts
         return _all_species(recipe, found, failed, say, jobs, scheduler)
+    # One folder of records for all species: checklists and zeros are the same for each.
     records = recipe.out / "records"
     say("ingest")
     ran = once(records, _ingest_key(recipe, hashes), partial(_ingest, recipe, records, recipe.files))
@@ -215,12 +217,16 @@ def _absent(
     recipe: Recipe, groups: Mapping[str, Sequence[str]], results: Sequence[SpeciesResult]
 ) -> list[SpeciesResult]:
     """Return a failure for each species of the groups that the run does not have."""
-    known = {fold(r.species): r.species for r in results}
-    for r in results:
-        if r.page:
-            found = read_manifest(r.page.parent)["results"]
-            known |= {fold(n): r.species for k in ("species", "common_name") if (n := found.get(k))}
-    missing = not_counted([n for names in groups.values() for n in names], known)
+    known = {fold(result.species): result.species for result in results}
+    for result in results:
+        if result.page:
+            found = read_manifest(result.page.parent)["results"]
+            known |= {
+                fold(number): result.species
+                for name in ("species", "common_name")
+                if (number := found.get(name))
+            }
+    missing = not_counted([name for names in groups.values() for name in names], known)
     table = recipe.species_groups and recipe.species_groups.name
     return [
         SpeciesResult(
@@ -254,11 +260,12 @@ def _ingest(recipe: Recipe, records: Path, files: Sequence[Path | Source], *, ov
             name = error.fields.get("species")
             if name not in settings.species or len(recipe.ingest.species) == 1:
                 raise type(error)(in_recipe(str(error), "ingest"), **error.fields) from None
+            # Ingest again without that name: the others need complete records.
             refused[name] = {"error": sentence(error, "ingest"), "near": list(error.fields.get("near", ()))}
             if len(settings.species) == 1:
                 reasons = " ".join(f"{name}: {why['error']}" for name, why in refused.items())
                 raise ConfigError(f"none of the species of the recipe can be ingested. {reasons}") from None
-            settings = replace(settings, species=tuple(n for n in settings.species if n != name))
+            settings = replace(settings, species=tuple(bird for bird in settings.species if bird != name))
     if refused:
         update_manifest(records, results=manifest["results"] | {REFUSED: refused})
     if recipe.terms:
@@ -282,6 +289,7 @@ def _import_each(
             refuse_link(folder)
             folder.mkdir(parents=True, exist_ok=True)
             ran |= once(records, _ingest_key(one, hashes), partial(_ingest, one, records, tables))
+            # The name as the records write it, which may differ from the recipe's spelling.
             (own,) = _species(replace(one, ingest=replace(one.ingest, species=())), records)
             found[name] = (own, records)
         except Exception as error:
@@ -315,6 +323,7 @@ def _each(
 ) -> Iterator[SpeciesResult]:
     """Run the species in processes here, or over a cluster; yield each when it is done."""
     if scheduler:
+        # Workers have working folders of their own, so relative paths would point elsewhere.
         here = replace(recipe, out=recipe.out.resolve())
         there = {name: (own, records.resolve()) for name, (own, records) in found.items()}
         done = over_cluster(scheduler, partial(_one_of_many, here, there), list(found), here.out)
@@ -334,7 +343,7 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
                 f"no species has {recipe.min_records} records (the most is {int(counts.max()) if len(counts) else 0}); "
                 "lower min_records in the recipe."
             )
-        return [str(n) for n in names]
+        return [str(name) for name in names]
     if recipe.species:
         return list(recipe.species)
     if recipe.panel.species:
@@ -360,7 +369,7 @@ def run_species(
     refuse_link(folder)
     folder.mkdir(parents=True, exist_ok=True)
     clear_inside(folder)
-    panel, fit, imputed, report = (folder / s for s in STEPS)
+    panel, fit, imputed, report = (folder / name for name in STEPS)
     panel_settings = replace(recipe.panel, species=species)
     redone = []
 

@@ -57,6 +57,8 @@ def over_cluster(
     with client:
         _check_workers(client, shared)
         waiting = {
+            # pure=False and a random key: a run that follows must not
+            # be answered from the scheduler's memory of an earlier one.
             client.submit(
                 work, name, pure=False, retries=_RETRIES, key=f"fedmiss-{secrets.token_hex(4)}-{name}"
             ): name
@@ -72,26 +74,27 @@ def over_cluster(
                     why = f"{type(failed).__name__}: {failed}"
                     yield name, None, f"lost on the cluster ({why}); run again, what is done is kept"
         finally:
-            client.cancel([f for f in waiting if not f.done()])
+            client.cancel([future for future in waiting if not future.done()])
 
 
 def _check_workers(client: Client, shared: Path) -> None:
     if not client.scheduler_info(n_workers=-1)["workers"]:
         raise EngineError("the Dask scheduler has no worker; start some with `dask worker ADDRESS`.")
+    # A file that is written here and looked for there: a path that exists on both machines may be two folders.
     token = temporary(shared / "seen")
     token.write_text("seen", encoding="utf-8")
     try:
         seen = client.run(_look, str(token))
     finally:
         remove_own(token)
-    other = {w: v for w, (v, _) in seen.items() if v != __version__}
+    other = {key: value for key, (value, _) in seen.items() if value != __version__}
     if other:
         raise ConfigError(
             f"workers with another version of fedmiss than {__version__}: "
-            f"{', '.join(f'{w} ({v})' for w, v in sorted(other.items()))}; install the same version everywhere.",
+            f"{', '.join(f'{key} ({value})' for key, value in sorted(other.items()))}; install the same version everywhere.",
             workers=sorted(other),
         )
-    blind = sorted(w for w, (_, found) in seen.items() if not found)
+    blind = sorted(key for key, (_, found) in seen.items() if not found)
     if blind:
         raise ConfigError(
             f"these workers do not see {shared}: {', '.join(blind)}. Mount it there under the same path, or leave "

@@ -131,9 +131,9 @@ def run_demo(
     """Run the recipe ``pipelines/everglades-egrets.toml`` on the embedded data, in the folder ``out``."""
     table = out / "great_egret_nests.csv"
     if not table.exists():
-        n = write_survey(table)
+        n_counts = write_survey(table)
         say(
-            f"survey: {n} counts of nesting great egrets, Everglades, 2004-2026 (CC0, Weecology lab) -> {table}"
+            f"survey: {n_counts} counts of nesting great egrets, Everglades, 2004-2026 (CC0, Weecology lab) -> {table}"
         )
     return run_recipe(_recipe("everglades-egrets.toml", out, table, bootstrap, date), say=say)[0]
 

@@ -76,10 +76,10 @@ def with_index(
 ) -> list[SpeciesResult]:
     """Write the page of all species; return their results by name, with the page in each."""
     ordered = sorted(results, key=lambda r: r.species)
-    pages = [r.page.parent for r in ordered if r.page]
-    failures = {r.species: r.failure for r in ordered if r.error}
+    pages = [result.page.parent for result in ordered if result.page]
+    failures = {result.species: result.failure for result in ordered if result.error}
     index = build_index(pages, out, failures=failures, groups=groups, date=date)
-    return [replace(r, index=index) for r in ordered]
+    return [replace(result, index=index) for result in ordered]
 
 
 def in_recipe(text: str, step: str = "") -> str:
@@ -91,6 +91,7 @@ def in_recipe(text: str, step: str = "") -> str:
         "fit": names(FitSettings),
         "report": names(ReportSettings),
     }
+    # Two steps may have a setting of one name: that of the step that failed is meant.
     order = sorted(tables, key=lambda name: name != step)
 
     def setting(match: re.Match[str]) -> str:
@@ -104,6 +105,7 @@ def in_recipe(text: str, step: str = "") -> str:
             if key in tables[table]:
                 value = f' = "{match[2]}"' if match[2] else ""
                 return f"{key}{value} in [{table}]"
+            # --no-joint of the command line is joint = false in a recipe.
             if key.removeprefix("no_") in tables[table]:
                 return f"{key.removeprefix('no_')} = false in [{table}]"
         return match[0]

@@ -75,6 +75,7 @@ def partial_folder(out: Path, key: str) -> Path:
     work = out.with_name(out.name + ".partial")
     begin_work(work)
     ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
+    # A damaged ledger makes all work worthless: its bytes could not be told any more.
     if files_of(work) and (ledger or saved(work / "key.json") != key.encode()):
         if (work / "key.json").exists():
             note(f"the unfinished work in {work} is of other settings or another panel: it is not used.")
@@ -109,7 +110,7 @@ def finish(work: Path, out: Path) -> Path:
     drop_unfinished(work)
     refuse_strangers(work)  # somebody may have put one there meanwhile
     # The key first: work without one is done anew. With a key and without its ledger it would go on, and count anew.
-    names = ("key.json", "choice.json", "ledger.json", *(p.name for p in work.glob("draws-*.npz")))
+    names = ("key.json", "choice.json", "ledger.json", *(path.name for path in work.glob("draws-*.npz")))
     empty_work(work, names)
     empty_part(work / "checkpoint")
     seal(work)
@@ -122,27 +123,35 @@ def write_fit(work: Path, fit: CountFit | AverageFit) -> None:
     """Write the fit, those that are averaged with it into ``members``, and the counted and fitted totals of the visits."""
     for i, one in enumerate(fit.fits):
         _write_factors(work / MEMBERS / str(i + 1) if i else work, one)
-    states = [(f.state, f.settings) for f in fit.fits if f.state is not None and f.state.visited is not None]
+    states = [
+        (one.state, one.settings)
+        for one in fit.fits
+        if one.state is not None and one.state.visited is not None
+    ]
     if states:
         write_table(visited_totals(states), work / "visited.parquet", "visited")
 
 
 def _write_factors(work: Path, fit: CountFit) -> None:
     """Write factors (and, for a variational fit, the covariances that the expected counts need)."""
-    t = fit.theta
-    sites: Columns = {"site_index": np.arange(fit.J, dtype=np.int32), "a": t.a}
-    months: Columns = {"month_index": np.arange(fit.L, dtype=np.int32), "b": t.b}
-    names = coefficient_names(t.rank, slopes=fit.slopes)
-    sites |= {site: t.U[:, k] for k, (site, _) in enumerate(names)}
-    months |= {month: t.V[:, k] for k, (_, month) in enumerate(names)}
+    theta = fit.theta
+    sites: Columns = {"site_index": np.arange(fit.J, dtype=np.int32), "a": theta.a}
+    months: Columns = {"month_index": np.arange(fit.L, dtype=np.int32), "b": theta.b}
+    names = coefficient_names(theta.rank, slopes=fit.slopes)
+    sites |= {site: theta.U[:, at] for at, (site, _) in enumerate(names)}
+    months |= {month: theta.V[:, at] for at, (_, month) in enumerate(names)}
     if fit.posterior is not None:
         for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
+            # Lower triangles: covariances are symmetric.
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
     if fit.presence is not None:
         assert fit.year is not None
         months["year"] = fit.year.astype(np.int32)
-        for y in range(fit.presence.came.shape[1]):
-            sites |= {f"came_{y}": fit.presence.came[:, y], f"stayed_{y}": fit.presence.stayed[:, y]}
+        for year in range(fit.presence.came.shape[1]):
+            sites |= {
+                f"came_{year}": fit.presence.came[:, year],
+                f"stayed_{year}": fit.presence.stayed[:, year],
+            }
     write_table(sites, work / "site_factors.parquet", "site_factors")
     write_table(months, work / "month_factors.parquet", "month_factors")
 
@@ -153,28 +162,29 @@ def read_fit(path: str | Path) -> tuple[Manifest, CountFit | AverageFit]:
     manifest = read_manifest(path, "fit", verify=True)
     facts = FitFacts.of(manifest["results"], path)
     fits = [_read_member(path, facts, facts)]
+    # The first member is the folder itself.
     for i, member in enumerate(facts.members[1:]):
         fits.append(_read_member(path / MEMBERS / str(i + 2), ModelFacts.of(member, path), facts))
     return manifest, fits[0] if len(fits) == 1 else AverageFit(tuple(fits))
 
 
-def _read_member(path: Path, r: ModelFacts, of: FitFacts) -> CountFit:
+def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
     """One of the models of a fit, from the tables in ``path``."""
     sites = read_table(path / "site_factors.parquet", "site_factors").to_pandas()
     months = read_table(path / "month_factors.parquet", "month_factors").to_pandas()
-    names = coefficient_names(r.rank + r.slopes, slopes=r.slopes)
+    names = coefficient_names(facts.rank + facts.slopes, slopes=facts.slopes)
     U = sites[[site for site, _ in names]].to_numpy(float)
     V = months[[month for _, month in names]].to_numpy(float)
-    theta = Theta(r.mu, sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
+    theta = Theta(facts.mu, sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
     settings = CountSettings(
-        family=r.family,
-        scale=r.scale,
-        rank=r.rank,
-        penalty=r.penalty,
-        dispersion=r.dispersion_model,
-        effects=r.effects,
+        family=facts.family,
+        scale=facts.scale,
+        rank=facts.rank,
+        penalty=facts.penalty,
+        dispersion=facts.dispersion_model,
+        effects=facts.effects,
         observers=of.observer_effects,
-        occupancy=bool(r.occupancy),
+        occupancy=bool(facts.occupancy),
     )
     J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
@@ -185,24 +195,25 @@ def _read_member(path: Path, r: ModelFacts, of: FitFacts) -> CountFit:
             _covariances(sites, p),
             np.column_stack([theta.b, V]),
             _covariances(months, p),
-            np.asarray(r.site_variances or np.full(p, np.inf)),
+            np.asarray(facts.site_variances or np.full(p, np.inf)),
             np.zeros((L, p)),
-            np.asarray(r.month_variances or np.full(p, np.inf)),
+            np.asarray(facts.month_variances or np.full(p, np.inf)),
         )
     presence, year = None, None
-    if r.occupancy:
+    if facts.occupancy:
         year = months["year"].to_numpy(np.int64)
         both = (
-            sites[[f"{kind}_{y}" for y in range(int(year.max()) + 1)]].to_numpy(float)
+            sites[[f"{kind}_{at}" for at in range(int(year.max()) + 1)]].to_numpy(float)
             for kind in ("came", "stayed")
         )
         presence = ChainPosterior(*both)
+    # Observer effects stay in the groups; what prediction needs of them is their variance.
     ridge = of.observer_sd**-2 if of.observer_sd else 0.0
-    aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, ridge)
-    fit = Fit(theta, [], r.converged, r.stop_reason, r.rounds)
-    dispersion, edf = or_nan(r.dispersion), or_nan(r.edf)
+    aux = Auxiliary(np.zeros(0), (), facts.negbin_size or float("inf"), facts.phi, ridge)
+    fit = Fit(theta, [], facts.converged, facts.stop_reason, facts.rounds)
+    dispersion, edf = or_nan(facts.dispersion), or_nan(facts.edf)
     return CountFit(
-        settings, J, L, fit, aux, dispersion, edf, of.n_counted, r.smear, posterior, None, presence, year
+        settings, J, L, fit, aux, dispersion, edf, of.n_counted, facts.smear, posterior, None, presence, year
     )
 
 
@@ -241,6 +252,7 @@ def write_draws(
     write_totals(work / "draws.parquet", totals, labels)
     slope, mean = site_slopes(fit, calendar[1], calendar[0])
     known, few = ~np.isnan(slope), len(slopes) < 2
+    # No spread from fewer than two replicates; a site of unknown slope has blanks in both columns.
     spread = np.zeros(slope.size) if few else slopes.std(axis=0, ddof=1)
     write_table(
         {
@@ -266,30 +278,31 @@ def job_trace(h_norm2: F64, groups: int, bytes_up: I64, bytes_down: I64, seconds
 
 def trace_columns(result: Result, n_rows: int) -> Columns:
     """Columns of schema ``trace`` of a run through the core over ``n_rows`` rows of data."""
-    t = result.trace
+    trace = result.trace
     return {
-        "round": (t["k"] + 1).astype(np.int32),
-        "h_norm2": t["h_norm2"],
-        "objective": t.get("objective", np.full(len(t["k"]), np.nan)),
-        "active": t["active"].astype(np.int32),
-        "bytes_up": t["bytes_up"].astype(np.int64),
-        "bytes_down": t["bytes_down"].astype(np.int64),
-        "epochs": np.cumsum(t["evaluations"]) / n_rows,
-        "seconds": t["seconds"],
+        "round": (trace["k"] + 1).astype(np.int32),
+        "h_norm2": trace["h_norm2"],
+        "objective": trace.get("objective", np.full(len(trace["k"]), np.nan)),
+        "active": trace["active"].astype(np.int32),
+        "bytes_up": trace["bytes_up"].astype(np.int64),
+        "bytes_down": trace["bytes_down"].astype(np.int64),
+        "epochs": np.cumsum(trace["evaluations"]) / n_rows,
+        "seconds": trace["seconds"],
     }
 
 
 def write_run_trace(work: Path, result: Result, n_rows: int) -> None:
     """Write the trace of a run through the core over ``n_rows`` rows of data."""
     columns = trace_columns(result, n_rows)
-    known = [None if np.isnan(v) else v for v in columns["objective"]]
+    known = [None if np.isnan(value) else value for value in columns["objective"]]
     write_table({**columns, "objective": known}, work / "trace.parquet", "trace")
 
 
 def model_facts(fit: CountFit) -> ModelFacts:
     """Facts of a model that no job has fitted (:mod:`fedmiss.federation.hub.job` has those of a job's models)."""
-    q = fit.posterior
-    estimated = q is not None and bool(np.isfinite(q.tau).all())  # variances; fixed time effects have none
+    posterior = fit.posterior
+    # Fixed time effects have no variances.
+    estimated = posterior is not None and bool(np.isfinite(posterior.tau).all())
     return ModelFacts(
         family=fit.settings.family,
         scale=fit.settings.scale,
@@ -307,8 +320,8 @@ def model_facts(fit: CountFit) -> ModelFacts:
         negbin_size=fit.aux.size if np.isfinite(fit.aux.size) else None,
         edf=fit.edf if np.isfinite(fit.edf) else None,
         smear=fit.smear,
-        site_variances=q.tau.tolist() if q is not None and estimated else None,
-        month_variances=q.noise.tolist() if q is not None and estimated else None,
+        site_variances=posterior.tau.tolist() if posterior is not None and estimated else None,
+        month_variances=posterior.noise.tolist() if posterior is not None and estimated else None,
         converged=fit.fit.converged,
         stop_reason=fit.fit.stop_reason,
         rounds=fit.fit.sweeps,

@@ -89,7 +89,7 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     federation = federation_of(folder, settings)  # raises for a damaged table before anything is written
     order = job_of(folder, settings)
     federation.ask_features(order.candidates, order.structure)
-    kept = {name: hashlib.sha256(b"kept" + s).hexdigest() for name, s in folder.secrets().items()}
+    kept = {name: hashlib.sha256(b"kept" + secret).hexdigest() for name, secret in folder.secrets().items()}
     work = partial_folder(out, hash_json([asdict(settings), hashes, kept]))
     stages = KeptStages(federation, order, work, CHOSEN_SITES if folder.chosen_by_detection else "")
     job = run_job(federation.link, order, stages, (federation.agreement, federation.hub))
@@ -99,8 +99,8 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     if settings.bootstrap:
         drawn = Draws.joined(stages.parts)
         write_draws(work, job.draws, drawn.slopes, fit, folder.calendar, federation.hub.rows)
-        for k, name in enumerate(federation.programs if settings.own else ()):
-            write_totals(work / "own" / name / "draws.parquet", drawn.own[:, k : k + 1], [ALL])
+        for at, name in enumerate(federation.programs if settings.own else ()):
+            write_totals(work / "own" / name / "draws.parquet", drawn.own[:, at : at + 1], [ALL])
     stages.ledger.save("end")
     traffic = stages.ledger.as_dict()
     facts = FitFacts.of(
@@ -142,6 +142,7 @@ class KeptStages(Stages):
         file, table_file = self.work / "choice.json", self.work / "cv.parquet"
         before = saved(file)
         raw = json.loads(before) if before else {}
+        # The two files are one result: a choice whose table is of another run is made again.
         if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
             return read_choice(raw, read_table(table_file, "cv").to_pandas(), cands)
         scored = 0
@@ -185,6 +186,7 @@ class KeptStages(Stages):
             self.federation.groups.save()  # replicates start from it
         k = len(rounds)
         h_norm2, seconds = np.array(rounds, dtype=float).reshape(k, 2).T
+        # Bytes are cumulative: a round's own are the difference of two marks.
         up, down = np.diff(np.array(crossed, dtype=np.int64), axis=0).T
         self.trace = job_trace(h_norm2, len(self.federation.programs), up, down, seconds)
         self.ledger.save("fit")
@@ -230,12 +232,13 @@ _OF_STRUCTURE = ("features", "observers", "learning", "occupancy", "slopes")  # 
 
 def written_choice(choice: Choice, candidates: Sequence[CountSettings]) -> dict[str, Any]:
     """A choice as JSON, without its table."""
+    # Trials change the structure only: with the first candidate's structure put back, the chosen one is in the list again.
     before: dict[str, Any] = {name: getattr(candidates[0], name) for name in _OF_STRUCTURE}
     return {
         "best": candidates.index(replace(choice.best, **before)),
-        "near": [candidates.index(replace(c, **before)) for c in choice.near],
+        "near": [candidates.index(replace(candidate, **before)) for candidate in choice.near],
         "structure": {name: getattr(choice.best, name) for name in _OF_STRUCTURE},
-        "trials": [t._asdict() for t in choice.trials],
+        "trials": [trial._asdict() for trial in choice.trials],
         "advice": choice.advice,
         "summary": json.loads(choice.summary.to_json(orient="records")),
     }
@@ -244,8 +247,8 @@ def written_choice(choice: Choice, candidates: Sequence[CountSettings]) -> dict[
 def read_choice(raw: Mapping[str, Any], table: pd.DataFrame, candidates: Sequence[CountSettings]) -> Choice:
     """Read what :func:`written_choice` gave."""
     structure: dict[str, Any] = raw["structure"] | {"features": tuple(raw["structure"]["features"])}
-    best, *near = (replace(candidates[i], **structure) for i in (raw["best"], *raw["near"]))
-    trials = tuple(Trial(**t) for t in raw["trials"])
+    best, *near = (replace(candidates[at], **structure) for at in (raw["best"], *raw["near"]))
+    trials = tuple(Trial(**trial) for trial in raw["trials"])
     return Choice(table, pd.DataFrame(raw["summary"]), best, raw["advice"], tuple(near), trials)
 
 
@@ -261,6 +264,7 @@ class Kept:
     def save(self, stage: str, part: int = 0) -> None:
         """Write down what has crossed since the last call; a part that is done again replaces its line."""
         line = self.ledger.total.as_dict() | {"messages": dict(self.ledger.kinds)}
+        # By stage and part: a part that is done twice counts once.
         self.parts.setdefault(stage, {})[str(part)] = line
         self.ledger.clear()
         write_checked(self.path, json.dumps(self.parts).encode())
@@ -275,7 +279,7 @@ class Kept:
         messages: dict[str, int] = {}
         for parts in self.parts.values():
             for line in parts.values():
-                for kind, n in line["messages"].items():
-                    messages[kind] = messages.get(kind, 0) + n
+                for kind, message in line["messages"].items():
+                    messages[kind] = messages.get(kind, 0) + message
         sums = {key: sum(line[key] for line in stages.values()) for key in numbers}
         return sums | {"stages": stages, "messages": dict(sorted(messages.items()))}

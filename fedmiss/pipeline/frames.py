@@ -70,6 +70,7 @@ def from_dataframe(
     groups = []
     for name in np.unique(part):
         mine = part == name
+        # Numbers of observers are a group's own: they begin at 0 in each.
         local = np.unique(np.asarray(who)[mine], return_inverse=True)[1]
         groups.append(Group.of(str(name), at_site[mine], at_month[mine], value[mine], observer=local))
     calendar = (months % 12 + 1, months // 12)
@@ -86,14 +87,15 @@ def _as_pandas(frame: object) -> pd.DataFrame:
 
 def _one_species(frame: pd.DataFrame, species: str, used: set[str | None]) -> pd.DataFrame:
     """Return the rows of the species: a column of species is a filter, always."""
-    free = [c for c in frame.columns if c not in used]
+    free = [column for column in frame.columns if column not in used]
     columns = species_columns(map(str, free))
-    looked = columns or [c for c in free if not pd.api.types.is_float_dtype(frame[c])]
-    text = {str(c): pl.Series(_text(frame[c]), dtype=pl.String) for c in looked}
+    # A column of decimals names nothing; numbers without decimals may be codes of species.
+    looked = columns or [column for column in free if not pd.api.types.is_float_dtype(frame[column])]
+    text = {str(column): pl.Series(_text(frame[column]), dtype=pl.String) for column in looked}
     columns = columns or species_columns_by_content(text, species)
     if not columns:
         return frame
-    rows = pl.DataFrame({c: text[c] for c in columns}).with_row_index("at")
+    rows = pl.DataFrame({column: text[column] for column in columns}).with_row_index("at")
     kept, _, _ = only(rows, columns, species, "the table", "species=")
     return frame.iloc[kept["at"].to_numpy()]
 
@@ -118,6 +120,7 @@ def _months(values: pd.Series) -> I64:
         return np.asarray(values.dt.year * 12 + values.dt.month - 1, dtype=np.int64)
     text = values.astype(str).str.strip()
     if text.str.fullmatch(r"\d{4}(\.0)?").all():
+        # June, in the middle of the year: a count of a year belongs to no month.
         return np.asarray(text.str[:4].astype(np.int64) * 12 + 5, dtype=np.int64)
     found = text.str.extract(r"^(\d{4})-(\d{2})(?:-\d{2})?(?:[ T].*)?$")
     month = pd.to_numeric(found[1], errors="coerce")

@@ -97,11 +97,14 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         if isinstance(self.rank, str) and self.rank != "auto":
             raise ValueError(f"rank is {self.rank!r}; give a number of factors, or 'auto'.")
         ranks = range(min(_MOST, most) + 1) if self.rank == "auto" else (min(int(self.rank), most),)
-        candidates = [CountSettings(rank=r, dispersion=self.dispersion, season=False) for r in ranks]
+        candidates = [CountSettings(rank=rank, dispersion=self.dispersion, season=False) for rank in ranks]
         for settings in candidates:
             settings.check()
         panel = GroupPanel.of(
-            X.shape[0], X.shape[1], [Group.of("all", site, month, X[site, month], observer=site)]
+            # A matrix names no observers: each row stands for one.
+            X.shape[0],
+            X.shape[1],
+            [Group.of("all", site, month, X[site, month], observer=site)],
         )
         best = (
             candidates[0]
@@ -190,10 +193,10 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         part = np.full(X.shape, -1)
         part[seen] = rng_for(0, "parts of a score").permutation(counts.size) % _PARTS
         predicted = np.empty_like(X)
-        for k in range(min(_PARTS, counts.size)):
-            left = seen & (part != k)
+        for number in range(min(_PARTS, counts.size)):
+            left = seen & (part != number)
             eta, _ = self._rows(np.where(left, X, 0.0), left)
-            predicted[part == k] = np.exp(eta[part == k])
+            predicted[part == number] = np.exp(eta[part == number])
         return float(d2_tweedie_score(counts, predicted[seen], power=1))
 
     def _checked(self, X: Any, *, reset: bool) -> F64:
@@ -222,7 +225,8 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         """
         fit = self.fit_
         theta = fit.theta
-        z = np.column_stack([np.ones(fit.L), theta.V])  # (L, p)
+        rows = np.column_stack([np.ones(fit.L), theta.V])  # (L, p)
+        # What is fixed of the predictor: level and months. A row's own coefficients are a and u.
         base = theta.mu + theta.b
         own = np.column_stack([theta.a, theta.U])
         precision = 1.0 / np.maximum(
@@ -230,24 +234,27 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         )  # prior variances: those of the fitted sites
         size = fit.aux.size
         phi = max(fit.dispersion if self.dispersion == "quasi" else 1.0, 1.0)
-        coef, H = np.zeros((y.shape[0], z.shape[1])), np.zeros(0)
+        coef, H = np.zeros((y.shape[0], rows.shape[1])), np.zeros(0)
         for _ in range(_ROUNDS):
-            mu = np.exp(np.clip(base + coef @ z.T, -50.0, 50.0))
-            w = np.where(seen, 1.0 / (1.0 + mu / size) if np.isfinite(size) else 1.0, 0.0) / phi
-            score = (w * (y - mu)) @ z - coef * precision
-            H = np.einsum("il,lp,lq->ipq", w * mu, z, z) + np.diag(precision)
+            mu = np.exp(np.clip(base + coef @ rows.T, -50.0, 50.0))
+            # Weight of the negative binomial's score, 1 / (1 + mu / size), over phi for the quasi-Poisson; 0 in holes.
+            weights = np.where(seen, 1.0 / (1.0 + mu / size) if np.isfinite(size) else 1.0, 0.0) / phi
+            score = (weights * (y - mu)) @ rows - coef * precision
+            H = np.einsum("il,lp,lq->ipq", weights * mu, rows, rows) + np.diag(precision)
             step = np.linalg.solve(H, score[:, :, None])[:, :, 0]
+            # At most 2 in any coefficient: from far below, a Newton step overshoots by e^step.
             step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1, keepdims=True), 1e-12))
             coef = coef + step
             if np.abs(step).max(initial=0.0) < 1e-9:
                 break
+        # Draws of the Laplace posterior of each row, N(coef, H^-1).
         root = np.linalg.cholesky(np.linalg.inv(H))
 
         def spread(rng: np.random.Generator) -> F64:
-            errors: F64 = np.einsum("ipq,iq->ip", root, rng.standard_normal(coef.shape)) @ z.T
+            errors: F64 = np.einsum("ipq,iq->ip", root, rng.standard_normal(coef.shape)) @ rows.T
             return errors
 
-        return np.log(fit.smear) + np.clip(base + coef @ z.T, -50.0, 50.0), spread
+        return np.log(fit.smear) + np.clip(base + coef @ rows.T, -50.0, 50.0), spread
 
     def __sklearn_tags__(self) -> Any:
         """Say what the estimator takes: counts, with holes."""

@@ -27,35 +27,38 @@ __all__ = ["counted_visits", "drawn", "impute_panel"]
 
 def counted_visits(panel: PanelFolder, J: int, L: int) -> sp.csr_array:
     """Visits with a count in every cell, over all groups: (J, L) sparse int32."""
-    parts = [read_table(g / "cells.parquet", "cells") for g in panel.groups]
-    j, month, n = (
-        np.concatenate([t[c].to_numpy() for t in parts]) for c in ("site_index", "month_index", "n_counted")
+    parts = [read_table(group / "cells.parquet", "cells") for group in panel.groups]
+    site, month, number = (
+        np.concatenate([part[name].to_numpy() for part in parts])
+        for name in ("site_index", "month_index", "n_counted")
     )
-    return sp.csr_array(sp.coo_array((n, (j, month)), shape=(J, L)))
+    return sp.csr_array(sp.coo_array((number, (site, month)), shape=(J, L)))
 
 
 def drawn(fit: AverageFit, number: int, seed: int) -> Iterator[tuple[F64, F64]]:
     """Draws of the whole matrix, one after the other: (J, L) log expected counts, and counts of one visit around them."""
-    for d in range(number):
-        eta = fit.draw(rng_for(seed, "draw of the imputed matrix", d))(slice(None))
-        yield eta, fit.draw_counts(eta, rng_for(seed, "counts of the imputed matrix", d))
+    for draw in range(number):
+        # A stream for each draw: draw 7 is the same whether 10 or 100 are asked for.
+        eta = fit.draw(rng_for(seed, "draw of the imputed matrix", draw))(slice(None))
+        yield eta, fit.draw_counts(eta, rng_for(seed, "counts of the imputed matrix", draw))
 
 
 def _draws(fit: AverageFit, settings: ImputeSettings) -> Iterator[dict[str, object]]:
     """Tables of draws, a block of sites of one draw at a time."""
     J, L = fit.J, fit.L
     with progress("draws", settings.draws) as show:
-        for d, (eta, counts) in enumerate(drawn(fit, settings.draws, settings.seed)):
+        for draw, (eta, counts) in enumerate(drawn(fit, settings.draws, settings.seed)):
+            # The draw is whole, since a month's error is common to all sites; only its table is written in blocks.
             for rows in row_blocks(J, L):
-                n = rows.stop - rows.start
+                n_rows = rows.stop - rows.start
                 yield {
-                    "draw": np.full(n * L, d, dtype=np.int32),
+                    "draw": np.full(n_rows * L, draw, dtype=np.int32),
                     "site_index": np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), L),
-                    "month_index": np.tile(np.arange(L, dtype=np.int32), n),
+                    "month_index": np.tile(np.arange(L, dtype=np.int32), n_rows),
                     "expected": fit.counts_at(eta[rows]).ravel(),
                     "count": counts[rows].ravel(),
                 }
-            show(d + 1)
+            show(draw + 1)
 
 
 def impute_panel(
@@ -91,22 +94,24 @@ def impute_panel(
     J, L, errors = fit.J, fit.L, facts.method == "fast" and facts.time != "fixed"
     if settings.draws and not errors:
         raise ConfigError(f"--draws {settings.draws} is impossible: {POINTS_ONLY}")
-    n = counted_visits(panel, J, L)
+    visits = counted_visits(panel, J, L)
     names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
     total, observed_total, ends = 0.0, 0.0, np.zeros(2)
-    empty = any(f.presence is not None for f in fit.fits)
+    empty = any(one.presence is not None for one in fit.fits)
 
     def chunks() -> Iterator[dict[str, object]]:
         nonlocal total, observed_total, ends
         for rows in row_blocks(J, L):
             expected = fit.expected(rows)
-            seen = n[rows].toarray()
+            # Dense for a block of sites only.
+            seen = visits[rows].toarray()
             band = fit.interval(rows) if errors else None
             limits = {
                 name: pa.nulls(expected.size, pa.float64()) if band is None else getattr(band, name).ravel()
                 for name in ("expected_lower", "expected_upper", "lower", "upper")
             }
             present = fit.present(rows)
+            # Expected numbers of occupied sites in the first and the last month.
             ends = ends + present[:, [0, -1]].sum(axis=0)
             total += float(expected.sum())
             observed_total += float(expected[seen > 0].sum())
@@ -133,11 +138,11 @@ def impute_panel(
             "imputed",
             settings=asdict(settings),
             inputs={
-                **{f"panel/{k}": v for k, v in manifest["inputs"].items()},
+                **{f"panel/{key}": value for key, value in manifest["inputs"].items()},
                 **{
-                    f"fit/{k}": f["sha256"]
-                    for k, f in manifest["files"].items()
-                    if k.endswith("_factors.parquet")
+                    f"fit/{key}": file["sha256"]
+                    for key, file in manifest["files"].items()
+                    if key.endswith("_factors.parquet")
                 },
             },
             results=ImputedFacts(

@@ -47,11 +47,11 @@ def own_report(
     panel, fit = open_panel(panel_path), Path(fit_path)
     manifest = read_manifest(fit, "fit")
     check_same_panel(panel, manifest, fit)
-    names = [g.name for g in panel.groups]
+    names = [group.name for group in panel.groups]
     if group not in names:  # given by its own name instead of its folder's
-        group = next((n for n in names if group_name(n) == group), group)
+        group = next((name for name in names if group_name(name) == group), group)
     if group not in names:
-        shown = ", ".join(group_name(n) for n in names[:12])
+        shown = ", ".join(group_name(name) for name in names[:12])
         raise ConfigError(f"the panel has no group {group!r}; its groups are {shown}.")
     draws = fit / "own" / group / "draws.parquet"
     if not draws.exists():
@@ -98,7 +98,8 @@ def describe_panel(
 def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
     """Panel of the group's own sites; returns their rows in the common panel."""
     source = panel.path / "groups" / group
-    tables = {n: read_table(source / f"{n}.parquet", n) for n in ("visits", "cells")}
+    tables = {name: read_table(source / f"{name}.parquet", name) for name in ("visits", "cells")}
+    # Sites are numbered anew, in the same order, so that rows of every table of sites can be taken by these numbers.
     mine = np.unique(tables["visits"].column("site_index").to_numpy())
     for name, table in tables.items():
         at = np.searchsorted(mine, table.column("site_index").to_numpy())
@@ -118,8 +119,9 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
 def _write_fit(fit: Path, manifest: Manifest, draws: Path, mine: np.ndarray, tmp: Path) -> None:
     out = tmp / "fit"
     _write_rows(fit / "site_trends.parquet", "site_trends", mine, out)
-    for member in (Path(), *(m.relative_to(fit) for m in fit.glob(f"{MEMBERS}/*"))):
+    for member in (Path(), *(path.relative_to(fit) for path in fit.glob(f"{MEMBERS}/*"))):
         _write_rows(fit / member / "site_factors.parquet", "site_factors", mine, out / member)
+        # Months are of all groups together: copied, not cut.
         shutil.copyfile(fit / member / "month_factors.parquet", out / member / "month_factors.parquet")
     for name in ("trace.parquet", "cv.parquet"):
         if (fit / name).exists():

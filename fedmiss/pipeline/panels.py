@@ -46,7 +46,7 @@ class PanelFolder:
                 "from, to": (self.months["month"].iloc[0], self.months["month"].iloc[-1])
                 if len(self.months)
                 else None,
-                "groups": tuple(g.name for g in self.groups),
+                "groups": tuple(group.name for group in self.groups),
             },
         )
 
@@ -63,7 +63,9 @@ class PanelFolder:
 
     def secrets(self) -> dict[str, bytes]:
         """Secrets of the groups that keep one with their data (``secret.key``); weights of replicates come from it."""
-        return {g.name: (g / SECRET).read_bytes() for g in self.groups if (g / SECRET).exists()}
+        return {
+            group.name: (group / SECRET).read_bytes() for group in self.groups if (group / SECRET).exists()
+        }
 
     @property
     def several_sources(self) -> bool:
@@ -103,7 +105,7 @@ class PanelFolder:
         """Read ``auto``, ``none`` or a comma list of effort terms; which of them ``auto`` takes is agreed by the groups."""
         if wanted in ("auto", "none"):
             return wanted
-        return tuple(t.strip() for t in wanted.split(",") if t.strip())
+        return tuple(term.strip() for term in wanted.split(",") if term.strip())
 
     def visits(self, *, effort: bool = True) -> tuple[dict[str, Visits], dict[str, I64]]:
         """What every group holds, and which sites of the panel are its own.
@@ -121,24 +123,32 @@ class PanelFolder:
             folder.name: read_table(folder / "visits.parquet", "visits", columns=columns)
             for folder in self.groups
         }
-        mine = deal_sites({name: t.column("site_index").to_numpy() for name, t in tables.items()}, ids.size)
+        # A site that several groups visit is among the sites of each of them.
+        mine = deal_sites(
+            {name: table.column("site_index").to_numpy() for name, table in tables.items()}, ids.size
+        )
         held = {}
         for name in sorted(tables):
-            t, at = tables.pop(name).to_pandas(), mine[name]
-            m = len(t)
-            raw = [t[c].to_numpy(float, na_value=np.nan) for c in _COLUMNS.values()] if effort else []
+            table, at = tables.pop(name).to_pandas(), mine[name]
+            n_visits = len(table)
+            raw = (
+                [table[column].to_numpy(float, na_value=np.nan) for column in _COLUMNS.values()]
+                if effort
+                else []
+            )
             held[name] = Visits(
                 site_id=ids[at],
-                site=np.searchsorted(at, t["site_index"].to_numpy()).astype(np.int32),
-                month=stamps[t["month_index"].to_numpy()],
-                count=t["count"].to_numpy(float, na_value=np.nan),
-                detected=t["detected"].to_numpy(bool),
-                observer=pd.factorize(t["observer_id"], sort=True)[0].astype(np.int32),
-                effort=np.column_stack(raw) if effort else np.zeros((m, 0)),
-                weight=np.ones(m),
+                site=np.searchsorted(at, table["site_index"].to_numpy()).astype(np.int32),
+                month=stamps[table["month_index"].to_numpy()],
+                count=table["count"].to_numpy(float, na_value=np.nan),
+                detected=table["detected"].to_numpy(bool),
+                # Numbered by sorted id: the same numbers for any order of rows.
+                observer=pd.factorize(table["observer_id"], sort=True)[0].astype(np.int32),
+                effort=np.column_stack(raw) if effort else np.zeros((n_visits, 0)),
+                weight=np.ones(n_visits),
                 region=region[at],
                 species=self.facts.species,
-                checklist=t["checklist_id"].to_numpy(object) if self.several_sources else None,
+                checklist=table["checklist_id"].to_numpy(object) if self.several_sources else None,
                 given=not effort,
                 covariates={name: column[at] for name, column in covariates.items()},
                 frame=self.frame,
@@ -155,6 +165,7 @@ class PanelFolder:
         table = read_table(self.path / "site_covariates.parquet", "site_covariates").to_pandas()
         for name, part in table.groupby("covariate", sort=True):
             at = part["site_index"].to_numpy()
+            # A covariate is of categories or of numbers, and a blank is a gap in either.
             if part["category"].notna().any():
                 texts = np.full(J, "", dtype=object)
                 texts[at] = part["category"].fillna("").to_numpy(object)
@@ -174,6 +185,7 @@ class PanelFolder:
             if family == "bernoulli":
                 value = visits["detected"].to_numpy(float)
             else:
+                # X says that there were birds and not how many: no count, though it is a detection.
                 visits = visits[visits["count"].notna()]
                 value = visits["count"].to_numpy(float)
             observer = pd.factorize(visits["observer_id"], sort=True)[0]
@@ -194,7 +206,11 @@ class PanelFolder:
 def effort_names(terms: tuple[str, ...], blanks: tuple[str, ...]) -> list[str]:
     """Names of the effort covariates (``fedmiss.federation.group.visits.effort_columns``)."""
     names = {"duration": "log(hours)", "distance": "log(1 + km)", "observers": "log(observers)"}
-    return [n for t in terms for n in ([names[t], f"{t} unknown"] if t in blanks else [names[t]])]
+    return [
+        name
+        for term in terms
+        for name in ([names[term], f"{term} unknown"] if term in blanks else [names[term]])
+    ]
 
 
 def open_panel(path: str | Path) -> PanelFolder:

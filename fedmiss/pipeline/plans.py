@@ -18,110 +18,114 @@ from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings, named_
 __all__ = ["base_settings", "candidates", "check_fixed", "federation_of", "job_of", "presence_if_uncounted"]
 
 
-def check_fixed(s: FastSettings) -> None:
+def check_fixed(settings: FastSettings) -> None:
     """Refuse what the plain site and time model does not have."""
     other = {
-        "--model": s.model not in ("auto", "quasi"),
-        "--rank": s.rank not in ("auto", 0),
-        "--effort": s.effort not in ("auto", "none"),
-        "--observers": s.observers,
-        "--occupancy": s.occupancy,
-        "--minimum": s.minimum > 1,
+        "--model": settings.model not in ("auto", "quasi"),
+        "--rank": settings.rank not in ("auto", 0),
+        "--effort": settings.effort not in ("auto", "none"),
+        "--observers": settings.observers,
+        "--occupancy": settings.occupancy,
+        "--minimum": settings.minimum > 1,
     }
     wrong = [name for name, bad in other.items() if bad]
-    if s.time == "fixed" and wrong:
+    if settings.time == "fixed" and wrong:
         raise ConfigError(
             f"--time fixed is the plain site and time model of Poisson counts: leave out {', '.join(wrong)}. (With a least "
             "number behind each sum it cannot be fitted: a pair of months may rest on one site.)"
         )
 
 
-def base_settings(s: FastSettings, *, calibrate: bool = True) -> CountSettings:
+def base_settings(settings: FastSettings, *, calibrate: bool = True) -> CountSettings:
     """Translate the step's settings into the model's, before rank and model are chosen."""
-    if s.time == "fixed":
-        return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=s.seed)
-    chosen = MODELS["negbin" if s.model == "auto" else s.model]
-    rank = 2 if s.rank == "auto" else s.rank
+    if settings.time == "fixed":
+        return CountSettings(time="fixed", rank=0, season=False, slopes=False, seed=settings.seed)
+    chosen = MODELS["negbin" if settings.model == "auto" else settings.model]
+    rank = 2 if settings.rank == "auto" else settings.rank
     return CountSettings(
         rank=rank,
-        observers=s.observers,
-        occupancy=s.occupancy,
-        features=named_features(s.structure),
-        seed=s.seed,
+        observers=settings.observers,
+        occupancy=settings.occupancy,
+        features=named_features(settings.structure),
+        seed=settings.seed,
         calibrate=calibrate,
         **chosen,  # type: ignore[arg-type]
     )
 
 
-def tried(s: FastSettings, folder: PanelFolder) -> tuple[str, ...] | None:
+def tried(settings: FastSettings, folder: PanelFolder) -> tuple[str, ...] | None:
     """Features of sites that the choice tries; None for no trial.
 
     Not the number of visits where sites are listed because the species was seen there.
     """
-    if s.structure != "auto":
+    if settings.structure != "auto":
         return None
-    return tuple(f for f in FEATURES if f != "visits" or not folder.listed_by_detection)
+    # Where only sites with the species are listed, visits cannot say where the others are.
+    return tuple(feature for feature in FEATURES if feature != "visits" or not folder.listed_by_detection)
 
 
-def candidates(s: FastSettings, base: CountSettings) -> list[CountSettings]:
+def candidates(settings: FastSettings, base: CountSettings) -> list[CountSettings]:
     """Candidates of the cross-validation; one means that nothing is to be chosen."""
-    if s.time == "fixed":
+    if settings.time == "fixed":
         return [base]
     out = [base]
-    if s.rank == "auto" and s.model == "auto":
-        out = default_candidates(base, s.max_rank)
-    elif s.rank == "auto":
-        out = [replace(base, rank=r) for r in range(s.max_rank + 1)]
-    elif s.model == "auto":
+    if settings.rank == "auto" and settings.model == "auto":
+        out = default_candidates(base, settings.max_rank)
+    elif settings.rank == "auto":
+        out = [replace(base, rank=rank) for rank in range(settings.max_rank + 1)]
+    elif settings.model == "auto":
         other = (MODELS[name] for name in ("quasi", "log1p"))
-        out += [replace(base, **{"scale": "raw", "dispersion": "quasi"} | m) for m in other]  # type: ignore[arg-type]
-    return [c for c in out if not (s.occupancy and c.scale == "log1p")]  # a logarithm has no zero of its own
+        out += [replace(base, **{"scale": "raw", "dispersion": "quasi"} | model) for model in other]  # type: ignore[arg-type]
+    # A logarithm has no zero of its own, so log1p has no empty sites.
+    return [candidate for candidate in out if not (settings.occupancy and candidate.scale == "log1p")]
 
 
 def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSettings:
     """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
+    # Found, and never counted: every record is X.
     if settings.model == "auto" and folder.facts.birds == 0 and folder.facts.n_detected > 0:
         return replace(settings, model="bernoulli")
     return settings
 
 
-def _fixed(s: FastSettings | SaemSettings) -> bool:
-    return isinstance(s, FastSettings) and s.time == "fixed"
+def _fixed(settings: FastSettings | SaemSettings) -> bool:
+    return isinstance(settings, FastSettings) and settings.time == "fixed"
 
 
-def plan_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> DataSpec:
+def plan_of(folder: PanelFolder, settings: FastSettings | SaemSettings) -> DataSpec:
     """What is wanted of the groups of a panel folder."""
-    model = "quasi" if isinstance(s, SaemSettings) else s.model
+    model = "quasi" if isinstance(settings, SaemSettings) else settings.model
     return DataSpec(
         species=folder.facts.species,
         months=folder.stamps,
-        effort=folder.wanted_terms("none" if _fixed(s) else s.effort),
+        effort=folder.wanted_terms("none" if _fixed(settings) else settings.effort),
         detections=MODELS.get(model, MODELS["quasi"])["family"] == "bernoulli",
-        joint=s.joint and not _fixed(s),
+        joint=settings.joint and not _fixed(settings),
         duplicates=folder.several_sources,
-        minimum=s.minimum,
+        minimum=settings.minimum,
     )
 
 
-def job_of(folder: PanelFolder, s: FastSettings) -> JobSpec:
+def job_of(folder: PanelFolder, settings: FastSettings) -> JobSpec:
     """The whole job of a fit."""
-    chosen = candidates(s, base_settings(s, calibrate=not folder.chosen_by_detection))
+    chosen = candidates(settings, base_settings(settings, calibrate=not folder.chosen_by_detection))
     return JobSpec(
-        plan_of(folder, s), chosen, folds=s.folds, by=s.folds_by, one_se=s.one_se, bootstrap=s.bootstrap, seed=s.seed,
-        structure=tried(s, folder) if len(chosen) > 1 else None, average=s.average,
+        plan_of(folder, settings), chosen, folds=settings.folds, by=settings.folds_by, one_se=settings.one_se,
+        bootstrap=settings.bootstrap, seed=settings.seed,
+        structure=tried(settings, folder) if len(chosen) > 1 else None, average=settings.average,
     )  # fmt: skip
 
 
-def federation_of(folder: PanelFolder, s: FastSettings | SaemSettings) -> LocalFederation:
+def federation_of(folder: PanelFolder, settings: FastSettings | SaemSettings) -> LocalFederation:
     """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
-    plan = plan_of(folder, s)
-    held, at = folder.visits(effort=s.effort != "none" and not _fixed(s))
+    plan = plan_of(folder, settings)
+    held, at = folder.visits(effort=settings.effort != "none" and not _fixed(settings))
     return LocalFederation(
         held,
         at,
         len(folder.sites),
         plan,
         secrets=folder.secrets(),
-        more=hash_json(asdict(s)).encode(),
-        own=isinstance(s, FastSettings) and s.own,
+        more=hash_json(asdict(settings)).encode(),
+        own=isinstance(settings, FastSettings) and settings.own,
     )

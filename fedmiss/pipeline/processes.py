@@ -31,6 +31,7 @@ def over_processes(
         yield from ((name, work(name), "") for name in names)
         return
     # Spawned, not forked: a fork inherits the locks of the readers' threads and waits for them for ever.
+    # All cores together, however many processes share them.
     threads = max(1, cores() // jobs)
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker, (threads,))
     waiting = {pool.submit(work, name): name for name in names}
@@ -41,6 +42,7 @@ def over_processes(
             except BrokenProcessPool:
                 yield waiting[future], None, "its process was ended from outside (often: out of memory)."
     except BaseException:
+        # An error or Ctrl-C here: the pool would wait for species that nobody wants any more.
         for child in active_children():
             child.terminate()
         raise

@@ -110,7 +110,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         raise InputError(f"there is no recipe {path}.", path=str(path)) from None
     except (ValueError, IsADirectoryError) as error:
         raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
-    tables = {f.name for f in fields(Recipe)} - {*INPUTS}
+    tables = {item.name for item in fields(Recipe)} - {*INPUTS}
     for key in raw:
         if key not in tables:
             raise unknown(key, sorted(tables), where)
@@ -119,10 +119,11 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     inputs = {}
     for key in INPUTS:
         names = convert(ingest.pop(key, []), tuple[str, ...], f"{where}: ingest.{key}")
-        inputs[key] = tuple(base / n for n in names)
+        inputs[key] = tuple(base / name for name in names)
     if not inputs["files"]:
         raise ConfigError(f"{where}: ingest.files is missing; name the files to read.")
     species = convert(raw.get("species", []), tuple[str, ...], f"{where}: species")
+    # Only these species need to be imported; a community needs all that were on the lists.
     if "species" not in ingest and species and species != ("all",) and "community" not in raw:
         ingest["species"] = list(species)
     panel = dict(_table(raw, "panel", where))

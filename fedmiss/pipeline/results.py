@@ -109,11 +109,12 @@ class SpeciesFit:
 
     def _repr_html_(self) -> str:
         """Show the trend and the index in a notebook."""
-        t = self.trend().iloc[0]
+        trend = self.trend().iloc[0]
         name = escape(str(self.manifest["results"].get("species", "")))
         head = (
-            f"<p><b>{name}</b>: {escape(str(t['trend_class']))}, {t['percent_per_year']:+.1f} % per year (95 % interval "
-            f"{t['percent_lo']:+.1f} to {t['percent_hi']:+.1f}), {t['from_year']} to {t['to_year']}; "
+            f"<p><b>{name}</b>: {escape(str(trend['trend_class']))}, {trend['percent_per_year']:+.1f} % per "
+            "year (95 % interval "
+            f"{trend['percent_lo']:+.1f} to {trend['percent_hi']:+.1f}), {trend['from_year']} to {trend['to_year']}; "
             f"{self.fit.J} sites, {self.fit.L} months, {int(self.observed.sum())} cells counted.</p>"
         )
         shown = self.index()[["year", "total", "index", "index_lo", "index_hi"]].round(1)
@@ -126,6 +127,7 @@ class SpeciesFit:
         one visit. They are NaN for a fit of another method than ``fast``.
         """
         J, L = self.expected.shape
+        # Point estimates have no errors: blanks, and not intervals of width 0.
         band = AverageFit(self.fit.fits).interval() if self._errors else None
         names = ("expected_lower", "expected_upper", "lower", "upper")
         return pd.DataFrame(
@@ -133,7 +135,10 @@ class SpeciesFit:
                 "site_id": self.panel.sites["site_id"].repeat(L).to_numpy(),
                 "month": list(self.panel.months["month"]) * J,
                 "expected": self.expected.ravel(),
-                **{n: np.full(J * L, np.nan) if band is None else getattr(band, n).ravel() for n in names},
+                **{
+                    name: np.full(J * L, np.nan) if band is None else getattr(band, name).ravel()
+                    for name in names
+                },
                 "observed": self.observed.ravel(),
             }
         )
@@ -194,5 +199,5 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     manifest, counts = read_fit(fit)
     check_same_panel(folder, manifest, fit)
     draws = read_draws(Path(fit) / "draws.parquet", counts.L).get(ALL)
-    n = counted_visits(folder, counts.J, counts.L)
-    return SpeciesFit(folder, counts, manifest, counts.expected(), n.toarray() > 0, draws)
+    visits = counted_visits(folder, counts.J, counts.L)
+    return SpeciesFit(folder, counts, manifest, counts.expected(), visits.toarray() > 0, draws)

@@ -57,8 +57,11 @@ def workers_of(federation: LocalFederation) -> dict[str, tuple[Visits, I64]]:
     that share sites are one worker, which is possible where one person holds them all.
     """
     held = {
-        name: p.used for name, p in federation.programs.items() if p.used is not None and p.used.count.size
+        name: program.used
+        for name, program in federation.programs.items()
+        if program.used is not None and program.used.count.size
     }
+    # Union of groups that share a site, directly or through others: a new group joins all parts that it touches.
     parts: list[tuple[list[str], set[int]]] = []
     for name, used in held.items():
         names, sites = [name], set(federation.at[name][used.site].tolist())
@@ -72,15 +75,16 @@ def workers_of(federation: LocalFederation) -> dict[str, tuple[Visits, I64]]:
     out = {}
     for names, _ in sorted(parts):
         own = [held[name] for name in names]
-        start = np.cumsum([0] + [int(u.observer.max()) + 1 for u in own])
-        site = np.concatenate([federation.at[name][u.site] for name, u in zip(names, own, strict=True)])
+        # Observers are numbered within a group: shift them, so that two groups' first observers stay two.
+        start = np.cumsum([0] + [int(used.observer.max()) + 1 for used in own])
+        site = np.concatenate([federation.at[name][used.site] for name, used in zip(names, own, strict=True)])
         visits = Visits.of(
             site,
-            np.concatenate([u.month for u in own]),
-            np.concatenate([u.count for u in own]),
-            np.concatenate([u.observer + s for u, s in zip(own, start, strict=False)]),
+            np.concatenate([used.month for used in own]),
+            np.concatenate([used.count for used in own]),
+            np.concatenate([used.observer + first for used, first in zip(own, start, strict=False)]),
             None,
-            np.concatenate([u.effort for u in own]),
+            np.concatenate([used.effort for used in own]),
         )
         out[names[0]] = (visits, np.unique(site).astype(np.int64))
     return out
@@ -100,6 +104,7 @@ def posterior_of_sites(
     """Posterior means (J, r) and covariances (J, r, r) of the factors of a worker's sites at theta, by chains."""
     rng, state, kernel = rng_for(seed, "posterior of sites"), model.latent_start(rows, M), Langevin()
     J, r, count = len(rows.starts), model.r, 0
+    # Moments of the factors' draws at a fixed theta: first and second, over all chains and rounds after the burn-in.
     mean, square = np.zeros((J, r)), np.zeros((J, r, r))
     for k in range(burn + rounds):
         for _ in range(K):
@@ -115,8 +120,8 @@ def posterior_of_sites(
 
 def _check(settings: SaemSettings, federation: LocalFederation, model: Counts, labels: list[str]) -> None:
     """Refuse panels that maximum likelihood cannot fit, and panels that would take hours."""
-    used = [p.used for p in federation.programs.values() if p.used is not None]
-    visits = sum(u.count.size for u in used)
+    used = [program.used for program in federation.programs.values() if program.used is not None]
+    visits = sum(one.count.size for one in used)
     for words, value, limit in (
         ("counted visits", visits, MOST_VISITS), ("numbers in the statistic", model.q, MOST_NUMBERS),
     ):  # fmt: skip
@@ -125,9 +130,11 @@ def _check(settings: SaemSettings, federation: LocalFederation, model: Counts, l
                 f"--method saem: the panel has {value:,} {words} (at most {limit:,}): it is the check of the approximations "
                 "on small panels. Take fewer months or sites (`fedmiss panel`), or fit with --method fast."
             )
-    month = np.concatenate([u.month for u in used])
+    month = np.concatenate([one.month for one in used])
     seen = np.bincount(month, minlength=model.L)
-    birds = np.bincount(month, np.concatenate([u.count for u in used]), model.L)
+    # The estimate of a month without a bird is minus infinity.
+    birds = np.bincount(month, np.concatenate([one.count for one in used]), model.L)
+    # With factors, a month has as many coefficients of its own as the model has factors: its visits must determine them.
     few = 2 * model.r if model.r > 1 else 1
     for bad, what in (
         (seen < few, f"fewer than {few} counted visits"), (birds <= 0, "zero birds in all visits"),
@@ -138,7 +145,7 @@ def _check(settings: SaemSettings, federation: LocalFederation, model: Counts, l
                 "they have no maximum-likelihood estimate. Make the panel of other months or with --by year, or fit with "
                 "--method fast, whose season and walk fill them."
             )
-    if settings.observers and sum(int(u.observer.max()) + 1 for u in used if u.observer.size) < 3:
+    if settings.observers and sum(int(one.observer.max()) + 1 for one in used if one.observer.size) < 3:
         raise ConfigError(
             "--method saem --observers: a variance needs at least 3 observers; leave --observers out."
         )
@@ -177,19 +184,22 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
             f"--method saem --no-joint: {federation.agreement.shared} sites are visited by several groups, and each would "
             "draw a factor of its own for them: another model. Leave --no-joint out, or fit with --method fast."
         )
-    d = next(p.used.effort.shape[1] for p in federation.programs.values() if p.used is not None)
+    n_effort = next(
+        program.used.effort.shape[1] for program in federation.programs.values() if program.used is not None
+    )
     rank, observers = 0 if settings.rank == "auto" else settings.rank, settings.observers
-    model = ShiftedCounts(federation.L, r=1 + rank, d=d, observers=observers, level=True)
+    model = ShiftedCounts(federation.L, r=1 + rank, d=n_effort, observers=observers, level=True)
     _check(settings, federation, model, folder.months["month"].tolist())
     workers = workers_of(federation)
     names, data = list(workers), [rows for rows, _ in workers.values()]
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     result = _run(model, names, data, settings, rounds, checkpoint(work))
+    # The mean of S over the second half has less Monte-Carlo error than the last S; theta follows by one M-step.
     theta = model.T(result.server.S_hat if result.S_mean is None else result.S_mean)
     fit = _count_fit(model, theta, workers, federation, settings.seed, rounds)
     write_fit(work, fit)
     errors, notes = _errors(model, theta, data, settings.seed)
-    t, agreed = result.trace, federation.agreement
+    trace, agreed = result.trace, federation.agreement
     write_run_trace(work, result, sum(len(rows) for rows in data))
     panel = folder.facts
     facts = FitFacts.of_members(
@@ -208,10 +218,10 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
         n_months=federation.L,
         n_cells_observed=federation.n_cells(),
         bootstrap=0,
-        h_norm=float(np.sqrt(t["h_norm2"][-1])),
-        exchanges=len(t["k"]),
-        bytes_up=int(t["bytes_up"].sum()),
-        bytes_down=int(t["bytes_down"].sum()),
+        h_norm=float(np.sqrt(trace["h_norm2"][-1])),
+        exchanges=len(trace["k"]),
+        bytes_up=int(trace["bytes_up"].sum()),
+        bytes_down=int(trace["bytes_down"].sum()),
         participation=settings.participation,
         workers=len(names),
         overdispersion=theta.s2,
@@ -223,19 +233,19 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
 
 
 def _run(
-    model: Counts, names: list[str], data: list[Visits], s: SaemSettings, rounds: int, file: Path
+    model: Counts, names: list[str], data: list[Visits], settings: SaemSettings, rounds: int, file: Path
 ) -> Result:
     roster = Roster.of({name: len(rows) for name, rows in zip(names, data, strict=True)}, "pooled")
     first = first_statistics(model, data)
-    full = s.participation == 1.0
+    full = settings.participation == 1.0
     algo = fed_saem(
         model,
         roster,
         Identity(),
         how="server" if full else "memory",
         steps=SaemSteps(rounds // 3, cap=1.0 if full else 0.2),
-        participation=Full() if full else Bernoulli(s.participation),
-        seed=s.seed,
+        participation=Full() if full else Bernoulli(settings.participation),
+        seed=settings.seed,
     )
     return run(
         algo, LocalEngine(data), roster.weights @ first, stop=Stop(rounds=rounds), init="zero" if full else first,
@@ -253,6 +263,7 @@ def _count_fit(
 ) -> CountFit:
     """The fit in the count model's parameters: a_j = w u_j0; expected counts have the factor exp(s2 / 2)."""
     J, p, level = federation.J, model.r, float(theta.w[0, 0])
+    # u_j0 has variance 1 and the loading ``level`` in every month: a_j = level u_j0 is the count model's site effect.
     scale = np.r_[level, np.ones(p - 1)]
     P, C = np.zeros((J, p)), np.tile(np.diag(scale**2), (J, 1, 1))  # a site without counts has the prior
     for i, (rows, at) in enumerate(workers.values()):
@@ -261,14 +272,24 @@ def _count_fit(
     mu = float(theta.beta.mean())
     T = np.column_stack([theta.beta - mu, theta.w[:, 1:]])
     prior = np.zeros((model.L, p))
-    q = Posterior(mu, P, C, T, np.zeros((model.L, p, p)), scale**2, prior, np.zeros(p))
+    posterior = Posterior(mu, P, C, T, np.zeros((model.L, p, p)), scale**2, prior, np.zeros(p))
     settings = CountSettings(rank=p - 1, dispersion="none", observers=model.observers)
-    history = Fit(q.theta(), [], True, f"{rounds} rounds done, averaged over the second half", rounds)
+    history = Fit(posterior.theta(), [], True, f"{rounds} rounds done, averaged over the second half", rounds)
     ridge = 1.0 / theta.tau2_o if model.observers else 0.0
     aux = Auxiliary(theta.kappa, (), float("inf"), 1.0, ridge)
+    # E exp(eps) of N(0, s2): it takes the place of the calibration of totals.
     mean_factor = float(np.exp(0.5 * theta.s2))
     return CountFit(
-        settings, J, model.L, history, aux, float("nan"), float("nan"), federation.n_counted, mean_factor, q
+        settings,
+        J,
+        model.L,
+        history,
+        aux,
+        float("nan"),
+        float("nan"),
+        federation.n_counted,
+        mean_factor,
+        posterior,
     )
 
 
@@ -277,6 +298,8 @@ def _errors(
 ) -> tuple[dict[str, float] | None, list[str]]:
     """Louis' standard errors of the site level, the overdispersion and the observers' variance, or why there are none."""
     try:
+        # Louis' parameter vector ends with the level's loading, s2
+        # and the observers' variance: its tail is what is reported.
         se = np.sqrt(np.diag(louis(model, theta, data, rounds=1000, seed=seed)))
     except ConfigError as error:
         return None, [f"no standard errors of the variances: {error}"]

@@ -271,18 +271,18 @@ def named_features(structure: str) -> tuple[str, ...]:
     """Features of sites that a setting names; none for ``auto`` and ``none``."""
     if structure in ("auto", "none"):
         return ()
-    names = [f.strip() for f in structure.split(",")]
-    wrong = [f for f in names if f not in FEATURES]
+    names = [feature.strip() for feature in structure.split(",")]
+    wrong = [name for name in names if name not in FEATURES]
     if wrong or len(set(names)) < len(names):
         raise ConfigError(
             f"--structure is {structure!r} (must be auto, none, or a comma list of {', '.join(FEATURES)}, each once)."
         )
-    return tuple(f for f in FEATURES if f in names)
+    return tuple(feature for feature in FEATURES if feature in names)
 
 
-def sent(s: FedMissEMSettings) -> str:
+def sent(settings: FedMissEMSettings) -> str:
     """What a method sends, in words."""
-    return s.compressor or (f"dithering, {s.levels} levels" if s.levels else "identity")
+    return settings.compressor or (f"dithering, {settings.levels} levels" if settings.levels else "identity")
 
 
 def _flag(name: str) -> str:
@@ -295,7 +295,7 @@ def _refuse_others(kind: type[FitSettings], asked: Mapping[str, object]) -> None
         if name in definitions(kind) or name not in definitions(FitSettings):
             continue
         flag = _flag(name)
-        has = " or ".join(k.called for k in METHODS if name in definitions(k))
+        has = " or ".join(method.called for method in METHODS if name in definitions(method))
         why = WHY.get((name, kind.called), "")
         raise ConfigError(
             f"--method {kind.called} does not use {flag}{'. ' + why if why else '.'} Leave {flag} out, or choose --method "

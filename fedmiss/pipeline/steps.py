@@ -36,10 +36,12 @@ def step(folder: Path, key: str, make: Callable[..., object]) -> bool:
             note(f"{error} It is made again." + (f" What is there is kept as {kept}." if kept else ""))
     if file.exists() and not _is_key(file):
         note(f"{file} is damaged; what is there is kept as {set_aside(file)}.")
+    # The folder that is now made belongs to no settings until it is whole.
     _write_key(file, "0" * 64)
     try:
         make(overwrite=folder.exists())
     except BaseException:
+        # Nothing was there before and nothing came: the key would prove a folder that does not exist.
         if not folder.exists():
             remove_file(file, _is_key)
         raise

@@ -136,7 +136,9 @@ def run_trims(
         say(f"note: {table.unnamed:,} rows name no species; they are left out.")
     failed = [
         _absent(name, near, out, str(groups))
-        for name, near in not_counted([n for g in grouped.values() for n in g], table.names).items()
+        for name, near in not_counted(
+            [name for members in grouped.values() for name in members], table.names
+        ).items()
     ]
     check_folders(table.parts, " in the table")
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -149,7 +151,10 @@ def run_trims(
             done = result or lost(name, out, error)
             say(done.line)
             results.append(done)
-        shown = {g: [table.names.get(k, n) for n in names if (k := fold(n))] for g, names in grouped.items()}
+        shown = {
+            key: [table.names.get(folded, name) for name in names if (folded := fold(name))]
+            for key, names in grouped.items()
+        }
         return with_index(results, out, shown, date)
 
 
@@ -175,6 +180,7 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
         rows = read_texts(table.parts[name])
         settings = {"options": asdict(plan.options), "model": asdict(plan.settings), "weights": plan.weights}
         shown = {**plan.shown._asdict(), "covariates": list(plan.covariates)}
+        # Rows of the species' own part of the table: counts of other species change nothing here.
         key = hash_json(
             [__version__, name, settings, shown, table.source.header, rows.hash_rows(seed=1).to_list()]
         )
@@ -191,6 +197,7 @@ def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *
     notes = []
     try:
         fit, said = fit_table(read, plan)
+    # A stratum without counts may be what failed: the whole is then still worth having.
     except InputError as error:
         if not plan.covariates:
             raise

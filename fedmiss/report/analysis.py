@@ -75,8 +75,9 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     cover = coverage(data, years)
     thin = tuple(thin_counts(cover, data, int(years.used.sum())))
     entered = entries(data, series, settings)
-    t = series.trend(base=base, rule=settings.rule, convention=settings.convention).iloc[0]
-    if reason := entry_reason(entered, float(t["percent_lo"]), float(t["percent_hi"])):
+    trend = series.trend(base=base, rule=settings.rule, convention=settings.convention).iloc[0]
+    # The class may depend on sites that came or went: known only once the trend is.
+    if reason := entry_reason(entered, float(trend["percent_lo"]), float(trend["percent_hi"])):
         thin = (*thin, reason)
     refuse = "; ".join(thin) or None
     by_month = monthly_coverage(data)
@@ -93,6 +94,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         monthly=series.monthly().merge(by_month, on=["month_index", "month"]),
         yearly=_with_coverage(series.index(base), data, years),
         influential=_withheld(influential_sites(data, years), settings),
+        # Where all sites share one trend, a correlation with trends of sites would be one with nothing.
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         entries=entered,
         parts=parts,
@@ -166,17 +168,19 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
     se: F64 = np.full(slope.shape, np.nan)
     if data.site_trends is not None:
         table = data.site_trends.sort_values("site_index")
+        # The fit's own slopes of sites, with the spread of the replicates, where it has kept them.
         slope, se = table["slope"].to_numpy(dtype=np.float64), table["slope_se"].to_numpy(dtype=np.float64)
+    # (J, Y): whether anybody counted at the site in the season of the year.
     counted = (data.observed.astype(np.int64) @ (years.W.T > 0)) > 0
     n_years = (counted & used).sum(axis=1)
     n_used = int(used.sum())
     if not n_used:
         slope, se = np.full(slope.shape, np.nan), np.full(slope.shape, np.nan)
     names = [
-        classify(b, s, n_used, settings.rule).name
-        if n >= MIN_SITE_YEARS and not data.one_trend
+        classify(change, error, n_used, settings.rule).name
+        if years >= MIN_SITE_YEARS and not data.one_trend
         else NOT_CLASSIFIED
-        for b, s, n in zip(slope, se, n_years, strict=True)
+        for change, error, years in zip(slope, se, n_years, strict=True)
     ]
     out = data.sites[["site_index", "site_id", "site_name", "region", "latitude", "longitude"]].copy()
     if settings.coarse_map > 0:

@@ -58,8 +58,10 @@ def frame_of(longitude: F64, latitude: F64) -> Frame:
     west, east = float(longitude.min()), float(longitude.max())
     south, north = float(latitude.min()), float(latitude.max())
     x, y = (west + east) / 2, (south + north) / 2
+    # A degree of longitude is cos(latitude) of one of latitude; near the poles the map stops at a tenth.
     squeeze = 1.0 / max(math.cos(math.radians(y)), 0.1)
     high = max((north - south) * 1.33, 20.0 / _KM)
+    # Neither narrower than it is high, nor flatter than six tenths of its width, whatever the places are.
     wide = max((east - west) * 1.33, high * squeeze * 0.95)
     high = max(high, wide / squeeze * 0.6)
     return Frame(
@@ -73,31 +75,38 @@ def _piece(name: str) -> dict[str, F64 | I64]:
         return {k: file[k].astype(np.int64 if k.endswith("start") else np.float64) for k in file.files}
 
 
-def _covers(box: F64, f: Frame) -> bool:
-    return bool(box[0] <= f.west and box[1] <= f.south and box[2] >= f.east and box[3] >= f.north)
+def _covers(box: F64, frame: Frame) -> bool:
+    return bool(
+        box[0] <= frame.west and box[1] <= frame.south and box[2] >= frame.east and box[3] >= frame.north
+    )
 
 
-def _pieces(name: str, kind: str, f: Frame) -> list[F64]:
+def _pieces(name: str, kind: str, frame: Frame) -> list[F64]:
     """Rings or lines that touch the frame."""
-    p = _piece(name)
-    points, start = p[kind].astype(np.float64), p[f"{kind}_start"].astype(np.int64)
+    held = _piece(name)
+    points, start = held[kind].astype(np.float64), held[f"{kind}_start"].astype(np.int64)
     if not start.size:
         return []
     low = np.minimum.reduceat(points, start)
     high = np.maximum.reduceat(points, start)
-    near = (low[:, 0] < f.east) & (high[:, 0] > f.west) & (low[:, 1] < f.north) & (high[:, 1] > f.south)
+    near = (
+        (low[:, 0] < frame.east)
+        & (high[:, 0] > frame.west)
+        & (low[:, 1] < frame.north)
+        & (high[:, 1] > frame.south)
+    )
     ends = np.append(start[1:], len(points))
-    return [points[start[i] : ends[i]] for i in np.flatnonzero(near)]
+    return [points[start[at] : ends[at]] for at in np.flatnonzero(near)]
 
 
-def draw_basemap(ax: Axes, f: Frame) -> None:
+def draw_basemap(ax: Axes, frame: Frame) -> None:
     """Draw land, sea and borders into the frame; lines are thinned to what the map can show."""
-    step = (f.east - f.west) / 700
-    piece = _FINE if _covers(np.asarray(_piece(_FINE)["box"]), f) else "world"
-    view = shapely.box(*f)
+    step = (frame.east - frame.west) / 700
+    piece = _FINE if _covers(np.asarray(_piece(_FINE)["box"]), frame) else "world"
+    view = shapely.box(*frame)
     vertices: list[F64] = []
     codes: list[int] = []
-    for ring in _pieces(piece, "land", f):
+    for ring in _pieces(piece, "land", frame):
         # A ring in the opposite direction is a hole by the filling rule of a path.
         turn = LinearRing(ring).is_ccw
         cut = shapely.make_valid(Polygon(ring)).intersection(view).simplify(step)
@@ -110,40 +119,52 @@ def draw_basemap(ax: Axes, f: Frame) -> None:
     ax.set_facecolor(SEA)
     if vertices:
         ax.add_patch(PathPatch(Path(np.concatenate(vertices), codes), fc=LAND, ec=LINE, lw=0.6, zorder=0))
-    for line in _pieces("world", "border", f):
+    for line in _pieces("world", "border", frame):
         cut = LineString(line).simplify(step)
         ax.plot(*np.asarray(cut.coords).T, color=LINE, lw=0.7, ls=(0, (4, 2)), zorder=0.5)
-    ax.set_xlim(f.west, f.east)
-    ax.set_ylim(f.south, f.north)
-    ax.set_aspect(f.squeeze)
+    ax.set_xlim(frame.west, frame.east)
+    ax.set_ylim(frame.south, frame.north)
+    ax.set_aspect(frame.squeeze)
     ax.spines[:].set_visible(True)
     ax.spines[:].set_color(LINE)
 
 
-def draw_scale(ax: Axes, f: Frame) -> None:
+def draw_scale(ax: Axes, frame: Frame) -> None:
     """Draw a scale bar of a round length, about a quarter of the width, into the lower left corner."""
-    aim = f.km / 4
+    aim = frame.km / 4
+    # 1, 2 or 5 times a power of ten, the largest that is no longer than the aim.
     power = 10.0 ** math.floor(math.log10(aim))
-    length = max(s * power for s in (1, 2, 5) if s * power <= aim)
-    degrees = length / _KM * f.squeeze
-    x, y = f.west + 0.04 * (f.east - f.west), f.south + 0.05 * (f.north - f.south)
-    tick = 0.012 * (f.north - f.south)
-    ax.plot([x, x, x + degrees, x + degrees], [y + tick, y, y, y + tick], color="#333333", lw=1.1, zorder=5)
-    ax.annotate(f"{length:g} km", (x + degrees / 2, y + tick), ha="center", va="bottom", fontsize=8, zorder=5)
+    length = max(step * power for step in (1, 2, 5) if step * power <= aim)
+    degrees = length / _KM * frame.squeeze
+    left, bottom = (
+        frame.west + 0.04 * (frame.east - frame.west),
+        frame.south + 0.05 * (frame.north - frame.south),
+    )
+    tick = 0.012 * (frame.north - frame.south)
+    ax.plot(
+        [left, left, left + degrees, left + degrees],
+        [bottom + tick, bottom, bottom, bottom + tick],
+        color="#333333",
+        lw=1.1,
+        zorder=5,
+    )
+    ax.annotate(
+        f"{length:g} km", (left + degrees / 2, bottom + tick), ha="center", va="bottom", fontsize=8, zorder=5
+    )
 
 
-def empty_map(f: Frame, *, more: float, least: float) -> tuple[Figure, Axes]:
+def empty_map(frame: Frame, *, more: float, least: float) -> tuple[Figure, Axes]:
     """A figure of the frame's shape with coasts and scale, to draw sites on.
 
     Parameters
     ----------
     more : inches beside the map itself, for legends and colour bars;  least : height at least, inches
     """
-    height = 4.7 * (f.north - f.south) * f.squeeze / (f.east - f.west) + more
+    height = 4.7 * (frame.north - frame.south) * frame.squeeze / (frame.east - frame.west) + more
     fig = figure(height=float(np.clip(height, least, 6.6)))
     ax = fig.subplots()
-    draw_basemap(ax, f)
-    draw_scale(ax, f)
+    draw_basemap(ax, frame)
+    draw_scale(ax, frame)
     ax.set_xticks([])
     ax.set_yticks([])
     return fig, ax

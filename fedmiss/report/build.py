@@ -66,43 +66,47 @@ def build_report(
     return Path(out) / "index.html"
 
 
-def write_report(a: Analysis, folder: Path) -> None:
+def write_report(analysis: Analysis, folder: Path) -> None:
     """Write everything of a report into an empty folder."""
     # matplotlib takes a second to load; a run that finds its report made needs none.
     from fedmiss.report.figures import all_figures
 
-    plots = all_figures(a)
-    (folder / "index.html").write_text(_translated(a, page(a, plots), folder), encoding="utf-8")
+    plots = all_figures(analysis)
+    (folder / "index.html").write_text(_translated(analysis, page(analysis, plots), folder), encoding="utf-8")
     write_figures(plots, folder / "figures")
-    write_share_image(a, folder / "figures" / "share.png")
-    write_tables(a, folder / "tables")
-    write_exchange(a, folder / "exchange")
-    settings = asdict(a.settings) | {"date": a.date}
+    write_share_image(analysis, folder / "figures" / "share.png")
+    write_tables(analysis, folder / "tables")
+    write_exchange(analysis, folder / "exchange")
+    settings = asdict(analysis.settings) | {"date": analysis.date}
     write_manifest(
         folder,
         "report",
         settings=settings,
-        inputs=dict(a.data.hashes),
-        results=_results(a),
-        flow=a.data.flow,
-        terms=dict(a.data.panel.get("terms", {})),
-        warnings=caveats(a),
+        inputs=dict(analysis.data.hashes),
+        results=_results(analysis),
+        flow=analysis.data.flow,
+        terms=dict(analysis.data.panel.get("terms", {})),
+        warnings=caveats(analysis),
     )
 
 
-def _translated(a: Analysis, html: str, folder: Path) -> str:
+def _translated(analysis: Analysis, html: str, folder: Path) -> str:
     """Translate the page; write the sentences that have no translation beside it."""
-    if a.settings.language is None:
+    if analysis.settings.language is None:
         return html
-    catalog, sites = read_catalog(a.settings.language), a.data.sites
-    places = (sites[c].dropna().astype(str) for c in ("site_id", "site_name", "region"))
+    catalog, sites = read_catalog(analysis.settings.language), analysis.data.sites
+    places = (sites[name].dropna().astype(str) for name in ("site_id", "site_name", "region"))
     names = [
-        a.species,
-        a.common_name,
-        *("birds", "Birds", a.unit, a.unit.capitalize()),
-        *a.data.groups["group"].astype(str),
-        *(n for p in places for n in p),
-        *(str(said).rstrip(".") for said in dict(a.data.panel.get("terms", {})).values() if " " in str(said)),
+        analysis.species,
+        analysis.common_name,
+        *("birds", "Birds", analysis.unit, analysis.unit.capitalize()),
+        *analysis.data.groups["group"].astype(str),
+        *(name for place in places for name in place),
+        *(
+            str(said).rstrip(".")
+            for said in dict(analysis.data.panel.get("terms", {})).values()
+            if " " in str(said)
+        ),
     ]
     html = catalog.page(html, names)
     if catalog.missing:
@@ -129,7 +133,7 @@ def _plain(value: object) -> object:
     return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
-def report_results(a: Findings) -> dict[str, object]:
+def report_results(findings: Findings) -> dict[str, object]:
     """Return what a person, and an index page of many species, reads first of the trend."""
     keep = [
         "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
@@ -137,21 +141,21 @@ def report_results(a: Findings) -> dict[str, object]:
         "trend_class_sampling", "reason", "base", "change_percent", "change_lo", "change_hi",
     ]  # fmt: skip
     return {
-        "species": a.species,
-        "common_name": a.common_name,
-        **{k: _plain(a.trend[k]) for k in keep},
-        "n_draws": a.n_draws,
-        "span": a.curve.attrs["span"],
+        "species": findings.species,
+        "common_name": findings.common_name,
+        **{name: _plain(findings.trend[name]) for name in keep},
+        "n_draws": findings.n_draws,
+        "span": findings.curve.attrs["span"],
     }
 
 
-def _results(a: Analysis) -> dict[str, object]:
-    c = a.coverage
-    return report_results(a) | {
-        "headline": headline(a).sentence,
-        "n_sites": c.n_sites,
-        "n_months": c.n_months,
-        "n_counted": c.n_counted,
-        "share_observed": _plain(c.share_observed),
-        "share_imputed_total": _plain(c.share_imputed_total),
+def _results(analysis: Analysis) -> dict[str, object]:
+    coverage = analysis.coverage
+    return report_results(analysis) | {
+        "headline": headline(analysis).sentence,
+        "n_sites": coverage.n_sites,
+        "n_months": coverage.n_months,
+        "n_counted": coverage.n_counted,
+        "share_observed": _plain(coverage.share_observed),
+        "share_imputed_total": _plain(coverage.share_imputed_total),
     }

@@ -21,83 +21,85 @@ PARTS_NAMED = 5
 SITE_CARRIES = 0.5  # share of the fitted total at one site
 
 
-def cautions(a: Analysis) -> list[str]:
+def cautions(analysis: Analysis) -> list[str]:
     """Return every sentence, the most serious first."""
     return [
-        *_uncounted(a),
-        *entry_cautions(a.entries, a.unit),
-        *carried(a),
-        *_pooled(a),
-        *_moved_season(a),
-        *_thin_years(a),
-        *biased_visits(a),
+        *_uncounted(analysis),
+        *entry_cautions(analysis.entries, analysis.unit),
+        *carried(analysis),
+        *_pooled(analysis),
+        *_moved_season(analysis),
+        *_thin_years(analysis),
+        *biased_visits(analysis),
     ]
 
 
-def asked(a: Analysis) -> tuple[Least, Least]:
+def asked(analysis: Analysis) -> tuple[Least, Least]:
     """Return the least counts of a year of the index, and of the base year."""
-    of = a.coverage.n_sites, len(a.years.season)
-    return a.settings.least.of(*of), a.settings.least.base.of(*of)
+    of = analysis.coverage.n_sites, len(analysis.years.season)
+    return analysis.settings.least.of(*of), analysis.settings.least.base.of(*of)
 
 
-def least_words(a: Analysis) -> str:
+def least_words(analysis: Analysis) -> str:
     """Say what a year needs to enter index and trend, and to be the base."""
-    year, base = asked(a)
+    year, base = asked(analysis)
     return (
-        f"A year enters index and trend when at least {_counts(a, year)} were counted in it; the base, when none is "
-        f"named, is the first year with at least {_counts(a, base)}."
+        f"A year enters index and trend when at least {_counts(analysis, year)} were counted in it; the base, when none is "
+        f"named, is the first year with at least {_counts(analysis, base)}."
     )
 
 
-def _counts(a: Analysis, least: Least) -> str:
-    cells = f"{least.cells} {a.cell}{'s' if least.cells != 1 else ''}"
+def _counts(analysis: Analysis, least: Least) -> str:
+    cells = f"{least.cells} {analysis.cell}{'s' if least.cells != 1 else ''}"
     return f"{cells} at {least.sites} site{'s' if least.sites != 1 else ''}"
 
 
-def _thin_years(a: Analysis) -> Iterator[str]:
+def _thin_years(analysis: Analysis) -> Iterator[str]:
     """Name the years that have too few counts, and a base that is not the first year for want of them."""
-    y = a.yearly
-    if a.coverage.n_detected == 0:
+    yearly = analysis.yearly
+    if analysis.coverage.n_detected == 0:
         return
     thin, used = (
-        y.loc[y["complete"] & ~y["used"] & (y["cells_observed"] > 0), "year"],
-        y.loc[y["used"], "year"],
+        yearly.loc[yearly["complete"] & ~yearly["used"] & (yearly["cells_observed"] > 0), "year"],
+        yearly.loc[yearly["used"], "year"],
     )
-    for said in left_out(thin, "has", "have", f"fewer than {_counts(a, asked(a)[0])} counted"):
+    for said in left_out(thin, "has", "have", f"fewer than {_counts(analysis, asked(analysis)[0])} counted"):
         shorter = len(used) and (thin.min() < used.min() or thin.max() > used.max())
         yield f"{said} What is said is of {used.min()} to {used.max()}." if shorter else said
-    if a.settings.base is None and a.base is not None:
-        before = [str(v) for v in used[used < int(a.base)]]
+    if analysis.settings.base is None and analysis.base is not None:
+        before = [str(each) for each in used[used < int(analysis.base)]]
         yield (
-            f"The base is {a.base}, the first year with enough counts for one; {year_list(before)} "
+            f"The base is {analysis.base}, the first year with enough counts for one; {year_list(before)} "
             f"{'has' if len(before) == 1 else 'have'} fewer."
         )
 
 
-def _uncounted(a: Analysis) -> Iterator[str]:
+def _uncounted(analysis: Analysis) -> Iterator[str]:
     """Say it when the species was found and never counted."""
-    c = a.coverage
-    if c.n_detected and not c.birds_counted:
+    coverage = analysis.coverage
+    if coverage.n_detected and not coverage.birds_counted:
         yield (
-            f"None of the {count(c.n_detected)} visits that found the species has a number (all are X, present but not "
+            f"None of the {count(coverage.n_detected)} visits that found the species has a number (all are X, "
+            "present but not "
             "counted): nothing can be said of numbers. What is shown is how many sites are occupied."
         )
 
 
-def _moved_season(a: Analysis) -> Iterator[str]:
+def _moved_season(analysis: Analysis) -> Iterator[str]:
     """Say it when the later years were counted in other months than the earlier ones."""
-    year = a.data.months["year"].to_numpy()
-    used = a.years.year[a.years.used]
-    if used.size < 2 or len(a.years.season) < 2:
+    year = analysis.data.months["year"].to_numpy()
+    used = analysis.years.year[analysis.years.used]
+    if used.size < 2 or len(analysis.years.season) < 2:
         return
     half = used[used.size // 2]
-    moy, n = a.data.months["month_of_year"].to_numpy(), a.data.n_observed
+    moy, n_observed = analysis.data.months["month_of_year"].to_numpy(), analysis.data.n_observed
     early, late = (
-        np.bincount(moy[m], weights=n[m], minlength=13)
-        for m in (np.isin(year, used[used < half]), np.isin(year, used[used >= half]))
+        np.bincount(moy[inside], weights=n_observed[inside], minlength=13)
+        for inside in (np.isin(year, used[used < half]), np.isin(year, used[used >= half]))
     )
     if not early.sum() or not late.sum():
         return
+    # Total variation distance of the two distributions over months: the share that would have to change its month.
     moved = 0.5 * float(np.abs(early / early.sum() - late / late.sum()).sum())
     if moved >= SEASON_MOVED:
         yield (
@@ -106,41 +108,45 @@ def _moved_season(a: Analysis) -> Iterator[str]:
         )
 
 
-def _place(a: Analysis, r: Any) -> str:
-    if a.settings.coarse_map:
+def _place(analysis: Analysis, row: Any) -> str:
+    if analysis.settings.coarse_map:
         return "one site (its name is withheld)"
-    name = a.data.sites["site_name"].iloc[int(r.site_index)]
-    return f"the site {name if isinstance(name, str) and name else r.site_id}"
+    name = analysis.data.sites["site_name"].iloc[int(row.site_index)]
+    return f"the site {name if isinstance(name, str) and name else row.site_id}"
 
 
-def carried(a: Analysis) -> Iterator[str]:
+def carried(analysis: Analysis) -> Iterator[str]:
     """Name the count, or the site, that carries the result."""
-    rows = {r.what: r for r in records(a.influential)}
+    rows = {row.what: row for row in records(analysis.influential)}
     top = rows.get("largest count")
-    if top is not None and top.share >= COUNT_CARRIES and a.coverage.n_detected > 1:
-        when = top.month[:4] if a.yearly_counts else top.month
+    if top is not None and top.share >= COUNT_CARRIES and analysis.coverage.n_detected > 1:
+        when = top.month[:4] if analysis.yearly_counts else top.month
         yield (
-            f"{share(top.share)} of all {a.settings.unit} counted are from {_place(a, top)} in {when}. If that "
-            "count is a mistake, the result is one: check it first."
+            f"{share(top.share)} of all {analysis.settings.unit} counted are from {_place(analysis, top)} in "
+            f"{when}. If that count is a mistake, the result is one: check it first."
         )
     site = rows.get("largest site")
     if site is not None and site.share >= SITE_CARRIES:
-        place = _place(a, site)
+        place = _place(analysis, site)
         yield (
             f"{place[0].upper()}{place[1:]} holds {share(site.share)} of the total over all sites and years: index and "
             "trend are mostly its own."
         )
-    shift, t = rows.get("trend without"), a.trend
-    if shift is not None and t["n_years"] >= 3 and abs(shift.slope_without - t["slope"]) > t["slope_se"]:
+    shift, trend = rows.get("trend without"), analysis.trend
+    if (
+        shift is not None
+        and trend["n_years"] >= 3
+        and abs(shift.slope_without - trend["slope"]) > trend["slope_se"]
+    ):
         yield (
-            f"Without {_place(a, shift)} the totals would change by {percent(100 * math.expm1(shift.slope_without))} "
-            f"per year instead of {percent(t['percent_per_year'])}: the trend rests on that site."
+            f"Without {_place(analysis, shift)} the totals would change by {percent(100 * math.expm1(shift.slope_without))} "
+            f"per year instead of {percent(trend['percent_per_year'])}: the trend rests on that site."
         )
 
 
-def _pooled(a: Analysis) -> Iterator[str]:
+def _pooled(analysis: Analysis) -> Iterator[str]:
     """Say that one trend is given for groups that have no region in common, and which they are."""
-    parts = parts_by_share(a)
+    parts = parts_by_share(analysis)
     if not parts:
         return
     named = "; ".join(
@@ -154,16 +160,16 @@ def _pooled(a: Analysis) -> Iterator[str]:
     )
 
 
-def parts_by_share(a: Analysis) -> list[tuple[list[str], list[str], float]]:
+def parts_by_share(analysis: Analysis) -> list[tuple[list[str], list[str], float]]:
     """Return groups, regions and share of the total of each part that has no region in common with others, largest first."""
-    parts = groups_apart(a.data)
+    parts = groups_apart(analysis.data)
     totals = {
-        r: float(a.data.expected[(a.data.sites["region"] == r).to_numpy()].sum())
-        for r in a.data.region_names()
+        name: float(analysis.data.expected[(analysis.data.sites["region"] == name).to_numpy()].sum())
+        for name in analysis.data.region_names()
     }
     whole = sum(totals.values())
     weighed = [
-        (groups, regions, sum(totals[r] for r in regions) / whole if whole > 0 else math.nan)
+        (groups, regions, sum(totals[region] for region in regions) / whole if whole > 0 else math.nan)
         for groups, regions in parts
     ]
     return sorted(weighed, key=lambda part: -part[2])
@@ -201,14 +207,14 @@ _BIASED = {
 }
 
 
-def biased_visits(a: Analysis) -> list[str]:
+def biased_visits(analysis: Analysis) -> list[str]:
     """Say what a clear pattern of visits does to the numbers."""
     return [
-        _BIASED[r.compared][0 if r.correlation > 0 else 1].format(
-            unit=a.settings.unit,
-            cell=a.cell,
-            rho=f"rank correlation {number(r.correlation, 2)} over {count(r.n_sites)} sites",
+        _BIASED[visit.compared][0 if visit.correlation > 0 else 1].format(
+            unit=analysis.settings.unit,
+            cell=analysis.cell,
+            rho=f"rank correlation {number(visit.correlation, 2)} over {count(visit.n_sites)} sites",
         )
-        for r in records(a.visits)
-        if r.clear
+        for visit in records(analysis.visits)
+        if visit.clear
     ]

@@ -38,14 +38,19 @@ MIN_SEGMENT = 4  # years on each side of a change point
 
 
 def _design(x: F64, knots: tuple[float, ...]) -> F64:
-    return np.column_stack([np.ones_like(x), x - x[0], *(np.maximum(x - k, 0.0) for k in knots)])
+    # Hinges: continuous at every knot, where only the slope changes.
+    return np.column_stack([np.ones_like(x), x - x[0], *(np.maximum(x - knot, 0.0) for knot in knots)])
 
 
 def _candidates(year: I64, max_points: int) -> list[tuple[float, ...]]:
-    inner = [float(y) for y in year[MIN_SEGMENT - 1 : -(MIN_SEGMENT - 1) or None]]
+    inner = [float(middle) for middle in year[MIN_SEGMENT - 1 : -(MIN_SEGMENT - 1) or None]]
     sets: list[tuple[float, ...]] = [()]
-    for n in range(1, max_points + 1):
-        sets += [c for c in combinations(inner, n) if all(b - a >= MIN_SEGMENT - 1 for a, b in pairwise(c))]
+    for size in range(1, max_points + 1):
+        sets += [
+            knots
+            for knots in combinations(inner, size)
+            if all(end - start >= MIN_SEGMENT - 1 for start, end in pairwise(knots))
+        ]
     return sets
 
 
@@ -59,8 +64,10 @@ def _best(year: I64, logs: F64, max_points: int) -> list[tuple[float, ...]]:
     sets = _candidates(year, max_points)
     scores = np.empty((len(sets), logs.shape[0]))
     for i, knots in enumerate(sets):
+        # One QR for all series: residuals of every replicate are a matrix product.
         Q, _ = np.linalg.qr(_design(x, knots))
         rss = ((logs - (logs @ Q) @ Q.T) ** 2).sum(axis=1)
+        # BIC of normal residuals; level and slope are two parameters, each knot two more.
         scores[i] = n * np.log(np.maximum(rss / n, 1e-12)) + (2 + 2 * len(knots)) * np.log(n)
     return [sets[int(i)] for i in scores.argmin(axis=0)]
 
@@ -98,19 +105,21 @@ def change_points(
 
 def find_change_points(series: MonthlySeries, max_points: int = MAX_POINTS) -> pd.DataFrame:
     """Find the change points of a series; see ``change_points``."""
-    year, t, draws = series.within(series.years.used)
+    year, total, draws = series.within(series.years.used)
     rows = []
-    if year.size >= 2 * MIN_SEGMENT and (t > 0).all():
-        knots = _best(year, np.log(t)[None, :], max_points)[0]
+    if year.size >= 2 * MIN_SEGMENT and (total > 0).all():
+        knots = _best(year, np.log(total)[None, :], max_points)[0]
         chosen: list[tuple[float, ...]] = []
         if draws is not None and (draws > 0).all():
+            # A replicate adds the error of the totals to the scatter of the years: does the bend survive it?
             chosen = _best(year, np.log(draws), max_points)
-        coef = np.linalg.lstsq(_design(year.astype(np.float64), knots), np.log(t), rcond=None)[0]
+        coef = np.linalg.lstsq(_design(year.astype(np.float64), knots), np.log(total), rcond=None)[0]
+        # Coefficients of hinges are changes of slope: their running sum is the slope of each stretch.
         slopes = np.cumsum(coef[1:])
-        for i, k in enumerate(knots):
-            near = [any(abs(c - k) <= 2 for c in other) for other in chosen]
+        for i, knot in enumerate(knots):
+            near = [any(abs(found - knot) <= 2 for found in other) for other in chosen]
             support = float(np.mean(near)) if chosen else np.nan
-            rows.append((int(k), support, float(slopes[i]), float(slopes[i + 1])))
+            rows.append((int(knot), support, float(slopes[i]), float(slopes[i + 1])))
     columns = ["year", "support", "slope_before", "slope_after"]
     kinds = {"year": "int64", **dict.fromkeys(columns[1:], "float64")}
     return pd.DataFrame(rows, columns=columns).astype(kinds)
@@ -154,14 +163,14 @@ def periods(
         return pd.DataFrame(columns=["period", *names, "rule", "reason"])
     spans: list[tuple[str, int, int]] = [("all years", int(used[0]), int(used[-1]))]
     if points is not None and len(points):
-        edges = [int(used[0]), *(int(y) for y in points["year"]), int(used[-1])]
-        spans += [(f"{a} to {b}", a, b) for a, b in pairwise(edges)]
+        edges = [int(used[0]), *(int(each) for each in points["year"]), int(used[-1])]
+        spans += [(f"{start} to {end}", start, end) for start, end in pairwise(edges)]
     rows = []
     for name, first, last in spans:
         row = series.trend(rule=rule, years=(first, last), refuse=refuse, convention=convention)
         rows.append(row.loc[:, :"reason"].assign(period=name))
     frame = pd.concat(rows, ignore_index=True)
-    return frame[["period", *(c for c in frame.columns if c != "period")]]
+    return frame[["period", *(column for column in frame.columns if column != "period")]]
 
 
 # -- windows that end in the last year, and the smoothed index -----------------------------------------------
@@ -196,7 +205,7 @@ def _whole(percent: float, steps: int) -> float:
     return float(100.0 * ((1.0 + float(percent) / 100.0) ** steps - 1.0))
 
 
-def window_trends(a: Findings) -> pd.DataFrame:
+def window_trends(findings: Findings) -> pd.DataFrame:
     """Return the trend of all years and of the last 25, 10 and 5, longest first, each with its alert.
 
     A window of N years goes from the year N years before the last one to the last one, and is left out when the series
@@ -206,26 +215,35 @@ def window_trends(a: Findings) -> pd.DataFrame:
     ``trend_class``, ``percent_lo_sampling``, ``percent_hi_sampling``, ``trend_class_sampling`` (TRIM's convention),
     ``change_percent``, ``change_lo``, ``change_hi`` (over the window), ``alert``, ``reason``.
     """
-    used = a.years.year[a.years.used]
+    used = findings.years.year[findings.years.used]
     if used.size < 2:
         return pd.DataFrame(columns=_COLUMNS)
     last = int(used[-1])
     spans = [("all years", int(used[0]))]
-    spans += [(f"{n} years", last - n) for n in WINDOWS if last - n > int(used[0])]
+    spans += [(f"{window} years", last - window) for window in WINDOWS if last - window > int(used[0])]
     rows = []
-    refuse = "; ".join(a.thin) or None
+    refuse = "; ".join(findings.thin) or None
     for name, first in spans:
         years = None if name == "all years" else (first, last)
         row = (
-            a.trend
+            findings.trend
             if years is None
-            else a.series.trend(
-                rule=a.settings.rule, years=years, refuse=refuse, convention=a.settings.convention
+            else findings.series.trend(
+                rule=findings.settings.rule,
+                years=years,
+                refuse=refuse,
+                convention=findings.settings.convention,
             ).iloc[0]
         )
         steps = int(row["to_year"]) - int(row["from_year"])
-        change, lo, hi = (_whole(row[k], steps) for k in ("percent_per_year", "percent_lo", "percent_hi"))
-        kept = {k: row[k] for k in _COLUMNS if k in row.index and not k.startswith("change")}
+        change, lo, hi = (
+            _whole(row[name], steps) for name in ("percent_per_year", "percent_lo", "percent_hi")
+        )
+        kept = {
+            column: row[column]
+            for column in _COLUMNS
+            if column in row.index and not column.startswith("change")
+        }
         rows.append(
             kept
             | {"window": name, "change_percent": change, "change_lo": lo, "change_hi": hi}
@@ -234,7 +252,7 @@ def window_trends(a: Findings) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def smooth_index(a: Findings) -> pd.DataFrame:
+def smooth_index(findings: Findings) -> pd.DataFrame:
     """Return a LOESS curve through the logarithms of the yearly index, with the band of its replicates.
 
     Every replicate is smoothed the same way and set against the same base total. Empty for fewer than five used years or
@@ -243,18 +261,18 @@ def smooth_index(a: Findings) -> pd.DataFrame:
     Columns: ``year``, ``index``, ``smooth``, ``smooth_lo``, ``smooth_hi`` (base = 100).
     """
     columns = ["year", "index", "smooth", "smooth_lo", "smooth_hi"]
-    year, t, draws = a.series.within(a.years.used)
-    base = base_years(a.base, a.years)
-    if year.size < 5 or not (t > 0).all() or not base.any():
+    year, total, draws = findings.series.within(findings.years.used)
+    base = base_years(findings.base, findings.years)
+    if year.size < 5 or not (total > 0).all() or not base.any():
         return pd.DataFrame(columns=columns)
     x = year.astype(np.float64)
     span = float(np.clip(_SPAN_YEARS / year.size, 0.3, 1.0))
-    level = a.series.yearly[base].mean()
+    level = findings.series.yearly[base].mean()
 
     def curve(values: F64) -> F64:
         return np.exp(loess(x, np.log(values), span, it=0))
 
-    smooth = curve(t)
+    smooth = curve(total)
     bands = None
     if draws is not None and (draws > 0).all():
         bands = curve(draws)
@@ -263,7 +281,7 @@ def smooth_index(a: Findings) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "year": year,
-            "index": scale * t,
+            "index": scale * total,
             "smooth": scale * smooth,
             "smooth_lo": scale * limits.lo,
             "smooth_hi": scale * limits.hi,

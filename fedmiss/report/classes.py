@@ -87,6 +87,8 @@ def classify(
         return TrendClass(NOT_CLASSIFIED, "Unknown (no standard error)", np.nan, np.nan)
     if rule == "pecbms":
         multiplicative = float(np.exp(slope))
+        # PECBMS publishes limits that are symmetric on the scale of the
+        # yearly ratio (delta method): the lower one may fall below 0.
         half = quantile * multiplicative * se
         lo, hi = multiplicative - half, multiplicative + half
         name = by_limits(lo, hi)
@@ -94,13 +96,14 @@ def classify(
     if n_years - 2 <= 0:
         return TrendClass(NOT_CLASSIFIED, "Unknown (df<=0)", np.nan, np.nan)
     if rule == "trim":
-        q = np.array([normal_quantile(level) for level in (0.95, 0.99)])
-        lo1, lo2 = np.exp(slope) * (1.0 - q * se)
-        hi1, hi2 = np.exp(slope) * (1.0 + q * se)
+        quantiles = np.array([normal_quantile(level) for level in (0.95, 0.99)])
+        lo1, lo2 = np.exp(slope) * (1.0 - quantiles * se)
+        hi1, hi2 = np.exp(slope) * (1.0 + quantiles * se)
     else:
-        q = np.array([student_quantile(level, n_years - 2) for level in (0.95, 0.999)])
-        lo1, lo2 = np.exp(slope - q * se)
-        hi1, hi2 = np.exp(slope + q * se)
+        quantiles = np.array([student_quantile(level, n_years - 2) for level in (0.95, 0.999)])
+        lo1, lo2 = np.exp(slope - quantiles * se)
+        hi1, hi2 = np.exp(slope + quantiles * se)
+    # rtrim's order of tests: the first that holds gives the label.
     ladder = (
         (lo2 > 1.05, "strong increase", "Strong increase (p<0.01)"),
         (hi2 < 0.95, "strong decline", "Strong decrease (p<0.01)"),
@@ -113,7 +116,7 @@ def classify(
         (lo1 > 0.95 and hi1 < 1.05, "stable", "Stable"),
         (True, "uncertain", "Uncertain"),
     )
-    name, label = next((n, text) for hit, n, text in ladder if hit)
+    name, label = next((level, text) for hit, level, text in ladder if hit)
     return TrendClass(name, label, float(lo1), float(hi1))
 
 
@@ -177,12 +180,14 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
     if draws is None or len(draws) < 2:
         return Interval(nan, nan.copy(), nan.copy())
     values = np.asarray(draws, dtype=np.float64).reshape(len(draws), -1)
+    # Element by element: a month without birds must not take the log-scale limits from the other months.
     ok = (est > 0) & (values > 0).all(axis=0) & np.isfinite(values).all(axis=0)
     lo, hi, se = nan, nan.copy(), nan.copy()
     if ok.any():
         se[ok] = np.log(values[:, ok]).std(axis=0, ddof=1)
         half = normal_quantile(level) * se[ok]
         lo[ok], hi[ok] = est[ok] * np.exp(-half), est[ok] * np.exp(half)
+    # Totals at or below zero have no logarithm: quantiles of the replicates instead.
     rest = ~ok & np.isfinite(values).all(axis=0) & np.isfinite(est)
     if rest.any():
         tail = (1.0 - level) / 2.0
@@ -202,6 +207,8 @@ def ratio_to_base(total: F64, cov: F64, base: Bool) -> tuple[F64, F64]:
     """
     m = base / base.sum()
     reference = float(m @ total)
+    # d (total_i / ref) / d total_k = [i = k] / ref - total_i m_k / ref^2.
     D = np.eye(total.size) / reference - np.outer(total, m) / reference**2
     se = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", D, cov, D), 0.0))
+    # A base of one year has the ratio 1 by definition: rounding of the delta method must not give it an error.
     return total / reference, np.where(m == 1.0, 0.0, se)

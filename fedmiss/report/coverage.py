@@ -76,6 +76,7 @@ class Coverage:
 
 def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
     """Return the size of the largest set of years linked by sites (or months) that were counted in more than one year."""
+    # Years are linked through chains of sites: 2001 and 2003 by two sites that share 2002.
     linked = np.zeros((n_sites, n_years), dtype=bool)
     linked[site, year] = True
     return int(np.bincount(connected(linked)[np.unique(year)], minlength=1).max())
@@ -92,6 +93,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
     position = np.searchsorted(years.year, month_year)
     used = years.used[position]
+    # Each site once a year, however many months of it were counted.
     pairs = pd.DataFrame({"site": site[used], "year": position[used]}).drop_duplicates()
     repeated = int((pairs.groupby("site").size() >= 2).sum())
     per_year = np.bincount(position, minlength=years.year.size)[years.used]
@@ -99,10 +101,12 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     # the season's cells of the years in the trend, as for the totals; all cells where no year is in it
     weight = years.W[years.used].sum(axis=0) if years.used.any() else np.ones(L)
     total = float(data.totals @ weight)
+    # The model's expectation in cells without a count: what the total owes to the model alone.
     imputed = float(np.where(data.observed, 0.0, data.expected).sum(axis=0) @ weight)
     median = float(np.median(per_year)) if per_year.size else 0.0
     visits = int(cells["n_visits"].sum())
     month_of_year = data.months["month_of_year"].to_numpy()[counted["month_index"].to_numpy()]
+    # The same question of months: years counted in May and years counted in October have no common ground.
     season = _linked_years(month_of_year[used], position[used], 13, years.year.size)
     known = data.sites[["latitude", "longitude"]].notna().all(axis=1)
     return Coverage(
@@ -126,7 +130,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     )
 
 
-def thin_counts(c: Coverage, data: ReportInputs, n_used: int) -> Iterator[str]:
+def thin_counts(found: Coverage, data: ReportInputs, n_used: int) -> Iterator[str]:
     """Yield every reason why the counts do not allow a trend class; the trend has ``n_used`` years.
 
     Only sites counted in several years inform a trend. When no such site links two years, the difference
@@ -136,20 +140,20 @@ def thin_counts(c: Coverage, data: ReportInputs, n_used: int) -> Iterator[str]:
     largest = float(counts.max() / counts.sum()) if counts.sum() else 0.0
     if largest > MAX_COUNT_SHARE:
         yield f"one {cell} holds {100 * largest:.0f} % of all that was counted"
-    if c.n_detected < MIN_DETECTIONS:
-        yield f"{c.n_detected} visits found the species; a class needs {MIN_DETECTIONS}"
-    if c.sites_repeated < MIN_SITES_REPEATED:
-        were = "site was" if c.sites_repeated == 1 else "sites were"
-        yield f"{c.sites_repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}"
-    median = c.median_cells_per_year
+    if found.n_detected < MIN_DETECTIONS:
+        yield f"{found.n_detected} visits found the species; a class needs {MIN_DETECTIONS}"
+    if found.sites_repeated < MIN_SITES_REPEATED:
+        were = "site was" if found.sites_repeated == 1 else "sites were"
+        yield f"{found.sites_repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}"
+    median = found.median_cells_per_year
     if median < MIN_CELLS_PER_YEAR:
         yield f"the median year has {median:.0f} {cell}s with a count; a class needs {MIN_CELLS_PER_YEAR}"
-    if 0 < c.linked_years < n_used:
-        are = "is" if c.linked_years == 1 else "are"
-        yield f"only {c.linked_years} of {n_used} years {are} linked by sites counted in more than one of them"
-    if 0 < c.years_sharing_months < n_used:
+    if 0 < found.linked_years < n_used:
+        are = "is" if found.linked_years == 1 else "are"
+        yield f"only {found.linked_years} of {n_used} years {are} linked by sites counted in more than one of them"
+    if 0 < found.years_sharing_months < n_used:
         yield (
-            f"only {c.years_sharing_months} of {n_used} years have a month of the year in common with the others, so a "
+            f"only {found.years_sharing_months} of {n_used} years have a month of the year in common with the others, so a "
             "change of the season in which was counted cannot be told from a change of the birds"
         )
 
@@ -218,7 +222,7 @@ def first_base(observed: Bool, years: Years, least: Least) -> str | None:
     asked = least.base.of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
     used = np.flatnonzero(years.used)
-    good = [i for i in used if cells[i] >= asked.cells and sites[i] >= asked.sites]
+    good = [at for at in used if cells[at] >= asked.cells and sites[at] >= asked.sites]
     return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 
@@ -235,23 +239,28 @@ def influential_sites(data: ReportInputs, years: Years) -> pd.DataFrame:
     if birds > 0:
         counts = cells["count_sum"].to_numpy()
         at = int(counts.argmax())
-        j, m = int(cells["site_index"].iloc[at]), int(cells["month_index"].iloc[at])
-        month = str(data.months["month"].iloc[m])
-        rows.append(("largest count", j, ids[j], month, float(counts[at]) / birds, np.nan))
+        at_site, at_month = int(cells["site_index"].iloc[at]), int(cells["month_index"].iloc[at])
+        month = str(data.months["month"].iloc[at_month])
+        rows.append(("largest count", at_site, ids[at_site], month, float(counts[at]) / birds, np.nan))
     used = years.used
     per_year = data.expected @ years.W[used].T
     total = per_year.sum(axis=0)
     if used.any() and total.sum() > 0 and len(ids) > 1:
+        # Slopes without each site, all at once: rows of total minus the site's own.
         share = per_year.sum(axis=1) / total.sum()
         without: F64 = (
             log_slope(years.year[used], total - per_year) if used.sum() >= 3 else np.full(ids.size, np.nan)
         )
-        j = int(share.argmax())
-        rows.append(("largest site", j, ids[j], "", float(share[j]), float(without[j])))
+        at_site = int(share.argmax())
+        rows.append(
+            ("largest site", at_site, ids[at_site], "", float(share[at_site]), float(without[at_site]))
+        )
         shift = np.abs(without - log_slope(years.year[used], total))
         if np.isfinite(shift).any():
-            j = int(np.nanargmax(shift))
-            rows.append(("trend without", j, ids[j], "", float(share[j]), float(without[j])))
+            at_site = int(np.nanargmax(shift))
+            rows.append(
+                ("trend without", at_site, ids[at_site], "", float(share[at_site]), float(without[at_site]))
+            )
     return pd.DataFrame(
         rows, columns=["what", "site_index", "site_id", "month", "share", "slope_without"]
     ).astype({"site_index": "int64", "share": "float64", "slope_without": "float64"})
@@ -271,12 +280,12 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     cells : ``site_index``, ``month_index``, ``n_visits`` of the visited cells
     sites : the table of sites, with ``mean_total``, ``slope`` and ``years_counted``
     """
-    J = len(sites)
-    visits, first, last = np.zeros(J), np.full(J, np.iinfo(np.int64).max), np.full(J, -1)
+    n_sites = len(sites)
+    visits, first, last = np.zeros(n_sites), np.full(n_sites, np.iinfo(np.int64).max), np.full(n_sites, -1)
     np.add.at(visits, cells["site_index"].to_numpy(), cells["n_visits"].to_numpy())
     np.minimum.at(first, cells["site_index"].to_numpy(), cells["month_index"].to_numpy())
     np.maximum.at(last, cells["site_index"].to_numpy(), cells["month_index"].to_numpy())
-    size, slope = (sites[c].to_numpy(dtype=np.float64) for c in ("mean_total", "slope"))
+    size, slope = (sites[name].to_numpy(dtype=np.float64) for name in ("mean_total", "slope"))
     pairs = {
         "visits and birds": (visits, size),
         "visits and trend": (visits, slope),
@@ -288,10 +297,10 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
         known = (visits > 0) & np.isfinite(y)
         if y is slope:
             known &= sites["years_counted"].to_numpy() >= MIN_SITE_YEARS
-        n, rho, p = int(known.sum()), np.nan, np.nan
-        if n >= MIN_SITES_COMPARED and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 1e-9:
-            rho, p = _spearman(x[known], y[known])
-        rows.append((name, n, rho, p, bool(abs(rho) >= CLEAR and p < SURE)))
+        n_compared, rho, p_value = int(known.sum()), np.nan, np.nan
+        if n_compared >= MIN_SITES_COMPARED and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 1e-9:
+            rho, p_value = _spearman(x[known], y[known])
+        rows.append((name, n_compared, rho, p_value, bool(abs(rho) >= CLEAR and p_value < SURE)))
     return pd.DataFrame(rows, columns=["compared", "n_sites", "correlation", "p_value", "clear"])
 
 
@@ -310,10 +319,12 @@ def connected(linked: Bool) -> I64:
     -------
     label : (K,) the smallest column of each connected set
     """
+    # Columns with a common row, then squared until nothing is added: paths of any length in few products (float32: BLAS).
     reach = linked.T.astype(np.float32) @ linked.astype(np.float32) > 0
     np.fill_diagonal(reach, True)
     while (wider := reach.astype(np.float32) @ reach.astype(np.float32) > 0).sum() > reach.sum():
         reach = wider
+    # The first true entry of a column is the smallest member of its set: a label.
     return np.asarray(reach.argmax(axis=0), dtype=np.int64)
 
 
@@ -325,12 +336,18 @@ def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str]]]:
     if data.panel.get("settings", {}).get("group_by") == "region" or len(data.group_regions) < 2:
         return []
     names = sorted(data.group_regions)
-    regions = sorted({r for v in data.group_regions.values() for r in v})
-    held = np.array([[r in data.group_regions[n] for n in names] for r in regions], dtype=bool)
+    regions = sorted({region for home in data.group_regions.values() for region in home})
+    held = np.array(
+        [[region in data.group_regions[name] for name in names] for region in regions], dtype=bool
+    )
     if not (held.size and held.any(axis=0).all()):
         return []  # a group of unknown place may lie anywhere
     label = connected(held)
-    parts = [[n for n, k in zip(names, label, strict=True) if k == part] for part in np.unique(label)]
+    parts = [
+        [name for name, own in zip(names, label, strict=True) if own == part] for part in np.unique(label)
+    ]
     if len(parts) < 2:
         return []
-    return [(part, sorted({r for n in part for r in data.group_regions[n]})) for part in parts]
+    return [
+        (part, sorted({region for name in part for region in data.group_regions[name]})) for part in parts
+    ]

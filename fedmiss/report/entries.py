@@ -75,14 +75,16 @@ def entries(data: ReportInputs, series: MonthlySeries, settings: ReportSettings)
     member = series.years.W[used] > 0
     visited, found = (_by_year(data, member, column) for column in ("n_visits", "n_detected"))
     total: F64 = data.expected @ series.years.W[used].T
+    # Complete lists are made for all species: who makes one did not choose the site for this species.
     lists: float = data.fact("share_complete", default=0.0) * data.fact("implied_zeros", default=False)
     free = settings.free_sites or lists >= CHECKLISTS
+    # Last visits are first visits of the years in reverse.
     back = np.s_[:, ::-1]
     both = (
         _entry(FIRST, year, visited, found, total, free=free),
         _entry(LAST, year[::-1], visited[back], found[back], total[back], free=True),
     )
-    return [e for e in both if e is not None]
+    return [entry for entry in both if entry is not None]
 
 
 def entry_table(found: Sequence[Entry]) -> pd.DataFrame:
@@ -106,6 +108,7 @@ def _entry(what: str, year: I64, visited: Bool, found: Bool, total: F64, *, free
     """One of the two; for last visits the years come in the reverse order."""
     edge = max(EDGE_YEARS, math.ceil(EDGE * year.size))
     went = visited.any(axis=1)
+    # argmax of a mask is the first true year; sites without a visit get year 0, which is never late.
     first = np.where(went, visited.argmax(axis=1), 0)
     late = first >= edge
     if not late.any():
@@ -115,11 +118,13 @@ def _entry(what: str, year: I64, visited: Bool, found: Bool, total: F64, *, free
     rest = (found[late].sum(axis=1) - there)[others > 0] / others[others > 0]
     # empty before a first visit that found the birds, or after a last one that did not
     empty = (np.arange(year.size) < first[late, None]) & (there == (what == FIRST))[:, None]
+    # The total if these sites had been empty: what the model expects there in those years is taken off.
     left: F64 = total.sum(axis=0) - np.where(empty, total[late], 0.0).sum(axis=0)
     known = (left > 1e-9 * total.sum(axis=0)).all()
     slope = float(log_slope(year, left)) if known else math.nan
     part = float(total[late, :edge].sum() / max(total[:, :edge].sum(), 1e-300))
     now, otherwise = float(there.mean()), float(rest.mean()) if rest.size else math.nan
+    # Paired by site: found in the first (not in the last) year more often than in the site's other years.
     more = (there[others > 0] - rest) * (1.0 if what == FIRST else -1.0)
     error = float(more.std(ddof=1)) / math.sqrt(more.size) if more.size > 1 else math.inf
     differs = more.size >= FEWEST and float(more.mean()) >= max(EXCESS, ERRORS * error)
@@ -132,31 +137,36 @@ def _entry(what: str, year: I64, visited: Bool, found: Bool, total: F64, *, free
 
 def entry_reason(found: Sequence[Entry], lo: float, hi: float) -> str | None:
     """Say why no class is given: with empty sites before (after) the visits the trend would be outside of its interval."""
-    for e in found:
-        if e.clear and math.isfinite(lo) and not lo <= e.percent_if <= hi:
-            when = f"first visited in {e.year} or later"
-            when = when if e.what == FIRST else f"last visited in {e.year} or before"
-            return f"{e.n_sites} of {e.sites} sites were {when}, and the class depends on what they held when nobody went"
+    for entry in found:
+        if entry.clear and math.isfinite(lo) and not lo <= entry.percent_if <= hi:
+            when = f"first visited in {entry.year} or later"
+            when = when if entry.what == FIRST else f"last visited in {entry.year} or before"
+            return (
+                f"{entry.n_sites} of {entry.sites} sites were {when}, and the class depends on what they held "
+                "when nobody went"
+            )
     return None
 
 
 def entry_cautions(found: Sequence[Entry], unit: str) -> Iterator[str]:
     """Say what the trend would be if first visits followed arrivals, or last ones losses, where the counts allow for it."""
-    for e in found:
-        if not e.clear:
+    for entry in found:
+        if not entry.clear:
             continue
-        known = math.isfinite(e.slope_if)
-        then = f"{percent(e.percent_if)} per year" if known else "not to be told from the counts"
-        sites = f"{count(e.n_sites)} of {count(e.sites)} sites were"
-        if e.what == LAST:
+        known = math.isfinite(entry.slope_if)
+        then = f"{percent(entry.percent_if)} per year" if known else "not to be told from the counts"
+        sites = f"{count(entry.n_sites)} of {count(entry.sites)} sites were"
+        if entry.what == LAST:
             yield (
-                f"{sites} last visited in {e.year} or before: {share(e.found)} of them had {unit} in the last year, "
-                f"{share(e.otherwise)} in the years before. Sites seem to be given up when they are empty. If they stayed "
-                f"empty, the trend is {then}."
+                f"{sites} last visited in {entry.year} or before: {share(entry.found)} of them had {unit} in the last year, "
+                f"{share(entry.otherwise)} in the years before. Sites seem to be given up when they are empty. "
+                f"If they stayed empty, the trend is {then}."
             )
         else:
             yield (
-                f"{sites} first visited in {e.year} or later, and {share(e.found)} of them had {unit} in the first year. Of "
-                f"the total of the years before, {share(e.share)} is what the model expects there. If sites were taken up "
+                f"{sites} first visited in {entry.year} or later, and {share(entry.found)} of them had {unit} "
+                "in the first year. Of "
+                f"the total of the years before, {share(entry.share)} is what the model expects there. If "
+                "sites were taken up "
                 f"because the {unit} had come, the trend is {then}. If sites are chosen freely, say so (--free-sites)."
             )

@@ -52,38 +52,39 @@ def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
     ----------
     year, total : (Y,); cov : (Y, Y); base : (Y,) mask of the base years
     """
+    # The error of a ratio needs the covariance of its two totals: it is not in their standard errors.
     index, index_se = ratio_to_base(total, cov, base)
     columns = {"year": year.astype(np.int64), "total": total, "se": np.sqrt(np.diag(cov))}
     return pd.DataFrame(columns | {"index": index, "index_se": index_se})
 
 
-def write_exchange(a: Analysis, folder: Path) -> None:
+def write_exchange(analysis: Analysis, folder: Path) -> None:
     """Write what :func:`write_totals` writes, and ``<species>.out``, which needs the numbers of counted cells.
 
     Nothing when there are no replicates, because a total without its error is of no use to a scheme.
     """
-    if write_totals(a, folder):
-        assert a.covariance is not None
-        year, total, cov = a.covariance
+    if write_totals(analysis, folder):
+        assert analysis.covariance is not None
+        year, total, cov = analysis.covariance
         # readers of TRIM's files take the first year for the base
         table = index_table(year, total, cov, year == year[0])
-        out = folder / f"{file_stem(a.species)}.out"
-        out.write_text(_out_text(a, table), encoding="ascii", errors="replace")
+        out = folder / f"{file_stem(analysis.species)}.out"
+        out.write_text(_out_text(analysis, table), encoding="ascii", errors="replace")
 
 
-def write_totals(a: Findings, folder: Path) -> bool:
+def write_totals(findings: Findings, folder: Path) -> bool:
     """Write ``totals.csv``, ``totals.parquet``, ``covariance.csv``, ``<species>.ocv``; return False without replicates."""
-    if a.covariance is None or a.covariance[0].size < 2:
+    if findings.covariance is None or findings.covariance[0].size < 2:
         return False
-    year, total, cov = a.covariance
+    year, total, cov = findings.covariance
     folder.mkdir(parents=True, exist_ok=True)
-    table = index_table(year, total, cov, np.isin(year, a.yearly.attrs["base"]))
+    table = index_table(year, total, cov, np.isin(year, findings.yearly.attrs["base"]))
     table.to_csv(folder / "totals.csv", index=False, lineterminator="\n")
     write_table(table, folder / "totals.parquet", "exchange_totals")
-    names = [str(int(y)) for y in year]
+    names = [str(int(each)) for each in year]
     frame = pd.DataFrame(cov, columns=names).assign(year=names)[["year", *names]]
     frame.to_csv(folder / "covariance.csv", index=False, lineterminator="\n")
-    (folder / f"{file_stem(a.species)}.ocv").write_text(ocv_text(cov), encoding="ascii")
+    (folder / f"{file_stem(findings.species)}.ocv").write_text(ocv_text(cov), encoding="ascii")
     return True
 
 
@@ -114,39 +115,44 @@ def read_out_totals(path: str | Path) -> pd.DataFrame:
         text = Path(path).read_text(encoding="latin-1")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}.", path=str(path)) from None
+    # The section's title, a line of column names, then rows of a time and four numbers.
     match = re.search(r"TIME TOTALS\s*\n[^\n]*\n((?:\s*\d+(?:\s+[-\d.eE+]+){4}\s*\n?)+)", text)
     if match is None:
         raise InputError(
             f"{path} has no section TIME TOTALS; it is not an output file of TRIM.", path=str(path)
         )
-    rows = [[float(v) for v in line.split()] for line in match[1].strip().splitlines()]
+    rows = [[float(word) for word in line.split()] for line in match[1].strip().splitlines()]
     frame = pd.DataFrame(rows, columns=["time", "model", "model_se", "imputed", "imputed_se"])
     return frame.astype({"time": "int64"})
 
 
-def _out_text(a: Analysis, table: pd.DataFrame) -> str:
+def _out_text(analysis: Analysis, table: pd.DataFrame) -> str:
     """Lay out the ``.out`` file. Model and imputed columns are the same: fedmiss has one kind of total."""
     # The page's own slope, error and label, so that page and file give one class.
-    slope, se = float(a.trend["slope"]), float(a.trend["slope_se"])
-    label = a.trend["label"] if a.classified else "Unknown"
+    slope, se = float(analysis.trend["slope"]), float(analysis.trend["slope_se"])
+    label = analysis.trend["label"] if analysis.classified else "Unknown"
+    # Fewer than three years have no scatter about a line: the error of the totals alone is then what there is.
     if not np.isfinite(se):
-        se = float(a.trend["slope_se_sampling"])
-    c, dispersion = a.coverage, a.data.fact("dispersion")
+        se = float(analysis.trend["slope_se_sampling"])
+    coverage, dispersion = analysis.coverage, analysis.data.fact("dispersion")
     lines = [
         f"{FIRST_LINE}: totals of a low-rank model",
         "",
-        f" Title :   {a.species}",
+        f" Title :   {analysis.species}",
         "",
         " Comment: totals are the mean over the months of the season of the total over sites at standard effort;",
-        f" Comment: standard errors from {a.n_draws} bootstrap replicates (observers reweighted inside groups)",
-        f" Comment: overall slope, its standard error and class are those of the report, convention {a.settings.convention}",
+        f" Comment: standard errors from {analysis.n_draws} bootstrap replicates (observers reweighted inside groups)",
+        (
+            " Comment: overall slope, its standard error and class are those of the report, convention "
+            f"{analysis.settings.convention}"
+        ),
         "",
-        f" 1. Site             number of values: {c.n_sites:5d}",
+        f" 1. Site             number of values: {coverage.n_sites:5d}",
         f" 2. Time             number of values: {len(table):5d}",
         "",
-        f" Total number of observed counts     {c.n_observed:8d}",
-        f" Number of missing counts            {c.n_cells - c.n_observed:8d}",
-        f" Total number of counts              {c.n_cells:8d}",
+        f" Total number of observed counts     {coverage.n_observed:8d}",
+        f" Number of missing counts            {coverage.n_cells - coverage.n_observed:8d}",
+        f" Total number of counts              {coverage.n_cells:8d}",
         "",
         " ESTIMATION METHOD = federated EM",
         "",
@@ -155,7 +161,8 @@ def _out_text(a: Analysis, table: pd.DataFrame) -> str:
         lines += [f"  Estimated Overdispersion     = {float(dispersion):6.3f}", ""]
     year = table["year"]
     index, total = (
-        list(zip(year, table[v], table[e], strict=True)) for v, e in (("index", "index_se"), ("total", "se"))
+        list(zip(year, table[value], table[error], strict=True))
+        for value, error in (("index", "index_se"), ("total", "se"))
     )
     lines += [*index_lines(index, index), "", *total_lines(total, total, 2)]
     for name in ("MODEL", "IMPUTED+(recommended)"):
@@ -174,8 +181,10 @@ Values = Iterable[tuple[object, float, float]]  # time, value, standard error
 def index_lines(model: Values, imputed: Values) -> list[str]:
     """Indices by time. TRIM leaves the standard error of the base, the first time, blank; readers count on that."""
     lines = [" Time INDICES", "  Time     Model     std.err.     Imputed    std.err."]
-    for n, ((time, m, m_se), (_, i, i_se)) in enumerate(zip(model, imputed, strict=True)):
-        numbers = f"{m:11.4f}{m_se:11.4f}{i:13.4f}{i_se:11.4f}" if n else "     1                       1"
+    for line, ((time, modelled, m_se), (_, i, i_se)) in enumerate(zip(model, imputed, strict=True)):
+        numbers = (
+            f"{modelled:11.4f}{m_se:11.4f}{i:13.4f}{i_se:11.4f}" if line else "     1                       1"
+        )
         lines.append(f"{time!s:>6}{numbers}")
     return lines
 
@@ -187,8 +196,8 @@ def total_lines(model: Values, imputed: Values, places: int) -> list[str]:
         " TIME TOTALS",
         "  Time      Model    std.err.     Imputed    std.err.",
         *(
-            f"{time!s:>6}{m:{wide}.{places}f}{m_se:11.{places}f}{i:{max(wide, 13)}.{places}f}{i_se:11.{places}f}"
-            for (time, m, m_se), (_, i, i_se) in zip(model, imputed, strict=True)
+            f"{time!s:>6}{modelled:{wide}.{places}f}{m_se:11.{places}f}{filled:{max(wide, 13)}.{places}f}{i_se:11.{places}f}"
+            for (time, modelled, m_se), (_, filled, i_se) in zip(model, imputed, strict=True)
         ),
     ]
 
@@ -205,7 +214,7 @@ def slope_lines(name: str, label: str, slope: float, se: float) -> list[str]:
 
 def ocv_text(cov: F64) -> str:
     """A covariance matrix as TRIM 3 writes it: one row a line, fixed columns, four decimals."""
-    return "\n".join("".join(f"{v:14.4f} " for v in row) for row in cov) + "\n"
+    return "\n".join("".join(f"{value:14.4f} " for value in row) for row in cov) + "\n"
 
 
 # -- CSV cells that a spreadsheet shows and does not run -----------------------------------------------------
@@ -226,6 +235,7 @@ def harmless(table: pd.DataFrame) -> pd.DataFrame:
             if not any(str(value).startswith(_RISKY) for value in column.unique()):
                 continue  # the usual column, without the work
             text = column.astype("string")
+            # -3 is a number and stays one; -3+cmd is not.
             risky = text.str.startswith(_RISKY, na=False) & pd.to_numeric(text, errors="coerce").isna()
             out.isetitem(at, column.where(~risky, "'" + text).array)
     return out

@@ -42,25 +42,25 @@ __all__ = ["all_figures", "indicator_figure", "joint_figures", "monthly_smooth",
 A = TypeVar("A", bound=Findings)
 
 
-def all_figures(a: Analysis) -> dict[str, Plot]:
+def all_figures(analysis: Analysis) -> dict[str, Plot]:
     """Draw every figure that the data allow, in the order of the page."""
     makers: Sequence[Callable[[Analysis], Plot | None]] = (
         trend, smoothed, beside, monthly_smooth, season, weeks, heatmap, site_map, regions, cross_validation, convergence,
     )  # fmt: skip
-    return _drawn(a, makers)
+    return _drawn(analysis, makers)
 
 
-def joint_figures(a: Findings) -> dict[str, Plot]:
+def joint_figures(findings: Findings) -> dict[str, Plot]:
     """Draw every figure that needs no site, in the order of the page."""
-    return _drawn(a, (trend, smoothed, monthly_smooth, season, regions, cross_validation))
+    return _drawn(findings, (trend, smoothed, monthly_smooth, season, regions, cross_validation))
 
 
-def _drawn(a: A, makers: Sequence[Callable[[A], Plot | None]]) -> dict[str, Plot]:
+def _drawn(found: A, makers: Sequence[Callable[[A], Plot | None]]) -> dict[str, Plot]:
     with style():
-        plots = [p for p in (make(a) for make in makers) if p is not None]
+        plots = [plot for plot in (make(found) for make in makers) if plot is not None]
         for plot in plots:
             lay_out(plot.figure)
-    return {p.name: p for p in plots}
+    return {plot.name: plot for plot in plots}
 
 
 def _thousands(ax: Axes, whole: bool = False) -> None:
@@ -75,22 +75,23 @@ def _years_axis(ax: Axes, years: ArrayLike) -> None:
     ax.set_xlim(float(np.min(years)) - 0.7, float(np.max(years)) + 0.7)
 
 
-def trend(a: Findings) -> Plot:
+def trend(findings: Findings) -> Plot:
     """Draw the yearly index with its interval and straight trend; below it, what the index rests on.
 
     Where no year has an index there is only the lower panel.
     """
-    by_cell = "cells" in a.yearly  # of several organisations' cells nothing is known, only their visits
+    # Of several organisations' cells nothing is known, only their visits.
+    by_cell = "cells" in findings.yearly
     support = ["cells_observed", "cells", "imputed_share"] if by_cell else ["visits"]
-    table = a.yearly[["year", "used", "index", "index_lo", "index_hi", *support]]
+    table = findings.yearly[["year", "used", "index", "index_lo", "index_hi", *support]]
     used = table[table["used"]]
     rests = "visits with a count, in the season of each year."
     if by_cell:
         rests = (
-            f"share of each year's total that comes from {a.cell}s without a count (bars), and share of the {a.cell}s with "
-            "a count (dots)."
+            f"share of each year's total that comes from {findings.cell}s without a count (bars), and share of "
+            f"the {findings.cell}s with a count (dots)."
         )
-    if left_out := [str(y) for y in table.loc[~table["used"], "year"]]:
+    if left_out := [str(each) for each in table.loc[~table["used"], "year"]]:
         named = f"{', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}"
         rests += f" Pale bars, not in the trend: {named}."
     if used.empty:
@@ -102,16 +103,16 @@ def trend(a: Findings) -> Plot:
         )
     fig = figure(height=4.6)
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[3, 1.15])
-    _draw_index(top, a, table, used)
+    _draw_index(top, findings, table, used)
     _draw_support(low, table)
-    base, t, last = str(a.trend["base"]), a.trend, used.iloc[-1]
+    base, row, last = str(findings.trend["base"]), findings.trend, used.iloc[-1]
     caption = ""
     if base:
-        season = "" if a.yearly_counts else f" ({season_text(a.years.season)})"
-        caption = f"Index of the mean total over all {count(a.n_sites)} sites{season}, {base} = 100. "
+        season = "" if findings.yearly_counts else f" ({season_text(findings.years.season)})"
+        caption = f"Index of the mean total over all {count(findings.n_sites)} sites{season}, {base} = 100. "
     if used["index_lo"].notna().any():
         caption += "Bars: 95 % interval of each year's index. "
-    elif not a.n_draws:
+    elif not findings.n_draws:
         caption += "No interval: no bootstrap replicates. "
     caption += f"Orange: straight trend on the log scale. Below: {rests}"
     least, most = (getattr(table[support[-1]], end)() for end in ("min", "max"))
@@ -120,23 +121,23 @@ def trend(a: Findings) -> Plot:
     alt = (
         f"Line of the yearly index from {int(used['year'].iloc[0])} to {int(last['year'])}: it ends at "
         f"{number(last['index'])} with {base} = 100; trend "
-        f"{per_year(t['percent_per_year'], t['percent_lo'], t['percent_hi'])}. Bars below: {below}"
+        f"{per_year(row['percent_per_year'], row['percent_lo'], row['percent_hi'])}. Bars below: {below}"
     )
     return Plot("trend", "Yearly index and trend", caption, alt, fig, table, trend_marks(table))
 
 
-def _draw_index(ax: Axes, a: Findings, table: pd.DataFrame, used: pd.DataFrame) -> None:
+def _draw_index(ax: Axes, findings: Findings, table: pd.DataFrame, used: pd.DataFrame) -> None:
     year = used["year"].to_numpy(dtype=float)
-    index_line(ax, table, str(a.trend["base"]))
+    index_line(ax, table, str(findings.trend["base"]))
     base_line(ax)
-    t = a.trend
-    known = np.isfinite(t["percent_lo"])
-    if len(used) >= 2 and np.isfinite(t["slope"]) and (known or not a.n_draws):
+    row = findings.trend
+    known = np.isfinite(row["percent_lo"])
+    if len(used) >= 2 and np.isfinite(row["slope"]) and (known or not findings.n_draws):
         level = np.log(used["index"]).mean()
-        line = np.exp(level + t["slope"] * (year - year.mean()))
+        line = np.exp(level + row["slope"] * (year - year.mean()))
         ax.plot(year, line, color=ORANGE, lw=1.6)
-        limits = f" ({percent(t['percent_lo'])} to {percent(t['percent_hi'])})" if known else ""
-        ax.set_title(f"trend {percent(t['percent_per_year'])} per year{limits}", color=ORANGE, loc="right")
+        limits = f" ({percent(row['percent_lo'])} to {percent(row['percent_hi'])})" if known else ""
+        ax.set_title(f"trend {percent(row['percent_per_year'])} per year{limits}", color=ORANGE, loc="right")
     ax.set_ylim(0, np.nanmax([*used["index_hi"].dropna(), *used["index"].dropna(), 100.0]) * 1.08)
     _thousands(ax)
 
@@ -156,9 +157,9 @@ def _draw_support(ax: Axes, table: pd.DataFrame) -> None:
     _years_axis(ax, table["year"])
 
 
-def smoothed(a: Findings) -> Plot | None:
+def smoothed(findings: Findings) -> Plot | None:
     """Draw the smoothed yearly index with its band, and the index of each year as dots."""
-    table = smooth_index(a)
+    table = smooth_index(findings)
     if table.empty:
         return None
     fig = figure(height=4.6)
@@ -170,7 +171,7 @@ def smoothed(a: Findings) -> Plot | None:
     base_line(ax)
     ceiling = float(np.nanmax(table[["index", "smooth", "smooth_hi"]].to_numpy(dtype=float)))
     ax.set_ylim(0, max(ceiling, 100.0) * 1.08)
-    ax.set_ylabel(f"index ({a.trend['base']} = 100)")
+    ax.set_ylabel(f"index ({findings.trend['base']} = 100)")
     _thousands(ax)
     _years_axis(ax, year)
     first, last = table.iloc[0], table.iloc[-1]
@@ -181,166 +182,171 @@ def smoothed(a: Findings) -> Plot | None:
     )
     alt = (
         f"Smoothed index: {number(first['smooth'])} in {int(first['year'])}, {number(last['smooth'])} in "
-        f"{int(last['year'])}, with {a.trend['base']} = 100."
+        f"{int(last['year'])}, with {findings.trend['base']} = 100."
     )
     return Plot("smoothed", "Smoothed index", caption, alt, fig, table, smoothed_marks(table))
 
 
-def beside(a: Analysis) -> Plot | None:
+def beside(analysis: Analysis) -> Plot | None:
     """Draw TRIM's index beside ours, when the report asks for it and TRIM's model can be fitted."""
-    both = a.beside
+    both = analysis.beside
     if both is None or both.table.empty:
         return None
-    t = both.table
+    table = both.table
     fig = figure(height=3.2)
     ax = fig.subplots()
-    year = t["year"].to_numpy(dtype=float)
-    half = 1.96 * t["trim_se"]
-    bars(ax, year - 0.12, t["index_lo"], t["index_hi"])
-    bars(ax, year + 0.12, np.maximum(t["trim"] - half, 0), t["trim"] + half, PEACH)
+    year = table["year"].to_numpy(dtype=float)
+    half = 1.96 * table["trim_se"]
+    bars(ax, year - 0.12, table["index_lo"], table["index_hi"])
+    bars(ax, year + 0.12, np.maximum(table["trim"] - half, 0), table["trim"] + half, PEACH)
     # lines break where years are left out
-    every = t.set_index("year").reindex(range(int(year.min()), int(year.max()) + 1))
+    every = table.set_index("year").reindex(range(int(year.min()), int(year.max()) + 1))
     ax.plot(every.index - 0.12, every["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
     ax.plot(
         every.index + 0.12, every["trim"], color=ORANGE, marker="s", ms=3.5, lw=1.2, label="TRIM, model 3"
     )
     ax.set_ylim(bottom=0)
-    ax.set_ylabel(f"index ({a.trend['base']} = 100)")
+    ax.set_ylabel(f"index ({analysis.trend['base']} = 100)")
     # above the bars
     ax.legend(frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
     _thousands(ax)
     _years_axis(ax, year)
     caption = (
-        f"The same counts in TRIM's model 3: {both.trend}. TRIM takes the mean count of every {a.cell}, without "
+        f"The same counts in TRIM's model 3: {both.trend}. TRIM takes the mean count of every {analysis.cell}, without "
         "effort, observers, or trends that differ between sites. Bars are 95 % intervals."
     )
     alt = f"Two yearly indices: fedmiss and TRIM. TRIM: {both.trend}."
-    return Plot("beside", "TRIM beside fedmiss", caption, alt, fig, t)
+    return Plot("beside", "TRIM beside fedmiss", caption, alt, fig, table)
 
 
-def monthly_smooth(a: Findings) -> Plot | None:
+def monthly_smooth(findings: Findings) -> Plot | None:
     """Draw the paper's figure 2: total over sites per month with LOESS, and missing cells per month with LOESS."""
-    if a.yearly_counts or not a.found:  # the smoothed index says it already; nothing was found
+    if findings.yearly_counts or not findings.found:  # the smoothed index says it already; nothing was found
         return None
-    c = a.curve
+    curve = findings.curve
     fig = figure(height=4.8)
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[1.6, 1])
-    x = c["time"].to_numpy()
-    top.plot(x, c["total"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
-    solid = c.dropna(subset=["smooth"])  # no curve outside the season: the line connects across these months
-    if c["smooth_lo"].notna().any():
+    time = curve["time"].to_numpy()
+    top.plot(time, curve["total"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
+    # No curve outside the season: the line connects across these months.
+    solid = curve.dropna(subset=["smooth"])
+    if curve["smooth_lo"].notna().any():
         top.fill_between(solid["time"], solid["smooth_lo"], solid["smooth_hi"], color=SKY, alpha=0.4, lw=0)
     top.plot(solid["time"], solid["smooth"], color=BLUE, lw=2)
-    top.set_ylabel(f"{a.unit}, all sites")
-    bound = np.nanquantile(c["total"], 0.995) * 1.25
-    hidden = int((c["total"] > bound).sum())
-    top.set_ylim(min(0.0, float(np.nanmin(c["total"]))), bound if hidden else None)
+    top.set_ylabel(f"{findings.unit}, all sites")
+    bound = np.nanquantile(curve["total"], 0.995) * 1.25
+    hidden = int((curve["total"] > bound).sum())
+    top.set_ylim(min(0.0, float(np.nanmin(curve["total"]))), bound if hidden else None)
     _thousands(top)
-    low.plot(x, c["missing"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
-    below = c.dropna(subset=["missing_smooth"])
+    low.plot(time, curve["missing"], ls="none", marker="o", ms=2.2, color=GREY, mew=0, alpha=0.8)
+    below = curve.dropna(subset=["missing_smooth"])
     low.plot(below["time"], below["missing_smooth"], color=ORANGE, lw=2)
-    cells = "missing" in a.monthly
+    cells = "missing" in findings.monthly
     low.set_ylabel("sites without\na count" if cells else "visits")
-    spread = float(np.ptp(c["missing"]))
+    spread = float(np.ptp(curve["missing"]))
     low.set_ylim(
-        max(0.0, float(c["missing"].min()) - 0.15 * spread - 1), float(c["missing"].max()) + 0.15 * spread + 1
+        max(0.0, float(curve["missing"].min()) - 0.15 * spread - 1),
+        float(curve["missing"].max()) + 0.15 * spread + 1,
     )
     _thousands(low, whole=True)
-    _years_axis(low, x)
-    span = c.attrs["span"]
-    how = "chosen by leaving out whole years" if c.attrs["span_chosen"] else "as set"
+    _years_axis(low, time)
+    span = curve.attrs["span"]
+    how = "chosen by leaving out whole years" if curve.attrs["span_chosen"] else "as set"
     extra = f" Not drawn, above the frame: {hidden} month{'s' if hidden > 1 else ''}." if hidden else ""
     caption = (
         f"Above: estimated total over sites of each month at standard effort (dots) and LOESS curve (span {span:g}, {how}; "
-        f"{c.attrs['it']} robust iterations) with its 95 % interval where available. Below: number of "
+        f"{curve.attrs['it']} robust iterations) with its 95 % interval where available. Below: number of "
         + ("sites without a count" if cells else "visits with a count")
         + " in each month, and its LOESS curve"
         + (f": what the estimate had to fill.{extra}" if cells else f".{extra}")
     )
-    filled = c.dropna(subset=["smooth"])
+    filled = curve.dropna(subset=["smooth"])
     alt = "Monthly totals with a LOESS curve"
     if len(filled):
         alt += (
-            f" from {number(filled['smooth'].iloc[0])} {a.unit} in {filled['month'].iloc[0]} to "
-            f"{number(filled['smooth'].iloc[-1])} {a.unit} in {filled['month'].iloc[-1]}"
+            f" from {number(filled['smooth'].iloc[0])} {findings.unit} in {filled['month'].iloc[0]} to "
+            f"{number(filled['smooth'].iloc[-1])} {findings.unit} in {filled['month'].iloc[-1]}"
         )
-    lowest, highest = count(c["missing"].min()), count(c["missing"].max())
+    lowest, highest = count(curve["missing"].min()), count(curve["missing"].max())
     alt += (
-        f"; below, sites without a count per month, between {lowest} and {highest} of {count(a.n_sites)}."
+        f"; below, sites without a count per month, between {lowest} and {highest} of {count(findings.n_sites)}."
         if cells
         else f"; below, visits per month, between {lowest} and {highest}."
     )
     title = "Monthly totals and missing cells" if cells else "Monthly totals and visits"
-    return Plot("monthly", title, caption, alt, fig, c, monthly_marks(c, a.unit))
+    return Plot("monthly", title, caption, alt, fig, curve, monthly_marks(curve, findings.unit))
 
 
-def season(a: Findings) -> Plot | None:
+def season(findings: Findings) -> Plot | None:
     """Draw the seasonal profile: mean total of each month of the year."""
-    s = a.season
-    if len(s) < 2 or not s["n_years"].any():
+    profile = findings.season
+    if len(profile) < 2 or not profile["n_years"].any():
         return None
     fig = figure(height=4.8)
     ax = fig.subplots()
-    s = s.merge(_month_range(a), on="month_of_year", how="left")
-    x = s["month_of_year"].to_numpy()
-    ax.fill_between(x, s["low_year"], s["high_year"], color="#dcdcdc", alpha=0.7, lw=0)
-    if s["lo"].notna().any():
-        error = np.abs(np.vstack([s["total"] - s["lo"], s["hi"] - s["total"]]))
-        ax.errorbar(x, s["total"], yerr=error, fmt="none", ecolor=SKY, elinewidth=4, alpha=0.7)
-    ax.plot(x, s["total"], color=BLUE, marker="o", ms=5, lw=1)
-    ax.set_xticks(x, [MONTH_NAMES[m - 1] for m in x])
-    top = float(np.nanmax(s[["total", "hi", "high_year"]].to_numpy(dtype=float)))
-    ax.set_ylim(0 if s["total"].min() >= 0 else None, top * 1.08)
-    ax.set_ylabel(f"{a.unit}, all sites")
+    profile = profile.merge(_month_range(findings), on="month_of_year", how="left")
+    month = profile["month_of_year"].to_numpy()
+    ax.fill_between(month, profile["low_year"], profile["high_year"], color="#dcdcdc", alpha=0.7, lw=0)
+    if profile["lo"].notna().any():
+        error = np.abs(np.vstack([profile["total"] - profile["lo"], profile["hi"] - profile["total"]]))
+        ax.errorbar(month, profile["total"], yerr=error, fmt="none", ecolor=SKY, elinewidth=4, alpha=0.7)
+    ax.plot(month, profile["total"], color=BLUE, marker="o", ms=5, lw=1)
+    ax.set_xticks(month, [MONTH_NAMES[each - 1] for each in month])
+    top = float(np.nanmax(profile[["total", "hi", "high_year"]].to_numpy(dtype=float)))
+    ax.set_ylim(0 if profile["total"].min() >= 0 else None, top * 1.08)
+    ax.set_ylabel(f"{findings.unit}, all sites")
     _thousands(ax)
-    peak = s.iloc[int(s["total"].to_numpy().argmax())]
+    peak = profile.iloc[int(profile["total"].to_numpy().argmax())]
     caption = (
         "Mean over years of the estimated total in each month of the year, at standard effort; blue bars are its 95 % "
         "interval where available. Grey: from the year with the fewest to the year with the most."
     )
     high = MONTH_NAMES[int(peak["month_of_year"]) - 1]
-    alt = f"Seasonal profile: highest in {high} with {number(peak['total'])} {a.unit}."
-    return Plot("season", "Seasonal profile", caption, alt, fig, s, season_marks(s, a.unit))
+    alt = f"Seasonal profile: highest in {high} with {number(peak['total'])} {findings.unit}."
+    return Plot(
+        "season", "Seasonal profile", caption, alt, fig, profile, season_marks(profile, findings.unit)
+    )
 
 
-def weeks(a: Analysis) -> Plot | None:
+def weeks(analysis: Analysis) -> Plot | None:
     """Draw the seasonal profile by week, with the lowest and the highest year."""
-    t = a.weeks
-    if t.empty:
+    table = analysis.weeks
+    if table.empty:
         return None
     fig = figure(height=4.8)
     ax = fig.subplots()
-    x = (t["month_of_year"] + (t["week"] - 2.5) / 4).to_numpy()
-    ax.vlines(x, t["low_year"], t["high_year"], color="#d0d0d0", lw=5)  # blank ranges draw nothing
-    ax.plot(x, t["total"], color=BLUE, marker="o", ms=3.5, lw=1.2)
-    at = sorted(set(t["month_of_year"]))
-    ax.set_xticks(at, [MONTH_NAMES[m - 1] for m in at])
-    ax.set_ylim(0, float(np.nanmax(t[["total", "high_year"]].to_numpy(dtype=float))) * 1.08)
-    ax.set_ylabel(f"{a.unit}, all sites")
+    time = (table["month_of_year"] + (table["week"] - 2.5) / 4).to_numpy()
+    ax.vlines(time, table["low_year"], table["high_year"], color="#d0d0d0", lw=5)  # blank ranges draw nothing
+    ax.plot(time, table["total"], color=BLUE, marker="o", ms=3.5, lw=1.2)
+    at = sorted(set(table["month_of_year"]))
+    ax.set_xticks(at, [MONTH_NAMES[month - 1] for month in at])
+    ax.set_ylim(0, float(np.nanmax(table[["total", "high_year"]].to_numpy(dtype=float))) * 1.08)
+    ax.set_ylabel(f"{analysis.unit}, all sites")
     _thousands(ax)
-    peak = t.iloc[int(np.nanargmax(t["total"].to_numpy(dtype=float)))]
+    peak = table.iloc[int(np.nanargmax(table["total"].to_numpy(dtype=float)))]
     caption = (
         "Each month's estimate, split over its four weeks (days to 7, 14, 21 and the end) by what was counted in them, "
         "compared with what the model expects of the same sites and months. Grey: from the lowest to the highest "
         "year, where there are 5. A week with fewer than 10 counts has no dot."
     )
     when = f"{peak['days'].split()[0]}, week {peak['week']}"
-    alt = f"Seasonal profile by week: highest in {when}, with {number(peak['total'])} {a.unit}."
-    return Plot("weeks", "Seasonal profile by week", caption, alt, fig, t)
+    alt = f"Seasonal profile by week: highest in {when}, with {number(peak['total'])} {analysis.unit}."
+    return Plot("weeks", "Seasonal profile by week", caption, alt, fig, table)
 
 
-def _month_range(a: Findings) -> pd.DataFrame:
+def _month_range(findings: Findings) -> pd.DataFrame:
     """Smallest and largest total of each month of the year over the used years."""
-    used = a.monthly[a.monthly["year"].isin(a.years.year[a.years.used])]
+    used = findings.monthly[findings.monthly["year"].isin(findings.years.year[findings.years.used])]
     by_month = used.groupby("month_of_year")["total"].agg(low_year="min", high_year="max")
     return by_month.reset_index()
 
 
-def regions(a: Findings) -> Plot | None:
+def regions(findings: Findings) -> Plot | None:
     """Draw the trend of each region with its interval, largest region first."""
-    known = a.regions[a.regions["percent_lo" if a.n_draws else "percent_per_year"].notna()]  # as in the table
+    shown = "percent_lo" if findings.n_draws else "percent_per_year"  # as in the table
+    known = findings.regions[findings.regions[shown].notna()]
     table = known.sort_values("share", ascending=False).head(25)
-    if len(table) < 2 or a.data.one_trend:
+    if len(table) < 2 or findings.data.one_trend:
         return None
     fig = figure(height=0.9 + 0.26 * len(table))
     ax = fig.subplots()
@@ -353,25 +359,31 @@ def regions(a: Findings) -> Plot | None:
     ax.set_ylim(-0.7, len(table) - 0.3)
     known_sites = bool((table["n_sites"] > 0).all())
     names = zip(table["region"], table["n_sites"], strict=True)
-    ax.set_yticks(y, [f"{r[:24]} ({n})" if known_sites else r[:24] for r, n in names])
+    ax.set_yticks(
+        y, [f"{region[:24]} ({n_sites})" if known_sites else region[:24] for region, n_sites in names]
+    )
     ax.set_xlabel("change per year, %")
+    more = " Regions without enough counts for a number are in the table only."
+    more = more if len(known) < len(findings.regions) else ""
     caption = (
         "Trend of each region (largest totals first) with its 95 % interval where available"
         f"{', and its number of sites after its name' if known_sites else ''}"
         f"{'; the 25 largest of ' + str(len(known)) if len(known) > 25 else ''}. Values beyond "
         f"±{reach:.0f} % are drawn at the edge."
-        f"{' Regions without enough counts for a number are in the table only.' if len(known) < len(a.regions) else ''}"
+        f"{more}"
     )
-    first = "; ".join(f"{r.region} {percent(r.percent_per_year)} per year" for r in records(table.head(5)))
+    first = "; ".join(
+        f"{row.region} {percent(row.percent_per_year)} per year" for row in records(table.head(5))
+    )
     alt = f"Trends by region: {first}."
     return Plot("regions", "Trends by region", caption, alt, fig, table)
 
 
-def cross_validation(a: Findings) -> Plot | None:
+def cross_validation(findings: Findings) -> Plot | None:
     """Draw the held-out deviance of each candidate."""
-    if a.data.cv is None or a.data.cv.empty:
+    if findings.data.cv is None or findings.data.cv.empty:
         return None
-    cv = a.data.cv
+    cv = findings.data.cv
     weighted = cv.assign(deviance=cv["deviance"] * cv["n"])
     table = weighted.groupby(["candidate", "model", "rank"], as_index=False)[["deviance", "n"]].sum()
     table = table.assign(deviance=table["deviance"] / table["n"])
@@ -395,33 +407,33 @@ def cross_validation(a: Findings) -> Plot | None:
     return Plot("cv", "Model choice", caption, alt, fig, table)
 
 
-def convergence(a: Analysis) -> Plot | None:
+def convergence(analysis: Analysis) -> Plot | None:
     """Draw the norm of the mean field and the bytes sent, per round."""
-    trace = a.data.trace
+    trace = analysis.data.trace
     if trace is None or trace.empty:
         return None
     fig = figure(height=3.4)
     top, low = fig.subplots(2, 1, sharex=True)
-    h = np.sqrt(trace["h_norm2"].clip(lower=0.0))
+    norm = np.sqrt(trace["h_norm2"].clip(lower=0.0))
     one = len(trace) == 1
-    top.plot(trace["round"], h.where(h > 0), color=BLUE, lw=1.4, marker="o" if one else None)
-    if (h > 0).any():
+    top.plot(trace["round"], norm.where(norm > 0), color=BLUE, lw=1.4, marker="o" if one else None)
+    if (norm > 0).any():
         top.set_yscale("log")
         top.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
         top.yaxis.set_minor_formatter(NullFormatter())
-    top.set_ylabel("change" if a.data.fact("method") == "fast" else "||h||")
+    top.set_ylabel("change" if analysis.data.fact("method") == "fast" else "||h||")
     megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6
     low.plot(trace["round"], megabytes, color=ORANGE, lw=1.4, marker="o" if one else None)
     low.set_ylabel("MB sent\n(cumulative)")
     low.set_ylim(bottom=0)
     low.set_xlabel("round")
     caption = (
-        f"Above: {progress_words(a)}, which is 0 at a solution. Below: size of all messages between groups and server "
-        "so far, in this fit alone; no record is among them."
+        f"Above: {progress_words(analysis)}, which is 0 at a solution. Below: size of all messages between "
+        "groups and server so far, in this fit alone; no record is among them."
     )
     alt = (
         f"Convergence over {count(trace['round'].max())} rounds: the "
-        f"{progress_words(a)} goes from {number(float(h.iloc[0]))} to {number(float(h.iloc[-1]))}; "
+        f"{progress_words(analysis)} goes from {number(float(norm.iloc[0]))} to {number(float(norm.iloc[-1]))}; "
         f"{number(float(megabytes.iloc[-1]))} MB were sent."
     )
     data = trace[["round", "h_norm2", "objective", "active", "bytes_up", "bytes_down", "seconds"]]

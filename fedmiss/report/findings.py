@@ -124,6 +124,7 @@ def found_in(
     """
     rule, convention = settings.rule, settings.convention
     points = find_change_points(series)
+    # Covariances need two replicates, and a year to speak of.
     enough = series.draws is not None and len(series.draws) >= 2 and series.years.used.any()
     return {
         "series": series,
@@ -147,7 +148,8 @@ def region_table(parts: Mapping[str, Part], settings: ReportSettings, grand: flo
         ).iloc[0]
         share = float(part.series.totals.mean() / grand) if grand > 0 else np.nan
         rows.append(
-            {"region": name, "n_sites": part.n_sites, "share": share} | {k: trend[k] for k in _OF_TREND}
+            {"region": name, "n_sites": part.n_sites, "share": share}
+            | {name: trend[name] for name in _OF_TREND}
         )
     return pd.DataFrame(rows, columns=REGION)
 

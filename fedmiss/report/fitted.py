@@ -36,6 +36,7 @@ def fitted_years(visited: pd.DataFrame | None, months: pd.DataFrame) -> pd.DataF
     year: I64 = months["year"].to_numpy(dtype=np.int64)[visited["month_index"].to_numpy()]
     sums = visited.groupby(year)[["weight", "counted", "fitted", "variance"]].sum()
     sums = sums[sums["weight"] > 0]
+    # Sums before the quotient: months of few visits weigh little.
     ratio = (sums["counted"] / sums["fitted"]).where(sums["fitted"] > 0)
     error = (np.sqrt(sums["variance"]) / sums["fitted"]).where(sums["fitted"] > 0)
     return pd.DataFrame(
@@ -56,14 +57,18 @@ def lack_of_fit(table: pd.DataFrame) -> str:
     Systematic is a drift of counted / fitted of more than 10 % over the period that is twice its standard error, or single
     years that are 20 % and three standard errors away.
     """
-    t = table[(table["ratio"] > 0) & (table["ratio_se"] > 0)]
-    if len(t) < 3:
+    rows = table[(table["ratio"] > 0) & (table["ratio_se"] > 0)]
+    if len(rows) < 3:
         return ""
-    log_ratio, weight = np.log(t["ratio"].to_numpy()), t["ratio_se"].to_numpy() ** -2.0
-    x = t["year"].to_numpy(dtype=float)
-    x = x - float(weight @ x / weight.sum())
-    slope, error = float(weight @ (x * log_ratio)) / float(weight @ x**2), float(weight @ x**2) ** -0.5
-    drift = math.expm1(slope * (x[-1] - x[0]))
+    log_ratio, weight = np.log(rows["ratio"].to_numpy()), rows["ratio_se"].to_numpy() ** -2.0
+    year = rows["year"].to_numpy(dtype=float)
+    year = year - float(weight @ year / weight.sum())
+    # Weighted least squares of log ratio on year; weights are known variances, so the error is (X'WX)^(-1/2).
+    slope, error = (
+        float(weight @ (year * log_ratio)) / float(weight @ year**2),
+        float(weight @ year**2) ** -0.5,
+    )
+    drift = math.expm1(slope * (year[-1] - year[0]))
     if abs(slope) > 2.0 * error and abs(drift) > LEAST_DRIFT:
         way = "above" if drift > 0 else "below"
         return (
@@ -71,10 +76,12 @@ def lack_of_fit(table: pd.DataFrame) -> str:
             f"{number(100 * abs(drift), 2)} % {way} the fitted ones at the same visits, so the trend may be too flat. See "
             "the table of counted and fitted birds."
         )
-    far = t[np.abs(t["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR_GAP * t["ratio_se"])]
+    far = rows[np.abs(rows["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR_GAP * rows["ratio_se"])]
     if far.empty:
         return ""
-    years = ", ".join(str(int(y)) for y in far["year"].head(4)) + (" and others" if len(far) > 4 else "")
+    years = ", ".join(str(int(each)) for each in far["year"].head(4)) + (
+        " and others" if len(far) > 4 else ""
+    )
     return (
         f"The fitted totals miss the counts of {years} by more than {100 * LEAST_GAP:.0f} %: do not lean on the index of "
         "such a year. See the table of counted and fitted birds."
@@ -103,25 +110,34 @@ GREW = "effort grew by 1 % a year that nobody recorded"
 COLUMNS = ["what", "effort_percent", "percent_per_year", "percent_lo", "percent_hi"]
 
 
-def _growth(a: Findings) -> tuple[float, float]:
+def _growth(findings: Findings) -> tuple[float, float]:
     """What recorded effort adds to log counts a year, and the variance of that effect within months."""
-    t = a.data.visited
-    if t is None or not a.data.effort or "effort" not in t:
+    visited = findings.data.visited
+    if visited is None or not findings.data.effort or "effort" not in visited:
         return 0.0, 0.0
-    weight, e, square = (t[c].to_numpy(dtype=float) for c in ("weight", "effort", "effort_square"))
-    year = a.data.months["year"].to_numpy(dtype=float)[t["month_index"].to_numpy()]
-    inside = (weight > 0) & np.isin(year, a.years.year[a.years.used])
+    weight, effort, square = (
+        visited[name].to_numpy(dtype=float) for name in ("weight", "effort", "effort_square")
+    )
+    year = findings.data.months["year"].to_numpy(dtype=float)[visited["month_index"].to_numpy()]
+    inside = (weight > 0) & np.isin(year, findings.years.year[findings.years.used])
     if inside.sum() < 3 or np.unique(year[inside]).size < 3:
         return 0.0, 0.0
-    w, x, y = weight[inside], year[inside], e[inside] / weight[inside]
-    x = x - w @ x / w.sum()
-    within = float((square[inside] - w * y**2).sum() / w.sum())
-    return float(w @ (x * y) / (w @ x**2)), max(within, 0.0)
+    # Means of visits by month: variation within months is kept apart, since error of records lives there.
+    inside_weight, inside_year, inside_effort = weight[inside], year[inside], effort[inside] / weight[inside]
+    # Weighted regression of mean effort on year: its slope is what recorded effort adds a year.
+    inside_year = inside_year - inside_weight @ inside_year / inside_weight.sum()
+    within = float((square[inside] - inside_weight * inside_effort**2).sum() / inside_weight.sum())
+    return float(inside_weight @ (inside_year * inside_effort) / (inside_weight @ inside_year**2)), max(
+        within, 0.0
+    )
 
 
-def _attenuation(a: Findings, within: float) -> float:
+def _attenuation(findings: Findings, within: float) -> float:
     """The reliability lambda of recorded effort if it is off by ``OFF_BY``; a power is at most in proportion."""
-    powers: F64 = np.array([v for k, v in (a.data.effort or {}).items() if not k.endswith(" unknown")])
+    powers: F64 = np.array(
+        [value for key, value in (findings.data.effort or {}).items() if not key.endswith(" unknown")]
+    )
+    # Error in log effort reaches log counts through the powers; independent errors of the columns add their variances.
     error = float((OFF_BY**2 * powers**2).sum())
     if error <= 0 or within <= 0:
         return 1.0
@@ -129,37 +145,38 @@ def _attenuation(a: Findings, within: float) -> float:
     return max(1.0 - error / within, LEAST_RELIABLE, min(most, 1.0))
 
 
-def _rows(a: Findings) -> dict[str, tuple[float, float, float, float]]:
+def _rows(findings: Findings) -> dict[str, tuple[float, float, float, float]]:
     """By supposition: what recorded effort adds a year, and the trend with its interval, per cent a year."""
-    t = a.trend
-    if not math.isfinite(t["percent_per_year"]):
+    trend = findings.trend
+    if not math.isfinite(trend["percent_per_year"]):
         return {}
-    growth, within = _growth(a)
-    shift = -growth * (1.0 / _attenuation(a, within) - 1.0)
-    percents = np.array([t["percent_per_year"], t["percent_lo"], t["percent_hi"]], dtype=float)
+    growth, within = _growth(findings)
+    # The true effect is growth / lambda: the part growth (1 / lambda - 1) is still in the trend.
+    shift = -growth * (1.0 / _attenuation(findings, within) - 1.0)
+    percents = np.array([trend["percent_per_year"], trend["percent_lo"], trend["percent_hi"]], dtype=float)
     logs = np.log1p(np.maximum(percents / 100.0, -1.0 + 1e-12))  # an interval may end at -100 %
     rows = {AS_IS: logs}
-    if growth and a.data.fact("family") != "bernoulli":
+    if growth and findings.data.fact("family") != "bernoulli":
         off = logs + shift
         rows[OFF] = np.array([off[0], min(off[1], logs[1]), max(off[2], logs[2])])
     rows[GREW] = logs - math.log1p(UNRECORDED)
     adds = 100.0 * math.expm1(growth)
-    return {name: (adds, *(100.0 * np.expm1(v)).tolist()) for name, v in rows.items()}
+    return {name: (adds, *(100.0 * np.expm1(row)).tolist()) for name, row in rows.items()}
 
 
-def sensitivity(a: Findings) -> pd.DataFrame:
+def sensitivity(findings: Findings) -> pd.DataFrame:
     """Return the trend as reported, if recorded effort is off by half, and if it grew by 1 % a year unrecorded.
 
     Columns: ``what``, ``effort_percent`` (a year, what recorded effort adds to counts), ``percent_per_year``,
     ``percent_lo``, ``percent_hi``. The second row's interval holds the reported trend's too. No rows without a trend.
     """
-    table = pd.DataFrame([(name, *row) for name, row in _rows(a).items()], columns=COLUMNS)
+    table = pd.DataFrame([(name, *row) for name, row in _rows(findings).items()], columns=COLUMNS)
     return table.astype(dict.fromkeys(COLUMNS[1:], float))
 
 
-def effort_caution(a: Findings) -> list[str]:
+def effort_caution(findings: Findings) -> list[str]:
     """Say it when recorded effort changed over the years so that an error in it would be an error of the trend."""
-    rows = _rows(a)
+    rows = _rows(findings)
     if OFF not in rows:
         return []
     growth, trend, lo, hi = rows[OFF]

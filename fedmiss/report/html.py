@@ -59,18 +59,19 @@ def _marks(plot: Plot) -> str:
     if not plot.marks:
         return ""
     fig, axes = plot.figure, plot.figure.axes
-    at = np.array([x for x, _ in plot.marks], dtype=float)
+    at = np.array([image for image, _ in plot.marks], dtype=float)
     px = axes[0].transData.transform(np.column_stack([at, np.zeros(at.size)]))[:, 0] * 72.0 / fig.dpi
     middle = (px[1:] + px[:-1]) / 2.0
+    # Edges half-way between the marks; beyond the outermost ones by half of the smallest gap.
     half = float(np.min(np.diff(px))) / 2.0 if px.size > 1 else 9.0
     edges = np.concatenate([[px[0] - half], middle, [px[-1] + half]])
     high = 72.0 * fig.get_figheight()
-    boxes = [a.get_position() for a in axes]
-    top, bottom = (1.0 - max(b.y1 for b in boxes)) * high, (1.0 - min(b.y0 for b in boxes)) * high
+    boxes = [axis.get_position() for axis in axes]
+    top, bottom = (1.0 - max(box.y1 for box in boxes)) * high, (1.0 - min(box.y0 for box in boxes)) * high
     return "".join(
-        f'<rect class="h" x="{a:.1f}" y="{top:.1f}" width="{b - a:.1f}" height="{bottom - top:.1f}">'
+        f'<rect class="h" x="{left:.1f}" y="{top:.1f}" width="{right - left:.1f}" height="{bottom - top:.1f}">'
         f"<title>{escape(words)}</title></rect>"
-        for a, b, (_, words) in zip(edges[:-1], edges[1:], plot.marks, strict=True)
+        for left, right, (_, words) in zip(edges[:-1], edges[1:], plot.marks, strict=True)
     )
 
 
@@ -98,20 +99,24 @@ def assets(*scripts: str) -> dict[str, object]:
     names = ("sort", "hover", *scripts)
     return {
         "css": Markup(resource("reports", "style.css").read_text(encoding="utf-8")),
-        "js": Markup("\n".join(resource("reports", f"{n}.js").read_text(encoding="utf-8") for n in names)),
+        "js": Markup(
+            "\n".join(resource("reports", f"{name}.js").read_text(encoding="utf-8") for name in names)
+        ),
         "version": __version__,
     }
 
 
-def page(a: Analysis, plots: dict[str, Plot]) -> str:
+def page(analysis: Analysis, plots: dict[str, Plot]) -> str:
     """Render the report of one species."""
     modules = [importlib.import_module(f"fedmiss.report.sections.{name}") for name in ORDER]
-    sections = [s for m in modules if (s := m.build(a, plots)) is not None]
-    return rendered_page(a, plots, sections, headline(a), tags=meta_tags(a), cite=cite_as(a))
+    sections = [section for module in modules if (section := module.build(analysis, plots)) is not None]
+    return rendered_page(
+        analysis, plots, sections, headline(analysis), tags=meta_tags(analysis), cite=cite_as(analysis)
+    )
 
 
 def rendered_page(
-    a: Findings,
+    findings: Findings,
     plots: Mapping[str, Plot],
     sections: Sequence[Section],
     head: Headline,
@@ -124,27 +129,29 @@ def rendered_page(
     env = environment()
     rendered = [
         {
-            "id": s.id,
-            "title": s.title,
+            "id": section.id,
+            "title": section.title,
             "html": Markup(
-                env.get_template(f"species/sections/{s.id}.html.j2").render(a=a, plots=plots, **s.values)
+                env.get_template(f"species/sections/{section.id}.html.j2").render(
+                    findings=findings, plots=plots, **section.values
+                )
             ),
-            "hidden": s.scripted,
+            "hidden": section.scripted,
         }
-        for s in sections
+        for section in sections
     ]
-    months = a.data.months["year" if a.yearly_counts else "month"]
+    months = findings.data.months["year" if findings.yearly_counts else "month"]
     return env.get_template("species/page.html.j2").render(
-        title=a.settings.title or a.name,
-        latin=a.species if a.common_name else "",
+        title=findings.settings.title or findings.name,
+        latin=findings.species if findings.common_name else "",
         months=f"{months.iloc[0]} to {months.iloc[-1]}",
-        n_sites=count(a.n_sites),
-        date=a.date,
+        n_sites=count(findings.n_sites),
+        date=findings.date,
         headline=head,
         sections=rendered,
         tags=tags,
-        photo=photo_uri(a.settings.photo),
-        photo_credit=a.settings.photo_credit,
+        photo=photo_uri(findings.settings.photo),
+        photo_credit=findings.settings.photo_credit,
         cite=cite,
         kind=kind,
         **assets("question", "ask"),
@@ -158,20 +165,22 @@ _PHOTO_BYTES = 400_000
 _KINDS = {b"\xff\xd8\xff": "jpeg", b"\x89PN": "png"}
 
 
-def citation(a: Findings, author: str, kind: str = "trend report") -> str:
+def citation(findings: Findings, author: str, kind: str = "trend report") -> str:
     """Say how to cite a report: author, year, species, period, program and version."""
-    t = a.trend
-    years = f", {t['from_year']} to {t['to_year']}" if t["n_years"] >= 2 else ""
-    made = f"Made on {a.date} with fedmiss {__version__}."
-    return f"{author} ({a.date[:4]}). {a.name}: {kind}{years}. {made}"
+    trend = findings.trend
+    years = f", {trend['from_year']} to {trend['to_year']}" if trend["n_years"] >= 2 else ""
+    made = f"Made on {findings.date} with fedmiss {__version__}."
+    return f"{author} ({findings.date[:4]}). {findings.name}: {kind}{years}. {made}"
 
 
-def cite_as(a: Analysis) -> str:
+def cite_as(analysis: Analysis) -> str:
     """Say how to cite the report of a panel, with its address and its data."""
-    data = str(a.data.panel.get("terms", {}).get("citation", "")).rstrip(".")
-    where = f" {a.settings.url}" if a.settings.url else ""
+    data = str(analysis.data.panel.get("terms", {}).get("citation", "")).rstrip(".")
+    where = f" {analysis.settings.url}" if analysis.settings.url else ""
     return (
-        citation(a, a.settings.author or "[your organisation]") + where + (f" Data: {data}." if data else "")
+        citation(analysis, analysis.settings.author or "[your organisation]")
+        + where
+        + (f" Data: {data}." if data else "")
     )
 
 
@@ -201,35 +210,37 @@ def photo_uri(path: str | None) -> str:
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 
 
-def meta_tags(a: Analysis) -> dict[str, str]:
+def meta_tags(analysis: Analysis) -> dict[str, str]:
     """Return the tags by which other sites show a link to the page (Open Graph)."""
-    base = a.settings.url.rstrip("/")
+    base = analysis.settings.url.rstrip("/")
     tags = {
         "og:type": "article",
-        "og:title": f"{a.settings.title or a.name}: {headline(a).verdict.lower()}",
-        "og:description": headline(a).sentence,
+        "og:title": f"{analysis.settings.title or analysis.name}: {headline(analysis).verdict.lower()}",
+        "og:description": headline(analysis).sentence,
         "og:image": f"{base}/figures/share.png" if base else "figures/share.png",
         "twitter:card": "summary_large_image",
     }
     return tags | ({"og:url": base} if base else {})
 
 
-def write_share_image(a: Analysis, path: Path) -> None:
+def write_share_image(analysis: Analysis, path: Path) -> None:
     """Draw the verdict over the index as a picture of 1,200 x 630 pixels."""
     with style():
         fig = figure(6.0, 3.15)
         fig.set_layout_engine("none")
         ax = fig.add_axes((0.09, 0.14, 0.86, 0.46))
-        h, t = headline(a), a.yearly[a.yearly["used"]]
-        fig.text(0.05, 0.87, a.settings.title or a.name, fontsize=17, weight="bold", color=INK)
-        fig.text(0.05, 0.755, h.verdict, fontsize=13.5, color=INK)
-        if len(t):
-            index_line(ax, a.yearly)
+        head, used = headline(analysis), analysis.yearly[analysis.yearly["used"]]
+        fig.text(0.05, 0.87, analysis.settings.title or analysis.name, fontsize=17, weight="bold", color=INK)
+        fig.text(0.05, 0.755, head.verdict, fontsize=13.5, color=INK)
+        if len(used):
+            index_line(ax, analysis.yearly)
             ax.set_ylabel("")
-            trend = per_year(*(a.trend[k] for k in ("percent_per_year", "percent_lo", "percent_hi")))
+            trend = per_year(
+                *(analysis.trend[name] for name in ("percent_per_year", "percent_lo", "percent_hi"))
+            )
             ax.set_title(trend, fontsize=9.5, loc="left")
         ax.set_ylim(bottom=0)
         ax.tick_params(labelsize=8)
-        said = f"index, {a.trend['base']} = 100 · fedmiss {__version__}"
+        said = f"index, {analysis.trend['base']} = 100 · fedmiss {__version__}"
         fig.text(0.95, 0.015, said, fontsize=7, ha="right", color="#666666")
         path.write_bytes(png_bytes(fig))

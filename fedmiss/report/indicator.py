@@ -84,18 +84,24 @@ def indicator(
         if sims is not None:
             curves = sims @ S.T
             half = _Z * curves.std(axis=0, ddof=1)
-            smooth["smooth_lo"], smooth["smooth_hi"] = (100 * np.exp(S @ log + s * half) for s in (-1, 1))
+            smooth["smooth_lo"], smooth["smooth_hi"] = (
+                100 * np.exp(S @ log + sign * half) for sign in (-1, 1)
+            )
             kinds = _changes(years, S @ log, curves)
     return pd.DataFrame(table | smooth | {"change_class": kinds})
 
 
 def _changes(years: I64, smooth: F64, curves: F64) -> list[str]:
     """Name the change from each year to the last: ratio of the smooth -+ 1.96 standard errors, as a yearly ratio."""
+    # Delta method on the ratio; replicates are of the whole series, so errors of the two years may cancel.
     ratio = np.exp(smooth[-1] - smooth)
     half = _Z * ratio * (curves[:, -1:] - curves).std(axis=0, ddof=1)
     kinds = []
-    for y in range(years.size - 1):
-        ends = np.maximum([ratio[y] - half[y], ratio[y] + half[y]], 0.0) ** (1.0 / (years[-1] - years[y]))
+    for year in range(years.size - 1):
+        # A change over several years is classified as a ratio a year, its root.
+        ends = np.maximum([ratio[year] - half[year], ratio[year] + half[year]], 0.0) ** (
+            1.0 / (years[-1] - years[year])
+        )
         kinds.append(by_limits(float(ends[0]), float(ends[1])))
     return [*kinds, ""]
 
@@ -131,18 +137,18 @@ def indicator_trends(
     """
     years, _, log, sims = _simulate(totals, draws, base)
     rows = []
-    for n in dict.fromkeys((years.size, min(last, years.size))):
-        x = years[-n:] - years[-n:].mean()
-        if n < 2:
+    for length in dict.fromkeys((years.size, min(last, years.size))):
+        x = years[-length:] - years[-length:].mean()
+        if length < 2:
             continue
         w = x / (x @ x)
-        slope = float(w @ log[-n:])
-        se = np.nan if sims is None else float((sims[:, -n:] @ w).std(ddof=1))
-        kind = classify(slope, se, n)
+        slope = float(w @ log[-length:])
+        se = np.nan if sims is None else float((sims[:, -length:] @ w).std(ddof=1))
+        kind = classify(slope, se, length)
         ratio = np.exp(slope)
         rows.append(
             {
-                "from_year": years[-n],
+                "from_year": years[-length],
                 "to_year": years[-1],
                 "slope": slope,
                 "slope_se": se,
@@ -156,11 +162,11 @@ def indicator_trends(
     return pd.DataFrame(rows, columns=columns)
 
 
-def normal_draws(index: F64, se: F64, n: int, rng: np.random.Generator) -> F64:
+def normal_draws(index: F64, se: F64, size: int, rng: np.random.Generator) -> F64:
     """Draw series around an index, each year by itself: exp of a normal with sd ``se / index``; (n, years)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         log, sd = np.log(index), np.where(index > 0, se / index, 0.0)
-    out: F64 = np.exp(log + sd * rng.standard_normal((n, index.size)))
+    out: F64 = np.exp(log + sd * rng.standard_normal((size, index.size)))
     return out
 
 
@@ -171,25 +177,28 @@ def _simulate(
     if not totals:
         raise ConfigError("an indicator needs a species with yearly totals; there is none.")
     names = sorted(totals)
-    years: I64 = np.unique(np.concatenate([totals[n].index.to_numpy(dtype=np.int64) for n in names]))
+    years: I64 = np.unique(np.concatenate([totals[name].index.to_numpy(dtype=np.int64) for name in names]))
     base = int(years[0]) if base is None else base
     if base not in years:
         raise ConfigError(f"the base {base} is not among the years {years[0]} to {years[-1]} of the species.")
+    # One row a species on the axis of all years; years that a species lacks are blank.
     logs = np.full((len(names), years.size), np.nan)
     for i, name in enumerate(names):
         series = totals[name]
         logs[i, np.searchsorted(years, series.index.to_numpy())] = _log(series.to_numpy(dtype=np.float64))
     seen = np.isfinite(logs)
+    # Without a common species the step between two years would be a mean of nothing.
     if not (seen[:, 1:] & seen[:, :-1]).any(axis=0).all():
         raise ConfigError("some years are linked by no species to the others, so their ratio is not known.")
     at = int(np.searchsorted(years, base))
-    n_draws = min((len(d) for d in draws.values()), default=0)
+    n_draws = min((len(draw) for draw in draws.values()), default=0)
     sims = None
     if n_draws >= 2:
         many = np.repeat(logs[None], n_draws, axis=0)
         for i, name in enumerate(names):
             if name in draws:
                 part = draws[name].loc[:, list(totals[name].index)].to_numpy(dtype=np.float64)[:n_draws]
+                # Species are drawn independently: their fits share no counts.
                 many[:, i, seen[i]] = _log(part)
         sims = _chain(many, at)
     return years, seen.sum(axis=0), _chain(logs, at), sims
@@ -197,9 +206,12 @@ def _simulate(
 
 def _chain(logs: F64, base: int) -> F64:
     """Add up the mean changes over species of (..., S, Y) logs; (..., Y), 0 in the base."""
+    # Clipped like the MSI-tool does, or one species that appears or vanishes would carry the indicator.
     step = np.clip(np.diff(logs, axis=-1), -np.log(STEP), np.log(STEP))
+    # Only species with both years have a change: a species that begins or ends moves no step it has no part in.
     mean = np.nanmean(step, axis=-2)
     out = np.concatenate([np.zeros((*mean.shape[:-1], 1)), np.cumsum(mean, axis=-1)], axis=-1)
+    # Against the base, so that it has no error, as every index.
     shifted: F64 = out - out[..., base : base + 1]
     return shifted
 
@@ -223,8 +235,10 @@ def quadratic_smoother(x: F64, span: float = SPAN) -> F64:
     out = np.zeros((n, n))
     for i, at in enumerate(x):
         far = np.abs(x - at)
+        # Bandwidth: the distance of the q-th nearest point, which itself gets the weight 0.
         h = np.sort(far)[q - 1]
         w = np.sqrt(np.clip(1 - (far / h) ** 3, 0, None) ** 3)
         X = np.vander(x - at, 3, increasing=True)
+        # Row of the smoother: intercept of the weighted fit at this point, as a linear map of the values.
         out[i] = np.linalg.pinv(w[:, None] * X)[0] * w
     return out

@@ -21,7 +21,7 @@ from fedmiss.tables import read_table
 
 __all__ = ["ReportInputs", "Source", "read_draws", "read_inputs"]
 
-_FACTS = {f.name for cls in FACTS.values() for f in fields(cls)}
+_FACTS = {field.name for cls in FACTS.values() for field in fields(cls)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,11 +112,18 @@ class ReportInputs(Source):
     @property
     def flow(self) -> list[FlowRow]:
         """Rows of the row-flow table, from the last step that has one."""
-        return next((list(m["flow"]) for m in (self.imputed, self.fit, self.panel) if m.get("flow")), [])
+        return next(
+            (
+                list(manifest["flow"])
+                for manifest in (self.imputed, self.fit, self.panel)
+                if manifest.get("flow")
+            ),
+            [],
+        )
 
     def region_names(self) -> list[str]:
         """Regions that sites name, sorted."""
-        return sorted(str(r) for r in self.sites["region"].dropna().unique())
+        return sorted(str(region) for region in self.sites["region"].dropna().unique())
 
     def region_totals(self, region: str) -> F64:
         """Total over the region's sites in each month, (L,) birds."""
@@ -137,7 +144,7 @@ def _read_cells(
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, tuple[str, ...]]]:
     n_sites, region = len(sites), sites["region"].to_numpy(object)
     regions = {}
-    folders = sorted(p for p in (panel / "groups").glob("*") if (p / "cells.parquet").exists())
+    folders = sorted(path for path in (panel / "groups").glob("*") if (path / "cells.parquet").exists())
     if not folders:
         raise InputError(
             f"{panel}/groups holds no cells.parquet, so what was observed is not known; make the panel again."
@@ -151,7 +158,7 @@ def _read_cells(
                 f"but the panel has {n_sites} sites and {n_months} months; the folders belong to different panels."
             )
         parts.append(cells)
-        seen = {r for r in region[cells["site_index"].unique()] if isinstance(r, str)}
+        seen = {name for name in region[cells["site_index"].unique()] if isinstance(name, str)}
         regions[folder.name] = tuple(sorted(seen))
         rows.append(
             {
@@ -171,7 +178,7 @@ def _read_weeks(panel: Path) -> pd.DataFrame | None:
     for path in sorted((panel / "groups").glob("*/visits.parquet")):
         table = read_table(path, "visits", columns=["site_index", "month_index", "date", "count"])
         counted = np.flatnonzero(table["count"].is_valid().to_numpy())
-        site, month, date, count = (table[c].take(counted).to_numpy() for c in table.column_names)
+        site, month, date, count = (table[name].take(counted).to_numpy() for name in table.column_names)
         day = (date.astype("datetime64[D]") - date.astype("datetime64[M]")).astype(np.int64)  # from 0
         week = pd.DataFrame(
             {"site_index": site, "month_index": month, "quarter": np.minimum(day // 7, 3).astype(np.int32)}
@@ -211,9 +218,9 @@ def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F3
         for name in ("expected_lower", "expected_upper")
     )
     if not np.isfinite(expected).all():
-        j, m = (int(i[0]) for i in np.nonzero(~np.isfinite(expected)))
+        row, column = (int(found[0]) for found in np.nonzero(~np.isfinite(expected)))
         raise InputError(
-            f"{path} has no finite value for site {j}, month {m}; fit again with a larger penalty."
+            f"{path} has no finite value for site {row}, month {column}; fit again with a larger penalty."
         )
     return expected, (low, high), observed
 
@@ -245,8 +252,8 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
     """
     panel, fit, imputed = Path(panel), Path(fit), Path(imputed)
     manifests = {
-        name: read_manifest(p, name, verify=True)
-        for name, p in (("panel", panel), ("fit", fit), ("imputed", imputed))
+        name: read_manifest(folder, name, verify=True)
+        for name, folder in (("panel", panel), ("fit", fit), ("imputed", imputed))
     }
     sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
     months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
@@ -279,6 +286,6 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         cv=_optional(fit / "cv.parquet", "cv"),
         site_trends=site_trends,
         visited=_optional(fit / "visited.parquet", "visited"),
-        hashes={f"{p.name}/{MANIFEST}": identity(p) for p in (panel, fit, imputed)},
+        hashes={f"{folder.name}/{MANIFEST}": identity(folder) for folder in (panel, fit, imputed)},
         weeks=_read_weeks(panel),
     )

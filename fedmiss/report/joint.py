@@ -69,7 +69,7 @@ class JointSource(Source):
         manifest = read_manifest(result, "joint")
         raw = read_json(result / "totals.json")
         months = month_table(np.array(raw["months"], dtype=np.int64))
-        labels = [str(r) for r in raw["regions"]]
+        labels = [str(region) for region in raw["regions"]]
         draws = read_draws(result / "draws.parquet", len(months))
         if not labels or labels[0] != ALL or len(raw["totals"]) != len(labels):
             raise InputError(
@@ -77,6 +77,7 @@ class JointSource(Source):
             )
         visited = read_table(result / "visited.parquet", "visited").to_pandas()
         behind = np.zeros(len(months))
+        # Where the result does not say how many visits stand behind a month, the weight of the fitted ones does.
         np.add.at(behind, visited["month_index"].to_numpy(), visited["weight"].to_numpy())
         cv = result / "cv.parquet"
         return cls(
@@ -87,7 +88,10 @@ class JointSource(Source):
             effort=exponents,
             yearly_counts=months["month_of_year"].nunique() == 1,
             joint=manifest,
-            totals={n: np.array(t, dtype=float) for n, t in zip(labels, raw["totals"], strict=True)},
+            totals={
+                label: np.array(total, dtype=float)
+                for label, total in zip(labels, raw["totals"], strict=True)
+            },
             visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float),
         )
 
@@ -101,7 +105,7 @@ class JointFindings(Findings):
     @property
     def organisations(self) -> str:
         """Their names, in a sentence."""
-        *first, last = [str(n) for n in self.data.joint["settings"]["organisations"]]
+        *first, last = [str(organisation) for organisation in self.data.joint["settings"]["organisations"]]
         return f"{', '.join(first)} and {last}"
 
 
@@ -119,13 +123,15 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     birds = float(fitted_years(data.visited, data.months)["counted"].sum())  # all that were counted
     seen = data.visits if birds > 0 else np.zeros_like(data.visits)  # never counted: no year has an index
     series = MonthlySeries.of(data.totals[ALL], data.months, data.draws.get(ALL), seen)
+    # Visits add up over the season's months, of which the totals are means: hence the mask of W and not W.
     visits = np.rint((series.years.W > 0) @ data.visits).astype(np.int64)
     yearly = series.index(settings.base).assign(visits=visits)
     thin = tuple(_thin(birds, yearly))
     refuse, grand = "; ".join(thin) or None, float(data.totals[ALL].mean())
+    # Without interactions all regions share one trend: a class of each would say the same number of times.
     one = ONE_TREND if data.one_trend else None
-    parts = {n: _part(data, n, refuse or one) for n in data.totals if n not in (ALL, VISITED)}
-    visited = {n: _part(data, n, refuse) for n in data.totals if n == VISITED}
+    parts = {total: _part(data, total, refuse or one) for total in data.totals if total not in (ALL, VISITED)}
+    visited = {total: _part(data, total, refuse) for total in data.totals if total == VISITED}
     return JointFindings(
         data=data,
         settings=settings,
@@ -152,42 +158,47 @@ def _part(data: JointSource, name: str, refuse: str | None) -> Part:
 # -- words ---------------------------------------------------------------------------------------------------
 
 
-def headline(a: JointFindings) -> Headline:
+def headline(findings: JointFindings) -> Headline:
     """The sentence of a local report, and what this one rests on."""
     support = (
-        f"It rests on {count(a.data.result.n_counted)} visits with a count in {int(a.years.used.sum())} of "
-        f"{a.years.year.size} years, of {a.organisations} together."
+        f"It rests on {count(findings.data.result.n_counted)} visits with a count in {int(findings.years.used.sum())} of "
+        f"{findings.years.year.size} years, of {findings.organisations} together."
     )
-    if not a.found:
+    if not findings.found:
         return Headline(
-            "Never found", f"{a.name} was not counted on any visit. There is no trend to report.", support
+            "Never found",
+            f"{findings.name} was not counted on any visit. There is no trend to report.",
+            support,
         )
-    return headline_of(a, support, a.name)
+    return headline_of(findings, support, findings.name)
 
 
-def caveats(a: JointFindings) -> list[str]:
+def caveats(findings: JointFindings) -> list[str]:
     """What a reader must know before using the numbers."""
-    y, least = a.yearly, "any month with the least numbers of visits, sites and organisations behind it"
+    yearly, least = (
+        findings.yearly,
+        "any month with the least numbers of visits, sites and organisations behind it",
+    )
     tables = (
         "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
         "that one lists and another visited, counts twice: nobody sees the others' sites."
     )
     return [
-        *not_converged(a),
-        *left_out(y.loc[~y["complete"], "year"], "lacks", "lack", "some months of the season"),
-        *left_out(y.loc[y["complete"] & (y["visits"] == 0), "year"], "lacks", "lack", least),
-        *([] if a.visited.empty else [tables]),
-        *model_caveats(a, birds=a.found),
-        *(str(w) for w in a.data.joint["warnings"]),
+        *not_converged(findings),
+        *left_out(yearly.loc[~yearly["complete"], "year"], "lacks", "lack", "some months of the season"),
+        *left_out(yearly.loc[yearly["complete"] & (yearly["visits"] == 0), "year"], "lacks", "lack", least),
+        *([] if findings.visited.empty else [tables]),
+        *model_caveats(findings, birds=findings.found),
+        *(str(warning) for warning in findings.data.joint["warnings"]),
     ]
 
 
-def _study(a: JointFindings) -> Section:
-    result, settings = a.data.result, a.data.joint["settings"]
+def _study(findings: JointFindings) -> Section:
+    result, settings = findings.data.result, findings.data.joint["settings"]
     ledger = result.ledger
     masks = "yes: each organisation saw sums over all of them only" if settings["masks"] else "no"
     facts = [
-        ("Organisations", a.organisations),
+        ("Organisations", findings.organisations),
         ("Visits with a count", count(result.n_counted)),
         ("Sites", count(result.n_sites_all)),
         (
@@ -201,23 +212,23 @@ def _study(a: JointFindings) -> Section:
             "Crossed the network",
             f"{count(ledger['exchanges'])} exchanges, {ledger['bytes_up'] / 1e6:.1f} MB of frames, each to all the others",
         ),
-        ("Job", str(a.data.joint["inputs"]["job"])[:16]),
+        ("Job", str(findings.data.joint["inputs"]["job"])[:16]),
     ]
     return Section("study", "The study", {"facts": facts, "advice": result.advice})
 
 
-def _sections(a: JointFindings, plots: dict[str, Any]) -> list[Section]:
+def _sections(findings: JointFindings, plots: dict[str, Any]) -> list[Section]:
     least = (
         "A year enters index and trend when a month of it has the least numbers of visits, sites and organisations behind "
         "it that the study asks for."
     )
     sections = [
-        found(a, headline(a), caveats(a)),
-        *(module.build(a, plots) for module in (question, index, season, model)),
-        _study(a),
-        closing(a, least),
+        found(findings, headline(findings), caveats(findings)),
+        *(module.build(findings, plots) for module in (question, index, season, model)),
+        _study(findings),
+        closing(findings, least),
     ]
-    return [s for s in sections if s is not None]
+    return [section for section in sections if section is not None]
 
 
 # -- files ---------------------------------------------------------------------------------------------------
@@ -240,28 +251,28 @@ def joint_report(
     """
     from fedmiss.report.figures import joint_figures  # matplotlib takes a second to load
 
-    a = analyse_joint(JointSource.read(result, exponents), settings or ReportSettings())
+    findings = analyse_joint(JointSource.read(result, exponents), settings or ReportSettings())
     with atomic_folder(out, "joint_report", overwrite=overwrite, inputs=[result]) as tmp:
-        plots = joint_figures(a)
+        plots = joint_figures(findings)
         html = rendered_page(
-            a,
+            findings,
             plots,
-            _sections(a, plots),
-            headline(a),
+            _sections(findings, plots),
+            headline(findings),
             tags={},
-            cite=citation(a, a.organisations, "joint trend report"),
-            kind=f"joint trend report of {a.organisations}",
+            cite=citation(findings, findings.organisations, "joint trend report"),
+            kind=f"joint trend report of {findings.organisations}",
         )
         (tmp / "index.html").write_text(html, encoding="utf-8")
         write_figures(plots, tmp / "figures")
         (tmp / "tables").mkdir()
-        for name, table in shared_tables(a).items():
+        for name, table in shared_tables(findings).items():
             # how many sites a region has is not known
             table = table.drop(columns="n_sites") if name in ("regions", "visited") else table
             write_csv(table, tmp / "tables" / f"{name}.csv")
-        write_totals(a, tmp / "exchange")
+        write_totals(findings, tmp / "exchange")
         write_manifest(
-            tmp, "joint_report", settings={"date": a.date}, inputs={"totals.json": hash_file(result / "totals.json")},
-            results={"headline": headline(a).sentence, **report_results(a)}, warnings=caveats(a),
+            tmp, "joint_report", settings={"date": findings.date}, inputs={"totals.json": hash_file(result / "totals.json")},
+            results={"headline": headline(findings).sentence, **report_results(findings)}, warnings=caveats(findings),
         )  # fmt: skip
     return out / "index.html"

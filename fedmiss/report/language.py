@@ -92,7 +92,7 @@ class Catalog:
         if not core:
             return raw
         flat = re.sub(r"\s+", " ", core)
-        new = " ".join(self._sentence(s, slots) for s in _sentences(flat, slots))
+        new = " ".join(self._sentence(sentence, slots) for sentence in _sentences(flat, slots))
         if new == flat:
             return raw
         start = text.index(core)
@@ -102,7 +102,7 @@ class Catalog:
         other = self._other(text, slots)
         if other is None:  # "Classes: 3 stable, 2 uncertain." is made of pieces, in any number
             pieces = _PIECE.split(text.removesuffix("."))
-            parts = [p if i % 2 else self._other(p, slots) for i, p in enumerate(pieces)]
+            parts = [piece if i % 2 else self._other(piece, slots) for i, piece in enumerate(pieces)]
             if len(parts) > 1 and all(parts):
                 return "".join(map(str, parts)) + "." * text.endswith(".")
             self.missing[_english(text, slots)[0]] = None
@@ -128,7 +128,7 @@ class Catalog:
 
     def _value(self, text: str) -> str:
         if re.fullmatch(_NUMBER, text) and text.count(".") < 2:  # two dots: a version number
-            return "".join({",": self.group, ".": self.decimal}.get(c, c) for c in text)
+            return "".join({",": self.group, ".": self.decimal}.get(letter, letter) for letter in text)
         return self.words.get(text, text)
 
     def write_missing(self, path: Path) -> None:
@@ -144,21 +144,21 @@ class Catalog:
 
 def _slots(names: Iterable[str]) -> re.Pattern[str]:
     known = sorted(
-        {n.strip() for n in names if len(n.strip()) > 1 and not n.strip().isdigit()},
+        {name.strip() for name in names if len(name.strip()) > 1 and not name.strip().isdigit()},
         key=lambda n: (-len(n), n),
     )
-    parts = [rf"(?<!\w){re.escape(n)}(?!\w)" for n in known]
+    parts = [rf"(?<!\w){re.escape(name)}(?!\w)" for name in known]
     return re.compile("|".join([*parts, _NUMBER, _MONTHS]))
 
 
 def _english(text: str, slots: re.Pattern[str]) -> tuple[str, list[str]]:
     """A sentence with slots for its values, and the values; values with nothing but commas between them are one."""
     ends: list[list[int]] = []
-    for m in slots.finditer(text):
-        if ends and text[ends[-1][1] : m.start()] in (", ", " and ", ", and "):
-            ends[-1][1] = m.end()
+    for match in slots.finditer(text):
+        if ends and text[ends[-1][1] : match.start()] in (", ", " and ", ", and "):
+            ends[-1][1] = match.end()
         else:
-            ends.append([m.start(), m.end()])
+            ends.append([match.start(), match.end()])
     out, at = "", 0
     for i, (start, end) in enumerate(ends, start=1):
         out, at = f"{out}{text[at:start]}{{{i}}}", end
@@ -167,18 +167,18 @@ def _english(text: str, slots: re.Pattern[str]) -> tuple[str, list[str]]:
 
 def _sentences(text: str, slots: re.Pattern[str]) -> list[str]:
     """Cut a text after the end of each sentence, never inside a name."""
-    inside = [m.span() for m in slots.finditer(text)]
+    inside = [match.span() for match in slots.finditer(text)]
     out, start = [], 0
-    for m in _END.finditer(text):
-        if not any(a < m.start() < b for a, b in inside):
-            out.append(text[start : m.start()])
-            start = m.end()
+    for match in _END.finditer(text):
+        if not any(start_inside < match.start() < end_inside for start_inside, end_inside in inside):
+            out.append(text[start : match.start()])
+            start = match.end()
     return [*out, text[start:]]
 
 
 def languages() -> list[str]:
     """Return the languages that fedmiss brings along, as browsers know them."""
-    return sorted(p.stem for p in resource("reports", "languages").glob("*.po"))
+    return sorted(path.stem for path in resource("reports", "languages").glob("*.po"))
 
 
 def read_catalog(name: str | Path) -> Catalog:
@@ -200,25 +200,25 @@ def read_catalog(name: str | Path) -> Catalog:
         ) from None
     except (ValueError, OSError) as error:
         raise ConfigError(f"--language: {path} cannot be read as a .po file: {error}.") from None
-    said = next((e.other for e in entries if not e.english and not e.context), "")
+    said = next((entry.other for entry in entries if not entry.english and not entry.context), "")
     head = dict(line.split(": ", 1) for line in said.splitlines() if ": " in line)
     language = head.get("Language", "").replace("_", "-")
     if not re.fullmatch(r"[A-Za-z]{2,3}(-[A-Za-z0-9]{2,8})*", language):
         raise ConfigError(
             f'--language: the header of {path} must say its language as browsers know it, such as "Language: de\\n".'
         )
-    for e in entries:
-        strange = set(_SLOT.findall(e.other)) - set(_SLOT.findall(e.english))
-        if strange and e.english:
+    for entry in entries:
+        strange = set(_SLOT.findall(entry.other)) - set(_SLOT.findall(entry.english))
+        if strange and entry.english:
             raise ConfigError(
-                f"--language: {path}, line {e.line}: the translation of {e.english!r} has the slot {{{min(strange)}}}, "
-                "which the English sentence has not."
+                f"--language: {path}, line {entry.line}: the translation of {entry.english!r} has the slot "
+                f"{{{min(strange)}}}, which the English sentence has not."
             )
-    known = [e for e in entries if e.english and e.other]
+    known = [entry for entry in entries if entry.english and entry.other]
     return Catalog(
         language,
-        {e.english: e.other for e in known if not e.context},
-        {e.english: e.other for e in known if e.context == "word"},
+        {entry.english: entry.other for entry in known if not entry.context},
+        {entry.english: entry.other for entry in known if entry.context == "word"},
         head.get("X-Decimal", "."),
         head.get("X-Group", ","),
     )
@@ -273,10 +273,10 @@ def write_po(entries: Iterable[Entry], head: dict[str, str]) -> str:
     """Return a catalogue as text, with its header."""
     header = "".join(f"{key}: {value}\n" for key, value in head.items())
     out = ['msgid ""\nmsgstr ""\n' + "".join(f"{_quoted(line)}\n" for line in header.splitlines(True))]
-    for e in entries:
-        flag = "#, python-brace-format\n" if "{1}" in e.english else ""
-        context = f"msgctxt {_quoted(e.context)}\n" if e.context else ""
-        out.append(f"{flag}{context}msgid {_quoted(e.english)}\nmsgstr {_quoted(e.other)}\n")
+    for entry in entries:
+        flag = "#, python-brace-format\n" if "{1}" in entry.english else ""
+        context = f"msgctxt {_quoted(entry.context)}\n" if entry.context else ""
+        out.append(f"{flag}{context}msgid {_quoted(entry.english)}\nmsgstr {_quoted(entry.other)}\n")
     return "\n".join(out)
 
 

@@ -49,6 +49,7 @@ def loess(x: F64, y: F64, span: float, it: int = 3, at: F64 | None = None) -> F6
 
 
 def _robust(x: F64, y: F64, nearest: int, it: int, at: F64 | None) -> F64:
+    # Cleveland's steps: a local fit, weights from its residuals, and again; the places to evaluate come last.
     sums, robust = _local_sums(x, x, nearest), np.ones((1, x.size))
     for _ in range(it):
         robust = _bisquare(np.abs(y - _lines(sums, robust, y, y)))
@@ -59,6 +60,8 @@ def _robust(x: F64, y: F64, nearest: int, it: int, at: F64 | None) -> F64:
 
 def _local_sums(x: F64, at: F64, nearest: int) -> tuple[F64, F64, F64]:
     """Tricube weights (L, N) of the nearest points, alone, times the distance, and times its square."""
+    # The window of the nearest points moves on by one where a place
+    # lies past the middle of its first point and the next one after.
     left = np.searchsorted((x[: x.size - nearest] + x[nearest:]) / 2.0, at)
     radius = np.maximum(at - x[left], x[left + nearest - 1] - at)
     distance = x[:, None] - at
@@ -78,12 +81,14 @@ def _lines(sums: tuple[F64, F64, F64], robust: F64, y: F64, otherwise: F64) -> F
         centre = robust @ first / total  # mean distance of the points from the place
         spread = np.maximum(robust @ second / total - centre**2, 1e-12)
         level = weighed @ weight / total
+        # Weighted least squares about the weighted mean: cov(distance, y) / var(distance), read off at distance 0.
         slope = (weighed @ first / total - centre * level) / spread
         return np.where(enough, level - slope * centre, otherwise)
 
 
 def _bisquare(residual: F64) -> F64:
     """Cleveland's robustness weights: 1 for no residual, 0 from six median residuals on."""
+    # Where more than half of the residuals are 0, all points off the curve lose their weight, as in statsmodels.
     scale = 6.0 * np.median(residual, axis=1, keepdims=True)
     with np.errstate(divide="ignore", invalid="ignore"):
         size = np.where(scale > 0, residual / scale, residual > 0)
@@ -112,24 +117,27 @@ def choose_span(
     """
     years = np.unique(block)
     errors = np.full(len(spans), np.nan)
-    tried = [i for i, s in enumerate(spans) if s >= least] or [len(spans) - 1]
+    tried = [i for i, span in enumerate(spans) if span >= least] or [len(spans) - 1]
     if years.size < 4:
         return max(spans), errors
+    # A span is judged inside the series, where the left-out year has neighbours on both sides.
     inner = years[1:-1]
     if inner.size > 12:  # enough to choose; keeps long panels quick
         inner = inner[np.linspace(0, inner.size - 1, 12).round().astype(int)]
+    # NaN where a left-out year cannot be predicted: such a span is no candidate.
     by_year = np.full((len(spans), inner.size), np.nan)
-    for i in tried:
+    for at in tried:
         for j, year in enumerate(inner):
             out = block == year
-            fitted = loess(x[~out], y[~out], spans[i], it, at=x[out])
-            by_year[i, j] = np.mean((y[out] - fitted) ** 2)
+            fitted = loess(x[~out], y[~out], spans[at], it, at=x[out])
+            by_year[at, j] = np.mean((y[out] - fitted) ** 2)
     good = np.isfinite(by_year).all(axis=1)
     if not good.any():
         return max(spans), errors
     errors[good] = by_year[good].mean(axis=1)
     best = int(np.nanargmin(errors))
     extra = by_year - by_year[best]
+    # The one-standard-error rule, with the error of the difference: years that are hard for all spans do not blur it.
     slack = extra.std(axis=1, ddof=1) / np.sqrt(inner.size) if inner.size > 1 else np.zeros(len(spans))
     fine = good & (extra.mean(axis=1) <= slack + 1e-12)
-    return float(max(s for s, ok in zip(spans, fine, strict=True) if ok)), errors
+    return float(max(span for span, ok in zip(spans, fine, strict=True) if ok)), errors

@@ -52,7 +52,7 @@ _FILES = (
     "index.html",
     "indices.csv",
     "failures.csv",
-    *(f"{t}.{e}" for t in _TABLES for e in ("csv", "parquet")),
+    *(f"{table}.{name}" for table in _TABLES for name in ("csv", "parquet")),
 )
 COLUMNS = [
     "Species", "Index", "Trend and interval", "Change per year", "95 % interval", "Class", "Years", "Sites",
@@ -62,7 +62,7 @@ COLUMNS = [
 
 def index_frame(found: Mapping[str, Species]) -> pd.DataFrame:
     """Return one row per folder (schema ``report_index``), sorted by trend, those without a class last."""
-    names = [c["name"] for c in load_schema("report_index").columns]
+    names = [column["name"] for column in load_schema("report_index").columns]
     frame = pd.DataFrame([one.row | {"folder": folder} for folder, one in found.items()], columns=names)
     order = frame.assign(_late=frame["trend_class"] == NOT_CLASSIFIED, _slope=pd.to_numeric(frame["slope"]))
     return order.sort_values(["_late", "_slope", "species"], ignore_index=True).drop(
@@ -146,16 +146,22 @@ def build_index(
                     remove_file(file, ours)
             continue
         if name in _TABLES:
-            table = table[[c["name"] for c in load_schema(_TABLES[name]).columns]]
+            table = table[[column["name"] for column in load_schema(_TABLES[name]).columns]]
             write_table(table, out / f"{name}.parquet", _TABLES[name])
         with atomic_file(out / f"{name}.csv", ours=ours) as tmp:
             write_csv(table, tmp)
     write_manifest(
         out,
         KIND,
-        settings={"title": title, "date": date, "groups": {k: list(v) for k, v in groups.items()}},
-        files=[n for n in _FILES if (out / n).exists()],
-        inputs={f"{f}/{MANIFEST}": identity(Path(os.path.normpath(out.resolve() / f))) for f in found},
+        settings={
+            "title": title,
+            "date": date,
+            "groups": {key: list(group) for key, group in groups.items()},
+        },
+        files=[file for file in _FILES if (out / file).exists()],
+        inputs={
+            f"{each}/{MANIFEST}": identity(Path(os.path.normpath(out.resolve() / each))) for each in found
+        },
         results={"n_species": len(frame), "n_failed": len(failures)},
         warnings=[f"{name}: {why}" for name, why in sorted(failures.items())],
     )
@@ -204,11 +210,11 @@ def _render(
         shown.append({"name": which, "figure": inline_svg(plot), "words": words, "at": plot.name})
     reach = _reach(frame)
     unclassed = [
-        (r["common_name"] or r["species"], f"Not classified: {r['reason']}.")
-        for r in frame.to_dict("records")
-        if r["trend_class"] == NOT_CLASSIFIED and r["reason"]
+        (row["common_name"] or row["species"], f"Not classified: {row['reason']}.")
+        for row in frame.to_dict("records")
+        if row["trend_class"] == NOT_CLASSIFIED and row["reason"]
     ]
-    rows = [_row(r, found[str(r["folder"])].yearly, reach) for r in frame.to_dict("records")]
+    rows = [_row(row, found[str(row["folder"])].yearly, reach) for row in frame.to_dict("records")]
     return environment().get_template("index/page.html.j2").render(
         title=title, date=date, columns=COLUMNS, rows=rows,
         classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, reach=f"{reach:.0f}",
@@ -228,30 +234,32 @@ def _reach(frame: pd.DataFrame) -> float:
     return float(np.clip(np.ceil(np.quantile(known, 0.9)), 5, 50)) if known.size else 5.0
 
 
-def _bar(r: Mapping[Hashable, Any], reach: float, width: int = 120, height: int = 18) -> str:
+def _bar(row: Mapping[Hashable, Any], reach: float, width: int = 120, height: int = 18) -> str:
     """Draw estimate and interval on a scale that all species share; an arrow where a limit lies beyond it."""
-    mid, lo, hi = (_float(r[k]) for k in ("percent_per_year", "percent_lo", "percent_hi"))
+    mid, lo, hi = (_float(row[name]) for name in ("percent_per_year", "percent_lo", "percent_hi"))
     if not math.isfinite(mid):
         return ""
 
-    def x(v: float) -> float:
-        return width / 2 + max(-1.0, min(1.0, v / reach)) * (width / 2 - 6)
+    def x(value: float) -> float:
+        return width / 2 + max(-1.0, min(1.0, value / reach)) * (width / 2 - 6)
 
-    y = height / 2
-    colour = CLASS_COLOURS.get(str(r["trend_class"]), "#bbbbbb")
+    middle = height / 2
+    colour = CLASS_COLOURS.get(str(row["trend_class"]), "#bbbbbb")
     parts = [
         f'<line x1="{width / 2}" y1="1" x2="{width / 2}" y2="{height - 1}" stroke="#999" stroke-width=".8"/>'
     ]
     if math.isfinite(lo) and math.isfinite(hi):
         parts.append(
-            f'<line x1="{x(lo):.1f}" y1="{y}" x2="{x(hi):.1f}" y2="{y}" stroke="#555" stroke-width="2"/>'
+            f'<line x1="{x(lo):.1f}" y1="{middle}" x2="{x(hi):.1f}" y2="{middle}" stroke="#555" stroke-width="2"/>'
         )
         if lo < -reach:
-            parts.append(f'<path d="M6 {y - 4}L1 {y}L6 {y + 4}Z" fill="#555"/>')
+            parts.append(f'<path d="M6 {middle - 4}L1 {middle}L6 {middle + 4}Z" fill="#555"/>')
         if hi > reach:
-            parts.append(f'<path d="M{width - 6} {y - 4}L{width - 1} {y}L{width - 6} {y + 4}Z" fill="#555"/>')
+            parts.append(
+                f'<path d="M{width - 6} {middle - 4}L{width - 1} {middle}L{width - 6} {middle + 4}Z" fill="#555"/>'
+            )
     parts.append(
-        f'<circle cx="{x(mid):.1f}" cy="{y}" r="4.5" fill="{colour}" stroke="#222" stroke-width=".8"/>'
+        f'<circle cx="{x(mid):.1f}" cy="{middle}" r="4.5" fill="{colour}" stroke="#222" stroke-width=".8"/>'
     )
     return (
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
@@ -269,14 +277,14 @@ def sparkline(yearly: pd.DataFrame, width: int = 100, height: int = 28) -> str:
     top = max(float(y.max()), 100.0)
     py = height - 2 - y / top * (height - 4)
     base = height - 2 - 100.0 / top * (height - 4)
-    points = " ".join(f"{u:.1f},{v:.1f}" for u, v in zip(px, py, strict=True))
+    points = " ".join(f"{left:.1f},{up:.1f}" for left, up in zip(px, py, strict=True))
     label = f"index {int(x[0])} to {int(x[-1])}: {number(y[0])} to {number(y[-1])}"
     full, last = width + 44, f"{y[-1]:,.0f}"
     edges = [0.0, *((px[1:] + px[:-1]) / 2), float(width)]
     marks = "".join(
-        f'<rect class="h" x="{a:.1f}" y="0" width="{b - a:.1f}" height="{height}">'
-        f"<title>{int(u)}: {number(v)}</title></rect>"
-        for a, b, u, v in zip(edges[:-1], edges[1:], x, y, strict=True)
+        f'<rect class="h" x="{left:.1f}" y="0" width="{right - left:.1f}" height="{height}">'
+        f"<title>{int(year)}: {number(value)}</title></rect>"
+        for left, right, year, value in zip(edges[:-1], edges[1:], x, y, strict=True)
     )
     return (
         f'<svg width="{full}" height="{height}" viewBox="0 0 {full} {height}" role="img" aria-label="{label}">'
@@ -302,13 +310,20 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
         totals[folder] = used.set_index("year")["total"]
         if one.draws is not None:
             draws[folder] = one.draws
-        names |= {plain_name(n): folder for n in (one.row["species"], one.row["common_name"]) if n}
+        names |= {plain_name(name): folder for name in (one.row["species"], one.row["common_name"]) if name}
     out: Indicators = {}
     for group, species in {ALL: (), **groups}.items():
-        mine = set(totals) if group == ALL else {names[k] for n in species if (k := plain_name(n)) in names}
+        mine = (
+            set(totals)
+            if group == ALL
+            else {names[plain] for name in species if (plain := plain_name(name)) in names}
+        )
         if len(mine) < 2:
             continue
-        part, around = {f: totals[f] for f in mine}, {f: draws[f] for f in mine if f in draws}
+        part, around = (
+            {name: totals[name] for name in mine},
+            {name: draws[name] for name in mine if name in draws},
+        )
         with contextlib.suppress(ConfigError):
             out[group] = indicator(part, around), indicator_trends(part, around)
     return out
@@ -322,39 +337,39 @@ def plain_name(name: str) -> str:
 def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:
     first, last = table.iloc[0], table.iloc[-1]
     low, high = int(table["n_species"].min()), int(table["n_species"].max())
-    n = str(high) if low == high else f"{low} to {high}"
+    several = str(high) if low == high else f"{low} to {high}"
     said = (
-        f"Geometric mean of the indices of {n} species, each with the same weight: {number(last['index'])} in "
+        f"Geometric mean of the indices of {several} species, each with the same weight: {number(last['index'])} in "
         f"{int(last['year'])} ({interval_words(last['lo'], last['hi'], number)}), with {int(first['year'])} = 100."
     )
-    for r in trends.to_dict("records"):
-        said += f" From {r['from_year']} to {r['to_year']}: {percent(r['percent_per_year'])} per year"
-        if math.isfinite(r["percent_lo"]):
-            said += f" ({percent(r['percent_lo'])} to {percent(r['percent_hi'])}), {r['trend_class']}"
+    for row in trends.to_dict("records"):
+        said += f" From {row['from_year']} to {row['to_year']}: {percent(row['percent_per_year'])} per year"
+        if math.isfinite(row["percent_lo"]):
+            said += f" ({percent(row['percent_lo'])} to {percent(row['percent_hi'])}), {row['trend_class']}"
         said += "."
     return said
 
 
-def _row(r: Mapping[Hashable, Any], yearly: pd.DataFrame, reach: float) -> dict[str, object]:
+def _row(row: Mapping[Hashable, Any], yearly: pd.DataFrame, reach: float) -> dict[str, object]:
     used = yearly[yearly["used"]]
-    lo, hi, change = (_float(r[k]) for k in ("percent_lo", "percent_hi", "percent_per_year"))
-    years = Cell(f"{r['from_year']} to {r['to_year']}", _float(r["from_year"]))
+    lo, hi, change = (_float(row[name]) for name in ("percent_lo", "percent_hi", "percent_per_year"))
+    years = Cell(f"{row['from_year']} to {row['to_year']}", _float(row["from_year"]))
     return {
-        "name": r["common_name"] or r["species"],
-        "href": quote(f"{r['folder']}/index.html"),
+        "name": row["common_name"] or row["species"],
+        "href": quote(f"{row['folder']}/index.html"),
         "cells": [
             cell(percent, change),
             range_cell(lo, hi),
-            Cell(str(r["trend_class"])),
+            Cell(str(row["trend_class"])),
             years if len(used) else Cell("none", math.nan),
-            *(cell(count, _float(r[k])) for k in ("n_sites", "n_counted")),
-            *(cell(share, _float(r[k])) for k in ("share_observed", "share_imputed_total")),
+            *(cell(count, _float(row[name])) for name in ("n_sites", "n_counted")),
+            *(cell(share, _float(row[name])) for name in ("share_observed", "share_imputed_total")),
         ],
         "last": float(used["index"].iloc[-1]) if len(used) else math.nan,
         "spark": Markup(sparkline(yearly)),
-        "bar": Markup(_bar(r, reach)),
+        "bar": Markup(_bar(row, reach)),
         "slope": change,
-        "kind": str(r["trend_class"]),
+        "kind": str(row["trend_class"]),
     }
 
 
@@ -373,7 +388,7 @@ def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:
     down, up = (
         int(kinds.isin([f"strong {way}", f"moderate {way}"]).sum()) for way in ("decline", "increase")
     )
-    stable, uncertain, none = (int((kinds == k).sum()) for k in ("stable", "uncertain", NOT_CLASSIFIED))
+    stable, uncertain, none = (int((kinds == name).sum()) for name in ("stable", "uncertain", NOT_CLASSIFIED))
     failed = f" {len(failures)} failed; see below." if failures else ""
     return (
         f"Of {len(frame)} species: {down} decline, {up} increase, {stable} {'is' if stable == 1 else 'are'} stable, "

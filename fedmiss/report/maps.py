@@ -28,33 +28,34 @@ __all__ = ["heatmap", "hexagons", "site_map"]
 MAX_ROWS = 250  # more rows than this are thinner than a printed hair
 
 
-def _rows(a: Analysis) -> I64:
+def _rows(analysis: Analysis) -> I64:
     """Sites to draw, largest mean first; the most often counted ones when there are too many."""
-    mean = a.data.expected.mean(axis=1)
+    mean = analysis.data.expected.mean(axis=1)
     chosen = np.arange(mean.size)
     if mean.size > MAX_ROWS:
-        times = a.data.observed.sum(axis=1)
+        times = analysis.data.observed.sum(axis=1)
+        # lexsort sorts by its last key first: by how often a site was counted, then by its mean.
         chosen = np.lexsort((-mean, -times))[:MAX_ROWS]
     return np.asarray(chosen[np.argsort(-mean[chosen], kind="stable")], dtype=np.int64)
 
 
-def heatmap(a: Analysis) -> Plot | None:
+def heatmap(analysis: Analysis) -> Plot | None:
     """Draw sites x months: cells with a count in colour, imputed cells in grey, on one logarithmic scale.
 
     None for a species that was never found.
     """
-    if not a.coverage.n_detected:
+    if not analysis.coverage.n_detected:
         return None
-    rows = _rows(a)
-    value, seen = a.data.expected[rows], a.data.observed[rows]
-    what = "chance of presence" if a.data.fact("family") == "bernoulli" else a.unit
+    rows = _rows(analysis)
+    value, seen = analysis.data.expected[rows], analysis.data.observed[rows]
+    what = "chance of presence" if analysis.data.fact("family") == "bernoulli" else analysis.unit
     n_months = value.shape[1]
     some = (
-        f" The {MAX_ROWS} most often counted of {count(a.coverage.n_sites)} sites."
-        if len(rows) < a.coverage.n_sites
+        f" The {MAX_ROWS} most often counted of {count(analysis.coverage.n_sites)} sites."
+        if len(rows) < analysis.coverage.n_sites
         else ""
     )
-    time = "year" if a.yearly_counts else "month"
+    time = "year" if analysis.yearly_counts else "month"
     caption = (
         f"Expected {what} at standard effort in every site and {time} (logarithmic scale).{some} Blue: cells with a count; "
         "grey: cells that were imputed."
@@ -66,12 +67,12 @@ def heatmap(a: Analysis) -> Plot | None:
     table = pd.DataFrame(
         {
             "site_index": np.repeat(rows, n_months),
-            "month": np.tile(a.data.months["month"].to_numpy(), len(rows)),
+            "month": np.tile(analysis.data.months["month"].to_numpy(), len(rows)),
             "expected": value.ravel(),
             "observed": seen.ravel(),
         }
     )
-    fig = _draw(value, seen, a.data.months["year"].to_numpy(), what)
+    fig = _draw(value, seen, analysis.data.months["year"].to_numpy(), what)
     return Plot("heatmap", f"Sites and {time}s", caption, alt, fig, table)
 
 
@@ -80,6 +81,7 @@ def _draw(value: F64, seen: Bool, year: I64, what: str) -> Figure:
     n_rows, n_months = value.shape
     positive = value[value > 0]
     top = float(np.quantile(positive, 0.999)) if positive.size else 1.0
+    # A logarithmic scale of four decades at most: a few tiny expected counts would take all colours.
     floor = max(float(np.quantile(positive, 0.02)) if positive.size else 0.01, top * 1e-4)
     norm = LogNorm(floor, max(top, floor * 10), clip=True)
     fig = figure(height=float(np.clip(0.02 * n_rows + 1.6, 2.4, 6.0)) + 0.7)
@@ -90,9 +92,10 @@ def _draw(value: F64, seen: Bool, year: I64, what: str) -> Figure:
         interpolation="nearest",
         extent=(-0.5, n_months - 0.5, n_rows - 0.5, -0.5),
     )
+    # The first month of each year on the axis; at most eight are named.
     starts = np.flatnonzero(np.r_[True, year[1:] != year[:-1]])
     step = max(1, int(np.ceil(len(starts) / 8)))
-    ax.set_xticks(starts[::step] - 0.5, [str(y) for y in year[starts[::step]]])
+    ax.set_xticks(starts[::step] - 0.5, [str(each) for each in year[starts[::step]]])
     ax.set_yticks([])
     ax.set_ylabel(f"{count(n_rows)} sites, largest at the top")
     for cmap, label in (("Blues", f"{what}, counted cells"), ("Greys", f"{what}, imputed cells")):
@@ -125,32 +128,32 @@ HEXAGONS_FROM = 400  # circles of more sites than this hide each other
 _ACROSS = 28  # hexagons in the width of the map
 
 
-def site_map(a: Analysis) -> Plot | None:
+def site_map(analysis: Analysis) -> Plot | None:
     """Draw the sites that have coordinates; None when none has."""
-    table = a.sites[a.sites["latitude"].notna() & a.sites["longitude"].notna()]
+    table = analysis.sites[analysis.sites["latitude"].notna() & analysis.sites["longitude"].notna()]
     if table.empty:
         return None
-    visits = a.data.cells.groupby("site_index")["n_visits"].sum()
+    visits = analysis.data.cells.groupby("site_index")["n_visits"].sum()
     table = table.assign(visits=visits.reindex(table["site_index"]).fillna(0).to_numpy(np.int64))
-    if a.settings.coarse_map > 0:
+    if analysis.settings.coarse_map > 0:
         table = _merge_places(table)
     frame = frame_of(table["longitude"].to_numpy(), table["latitude"].to_numpy())
     fig, ax = empty_map(frame, more=1.1, least=3.2)
     if len(table) > HEXAGONS_FROM:
-        table = hexagons(table, a, frame)
-        caption, alt = _draw_hexagons(fig, ax, table, a, frame)
-    elif not a.sites_differ:
-        caption, alt = _draw_means(fig, ax, table, a)
+        table = hexagons(table, analysis, frame)
+        caption, alt = _draw_hexagons(fig, ax, table, analysis, frame)
+    elif not analysis.sites_differ:
+        caption, alt = _draw_means(fig, ax, table, analysis)
     else:
-        caption, alt = _draw_classes(fig, ax, table, frame_of_sites=not a.visited.empty)
-    return Plot("map", "Map of sites", f"{caption}{_beside(a)} {CREDIT}", alt, fig, table)
+        caption, alt = _draw_classes(fig, ax, table, frame_of_sites=not analysis.visited.empty)
+    return Plot("map", "Map of sites", f"{caption}{_beside(analysis)} {CREDIT}", alt, fig, table)
 
 
-def _beside(a: Analysis) -> str:
-    said, unknown = "", a.n_sites - a.coverage.sites_with_coordinates
+def _beside(analysis: Analysis) -> str:
+    said, unknown = "", analysis.n_sites - analysis.coverage.sites_with_coordinates
     if unknown:
-        said = f" {count(unknown)} of {count(a.n_sites)} sites have no coordinates and are not on it."
-    if degrees := a.settings.coarse_map:
+        said = f" {count(unknown)} of {count(analysis.n_sites)} sites have no coordinates and are not on it."
+    if degrees := analysis.settings.coarse_map:
         said += f" Positions are rounded to {degrees:g} degrees and sites at one position are added up."
     return said
 
@@ -158,6 +161,7 @@ def _beside(a: Analysis) -> str:
 def _areas(table: pd.DataFrame) -> F64:
     """Areas of circles in points squared, proportional to the mean; a floor keeps the smallest visible."""
     size = np.maximum(table["mean_total"].fillna(0.0).to_numpy(dtype=float), 0.0)
+    # Area and not radius is proportional to the mean: the eye compares areas.
     crowd = float(np.clip(np.sqrt(300 / len(table)), 0.4, 1.0))  # many sites: smaller circles
     if not size.any():  # no year has an index: alike
         return np.full(size.shape, 40.0 * crowd)
@@ -171,12 +175,16 @@ def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> Non
     if not top > 0:
         return
     power = 10.0 ** np.floor(np.log10(top))
-    shown = [v for v in (power * top // power, power * top // power / 4, power * top // power / 20) if v > 0]
+    shown = [
+        value
+        for value in (power * top // power, power * top // power / 4, power * top // power / 20)
+        if value > 0
+    ]
     per = float(areas.max()) / top
-    sizes = [float(np.sqrt(max(v * per, 9.0))) for v in shown]
+    sizes = [float(np.sqrt(max(value * per, 9.0))) for value in shown]
     handles = [
-        Line2D([], [], ls="none", marker="o", mfc="none", mec=INK, ms=ms, label=number(v, 1))
-        for v, ms in zip(shown, sizes, strict=True)
+        Line2D([], [], ls="none", marker="o", mfc="none", mec=INK, ms=ms, label=number(value, 1))
+        for value, ms in zip(shown, sizes, strict=True)
     ]
     fig.legend(
         handles=handles, loc="outside lower left", ncols=3, frameon=False, fontsize=8.5, title=f"{unit}, mean of the years",
@@ -220,7 +228,7 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame, *, frame_of_sites:
     return caption, f"Map of {count(len(table))} sites: {', '.join(present)}."
 
 
-def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tuple[str, str]:
+def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysis) -> tuple[str, str]:
     """Draw mean totals and numbers of visits, where the trends of sites do not differ."""
     areas = _areas(table)
     order = np.argsort(-areas, kind="stable")
@@ -230,18 +238,18 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis) -> tupl
         edgecolors=INK, norm=LogNorm(1, max(int(visits.max()), 10)), zorder=3,
     )  # fmt: skip
     _colour_bar(fig, ax, points, "visits", plain=True)
-    if not a.years.used.any():
+    if not analysis.years.used.any():
         return (
             "Each circle is a site, its colour the number of visits. No year has enough counts for an index, so there "
             "are neither numbers nor trends on the map."
         ), f"Map of {count(len(table))} sites by visits."
-    _size_legend(fig, table, areas, a.unit)
+    _size_legend(fig, table, areas, analysis.unit)
     caption = (
-        f"Each circle is a site. Its area is the mean estimated number of {a.unit}, its colour the number of "
+        f"Each circle is a site. Its area is the mean estimated number of {analysis.unit}, its colour the number of "
         "visits. All sites "
         "share one trend in this model, so trends are not on the map."
     )
-    return caption, f"Map of {count(len(table))} sites by mean number of {a.unit} and visits."
+    return caption, f"Map of {count(len(table))} sites by mean number of {analysis.unit} and visits."
 
 
 def _colour_bar(fig: Figure, ax: Axes, colours: ScalarMappable, label: str, *, plain: bool) -> None:
@@ -254,7 +262,7 @@ def _colour_bar(fig: Figure, ax: Axes, colours: ScalarMappable, label: str, *, p
     bar.ax.tick_params(labelsize=8)
 
 
-def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
+def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFrame:
     """Add sites up in hexagons of equal size on the map; the change is that of the hexagon's yearly totals.
 
     Returns
@@ -263,9 +271,10 @@ def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
     ``percent_per_year`` (of the sum over its sites; NaN where every total is 0 or the model has one trend), ``width_km``.
     """
     width = (frame.east - frame.west) / _ACROSS
-    x = (table["longitude"].to_numpy() - frame.west) / width
-    y = (table["latitude"].to_numpy() - frame.south) * frame.squeeze / width
-    centre = _nearest_centre(x, y)
+    # Places in widths of a hexagon; squeeze makes a degree of latitude as long as one of longitude at the frame's middle.
+    across = (table["longitude"].to_numpy() - frame.west) / width
+    up = (table["latitude"].to_numpy() - frame.south) * frame.squeeze / width
+    centre = _nearest_centre(across, up)
     middle, hexagon = np.unique(centre, axis=0, return_inverse=True)
 
     def summed(values: ArrayLike) -> F64:
@@ -274,10 +283,14 @@ def hexagons(table: pd.DataFrame, a: Analysis, frame: Frame) -> pd.DataFrame:
         )
 
     slope: F64 = np.full(len(middle), np.nan)
-    if "site_index" in table and a.sites_differ:
-        used = a.years.used
-        per_year = a.data.expected[table["site_index"].to_numpy()] @ a.years.W[used].T
-        slope = log_slope(a.years.year[used], np.column_stack([summed(column) for column in per_year.T]))
+    if "site_index" in table and analysis.sites_differ:
+        used = analysis.years.used
+        per_year = analysis.data.expected[table["site_index"].to_numpy()] @ analysis.years.W[used].T
+        # The trend of the hexagon's own total: a mean of its sites'
+        # trends would weigh a site of two birds like one of 2,000.
+        slope = log_slope(
+            analysis.years.year[used], np.column_stack([summed(column) for column in per_year.T])
+        )
     return pd.DataFrame(
         {
             "longitude": frame.west + middle[:, 0] * width,
@@ -298,12 +311,15 @@ def _nearest_centre(x: F64, y: F64) -> F64:
     second = np.column_stack([np.floor(x) + 0.5, (np.floor(y / tall) + 0.5) * tall])
     points = np.column_stack([x, y])
     nearer = ((first - points) ** 2).sum(axis=1) <= ((second - points) ** 2).sum(axis=1)
+    # Rounded, so that equal middles are equal numbers for np.unique.
     out: F64 = np.round(np.where(nearer[:, None], first, second), 6).astype(np.float64)
     return out
 
 
-def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, frame: Frame) -> tuple[str, str]:
-    trend = a.sites_differ
+def _draw_hexagons(
+    fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysis, frame: Frame
+) -> tuple[str, str]:
+    trend = analysis.sites_differ
     values = table["percent_per_year"] if trend else np.maximum(table["visits"], 1)
     norm = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))
     # size of a hexagon in points squared: its circumscribed circle, from the width of the axes
@@ -321,19 +337,19 @@ def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, a: Analysis, fram
     ax.add_collection(shapes)
     label = "change per year, % (10 and beyond in full colour)" if trend else "visits"
     _colour_bar(fig, ax, shapes, label, plain=not trend)
-    n = int(table["n_sites"].sum())
+    n_sites = int(table["n_sites"].sum())
     what = "change per year of its total, without an interval" if trend else "number of visits"
     caption = (
-        f"{count(n)} sites in {count(len(table))} hexagons of {number(float(table['width_km'].iloc[0]), 2)} km. "
+        f"{count(n_sites)} sites in {count(len(table))} hexagons of {number(float(table['width_km'].iloc[0]), 2)} km. "
         "The larger a hexagon, the more "
-        f"{a.unit} (mean of the years); its colour is the {what}."
+        f"{analysis.unit} (mean of the years); its colour is the {what}."
     )
     if not trend:
-        return caption, f"Map of {count(n)} sites in {count(len(table))} hexagons, by visits."
+        return caption, f"Map of {count(n_sites)} sites in {count(len(table))} hexagons, by visits."
     down = int((table["percent_per_year"] < 0).sum())
     middle = percent(float(table["percent_per_year"].median()))
     return caption, (
-        f"Map of {count(n)} sites in {count(len(table))} hexagons: {count(down)} of them decline; the median "
+        f"Map of {count(n_sites)} sites in {count(len(table))} hexagons: {count(down)} of them decline; the median "
         f"change is {middle} "
         "per year."
     )

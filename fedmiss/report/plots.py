@@ -109,9 +109,9 @@ def plot_totals(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     >>> ax.figure.savefig("figure.png")
     """
     ax = _axes(ax)
-    x = table["year"] + (table["month_of_year"] - 0.5) / 12.0
-    band(ax, x, table["lo"], table["hi"])
-    ax.plot(x, table["total"], color=BLUE, lw=1.2)
+    time = table["year"] + (table["month_of_year"] - 0.5) / 12.0
+    band(ax, time, table["lo"], table["hi"])
+    ax.plot(time, table["total"], color=BLUE, lw=1.2)
     ax.set_ylabel("total over all sites")
     ax.set_ylim(bottom=0)
     return ax
@@ -165,11 +165,12 @@ def plot_trim(fit: TrimFit, ax: Axes | None = None, base: Label | Sequence[Label
     >>> fedmiss.report.plot_trim(fit).get_ylabel()
     'TRIM index'
     """
-    t = fit.index() if base is None else fit.index(base=base)
+    index = fit.index() if base is None else fit.index(base=base)
     ax = _axes(ax)
-    mid, half = 100.0 * t["index"], 196.0 * t["se"]
-    bars(ax, t["time"], np.maximum(mid - half, 0.0), mid + half, PEACH)
-    ax.plot(t["time"], mid, color=ORANGE, marker="s", ms=4)
+    # 1.96 standard errors of an index whose base is 100.
+    mid, half = 100.0 * index["index"], 196.0 * index["se"]
+    bars(ax, index["time"], np.maximum(mid - half, 0.0), mid + half, PEACH)
+    ax.plot(index["time"], mid, color=ORANGE, marker="s", ms=4)
     ax.set_ylabel("TRIM index")
     ax.set_ylim(bottom=0)
     return ax

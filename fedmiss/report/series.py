@@ -131,7 +131,9 @@ class MonthlySeries:
                 "index_se_log": np.where(years.used, band.se_log, np.nan),
             }
         )
-        frame.attrs.update(base=[int(y) for y in years.year[mask]], season=list(years.season), level=level)
+        frame.attrs.update(
+            base=[int(year) for year in years.year[mask]], season=list(years.season), level=level
+        )
         return frame
 
     def covariance(self) -> tuple[I64, F64, F64]:
@@ -191,6 +193,7 @@ class MonthlySeries:
         lo, hi = float(band.lo[0]), float(band.hi[0])
         out |= {"change_lo_sampling": 100.0 * (lo - 1.0), "change_hi_sampling": 100.0 * (hi - 1.0)}
         if convention != "trim":
+            # The contrast log(last) - mean log(base), a base of several years taken as their mean of logarithms.
             weights = -mask[used].astype(np.float64) / mask.sum()
             weights[-1] += 1.0
             sigma2 = scatter_of_years(*self.within(self.years.used))
@@ -205,24 +208,29 @@ class MonthlySeries:
         keep = np.isin(self.months["year"].to_numpy(), axis.year[axis.used])
         season = np.asarray(axis.season, dtype=np.int64)
         member = (self.months["month_of_year"].to_numpy()[None, :] == season[:, None]) & keep[None, :]
-        M = member / np.maximum(member.sum(axis=1), 1)[:, None]
-        profile = M @ self.totals
-        by_draw = None if self.draws is None else self.draws @ M.T
+        weights = member / np.maximum(member.sum(axis=1), 1)[:, None]
+        profile = weights @ self.totals
+        by_draw = None if self.draws is None else self.draws @ weights.T
         mean = profile.mean() if profile.size else np.nan
         relative = profile / mean if profile.size and mean > 0 else np.full(profile.size, np.nan)
         relative_draws = None
         if by_draw is not None and by_draw.size:
             with np.errstate(divide="ignore", invalid="ignore"):
+                # Each replicate is set against its own mean: a level that
+                # is unknown for all months does not widen the profile.
                 relative_draws = by_draw / by_draw.mean(axis=1, keepdims=True)
-        a, b = interval(profile, by_draw, level), interval(relative, relative_draws, level)
+        limits, relative_limits = interval(profile, by_draw, level), interval(relative, relative_draws, level)
         columns = {
             "month_of_year": season,
             "n_years": member.sum(axis=1),
             "total": profile,
-            "lo": a.lo,
-            "hi": a.hi,
+            "lo": limits.lo,
+            "hi": limits.hi,
         }
-        return pd.DataFrame(columns | {"relative": relative, "relative_lo": b.lo, "relative_hi": b.hi})
+        return pd.DataFrame(
+            columns
+            | {"relative": relative, "relative_lo": relative_limits.lo, "relative_hi": relative_limits.hi}
+        )
 
     def smooth(
         self,
@@ -243,22 +251,26 @@ class MonthlySeries:
         ``smooth_hi`` (birds), ``missing``, ``missing_smooth`` (cells; NaN without ``n_missing``).
         ``attrs``: ``span``, ``it``, ``span_chosen`` (bool).
         """
-        months, axis, x = self.months, self.years, decimal_year(self.months)
+        months, axis, time = self.months, self.years, decimal_year(self.months)
         chosen = span is None
         # A year that lacks months (often the last) would bend the end of the curve with its season, so it is left out.
-        keep = (axis.W[axis.complete] > 0).any(axis=0) if axis.complete.any() else np.ones(x.size, dtype=bool)
-        xs, ys = x[keep], self.totals[keep]
+        keep = (
+            (axis.W[axis.complete] > 0).any(axis=0) if axis.complete.any() else np.ones(time.size, dtype=bool)
+        )
+        xs, ys = time[keep], self.totals[keep]
         if span is None:
-            month, year = (months[c].to_numpy(dtype=np.int64)[keep] for c in ("month_of_year", "year"))
+            month, year = (months[name].to_numpy(dtype=np.int64)[keep] for name in ("month_of_year", "year"))
+            # At least four seasons in a window, or the curve would follow the season itself.
             least = min(0.8, 4.0 * len(axis.season) / max(xs.size, 1))
             span, _ = choose_span(xs, _without_season(ys, month), year, it, least=least)
         curve = loess(xs, ys, span, it)
+        # One span for all replicates: choosing it anew in each would mix its choice into the band.
         curves = None if self.draws is None else loess(xs, self.draws[:, keep], span, it)
         if (ys >= 0).all():
             curve = np.maximum(curve, 0.0)  # a local line may dip below zero beside a peak; birds cannot
         band = interval(curve, curves, level)
         columns = {"smooth": curve, "smooth_lo": band.lo, "smooth_hi": band.hi}
-        frame = months[["month_index", "month"]].reset_index(drop=True).assign(time=x, total=self.totals)
+        frame = months[["month_index", "month"]].reset_index(drop=True).assign(time=time, total=self.totals)
         for name in ("smooth", "smooth_lo", "smooth_hi", "missing", "missing_smooth"):
             frame[name] = np.nan
         if n_missing is not None:

@@ -45,6 +45,7 @@ def log_slope(year: ArrayLike, total: F64) -> F64:
     centred = x - x.mean()
     with np.errstate(divide="ignore", invalid="ignore"):
         logs = np.where(y > 0, np.log(np.where(y > 0, y, 1.0)), np.nan)
+    # Weights sum to zero, so the level of the logs drops out and no intercept is needed.
     return np.asarray(logs @ centred / (centred @ centred))
 
 
@@ -57,13 +58,16 @@ def trend_row(
     sampling = np.nan
     if values is not None and len(values) >= 2:
         sampling = float(np.std(log_slope(year, values), ddof=1))
+    # Both errors are always reported; the convention says which one decides.
     sigma2 = scatter_of_years(year, total, values)
     narrow = classify(slope, sampling, n, rule)
     if convention == "trim":
         se, verdict = sampling, narrow
     else:
-        x = year - year.mean() if n else np.empty(0)
-        se, quantile = contrast_error(x / (x @ x) if n > 1 else x, sampling, sigma2, n)
+        centred = year - year.mean() if n else np.empty(0)
+        se, quantile = contrast_error(
+            centred / (centred @ centred) if n > 1 else centred, sampling, sigma2, n
+        )
         verdict = classify(slope, se, n, rule, quantile)
     factor = float(np.exp(slope))
     return {
@@ -150,15 +154,19 @@ def year_variance(year: F64, logs: F64, cov: F64) -> float:
     if n < 3 or not (np.isfinite(logs).all() and np.isfinite(cov).all()):
         return float("nan")
     X = np.column_stack([np.ones(n), year - year.mean()])
+    # REML: contrasts N'y that no line can move. Their covariance
+    # sigma2 I + N'cov N is diagonal in the basis of its eigenvectors.
     N = np.linalg.qr(X, mode="complete")[0][:, 2:]
     lam, V = np.linalg.eigh(N.T @ cov @ N)
     lam = np.maximum(lam, 0.0)
     z2 = ((N @ V).T @ logs) ** 2
+    # No variance beyond the largest squared contrast: every term of the likelihood falls there.
     top = float(z2.max())
     if top <= 1e-24:
         return 0.0
 
     def least(grid: F64) -> int:
+        # -2 log likelihood of independent contrasts of variance s + lam, but for a constant.
         d = np.maximum(grid[:, None] + lam, 1e-300)
         return int((np.log(d) + z2 / d).sum(axis=1).argmin())
 
@@ -166,13 +174,14 @@ def year_variance(year: F64, logs: F64, cov: F64) -> float:
     best = least(grid)
     if best == 0:
         return 0.0
-    a, b = grid[best - 1], grid[min(best + 1, grid.size - 1)]
-    fine = np.linspace(a, b, _GRID)
+    lower, upper = grid[best - 1], grid[min(best + 1, grid.size - 1)]
+    fine = np.linspace(lower, upper, _GRID)
     s = float(fine[least(fine)])
     for _ in range(_NEWTON):  # a minimum is known to half the digits; the zero of its derivative to all
+        # Newton on the derivative of sum log(s + lam) + z2 / (s + lam).
         d = np.maximum(s + lam, 1e-300)
         slope, bend = (1.0 / d - z2 / d**2).sum(), (2.0 * z2 / d**3 - 1.0 / d**2).sum()
-        s = float(np.clip(s - slope / bend, a, b)) if bend > 0 else s
+        s = float(np.clip(s - slope / bend, lower, upper)) if bend > 0 else s
     return s
 
 

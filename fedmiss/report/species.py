@@ -52,11 +52,11 @@ def read_species(folder: Path) -> Species:
     if manifest["kind"] == "trim":
         return _of_trim(folder, manifest["results"])
     results = read_manifest(folder, "report")["results"]
-    row = {c["name"]: results.get(c["name"]) for c in load_schema("report_index").columns}
+    row = {column["name"]: results.get(column["name"]) for column in load_schema("report_index").columns}
     tables = folder / "tables"
     yearly = read_table(tables / "yearly.parquet", "report_yearly").to_pandas()
     table = read_table(tables / "draws.parquet", "report_draws").to_pandas()
-    whole = {"stratum": "all", **{k: row[k] for k in ("n_sites", *TREND)}}
+    whole = {"stratum": "all", **{name: row[name] for name in ("n_sites", *TREND)}}
     trends = pd.DataFrame([whole])
     if (tables / "regions.parquet").exists():
         regions = read_table(tables / "regions.parquet", "report_regions").to_pandas()
@@ -95,20 +95,20 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
     scale = float((totals["total"] / index["index"]).replace([np.inf, -np.inf], np.nan).mean())
     draws = pd.DataFrame(scale * series, columns=list(yearly["year"]))
     same = ("species", "common_name", "n_counted", "share_observed", "share_imputed_total")
-    row = {k: results[k] for k in same} | {k: rows[0][k] for k in TREND}
+    row = {name: results[name] for name in same} | {name: rows[0][name] for name in TREND}
     row |= {"n_years": len(yearly), "reason": "", "n_sites": found["sites"]}
     return Species(row, yearly, draws, pd.DataFrame(rows))
 
 
 def _trend(which: Mapping[str, Any], rule: str) -> dict[str, Any]:
-    o, years = which["overall"], [int(t["time"]) for t in which["totals"]]
-    kind = classify(o["slope"], o["slope_se"], len(years), rule)
+    overall, years = which["overall"], [int(total["time"]) for total in which["totals"]]
+    kind = classify(overall["slope"], overall["slope_se"], len(years), rule)
     return {
         "from_year": years[0],
         "to_year": years[-1],
-        "slope": o["slope"],
-        "slope_se": o["slope_se"],
-        "percent_per_year": 100 * (o["multiplicative"] - 1),
+        "slope": overall["slope"],
+        "slope_se": overall["slope_se"],
+        "percent_per_year": 100 * (overall["multiplicative"] - 1),
         "percent_lo": 100 * (kind.lo - 1),
         "percent_hi": 100 * (kind.hi - 1),
         "trend_class": kind.name,
@@ -146,7 +146,7 @@ def write_page(fit: TrimFit, folder: Path, species: str, shown: Shown, notes: Se
         strata=strata if len(strata) > 1 else [],
         text=describe(fit, shown),
         notes=notes,
-        files=sorted(p.name for p in folder.iterdir()),
+        files=sorted(path.name for path in folder.iterdir()),
         **assets(),
     )  # fmt: skip
     path = folder / "index.html"

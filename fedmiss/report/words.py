@@ -60,12 +60,18 @@ def share(value: float | None) -> str:
     """Return a share of 1 as a percentage; small ones keep two digits, so 0.2 % is not 0 %."""
     if value is None or not math.isfinite(value):
         return "n/a"
-    p = 100.0 * value
-    if 0 < p < 0.01:
+    percents = 100.0 * value
+    if 0 < percents < 0.01:
         return "less than 0.01 %"
-    if 99 < p < 100:  # 99.6 % imputed is not all of it
-        return f"{min(p, 99.9):.1f} %" if p < 99.95 else f"{min(p, 99.99):.2f} %"
-    return f"{p:.0f} %" if p >= 9.95 or p == 0 else f"{p:.1f} %" if p >= 1 else f"{p:.2g} %"
+    if 99 < percents < 100:  # 99.6 % imputed is not all of it
+        return f"{min(percents, 99.9):.1f} %" if percents < 99.95 else f"{min(percents, 99.99):.2f} %"
+    return (
+        f"{percents:.0f} %"
+        if percents >= 9.95 or percents == 0
+        else f"{percents:.1f} %"
+        if percents >= 1
+        else f"{percents:.2g} %"
+    )
 
 
 def percent(value: float | None) -> str:
@@ -108,7 +114,7 @@ def left_out(years: Iterable[object], one: str, several: str, what: str) -> list
     ----------
     one, several : what one year, or several, do: ``lacks``, ``lack``
     """
-    named = [str(y) for y in years]
+    named = [str(year) for year in years]
     if not named:
         return []
     does, is_ = (one, "is") if len(named) == 1 else (several, "are")
@@ -134,10 +140,10 @@ def _with_limits(value: float, lo: float, hi: float) -> str:
 def trend_marks(table: pd.DataFrame) -> Marks:
     """Index of each year, and what it rests on."""
     marks = []
-    for r in records(table):
-        index = f"index {_with_limits(r.index_, r.index_lo, r.index_hi)}" if r.used else "no index"
-        rests = f"{share(r.imputed_share)} imputed" if "cells" in table else f"{count(r.visits)} visits"
-        marks.append((float(r.year), f"{r.year}: {index}; {rests}"))
+    for row in records(table):
+        index = f"index {_with_limits(row.index_, row.index_lo, row.index_hi)}" if row.used else "no index"
+        rests = f"{share(row.imputed_share)} imputed" if "cells" in table else f"{count(row.visits)} visits"
+        marks.append((float(row.year), f"{row.year}: {index}; {rests}"))
     return marks
 
 
@@ -145,29 +151,31 @@ def smoothed_marks(table: pd.DataFrame) -> Marks:
     """Smoothed index of each year beside its index."""
     return [
         (
-            float(r.year),
-            f"{r.year}: smoothed {_with_limits(r.smooth, r.smooth_lo, r.smooth_hi)}; index {number(r.index_)}",
+            float(row.year),
+            f"{row.year}: smoothed {_with_limits(row.smooth, row.smooth_lo, row.smooth_hi)}; index {number(row.index_)}",
         )
-        for r in records(table)
+        for row in records(table)
     ]
 
 
 def monthly_marks(curve: pd.DataFrame, unit: str) -> Marks:
     """Total of each month."""
-    return [(float(r.time), f"{r.month}: {number(r.total)} {unit}") for r in records(curve)]
+    return [(float(row.time), f"{row.month}: {number(row.total)} {unit}") for row in records(curve)]
 
 
 def season_marks(table: pd.DataFrame, unit: str) -> Marks:
     """Mean total of each month of the year."""
     return [
         (
-            float(r.month_of_year),
-            f"{MONTH_NAMES[r.month_of_year - 1]}: {_with_limits(r.total, r.lo, r.hi)} {unit}",
+            float(row.month_of_year),
+            f"{MONTH_NAMES[row.month_of_year - 1]}: {_with_limits(row.total, row.lo, row.hi)} {unit}",
         )
-        for r in records(table)
+        for row in records(table)
     ]
 
 
 def indicator_marks(table: pd.DataFrame) -> Marks:
     """Indicator of each year."""
-    return [(float(r.year), f"{r.year}: {_with_limits(r.index_, r.lo, r.hi)}") for r in records(table)]
+    return [
+        (float(row.year), f"{row.year}: {_with_limits(row.index_, row.lo, row.hi)}") for row in records(table)
+    ]

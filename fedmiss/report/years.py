@@ -66,23 +66,27 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     year = np.unique(year_of)
     have = np.zeros((year.size, 13), dtype=bool)
     have[np.searchsorted(year, year_of), moy] = True
+    # Column 0 stands for no month: months of the year are numbered from 1.
     usual = (2 * have.sum(axis=0) >= year.size) & have.any(axis=0)
     if n_observed is not None:
         seen = np.zeros_like(have)
         counted = np.asarray(n_observed) > 0
         seen[np.searchsorted(year, year_of[counted]), moy[counted]] = True
+        # Where no month passes, the calendar alone decides: a thin panel keeps a season.
         often = usual & (2 * seen.sum(axis=0) >= seen.any(axis=1).sum()) & seen.any(axis=0)
         usual = often if often.any() else usual
-    season = tuple(int(m) for m in np.flatnonzero(usual))
+    season = tuple(int(month) for month in np.flatnonzero(usual))
     in_season = np.isin(moy, season)
+    # Rows of W are means over the season's months, so that a year's total is W @ monthly totals.
     member = (year_of[None, :] == year[:, None]) & in_season[None, :]
     n_months = member.sum(axis=1)
-    W = member / np.maximum(n_months, 1)[:, None]
+    weights = member / np.maximum(n_months, 1)[:, None]
+    # Complete is a matter of the calendar, used one of the counts.
     complete = n_months == len(season)
     used = complete.copy()
     if n_observed is not None:
         used &= (member & (np.asarray(n_observed)[None, :] > 0)).any(axis=1)
-    return Years(year, season, W, n_months.astype(np.int64), complete, used)
+    return Years(year, season, weights, n_months.astype(np.int64), complete, used)
 
 
 def month_table(stamps: I64) -> pd.DataFrame:
@@ -91,7 +95,9 @@ def month_table(stamps: I64) -> pd.DataFrame:
     return pd.DataFrame(
         {
             "month_index": np.arange(stamps.size, dtype=np.int32),
-            "month": [f"{y:04d}-{m:02d}" for y, m in zip(year, month, strict=True)],
+            "month": [
+                f"{one_year:04d}-{one_month:02d}" for one_year, one_month in zip(year, month, strict=True)
+            ],
             "year": year.astype(np.int32),
             "month_of_year": month.astype(np.int32),
         }
@@ -118,7 +124,7 @@ def base_years(base: str | int | None, years: Years) -> Bool:
         return np.asarray(years.year == usable[0])
     text = str(base).strip()
     parts = text.split("-")
-    if not (1 <= len(parts) <= 2 and all(p.strip().isdigit() for p in parts)):
+    if not (1 <= len(parts) <= 2 and all(part.strip().isdigit() for part in parts)):
         raise ConfigError(
             f"the base {text!r} is not a year or a range of years; write 2010 or 2005-2010.", base=text
         )
@@ -141,13 +147,14 @@ def season_text(season: tuple[int, ...]) -> str:
     if not season:
         return "no month"
     runs = [[season[0], season[0]]]
-    for m in season[1:]:
-        if m == runs[-1][1] + 1:
-            runs[-1][1] = m
+    for month in season[1:]:
+        if month == runs[-1][1] + 1:
+            runs[-1][1] = month
         else:
-            runs.append([m, m])
+            runs.append([month, month])
     words = [
-        MONTH_NAMES[a - 1] if a == b else f"{MONTH_NAMES[a - 1]} to {MONTH_NAMES[b - 1]}" for a, b in runs
+        MONTH_NAMES[first - 1] if first == last else f"{MONTH_NAMES[first - 1]} to {MONTH_NAMES[last - 1]}"
+        for first, last in runs
     ]
     return ", ".join(words)
 
@@ -161,7 +168,7 @@ _DAYS = ("1-7", "8-14", "15-21", "22-end")
 _COLUMNS = ["month_of_year", "week", "days", "n_counted", "total", "low_year", "high_year", "n_years"]
 
 
-def weekly(a: Analysis) -> pd.DataFrame:
+def weekly(analysis: Analysis) -> pd.DataFrame:
     """Return the profile of the season by week (four a month, as eBird's bar charts).
 
     The ratio of a week is what was counted in it over what the model expects of the same sites in the same months, so the
@@ -175,37 +182,37 @@ def weekly(a: Analysis) -> pd.DataFrame:
     ``MIN_YEARS``).
     """
     empty = pd.DataFrame(columns=_COLUMNS)
-    if a.data.weeks is None or a.yearly_counts or not a.years.used.any():
+    if analysis.data.weeks is None or analysis.yearly_counts or not analysis.years.used.any():
         return empty
-    n, counted, expected, month_total = _sums(a, a.data.weeks)
-    enough = n.sum(axis=0) >= MIN_COUNTS
-    if (enough.sum(axis=1) >= 3).sum() < max(1, len(a.years.season) / 2):
+    n_visits, counted, expected, month_total = _sums(analysis, analysis.data.weeks)
+    enough = n_visits.sum(axis=0) >= MIN_COUNTS
+    if (enough.sum(axis=1) >= 3).sum() < max(1, len(analysis.years.season) / 2):
         return empty
     rows = []
-    for i, m in enumerate(a.years.season):
+    for i, month in enumerate(analysis.years.season):
         if not counted[:, i].sum() > 0:
             continue
         level = expected[:, i].sum() / counted[:, i].sum()  # makes the mean ratio of the month's weeks 1
-        for q in np.flatnonzero(n[:, i].sum(axis=0)):
-            ratio = level * counted[:, i, q].sum() / expected[:, i, q].sum()
-            years = n[:, i, q] >= MIN_COUNTS
-            single = level * month_total[years, i] * counted[years, i, q] / expected[years, i, q]
+        for quarter in np.flatnonzero(n_visits[:, i].sum(axis=0)):
+            ratio = level * counted[:, i, quarter].sum() / expected[:, i, quarter].sum()
+            years = n_visits[:, i, quarter] >= MIN_COUNTS
+            single = level * month_total[years, i] * counted[years, i, quarter] / expected[years, i, quarter]
             single = single if single.size >= MIN_YEARS else single[:0]
             rows.append(
                 (
-                    m, q + 1, f"{MONTH_NAMES[m - 1]} {_DAYS[q]}", int(n[:, i, q].sum()),
-                    ratio * month_total[:, i].mean() if enough[i, q] else np.nan,
+                    month, quarter + 1, f"{MONTH_NAMES[month - 1]} {_DAYS[quarter]}", int(n_visits[:, i, quarter].sum()),
+                    ratio * month_total[:, i].mean() if enough[i, quarter] else np.nan,
                     single.min() if single.size else np.nan, single.max() if single.size else np.nan, single.size,
                 )
             )  # fmt: skip
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 
-def _sums(a: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:
+def _sums(analysis: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:
     """Return visits, counted, expected (used years, season's months, 4), and the monthly totals (used years, months)."""
-    used, season = a.years.year[a.years.used], np.asarray(a.years.season)
+    used, season = analysis.years.year[analysis.years.used], np.asarray(analysis.years.season)
     at = weeks["month_index"].to_numpy()
-    year, month = (a.data.months[c].to_numpy()[at] for c in ("year", "month_of_year"))
+    year, month = (analysis.data.months[name].to_numpy()[at] for name in ("year", "month_of_year"))
     keep = np.isin(year, used) & np.isin(month, season)
     cell = (
         np.searchsorted(used, year[keep]),
@@ -213,15 +220,16 @@ def _sums(a: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:
         weeks["quarter"].to_numpy()[keep],
     )
     number = weeks["n_counted"].to_numpy(dtype=np.float64)[keep]
-    fitted = a.data.expected[weeks["site_index"].to_numpy()[keep], at[keep]]
+    fitted = analysis.data.expected[weeks["site_index"].to_numpy()[keep], at[keep]]
     out = []
+    # Visits, birds counted, and birds expected at these visits: visits times the cell's expected count.
     for value in (number, weeks["count_sum"].to_numpy(dtype=np.float64)[keep], number * fitted):
         part = np.zeros((used.size, season.size, 4))
         np.add.at(part, cell, value)
         out.append(part)
     total = np.zeros((used.size, season.size))
-    at_year, at_month = (a.monthly[c].to_numpy() for c in ("year", "month_of_year"))
+    at_year, at_month = (analysis.monthly[name].to_numpy() for name in ("year", "month_of_year"))
     inside = np.isin(at_year, used) & np.isin(at_month, season)
     place = (np.searchsorted(used, at_year[inside]), np.searchsorted(season, at_month[inside]))
-    total[place] = a.monthly["total"].to_numpy()[inside]
+    total[place] = analysis.monthly["total"].to_numpy()[inside]
     return out[0], out[1], out[2], total

@@ -85,7 +85,7 @@ class Block:
 
 def taxon_offsets(world: World) -> tuple[I64, I64]:
     """Return (S + 1,) first taxon of each species, then of the taxa that are no species; and (S,) forms."""
-    forms = np.array([len(s.forms) for s in world.species], dtype=np.int64)
+    forms = np.array([len(bird.forms) for bird in world.species], dtype=np.int64)
     return np.concatenate([[0], np.cumsum(forms + 1)]), forms
 
 
@@ -116,6 +116,7 @@ def draw_block(world: World, block: int) -> Block:
     owner = np.repeat(np.arange(n), party)
     member = np.arange(owner.size) - np.repeat(np.cumsum(party) - party, party)
     outing = block * BLOCK + owner
+    # Numbers in no order, and no two alike: multiplication modulo a prime; up to four copies of an outing.
     number = _FIRST_NUMBER + ((4 * outing + member) * 40_503_001) % _PRIME
     who = _companions(world, rng, observer[owner], member)
     copy = member > 0
@@ -132,6 +133,7 @@ def draw_block(world: World, block: int) -> Block:
     filed = per_event[owner]
     checklist = np.repeat(np.arange(owner.size), filed)
     at = np.arange(checklist.size) - np.repeat(np.cumsum(filed) - filed, filed) + first[owner][checklist]
+    # Members of a party edit their copies: records are missing on some, and counts differ.
     keep = ~(copy[checklist] & (rng.random(at.size) < _DROPPED))
     again = copy[checklist] & (rng.random(at.size) < _RECOUNTED)
     number_of = np.where(again, np.maximum(count[at], 1) * 2, count[at])
@@ -180,11 +182,12 @@ def _records(
     world: World, rng: np.random.Generator, site: I64, month: I64, complete: Bool, nuisance: F64
 ) -> tuple[I64, I64, I64, I64]:
     """Draw what each outing met: (event, species, taxon, count), sorted by event; count -1 is X."""
-    n, S = site.size, len(world.species)
-    met = rng.random((n, S), dtype=np.float32) < world.met.astype(np.float32)
+    n, n_species = site.size, len(world.species)
+    met = rng.random((n, n_species), dtype=np.float32) < world.met.astype(np.float32)
     event, species = np.nonzero(met)
-    size = np.array([s.size for s in world.species])[species]
+    size = np.array([bird.size for bird in world.species])[species]
     eta = world.log_mean(species, site[event], month[event]) - np.log(world.met)[species] + nuisance[event]
+    # Zero-inflated negative binomial: eta is of a visit that met the species, hence the division by met in it.
     count = rng.poisson(np.exp(eta) * rng.standard_gamma(size) / size)
     kept = (count > 0) & (complete[event] | (rng.random(event.size) < INCOMPLETE_KEEP))
     event, species, count = event[kept], species[kept], count[kept]
@@ -196,10 +199,11 @@ def _records(
     form = first[species] + 1 + (rng.random(event.size) * forms[species]).astype(np.int64)
     split = has_forms & (draw > 0.9) & (count > 1)
     part = np.where(split, np.maximum(rng.binomial(count, 0.4), 1), 0)
+    # All birds of the form is no split: the record is then the species alone.
     part = np.where(part == count, 0, part)
     taxon = np.where(has_forms & (draw > 0.75) & ~(part > 0), form, first[species])
-    x = rng.random(event.size) < np.array([s.x_share for s in world.species])[species]
-    number = np.where(x, -1, count - part)
+    not_counted = rng.random(event.size) < np.array([bird.x_share for bird in world.species])[species]
+    number = np.where(not_counted, -1, count - part)
 
     both = np.flatnonzero(part)
     odd = np.flatnonzero(rng.random(n) < 0.03)  # ducks that were not identified
@@ -214,10 +218,10 @@ def _records(
 def _companions(world: World, rng: np.random.Generator, owner: I64, member: I64) -> I64:
     """Return the observer of every checklist: the owner, or friends of the owner, all different."""
     who = np.where(member > 0, world.friends(owner, rng.random(owner.size)), owner)
-    for k in range(1, 4):
-        rows = np.flatnonzero(member == k)
-        for _ in range(k):  # each pass moves off at least one of the k earlier members
-            for back in range(1, k + 1):
+    for earlier in range(1, 4):
+        rows = np.flatnonzero(member == earlier)
+        for _ in range(earlier):  # each pass moves off at least one of the earlier members
+            for back in range(1, earlier + 1):
                 clash = who[rows] == who[rows - back]
                 who[rows] = np.where(clash, (who[rows] + 1) % world.n_observers, who[rows])
     return who
@@ -228,10 +232,15 @@ def cut_block(block: Block, records: int) -> Block:
     if block.count.size <= records:
         return block
     last = block.outing[block.checklist[records - 1]]
-    m = int(np.searchsorted(block.outing, last, side="right"))
-    n = int(np.searchsorted(block.checklist, m))
+    n_outings = int(np.searchsorted(block.outing, last, side="right"))
+    n_lists = int(np.searchsorted(block.checklist, n_outings))
     rows = ("checklist", "species", "taxon", "count")
-    return Block(**{f.name: getattr(block, f.name)[: n if f.name in rows else m] for f in fields(Block)})
+    return Block(
+        **{
+            field.name: getattr(block, field.name)[: n_lists if field.name in rows else n_outings]
+            for field in fields(Block)
+        }
+    )
 
 
 def lowest_number(outing: I64, number: I64) -> I64:
@@ -253,6 +262,7 @@ def count_kept(block: Block) -> tuple[I64, I64, I64]:
     row, species, count = block.checklist[of_species], block.species[of_species], block.count[of_species]
     group = np.cumsum(np.diff(block.outing, prepend=block.outing[:1]) != 0)[row] if row.size else row
     number = block.number[row]
+    # By outing, species, then checklist number, packed into one integer: a single stable sort.
     order = np.argsort(((group * 64 + species) << 28) + number, kind="stable")  # numbers stay below 2^28
     group, species, count, number = group[order], species[order], count[order], number[order]
     if not group.size:

@@ -136,7 +136,7 @@ def simulate_ebird(
                 "outings": truth.outings,
                 "sites": int(truth.visited.sum()),
                 "observers": int(tally.per_observer.astype(bool).sum()),
-                "species": [s.scientific for s in world.species],
+                "species": [bird.scientific for bird in world.species],
                 "marginals": tally.table(),
             },
             terms=TERMS,
@@ -148,7 +148,8 @@ def records_per_checklist(n_species: int) -> float:
     """Return how many rows of the observation file a checklist has on average, from the species' table."""
     if not 1 <= n_species <= len(SPECIES):
         raise ConfigError(f"--species is {n_species} (must be 1 to {len(SPECIES)}).")
-    met = sum(s.detection * (1.1 if s.forms else 1.0) for s in SPECIES[:n_species])
+    met = sum(bird.detection * (1.1 if bird.forms else 1.0) for bird in SPECIES[:n_species])
+    # Complete lists report what they meet, others the share that they keep; 0.03 are birds of no species.
     return met * (1 - INCOMPLETE_LISTS * (1 - INCOMPLETE_KEEP)) + 0.03
 
 
@@ -168,6 +169,8 @@ def _write_blocks(
                     f"{MAX_OUTINGS:,} outings gave {tally.records:,} of {settings.records:,} records; "
                     "ask for more --species or fewer --records."
                 )
+            # A block is drawn whole from its own stream and then cut: the
+            # first records of a longer file are those of a shorter one.
             block: Block = cut_block(draw_block(world, number), settings.records - tally.records)
             writer.write(block, number, *files)
             kept = lowest_number(block.outing, block.number)

@@ -57,49 +57,56 @@ class Marginals:
         self.per_observer += np.bincount(block.observer, minlength=self.per_observer.size)
         self.per_site += np.bincount(block.site, minlength=self.per_site.size)
         self.per_month += np.bincount(block.month, minlength=self.per_month.size)
+        # Distinct pairs need the visits themselves; so many are enough for quantiles.
         if self._kept < _KEEP:
             self._kept += block.outing.size
             self._triples.append((block.observer, block.site, block.month))
-        for s in range(min(2, len(self.world.species))):
-            mine = block.species == s
-            self._counts[s].append(block.count[mine])
+        for species in range(min(2, len(self.world.species))):
+            mine = block.species == species
+            self._counts[species].append(block.count[mine])
             lists = np.unique(block.checklist[mine])
-            self._seen[s] += int(block.complete[lists].sum())
+            self._seen[species] += int(block.complete[lists].sum())
 
     def table(self) -> list[dict[str, Any]]:
         """Return rows of {"what", "real", "simulated"}; quantiles are 25/50/75/90/99 % and the maximum."""
-        observer, site, month = (np.concatenate(x) for x in zip(*self._triples, strict=True))
+        observer, site, month = (np.concatenate(triple) for triple in zip(*self._triples, strict=True))
         got: dict[str, Any] = {
             "checklists per observer": _quantiles(self.per_observer[self.per_observer > 0]),
             "visits per site": _quantiles(self.per_site[self.per_site > 0]),
             "sites per observer": _quantiles(_distinct(observer, site)),
             "months per observer": _quantiles(_distinct(observer, month)),
         }
-        for s in range(min(2, len(self.world.species))):
-            counts = np.concatenate(self._counts[s])
+        for species in range(min(2, len(self.world.species))):
+            counts = np.concatenate(self._counts[species])
             if (counts > 0).any():
-                got[f"counts of species {s + 1}"] = _quantiles(counts[counts > 0])
-                got[f"share of X in records of species {s + 1}"] = (float((counts < 0).mean()),)
-            share = self._seen[s] / max(self.complete, 1)
-            got[f"share of complete checklists with species {s + 1}"] = (share,)
+                got[f"counts of species {species + 1}"] = _quantiles(counts[counts > 0])
+                got[f"share of X in records of species {species + 1}"] = (float((counts < 0).mean()),)
+            share = self._seen[species] / max(self.complete, 1)
+            got[f"share of complete checklists with species {species + 1}"] = (share,)
         got["share of checklists that are shared copies"] = (1 - self.outings / self.checklists,)
         busy = np.sort(self.per_observer[self.per_observer > 0])[::-1]
         top = busy[: max(round(busy.size / 10), 1)].sum() / busy.sum()
         got["share of checklists by the top tenth of observers"] = (float(top),)
         labels = self.world.months
         by_month = np.array(
-            [self.per_month[[m[5:] == f"{k:02d}" for m in labels]].sum() for k in range(1, 13)]
+            [
+                self.per_month[[label[5:] == f"{month:02d}" for label in labels]].sum()
+                for month in range(1, 13)
+            ]
         )
         got["share of checklists by month, January to December"] = tuple(by_month / by_month.sum())
-        years = sorted({str(m)[:4] for m in labels})
+        years = sorted({str(label)[:4] for label in labels})
         if len(years) >= 3:
-            whole = [y for y in years if sum(str(m)[:4] == y for m in labels) == 12]
-            per_year = np.array([self.per_month[[m[:4] == y for m in labels]].sum() for y in whole])
+            whole = [year for year in years if sum(str(label)[:4] == year for label in labels) == 12]
+            per_year = np.array(
+                [self.per_month[[label[:4] == year for label in labels]].sum() for year in whole]
+            )
             if len(whole) >= 3 and per_year.min() > 0:
+                # Growth over ten years from a line through the logarithms of whole years.
                 slope = np.polyfit(np.arange(len(whole)), np.log(per_year), 1)[0]
                 got["growth of checklists over ten years"] = (float(np.exp(10 * slope)),)
         return [
-            {"what": what, "real": list(real), "simulated": [round(float(v), 4) for v in got[what]]}
+            {"what": what, "real": list(real), "simulated": [round(float(value), 4) for value in got[what]]}
             for what, real in TARGETS.items()
             if what in got
         ]

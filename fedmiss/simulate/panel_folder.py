@@ -121,24 +121,25 @@ def _sites(panel: Panel) -> pl.DataFrame:
     return pl.DataFrame(
         {
             "site_index": index,
-            "site_id": [f"site-{j:06d}" for j in index],
-            "site_name": [f"Simulated site {j}" for j in index],
+            "site_id": [f"site-{site:06d}" for site in index],
+            "site_name": [f"Simulated site {site}" for site in index],
             "latitude": latitude.round(5),
             "longitude": longitude.round(5),
             "region": [
-                f"{'NS'[int(a < 39.8)]}{'EW'[int(b < -116.7)]}"
-                for a, b in zip(latitude, longitude, strict=True)
+                f"{'NS'[int(north < 39.8)]}{'EW'[int(east < -116.7)]}"
+                for north, east in zip(latitude, longitude, strict=True)
             ],
         }
     )
 
 
 def _visits(panel: Panel, stamps: np.ndarray[tuple[int], np.dtype[np.datetime64]]) -> pl.DataFrame:
-    n = panel.y.size
-    day = rng_for(panel.seed, "panel", "days").integers(0, 28, n)
+    n_visits = panel.y.size
+    # A day that every month has.
+    day = rng_for(panel.seed, "panel", "days").integers(0, 28, n_visits)
     dates = (stamps[panel.month_index].astype("datetime64[D]").astype(np.int64) + day).astype(np.int32)
     count = panel.y.astype(np.int64)
-    number = pl.Series(np.arange(n)).cast(pl.String).str.zfill(8)
+    number = pl.Series(np.arange(n_visits)).cast(pl.String).str.zfill(8)
     return pl.DataFrame(
         {
             "checklist_id": pl.select(pl.lit("visit-") + number).to_series(),
@@ -148,11 +149,11 @@ def _visits(panel: Panel, stamps: np.ndarray[tuple[int], np.dtype[np.datetime64]
             "date": pl.Series(dates).cast(pl.Date),
             "count": count,
             "detected": count > 0,
-            "start_minutes": pl.Series([None] * n, dtype=pl.Int16),
+            "start_minutes": pl.Series([None] * n_visits, dtype=pl.Int16),
             "duration_minutes": 60 * panel.effort,
-            "distance_km": pl.Series([None] * n, dtype=pl.Float64),
-            "n_observers": np.ones(n, dtype=np.int32),
-            "protocol": pl.Series(["Stationary"]).gather(np.zeros(n, dtype=np.int64)),
+            "distance_km": pl.Series([None] * n_visits, dtype=pl.Float64),
+            "n_observers": np.ones(n_visits, dtype=np.int32),
+            "protocol": pl.Series(["Stationary"]).gather(np.zeros(n_visits, dtype=np.int64)),
             "group": panel.group,
         }
     ).sort("group", "site_index", "month_index", "date", "checklist_id")
@@ -185,8 +186,12 @@ def _write_truth(
 ) -> None:
     name = pl.lit(SPECIES_NAME).alias("species")
     rank = range(panel.U.shape[1])
-    sites = pl.DataFrame({"site_id": site_ids, "a": panel.a, **{f"u{k + 1}": panel.U[:, k] for k in rank}})
-    months = pl.DataFrame({"month": labels, "b": panel.b, **{f"v{k + 1}": panel.V[:, k] for k in rank}})
+    sites = pl.DataFrame(
+        {"site_id": site_ids, "a": panel.a, **{f"u{factor + 1}": panel.U[:, factor] for factor in rank}}
+    )
+    months = pl.DataFrame(
+        {"month": labels, "b": panel.b, **{f"v{factor + 1}": panel.V[:, factor] for factor in rank}}
+    )
     totals = pl.DataFrame({"month": labels, "total": panel.totals})
     test = pl.DataFrame(
         {

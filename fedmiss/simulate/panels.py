@@ -218,6 +218,7 @@ def simulate_panel(
     rng = rng_for(seed, "panel", "visits")
     if visits is not None:
         cells = np.concatenate([cells, cells[rng.integers(0, cells.size, visits - cells.size)]])
+    # A stream of its own for each purpose: one more observer leaves cells and effects as they were.
     weights = rng_for(seed, "panel", "observers").lognormal(0.0, 1.5, observers)
     share = np.cumsum(weights) / weights.sum()
     observer = np.minimum(np.searchsorted(share, rng.random(cells.size)), observers - 1).astype(np.int32)
@@ -266,6 +267,7 @@ def _counted(panel: Panel) -> Panel:
 
 def normal_scores(rng: np.random.Generator, n: int) -> F64:
     """Return n normal quantiles in random order, mean 0 and standard deviation 1 exactly."""
+    # Quantiles instead of draws: the spread of the effects is the asked one, in a small world too.
     z = ndtri((np.arange(n) + 0.5) / n)
     return np.asarray(rng.permutation(z / z.std()) if n > 1 else np.zeros(1))
 
@@ -275,10 +277,11 @@ def month_basis(seed: int, months: int, rank: int, period: int = 12) -> F64:
     t = np.arange(months, dtype=np.float64)
     angle = 2 * np.pi * t / period
     columns = [t, np.sin(angle), np.cos(angle)][:rank]
-    for k in range(3, rank):
-        steps = rng_for(seed, "month basis", k).standard_normal(months)
+    for factor in range(3, rank):
+        steps = rng_for(seed, "month basis", factor).standard_normal(months)
         columns.append(np.convolve(np.cumsum(steps), np.ones(6) / 6, mode="same"))
     V = np.stack(columns, axis=1) if columns else np.empty((months, 0))
+    # Columns of mean 0 and mean square 1: the level is b's, and the size of the interaction is U's.
     V -= V.mean(axis=0)
     spread = np.sqrt((V**2).mean(axis=0))
     return np.asarray(V / np.where(spread > 1e-9, spread, 1.0))
@@ -295,8 +298,8 @@ def _truth(
     V = month_basis(seed, months, rank)
     scale = spec.interaction_sd / np.sqrt(max(rank, 1))
     U = np.empty((sites, rank))
-    for k in range(rank):
-        U[:, k] = scale * normal_scores(rng, sites)
+    for factor in range(rank):
+        U[:, factor] = scale * normal_scores(rng, sites)
     return (-1.0 if family == "bernoulli" else spec.mu), a, b - b.mean(), U, V
 
 
@@ -311,6 +314,7 @@ def _choose_cells(
     """
     J, L = a.size, b.size
     rng = rng_for(seed, "panel", "cells")
+    # The n largest of log weight + Gumbel noise are a sample without replacement with those weights.
     key = rng.gumbel(size=(J, L))
     prefers = spec.prefer_interaction > 0 or spec.prefer_main > 0
     if prefers:
@@ -320,7 +324,9 @@ def _choose_cells(
     if n >= J + L:  # no site and no month without any visit
         forced[np.arange(J), key.argmax(axis=1)] = True
         forced[key.argmax(axis=0), np.arange(L)] = True
+        # The best cell of every site and month comes first, whatever its key.
         key[forced] = np.inf
+    # Held-out cells of preferential panels: half drawn as visits are, half never visited, so that both errors can be seen.
     half = min(test_cells // 2, n, (J * L - n) // 2)
     drawn = n + (half if prefers else 0)
     chosen = np.argpartition(-key.ravel(), drawn - 1)[:drawn]
@@ -340,8 +346,8 @@ def _choose_cells(
 
 def _eta(panel: Panel, sites: I32, months: I32) -> F64:
     eta = panel.mu + panel.a[sites] + panel.b[months]
-    for k in range(panel.U.shape[1]):
-        eta += panel.U[:, k][sites] * panel.V[:, k][months]
+    for factor in range(panel.U.shape[1]):
+        eta += panel.U[:, factor][sites] * panel.V[:, factor][months]
     return np.asarray(eta)
 
 
@@ -355,6 +361,7 @@ def _draw(rng: np.random.Generator, mean: F64, family: str, size: float) -> F64:
     if family == "poisson":
         return rng.poisson(mean).astype(np.float64)
     if family == "negbin":
+        # A gamma factor of mean 1 and variance 1/size: variance mu + mu^2 / size.
         return rng.poisson(mean * rng.gamma(size, 1 / size, mean.size)).astype(np.float64)
     if family == "bernoulli":
         return (rng.random(mean.size) < mean).astype(np.float64)

@@ -151,24 +151,26 @@ class Writer:
             np.arange(world.first_day[0], world.first_day[-1] + 800).astype("datetime64[D]")
         ).dt.strftime("%Y-%m-%d")
         minute = np.arange(1440)
-        self.clock = pl.Series([f"{m // 60:02d}:{m % 60:02d}:00" for m in minute])
+        self.clock = pl.Series([f"{one // 60:02d}:{one % 60:02d}:00" for one in minute])
         self.edited = _edited(world.seed)
         if self.modern:
             kinds = [
-                f"{p}\t{p}\t{c}\t{names}\t{ids}"
-                for p, c in zip(PROTOCOLS, _CODES, strict=True)
+                f"{protocol}\t{protocol}\t{code}\t{names}\t{ids}"
+                for protocol, code in zip(PROTOCOLS, _CODES, strict=True)
                 for names, ids in (("", ""), ("Simland Atlas|Marsh Count", "PRJ101|PRJ202"))
             ]
         else:
             kinds = [
-                f"{p}\t{c}\t{code}" for p, c in zip(PROTOCOLS, _CODES, strict=True) for code in _PROJECTS
+                f"{protocol}\t{c}\t{code}"
+                for protocol, c in zip(PROTOCOLS, _CODES, strict=True)
+                for code in _PROJECTS
             ]
         self.protocols = pl.Series(kinds)
         self.checklist_comments = pl.Series(["", *_CHECKLIST_COMMENTS])
         self.species_comments = pl.Series(["", *_SPECIES_COMMENTS])
         # code, category, (behaviour,) age/sex
         self.breeding = pl.Series(
-            ["\t".join((a, b, *([""] * (len(layout.breeding) - 2)))) for a, b in _BREEDING]
+            ["\t".join((first, last, *([""] * (len(layout.breeding) - 2)))) for first, last in _BREEDING]
         )
         self.media = pl.Series([f"{media}\t1\t{reviewed}\t" for media in (0, 1) for reviewed in (0, 1)])
 
@@ -179,16 +181,16 @@ class Writer:
 
     def write(self, block: Block, number: int, observations: IO[bytes], sampling: IO[bytes]) -> None:
         """Append one block to both files."""
-        m, n = block.outing.size, block.count.size
+        n_outings, n_counts = block.outing.size, block.count.size
 
         def draw(column: str, size: int) -> F64:
             # One generator per column, so that a block cut short has the same text up to the cut.
             return rng_for(self.world.seed, "ebird", "text", number, column).random(size)
 
         day = block.day - self.world.first_day[0]
-        edited = np.minimum(day + (700 * draw("edit day", m)).astype(np.int64), self.days.len() - 1)
-        stamp = (self.edited.len() * draw("edit time", m)).astype(np.int64)
-        project = draw("project", m) < 0.05
+        edited = np.minimum(day + (700 * draw("edit day", n_outings)).astype(np.int64), self.days.len() - 1)
+        stamp = (self.edited.len() * draw("edit time", n_outings)).astype(np.int64)
+        project = draw("project", n_outings) < 0.05
         head = pl.DataFrame(
             {
                 "edited": self.days.gather(edited) + " " + self.edited.gather(stamp),
@@ -205,7 +207,7 @@ class Writer:
                 "complete": block.complete.astype(np.int8),
                 "group": _blank(pl.Series(7_000_000 + block.outing).cast(pl.String), ~block.shared),
                 "comments": self.checklist_comments.gather(
-                    _which(draw("checklist comment", m), 0.06, len(_CHECKLIST_COMMENTS))
+                    _which(draw("checklist comment", n_outings), 0.06, len(_CHECKLIST_COMMENTS))
                 ),
             }
         )
@@ -219,7 +221,8 @@ class Writer:
         head = head.select("edited", body.alias("body"), "comments")
         _lines(head, sampling, self.end)
         at = pl.Series(block.checklist)
-        slot = np.arange(n) - np.repeat(*_starts(block.checklist))
+        slot = np.arange(n_counts) - np.repeat(*_starts(block.checklist))
+        # Unique over the file: a checklist has fewer than 64 records.
         guid = block.number[block.checklist] * 64 + slot
         rows = pl.DataFrame(
             {
@@ -229,12 +232,14 @@ class Writer:
                 "edited": head["edited"].gather(at),
                 "taxon": self.taxa.gather(block.taxon),
                 "count": _blank(pl.Series(block.count).cast(pl.String), block.count < 0, "X"),
-                "breeding": self.breeding.gather(_which(draw("breeding", n), 0.03, len(_BREEDING) - 1)),
+                "breeding": self.breeding.gather(
+                    _which(draw("breeding", n_counts), 0.03, len(_BREEDING) - 1)
+                ),
                 "body": head["body"].gather(at),
-                "media": self.media.gather(_which(draw("media", n), 0.2, 3)),
+                "media": self.media.gather(_which(draw("media", n_counts), 0.2, 3)),
                 "checklist_comments": head["comments"].gather(at),
                 "comments": self.species_comments.gather(
-                    _which(draw("species comment", n), 0.04, len(_SPECIES_COMMENTS))
+                    _which(draw("species comment", n_counts), 0.04, len(_SPECIES_COMMENTS))
                 ),
             }
         )
@@ -248,10 +253,13 @@ class Writer:
             rows.append((place, "species", bird.common, bird.scientific, "", "", bird.exotic))
             names = (bird.common, bird.scientific)
             rows += [
-                (place + 1 + k, f.category, *names, f.common, f.scientific, bird.exotic)
-                for k, f in enumerate(bird.forms)
+                (place + 1 + at, form.category, *names, form.common, form.scientific, bird.exotic)
+                for at, form in enumerate(bird.forms)
             ]
-        rows += [(200 + k, t.category, t.common, t.scientific, "", "", "") for k, t in enumerate(NOT_SPECIES)]
+        rows += [
+            (200 + at, taxon.category, taxon.common, taxon.scientific, "", "", "")
+            for at, taxon in enumerate(NOT_SPECIES)
+        ]
         out = []
         for order, category, common, scientific, form, exact, exotic in rows:
             concept = f"avibase-{order * 2_654_435_761 % 2**32:08X}"
@@ -268,8 +276,8 @@ def _edited(seed: int, n: int = 4096) -> pl.Series:
     fraction = (rng.integers(0, 1_000_000, n) // 10 ** rng.integers(0, 7, n)).tolist()
     return pl.Series(
         [
-            f"{s // 3600:02d}:{s // 60 % 60:02d}:{s % 60:02d}" + (f".{f}" if f else "")
-            for s, f in zip(second, fraction, strict=True)
+            f"{one // 3600:02d}:{one // 60 % 60:02d}:{one % 60:02d}" + (f".{part}" if part else "")
+            for one, part in zip(second, fraction, strict=True)
         ]
     )
 
@@ -277,7 +285,7 @@ def _edited(seed: int, n: int = 4096) -> pl.Series:
 def _places(world: World) -> pl.Series:
     """Return the fifteen place columns of every site, joined."""
     number = np.arange(world.n_sites)
-    counties = pl.Series([f"{name}\tXS-01-{k + 1:03d}" for k, name in enumerate(_COUNTIES)])
+    counties = pl.Series([f"{name}\tXS-01-{at + 1:03d}" for at, name in enumerate(_COUNTIES)])
     kinds = pl.Series(_KINDS_OF_PLACE)
     frame = pl.DataFrame(
         {

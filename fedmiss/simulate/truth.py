@@ -43,7 +43,7 @@ class TruthWriter:
         self.visited = np.zeros(world.n_sites, dtype=bool)
         self.active = np.zeros(world.n_observers, dtype=bool)
         self.outings = 0
-        self.names = pl.Series([s.scientific for s in world.species])
+        self.names = pl.Series([bird.scientific for bird in world.species])
         self._writers = {name: self._open_table(name, 0) for name in ("truth_checklists", "truth_visits")}
 
     def __enter__(self) -> TruthWriter:
@@ -64,6 +64,7 @@ class TruthWriter:
         self.outings += kept.size
         number = pl.Series(block.number[kept]).cast(pl.String)
         group = pl.Series(7_000_000 + block.outing[kept]).cast(pl.String)
+        # Copies of an outing stand together in a block.
         starts = np.flatnonzero(np.diff(block.outing, prepend=-1))
         lists = pl.DataFrame(
             {
@@ -94,51 +95,54 @@ class TruthWriter:
 
     def _parameters(self) -> None:
         """Write what is true of species, months, observers and of the sites that were visited."""
-        w = self.world
+        world = self.world
         site = np.flatnonzero(self.visited)
         observer = np.flatnonzero(self.active)
-        curves = {f"v{k + 1}": w.V[:, k] for k in range(RANK)}
+        curves = {f"v{factor + 1}": world.V[:, factor] for factor in range(RANK)}
         months, totals = [], []
         with self._open_table("truth_sites", RANK) as table:
-            for s, bird in enumerate(w.species):
+            for species, bird in enumerate(world.species):
                 name = pl.lit(bird.scientific).alias("species")
-                a, u = w.a[site, s].astype(np.float64), w.u[site, s].astype(np.float64)
-                factors = {f"u{k + 1}": u[:, k] for k in range(RANK)}
+                a, u = world.a[site, species].astype(np.float64), world.u[site, species].astype(np.float64)
+                factors = {f"u{factor + 1}": u[:, factor] for factor in range(RANK)}
                 rows = pl.DataFrame({"site_id": site_ids(site), "a": a, **factors}).select(name, pl.all())
                 table.write_table(rows.to_arrow().cast(table.schema))
-                effects = pl.DataFrame({"month": w.months, "b": w.b[s], **curves})
+                effects = pl.DataFrame({"month": world.months, "b": world.b[species], **curves})
                 months.append(effects.select(name, pl.all()))
                 # Single precision is six times as fast here; a sum of many is right to about 1e-7.
-                a32, u32, V32 = w.a[site, s], w.u[site, s], w.V.astype(np.float32)
-                total = np.array([np.exp(a32 + u32 @ v).sum(dtype=np.float64) for v in V32])
-                total *= np.exp(w.mu[s] + w.b[s])
-                totals.append(pl.DataFrame({"month": w.months, "total": total}).select(name, pl.all()))
+                a32, u32, V32 = world.a[site, species], world.u[site, species], world.V.astype(np.float32)
+                total = np.array([np.exp(a32 + u32 @ value).sum(dtype=np.float64) for value in V32])
+                total *= np.exp(world.mu[species] + world.b[species])
+                totals.append(pl.DataFrame({"month": world.months, "total": total}).select(name, pl.all()))
         self._table("truth_months", pl.concat(months))
         self._table("truth_totals", pl.concat(totals))
         self._table(
             "truth_observers",
-            {"observer_id": observer_ids(w, observer).to_arrow(), "effect": w.observer_effect[observer]},
+            {
+                "observer_id": observer_ids(world, observer).to_arrow(),
+                "effect": world.observer_effect[observer],
+            },
         )
         self._table(
             "truth_species",
             {
-                "species": [s.scientific for s in w.species],
-                "common_name": [s.common for s in w.species],
-                "link": ["log"] * len(w.species),
-                "mu": w.mu,
-                "met": w.met,
-                "size": [s.size for s in w.species],
-                "effort_slope": [EFFORT_SLOPE] * len(w.species),
-                "x_share": [s.x_share for s in w.species],
-                "trend": [s.trend for s in w.species],
+                "species": [bird.scientific for bird in world.species],
+                "common_name": [bird.common for bird in world.species],
+                "link": ["log"] * len(world.species),
+                "mu": world.mu,
+                "met": world.met,
+                "size": [bird.size for bird in world.species],
+                "effort_slope": [EFFORT_SLOPE] * len(world.species),
+                "x_share": [bird.x_share for bird in world.species],
+                "trend": [bird.trend for bird in world.species],
             },
         )
 
     def _open_table(self, name: str, rank: int) -> Any:
         """Open a table that is written piece by piece, with its factor columns."""
         schema = load_schema(name).arrow()
-        for k in range(rank):
-            schema = schema.append(pa.field(f"u{k + 1}", pa.float64()))
+        for factor in range(rank):
+            schema = schema.append(pa.field(f"u{factor + 1}", pa.float64()))
         return pq.ParquetWriter(self.folder / f"{name}.parquet", schema, compression="zstd")
 
     def _table(self, name: str, table: Any) -> None:
@@ -182,9 +186,17 @@ def read_expected(truth: str | Path, species: str, site_ids: Sequence[str], mont
         raise InputError(f"{folder} knows no species {species!r}.", species=species)
     site = _axis(_rows(folder, "truth_sites", species), "site_id", site_ids, folder)
     month = _axis(_rows(folder, "truth_months", species), "month", months, folder)
-    rank = len([c for c in site.columns if c.startswith("u")])
-    U = site.select([f"u{k + 1}" for k in range(rank)]).to_numpy() if rank else np.zeros((site.height, 0))
-    V = month.select([f"v{k + 1}" for k in range(rank)]).to_numpy() if rank else np.zeros((month.height, 0))
+    rank = len([column for column in site.columns if column.startswith("u")])
+    U = (
+        site.select([f"u{factor + 1}" for factor in range(rank)]).to_numpy()
+        if rank
+        else np.zeros((site.height, 0))
+    )
+    V = (
+        month.select([f"v{factor + 1}" for factor in range(rank)]).to_numpy()
+        if rank
+        else np.zeros((month.height, 0))
+    )
     eta = level["mu"][0] + site["a"].to_numpy()[:, None] + month["b"].to_numpy() + U @ V.T
     return np.asarray(expit(eta) if level["link"][0] == "logit" else np.exp(eta), dtype=np.float64)
 

@@ -110,12 +110,14 @@ class World:
             self.mu[species] + self.a[site, species] + self.b[species, month], dtype=np.float64
         )
         u = self.u[site, species]
-        for k in range(RANK):
-            eta += u[:, k] * self.V[month, k]
+        for factor in range(RANK):
+            eta += u[:, factor] * self.V[month, factor]
         return eta
 
     def places(self, observer: I64, draw: F64) -> I64:
         """Pick a site from each observer's own list; ``draw`` are uniforms."""
+        # An observer's list of places exists nowhere: entry r is a hash
+        # of (observer, r), so that memory does not grow with visits.
         rank = _list_rank(draw, 1.2, np.zeros(1))
         at = np.searchsorted(self.site_cdf, _hash01(self.seed, 1, observer, rank))
         return np.minimum(at, self.n_sites - 1)
@@ -135,6 +137,7 @@ class World:
 
 def _list_rank(draw: F64, power: float, breadth: F64) -> I64:
     """Return ranks 0, 1, 2, ... with P(rank >= r) = ((breadth + 1 + r) / (breadth + 1)) ** -power."""
+    # Inverse of the survival function above.
     x = (breadth + 1) * (np.maximum(draw, 1e-12) ** (-1 / power) - 1)
     return np.minimum(x, 1e9).astype(np.int64)
 
@@ -234,6 +237,7 @@ def make_world(
         b=b,
         V=month_basis(seed, months.size, RANK),
     )
+    # A species' level is of the count where it is met; mu, of any visit, is lower by the chance of a meeting.
     met = _met(world)
     return replace(world, met=met, mu=level + np.log(met))
 
@@ -247,13 +251,13 @@ def _effects(
     u = np.empty((J, len(species), RANK), dtype=np.float32)
     b = np.empty((len(species), L))
     years = (np.arange(L) - (L - 1) / 2) / 12
-    for s, bird in enumerate(species):
-        draw = rng_for(seed, "ebird", "species", s)
-        a[:, s] = bird.site_sd * normal_scores(draw, J)
-        for k in range(RANK):
-            u[:, s, k] = INTERACTION_SD / np.sqrt(RANK) * normal_scores(draw, J)
+    for at, bird in enumerate(species):
+        draw = rng_for(seed, "ebird", "species", at)
+        a[:, at] = bird.site_sd * normal_scores(draw, J)
+        for factor in range(RANK):
+            u[:, at, factor] = INTERACTION_SD / np.sqrt(RANK) * normal_scores(draw, J)
         season = np.sqrt(2) * np.cos(2 * np.pi * (month_of_year + 1 - bird.peak) / 12)
-        b[s] = bird.season_sd * season + bird.trend * years + 0.1 * draw.standard_normal(L)
+        b[at] = bird.season_sd * season + bird.trend * years + 0.1 * draw.standard_normal(L)
     return a, u, b
 
 
@@ -267,8 +271,9 @@ def _met(world: World, n: int = 20_000) -> F64:
     site, month = world.places(observer, rng.random(n)), world.times(observer, rng.random(n))
     nuisance = world.observer_effect[observer] + EFFORT_SLOPE * (np.log(0.75) + 0.7 * rng.standard_normal(n))
     met = np.empty(len(world.species))
-    for s, bird in enumerate(world.species):
-        mean = np.exp(world.log_mean(np.full(n, s), site, month) + nuisance)
+    for at, bird in enumerate(world.species):
+        mean = np.exp(world.log_mean(np.full(n, at), site, month) + nuisance)
+        # P(count > 0) of the negative binomial.
         seen = 1 - (1 + mean / bird.size) ** -bird.size
-        met[s] = min(bird.detection / seen.mean(), 1.0)
+        met[at] = min(bird.detection / seen.mean(), 1.0)
     return met

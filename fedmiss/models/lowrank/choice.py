@@ -27,12 +27,12 @@ __all__ = [
 ]
 
 
-def model_name(s: CountSettings) -> str:
+def model_name(settings: CountSettings) -> str:
     """Short name of the distribution of a candidate."""
-    if s.time == "fixed":
+    if settings.time == "fixed":
         return "Poisson with fixed times"
-    title = FAMILIES[s.family].title(s.dispersion)
-    return f"{title} on {s.scale}" if SCALES[s.scale].log else title
+    title = FAMILIES[settings.family].title(settings.dispersion)
+    return f"{title} on {settings.scale}" if SCALES[settings.scale].log else title
 
 
 def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[CountSettings]:
@@ -42,10 +42,12 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
     Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more overfits single counts.
     """
     if not FAMILIES[settings.family].sized:
-        return [replace(settings, rank=r) for r in range(max_rank + 1)]
-    main = [replace(settings, rank=r, dispersion="negbin") for r in range(max_rank + 1)]
-    quasi = [replace(settings, rank=r, dispersion="quasi") for r in (0, 2)]
-    log = [replace(settings, rank=r, family="gaussian", scale="log1p", dispersion="quasi") for r in (0, 2)]
+        return [replace(settings, rank=rank) for rank in range(max_rank + 1)]
+    main = [replace(settings, rank=rank, dispersion="negbin") for rank in range(max_rank + 1)]
+    quasi = [replace(settings, rank=rank, dispersion="quasi") for rank in (0, 2)]
+    log = [
+        replace(settings, rank=rank, family="gaussian", scale="log1p", dispersion="quasi") for rank in (0, 2)
+    ]
     return main + quasi + log
 
 
@@ -109,7 +111,9 @@ def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
         raise ConfigError(f"cross-validation with {folds} fold is impossible; choose 2 or more.")
     if not candidates:
         raise ConfigError("cross-validation has no candidate; give at least one rank.")
-    scales = {SCALES[c.scale].scoring_family(FAMILIES[c.family]).name for c in candidates}
+    scales = {
+        SCALES[candidate.scale].scoring_family(FAMILIES[candidate.family]).name for candidate in candidates
+    }
     if len(scales) > 1:
         raise ConfigError(
             f"candidates of the families {', '.join(sorted(scales))} have no common score; compare them apart."
@@ -121,13 +125,13 @@ def scores(sums: F64, settings: CountSettings) -> dict[str, float]:
 
     ``sums`` (5,): deviance, squared log error, predicted and counted total, visits.
     """
-    dev, sq, predicted, observed, n = (float(v) for v in sums)
-    if n == 0:
+    dev, sq, predicted, observed, weight = (float(value) for value in sums)
+    if weight == 0:
         return {"n": 0, "deviance": np.nan, "log_rmse": np.nan, "total_bias": np.nan}
     return {
-        "n": int(n),
-        "deviance": dev / n,
-        "log_rmse": float(np.sqrt(sq / n)),
+        "n": int(weight),
+        "deviance": dev / weight,
+        "log_rmse": float(np.sqrt(sq / weight)),
         "total_bias": predicted / observed if observed else np.nan,
     }
 
@@ -151,7 +155,7 @@ def choose(
     table = table.sort_values(["candidate", "fold"], ignore_index=True)
     summary = _summarise(table)
     chosen = _choose(table, summary, candidates, one_se)
-    near = () if one_se else tuple(candidates[i] for i in _near(table, summary, chosen))
+    near = () if one_se else tuple(candidates[at] for at in _near(table, summary, chosen))
     return Choice(
         table, summary, candidates[chosen], f"{_advice(summary, chosen)} Folds held out {HELD_OUT[by]}.", near
     )
@@ -164,6 +168,7 @@ def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:
     second limit matters on small panels, where few folds leave large errors. Of candidates with the same scores (ranks above
     what the panel can bear are one fit) only the first is kept.
     """
+    # Differences within a fold: a fold with a flock is bad for every candidate, and that is no evidence between them.
     wide = table.pivot(index="fold", columns="candidate", values="deviance")
     excess = wide.sub(wide[chosen], axis=0)
     mean = excess.mean()
@@ -173,33 +178,34 @@ def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:
         (mean <= NEAR_ERRORS * error) & (mean <= NEAR_SHARE * wide[chosen].mean()) & (name == name[chosen])
     )
     near, seen = [], [wide[chosen].to_numpy(dtype=float)]
-    for i in wide.columns[hardly]:
-        scores = wide[i].to_numpy(dtype=float)
+    for candidate in wide.columns[hardly]:
+        scores = wide[candidate].to_numpy(dtype=float)
         if not any(np.allclose(scores, other, rtol=SAME, equal_nan=True) for other in seen):
-            near.append(int(i))
+            near.append(int(candidate))
             seen.append(scores)
     return near
 
 
 def _summarise(table: pd.DataFrame) -> pd.DataFrame:
-    def one(g: pd.DataFrame) -> pd.Series:
-        w = g["n"] / max(g["n"].sum(), 1)
-        k = len(g)
+    def one(folds: pd.DataFrame) -> pd.Series:
+        share = folds["n"] / max(folds["n"].sum(), 1)
+        n_folds = len(folds)
         return pd.Series(
             {
-                "model": g["model"].iloc[0],
-                "rank": int(g["rank"].iloc[0]),
-                "penalty": g["penalty"].iloc[0],
-                "deviance": float((w * g["deviance"]).sum()),
-                "deviance_se": float(g["deviance"].std(ddof=1) / np.sqrt(g["deviance"].count()))
-                if k > 1
+                "model": folds["model"].iloc[0],
+                "rank": int(folds["rank"].iloc[0]),
+                "penalty": folds["penalty"].iloc[0],
+                "deviance": float((share * folds["deviance"]).sum()),
+                "deviance_se": float(folds["deviance"].std(ddof=1) / np.sqrt(folds["deviance"].count()))
+                if n_folds > 1
                 else np.nan,
-                "log_rmse": float(np.sqrt((w * g["log_rmse"] ** 2).sum())),
-                "total_bias": float((w * g["total_bias"]).sum()),
+                # Folds weigh by their visits; a root mean square is averaged as a mean square.
+                "log_rmse": float(np.sqrt((share * folds["log_rmse"] ** 2).sum())),
+                "total_bias": float((share * folds["total_bias"]).sum()),
             }
         )
 
-    return pd.DataFrame([one(g) for _, g in table.groupby("candidate", sort=True)])
+    return pd.DataFrame([one(part) for _, part in table.groupby("candidate", sort=True)])
 
 
 def _choose(
@@ -215,6 +221,7 @@ def _choose(
         bound: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
         return excess.mean().to_numpy(dtype=float), bound.to_numpy(dtype=float)
 
+    # First the best rank of the first candidate's distribution; a rival has to be clearly better than that one.
     best = int(np.where(name == name[0], score, np.inf).argmin())
     mean, error = above(best)
     clear = mean < -2 * error

@@ -64,24 +64,35 @@ class Group:
     ) -> Group:
         """Sort visits by (site, month) and fill in what is not given."""
         # many parameters: the columns of a table of visits, given by name
-        s, t = np.asarray(site, dtype=np.int32), np.asarray(month, dtype=np.int32)
-        y = np.asarray(count, dtype=float)
-        if not s.size == t.size == y.size:
+        sites, months = np.asarray(site, dtype=np.int32), np.asarray(month, dtype=np.int32)
+        counts = np.asarray(count, dtype=float)
+        if not sites.size == months.size == counts.size:
             raise InputError(
-                f"group {name!r}: {s.size} sites, {t.size} months and {y.size} counts differ in number."
+                f"group {name!r}: {sites.size} sites, {months.size} months and {counts.size} counts differ in number."
             )
-        if not np.isfinite(y).all():
-            bad = int(np.flatnonzero(~np.isfinite(y))[0])
+        if not np.isfinite(counts).all():
+            bad = int(np.flatnonzero(~np.isfinite(counts))[0])
             raise InputError(
-                f"group {name!r}, visit {bad}: the count is {y[bad]} (must be a number); drop X counts first."
+                f"group {name!r}, visit {bad}: the count is {counts[bad]} (must be a number); drop X counts first."
             )
-        order = np.lexsort((t, s))
-        who = np.zeros(s.size, np.int32) if observer is None else np.asarray(observer, dtype=np.int32)
-        x = np.zeros((s.size, 0)) if effort is None else np.asarray(effort, dtype=float)
-        w = np.ones(s.size) if weight is None else np.asarray(weight, dtype=float)
+        # By site, then month: solvers walk the visits of a site in one stretch, and a cell's visits stand together.
+        order = np.lexsort((months, sites))
+        who = np.zeros(sites.size, np.int32) if observer is None else np.asarray(observer, dtype=np.int32)
+        efforts = np.zeros((sites.size, 0)) if effort is None else np.asarray(effort, dtype=float)
+        weights = np.ones(sites.size) if weight is None else np.asarray(weight, dtype=float)
         ids = None if checklist is None else np.asarray(checklist, dtype=object)[order]
         sums = None if exposure is None else np.asarray(exposure, dtype=float)[order]
-        return cls(name, s[order], t[order], y[order], who[order], x[order], w[order], ids, sums)
+        return cls(
+            name,
+            sites[order],
+            months[order],
+            counts[order],
+            who[order],
+            efforts[order],
+            weights[order],
+            ids,
+            sums,
+        )
 
     @property
     def n_observers(self) -> int:
@@ -149,7 +160,7 @@ class GroupPanel:
                 "sites x months": f"{self.J:,} x {self.L:,}",
                 "years": years,
                 "visits": self.m,
-                "groups": tuple(g.name for g in self.groups),
+                "groups": tuple(group.name for group in self.groups),
                 "covariates of sites": tuple(self.covariates),
             },
         )
@@ -166,10 +177,10 @@ class GroupPanel:
         covariates: Mapping[str, np.ndarray] | None = None,
     ) -> GroupPanel:
         """Sort the groups by name: sums are taken in this order on every engine."""
-        names = [g.name for g in groups]
+        names = [group.name for group in groups]
         if len(set(names)) != len(names):
             raise InputError(f"two groups have the same name among {sorted(names)}; names must differ.")
-        if not any(g.count.size for g in groups):
+        if not any(group.count.size for group in groups):
             raise InputError("no group has a counted visit: there is nothing to fit.")
         for name, column in (covariates or {}).items():
             if np.shape(column) != (J,):
@@ -182,18 +193,21 @@ class GroupPanel:
     @property
     def m(self) -> int:
         """Number of counted visits."""
-        return sum(g.count.size for g in self.groups)
+        return sum(group.count.size for group in self.groups)
 
     def pooled(self) -> GroupPanel:
         """Return the same visits as one group (for comparison; a real federation cannot)."""
-        start = np.cumsum([0] + [g.n_observers for g in self.groups])
+        # Observers are numbered within a group: shift them, or observers of two groups would be one.
+        start = np.cumsum([0] + [group.n_observers for group in self.groups])
         one = Group.of(
             "all",
-            np.concatenate([g.site for g in self.groups]),
-            np.concatenate([g.month for g in self.groups]),
-            np.concatenate([g.count for g in self.groups]),
-            np.concatenate([g.observer + s for g, s in zip(self.groups, start, strict=False)]),
-            np.concatenate([g.effort for g in self.groups]),
-            np.concatenate([g.weight for g in self.groups]),
+            np.concatenate([group.site for group in self.groups]),
+            np.concatenate([group.month for group in self.groups]),
+            np.concatenate([group.count for group in self.groups]),
+            np.concatenate(
+                [group.observer + first for group, first in zip(self.groups, start, strict=False)]
+            ),
+            np.concatenate([group.effort for group in self.groups]),
+            np.concatenate([group.weight for group in self.groups]),
         )
         return replace(self, groups=(one,))

@@ -142,6 +142,7 @@ def _poisson_deviance(y: F64, mu: F64) -> F64:
 POISSON = Family(
     name="poisson",
     code=1,
+    # Beyond ETA_MAX the tangent of exp: finite numbers, still convex, and psi' constant as the mean below says.
     psi=lambda eta: np.exp(np.minimum(eta, ETA_MAX)) * (1.0 + np.maximum(eta - ETA_MAX, 0.0)),
     mean=lambda eta: np.exp(np.minimum(eta, ETA_MAX)),
     variance=lambda mu: mu,
@@ -171,6 +172,7 @@ BERNOULLI = Family(
     name="bernoulli",
     code=2,
     psi=lambda eta: np.logaddexp(0.0, eta),
+    # The logistic function, written so that no exponential overflows.
     mean=lambda eta: 0.5 * (1.0 + np.tanh(0.5 * eta)),
     variance=lambda mu: mu * (1 - mu),
     link=_bernoulli_link,
@@ -179,13 +181,15 @@ BERNOULLI = Family(
     law=lambda *, phi, inverse_size, observers: PresenceLaw(observers),
     values=lambda count: (count > 0).astype(float),  # detections
     dispersed=False,
+    # log and identity links let an offset leave the predictor (as a factor, a difference); the logistic one does not.
     sums_offsets=False,
 )
-FAMILIES = {f.name: f for f in (GAUSSIAN, POISSON, BERNOULLI)}
+FAMILIES = {family.name: family for family in (GAUSSIAN, POISSON, BERNOULLI)}
 
 
 def negbin_deviance(y: F64, mu: F64, inverse_size: float) -> F64:
     """Unit deviance of the negative binomial with variance mu + mu^2 * ``inverse_size`` (above 0)."""
+    # 2 [y log(y / mu) - (y + k) log((y + k) / (mu + k))], k the size; 0 log 0 = 0.
     k, mu = 1.0 / inverse_size, np.maximum(mu, 1e-12)
     out: F64 = 2.0 * (xlogy(y, y / mu) - (y + k) * np.log((y + k) / (mu + k)))
     return out
@@ -243,6 +247,7 @@ class Log1p(Scale):
 
     def counts(self, mean: F64, smear: float) -> F64:
         """See :meth:`Scale.counts`."""
+        # Duan's smearing factor (JASA 1983) takes exp(E log(1 + y)) to the mean of 1 + y.
         return np.maximum(smear * np.exp(np.minimum(mean, ETA_MAX)) - 1.0, 0.0)
 
     def shift(self, smear: float) -> float:
@@ -259,4 +264,4 @@ class Log1p(Scale):
 
 
 RAW, LOG1P = Scale(), Log1p()
-SCALES: dict[str, Scale] = {s.name: s for s in (RAW, LOG1P)}
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (RAW, LOG1P)}

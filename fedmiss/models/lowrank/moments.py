@@ -24,9 +24,12 @@ def moments(mu: float, P: F64, C: F64, T: F64, D: F64) -> tuple[F64, F64]:
     p = T.shape[1]
     x = np.column_stack([np.ones(len(T)), T[:, 1:]])
     z = np.column_stack([np.ones(len(P)), P[:, 1:]])
+    # x'C x = <C, x x'>: with both flattened, all J x L variances are a matrix product.
     xx = (x[:, :, None] * x[:, None, :]).reshape(-1, p * p)
     zz = (z[:, :, None] * z[:, None, :]).reshape(-1, p * p)
     var = C.reshape(-1, p * p) @ xx.T + zz @ D.reshape(-1, p * p).T
+    # The product u_j . v_l of two uncertain factors has tr(C D)
+    # besides: means and levels do not multiply, so factors only.
     k = (p - 1) ** 2
     var += C[:, 1:, 1:].reshape(len(P), k) @ D[:, 1:, 1:].reshape(len(T), k).T
     return means(mu, P, T), var

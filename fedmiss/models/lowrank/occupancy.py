@@ -31,6 +31,7 @@ class ChainPosterior:
     @classmethod
     def mean_of(cls, chains: Sequence[ChainPosterior], rows: Sequence[I64], J: int) -> ChainPosterior:
         """Chains of ``J`` sites from those of groups, whose sites are ``rows``; a site of several has the mean of theirs."""
+        # A mean of conditional probabilities: exact where one group has all visits of the site, else an approximation.
         owners = np.bincount(np.concatenate(list(rows)), minlength=J)
         both = np.zeros((2, J, chains[0].came.shape[1]))
         for one, at in zip(chains, rows, strict=True):
@@ -42,17 +43,21 @@ class ChainPosterior:
         """Probability (J, Y) that a site was occupied."""
         out = np.empty_like(self.came)
         out[:, 0] = self.came[:, 0]
-        for y in range(1, out.shape[1]):
-            out[:, y] = self.came[:, y] + out[:, y - 1] * (self.stayed[:, y] - self.came[:, y])
+        for year in range(1, out.shape[1]):
+            # P(z_y = 1) = P(z_{y-1} = 0) came + P(z_{y-1} = 1) stayed.
+            out[:, year] = self.came[:, year] + out[:, year - 1] * (self.stayed[:, year] - self.came[:, year])
         return out
 
     def draw(self, uniform: F64) -> F64:
         """Draw states (J, Y), 0 or 1, from uniform numbers (J, Y)."""
         z = np.empty_like(self.came)
         before = np.zeros(len(z))
-        for y in range(z.shape[1]):
-            before = (uniform[:, y] < np.where(before > 0, self.stayed[:, y], self.came[:, y])).astype(float)
-            z[:, y] = before
+        for year in range(z.shape[1]):
+            # In the first year came = stayed, so that the zeros of ``before`` do not matter.
+            before = (
+                uniform[:, year] < np.where(before > 0, self.stayed[:, year], self.came[:, year])
+            ).astype(float)
+            z[:, year] = before
         return z
 
     def sums(self, share: F64) -> F64:
@@ -61,10 +66,14 @@ class ChainPosterior:
         Occupied in the first year, sites; occupied site-years that another year follows, and how many of them were lost;
         empty ones, and how many of them were gained.
         """
-        q = self.present
-        before, came, stayed = q[:, :-1], self.came[:, 1:], self.stayed[:, 1:]
+        present = self.present
+        # E-step numbers of the guide's equation of rates (psi, epsilon,
+        # gamma), by the posterior's own transition probabilities.
+        before, came, stayed = present[:, :-1], self.came[:, 1:], self.stayed[:, 1:]
         parts = [before, before * (1.0 - stayed), 1.0 - before, (1.0 - before) * came]
-        return np.array([share @ q[:, 0], share.sum(), *(float((share @ x).sum()) for x in parts)])
+        return np.array(
+            [share @ present[:, 0], share.sum(), *(float((share @ part).sum()) for part in parts)]
+        )
 
 
 def chain_posterior(evidence: F64, chain: F64) -> ChainPosterior:
@@ -82,15 +91,20 @@ def chain_posterior(evidence: F64, chain: F64) -> ChainPosterior:
     J, Y = evidence.shape
     came, stayed = np.empty((J, Y)), np.empty((J, Y))
     ahead = np.zeros(J)  # log odds from the years that follow
-    for y in range(Y - 1, -1, -1):
-        r = evidence[:, y] + ahead
-        came[:, y], stayed[:, y] = expit(r + np.log(gain / (1 - gain))), expit(r + np.log((1 - lose) / lose))
-        # log [(1 - lose) R + lose] - log [gain R + 1 - gain], R = exp(r)
-        ahead = np.logaddexp(np.log(1 - lose) + r, np.log(lose)) - np.logaddexp(
-            np.log(gain) + r, np.log(1 - gain)
+    for year in range(Y - 1, -1, -1):
+        # r_y: log odds of z_y = 1 from the counts of this year and of all later ones, before the prior of the chain.
+        evidence_ahead = evidence[:, year] + ahead
+        came[:, year], stayed[:, year] = (
+            # Posterior transition = prior transition (equation chain of the guide's model page) times the odds exp(r_y).
+            expit(evidence_ahead + np.log(gain / (1 - gain))),
+            expit(evidence_ahead + np.log((1 - lose) / lose)),
         )
-        if not y:
-            came[:, 0] = stayed[:, 0] = expit(r + np.log(first / (1 - first)))
+        # log [(1 - lose) R + lose] - log [gain R + 1 - gain], R = exp(r)
+        ahead = np.logaddexp(np.log(1 - lose) + evidence_ahead, np.log(lose)) - np.logaddexp(
+            np.log(gain) + evidence_ahead, np.log(1 - gain)
+        )
+        if not year:
+            came[:, 0] = stayed[:, 0] = expit(evidence_ahead + np.log(first / (1 - first)))
     return ChainPosterior(came, stayed)
 
 
@@ -100,6 +114,7 @@ def log_zero(mu: F64, inverse_size: float, phi: float) -> F64:
     The negative binomial's, (1 + mu / size)^-size. Where the variance is phi mu that of the negative binomial with this
     variance, exp(-mu log(phi) / (phi - 1)); of both, the product of the exponents.
     """
+    # -log P(0): size log(1 + mu / size), which tends to mu for the Poisson law.
     rate = np.log1p(mu * inverse_size) / inverse_size if inverse_size > 0 else mu
     over = np.log(phi) / (phi - 1.0) if phi > 1.0 + 1e-6 else 1.0
     return -rate * over
@@ -124,19 +139,24 @@ def zero_inflated(
     occupied site. Quantiles of counts are computed at probits that are ``PROBIT_STEP`` apart, and interpolated.
     """
     out = []
-    for a in ((1 - level) / 2, (1 + level) / 2):
-        part = (a - 1.0 + present) / np.maximum(present, 1e-12)
+    for tail in ((1 - level) / 2, (1 + level) / 2):
+        # Where part <= 0 the quantile is in the mass at zero: z = -inf leaves count and mean at 0.
+        part = (tail - 1.0 + present) / np.maximum(present, 1e-12)
         z = np.where(part > 0, ndtri(np.clip(part, 1e-4, 1.0 - 1e-4)), -np.inf)
-        z = np.where(present > 1.0 - 1e-9, ndtri(a), z)
+        z = np.where(present > 1.0 - 1e-9, ndtri(tail), z)
         count, mean, some = np.zeros(eta.shape), np.zeros(eta.shape), z > -np.inf
         mean[some] = counts_at(eta[some] + z[some] * np.sqrt(var[some]))
         sure = present > 1.0 - 1e-9
-        count[sure] = _quantile(law, eta[sure], var[sure], a)
+        count[sure] = _quantile(law, eta[sure], var[sure], tail)
+        # Cells with nearly the same level share one table of quantiles:
+        # a law's table costs more than the cells that read it.
         place = np.where(some & ~sure, np.floor(z / PROBIT_STEP), np.inf)
-        for k in np.unique(place[np.isfinite(place)]):
-            at = place == k
-            low, high = (_quantile(law, eta[at], var[at], float(ndtr(PROBIT_STEP * i))) for i in (k, k + 1))
-            count[at] = np.ceil(low + (z[at] / PROBIT_STEP - k) * (high - low))
+        for cell in np.unique(place[np.isfinite(place)]):
+            at = place == cell
+            low, high = (
+                _quantile(law, eta[at], var[at], float(ndtr(PROBIT_STEP * edge))) for edge in (cell, cell + 1)
+            )
+            count[at] = np.ceil(low + (z[at] / PROBIT_STEP - cell) * (high - low))
         out.append((count, mean))
     return out[0][0], out[1][0], out[0][1], out[1][1]
 

@@ -48,6 +48,7 @@ def _compress(A: F64, B: F64, tol: float = 1e-11) -> tuple[F64, F64]:
     """Rewrite A B' with as few columns as rounding allows."""
     if A.shape[1] == 0:
         return A, B
+    # A B' = Qa (Ra Rb') Qb': the small matrix in the middle has the singular values of the whole product.
     Qa, Ra = np.linalg.qr(A)
     Qb, Rb = np.linalg.qr(B)
     W, s, Zt = np.linalg.svd(Ra @ Rb.T)
@@ -57,8 +58,8 @@ def _compress(A: F64, B: F64, tol: float = 1e-11) -> tuple[F64, F64]:
 
 def _start(X: F64) -> F64:
     """Start vector of Lanczos: the sum of the last factors' columns, in the span of the leading vectors."""
-    v = X.sum(axis=1)
-    return v if np.linalg.norm(v) > 0 else np.ones(v.size)
+    first = X.sum(axis=1)
+    return first if np.linalg.norm(first) > 0 else np.ones(first.size)
 
 
 def _grown(G: F64, cross: F64, corner: F64) -> F64:
@@ -76,19 +77,26 @@ def thresholded_svd(
     at ``v0`` (L,). ``AA`` is A'A when it is known. Give the longer axis first (J >= L).
     """
     J, L = sparse.shape
-    k = min(rank, J, L)
+    kept = min(rank, J, L)
+    # S'S for S = A B' + sparse, term by term: B A'A B' + B A'sparse + its transpose + sparse'sparse.
     cross = B @ (sparse.T @ A).T
     gram = B @ (A.T @ A if AA is None else AA) @ B.T + cross + cross.T + (sparse.T @ sparse).toarray()
-    if L <= max(SMALL, 3 * k):
+    # Lanczos wants few of many eigenvalues; where most are wanted, or L is small, the dense solver is quicker.
+    if L <= max(SMALL, 3 * kept):
         values, Q = np.linalg.eigh(gram)
-        values, Q = values[::-1][:k], Q[:, ::-1][:, :k]
+        values, Q = values[::-1][:kept], Q[:, ::-1][:, :kept]
     else:
-        values, Q = sp.linalg.eigsh(gram, k=k, v0=np.ones(L) if v0 is None else v0, tol=1e-13, maxiter=20_000)
+        values, Q = sp.linalg.eigsh(
+            gram, k=kept, v0=np.ones(L) if v0 is None else v0, tol=1e-13, maxiter=20_000
+        )
         order = np.argsort(values)[::-1]
         values, Q = values[order], Q[:, order]
+    # Line 22 of algorithm 7: S q_k = s_k p_k, and the fitted matrix
+    # is sum_k max(s_k - lam, 0) p_k q_k', shared out in equal parts.
     SQ = A @ (B.T @ Q) + sparse @ Q
     s = np.linalg.norm(SQ, axis=0)
     root = np.sqrt(np.maximum(s - lam, 0.0))
+    # The sign of a singular vector is free: fix it, so that factors can be compared between rounds and machines.
     sign = np.where(Q.sum(axis=0) < 0, -1.0, 1.0)
     return Factors(SQ / np.maximum(s, 1e-300) * (root * sign), Q * (root * sign))
 
@@ -118,11 +126,13 @@ class FedMissEM:
     ) -> None:
         self.J, self.L, self.family, self.penalty = panel.J, panel.L, family_of(family), penalty
         self.rank = min(rank, panel.J, panel.L)
-        keys = [np.unique(g.site.astype(np.int64) * panel.L + g.month) for g in panel.groups]
+        keys = [np.unique(group.site.astype(np.int64) * panel.L + group.month) for group in panel.groups]
         self.cells: I64 = np.unique(np.concatenate(keys))
         if self.cells.size == 0:
             raise InputError("no group has a counted visit: there is nothing to fit.")
         self.row, self.col = self.cells // panel.L, self.cells % panel.L
+        # The cells are sorted by site, then month: with these row
+        # pointers a statistic (q,) is a CSR matrix without sorting.
         self._ptr = np.searchsorted(self.row, np.arange(self.J + 1))
         self.n = len(panel.groups)
         self.start = start or self._constant(panel, seed)
@@ -134,12 +144,14 @@ class FedMissEM:
         return int(self.cells.size)
 
     def _constant(self, panel: GroupPanel, seed: int) -> Factors:
-        total = sum(float(g.count.sum()) for g in panel.groups)
-        m = total / max(panel.m, 1)
-        eta = self.family.link(max(m, 1e-6) if self.family.counts else m)
+        total = sum(float(group.count.sum()) for group in panel.groups)
+        mean = total / max(panel.m, 1)
+        eta = self.family.link(max(mean, 1e-6) if self.family.counts else mean)
         rng = rng_for(seed, "fedmissem-start")
         U = 0.05 * rng.standard_normal((self.J, self.rank))
         V = 0.05 * rng.standard_normal((self.L, self.rank))
+        # First columns whose product is eta in every cell, of equal
+        # norms: (L/J)^(1/4) and (J/L)^(1/4) balance the two sides.
         if self.rank:
             U[:, 0] += np.sign(eta) * np.sqrt(abs(eta)) * (self.L / self.J) ** 0.25
             V[:, 0] += np.sqrt(abs(eta)) * (self.J / self.L) ** 0.25
@@ -155,14 +167,15 @@ class FedMissEM:
         as in lines 8 to 13 of the paper's algorithm 7: the sum over the minibatch, whose mean is b / m_c of the whole.
         """
         out = {}
-        for g in panel.groups:
+        for group in panel.groups:
+            # One value for each group and cell, as in the paper: several visits of a group enter as their mean.
             key, inverse, n = np.unique(
-                g.site.astype(np.int64) * self.L + g.month, return_inverse=True, return_counts=True
+                group.site.astype(np.int64) * self.L + group.month, return_inverse=True, return_counts=True
             )
-            value = np.bincount(inverse, g.count) / n
+            value = np.bincount(inverse, group.count) / n
             position = np.searchsorted(self.cells, key)
             weight = key.size if batch is None else min(batch, key.size)
-            out[g.name] = np.column_stack([position, value, np.full(key.size, float(weight))])
+            out[group.name] = np.column_stack([position, value, np.full(key.size, float(weight))])
         return out
 
     def eta(self, theta: Factors) -> F64:
@@ -173,6 +186,8 @@ class FedMissEM:
 
     def s_bar(self, theta: Factors, rows: F64) -> F64:
         """E-step: (q,) mean over rows of m_c (y - psi'(eta)) on the row's cell; 0 on cells that the group misses."""
+        # Line 10 of algorithm 7 sets Y on Omega_c and theta elsewhere;
+        # subtracting the common theta leaves Y - theta on Omega_c.
         at = rows[:, 0].astype(np.int64)
         # s_bar_c on Omega_c, without the common psi'(U V'): m_c (y - psi')
         value = rows[:, 2] * (rows[:, 1] - self.family.mean(self.eta(theta)[at]))
@@ -182,6 +197,7 @@ class FedMissEM:
 
     def carry_start(self, S_hat: F64) -> dict[str, F64]:
         """Companion C_0 = psi'(U_0 V_0') as factors A B', and the starting factors."""
+        # gamma = 1 forgets the empty companion, so C_0 is psi'(U_0 V_0') alone.
         A, B = self._common(self.start, np.zeros((self.J, 0)), np.zeros((self.L, 0)), 1.0)
         return self._carry(A, B, self.start)
 
@@ -200,6 +216,7 @@ class FedMissEM:
         A, B = carry["A"], carry["B"]
         if not self.family.quadratic or A.shape[1] >= carry["width"][0] + LAZY:
             return self._carry(*self._common(theta, A, B, gamma), theta)
+        # Line 19 on the common part. Only A is scaled: (1 - gamma) A B' + gamma U V' = [(1 - gamma) A | gamma U] [B | V]'.
         keep, U = 1.0 - gamma, gamma * theta.U
         return {
             "A": np.hstack([keep * A, U]),
@@ -219,11 +236,13 @@ class FedMissEM:
         # sees one block of sites at a time.
         R = np.zeros((0, self.L))
         for block in self._blocks():
+            # R of the QR of all rows so far keeps their right singular vectors, and has at most L rows.
             R = np.asarray(np.linalg.qr(np.vstack([R, self._mix(theta, A, B, gamma, block)]), mode="r"))
         _, s, Zt = np.linalg.svd(R)
         keep = s > 1e-14 * max(float(s[0]), 1e-300)
         basis = Zt[: s.size][keep].T
-        return np.vstack([self._mix(theta, A, B, gamma, b) @ basis for b in self._blocks()]), basis
+        # Second pass: coordinates of every row in that basis. The J x L matrix was never whole in memory.
+        return np.vstack([self._mix(theta, A, B, gamma, block) @ basis for block in self._blocks()]), basis
 
     def _mix(self, theta: Factors, A: F64, B: F64, gamma: float, block: slice) -> F64:
         return (1.0 - gamma) * (A[block] @ B.T) + gamma * self.family.mean(theta.U[block] @ theta.V.T)
@@ -245,6 +264,7 @@ class FedMissEM:
             raise DomainError("the statistic holds a number that is not finite.")
         if self.family.quadratic:
             A, B, sparse = carry["A"], carry["B"], self._sparse(S)
+            # The eigenproblem is of the shorter axis: turn the matrix where months outnumber sites.
             if self.L <= self.J:
                 return thresholded_svd(A, B, sparse, self.rank, self.penalty, _start(carry["V"]), carry["AA"])
             turned = sp.csr_array(sparse.T)
@@ -257,22 +277,25 @@ class FedMissEM:
         """||H + psi'(U V') - C||^2 over all J x L cells: the field is low rank (D) plus sparse (H)."""
         if self.family.quadratic:
             U, V = theta.U, theta.V
+            # D = U V' - A B': ||D||^2 from r x r Gram matrices, ||U V'||^2 = sum of (U'U) * (V'V), and so on.
             low = float(((U.T @ U) * (V.T @ V)).sum() + (carry["AA"] * carry["BB"]).sum())
             low -= 2.0 * float(((carry["A"].T @ U) * (carry["B"].T @ V)).sum())
             on_cells = self.eta(theta) - carry["on_cells"]
         else:
             low, on_cells = 0.0, np.empty(self.q)
-            for b in self._blocks():
-                D = self.family.mean(theta.U[b] @ theta.V.T) - carry["A"][b] @ carry["B"].T
+            for block in self._blocks():
+                D = self.family.mean(theta.U[block] @ theta.V.T) - carry["A"][block] @ carry["B"].T
                 low += float((D**2).sum())
-                inside = slice(*np.searchsorted(self.row, [b.start, b.stop]))
-                on_cells[inside] = D[self.row[inside] - b.start, self.col[inside]]
+                inside = slice(*np.searchsorted(self.row, [block.start, block.stop]))
+                on_cells[inside] = D[self.row[inside] - block.start, self.col[inside]]
+        # ||D + H||^2 = ||D||^2 + 2 <H, D> + ||H||^2, where H is zero off the observed cells; rounding may fall below 0.
         return max(low + 2.0 * float(H @ on_cells) + float(H @ H), 0.0)
 
     # -- measured centrally, in simulations -------------------------------------------------------------------------
 
     def objective(self, theta: Factors, data: Sequence[F64]) -> float:
         """F(theta) = (1/n) sum_c sum over Omega_c [psi - Y theta] + lambda/2 (||U||^2 + ||V||^2). Sees all groups' rows."""
+        # Appendix F.2 of the paper, the sum over the cells that each group has seen.
         eta = self.eta(theta)
         total = 0.0
         for rows in data:

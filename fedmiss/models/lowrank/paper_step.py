@@ -48,18 +48,20 @@ class MStep:
     def value(self, U: F64, V: F64) -> float:
         """Objective."""
         total = 0.5 * self.penalty * float((U**2).sum() + (V**2).sum())
-        for b in self._blocks():
-            eta = U[b] @ V.T
-            total += float(self.family.psi(eta).sum()) - float(((self.A[b] @ self.B.T) * eta).sum())
+        for block in self._blocks():
+            eta = U[block] @ V.T
+            total += float(self.family.psi(eta).sum()) - float(((self.A[block] @ self.B.T) * eta).sum())
         return total - float(self._S @ np.einsum("kr,kr->k", U[self._row], V[self._col]))
 
     def gradient(self, U: F64, V: F64) -> tuple[F64, F64, float]:
         """Gradient by U and by V, and the norm of the terms whose difference it is."""
+        # d/dU = (psi'(U V') - S) V + penalty U, where S = A B' + sparse and D = psi' - A B'; the same for V, transposed.
         gU, gV = self.penalty * U - self.sparse @ V, self.penalty * V - self._turned @ U
         tU, tV = np.zeros_like(U), np.zeros_like(V)
         for b, _, D in self._fields(U, V):
             gU[b] += D @ V
             gV += D.T @ U[b]
+            # At a minimum without penalty psi' V = S V: the norm of either says how much rounding the difference holds.
             mean = self._mean(b, D)
             tU[b] += mean @ V
             tV += mean.T @ U[b]
@@ -74,7 +76,7 @@ class MStep:
         if self._kept is None or self._kept[0] is not U or self._kept[1] is not V:
             blocks = self._blocks()
             if len(blocks) > 1:
-                yield from (self._field(U, V, b) for b in blocks)
+                yield from (self._field(U, V, block) for block in blocks)
                 return
             self._kept = (U, V, [self._field(U, V, blocks[0])])
         yield from self._kept[2]
@@ -98,11 +100,14 @@ class MStep:
         for b, W, _ in self._fields(U, V):
             for side, G in blocks.items():
                 if side == 0:
+                    # Block of site j: sum_l psi''(eta_jl) v_l v_l'.
                     G[b] = (W @ _squares(V)).reshape(-1, r, r)
                 else:
+                    # Block of month l: sum_j psi''(eta_jl) u_j u_j'.
                     G += (W.T @ _squares(U[b])).reshape(-1, r, r)
         at = np.arange(r)
         for G in blocks.values():
+            # Without penalty a row whose partners are all near zero has a singular block: a ridge relative to its trace.
             G[:, at, at] += self.penalty + 1e-9 * (1.0 + np.trace(G, axis1=1, axis2=2)[:, None])
         return list(blocks.values())
 
@@ -121,10 +126,12 @@ class MStep:
         for _ in range(most):
             before = value
             for side in (0, 1):
+                # Given one side, the rows of the other are separate problems of r unknowns: one Newton step for each.
                 g, (G,) = self._slope(U, V, side), self._curvature(U, V, (side,))
                 step = -np.linalg.solve(G, g[:, :, None])[:, :, 0]
                 if not self.family.quadratic:  # from far below a step overshoots by e^step
                     step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1), 1e-300))[:, None]
+                # Rows share the step length; halving it ends where the objective does not rise.
                 for _ in range(30):
                     trial = (U + step, V) if side == 0 else (U, V + step)
                     new = self.value(*trial)
@@ -139,12 +146,15 @@ class MStep:
     def _together(self, U: F64, V: F64, most: int, tol: float) -> Pair:
         """Newton steps for U and V at once; the objective guards far from the minimum, the gradient at rounding."""
         value, (gU, gV, terms) = self.value(U, V), self.gradient(U, V)
+        # The terms may shrink on the way (counts of zero): the goal counts from the larger of then and now.
         floor, norm = terms, _norm(gU, gV)
         for _ in range(most):
             if norm <= tol * max(terms, floor):
                 break
             P, Q = self._direction(U, V, gU, gV, self._forcing(norm / max(terms, floor)))
             slope = _dot((P, Q), (gU, gV))
+            # Armijo's rule while the objective can see the step; near the
+            # end its rounding hides the gain, and the gradient decides.
             go, done = 1.0, False
             for _ in range(40):
                 U1, V1 = U + go * P, V + go * Q
@@ -165,10 +175,12 @@ class MStep:
 
     def _forcing(self, left: float) -> float:
         """Relative residual to which a Newton step is solved, from the gradient's share of its terms."""
+        # Inexact Newton (Dembo, Eisenstat, Steihaug 1982): a residual in proportion to the gradient keeps the order two.
         return min(0.1, left)
 
     def _direction(self, U: F64, V: F64, gU: F64, gV: F64, tol: float) -> Pair:
         """Solve H x = -g by conjugate gradients to ``tol``; a direction of negative curvature ends it."""
+        # Preconditioner: the inverse of the diagonal blocks, which is what a sweep of Newton steps inverts.
         inverse = [np.linalg.inv(G) for G in self._curvature(U, V)]
 
         def precondition(R: Pair) -> Pair:
@@ -182,11 +194,14 @@ class MStep:
         for i in range(20 + 2 * (U.size + V.size)):
             HP = times(P)
             curve = _dot(P, HP)
+            # The objective is not convex in (U, V): keep what is solved so
+            # far, or steepest descent in the first step (Steihaug 1983).
             if curve <= 1e-14 * _dot(P, P):
                 return x if i else P
             go = rho / curve
             x = (x[0] + go * P[0], x[1] + go * P[1])
             R = (R[0] - go * HP[0], R[1] - go * HP[1])
+            # Beyond 500 products a better direction costs more than the next Newton step.
             if _norm(*R) <= goal or i >= 500:
                 break
             y = precondition(R)
@@ -201,6 +216,8 @@ class MStep:
             P, Q = X
             outU, outV = self.penalty * P - self.sparse @ Q, self.penalty * Q - self._turned @ P
             for b, W, D in self._fields(U, V):
+                # H (P, Q): psi'' times the change of the predictor, P V' + U Q',
+                # and the gradient's own factor (psi' - S) that P and Q turn.
                 move = self._moved(W, b, U, V, P, Q)
                 outU[b] += move @ V + D @ Q
                 outV += move.T @ U[b] + D.T @ P[b]
@@ -226,6 +243,7 @@ class Observed(MStep):
         return sp.csr_array((value, self._col, self._ptr), shape=(self.J, self.L))
 
     def _forcing(self, left: float) -> float:
+        # Products are cheap on the observed cells alone: order 3/2 with fewer of them in each step.
         return float(min(0.1, np.sqrt(left)))
 
     def _eta(self, U: F64, V: F64) -> F64:
@@ -275,10 +293,10 @@ def fit_observed(
     DomainError : the objective is not finite
     """
     kind, J, L = family_of(family), panel.J, panel.L
-    key = np.concatenate([g.site.astype(np.int64) * L + g.month for g in panel.groups])
-    weight = np.concatenate([g.weight for g in panel.groups])
+    key = np.concatenate([group.site.astype(np.int64) * L + group.month for group in panel.groups])
+    weight = np.concatenate([group.weight for group in panel.groups])
     cells, at = np.unique(key, return_inverse=True)
-    y = np.bincount(at, weight * np.concatenate([g.count for g in panel.groups])).astype(np.float64)
+    y = np.bincount(at, weight * np.concatenate([group.count for group in panel.groups])).astype(np.float64)
     E = np.bincount(at, weight).astype(np.float64)
     ptr, rank = np.searchsorted(cells // L, np.arange(J + 1)), min(rank, J, L)
 
@@ -286,6 +304,7 @@ def fit_observed(
         return sp.csr_array((value, cells % L, ptr), shape=(J, L))
 
     step = Observed(kind, penalty, on_cells(y), on_cells(E))
+    # At U = 0 the predictor is 0 for every V: V is chosen along what the first Newton step of U can explain best.
     residual = on_cells(y - E * kind.mean(np.zeros(y.size)))
     right = np.linalg.eigh((residual.T @ residual).toarray())[1][:, ::-1][:, :rank]
     U, V = balance(*step.minimise(np.zeros((J, rank)), right * np.sqrt(L), tol=tol))
@@ -307,6 +326,7 @@ def balance(U: F64, V: F64) -> Pair:
         return U, V
     Qu, Ru = np.linalg.qr(U)
     Qv, Rv = np.linalg.qr(V)
+    # U V' = (Qu A) diag(s) (Qv Bt')': the roots of s go to both sides in equal parts.
     A, s, Bt = np.linalg.svd(Ru @ Rv.T)
     root = np.sqrt(s)
     left, right = Qu @ A, Qv @ Bt.T

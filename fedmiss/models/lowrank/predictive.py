@@ -65,8 +65,9 @@ class PresenceLaw:
 
     def interval(self, eta: F64, var: F64, level: float = LEVEL) -> tuple[F64, F64]:
         """See :meth:`Law.interval`."""
-        p = expit(eta / np.sqrt(1.0 + np.pi / 8 * (var + self.observers)))
-        return (1.0 - p < (1 - level) / 2).astype(float), (1.0 - p < (1 + level) / 2).astype(float)
+        # E expit(N(eta, v)) by the pi/8 rule (MacKay 1992): one number decides both limits, which are 0 or 1.
+        chance = expit(eta / np.sqrt(1.0 + np.pi / 8 * (var + self.observers)))
+        return (1.0 - chance < (1 - level) / 2).astype(float), (1.0 - chance < (1 + level) / 2).astype(float)
 
     def draw(self, eta: F64, rng: np.random.Generator) -> F64:
         """See :meth:`Law.draw`."""
@@ -95,10 +96,12 @@ class CountLaw:
     def interval(self, eta: F64, var: F64, level: float = LEVEL) -> tuple[F64, F64]:
         """See :meth:`Law.interval`: whole numbers, from means and variances of the logarithm of the expected count."""
         shape = np.shape(eta)
+        # exp of N(-s2/2, s2) has mean 1: observers scatter counts and leave the expected count as it is.
         m = np.clip(np.ravel(eta) - 0.5 * self.observers, LOW + 4.0, HIGH - 8.0)
         sd = np.sqrt(np.clip(np.ravel(var) + self.observers, 0.0, MOST_SD**2))
         if not m.size:
             return np.zeros(shape), np.zeros(shape)
+        # Only the part of the grid that these cells need; a, b are the shares of the way to the next point.
         i, a = _place(m, ETA_STEP)
         k, b = _place(sd, SD_STEP)
         etas = np.arange(i.min(), i.max() + 2) * ETA_STEP
@@ -106,10 +109,12 @@ class CountLaw:
         table = self._quantiles(etas, sds, ((1 - level) / 2, (1 + level) / 2))
         i, k = i - i.min(), k - k.min()
         out = []
-        for t in table:
-            x = (1 - a) * ((1 - b) * t[k, i] + b * t[k + 1, i]) + a * (
-                (1 - b) * t[k, i + 1] + b * t[k + 1, i + 1]
+        for quantile in table:
+            x = (1 - a) * ((1 - b) * quantile[k, i] + b * quantile[k + 1, i]) + a * (
+                (1 - b) * quantile[k, i + 1] + b * quantile[k + 1, i + 1]
             )
+            # x is log(count + 1) of the continued law: the quantile is
+            # the next whole number, but for rounding just above one.
             out.append(np.maximum(np.ceil(np.exp(x) - 1.0 - 1e-9), 0.0).reshape(shape))
         return out[0], out[1]
 
@@ -119,6 +124,7 @@ class CountLaw:
             eta = eta + np.sqrt(self.observers) * rng.standard_normal(np.shape(eta)) - 0.5 * self.observers
         mean = np.exp(np.minimum(eta, HIGH))
         k = self.inverse_size_at(eta)
+        # Poisson with a gamma rate of mean 1 and variance k; below 1e-9 that is the Poisson law itself.
         shape = 1.0 / np.maximum(k, 1e-9)
         rate = np.where(k > 1e-9, rng.gamma(shape) * np.maximum(k, 1e-9), 1.0) * mean
         out: F64 = rng.poisson(np.minimum(rate, 1e15)).astype(np.float64)
@@ -131,19 +137,22 @@ class CountLaw:
         out = [np.empty((sds.size, etas.size)) for _ in levels]
         rows = np.arange(etas.size)
         for j, sd in enumerate(sds):
+            # Normal weights of log rates around eta; at least half a grid step wide, or the nearest point would take all.
             mass = np.exp(-0.5 * ((t - etas[:, None]) / max(sd, STEP / 2)) ** 2)
+            # P(count <= x): the mixture over log rates of the law's own distribution functions.
             F = (mass / mass.sum(axis=1, keepdims=True)) @ cdf
-            for q, level in zip(out, levels, strict=True):
+            for quantile, level in zip(out, levels, strict=True):
                 at = np.clip((F < level).sum(axis=1), 1, s.size - 1)
                 left, right = F[rows, at - 1], F[rows, at]
                 part = np.clip((level - left) / np.maximum(right - left, 1e-300), 0.0, 1.0)
-                q[j] = s[at - 1] + part * STEP
+                quantile[j] = s[at - 1] + part * STEP
         return out
 
     def _gamma_mass(self, t: F64) -> F64:
         """Mass at the grid ``t`` of t_i + log G, one row for each t_i: G is gamma with mean 1 and this law's variance."""
         # a law that is narrower than the grid is as wide as the grid
         k = 1.0 / np.maximum(self.inverse_size_at(t), STEP**2 / 4)[:, None]
+        # Density of log G for a gamma variable of shape k and mean 1: k^k / Gamma(k) exp(k (z - e^z)).
         z = t[None, :] - t[:, None]
         log_density = k * np.log(k) - gammaln(k) + k * (z - np.exp(np.minimum(z, 50.0)))
         mass = np.exp(np.minimum(log_density, 50.0)) * STEP

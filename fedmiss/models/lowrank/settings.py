@@ -76,9 +76,9 @@ class CountSettings:
         if self.dispersion not in ("quasi", "negbin", "none"):
             raise ConfigError(f"the dispersion {self.dispersion!r} is unknown; choose quasi, negbin or none.")
         if self.dispersion == "negbin" and not family.sized:
-            able = " or ".join(f.name for f in FAMILIES.values() if f.sized)
+            able = " or ".join(family.name for family in FAMILIES.values() if family.sized)
             raise ConfigError(f"negbin dispersion needs the {able} family, not {self.family}.")
-        if wrong := [f for f in (*self.features, *self.responses) if f not in FEATURES]:
+        if wrong := [feature for feature in (*self.features, *self.responses) if feature not in FEATURES]:
             raise ConfigError(f"the feature {wrong[0]!r} is unknown; choose some of {', '.join(FEATURES)}.")
         if self.responses and (self.features or self.season):
             raise ConfigError(

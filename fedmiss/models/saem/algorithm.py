@@ -56,10 +56,12 @@ class Smoothed(Around):
         """Ask the oracle inside for all, and move each towards its answer."""
         count, S, inner = memory
         new, cost = self.inner.many(model, inner, down, data, slots, u, *self._own(own[0]))
-        for i, c in enumerate(slots):
-            was = own[0].V_i[i] if count[c] == 0 else S[c]
-            S[c] = was + self.rho(int(count[c])) * (new[i] - was)
-            count[c] += 1
+        for i, slot in enumerate(slots):
+            # rho runs on the worker's own count of answers, so a worker
+            # that was silent does not come back with a frozen step.
+            was = own[0].V_i[i] if count[slot] == 0 else S[slot]
+            S[slot] = was + self.rho(int(count[slot])) * (new[i] - was)
+            count[slot] += 1
         return S[slots], cost
 
     def pack(self, memory: tuple[I64, F64, object]) -> dict[str, np.ndarray]:
@@ -104,6 +106,7 @@ def fed_saem(
     statistic, which keeps a bias for ever.
     """
     # many parameters: the documented interface, given by name
+    # Compressed changes need small steps: what is not sent yet must stay small beside what the memory holds.
     exact = getattr(compressor, "delta", None) is None and compressor.omega(model.q) == 0.0
     cap = 1.0 if exact else (0.2 if how == "memory" else 0.3)
     rho, who, oracle = steps or SaemSteps(cap=cap), participation or Full(), estep or Chains()
@@ -111,6 +114,7 @@ def fed_saem(
         algo = FedEM(model, compressor, roster, rho, participation=who, oracle=oracle, seed=seed, **settings)
         if not exact:
             omega, p = compressor.omega(model.q), float(who.prob(roster.n).mean())
+            # omega / (n p) is the variance of the averaged message beside the squared size of one worker's change.
             if omega / (roster.n * p) > 1.0:
                 warnings.warn(
                     f"omega/(n p) = {omega / (roster.n * p):.2g} is above 1 (omega={omega:.3g}, n={roster.n}, p={p:g}): "
@@ -120,6 +124,7 @@ def fed_saem(
         return algo
     if how not in ("memory", "error"):
         raise ConfigError(f"how={how!r} is unknown; use 'server', 'memory' or 'error'.")
+    # Silent workers count with what the server remembers of them: 1/p would scale the bias of Top-k too.
     kept = who if isinstance(who, (Full, Remembered)) else Remembered(who)
     if how == "error":
         return FedEM(
@@ -163,26 +168,30 @@ def louis(
     # many parameters: the documented interface, given by name
     step = kernel or Langevin()
     rows_total, S_total, spread = 0, np.zeros(model.q), np.zeros((model.q, model.q))
-    for c, rows in enumerate(data):
-        rng = rng_for(seed, "louis", c)
+    for worker, rows in enumerate(data):
+        rng = rng_for(seed, "louis", worker)
         state = model.latent_start(rows, M)
         count, summed, square = 0, np.zeros((1, model.q)), np.zeros((model.q, model.q))
-        for k in range(burn + rounds):
+        for update in range(burn + rounds):
             for _ in range(K):
                 state, _ = model.move(theta, rows, state, step, rng)
-            if k < burn:
+            if update < burn:
                 continue
+            # Units are independent given theta: the covariance of the
+            # total is the sum of theirs, without noise between units.
             totals = model.unit_totals(rows, state)  # (M, units, q)
             count += M
             summed = summed + totals.sum(axis=0)
             flat = totals.reshape(-1, model.q)
             square += flat.T @ flat
+        # Sample covariance over the draws, summed over the units: sum t t' - count sum m m', over count - 1.
         mean = summed / count  # (units, q)
         spread += (square - count * mean.T @ mean) / (count - 1)
         S_total += mean.sum(axis=0)
         rows_total += len(rows)
     S = S_total / rows_total
     v = model.vector(theta)
+    # The complete log-likelihood is <S, phi(v)> - psi(v): the score is linear in S, with the slope J' = phi'(v).
     J = _slopes(model, v, S)
     # Louis: observed information = E[complete information] - Cov[complete score]
     information = -rows_total * _curvature(model, v, S) - J.T @ spread @ J
@@ -202,11 +211,12 @@ def _slopes(model: Latent, v: F64, S: F64) -> F64:
     out = np.empty((q, k))
     eye = np.eye(q)
     for i in range(k):
-        h = 1e-5 * max(abs(v[i]), 1e-2)
-        e = h * np.eye(k)[i]
-        base = (model.complete(v + e, zero) - model.complete(v - e, zero)) / (2 * h)
+        step = 1e-5 * max(abs(v[i]), 1e-2)
+        move = step * np.eye(k)[i]
+        # At S = 0 only -psi is left: what the unit statistics add to it is the derivative of phi.
+        base = (model.complete(v + move, zero) - model.complete(v - move, zero)) / (2 * step)
         for j in range(q):
-            slope = (model.complete(v + e, eye[j]) - model.complete(v - e, eye[j])) / (2 * h)
+            slope = (model.complete(v + move, eye[j]) - model.complete(v - move, eye[j])) / (2 * step)
             out[j, i] = slope - base
     return out
 
@@ -214,14 +224,18 @@ def _slopes(model: Latent, v: F64, S: F64) -> F64:
 def _curvature(model: Latent, v: F64, S: F64) -> F64:
     """(k, k) second derivative of the complete log-likelihood by theta."""
     k = len(v)
-    h = 1e-4 * np.maximum(np.abs(v), 1e-1)
-    E = np.diag(h)
+    step = 1e-4 * np.maximum(np.abs(v), 1e-1)
+    E = np.diag(step)
     out = np.empty((k, k))
-    f = model.complete
+    complete = model.complete
     for i in range(k):
         for j in range(i, k):
+            # Second difference over the four corners: exact for a quadratic, and it needs no derivative of the model.
             value = (
-                f(v + E[i] + E[j], S) - f(v + E[i] - E[j], S) - f(v - E[i] + E[j], S) + f(v - E[i] - E[j], S)
+                complete(v + E[i] + E[j], S)
+                - complete(v + E[i] - E[j], S)
+                - complete(v - E[i] + E[j], S)
+                + complete(v - E[i] - E[j], S)
             )
-            out[i, j] = out[j, i] = value / (4 * h[i] * h[j])
+            out[i, j] = out[j, i] = value / (4 * step[i] * step[j])
     return out

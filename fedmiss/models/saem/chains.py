@@ -90,11 +90,13 @@ def quantize(g: F64, u: F64, levels: int, starts: I64) -> F64:
     Source: Karimi's weekly report, eq. (1); Alistarh et al. (2017). Differs in: the report writes ||v|| without saying of
     which vector; here it is the vector that is quantized. Of one number it is the identity.
     """
+    # Equation (1) of the report: the level is rounded up with probability frac(l |g| / n), so that E C(g) = g.
     norm = np.sqrt(np.add.reduceat(g * g, starts, axis=1))
-    n = np.repeat(norm, np.diff(np.append(starts, g.shape[1])), axis=1)
+    scale = np.repeat(norm, np.diff(np.append(starts, g.shape[1])), axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
-        level = np.where(n > 0, np.floor(levels * np.abs(g) / n + u), 0.0)
-    out: F64 = np.sign(g) * np.minimum(level, levels) * n / levels
+        level = np.where(scale > 0, np.floor(levels * np.abs(g) / scale + u), 0.0)
+    # |g| = n gives l + u, whose floor is l but for rounding: the level never exceeds l.
+    out: F64 = np.sign(g) * np.minimum(level, levels) * scale / levels
     return out
 
 
@@ -122,9 +124,10 @@ def langevin_variance(
         factor = kappa(d)
     elif levels is not None:
         x = rng_for(seed, "c_l").standard_normal((max(draws // d, 1), d))
-        n = np.linalg.norm(x, axis=1, keepdims=True)
-        f = np.mod(levels * np.abs(x) / n, 1.0)
-        factor = 1.0 + float((n**2 * f * (1 - f)).mean()) / levels**2
+        norm = np.linalg.norm(x, axis=1, keepdims=True)
+        # Rounding a level up with probability f has the variance f (1 - f), in units of (n / l)^2.
+        f = np.mod(levels * np.abs(x) / norm, 1.0)
+        factor = 1.0 + float((norm**2 * f * (1 - f)).mean()) / levels**2
     left = 1.0 - 0.25 * g * factor
     return 1.0 / left if left > 0 else math.inf
 
@@ -179,10 +182,13 @@ class Langevin:
         -------
         new z, share of blocks accepted
         """
+        # One block: all latents of the worker share a norm, and are accepted or not together.
         if self.over == "worker":
             starts = starts[:1]
+        # P is fixed within a round: a step that followed z would need the change of P in the acceptance.
         root = np.sqrt(P) if self.precondition else np.ones_like(P)
         half, size = 0.5 * self.gamma, math.sqrt(self.gamma)
+        # Drawn once for both drifts of the step: see the class on why this keeps the posterior.
         u = None if self.levels is None else rng.random(z.shape)
 
         def drift(g: F64) -> F64:
@@ -201,6 +207,8 @@ class Langevin:
             return new, 1.0
         with np.errstate(over="ignore", invalid="ignore"):
             density_new, g_new = target(new)
+            # The reverse move starts at z' and needs the noise -(step +
+            # drift(z')): its square stands beside the forward noise's.
             back = step + drift(g_new)
             # log of f(z') q(z | z') / (f(z) q(z' | z)), block by block
             ratio = density_new - density - (back * back - noise * noise) / (2.0 * self.gamma)
@@ -248,6 +256,8 @@ class Laplace:
         -------
         new z, share of latents accepted
         """
+        # The mode depends on theta and the other latents, not on z:
+        # a proposal around it is independent of the chain's place.
         mode, h = z.copy(), 1e-4 * np.sqrt(P)
         for _ in range(60):
             curve = self._curvature(target, mode, h)
@@ -261,6 +271,7 @@ class Laplace:
         old = (z - mode) / scale
         power = 0.5 * (self.df + 1.0)
         with np.errstate(over="ignore", invalid="ignore"):
+            # f(z') q(z) / (f(z) q(z')), q the t density at the standardised place; its constants and the scale cancel.
             ratio = target(new)[0] - target(z)[0]
             ratio += power * (np.log1p(draw * draw / self.df) - np.log1p(old * old / self.df))
         accept = np.log(rng.random(z.shape)) < ratio  # nan compares as false
@@ -315,7 +326,7 @@ class Chains(OneByOne):
 
     def pack(self, memory: list[State | None]) -> dict[str, np.ndarray]:
         """Arrays end to end, with the length of each worker's."""
-        known = {c: state for c, state in enumerate(memory) if state is not None}
+        known = {worker: state for worker, state in enumerate(memory) if state is not None}
         out = {"known": np.array(list(known), dtype=np.int64)}
         for name in next(iter(known.values()), ()):
             parts = [np.asarray(state[name]) for state in known.values()]
@@ -327,10 +338,10 @@ class Chains(OneByOne):
         self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
     ) -> list[dict[str, np.ndarray] | None]:
         """Cut the arrays again."""
-        known: dict[int, dict[str, np.ndarray]] = {c: {} for c in arrays["known"].tolist()}
+        known: dict[int, dict[str, np.ndarray]] = {worker: {} for worker in arrays["known"].tolist()}
         for name in sorted(key[:-6] for key in arrays if key.endswith(".sizes")):
             cuts = np.cumsum(arrays[f"{name}.sizes"])[:-1]
             parts = np.split(np.array(arrays[f"{name}.values"]), cuts, axis=1)
             for state, part in zip(known.values(), parts, strict=True):
                 state[name] = np.ascontiguousarray(part)
-        return [known.get(c) for c in range(n)]
+        return [known.get(worker) for worker in range(n)]

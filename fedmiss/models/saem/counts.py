@@ -49,23 +49,25 @@ class Visits:
     ) -> Visits:
         """Sort by site and number the sites and observers that occur."""
         site, month, y = np.asarray(site), np.asarray(month, dtype=np.int64), np.asarray(y, dtype=np.float64)
-        m = len(y)
-        if m == 0 or len(site) != m or len(month) != m:
+        n_visits = len(y)
+        if n_visits == 0 or len(site) != n_visits or len(month) != n_visits:
             raise ConfigError(
-                f"visits have {len(site)} sites, {len(month)} months, {m} counts; give as many, at least 1."
+                f"visits have {len(site)} sites, {len(month)} months, {n_visits} counts; give as many, at least 1."
             )
         if not (np.isfinite(y).all() and (y >= 0).all()):
             raise ConfigError("a count of a visit is negative or not a number.")
         order = np.argsort(site, kind="stable")
         code = np.unique(site[order], return_inverse=True)[1].astype(np.int64)
-        who = np.zeros(m) if observer is None else np.asarray(observer)
+        who = np.zeros(n_visits) if observer is None else np.asarray(observer)
         return Visits(
             code,
             month[order],
             np.unique(who[order], return_inverse=True)[1].astype(np.int64),
             y[order],
-            np.zeros(m) if log_e is None else np.asarray(log_e, dtype=np.float64)[order],
-            np.zeros((m, 0)) if x is None else np.asarray(x, dtype=np.float64).reshape(m, -1)[order],
+            np.zeros(n_visits) if log_e is None else np.asarray(log_e, dtype=np.float64)[order],
+            np.zeros((n_visits, 0))
+            if x is None
+            else np.asarray(x, dtype=np.float64).reshape(n_visits, -1)[order],
             np.flatnonzero(np.diff(code, prepend=-1)).astype(np.int64),
         )
 
@@ -112,6 +114,7 @@ class Counts:
         self._low = np.tril_indices(self.D)
         self._tri = len(self._low[0])
         self.q = L * (self._tri + self.D) + 3
+        # Columns of d = (1, x, u) with a coefficient of each month, and those (x, and a level) with one for all months.
         self._own = np.r_[0, 1 + d + self.level : self.D]
         self._common = np.arange(1, 1 + d + self.level)
 
@@ -119,6 +122,7 @@ class Counts:
 
     def _parts(self, S: F64) -> tuple[F64, F64, F64]:
         """G (..., L, D, D), h (..., L, D) and the last three numbers."""
+        # The statistic holds lower triangles only: sum d d' is symmetric, and what is sent is half as long.
         cut, head = self.L * self._tri, S.shape[:-1]
         G = np.empty((*head, self.L, self.D, self.D))
         low = S[..., :cut].reshape(*head, self.L, self._tri)
@@ -134,7 +138,8 @@ class Counts:
 
     def _sums(self, rows: Visits, u: F64, z: F64, o: F64, key: I64, size: int) -> F64:
         """(size, q) totals by ``key`` (which unit each of the visits belongs to) of one chain; o (m,) by visit."""
-        d = np.concatenate([np.ones((len(rows), 1)), rows.x, u], axis=1)
+        design = np.concatenate([np.ones((len(rows), 1)), rows.x, u], axis=1)
+        # Observer effects are taken out of z before the regression on d: given o they are known.
         e = z - o
         cell = key * self.L + rows.month
 
@@ -143,8 +148,8 @@ class Counts:
                 np.bincount(cell, weights, size * self.L).reshape(size, self.L), dtype=np.float64
             )
 
-        low = np.stack([total(d[:, i] * d[:, j]) for i, j in zip(*self._low, strict=True)], axis=-1)
-        h = np.stack([total(d[:, i] * e) for i in range(self.D)], axis=-1)
+        low = np.stack([total(design[:, i] * design[:, j]) for i, j in zip(*self._low, strict=True)], axis=-1)
+        h = np.stack([total(design[:, i] * e) for i in range(self.D)], axis=-1)
         square = np.bincount(key, e * e, size)[:, None]
         return np.concatenate(
             [low.reshape(size, -1), h.reshape(size, -1), square, np.zeros((size, 2))], axis=1
@@ -154,11 +159,12 @@ class Counts:
         """(q,) mean over chains and visits."""
         M, m = state["z"].shape
         key, total = np.zeros(m, dtype=np.int64), np.zeros(self.q)
-        for c in range(M):
-            u, o = self._spread(rows, state, c)
-            total += self._sums(rows, u, state["z"][c], o, key, 1)[0]
+        for chain in range(M):
+            u, o = self._spread(rows, state, chain)
+            total += self._sums(rows, u, state["z"][chain], o, key, 1)[0]
             if self.observers:
-                total[-2] += float(state["o"][c] @ state["o"][c])
+                # sum o^2 and the number of observers: tau2_o is their quotient, whatever the number of visits.
+                total[-2] += float(state["o"][chain] @ state["o"][chain])
                 total[-1] += state["o"].shape[1]
         mean: F64 = total / (M * m)
         return mean
@@ -167,19 +173,21 @@ class Counts:
         """(M, units, q) totals of what is independent given theta: sites, or the whole group where observers link them."""
         M, m = state["z"].shape
         if self.observers:
-            one = [{name: v[c : c + 1] for name, v in state.items()} for c in range(M)]
-            return np.array([[self.statistic(rows, s) * m] for s in one])
+            one = [{name: value[chain : chain + 1] for name, value in state.items()} for chain in range(M)]
+            return np.array([[self.statistic(rows, part) * m] for part in one])
         size = len(rows.starts)
-        return np.array([self._sums(rows, *self._uzo(rows, state, c), rows.site, size) for c in range(M)])
+        return np.array(
+            [self._sums(rows, *self._uzo(rows, state, chain), rows.site, size) for chain in range(M)]
+        )
 
-    def _spread(self, rows: Visits, state: State, c: int) -> tuple[F64, F64]:
-        """Factors and observer effects of chain c, by visit."""
-        u = state["u"][c].reshape(-1, self.r)[rows.site] if self.r else np.zeros((len(rows), 0))
-        return u, state["o"][c][rows.observer] if self.observers else np.zeros(len(rows))
+    def _spread(self, rows: Visits, state: State, chain: int) -> tuple[F64, F64]:
+        """Factors and observer effects of a chain, by visit."""
+        u = state["u"][chain].reshape(-1, self.r)[rows.site] if self.r else np.zeros((len(rows), 0))
+        return u, state["o"][chain][rows.observer] if self.observers else np.zeros(len(rows))
 
-    def _uzo(self, rows: Visits, state: State, c: int) -> tuple[F64, F64, F64]:
-        u, o = self._spread(rows, state, c)
-        return u, state["z"][c], o
+    def _uzo(self, rows: Visits, state: State, chain: int) -> tuple[F64, F64, F64]:
+        u, o = self._spread(rows, state, chain)
+        return u, state["z"][chain], o
 
     # ---- M-step -----------------------------------------------------------------------------------------------
 
@@ -200,6 +208,8 @@ class Counts:
                 f"the normal equations of month {month + 1} of {self.L} have eigenvalue {smallest[month]:.3g} (must be > 0)."
             )
         B, C = G[:, self._own[:, None], self._common], G[:, self._common[:, None], self._common]
+        # M-step of (beta_l, w_l, kappa): months are eliminated from
+        # the normal equations, their Schur complement gives kappa.
         AB, Ah = np.linalg.solve(A, B), np.linalg.solve(A, h[:, self._own, None])[:, :, 0]
         kappa = np.zeros(0)
         if len(self._common):
@@ -211,6 +221,7 @@ class Counts:
         a = np.empty((self.L, self.D))
         a[:, self._own], a[:, self._common] = own, kappa
         rest = zz - 2 * (a * h).sum() + np.einsum("la,lab,lb->", a, G, a)  # E sum (z - o - a_l'd)^2
+        # G[0, 0] of a month is its number of visits (per visit of the worker): s2 is a mean square of eps.
         s2 = float(rest / seen.sum())
         if not s2 > 0:
             raise DomainError(f"the overdispersion s2 is {s2:.3g} (must be > 0).")
@@ -230,6 +241,7 @@ class Counts:
         G, h, last = self._parts(D)
         a, sd = self._slopes(theta), np.sqrt(theta.s2)
         e = h - np.einsum("...lab,lb->...la", G, a)
+        # sum e^2 = sum (z - o)^2 - 2 a'h + a'G a: moments about the current fit are small numbers, which compress well.
         square = last[..., 0] - 2 * np.einsum("...la,la->...", h, a) + np.einsum("...lab,la,lb->...", G, a, a)
         return self._join(G, e / sd, self._scaled(last, square, theta, 1.0))
 
@@ -260,9 +272,10 @@ class Counts:
             by_site = np.bincount(rows.site, z) / np.bincount(rows.site)
             spread = by_site - by_site.mean()
             u = np.zeros((len(rows.starts), self.r))
+            # With u = 0 the normal equations of the first M-step would be singular: start at the sites' levels.
             u[:, 0] = spread / max(float(spread.std()), 1e-6)
-            for k in range(1, self.r):
-                u[:, k] = np.where((np.arange(len(u)) >> (k - 1)) % 2, 1.0, -1.0)
+            for factor in range(1, self.r):
+                u[:, factor] = np.where((np.arange(len(u)) >> (factor - 1)) % 2, 1.0, -1.0)
             state["u"] = np.repeat(u.reshape(1, -1), M, axis=0)
         if self.observers:
             mean = np.bincount(rows.observer, z) / np.bincount(rows.observer)
@@ -275,11 +288,13 @@ class Counts:
         """U and o given z, exactly; then a Langevin step of z, by site."""
         z, M = state["z"], len(state["z"])
         new: dict[str, np.ndarray] = {}
+        # Gibbs: u given (z, o), then o given (z, u), both exact normals; z last, so that it sees the new ones.
         w, off = theta.w[rows.month], theta.beta[rows.month] + rows.x @ theta.kappa
         o = state["o"][:, rows.observer] if self.observers else np.zeros((1, len(rows)))
         wu = np.zeros((1, len(rows)))
         if self.r:
             J = len(rows.starts)
+            # Posterior precision of u_j: I + sum_v w w' / s2; right side sum_v w (z - x'kappa - beta - o) / s2.
             A = (
                 np.eye(self.r)
                 + np.add.reduceat(w[:, :, None] * w[:, None, :], rows.starts, axis=0) / theta.s2
@@ -294,9 +309,10 @@ class Counts:
             wu = (u[:, rows.site] * w).sum(axis=-1)
         if self.observers:
             many = int(rows.observer.max()) + 1
+            # Posterior of o_i: precision 1/tau2_o + n_i / s2, around the mean residual of the observer's visits.
             precision = 1.0 / theta.tau2_o + np.bincount(rows.observer, minlength=many) / theta.s2
             rest = z - off - wu
-            sums = np.array([np.bincount(rows.observer, t, many) for t in rest]) / theta.s2
+            sums = np.array([np.bincount(rows.observer, part, many) for part in rest]) / theta.s2
             new["o"] = sums / precision + rng.standard_normal(sums.shape) / np.sqrt(precision)
             o = new["o"][:, rows.observer]
         mu, e = off + wu + o, np.exp(rows.log_e)
@@ -304,9 +320,11 @@ class Counts:
         def target(at: F64) -> tuple[F64, F64]:
             with np.errstate(over="ignore"):
                 rate = e * np.exp(at)
+            # log p = y z - e exp(z) - (z - mu)^2 / (2 s2) and its derivative.
             b = (at - mu) / theta.s2
             return rows.y * at - rate - 0.5 * (at - mu) * b, rows.y - rate - b
 
+        # P: the curvature of a Poisson latent is 1/s2 + e exp(z), and e exp(z) is about y + 1/2.
         new["z"], share = kernel.move(rng, z, 1.0 / (1.0 / theta.s2 + rows.y + 0.5), target, rows.starts)
         return new, share
 
@@ -326,6 +344,7 @@ class Counts:
         log_p, z, z2 = poisson_normal(
             rows.y[:, None], rows.log_e[:, None], mu, np.full_like(mu, theta.s2), nodes=20
         )
+        # Given u the visits of a site are independent: their log probabilities add, and u is summed over its nodes.
         site = np.add.reduceat(log_p, rows.starts, axis=0) + log_w
         top = site.max(axis=1, keepdims=True)
         weight = np.exp(site - top)
@@ -342,11 +361,12 @@ class Counts:
         }  # fmt: skip
         G, h = np.zeros((self.L, self.D, self.D)), np.zeros((self.L, self.D))
         base = [one, *rows.x.T]
-        for i, a in enumerate(base):
-            for j, b in enumerate(base):
-                G[:, i, j] = np.bincount(rows.month, a * b, self.L)
-            G[:, i, -1] = G[:, -1, i] = np.bincount(rows.month, a * mean["u"], self.L)
-            h[:, i] = np.bincount(rows.month, a * mean["z"], self.L)
+        for i, left in enumerate(base):
+            for j, right in enumerate(base):
+                G[:, i, j] = np.bincount(rows.month, left * right, self.L)
+            G[:, i, -1] = G[:, -1, i] = np.bincount(rows.month, left * mean["u"], self.L)
+            h[:, i] = np.bincount(rows.month, left * mean["z"], self.L)
+        # Last row and column of D: the one factor, whose moments are posterior means over its nodes.
         G[:, -1, -1] = np.bincount(rows.month, mean["uu"], self.L)
         h[:, -1] = np.bincount(rows.month, mean["zu"], self.L)
         return self._join(G, h, np.array([mean["zz"].sum(), 0.0, 0.0])) / m
@@ -399,13 +419,18 @@ class ShiftedCounts(Counts):
         z, J = new["z"], len(rows.starts)
         M, w = len(z), theta.w[rows.month]
         u = np.asarray(new["u"]).reshape(M, J, self.r)
+        # Information of the site about u through its counts, y + 1/2
+        # for e exp(z): the scale of the random walk (times 2 / sqrt r).
         weight = (rows.y + 0.5)[:, None, None] * w[:, :, None] * w[:, None, :]
         root = np.linalg.cholesky(np.eye(self.r) + np.add.reduceat(weight, rows.starts, axis=0))
         noise = rng.standard_normal((M, J, self.r, 1)) * (2.0 / np.sqrt(self.r))
         delta = np.linalg.solve(np.swapaxes(root, 1, 2), noise)[..., 0]
         step: F64 = (delta[:, rows.site] * w).sum(axis=-1)
         with np.errstate(over="ignore"):
+            # Log ratio of the counts' law at z + w'delta and z; expm1 because
+            # small shifts would vanish in a difference of exponentials.
             gain = rows.y * step - np.exp(rows.log_e + z) * np.expm1(step)
+        # The prior N(0, I) of u adds -(|u + delta|^2 - |u|^2) / 2 = -delta'(u + delta / 2).
         ratio = np.add.reduceat(gain, rows.starts, axis=1) - (delta * (u + 0.5 * delta)).sum(axis=-1)
         accept = np.log(rng.random((M, J))) < ratio
         moved = np.where(accept[:, :, None], u + delta, u)

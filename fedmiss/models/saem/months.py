@@ -59,6 +59,7 @@ class _LatentMonths:
     def to_wire(self, theta: Months, D: F64) -> F64:
         """d1 / tau and (d2 - 2 beta d1) / (sqrt(2) tau2): coordinates in which moments are not nearly collinear."""
         d1, d2 = D[..., : self.L], D[..., self.L :]
+        # d2 - 2 beta d1 is the change of E (z - beta)^2: what tau2 needs, free of the large common part of s2 and s1^2.
         second = (d2 - 2 * theta.beta * d1) / (np.sqrt(2) * theta.tau2)
         return np.concatenate([d1 / np.sqrt(theta.tau2), second], axis=-1)
 
@@ -106,9 +107,9 @@ class GaussMonths(_LatentMonths):
 
     def s_bar(self, theta: Months, rows: F64) -> F64:
         """E-step: z | y ~ N(v (y + beta/tau2), v), 1/v = 1 + 1/tau2."""
-        v = 1.0 / (1.0 + 1.0 / theta.tau2)  # of the product of N(y; z, 1) and N(z; beta, tau2)
-        z = v * (rows + theta.beta / theta.tau2)
-        return np.concatenate([z.mean(axis=0), (z * z).mean(axis=0) + v])
+        variance = 1.0 / (1.0 + 1.0 / theta.tau2)  # of the product of N(y; z, 1) and N(z; beta, tau2)
+        z = variance * (rows + theta.beta / theta.tau2)
+        return np.concatenate([z.mean(axis=0), (z * z).mean(axis=0) + variance])
 
     def latent_start(self, rows: F64, M: int) -> State:
         """Chains start at the data."""
@@ -122,9 +123,11 @@ class GaussMonths(_LatentMonths):
         y, beta, tau2 = rows.reshape(-1), np.tile(theta.beta, m), np.tile(theta.tau2, m)
 
         def target(z: F64) -> tuple[F64, F64]:
+            # log p = -(y - z)^2 / 2 - (z - beta)^2 / (2 tau2) and its derivative.
             a, b = y - z, (z - beta) / tau2
             return -0.5 * (a * a + (z - beta) * b), a - b
 
+        # P is the exact posterior variance of model A.
         z, share = kernel.move(rng, state["z"], 1.0 / (1.0 / tau2 + 1.0), target, self._starts(rows))
         return {"z": z}, share
 
@@ -206,12 +209,17 @@ def poisson_normal(y: F64, log_e: F64, mu: F64, var: F64, *, nodes: int = 30) ->
 
     Source: adaptive Gauss-Hermite quadrature; a check of the chains, not in the report.
     """
-    y, log_e, mu, var = np.broadcast_arrays(*(np.asarray(v, dtype=np.float64) for v in (y, log_e, mu, var)))
+    y, log_e, mu, var = np.broadcast_arrays(
+        *(np.asarray(value, dtype=np.float64) for value in (y, log_e, mu, var))
+    )
     z = np.where(y > 0, np.log(np.maximum(y, 0.5)) - log_e, mu)
+    # At the mode y - e exp(z) = (z - mu) / var, so it lies below mu + var y; the start is held near it from both sides.
     z = np.minimum(z, mu + var * y)  # the mode lies below, and Newton from the right of it is monotone
     z = np.maximum(z, np.minimum(mu, np.log(y + 0.5) - log_e))
     for _ in range(60):
         rate = np.exp(np.minimum(log_e + z, 700.0))
+        # Newton on a concave log density; a step of at most 1, since from
+        # far right exp(z) makes it far too short, from left too long.
         step = (y - rate - (z - mu) / var) / (rate + 1.0 / var)
         z = z + np.clip(step, -1.0, 1.0)
         if float(np.abs(step).max(initial=0.0)) < 1e-11:
@@ -219,6 +227,7 @@ def poisson_normal(y: F64, log_e: F64, mu: F64, var: F64, *, nodes: int = 30) ->
     scale = 1.0 / np.sqrt(np.exp(log_e + z) + 1.0 / var)
     x, log_w = gauss_hermite(nodes)
     at = z[..., None] + scale[..., None] * x
+    # Integrand over the proposal: nodes are for exp(-x^2/2), so + x^2/2 takes that weight out again.
     log_f = (
         y[..., None] * (at + log_e[..., None])
         - np.exp(np.minimum(at + log_e[..., None], 700.0))
@@ -229,5 +238,7 @@ def poisson_normal(y: F64, log_e: F64, mu: F64, var: F64, *, nodes: int = 30) ->
     top = log_f.max(axis=-1, keepdims=True)
     weight = np.exp(log_f - top)
     total = weight.sum(axis=-1)
+    # Constants: 1/y!, the Jacobian of z = mode + scale x and the
+    # normal density's 1/sqrt(var); log_w holds its 1/sqrt(2 pi).
     log_p = top[..., 0] + np.log(total) + np.log(scale) - gammaln(y + 1.0) - 0.5 * np.log(var)
     return log_p, (weight * at).sum(axis=-1) / total, (weight * at**2).sum(axis=-1) / total

@@ -1,4 +1,4 @@
-"""The sections of the page, in order. Each module has ``build(a, plots) -> Section | None``; all are pure."""
+"""The sections of the page, in order. Each module has ``build(findings, plots) -> Section | None``; all are pure."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class HtmlTable:
 class Section:
     """A part of the page, rendered from ``reports/species/sections/<id>.html.j2``.
 
-    The template has the findings ``a``, the ``plots`` by name, and ``values``.
+    The template has the ``findings``, the ``plots`` by name, and ``values``.
     ``scripted``: hidden, until a script of the page shows it.
     """
 
@@ -78,5 +78,5 @@ def table_of(
     ----------
     columns : the head of each column, and what makes its cell of a row (see ``records``)
     """
-    rows = [[make(r) for _, make in columns] for r in records(frame)]
+    rows = [[make(row) for _, make in columns] for row in records(frame)]
     return HtmlTable(caption, [head for head, _ in columns], rows, file, note)

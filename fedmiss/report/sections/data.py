@@ -21,55 +21,64 @@ _EFFORT = {
 _GROUPS_LISTED = 60
 
 
-def build(a: Analysis, plots: dict[str, Plot]) -> Section:
+def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the section of the data."""
-    c, time = a.coverage, "year" if a.yearly_counts else "month"
-    first, last = a.data.months[time].iloc[[0, -1]]
-    counts = f"{count(c.n_counted)} with a count, {count(c.n_zeros)} that found none"
+    coverage, time = analysis.coverage, "year" if analysis.yearly_counts else "month"
+    first, last = analysis.data.months[time].iloc[[0, -1]]
+    counts = f"{count(coverage.n_counted)} with a count, {count(coverage.n_zeros)} that found none"
     facts = [
-        ("Species", f"{a.common_name} ({a.species})" if a.common_name else a.species),
-        (f"{time.capitalize()}s", f"{first} to {last}, {count(c.n_months)} in all"),
-        ("Sites", f"{count(c.n_sites)}, {count(c.sites_with_coordinates)} with coordinates"),
-        ("Visits", f"{count(c.n_visits)}; {counts}"),
-        (f"{a.settings.unit.capitalize()} counted", count(c.birds_counted)),
         (
-            f"{a.cell.capitalize()}s with a count",
-            f"{count(c.n_observed)} of {count(c.n_cells)} ({share(c.share_observed)})",
+            "Species",
+            f"{analysis.common_name} ({analysis.species})" if analysis.common_name else analysis.species,
         ),
-        ("Sites counted in two or more years", count(c.sites_repeated)),
-        ("Effort known", _effort(a)),
+        (f"{time.capitalize()}s", f"{first} to {last}, {count(coverage.n_months)} in all"),
+        ("Sites", f"{count(coverage.n_sites)}, {count(coverage.sites_with_coordinates)} with coordinates"),
+        ("Visits", f"{count(coverage.n_visits)}; {counts}"),
+        (f"{analysis.settings.unit.capitalize()} counted", count(coverage.birds_counted)),
+        (
+            f"{analysis.cell.capitalize()}s with a count",
+            f"{count(coverage.n_observed)} of {count(coverage.n_cells)} ({share(coverage.share_observed)})",
+        ),
+        ("Sites counted in two or more years", count(coverage.sites_repeated)),
+        ("Effort known", _effort(analysis)),
     ]
-    terms = {k: v for k, v in a.data.panel.get("terms", {}).items() if v}
-    manifests = (a.data.panel, a.data.fit, a.data.imputed)
+    terms = {key: term for key, term in analysis.data.panel.get("terms", {}).items() if term}
+    manifests = (analysis.data.panel, analysis.data.fit, analysis.data.imputed)
     return Section(
         "data",
         "Data",
         {
             "facts": facts,
-            "terms": [(k.capitalize(), str(v)) for k, v in sorted(terms.items())],
-            "flow": _flow(a),
-            "groups": _groups(a),
-            "warnings": list(dict.fromkeys(str(w) for m in manifests for w in m.get("warnings", []))),
+            "terms": [(key.capitalize(), str(term)) for key, term in sorted(terms.items())],
+            "flow": _flow(analysis),
+            "groups": _groups(analysis),
+            "warnings": list(
+                dict.fromkeys(
+                    str(warning) for manifest in manifests for warning in manifest.get("warnings", [])
+                )
+            ),
         },
     )
 
 
-def _effort(a: Analysis) -> str:
-    effort = a.data.panel.get("results", {}).get("effort")
+def _effort(analysis: Analysis) -> str:
+    effort = analysis.data.panel.get("results", {}).get("effort")
     if not isinstance(effort, dict):
         return "the panel does not say"
     known = [
-        f"{_EFFORT.get(k, k)} on {share(float(v))} of visits" for k, v in effort.items() if v and float(v) > 0
+        f"{_EFFORT.get(key, key)} on {share(float(value))} of visits"
+        for key, value in effort.items()
+        if value and float(value) > 0
     ]
     return "; ".join(known) if known else "none recorded"
 
 
-def _flow(a: Analysis) -> HtmlTable | None:
-    if not a.data.flow:
+def _flow(analysis: Analysis) -> HtmlTable | None:
+    if not analysis.data.flow:
         return None
     return table_of(
         "From the source to the panel, step by step",
-        flow_table(a),
+        flow_table(analysis),
         [
             ("Step", lambda r: Cell(r.step)),
             ("Rows", lambda r: Cell("") if pd.isna(r.rows) else cell(count, r.rows)),
@@ -79,14 +88,17 @@ def _flow(a: Analysis) -> HtmlTable | None:
     )
 
 
-def flow_table(a: Analysis) -> pd.DataFrame:
+def flow_table(analysis: Analysis) -> pd.DataFrame:
     """Return what each step from the source to the panel dropped (schema ``report_flow``)."""
-    rows = [(str(r.get("step", "")), r.get("rows"), str(r.get("note", ""))) for r in a.data.flow]
+    rows = [
+        (str(step.get("step", "")), step.get("rows"), str(step.get("note", "")))
+        for step in analysis.data.flow
+    ]
     return pd.DataFrame(rows, columns=["step", "rows", "note"]).astype({"rows": "Int64"})
 
 
-def _groups(a: Analysis) -> HtmlTable | None:
-    table = a.data.groups
+def _groups(analysis: Analysis) -> HtmlTable | None:
+    table = analysis.data.groups
     if len(table) < 2:
         return None
     listed = table.head(_GROUPS_LISTED)
@@ -97,7 +109,7 @@ def _groups(a: Analysis) -> HtmlTable | None:
             ("Group", lambda r: Cell(str(r.group))),
             ("Visits", lambda r: cell(count, r.visits)),
             ("With a count", lambda r: cell(count, r.counted)),
-            (f"{a.cell.capitalize()}s", lambda r: cell(count, r.cells)),
+            (f"{analysis.cell.capitalize()}s", lambda r: cell(count, r.cells)),
         ],
         "groups",
         f"The first {len(listed)} of {len(table)} groups." if len(table) > len(listed) else "",

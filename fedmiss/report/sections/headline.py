@@ -16,56 +16,58 @@ from fedmiss.report.words import percent, records
 __all__ = ["build", "found"]
 
 
-def build(a: Analysis, plots: dict[str, Plot]) -> Section:
+def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the headline with the trend figure, TRIM's index beside it where the report asks for it."""
-    return found(a, headline(a), caveats(a), a.beside.problem if a.beside else "")
+    return found(
+        analysis, headline(analysis), caveats(analysis), analysis.beside.problem if analysis.beside else ""
+    )
 
 
-def found(a: Findings, head: Headline, warnings: list[str], no_trim: str = "") -> Section:
+def found(findings: Findings, head: Headline, warnings: list[str], no_trim: str = "") -> Section:
     """Return the section of a page, with its own headline, caveats, and why TRIM's model could not be fitted."""
     return Section(
         "headline",
         "What was found",
         {
             "headline": head,
-            "latest": latest(a),
-            "area": area(a),
-            "other_convention": other_convention(a),
-            "whole": over_the_period(a),
-            "stretches": _stretches(a),
-            "windows": _windows(a),
+            "latest": latest(findings),
+            "area": area(findings),
+            "other_convention": other_convention(findings),
+            "whole": over_the_period(findings),
+            "stretches": _stretches(findings),
+            "windows": _windows(findings),
             "caveats": warnings,
             "no_trim": no_trim,
         },
     )
 
 
-def _stretches(a: Findings) -> str:
+def _stretches(findings: Findings) -> str:
     """Say it when a part of the years has another class than the whole."""
-    whole = str(a.trend["trend_class"])
+    whole = str(findings.trend["trend_class"])
     said = "; ".join(
-        f"{r.from_year} to {r.to_year}: {r.trend_class} ({percent(r.percent_per_year)} per year)"
-        for r in records(a.periods)
-        if r.period != "all years" and r.trend_class not in (whole, NOT_CLASSIFIED)
+        f"{period.from_year} to {period.to_year}: {period.trend_class} ({percent(period.percent_per_year)} per year)"
+        for period in records(findings.periods)
+        if period.period != "all years" and period.trend_class not in (whole, NOT_CLASSIFIED)
     )
     return f"Parts of the period differ from the whole: {said}." if said else ""
 
 
-def _windows(a: Findings) -> HtmlTable | None:
+def _windows(findings: Findings) -> HtmlTable | None:
     """Return the table of trends and alerts by window; None where there is no trend."""
-    table = window_trends(a)
+    table = window_trends(findings)
     if table.empty:
         return None
 
     def shown(value: float, lo: float) -> Cell:
         """No number without an interval, where intervals were asked for."""
-        return Cell(percent(value) if math.isfinite(lo) or not a.n_draws else "n/a", value)
+        return Cell(percent(value) if math.isfinite(lo) or not findings.n_draws else "n/a", value)
 
     note = (
         "Change over the window: that of its straight trend, so it can differ from the change between two single "
         "years. Alert: a decline above 25 % or 50 % over the window whose 95 % interval does not include 0."
     ) + ("" if len(table) > len(WINDOWS) else " A window longer than the series has no row.")
-    refused = sorted({str(r) for r in table["reason"] if r})
+    refused = sorted({str(reason) for reason in table["reason"] if reason})
     note += f" No class and no alert where: {'; '.join(refused)}." if refused else ""
     return table_of(
         "Trend and alerts by window",

@@ -17,54 +17,54 @@ __all__ = ["build"]
 _REGIONS_LISTED = 60
 
 
-def build(a: Findings, plots: dict[str, Plot]) -> Section:
+def build(findings: Findings, plots: dict[str, Plot]) -> Section:
     """Return the section of indices."""
     return Section(
         "index",
         "Indices and trends",
         {
-            "yearly": _yearly(a),
-            "periods": _periods(a),
-            "points": [_point(r) for r in records(a.points)],
-            "searched": int(a.years.used.sum()) >= 2 * MIN_SEGMENT,
+            "yearly": _yearly(findings),
+            "periods": _periods(findings),
+            "points": [_point(point) for point in records(findings.points)],
+            "searched": int(findings.years.used.sum()) >= 2 * MIN_SEGMENT,
             "figure": plots.get("monthly") if "weeks" in plots or "season" not in plots else None,
-            "regions": _regions(a),
+            "regions": _regions(findings),
         },
     )
 
 
-def _yearly(a: Findings) -> HtmlTable:
-    by_cell, base = "cells" in a.yearly, str(a.trend["base"])
+def _yearly(findings: Findings) -> HtmlTable:
+    by_cell, base = "cells" in findings.yearly, str(findings.trend["base"])
 
-    def year(r: Any) -> Cell:
-        few = " (too few counts)" if a.found else " (none found)"
-        few = few if (r.cells_observed if by_cell else r.visits) else " (no count)"
+    def year(row: Any) -> Cell:
+        few = " (too few counts)" if findings.found else " (none found)"
+        few = few if (row.cells_observed if by_cell else row.visits) else " (no count)"
         return Cell(
-            f"{r.year}{'' if r.used else few if r.complete else ' (incomplete)'}",
-            float(r.year),
+            f"{row.year}{'' if row.used else few if row.complete else ' (incomplete)'}",
+            float(row.year),
         )
 
-    def interval(r: Any) -> Cell:
-        if math.isclose(r.index_lo, r.index_hi):
+    def interval(row: Any) -> Cell:
+        if math.isclose(row.index_lo, row.index_hi):
             return Cell("base", 100.0)
-        return range_cell(r.index_lo, r.index_hi, number)
+        return range_cell(row.index_lo, row.index_hi, number)
 
     rests: list[tuple[str, Callable[[Any], Cell]]] = [("Visits", lambda r: cell(count, r.visits))]
     if by_cell:
         rests = [
             (
-                f"{a.cell.capitalize()}s counted",
+                f"{findings.cell.capitalize()}s counted",
                 lambda r: Cell(f"{count(r.cells_observed)} of {count(r.cells)}", float(r.cells_observed)),
             ),
             ("Total imputed", lambda r: cell(share, r.imputed_share)),
         ]
-    over = "" if a.yearly_counts else "mean over the months of the season of the "
+    over = "" if findings.yearly_counts else "mean over the months of the season of the "
     return table_of(
         "Yearly totals and indices",
-        a.yearly,
+        findings.yearly,
         [
             ("Year", year),
-            (f"Total, {a.unit}", lambda r: cell(number, r.total)),
+            (f"Total, {findings.unit}", lambda r: cell(number, r.total)),
             ("95 % interval", lambda r: range_cell(r.total_lo, r.total_hi, number)),
             (f"Index, {base} = 100" if base else "Index", lambda r: cell(number, r.index_)),
             ("95 % interval", interval),
@@ -75,16 +75,16 @@ def _yearly(a: Findings) -> HtmlTable:
     )
 
 
-def _trend_columns(a: Findings) -> list[tuple[str, Callable[[Any], Cell]]]:
-    def years(r: Any) -> Cell:
-        if not r.n_years:
+def _trend_columns(findings: Findings) -> list[tuple[str, Callable[[Any], Cell]]]:
+    def years(row: Any) -> Cell:
+        if not row.n_years:
             return Cell("none", math.nan)
-        return Cell(f"{r.from_year} to {r.to_year}", float(r.from_year))
+        return Cell(f"{row.from_year} to {row.to_year}", float(row.from_year))
 
-    def change(r: Any) -> Cell:
+    def change(row: Any) -> Cell:
         # no number without an interval, where intervals were asked for
-        shown = not a.n_draws or math.isfinite(r.percent_lo)
-        return Cell(percent(r.percent_per_year) if shown else "n/a", r.percent_per_year)
+        shown = not findings.n_draws or math.isfinite(row.percent_lo)
+        return Cell(percent(row.percent_per_year) if shown else "n/a", row.percent_per_year)
 
     return [
         ("Years", years),
@@ -94,40 +94,40 @@ def _trend_columns(a: Findings) -> list[tuple[str, Callable[[Any], Cell]]]:
     ]
 
 
-def _periods(a: Findings) -> HtmlTable | None:
-    if a.periods.empty:
+def _periods(findings: Findings) -> HtmlTable | None:
+    if findings.periods.empty:
         return None
-    refused = sorted({str(r) for r in a.periods["reason"] if r})
-    rule = {"pecbms": "PECBMS", "rtrim": "rtrim"}[a.settings.rule]
-    own = " by TRIM's convention" if a.settings.convention == "trim" else ""
+    refused = sorted({str(reason) for reason in findings.periods["reason"] if reason})
+    rule = {"pecbms": "PECBMS", "rtrim": "rtrim"}[findings.settings.rule]
+    own = " by TRIM's convention" if findings.settings.convention == "trim" else ""
     note = f"Classes by the rule of {rule}{own}; those by the other convention are in the file."
     note += f" No class where: {'; '.join(refused)}." if refused else ""
-    columns = [("Period", lambda r: Cell(str(r.period))), *_trend_columns(a)]
-    return table_of("Trend by period", a.periods, columns, "periods", note)
+    columns = [("Period", lambda r: Cell(str(r.period))), *_trend_columns(findings)]
+    return table_of("Trend by period", findings.periods, columns, "periods", note)
 
 
-def _point(r: Any) -> str:
-    if not math.isfinite(r.support):
-        return str(r.year)
-    return f"{r.year}; a bend within two years of it is found in {share(r.support)} of the replicates"
+def _point(row: Any) -> str:
+    if not math.isfinite(row.support):
+        return str(row.year)
+    return f"{row.year}; a bend within two years of it is found in {share(row.support)} of the replicates"
 
 
-def _regions(a: Findings) -> HtmlTable | None:
+def _regions(findings: Findings) -> HtmlTable | None:
     """The largest regions; where all share one trend, with their sites and shares alone: it would repeat one number."""
-    if len(a.regions) < 2 or not a.found:
+    if len(findings.regions) < 2 or not findings.found:
         return None
-    table = a.regions.sort_values("share", ascending=False).head(_REGIONS_LISTED)
+    table = findings.regions.sort_values("share", ascending=False).head(_REGIONS_LISTED)
     columns: list[tuple[str, Callable[[Any], Cell]]] = [("Region", lambda r: Cell(str(r.region)))]
     if (table["n_sites"] > 0).all():
         columns.append(("Sites", lambda r: cell(count, r.n_sites)))
     columns.append(("Share of total", lambda r: cell(share, r.share)))
-    if a.data.one_trend:
+    if findings.data.one_trend:
         note = "All regions share one trend in this model, so it is not repeated here."
         return table_of("Regions", table, columns, "regions", note)
-    columns += _trend_columns(a)
+    columns += _trend_columns(findings)
     note = (
-        f"The {_REGIONS_LISTED} largest of {len(a.regions)} regions. "
-        if len(a.regions) > _REGIONS_LISTED
+        f"The {_REGIONS_LISTED} largest of {len(findings.regions)} regions. "
+        if len(findings.regions) > _REGIONS_LISTED
         else ""
     )
     if table["reason"].nunique() > 1:

@@ -20,18 +20,18 @@ from fedmiss.report.words import count, number, percent, records, share
 __all__ = ["build", "trials"]
 
 
-def build(a: Findings, plots: dict[str, Plot]) -> Section:
+def build(findings: Findings, plots: dict[str, Plot]) -> Section:
     """Return the section of the model."""
     return Section(
         "model",
         "How the numbers were made",
         {
-            "words": _words(a),
-            "facts": [(name, value) for name, value in _facts(a) if value not in _UNSAID],
-            "fitted": _fitted(a),
-            "cv": _cv(a),
-            "trials": _trials(a),
-            "terms": _predictor(a),
+            "words": _words(findings),
+            "facts": [(name, value) for name, value in _facts(findings) if value not in _UNSAID],
+            "fitted": _fitted(findings),
+            "cv": _cv(findings),
+            "trials": _trials(findings),
+            "terms": _predictor(findings),
         },
     )
 
@@ -63,47 +63,49 @@ def _value(value: object) -> str:
     return str(value)
 
 
-def _period(a: Findings) -> str:
-    return "year" if a.yearly_counts else "month"
+def _period(findings: Findings) -> str:
+    return "year" if findings.yearly_counts else "month"
 
 
-def _predictor(a: Findings) -> str:
-    rank = a.data.fact("rank")
+def _predictor(findings: Findings) -> str:
+    rank = findings.data.fact("rank")
     interaction = f"interaction of rank {rank}" if rank else ""
-    effects = "" if a.data.fact("effects") is False else f"mean + site effect + {_period(a)} effect"
-    slopes = "slope of the site x year" if a.data.fact("slopes", default=False) else ""
-    return " + ".join(t for t in (effects, slopes, interaction) if t) or "mean"
+    effects = (
+        "" if findings.data.fact("effects") is False else f"mean + site effect + {_period(findings)} effect"
+    )
+    slopes = "slope of the site x year" if findings.data.fact("slopes", default=False) else ""
+    return " + ".join(part for part in (effects, slopes, interaction) if part) or "mean"
 
 
-def _terms(a: Findings) -> str:
-    terms = a.data.effort
+def _terms(findings: Findings) -> str:
+    terms = findings.data.effort
     if terms is None:
         return "not recorded"
-    return ", ".join(f"{k} {number(float(v), 2)}" for k, v in terms.items()) or "none"
+    return ", ".join(f"{key} {number(float(term), 2)}" for key, term in terms.items()) or "none"
 
 
-def _observers(a: Findings) -> str:
-    sd = a.data.fact("observer_sd")
+def _observers(findings: Findings) -> str:
+    sd = findings.data.fact("observer_sd")
     if sd is not None:
         return f"yes, standard deviation {number(float(sd), 2)} on the link scale"
-    return _value(a.data.fact("observer_effects"))
+    return _value(findings.data.fact("observer_effects"))
 
 
 _UNSAID = ("not recorded", "identity", "none")
 
 
-def _averaged(a: Findings) -> str:
+def _averaged(findings: Findings) -> str:
     """Name the ranks that were averaged; empty where one model was enough."""
-    ranks = sorted(averaged_ranks(a))
+    ranks = sorted(averaged_ranks(findings))
     if len(ranks) < 2:
         return ""
-    return f"ranks {', '.join(str(r) for r in ranks[:-1])} and {ranks[-1]}, with equal weights"
+    return f"ranks {', '.join(str(rank) for rank in ranks[:-1])} and {ranks[-1]}, with equal weights"
 
 
-def _words(a: Findings) -> str:
+def _words(findings: Findings) -> str:
     """Say in plain words how the numbers were made."""
-    rank, own = a.data.fact("rank"), []
-    if a.data.fact("slopes", default=False):
+    rank, own = findings.data.fact("rank"), []
+    if findings.data.fact("slopes", default=False):
         own.append("each has a trend of its own")
     if rank:
         patterns = f"{rank} common pattern{'s' if rank != 1 else ''}"
@@ -112,18 +114,18 @@ def _words(a: Findings) -> str:
         f"sites differ in their course: {', and '.join(own)}" if own else "all sites rise and fall together"
     )
     said = [
-        f"The counts are described by this model: {family_words(a)}.",
-        f"Every site has its own level, and every {_period(a)} its own; {differ}.",
-        *_structure(a),
+        f"The counts are described by this model: {family_words(findings)}.",
+        f"Every site has its own level, and every {_period(findings)} its own; {differ}.",
+        *_structure(findings),
     ]
-    if a.data.cv is not None:
+    if findings.data.cv is not None:
         said.append("How many patterns was decided by predicting counts that had been kept out of the fit.")
-    if a.n_draws:
+    if findings.n_draws:
         said.append(
-            f"The whole fit was repeated {count(a.n_draws)} times with other weights for the observers; the spread of the "
-            "results gives the intervals."
+            f"The whole fit was repeated {count(findings.n_draws)} times with other weights for the observers; "
+            "the spread of the results gives the intervals."
         )
-    if ranks := _averaged(a):
+    if ranks := _averaged(findings):
         said.append(
             f"The numbers are the mean of several such models ({ranks}), because held-out counts cannot tell them "
             "apart; the spread of the results is that of all of them together."
@@ -131,30 +133,30 @@ def _words(a: Findings) -> str:
     return " ".join(said)
 
 
-def _structure(a: Findings) -> Iterator[str]:
+def _structure(findings: Findings) -> Iterator[str]:
     """Say what the expectation for a site follows, that observers have effects, and which step matters most to the trend."""
-    said, shares = [], a.data.fact("explained", default={})
-    names = a.data.fact("site_covariates", default=[])
-    for feature in a.data.fact("features", default=[]):
+    said, shares = [], findings.data.fact("explained", default={})
+    names = findings.data.fact("site_covariates", default=[])
+    for feature in findings.data.fact("features", default=[]):
         words = f"its {listed(names, 6)}" if feature == "covariates" else IN_WORDS[feature]
         part = f" ({share(shares[feature])} of the variance between sites)" if feature in shares else ""
         said.append(words + part)
     if said:
         yield f"What is expected at a site follows {' and '.join(said)}."
-    if a.data.fact("observer_effects") is True:
+    if findings.data.fact("observer_effects") is True:
         yield "Observers count differently, and the model knows it."
-    if chain := a.data.fact("occupancy", default=[]):
+    if chain := findings.data.fact("occupancy", default=[]):
         first, gained, lost = chain
         yield (
             f"Sites may be empty: from one year to the next an occupied site was lost with a probability of {share(lost)}, "
             f"an empty one gained with {share(gained)}; {share(first)} were occupied in the first year."
         )
-        if (ends := a.data.fact("occupied")) is not None:
-            start, end = (count(round(x)) for x in ends)
+        if (ends := findings.data.fact("occupied")) is not None:
+            start, end = (count(round(edge)) for edge in ends)
             yield f"Of the sites of this panel about {start} were occupied in its first year, {end} in its last."
-    if (less := a.data.fact("learning")) is not None:
+    if (less := findings.data.fact("learning")) is not None:
         yield f"At first a new observer counts {share(math.exp(-less))} of what the same observer counts later."
-    tried = records(trials(a).dropna(subset="shift"))
+    tried = records(trials(findings).dropna(subset="shift"))
     if tried:
         most = max(tried, key=lambda r: abs(r.shift))
         change = percent(_percent(most.shift))
@@ -165,17 +167,17 @@ def _percent(slope: float) -> float:
     return 100 * math.expm1(slope)
 
 
-def trials(a: Findings) -> pd.DataFrame:
+def trials(findings: Findings) -> pd.DataFrame:
     """Steps of the structure that were tried (schema ``report_trials``)."""
     columns = ["what", "judged_by", "gain", "error", "taken", "shift"]
-    table = pd.DataFrame(a.data.fact("trials", default=[]), columns=columns)
+    table = pd.DataFrame(findings.data.fact("trials", default=[]), columns=columns)
     return table.astype(
         {"what": str, "judged_by": str, "gain": float, "error": float, "taken": bool, "shift": float}
     )
 
 
-def _trials(a: Findings) -> HtmlTable | None:
-    table = trials(a)
+def _trials(findings: Findings) -> HtmlTable | None:
+    table = trials(findings)
     if table.empty:
         return None
     note = (
@@ -199,49 +201,49 @@ def _trials(a: Findings) -> HtmlTable | None:
     )
 
 
-def _facts(a: Findings) -> list[tuple[str, str]]:
-    f = a.data.fact
+def _facts(findings: Findings) -> list[tuple[str, str]]:
+    fact = findings.data.fact
     return [
-        ("Model", family_words(a)),
-        ("Solver", _value(f("method"))),
-        ("Rank of the interaction of sites and time", _value(f("rank"))),
-        ("Average of models", _averaged(a) or "no: one model"),
-        ("Penalty on the factors", _value(f("penalty"))),
-        ("Dispersion", _value(f("dispersion"))),
-        ("Effective number of parameters", _value(f("edf"))),
-        ("Standard effort", _value(f("standard_effort"))),
-        ("Effort in the model (exponents)", _terms(a)),
-        ("Observer effects, kept inside the groups", _observers(a)),
-        ("Objective at the end", _value(f("objective"))),
-        (f"At the end, {progress_words(a)} (0 at a solution)", _value(f("h_norm"))),
-        ("Converged", _value(f("converged"))),
-        ("Stopped because", _value(f("stop_reason"))),
-        ("Rounds", _value(f("rounds"))),
-        ("Groups", _value(f("n_groups"))),
-        ("Participation", _value(f("participation"))),
-        ("Compressor", _value(f("compressor"))),
-        ("Exchanges between the groups, whole job", _value(f("exchanges"))),
-        *_sent(a),
-        ("Bootstrap replicates", count(a.n_draws)),
+        ("Model", family_words(findings)),
+        ("Solver", _value(fact("method"))),
+        ("Rank of the interaction of sites and time", _value(fact("rank"))),
+        ("Average of models", _averaged(findings) or "no: one model"),
+        ("Penalty on the factors", _value(fact("penalty"))),
+        ("Dispersion", _value(fact("dispersion"))),
+        ("Effective number of parameters", _value(fact("edf"))),
+        ("Standard effort", _value(fact("standard_effort"))),
+        ("Effort in the model (exponents)", _terms(findings)),
+        ("Observer effects, kept inside the groups", _observers(findings)),
+        ("Objective at the end", _value(fact("objective"))),
+        (f"At the end, {progress_words(findings)} (0 at a solution)", _value(fact("h_norm"))),
+        ("Converged", _value(fact("converged"))),
+        ("Stopped because", _value(fact("stop_reason"))),
+        ("Rounds", _value(fact("rounds"))),
+        ("Groups", _value(fact("n_groups"))),
+        ("Participation", _value(fact("participation"))),
+        ("Compressor", _value(fact("compressor"))),
+        ("Exchanges between the groups, whole job", _value(fact("exchanges"))),
+        *_sent(findings),
+        ("Bootstrap replicates", count(findings.n_draws)),
     ]
 
 
-def _sent(a: Findings) -> list[tuple[str, str]]:
+def _sent(findings: Findings) -> list[tuple[str, str]]:
     """Return what organisations sent and got; a fit of one group sent nothing, so there is nothing to say."""
-    if int(a.data.fact("n_groups", default=1)) < 2:
+    if int(findings.data.fact("n_groups", default=1)) < 2:
         return []
     return [
         (
             "Passed by the groups to the fit (of one person's groups nothing leaves the computer)",
-            _bytes(a.data.fact("bytes_up")),
+            _bytes(findings.data.fact("bytes_up")),
         ),
-        ("Passed to the groups", _bytes(a.data.fact("bytes_down"))),
+        ("Passed to the groups", _bytes(findings.data.fact("bytes_down"))),
     ]
 
 
-def _fitted(a: Findings) -> HtmlTable | None:
+def _fitted(findings: Findings) -> HtmlTable | None:
     """Counted beside fitted birds of every year, at the visits that were made."""
-    table = fitted_years(a.data.visited, a.data.months)
+    table = fitted_years(findings.data.visited, findings.data.months)
     if table.empty:
         return None
     note = (
@@ -254,8 +256,8 @@ def _fitted(a: Findings) -> HtmlTable | None:
         [
             ("Year", lambda r: Cell(f"{r.year}")),
             ("Visits", lambda r: cell(count, r.visits)),
-            (f"Counted {a.unit}", lambda r: cell(count, r.counted)),
-            (f"Fitted {a.unit}", lambda r: Cell(number(r.fitted, 4), r.fitted)),
+            (f"Counted {findings.unit}", lambda r: cell(count, r.counted)),
+            (f"Fitted {findings.unit}", lambda r: Cell(number(r.fitted, 4), r.fitted)),
             ("Counted / fitted", lambda r: cell(number, r.ratio)),
         ],
         "fitted",
@@ -263,18 +265,22 @@ def _fitted(a: Findings) -> HtmlTable | None:
     )
 
 
-def _cv(a: Findings) -> HtmlTable | None:
-    cv = a.data.cv
+def _cv(findings: Findings) -> HtmlTable | None:
+    cv = findings.data.cv
     if cv is None or cv.empty:
         return None
     means = ["deviance", "log_rmse", "total_bias"]
-    weighted = cv.assign(**{m: cv[m] * cv["n"] for m in means}, chosen=chosen_rows(a), mean=averaged_rows(a))
+    weighted = cv.assign(
+        **{name: cv[name] * cv["n"] for name in means},
+        chosen=chosen_rows(findings),
+        mean=averaged_rows(findings),
+    )
     keys = ["candidate", "model", "rank", "chosen", "mean"]
     table: pd.DataFrame = weighted.groupby(keys, as_index=False, dropna=False)[["n", *means]].sum()
     table[means] = table[means].div(table["n"], axis=0)
 
-    def distribution(r: Any) -> Cell:
-        return Cell(f"{r.model}{' (chosen)' if r.chosen else ' (averaged with it)' if r.mean else ''}")
+    def distribution(row: Any) -> Cell:
+        return Cell(f"{row.model}{' (chosen)' if row.chosen else ' (averaged with it)' if row.mean else ''}")
 
     return table_of(
         "Cross-validation",

@@ -18,37 +18,43 @@ __all__ = ["build"]
 SHOWN = 150
 
 
-def build(a: Analysis, plots: dict[str, Plot]) -> Section:
+def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the section of sites."""
     return Section(
         "places",
         "Sites",
         {
-            "sites": _sites(a),
-            "visits": _visits(a),
-            "biased": biased_visits(a),
-            "asked": askable(a),
+            "sites": _sites(analysis),
+            "visits": _visits(analysis),
+            "biased": biased_visits(analysis),
+            "asked": askable(analysis),
         },
     )
 
 
-def _sites(a: Analysis) -> HtmlTable:
-    def name(r: Any) -> Cell:
-        if a.settings.coarse_map:
-            return Cell(f"site {r.site_index}")
-        return Cell(str(r.site_name if isinstance(r.site_name, str) and r.site_name else r.site_id))
+def _sites(analysis: Analysis) -> HtmlTable:
+    def name(row: Any) -> Cell:
+        if analysis.settings.coarse_map:
+            return Cell(f"site {row.site_index}")
+        return Cell(str(row.site_name if isinstance(row.site_name, str) and row.site_name else row.site_id))
 
     columns: list[tuple[str, Callable[[Any], Cell]]] = [("Site", name)]
-    if a.sites["region"].notna().any():
+    if analysis.sites["region"].notna().any():
         columns.append(("Region", lambda r: Cell(str(r.region) if isinstance(r.region, str) else "")))
     columns += [
-        ("Cells counted" if a.yearly_counts else "Months counted", lambda r: cell(count, r.cells_observed)),
+        (
+            "Cells counted" if analysis.yearly_counts else "Months counted",
+            lambda r: cell(count, r.cells_observed),
+        ),
         ("Years counted", lambda r: cell(count, r.years_counted)),
-        (f"Mean, {a.unit}", lambda r: cell(number, r.mean_total)),
+        (f"Mean, {analysis.unit}", lambda r: cell(number, r.mean_total)),
     ]
-    note = f"The {SHOWN} largest of {count(len(a.sites))} sites. " if len(a.sites) > SHOWN else ""
-    note += f"Mean: {'mean of the years' if a.yearly_counts else 'estimate in the mean month of the season, all years'}. "
-    if a.data.one_trend:
+    note = (
+        f"The {SHOWN} largest of {count(len(analysis.sites))} sites. " if len(analysis.sites) > SHOWN else ""
+    )
+    monthly = "estimate in the mean month of the season, all years"
+    note += f"Mean: {'mean of the years' if analysis.yearly_counts else monthly}. "
+    if analysis.data.one_trend:
         note += "All sites share one trend in this model, so it is not repeated here."
     else:
         note += (
@@ -59,17 +65,17 @@ def _sites(a: Analysis) -> HtmlTable:
             ("95 % interval", lambda r: range_cell(*_limits(r.slope, r.slope_se))),
             ("Class", lambda r: Cell(str(r.trend_class))),
         ]
-    table = a.sites.sort_values("mean_total", ascending=False, kind="stable").head(SHOWN)
+    table = analysis.sites.sort_values("mean_total", ascending=False, kind="stable").head(SHOWN)
     return table_of("Sites", table, columns, "sites", note)
 
 
-def _visits(a: Analysis) -> HtmlTable | None:
+def _visits(analysis: Analysis) -> HtmlTable | None:
     """How visits go with what was found, where enough sites can be compared."""
-    table = a.visits[a.visits["correlation"].notna()]
+    table = analysis.visits[analysis.visits["correlation"].notna()]
     if table.empty:
         return None
     names = {
-        "visits and birds": f"number of visits, and {a.settings.unit}",
+        "visits and birds": f"number of visits, and {analysis.settings.unit}",
         "visits and trend": "number of visits, and trend",
         "first visit and trend": "time of the first visit, and trend",
         "last visit and trend": "time of the last visit, and trend",

@@ -16,18 +16,18 @@ from fedmiss.report.style import Plot
 __all__ = ["askable", "build", "in_script"]
 
 
-def build(a: Findings, plots: dict[str, Plot]) -> Section | None:
+def build(findings: Findings, plots: dict[str, Plot]) -> Section | None:
     """Return the section, or None where two years cannot be compared."""
-    if not askable(a):
+    if not askable(findings):
         return None
-    data = stored(a, _places(a, plots.get("map")))
+    data = stored(findings, _places(findings, plots.get("map")))
     values = {"data": in_script(data), "sites": data["sites"] is not None}
     return Section("question", "Ask this report", values, scripted=True)
 
 
-def askable(a: Findings) -> bool:
+def askable(findings: Findings) -> bool:
     """Return True where two years can be compared."""
-    return a.found and int(a.years.used.sum()) >= 2 and bool(a.yearly.attrs["base"])
+    return findings.found and int(findings.years.used.sum()) >= 2 and bool(findings.yearly.attrs["base"])
 
 
 def in_script(data: Any) -> Markup:
@@ -36,16 +36,16 @@ def in_script(data: Any) -> Markup:
     return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
 
 
-def _places(a: Findings, plot: Plot | None) -> dict[int, tuple[float, float]]:
+def _places(findings: Findings, plot: Plot | None) -> dict[int, tuple[float, float]]:
     """Return where each site stands on the map, in the units of its SVG (points from the upper left corner)."""
-    if plot is None or not isinstance(a, Analysis):
+    if plot is None or not isinstance(findings, Analysis):
         return {}
-    table = a.sites[a.sites["latitude"].notna() & a.sites["longitude"].notna()]
+    table = findings.sites[findings.sites["latitude"].notna() & findings.sites["longitude"].notna()]
     fig = plot.figure
     xy = fig.axes[0].transData.transform(table[["longitude", "latitude"]].to_numpy(dtype=float))
     xy = xy * 72.0 / fig.dpi
     high = 72.0 * fig.get_figheight()
     return {
-        int(j): (round(float(x), 1), round(high - float(y), 1))
-        for j, (x, y) in zip(table["site_index"], xy, strict=True)
+        int(site): (round(float(x), 1), round(high - float(y), 1))
+        for site, (x, y) in zip(table["site_index"], xy, strict=True)
     }

@@ -12,13 +12,13 @@ from fedmiss.report.style import Plot
 __all__ = ["build", "closing"]
 
 
-def build(a: Analysis, plots: dict[str, Plot]) -> Section:
+def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the closing section."""
-    return closing(a, least_words(a))
+    return closing(analysis, least_words(analysis))
 
 
-def closing(a: Findings, least: str) -> Section:
+def closing(findings: Findings, least: str) -> Section:
     """Return the closing section; ``least`` says what a year needs to enter index and trend."""
     return Section(
-        "reading", "How to read this, and what it cannot tell", {"limits": limits(a), "least": least}
+        "reading", "How to read this, and what it cannot tell", {"limits": limits(findings), "least": least}
     )

@@ -9,7 +9,7 @@ from fedmiss.report.style import Plot
 __all__ = ["build"]
 
 
-def build(a: Findings, plots: dict[str, Plot]) -> Section | None:
+def build(findings: Findings, plots: dict[str, Plot]) -> Section | None:
     """Return the section, or None when the season has one month."""
     if "season" not in plots:
         return None

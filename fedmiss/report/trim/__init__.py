@@ -104,13 +104,15 @@ def _fit(
     notes: tuple[str, ...] = (),
 ) -> TrimFit:
     design = make_design(cells, settings.model, changepoints)
-    e = estimate(cells, design, serial=settings.serial_correlation)
+    estimated = estimate(cells, design, serial=settings.serial_correlation)
     f, seen = np.nan_to_num(cells.counts), cells.seen
-    df = int(seen.sum()) - len(cells.sites) - e.beta.size
-    chi2 = float(np.where(seen, (f - e.mu) ** 2 / e.mu, 0.0).sum())
+    df = int(seen.sum()) - len(cells.sites) - estimated.beta.size
+    chi2 = float(np.where(seen, (f - estimated.mu) ** 2 / estimated.mu, 0.0).sum())
+    # Pearson's estimate of the overdispersion.
     sigma2 = chi2 / df if settings.overdispersion and df > 0 else 1.0
     positive = seen & (f > 0)
-    lr = 2.0 * float((f[positive] * np.log(f[positive] / e.mu[positive])).sum())
+    # Deviance: 2 sum f log(f / mu); the terms f - mu add up to 0 in the Poisson fit, which fits every site's total.
+    lr = 2.0 * float((f[positive] * np.log(f[positive] / estimated.mu[positive])).sum())
     if not settings.overdispersion and df > 0 and chi2 > _SCATTER * df:
         notes = (
             *notes,
@@ -118,7 +120,17 @@ def _fit(
             "and classes are too sure without overdispersion (--overdispersion).",
         )
     return TrimFit(
-        settings, cells, design, e, information(cells, design, e, sigma2), sigma2, df, chi2, lr, steps, notes
+        settings,
+        cells,
+        design,
+        estimated,
+        information(cells, design, estimated, sigma2),
+        sigma2,
+        df,
+        chi2,
+        lr,
+        steps,
+        notes,
     )
 
 
@@ -133,7 +145,7 @@ def _those_with_counts(cells: Cells, points: tuple[int, ...]) -> tuple[tuple[int
             at = int(error.fields["changepoint"])
             if points == (at,):
                 raise
-            points = tuple(p for p in points if p != at)
+            points = tuple(point for point in points if point != at)
             notes.append(
                 f"no change point at {cells.times[at]}: no positive count in the stretch that follows."
             )
@@ -146,17 +158,19 @@ def _stepwise(
     fit = _fit(cells, settings, points)
     steps: list[Step] = []
     removed: list[int] = []
+    # Sets of change points that were fitted: a step that leads back to one of them would go round for ever.
     visited = {points}
     while len(fit.design.changepoints) > 1:
         points = fit.design.changepoints
-        p = [fit.wald_change(k)[2] for k in range(len(points))]
-        worst = int(np.argmax(p))
-        if p[worst] <= _P_REMOVE:
+        chances = [fit.wald_change(at)[2] for at in range(len(points))]
+        worst = int(np.argmax(chances))
+        if chances[worst] <= _P_REMOVE:
             break
         gone = points[worst]
-        steps.append({"step": "deleted", "changepoint": cells.times[gone], "p": p[worst]})
-        candidates = [r for r in removed if r not in points]
-        fit = _fit(cells, settings, tuple(q for q in points if q != gone))
+        steps.append({"step": "deleted", "changepoint": cells.times[gone], "p": chances[worst]})
+        # Only points removed in earlier steps may come back: the one of this step has just failed.
+        candidates = [point for point in removed if point not in points]
+        fit = _fit(cells, settings, tuple(point for point in points if point != gone))
         removed.append(gone)
         best, best_p = None, _P_ENTER
         for back in candidates:

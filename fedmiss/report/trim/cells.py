@@ -59,9 +59,9 @@ class Cells:
     def groups(self) -> Iterator[tuple[str, Bool]]:
         """Yield words and mask (I,) of all sites, then of the sites of each category."""
         yield "", np.ones(len(self.sites), dtype=bool)
-        for k, name in enumerate(self.covariates):
-            for c, label in enumerate(self.labels[k]):
-                yield f" at sites with {name} {label}", self.members(k, c)
+        for at, name in enumerate(self.covariates):
+            for value, label in enumerate(self.labels[at]):
+                yield f" at sites with {name} {label}", self.members(at, value)
 
 
 def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *, every_year: bool) -> Cells:
@@ -83,7 +83,10 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
     sites = tuple(sorted(keep_sites))
     dropped = tuple(sorted(set(frame["site"].unique()) - set(keep_sites)))
     times = sorted(frame["time"].unique())
-    whole = all(isinstance(t, int | np.integer) or (isinstance(t, float) and t.is_integer()) for t in times)
+    whole = all(
+        isinstance(time, int | np.integer) or (isinstance(time, float) and time.is_integer())
+        for time in times
+    )
     if every_year and whole and times:
         times = list(range(int(times[0]), int(times[-1]) + 1))
     months = tuple(sorted(frame["month"].unique()))
@@ -97,7 +100,7 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
     counts = np.full((len(sites), len(months) * len(times)), np.nan)
     counts[row, column] = kept["count"]
     names, category, labels = _categories(frame, covariates, sites)
-    numeric = [isinstance(t, int | float | np.integer | np.floating) for t in times]
+    numeric = [isinstance(time, int | float | np.integer | np.floating) for time in times]
     return Cells(
         sites=sites,
         times=tuple(times),
@@ -125,7 +128,7 @@ def _check_rows(frame: pd.DataFrame) -> None:
 
 
 def _where(frame: pd.DataFrame, rows: pd.Series[bool]) -> str:
-    site, time, month = (frame[c][rows].iloc[0] for c in ("site", "time", "month"))
+    site, time, month = (frame[name][rows].iloc[0] for name in ("site", "time", "month"))
     return f"site {site} at time {time}" + (f", month {month}" if frame["month"].nunique() > 1 else "")
 
 
@@ -171,7 +174,7 @@ def _weights(
     if weights is None:
         return np.ones(shape)
     if isinstance(weights, Mapping):
-        out = np.repeat(np.array([[float(weights[s])] for s in sites]), shape[1], axis=1)
+        out = np.repeat(np.array([[float(weights[site])] for site in sites]), shape[1], axis=1)
     else:
         value = pd.Series(np.asarray(weights, dtype=float), index=frame.index).loc[kept]
         out = np.full(shape, np.nan)
@@ -187,9 +190,10 @@ def _weights(
         out = np.where(unnamed, low[:, None], out)
     bad = ~(out > 0)
     if bad.any():
-        i = int(np.argmax(bad.any(axis=1)))
+        first = int(np.argmax(bad.any(axis=1)))
         raise InputError(
-            f"the weight of site {sites[i]} is {out[i][bad[i]][0]:g} (must be above 0); leave the site out instead."
+            f"the weight of site {sites[first]} is {out[first][bad[first]][0]:g} (must be above 0); leave the "
+            "site out instead."
         )
     return out
 
@@ -202,12 +206,13 @@ def check_links(cells: Cells) -> None:
     J = len(cells.times)
     for where, mask in cells.groups():
         f = np.nan_to_num(cells.counts[mask]).reshape(int(mask.sum()), len(cells.months), J)
-        empty = [t for t, n in zip(cells.times, f.sum(axis=(0, 1)), strict=True) if not n > 0]
+        empty = [time for time, birds in zip(cells.times, f.sum(axis=(0, 1)), strict=True) if not birds > 0]
         if empty:
             raise InputError(
                 f"time point {empty[0]} has no positive count{where} ({len(empty)} such points), so its effect cannot be "
                 "estimated; leave it out, join it with its neighbour, or fit model 2, which draws a line through it."
             )
+        # Effects of two time points can be compared through sites counted at both, or along a chain of such sites.
         label = connected(np.asarray(cells.seen[mask].reshape(-1, len(cells.months), J).any(axis=1)))
         if (label != label[0]).any():
             other = cells.times[int(np.flatnonzero(label != label[0])[0])]
@@ -216,8 +221,8 @@ def check_links(cells: Cells) -> None:
                 "ratio of their totals is not in the data. Fit the two periods apart."
             )
     per_month = np.nan_to_num(cells.counts).reshape(-1, len(cells.months), J).sum(axis=(0, 2))
-    for month, n in zip(cells.months, per_month, strict=True):
-        if not n > 0:
+    for month, birds in zip(cells.months, per_month, strict=True):
+        if not birds > 0:
             raise InputError(
                 f"month {month} has no positive count, so its effect cannot be estimated; leave it out."
             )

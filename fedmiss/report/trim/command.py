@@ -40,14 +40,14 @@ class TrimCommand:
     @property
     def arguments(self) -> dict[str, Any]:
         """What :func:`fedmiss.report.trim.fit_trim` takes: the counts, the settings, weights and covariates if asked for."""
-        t = self.table
+        table = self.table
         return {
-            "site": t["site"],
-            "time": t["time"],
-            "count": t["count"],
+            "site": table["site"],
+            "time": table["time"],
+            "count": table["count"],
             "settings": self.settings,
-            "weights": t["weight"] if self.weighted else None,
-            "covariates": {name: t[name] for name in self.covariates},
+            "weights": table["weight"] if self.weighted else None,
+            "covariates": {name: table[name] for name in self.covariates},
         }
 
 
@@ -64,7 +64,7 @@ def read_tcf(path: str | Path) -> TrimCommand:
     has_weight = _on(said, "weight", "present")
     columns = ["site", "time", "count", *(["weight"] if has_weight else []), *labels]
     table = _table(path, " ".join(said["file"]), columns, float(" ".join(said["missing"]) or "nan"))
-    chosen = [int(k) for k in " ".join(said["covariates"]).split()]
+    chosen = [int(number) for number in " ".join(said["covariates"]).split()]
     times = sorted(table["time"].unique())
     points = _points(said["changepoints"], times)
     overall = [times[0], *_points(said["overallchangepoints"], times)[1:], times[-1]]
@@ -81,7 +81,7 @@ def read_tcf(path: str | Path) -> TrimCommand:
         table,
         settings,
         has_weight and _on(said, "weighting", "on"),
-        tuple(labels[k - 1] for k in chosen),
+        tuple(labels[number - 1] for number in chosen),
         windows,
     )
 
@@ -91,7 +91,7 @@ def _lines(path: Path) -> dict[str, list[str]]:
         text = path.read_text(encoding="latin-1")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}.", path=str(path)) from None
-    said: dict[str, list[str]] = {k: [] for k in _KEYS}
+    said: dict[str, list[str]] = {key: [] for key in _KEYS}
     in_labels = False
     for number, line in enumerate(text.splitlines(), 1):
         words = line.split(maxsplit=1)
@@ -127,14 +127,16 @@ def _number(path: Path, said: dict[str, list[str]], key: str, default: int) -> i
 
 def _points(words: list[str], times: list[int]) -> tuple[int, ...]:
     """Read time points given as themselves or as 1, 2, ... into the time points of the table."""
-    given = [int(w) for w in " ".join(words).split()]
-    return tuple(p if p in times else times[p - 1] for p in given)
+    given = [int(word) for word in " ".join(words).split()]
+    # TRIM counts time points from 1, and its users write years: a number that is no year is a position.
+    return tuple(point if point in times else times[point - 1] for point in given)
 
 
 def _table(path: Path, name: str, columns: list[str], missing: float) -> pd.DataFrame:
+    # TRIM ran on Windows: its command files name tables by backslashes, and by paths of that machine.
     named = Path(name.strip('"').replace("\\", "/"))
     places = [named, path.parent / named, path.parent / named.name]
-    found = next((p for p in places if p.is_file()), None)
+    found = next((place for place in places if place.is_file()), None)
     if found is None:
         raise InputError(
             f"{path} names the table {name!r}, which is not there; put it beside the command file.", path=name

@@ -39,7 +39,11 @@ class Design:
 
     def where(self, **wanted: int | str) -> list[int]:
         """Positions of the parameters whose fields have these values."""
-        return [i for i, t in enumerate(self.terms) if all(getattr(t, k) == v for k, v in wanted.items())]
+        return [
+            i
+            for i, term in enumerate(self.terms)
+            if all(getattr(term, key) == value for key, value in wanted.items())
+        ]
 
 
 def positions_of(changepoints: Iterable[Label], times: tuple[Label, ...]) -> tuple[int, ...]:
@@ -72,8 +76,9 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
         changepoints = changepoints or (0,)
         base = _slopes(cells.time, changepoints)
         _check_stretches(cells, changepoints)
-        own = [Term("slope", k) for k in range(len(changepoints))]
+        own = [Term("slope", at) for at in range(len(changepoints))]
     elif model == 3:
+        # The first time point is the reference of every effect: its column is left out.
         base = np.eye(J)[:, 1:]
         own = [Term("time", j) for j in range(1, J)]
     else:
@@ -84,15 +89,16 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
         else (np.zeros((1, 0), np.int64), np.zeros(len(cells.sites), np.int64))
     )
     terms, blocks = list(own), [np.repeat(np.tile(base, (M, 1))[None], len(classes), axis=0)]
-    for k, labels in enumerate(cells.labels if model > 1 else ()):
-        for c in range(1, len(labels)):
-            mine = (classes[:, k] == c).astype(float)
+    for at, labels in enumerate(cells.labels if model > 1 else ()):
+        for value in range(1, len(labels)):
+            mine = (classes[:, at] == value).astype(float)
             blocks.append(blocks[0] * mine[:, None, None])
-            terms += [Term(t.kind, t.at, k, c) for t in own]
+            terms += [Term(term.kind, term.at, at, value) for term in own]
     if M > 1:
+        # Cells are ordered month by month, each with all time points.
         month = np.kron(np.eye(M)[:, 1:], np.ones((J, 1)))
         blocks.append(np.repeat(month[None], len(classes), axis=0))
-        terms += [Term("month", m) for m in range(1, M)]
+        terms += [Term("month", at) for at in range(1, M)]
     return Design(
         tuple(terms),
         np.concatenate(blocks, axis=2),
@@ -104,12 +110,16 @@ def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) ->
 def _slopes(time: F64, changepoints: tuple[int, ...]) -> F64:
     """(J, K): position of each time point within the stretch that starts at each change point."""
     starts = time[list(changepoints)]
+    # A slope's column grows through its own stretch and keeps its end value after it: beta is then the slope of the
+    # stretch,
+    # not the change of slope.
     lengths = np.append(np.diff(starts), time[-1] - starts[-1])
     return np.clip(time[:, None] - starts[None, :], 0.0, lengths[None, :])
 
 
 def _check_stretches(cells: Cells, changepoints: tuple[int, ...]) -> None:
     J = len(cells.times)
+    # Counts at the start of a stretch belong to the one before: they fix the level, not this slope.
     f = np.nan_to_num(cells.counts).reshape(len(cells.sites), -1, J).sum(axis=1)
     ends = [*changepoints[1:], J - 1]
     for where, mask in cells.groups():

@@ -31,27 +31,30 @@ def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
 
     The base of its indices is the first time, as in every file of TRIM; those of another base are in ``totals.csv``.
     """
-    c, s = fit.cells, fit.settings
+    cells, settings = fit.cells, fit.settings
     lines = [
         *_head_lines(fit, title),
-        f" RESULTS FOR MODEL: {_TITLES[s.model]}",
-        " " + "-" * (19 + len(_TITLES[s.model])),
+        f" RESULTS FOR MODEL: {_TITLES[settings.model]}",
+        " " + "-" * (19 + len(_TITLES[settings.model])),
     ]
-    if c.covariates:
-        lines += ["   Effects of covariate(s)", *(f"    {name.upper()}" for name in c.covariates)]
-    if s.model == 2 and s.changepoints:
-        lines += ["  Changes in Slope at Timepoints", "  " + " ".join(f"{p:>5}" for p in fit.changepoints)]
-    if (c.weights != 1).any():
+    if cells.covariates:
+        lines += ["   Effects of covariate(s)", *(f"    {name.upper()}" for name in cells.covariates)]
+    if settings.model == 2 and settings.changepoints:
+        lines += [
+            "  Changes in Slope at Timepoints",
+            "  " + " ".join(f"{changepoint:>5}" for changepoint in fit.changepoints),
+        ]
+    if (cells.weights != 1).any():
         lines += ["", " WEIGHTING = On"]
     method = (
         "Generalised Estimating Equations"
-        if s.overdispersion or s.serial_correlation
+        if settings.overdispersion or settings.serial_correlation
         else "Maximum Likelihood"
     )
     lines += ["", f" ESTIMATION METHOD = {method}", *_stepwise_lines(fit), ""]
-    if s.overdispersion:
+    if settings.overdispersion:
         lines.append(f"  Estimated Overdispersion     = {fit.sigma2:6.3f}")
-    if s.serial_correlation:
+    if settings.serial_correlation:
         lines.append(f"  Estimated Serial Correlation = {fit.rho:6.3f}")
     chi2, lr = fit.goodness_of_fit().itertuples(index=False)
     lines += [
@@ -66,38 +69,39 @@ def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
     ]
     for name, which in (("MODEL", "model"), ("IMPUTED+(recommended)", "imputed")):
         row = fit.overall(which, rule=shown.rule).iloc[0]
+        # TRIM prints stars after the class, by the level in brackets at the label's end.
         stars = {"(p<0.01)": " **", "(p<0.05)": " *"}.get(row["label"].rpartition(" ")[2], "")
         lines += ["", *slope_lines(name, row["label"] + stars, row["slope"], row["slope_se"])]
     return "\n".join(lines) + "\n\n"  # rtrim wants a blank line after the last slope
 
 
 def _head_lines(fit: TrimFit, title: str) -> list[str]:
-    c = fit.cells
-    seen = np.isfinite(c.counts)
+    cells = fit.cells
+    seen = np.isfinite(cells.counts)
     return [
         FIRST_LINE,
         "",
         f" Title :   {title}",
         "",
-        f" The following  {3 + len(c.covariates)} variables have been read from file:",
+        f" The following  {3 + len(cells.covariates)} variables have been read from file:",
         "",
-        f" 1. Site             number of values: {len(c.sites):5d}",
-        f" 2. Time             number of values: {len(c.times):5d}",
+        f" 1. Site             number of values: {len(cells.sites):5d}",
+        f" 2. Time             number of values: {len(cells.times):5d}",
         " 3. Count            missing =       NA",
         *(
-            f" {k + 4}. {name:<16} number of values: {len(labels):2d}"
-            for k, (name, labels) in enumerate(zip(c.covariates, c.labels, strict=True))
+            f" {at + 4}. {name:<16} number of values: {len(labels):2d}"
+            for at, (name, labels) in enumerate(zip(cells.covariates, cells.labels, strict=True))
         ),
         "",
-        f" Number of sites without positive counts (removed) {len(c.dropped):7d}",
+        f" Number of sites without positive counts (removed) {len(cells.dropped):7d}",
         "",
-        f" Number of observed zero counts    {int((c.counts == 0).sum()):8d}",
-        f" Number of observed positive counts{int((c.counts > 0).sum()):8d}",
+        f" Number of observed zero counts    {int((cells.counts == 0).sum()):8d}",
+        f" Number of observed positive counts{int((cells.counts > 0).sum()):8d}",
         f" Total number of observed counts   {int(seen.sum()):8d}",
         f" Number of missing counts          {int((~seen).sum()):8d}",
-        f" Total number of counts            {c.counts.size:8d}",
+        f" Total number of counts            {cells.counts.size:8d}",
         "",
-        f" Total count                  {np.nansum(c.counts):10.1f}",
+        f" Total count                  {np.nansum(cells.counts):10.1f}",
         "",
     ]
 
@@ -113,15 +117,18 @@ def _wald_lines(fit: TrimFit) -> list[str]:
     for test, rows in fit.wald().groupby("test", sort=False):
         lines += ["", f" WALD-TEST FOR SIGNIFICANCE OF {titles[str(test)]} "]
         if test in ("deviations from a line", "slope"):
-            r = rows.iloc[0]
-            lines.append(f"  Wald-Test         {r['statistic']:9.2f}, df {r['df']:5d}, p {r['p']:7.4f}")
+            row = rows.iloc[0]
+            lines.append(f"  Wald-Test         {row['statistic']:9.2f}, df {row['df']:5d}, p {row['p']:7.4f}")
             continue
         lines.append(
             " Changepoint    Wald-Test  df   p  "
             if test == "change of slope"
             else " Covariate      Wald-Test  df   p  "
         )
-        lines += [f"{str(r.of).upper():>9}{r.statistic:14.2f}{r.df:5d}{r.p:8.4f}" for r in rows.itertuples()]
+        lines += [
+            f"{str(row.of).upper():>9}{row.statistic:14.2f}{row.df:5d}{row.p:8.4f}"
+            for row in rows.itertuples()
+        ]
     return lines
 
 
@@ -133,17 +140,18 @@ def _stepwise_lines(fit: TrimFit) -> list[str]:
         "",
         " STEPWISE SELECTION OF CHANGEPOINTS ",
         *(
-            f"   {words[s['step']][0]}ChangePoint {s['changepoint']:>5}  Significance to {words[s['step']][1]} {s['p']:.4f}"
-            for s in fit.steps
+            f"   {words[step['step']][0]}ChangePoint {step['changepoint']:>5}  Significance to "
+            f"{words[step['step']][1]} {step['p']:.4f}"
+            for step in fit.steps
         ),
         "",
         "   Remaining Changepoints at time:",
-        "  " + " ".join(f"{p:>5}" for p in fit.changepoints),
+        "  " + " ".join(f"{changepoint:>5}" for changepoint in fit.changepoints),
     ]
 
 
-def _numbers(r: Any) -> str:
-    return f"{r.additive:12.4f}{r.se:12.4f}{r.multiplicative:15.4f}{r.multiplicative_se:12.4f}"
+def _numbers(row: Any) -> str:
+    return f"{row.additive:12.4f}{row.se:12.4f}{row.multiplicative:15.4f}{row.multiplicative_se:12.4f}"
 
 
 _COLUMNS = "Additive    std.err.   Multiplicative  std.err."
@@ -165,15 +173,17 @@ def _coefficient_lines(fit: TrimFit) -> list[str]:
             f" Month    {_COLUMNS}",
             f"{fit.cells.months[0]:>6}      0                          1",
         ]
-        lines += [f"{r.upto:>6}{_numbers(r)}" for r in months.itertuples()]
+        lines += [f"{row.upto:>6}{_numbers(row)}" for row in months.itertuples()]
+    # What follows begins with a blank line of its own.
     return lines if lines[-1] != "" else lines[:-1]
 
 
 def _time_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
     if not fit.cells.covariates:
+        # The first time is the reference: 0 without an error, and the factor 1.
         lines = [" Parameters for Each Time Point", "", f"  Time    {_COLUMNS}"]
         lines += [f"{fit.times[0]:>6}      0                          1"]
-        lines += [f"{r.upto:>6}{_numbers(r)}" for r in table.itertuples()]
+        lines += [f"{row.upto:>6}{_numbers(row)}" for row in table.itertuples()]
         if len(fit.times) > 2:
             slope, *rest = fit.deviations().itertuples()
             lines += [
@@ -183,17 +193,17 @@ def _time_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
                 f"           {_COLUMNS}",
                 f" Slope{_numbers(slope)}",
             ]
-            lines += ["", " Time Deviations", *(f"{r.time:>6}{_numbers(r)}" for r in rest)]
+            lines += ["", " Time Deviations", *(f"{row.time:>6}{_numbers(row)}" for row in rest)]
         return [*lines, ""]
     lines = [f"                    {_COLUMNS}", " Constant", " --------"]
-    numbers = {name: k + 1 for k, name in enumerate(fit.cells.covariates)}
+    numbers = {name: at + 1 for at, name in enumerate(fit.cells.covariates)}
     for (covariate, category), rows in table.groupby(["covariate", "category"], sort=False):
         if str(covariate):
-            k = numbers[str(covariate)]
-            labels = fit.cells.labels[k - 1]
-            lines += [f" Covariate {k:2d}", " ------------", f" Category {labels.index(category) + 1:3d}"]
+            at = numbers[str(covariate)]
+            labels = fit.cells.labels[at - 1]
+            lines += [f" Covariate {at:2d}", " ------------", f" Category {labels.index(category) + 1:3d}"]
         lines.append(f"  Time  {fit.times[0]:>5}      0.0000      0.0000         1.0000      0.0000")
-        lines += [f"        {r.upto:>5}{_numbers(r)}" for r in rows.itertuples()]
+        lines += [f"        {row.upto:>5}{_numbers(row)}" for row in rows.itertuples()]
         lines.append("")
     return [*lines, ""]
 
@@ -202,20 +212,20 @@ def _slope_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
     stretches = table.groupby(table["from"].map(fit.times.index))
     if not fit.cells.covariates:
         if not fit.settings.changepoints:
-            return [f"         {_COLUMNS}", *(f" Slope{_numbers(r)}" for r in table.itertuples()), ""]
+            return [f"         {_COLUMNS}", *(f" Slope{_numbers(row)}" for row in table.itertuples()), ""]
         lines = [" Slope for Time Intervals", " from upto   Additive  std.err.    Multiplicative   std.err."]
-        return [*lines, *(f"{r[4]:>5}{r.upto:>5}{_numbers(r)}" for r in table.itertuples()), ""]
+        return [*lines, *(f"{row[4]:>5}{row.upto:>5}{_numbers(row)}" for row in table.itertuples()), ""]
     lines = [" Effects of Covariates on Slope for Time Intervals"]
     for _, rows in stretches:
         first = rows.iloc[0]
         lines += [" from upto", f"{first['from']:>5}{first['upto']:>5}", f"               {_COLUMNS}"]
-        for r in rows.itertuples():
-            if not r.covariate:
-                lines += [f" Constant   {_numbers(r)}", ""]
+        for row in rows.itertuples():
+            if not row.covariate:
+                lines += [f" Constant   {_numbers(row)}", ""]
                 continue
-            k = fit.cells.covariates.index(str(r.covariate))
-            number = fit.cells.labels[k].index(r.category) + 1
-            lines += [f" Covariate {k + 1:2d}", " ------------", f" Category {number:3d}{_numbers(r)}", ""]
+            at = fit.cells.covariates.index(str(row.covariate))
+            number = fit.cells.labels[at].index(row.category) + 1
+            lines += [f" Covariate {at + 1:2d}", " ------------", f" Category {number:3d}{_numbers(row)}", ""]
     return [*lines, ""]
 
 
@@ -238,7 +248,7 @@ def _plain(value: object) -> object:
 
 
 def _rows(frame: pd.DataFrame) -> list[dict[str, object]]:
-    return [{str(k): _plain(v) for k, v in row.items()} for row in frame.to_dict("records")]
+    return [{str(key): _plain(value) for key, value in row.items()} for row in frame.to_dict("records")]
 
 
 def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
@@ -246,11 +256,11 @@ def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
     return {
         "model": fit.settings.model,
         "sites": len(fit.sites),
-        "dropped_sites": [str(s) for s in fit.dropped],
-        "time_points": [_plain(t) for t in fit.times],
-        "months": [_plain(m) for m in fit.cells.months] if len(fit.cells.months) > 1 else [],
-        "changepoints": [_plain(p) for p in fit.changepoints],
-        "stepwise": [{k: _plain(v) for k, v in step.items()} for step in fit.steps],
+        "dropped_sites": [str(site) for site in fit.dropped],
+        "time_points": [_plain(time) for time in fit.times],
+        "months": [_plain(month) for month in fit.cells.months] if len(fit.cells.months) > 1 else [],
+        "changepoints": [_plain(changepoint) for changepoint in fit.changepoints],
+        "stepwise": [{key: _plain(value) for key, value in step.items()} for step in fit.steps],
         "overdispersion": fit.sigma2 if fit.settings.overdispersion else None,
         "serial_correlation": fit.rho if fit.settings.serial_correlation else None,
         "goodness_of_fit": _rows(fit.goodness_of_fit()),
@@ -279,13 +289,13 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
     parts = []
     for name in fit.strata:
         for which in ("imputed", "model"):
-            t = fit.totals(which, name, shown.level)
-            i = fit.index(which, shown.base, name, shown.level).drop(columns="time")
-            i.columns = ["index", *(f"index_{c}" for c in i.columns[1:])]
-            parts.append(pd.concat([t, i], axis=1).assign(which=which, stratum=name))
+            table = fit.totals(which, name, shown.level)
+            index = fit.index(which, shown.base, name, shown.level).drop(columns="time")
+            index.columns = ["index", *(f"index_{name}" for name in index.columns[1:])]
+            parts.append(pd.concat([table, index], axis=1).assign(which=which, stratum=name))
     first = ["stratum", "which"]
     totals = pd.concat(parts)
-    totals = totals[[*first, *(c for c in totals.columns if c not in first)]]
+    totals = totals[[*first, *(column for column in totals.columns if column not in first)]]
     cells = fit.cells
     n, M, J = cells.shape
     filled = pd.DataFrame(
@@ -295,6 +305,7 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
             "month": np.tile(np.repeat(np.array(cells.months, dtype=object), J), n),
             "observed": cells.counts.ravel(),
             "fitted": fit.mu.ravel(),
+            # TRIM's rule: a count stays as it was counted.
             "imputed": np.where(cells.seen, cells.counts, fit.mu).ravel(),
         }
     )
@@ -317,56 +328,66 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
 
 def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
     """Return what ``fedmiss trim`` prints: fit, tests, slopes, then totals and indices of every stratum."""
-    s, c = fit.settings, fit.cells
+    settings, cells = fit.settings, fit.cells
     what = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}[
-        s.model
+        settings.model
     ]
-    n = int(c.seen.sum())
+    n_seen = int(cells.seen.sum())
     lines = [
-        f"Model {s.model} ({what}): {len(c.sites)} sites, {len(c.times)} time points"
-        + (f", {len(c.months)} months" if len(c.months) > 1 else "")
-        + f", {n} counts, {c.counts.size - n} cells to fill ({1 - n / c.counts.size:.0%})."
+        f"Model {settings.model} ({what}): {len(cells.sites)} sites, {len(cells.times)} time points"
+        + (f", {len(cells.months)} months" if len(cells.months) > 1 else "")
+        + f", {n_seen} counts, {cells.counts.size - n_seen} cells to fill ({1 - n_seen / cells.counts.size:.0%})."
     ]
-    if c.dropped:
-        named = ", ".join(str(d) for d in c.dropped[:5]) + (", ..." if len(c.dropped) > 5 else "")
-        lines.append(f"Left out, because they have no positive count: {len(c.dropped)} sites ({named}).")
-    if s.overdispersion:
+    if cells.dropped:
+        named = ", ".join(str(site) for site in cells.dropped[:5]) + (
+            ", ..." if len(cells.dropped) > 5 else ""
+        )
+        lines.append(f"Left out, because they have no positive count: {len(cells.dropped)} sites ({named}).")
+    if settings.overdispersion:
         lines.append(f"Overdispersion: {fit.sigma2:.4g} times the variance of a Poisson count.")
-    if s.serial_correlation:
+    if settings.serial_correlation:
         lines.append(f"Serial correlation of neighbouring time points: {fit.rho:.3f}.")
     for step in fit.steps:
         lines.append(f"Change point {step['changepoint']} {step['step']} (p {step['p']:.4f}).")
     if fit.changepoints:
-        lines.append(f"Change points: {', '.join(str(p) for p in fit.changepoints)}.")
+        lines.append(f"Change points: {', '.join(str(changepoint) for changepoint in fit.changepoints)}.")
     lines += ["", "Goodness of fit", _table(fit.goodness_of_fit()), f"AIC (up to a constant): {fit.aic:.2f}"]
     wald = fit.wald()
     if len(wald):
         lines += ["", "Wald tests", _table(wald)]
     parameters = fit.coefficients()
-    if len(parameters) and (s.model == 2 or len(parameters) <= 24):
-        kept = parameters[[k for k in parameters if k not in ("covariate", "category") or c.covariates]]
+    if len(parameters) and (settings.model == 2 or len(parameters) <= 24):
+        kept = parameters[
+            [
+                parameter
+                for parameter in parameters
+                if parameter not in ("covariate", "category") or cells.covariates
+            ]
+        ]
         lines += ["", "Parameters (log scale, and as factors)", _table(kept)]
     for name in fit.strata:
         lines += ["", "All sites" if name == "all" else f"Sites with {name.replace('=', ' = ')}"]
         for which in ("imputed", "model"):
-            o = fit.overall(which, shown.rule, name).iloc[0]
-            slope = round(o["slope"], 5) + 0.0  # no minus sign before a zero
+            overall = fit.overall(which, shown.rule, name).iloc[0]
+            slope = round(overall["slope"], 5) + 0.0  # no minus sign before a zero
             lines.append(
-                f"  slope, {which:8s}{slope:10.5f} (SE {o['slope_se']:.5f}), per step x {o['multiplicative']:.5f} "
-                f"(SE {o['multiplicative_se']:.5f}): {o['label']}"
+                f"  slope, {which:8s}{slope:10.5f} (SE {overall['slope_se']:.5f}), per step x "
+                f"{overall['multiplicative']:.5f} (SE {overall['multiplicative_se']:.5f}): {overall['label']}"
             )
-        t, m = fit.totals(stratum=name), fit.totals("model", name)
-        i = fit.index(base=shown.base, stratum=name, level=shown.level)
+        table, modelled = fit.totals(stratum=name), fit.totals("model", name)
+        index = fit.index(base=shown.base, stratum=name, level=shown.level)
         joined = pd.DataFrame(
             {
-                "time": t["time"],
-                "imputed": t["total"],
-                "SE": t["se"],
-                "index": i["index"],
-                "SE ": i["se"],
-                **({} if shown.level is None else {f"{shown.level:.4g} from": i["lo"], "to": i["hi"]}),
-                "model": m["total"],
-                "SE  ": m["se"],
+                "time": table["time"],
+                "imputed": table["total"],
+                "SE": table["se"],
+                "index": index["index"],
+                "SE ": index["se"],
+                **(
+                    {} if shown.level is None else {f"{shown.level:.4g} from": index["lo"], "to": index["hi"]}
+                ),
+                "model": modelled["total"],
+                "SE  ": modelled["se"],
             }
         )
         lines.append(_table(joined))

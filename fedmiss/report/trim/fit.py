@@ -163,7 +163,7 @@ class TrimFit:
     @property
     def changepoints(self) -> tuple[Label, ...]:
         """Change points of model 2, as time points."""
-        return tuple(self.times[k] for k in self.design.changepoints)
+        return tuple(self.times[changepoint] for changepoint in self.design.changepoints)
 
     @property
     def aic(self) -> float:
@@ -213,21 +213,22 @@ class TrimFit:
         return int(self._members(name).sum())
 
     def _members(self, name: str) -> Bool:
-        for k, (covariate, labels) in enumerate(zip(self.cells.covariates, self.cells.labels, strict=True)):
-            for c, label in enumerate(labels):
+        for at, (covariate, labels) in enumerate(zip(self.cells.covariates, self.cells.labels, strict=True)):
+            for value, label in enumerate(labels):
                 if name == f"{covariate}={label}":
-                    return self.cells.members(k, c)
+                    return self.cells.members(at, value)
         return np.ones(len(self.sites), dtype=bool)
 
     def _totals(self, members: Bool) -> Stratum:
         """Sum over sites and months, with covariances by the delta method (TRIM 3 manual, appendix)."""
-        cells, e, info = self.cells, self.estimate, self.info
+        cells, estimate, info = self.cells, self.estimate, self.info
         _n, M, J = cells.shape
-        seen, mu = cells.seen, np.where(members[:, None], cells.weights * e.mu, 0.0)
+        seen, mu = cells.seen, np.where(members[:, None], cells.weights * estimate.mu, 0.0)
         A = np.tile(np.eye(J), M)  # (J, T): sum over months
 
         def of_totals(m: F64) -> F64:
             # d total / d alpha_i = m_i; d total / d beta, alpha profiled = sum_i m_i x_i - (m_i / d_i) W_i' x_i
+            # Given beta the site effects are independent with variance 1 / d_i.
             by_site = m @ A.T / np.sqrt(info.d)[:, None]
             G = np.zeros((A.shape[1], info.var_beta.shape[0]))
             for c, X in enumerate(self.design.X):
@@ -238,23 +239,27 @@ class TrimFit:
             out: F64 = by_site.T @ by_site + D @ info.var_beta @ D.T
             return out
 
-        root = np.where(members[:, None] & seen, cells.weights * np.sqrt(e.mu), 0.0)
+        # Covariance of the counts themselves: sigma2 mu^(1/2) R mu^(1/2) within a month; months of a year are independent.
+        root = np.where(members[:, None] & seen, cells.weights * np.sqrt(estimate.mu), 0.0)
         observed = np.zeros((J, J))
-        for m in range(M):
-            part = root[:, m * J : (m + 1) * J]
-            observed += self.sigma2 * e.R * (part.T @ part)
+        for month in range(M):
+            part = root[:, month * J : (month + 1) * J]
+            observed += self.sigma2 * estimate.R * (part.T @ part)
         var_model = of_totals(mu)
         # Replace what the fitted values of observed cells contribute by what the counts themselves do.
         var_imputed = var_model - of_totals(np.where(seen, mu, 0.0)) + observed
-        filled = cells.weights * np.where(seen, np.nan_to_num(cells.counts), e.mu)
+        # TRIM's imputed total: counts where there are some, expected values elsewhere.
+        filled = cells.weights * np.where(seen, np.nan_to_num(cells.counts), estimate.mu)
         filled = np.where(members[:, None], filled, 0.0)
         return Stratum(A @ mu.sum(axis=0), var_model, A @ filled.sum(axis=0), var_imputed)
 
     def _chosen(self, which: str, stratum: str = "all") -> tuple[F64, F64]:
         if which not in ("imputed", "model"):
             raise ConfigError(f"which is {which!r}; it must be imputed or model.", which=which)
-        s = self.stratum(stratum)
-        return (s.imputed, s.var_imputed) if which == "imputed" else (s.model, s.var_model)
+        chosen = self.stratum(stratum)
+        return (
+            (chosen.imputed, chosen.var_imputed) if which == "imputed" else (chosen.model, chosen.var_model)
+        )
 
     @property
     def total_model(self) -> F64:
@@ -327,26 +332,30 @@ class TrimFit:
         ``trend_class``, ``label``
         """
         total, var = self._chosen(which, stratum)
-        x = self.cells.time
+        time = self.cells.time
         if window is not None:
-            first, last = (self.times.index(t) for t in window)
+            first, last = (self.times.index(label) for label in window)
             inside = slice(first, last + 1)
-            total, var, x = total[inside], var[inside, inside], x[inside]
+            total, var, time = total[inside], var[inside, inside], time[inside]
         J = total.size
         if through_base:
-            u = x - x[0]
+            u = time - time[0]
+            # Slope of a line through the first point: c @ (log total - log total_1), hence the weight of the first total.
             c = u / (u @ u)
             c[0] = -c.sum()
         else:
-            c = (x - x.mean()) / ((x - x.mean()) ** 2).sum()
+            c = (time - time.mean()) / ((time - time.mean()) ** 2).sum()
         safe = np.where(total < 1e-6, 1.0, total)  # rtrim: a zero total enters as log 1
         slope = float(c @ np.log(safe))
+        # Delta method: var log total = var / (total total'), with the covariances between the years in it.
         se = float(np.sqrt(max((c / safe) @ var @ (c / safe), 0.0)))
-        p = 2 * stdtr(J - 2, -abs(slope / se)) if J > 2 and se > 0 else np.nan
+        p_value = 2 * stdtr(J - 2, -abs(slope / se)) if J > 2 and se > 0 else np.nan
         kind = classify(slope, se, J, rule)
         factor = np.exp(slope)
         columns = "slope slope_se multiplicative multiplicative_se p trend_class label".split()
-        return pd.DataFrame([(slope, se, factor, factor * se, p, kind.name, kind.label)], columns=columns)
+        return pd.DataFrame(
+            [(slope, se, factor, factor * se, p_value, kind.name, kind.label)], columns=columns
+        )
 
     # -- parameters and tests ----------------------------------------------------------------------------------
 
@@ -356,19 +365,24 @@ class TrimFit:
         Columns: ``kind``, ``covariate``, ``category``, ``from``, ``upto``, ``additive``,
         ``se``, ``multiplicative``, ``multiplicative_se``.
         """
-        c, rows = self.cells, []
+        cells, rows = self.cells, []
         ends = [*self.design.changepoints[1:], len(self.times) - 1]
-        for i, t in enumerate(self.design.terms):
-            if t.kind == "slope":
-                start, upto = self.times[self.design.changepoints[t.at]], self.times[ends[t.at]]
+        for i, term in enumerate(self.design.terms):
+            if term.kind == "slope":
+                start, upto = self.times[self.design.changepoints[term.at]], self.times[ends[term.at]]
             else:
-                start = upto = c.months[t.at] if t.kind == "month" else self.times[t.at]
+                start = upto = cells.months[term.at] if term.kind == "month" else self.times[term.at]
             covariate: str = ""
             category: Label = ""
-            if t.covariate >= 0:
-                covariate, category = c.covariates[t.covariate], c.labels[t.covariate][t.category]
-            b, se = self.estimate.beta[i], np.sqrt(self.info.var_beta[i, i])
-            rows.append((t.kind, covariate, category, start, upto, b, se, np.exp(b), np.exp(b) * se))
+            if term.covariate >= 0:
+                covariate, category = (
+                    cells.covariates[term.covariate],
+                    cells.labels[term.covariate][term.category],
+                )
+            value, se = self.estimate.beta[i], np.sqrt(self.info.var_beta[i, i])
+            rows.append(
+                (term.kind, covariate, category, start, upto, value, se, np.exp(value), np.exp(value) * se)
+            )
         columns = "kind covariate category from upto additive se multiplicative multiplicative_se".split()
         return pd.DataFrame(rows, columns=columns)
 
@@ -376,6 +390,7 @@ class TrimFit:
         """Split the time effects of model 3 into a straight line and deviations: rows ``slope``, then each time point."""
         x = self.cells.time - self.cells.time.mean()
         row = x / (x @ x)
+        # Projections: the least-squares slope of the time effects, and what is left of them beside level and slope.
         P = np.vstack([row, np.eye(x.size) - 1.0 / x.size - np.outer(x, row)])
         value, var = P @ self.gamma, P @ self.var_gamma @ P.T
         se = np.sqrt(np.maximum(np.diag(var), 0.0))
@@ -392,6 +407,8 @@ class TrimFit:
     def _wald(self, L: F64, beta: F64 | None = None, var: F64 | None = None) -> tuple[float, int, float]:
         value = L @ (self.estimate.beta if beta is None else beta)
         V = L @ (self.info.var_beta if var is None else var) @ L.T
+        # Contrasts may be linearly dependent (deviations from a line
+        # are): a pseudo-inverse, and the rank as degrees of freedom.
         W, df = float(value @ np.linalg.pinv(V, rcond=1e-10) @ value), int(np.linalg.matrix_rank(L))
         return W, df, float(chdtrc(df, W))
 
@@ -402,17 +419,20 @@ class TrimFit:
         ``deviations from a line`` (model 3 without covariates), ``covariate``.
         """
         rows: list[tuple[str, Label, tuple[float, int, float]]] = []
-        p, unit = self.design, np.eye(self.estimate.beta.size)
+        design, unit = self.design, np.eye(self.estimate.beta.size)
         if self.settings.model == 3 and not self.cells.covariates and len(self.times) > 2:
             rows.append(("deviations from a line", "time effects", self.wald_deviations()))
-        for k, name in enumerate(self.cells.covariates if self.settings.model > 1 else ()):
-            rows.append(("covariate", name, self._wald(unit[p.where(covariate=k)])))
+        for place, name in enumerate(self.cells.covariates if self.settings.model > 1 else ()):
+            rows.append(("covariate", name, self._wald(unit[design.where(covariate=place)])))
         if self.settings.model == 2:
-            single = p.changepoints == (0,) and not self.settings.changepoints
-            for k, at in enumerate(self.changepoints):
-                rows.append(("slope" if single else "change of slope", at, self.wald_change(k)))
+            single = design.changepoints == (0,) and not self.settings.changepoints
+            for place, at in enumerate(self.changepoints):
+                rows.append(("slope" if single else "change of slope", at, self.wald_change(place)))
         return pd.DataFrame(
-            [{"test": t, "of": of, "statistic": w, "df": df, "p": pv} for t, of, (w, df, pv) in rows],
+            [
+                {"test": test, "of": of, "statistic": wald, "df": df, "p": pv}
+                for test, of, (wald, df, pv) in rows
+            ],
             columns=["test", "of", "statistic", "df", "p"],
         )
 
@@ -420,6 +440,8 @@ class TrimFit:
         """Test the change of all slopes at change point number ``k``: Wald statistic, its df, p-value."""
         unit = np.eye(self.estimate.beta.size)
         L = unit[self.design.where(kind="slope", at=k)]
+        # All categories of all covariates at once: their slopes before
+        # and after the change point are equal under the hypothesis.
         return self._wald(L - unit[self.design.where(kind="slope", at=k - 1)] if k > 0 else L)
 
     def wald_deviations(self) -> tuple[float, int, float]:

@@ -75,6 +75,7 @@ def _newton(f: F64, seen: Bool, design: Design) -> tuple[F64, F64]:
             mine = design.site_class == c
             one = site_time(f[mine], E[mine], eta[mine])
             value += one.value
+            # Chain rule: eta = X beta within a class of sites, so sums over the class's time points suffice.
             score += X.T @ one.gradient
             S += X.T @ one.information @ X
         try:
@@ -94,6 +95,7 @@ def _blocks(n: int, J: int) -> Iterator[slice]:
 def _inverse(seen: Bool, R: F64) -> F64:
     """Return the inverse of R over the seen points of each site, zero elsewhere: (i, J, J)."""
     both = seen[:, :, None] & seen[:, None, :]
+    # Missing points become a unit block of their own: one batched inverse serves all patterns of missing counts.
     padded = np.where(both, R, 0.0)
     J = R.shape[0]
     padded[:, np.arange(J), np.arange(J)] = 1.0
@@ -113,9 +115,11 @@ def _pieces(cells: Cells, design: Design) -> Iterator[tuple[int, slice, I64]]:
 def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
     """Fisher scoring on the estimating equations, alpha eliminated, rho by moments at every step."""
     seen, (n, M, J) = cells.seen, cells.shape
+    # Counts minus parameters: a site effect for each site, and beta.
     df = int(seen.sum()) - n - beta.size
     lag = np.abs(np.subtract.outer(cells.time, cells.time))
     by_month = seen.reshape(n, M, J)
+    # Only pairs one time step apart estimate rho: a gap of two years would show rho squared.
     next_to = np.isclose(np.diff(cells.time), 1.0)
     pairs = by_month[:, :, 1:] & by_month[:, :, :-1] & next_to
     if not pairs.any():
@@ -125,28 +129,35 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
     alpha = np.log(mu[:, 0]) - _linear(design, beta)[:, 0]
     rho = 0.0
     for _ in range(MOST_ROUNDS):
+        # Moments of Pearson residuals: sigma2 their mean square, rho the mean product of neighbours over sigma2.
         r = np.where(seen, (f - mu) / np.sqrt(mu), 0.0)
         sigma2 = (r**2).sum() / df if df > 0 else 1.0
         z = r.reshape(n, M, J)
         new_rho = float((z[:, :, 1:] * z[:, :, :-1])[pairs].sum() / (pairs.sum() * sigma2))
+        # A negative rho to a lag that is no whole number is not real: the sign follows the nearest whole lag.
         R = new_rho**lag if new_rho >= 0 else np.sign(new_rho) ** np.round(lag) * abs(new_rho) ** lag
         d, U, W = np.zeros(n), np.zeros(n), np.zeros((n, M * J))
         S, rhs = np.zeros((beta.size, beta.size)), np.zeros(beta.size)
         for c, columns, sites in _pieces(cells, design):
             X, root = design.X[c][columns], np.sqrt(mu[sites, columns])
             A = _inverse(seen[sites, columns], R)
+            # Omega_i = mu^(1/2) R^-1 mu^(1/2) over the seen points, without 1/sigma2, which cancels in the step.
             omega = root[:, :, None] * A * root[:, None, :]
             score = root * np.einsum("ijk,ik->ij", A, r[sites, columns])
             W[sites, columns] = omega.sum(axis=2)
             U[sites] += score.sum(axis=1)
             S += X.T @ omega.sum(axis=0) @ X
             rhs += X.T @ score.sum(axis=0)
+        # Eliminate alpha: d_i is its information, W_i its products with the time points; S - sum_i (X'W_i)(X'W_i)' / d_i
+        # is the Schur
+        # complement for beta.
         d = W.sum(axis=1)
         WX = np.stack([W[i] @ design.X[c] for i, c in enumerate(design.site_class)])
         S -= (WX / d[:, None]).T @ WX
         rhs -= WX.T @ (U / d)
         step = solve_scaled(S, rhs)
         beta = beta + step
+        # Back substitution for the site effects.
         change = (U - WX @ step) / d
         alpha = alpha + change
         mu = np.exp(alpha[:, None] + _linear(design, beta))
@@ -156,13 +167,14 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
     raise InputError(f"the serial correlation did not settle in {MOST_ROUNDS} rounds; fit without it.")
 
 
-def information(cells: Cells, design: Design, e: Estimate, sigma2: float) -> Information:
+def information(cells: Cells, design: Design, estimated: Estimate, sigma2: float) -> Information:
     """Return the covariance of beta and what the covariance of totals needs beside it."""
-    seen, mu = cells.seen, e.mu
+    seen, mu = cells.seen, estimated.mu
     p = design.X.shape[2]
     S = np.zeros((p, p))
     W = np.zeros_like(mu)
-    if e.rho == 0.0:  # every Omega_i is diagonal
+    # The same sums as in the last step of the estimate, now with 1/sigma2: the inverse is a covariance.
+    if estimated.rho == 0.0:  # every Omega_i is diagonal
         W = np.where(seen, mu, 0.0) / sigma2
         for c, X in enumerate(design.X):
             S += X.T @ (W[design.site_class == c].sum(axis=0)[:, None] * X)
@@ -170,7 +182,7 @@ def information(cells: Cells, design: Design, e: Estimate, sigma2: float) -> Inf
         for c, columns, sites in _pieces(cells, design):
             X = design.X[c][columns]
             root = np.where(seen[sites, columns], np.sqrt(mu[sites, columns]), 0.0)
-            omega = root[:, :, None] * _inverse(seen[sites, columns], e.R) * root[:, None, :] / sigma2
+            omega = root[:, :, None] * _inverse(seen[sites, columns], estimated.R) * root[:, None, :] / sigma2
             W[sites, columns] = omega.sum(axis=2)
             S += X.T @ omega.sum(axis=0) @ X
     d = W.sum(axis=1)

@@ -82,9 +82,10 @@ def study(n: int, away: float, seconds: float, tol: float, seed: int) -> list[st
             party = Masks(name, keys[name], roster, JOB)
             circle = Circle(party, Path(folder) / f"{name}.journal", seat, absence=absence)
             try:
-                got[name] = run(
-                    algo, StudyEngine(circle, data[name], masked=True), np.zeros(model.q), stop=stop
-                ), circle
+                got[name] = (
+                    run(algo, StudyEngine(circle, data[name], masked=True), np.zeros(model.q), stop=stop),
+                    circle,
+                )
             finally:
                 circle.close()
 

@@ -267,8 +267,16 @@ def revise(
 ) -> None:
     """Proposer: make the next revision of a study: other data, one organisation less or more; all must approve it."""
     from fedmiss.network.kits import new_revision
+    from fedmiss.network.study import read_study
 
+    before = read_study(study)
     new = new_revision(study, without or [], added or [], source)
+    if before.absence and not new.absence:
+        typer.echo(
+            "Now all wait for who is away: other cohorts than before could tell what one organisation has."
+        )
+    elif before.chair != new.chair:
+        typer.echo(f"{new.organisations[0]} says who is there now, in place of {before.chair}.")
     typer.echo(f"study {new.name} is now revision {new.revision}, of {', '.join(new.organisations)}.")
     for name in added or []:
         typer.echo(

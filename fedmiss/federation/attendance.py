@@ -3,9 +3,10 @@
 The workers of FedEM (Dieuleveut et al. 2021, algorithm 1) are here **cohorts**: three to five organisations that mask among
 themselves, or single ones where nothing is masked. A cohort answers when all its members have; no sum is ever formed over a
 changing set, so no difference of two sums tells what one organisation has. One organisation, the chair, says in its frame
-of the round which frames count; all others wait for that frame, so all use the same sums. The chair can leave others out,
-and do nothing else; what it says is signed, kept in its journal, and the same for all, else the next exchange stops the job.
-Who comes back goes through the rounds that it missed, from the frames that lie there, and is waited for as long as it does.
+of the round which frames count; all others wait for that frame, so all use the same sums. The chair can leave cohorts out,
+half of them at most, and do nothing else: what it says is signed, and kept in its journal. Where it says two things, those
+who see frames of both stop at the next exchange. Who comes back goes through the rounds that it missed, from the frames
+that lie there, and is waited for as long as it does.
 """
 
 from __future__ import annotations
@@ -88,7 +89,8 @@ class Absence:
         begun = now()
 
         def overdue(name: str) -> bool:
-            latest, since = self._seen.get(name, (exchange - 1, begun))
+            first = min(carrier.latest(name), exchange - 1), begun  # after a restart: it may be coming back
+            latest, since = self._seen.get(name, first)
             if latest >= exchange - 1:
                 since = max(since, begun)  # it was there: its time begins with this exchange
             if (shown := carrier.latest(name)) > latest:
@@ -122,6 +124,11 @@ class Attendance:
         digests[chair] = bytes(16)
         whole = [c for c in absence.cohorts if all(n in digests for n in c)]
         return cls({n: digests[n] for c in whole for n in c})
+
+    def holds(self, absence: Absence) -> bool:
+        """Whether these are whole cohorts, and half of them at least."""
+        whole = [c for c in absence.cohorts if all(n in self.frames for n in c)]
+        return 2 * len(whole) >= len(absence.cohorts) and sum(map(len, whole)) == len(self.frames)
 
     @staticmethod
     def digest(frame: bytes) -> bytes:

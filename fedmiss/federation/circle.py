@@ -281,9 +281,12 @@ class Circle:
             return frozenset(self.names)
         if chair not in frames:
             return None
+        assert self.absence is not None
         raw = self._opened(chair, frames[chair])[2]
         try:
             said, _ = Attendance.read(raw)
+            if not said.holds(self.absence):
+                raise ValueError("other names than of whole cohorts, or too few")
         except ValueError:
             raise self._strange(chair) from None
         for name, digest in said.frames.items():

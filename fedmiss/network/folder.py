@@ -131,7 +131,10 @@ class Folder(Gather):
             pause = min(LAST, pause * 1.3)
 
     def latest(self, name: str) -> int:
-        """The last exchange of which a file of this organisation lies there, whole or not: it shows one after the other."""
+        """The last exchange of which a file of this organisation lies there, whole or not: it shows one after the other.
+
+        Names of files are not signed: somebody who writes them can make the chair wait, and nothing else.
+        """
         at = self._latest.get(name, -1)
         while any((self._folder(at + 1)).glob(f"{name}-{'[0-9a-f]' * 32}*")):
             at += 1

@@ -270,7 +270,10 @@ def _absence(s: Study) -> list[str]:
         f"               stand. {rule.chair} says who is there",
     ]
     if s.masks:
-        lines.append(f"               cohorts: {'; '.join(', '.join(c) for c in rule.cohorts)}")
+        lines += [
+            f"               cohorts: {'; '.join(', '.join(c) for c in rule.cohorts)}",
+            "               Do not join two such studies about the same data: the difference of two cohorts can be you",
+        ]
     return lines
 
 
@@ -486,7 +489,8 @@ def new_revision(
     values = asdict(old) | {"revision": old.revision + 1, "organisations": (*stay, *added), "before": {}}
     n = len(values["organisations"])
     values["contributors"] = min(max(old.contributors, FEWEST if n > 2 and not old.method else 0), n)
-    if n < least_for_absence(old.masks):
+    # other cohorts than before would tell, by the difference of their sums, what one that stays has
+    if n < least_for_absence(old.masks) or (old.masks and (without or added)):
         values["absence"] = 0.0
     if not values["absence"] or old.chair in without:
         values["chair"] = ""

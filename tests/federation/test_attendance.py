@@ -15,7 +15,7 @@ from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import FedEM, Roster, Stop, run
 from fedmiss.core.participation import Given, Remembered
 from fedmiss.engines import LocalEngine, StudyEngine
-from fedmiss.errors import ConfigError, EngineError
+from fedmiss.errors import ConfigError, EngineError, UplinkError
 from fedmiss.federation.attendance import Absence, Attendance, cohorts_of
 from fedmiss.federation.circle import Circle, frame_label
 from fedmiss.federation.gather import Board
@@ -280,6 +280,44 @@ def test_who_was_left_out_is_not_waited_for_until_it_shows_a_frame(tmp_path):
     assert waits(11, {"c": b""}) == 0
     assert waits(12, {"b": b"", "c": b""}) == 0
     assert waits(13, {"b": b""}) == 11, "c"
+
+
+def test_a_chair_that_was_started_again_waits_for_who_is_coming_back():
+    clock, shown = [0.0], [80]
+
+    class Carrier:
+        def latest(self, name):
+            return shown[0]
+
+    enough = Absence([("a",), ("b",)], "a", 10.0).waiting(Carrier(), 100, lambda: clock[0])
+    for _ in range(5):
+        clock[0] += 8.0
+        shown[0] += 1
+        assert enough({}) is None, "it shows a frame every 8 seconds"
+    clock[0] += 11.0
+    assert enough({}) == frozenset()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda names: [n for n in names if n != "club-5"],
+        lambda names: [],
+        lambda names: [*names, "club-6"],
+    ],
+    ids=["part of a cohort", "nobody", "a stranger"],
+)
+def test_a_list_of_other_than_whole_cohorts_is_refused(change, tmp_path, monkeypatch):
+    model, data, start = clubs(6)
+    genuine = Attendance.of.__func__
+
+    def lied(cls, *given):
+        frames = dict(genuine(cls, *given).frames)
+        return cls({n: frames.get(n, bytes(16)) for n in change(sorted(frames))})
+
+    monkeypatch.setattr(Attendance, "of", classmethod(lied))
+    with pytest.raises(UplinkError, match="club-0 signed a frame of exchange 2 that cannot be read"):
+        Study(list(data), tmp_path, masked=True).run(algorithm(model, data), data, start, stop=Stop(rounds=6))
 
 
 def test_masks_of_a_cohort_cancel_over_it_and_over_nothing_less(tmp_path):

@@ -24,7 +24,7 @@ from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new
 from fedmiss.network.member import party_of, take_part
 from fedmiss.network.method import function_of
 from fedmiss.network.outbox import outbox
-from fedmiss.network.study import read_study_toml
+from fedmiss.network.study import read_study, read_study_toml
 from tests.federation.network import Kill, together
 from tests.network.conftest import all_take_part
 
@@ -194,8 +194,14 @@ def test_a_custodian_reads_who_may_be_left_out_and_who_says_so(tmp_path):
     assert "north says who is there" in text
     assert "cohorts: central, east, isles; north, south, west" in text
     assert "the sum over a cohort" in text
-    new = new_revision(folder, without=["north"])
-    assert (new.absence, new.chair) == (0.0, ""), "five cannot go on without a cohort of three"
+    assert "Do not join two such studies about the same data" in text
+    register(app)
+    again = CliRunner().invoke(app, ["federation", "revise", str(folder)])
+    assert "all wait" not in again.output, "the same cohorts"
+    done = CliRunner().invoke(app, ["federation", "revise", str(folder), "--with", "lakes"])
+    assert "Now all wait for who is away: other cohorts than before could tell" in done.output
+    new = read_study(folder)
+    assert (len(new.organisations), new.absence, new.chair) == (7, 0.0, "")
     (tmp_path / "bare").mkdir()
     folder, _ = prepared(tmp_path / "bare", absent_toml("absence = 9\nmasks = false\nchair = 'west'"), SIX)
     new = new_revision(folder, without=["west"])

@@ -1,4 +1,4 @@
-"""Measure the house: lines, long functions, many parameters, Any, imports inside functions; here or at a commit.
+"""Measure the house: lines, comments, short names, long functions, many parameters, Any; here or at a commit.
 
 python benchmarks/house_metrics.py                # the working tree
 python benchmarks/house_metrics.py b8daa7c        # a commit
@@ -8,12 +8,15 @@ python benchmarks/house_metrics.py --long         # names the long functions
 from __future__ import annotations
 
 import ast
+import io
 import subprocess
 import sys
+import tokenize
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = ("etl", "pipeline", "cli")
+TOOLS = ("noqa", "type: ignore", "fmt:")  # comments that speak to a tool
 
 
 def sources(commit: str | None) -> dict[str, str]:
@@ -55,6 +58,22 @@ def code_lines(text: str, node: ast.AST | None = None) -> int:
     return len([i for i in kept if i not in skipped])
 
 
+def comments(text: str) -> int:
+    """Comments for readers."""
+    tokens = tokenize.generate_tokens(io.StringIO(text).readline)
+    return sum(t.type == tokenize.COMMENT and not any(w in t.string for w in TOOLS) for t in tokens)
+
+
+def names(text: str) -> list[str]:
+    """Parameters and assigned names of every function."""
+    out: list[str] = []
+    for f in ast.walk(ast.parse(text)):
+        if isinstance(f, ast.FunctionDef):
+            stored = {n.id for n in ast.walk(f) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Store)}
+            out += {a.arg for a in (*f.args.args, *f.args.kwonlyargs)} | stored
+    return out
+
+
 def measure(files: dict[str, str], *, named: bool = False) -> dict[str, object]:
     long, wide, functions, inside, any_words = [], [], 0, 0, 0
     for name, text in files.items():
@@ -77,7 +96,12 @@ def measure(files: dict[str, str], *, named: bool = False) -> dict[str, object]:
         mine = {k: v for k, v in files.items() if k.startswith(f"fedmiss/{room}/")}
         out[f"lines in {room}"] = sum(len(t.splitlines()) for t in mine.values())
         out[f"code lines in {room}"] = sum(code_lines(t) for t in mine.values())
+    named_here = [n for k, text in files.items() if "kernel" not in Path(k).name for n in names(text)]
     out |= {
+        "comments, % of lines": round(100 * sum(map(comments, files.values())) / lines, 2),
+        "names of one letter, %, kernels left out": round(
+            100 * sum(len(n) == 1 for n in named_here) / len(named_here), 1
+        ),
         "functions": functions,
         "functions over 60 code lines": len(long),
         "functions over 8 parameters, cli left out": len(wide),

@@ -30,6 +30,7 @@ def _local(algo: FedEM) -> bool:
 def alpha_of(algo: FedEM) -> float:
     """Step of the memories: 1 / (1 + omega) unless given, 0 for a rule that learns nothing."""
     biased, alpha = getattr(algo.compressor, "delta", None) is not None, algo.alpha
+    # 1 / (1 + omega) as in theorems 1, 3 and 4; a biased compressor has no omega, and EF21 has a step of 1.
     if alpha is None:  # mypy believes the annotation
         alpha = 1.0 if biased else 1.0 / (1.0 + algo.compressor.omega(algo.model.q))  # type: ignore[unreachable]
     if not 0.0 <= alpha <= 1.0:

@@ -27,6 +27,7 @@ def weighted_sum(coef: F64, Q: F64) -> F64:
     """sum_i coef_i Q_i, added in slot order (so that every engine gives the same bits)."""
     if len(coef) == 0:
         return np.zeros(Q.shape[1])
+    # One product for equal weights: faster, and the same operations in every engine.
     if bool((coef == coef[0]).all()):
         total: F64 = coef[0] * np.add.reduce(Q, axis=0)
         return total

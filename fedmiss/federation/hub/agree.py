@@ -294,6 +294,7 @@ def _shared(answers: dict[str, msg.Answer], joint: np.ndarray) -> dict[str, msg.
         at = np.flatnonzero(np.isin(own, values))
         which = np.searchsorted(values, own[at])
         place = np.where(np.isin(own[at], joint), np.searchsorted(joint, own[at]), -1).astype(np.int64)
+        # The first group by name counts a joint site; of sites apart each of k owners counts 1 / k.
         lead = (~taken[which]).astype(float)
         out[name] = msg.Shared(at, counts[which].astype(np.int64), lead, place, int(joint.size))
         taken[which] = True
@@ -345,6 +346,7 @@ def folds_like_gaps(link: Link, panel: Panel) -> str:
         assert isinstance(a, msg.GapSums)
         cells, blocks, inside = cells + a.cells, blocks + a.blocks, inside + a.inside
         if a.masks.size:
+            # A joint site's months come as masks: the union over its owners, or visited cells would count twice.
             masks[panel.joint[name]] |= np.unpackbits(a.masks, axis=1, count=L).astype(bool)
     cells += masks.sum()
     visited = np.stack([masks[:, years == y].any(axis=1) for y in range(length.size)], axis=1)

@@ -34,12 +34,14 @@ MOST = 200  # replicates side by side: work that an interruption can lose
 
 def effective_observers(panel: Panel) -> float:
     """Effective number of observers (sum n)^2 / sum n^2, n the visits of each."""
+    # K of equation weight: Kish's effective number.
     return float(panel.observers[0] ** 2 / panel.observers[1])
 
 
 def spread_of(panel: Panel) -> F64:
     """What groups need for their weights: visits of all, the quotient of quantiles, whether to weigh observer x site."""
     K = effective_observers(panel)
+    # t_{K-1} / z of equation weight: few observers have wider quantiles than a normal.
     factor = stats.t.ppf(0.975, max(K - 1, 1.0)) / stats.norm.ppf(0.975) if K >= 2 else 1.0
     return np.array([panel.observers[0], factor, float(K < 2)])
 

@@ -50,12 +50,14 @@ def open_batch(panel: Panel, batch: int, settings: CountSettings, numbers: Seque
 
 def starts(answers: dict[str, msg.Answer], n: int) -> F64:
     """(n, 4) sums over groups of weights, weighted values, exposures and squared values."""
+    # The sum of squares crosses in two parts, coarse and rest, since it would exceed the range of a masked number.
     coarse, rest = total(answers, "squares", (n, 2)).T
     return np.column_stack([total(answers, "sums", (n, 3)), coarse * msg.SQUARES + rest])
 
 
 def lockstep_room(panel: Panel, p: int) -> int:
     """How many fits run side by side: as many as fit into memory, a number that depends on the panel only."""
+    # Cells and effort of a visit, and mean and covariance of a site.
     each = (8.0 + 2.0 * panel.K) * panel.visits + panel.J * p * (p + 2)
     return max(1, int(NUMBERS / each))
 

@@ -122,12 +122,14 @@ class Coefficients:
         if panel.features is None or not self.k:
             return np.zeros((*self.B.shape[:-2], self.B.shape[-1]))
         spread = panel.features.covariance[np.ix_(self.columns, self.columns)]
+        # E [(B - B_hat)' f]^2 over visited sites: trace of cov(B) times the covariance of f.
         out: F64 = np.einsum("...cab,ab->...c", self.cov, spread)
         return out
 
     def drawn(self, rng: np.random.Generator) -> Coefficients:
         """Draw the prior means, for a replicate that starts at its own response to them."""
         prior = np.where(self.used, rng.standard_normal(self.B.shape) * np.sqrt(self.rho[self.block]), 0.0)
+        # C K m, as for every coefficient of a replicate.
         move = np.einsum("cab,bc->ac", self.cov, prior / self.rho[self.block]) if self.k else prior
         return replace(self, prior=prior, B=self.B + move)
 
@@ -143,6 +145,7 @@ def start_coefficients(panel: Panel, blocks: Sequence[str], unit: float, *, slop
         )
     columns = f.of(there)
     block = np.repeat(np.arange(len(there)), [f.columns[b].size for b in there])
+    # Equation prior, B_kc ~ N(0, rho_bc): rho starts at a tenth of the link's unit, far from 0, where it would stay.
     rho, k = np.full((len(there), c), START * unit), columns.size
     rho[:, 1:] *= SLOPES
     cov = np.stack([np.diag(rho[block, a]) for a in range(c)])
@@ -159,7 +162,9 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     *many, k, c = q.B.shape
     d = c * (k + 1)
     moved = np.vstack([q.used, np.zeros((1, c), dtype=bool)]).T.ravel()  # (d,) in the order of the sums
+    # Coefficients that may move, and the constants (the last of every k + 1), which only take part.
     at = np.flatnonzero(moved | (np.arange(d) % (k + 1) == k))
+    # (information + 1 / rho) step = gradient - (B - prior) / rho: Newton on the sites' marginal likelihood.
     precision, pull = np.empty((*many, c, k + 1)), np.zeros((*many, c, k + 1))
     precision[...] = 1.0 / (MOST * unit**2)
     precision[..., :k] = 1.0 / q.rho[..., q.block, :].swapaxes(-1, -2)
@@ -167,6 +172,7 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     A = np.ascontiguousarray(from_triangle(sums[..., d:], d)[..., at[:, None], at])
     A[..., np.arange(at.size), np.arange(at.size)] += precision.reshape(*many, d)[..., at]
     inner = np.zeros((*many, d, d))
+    # Symmetric by its formula, not to the last bit after sums over groups.
     inner[..., at[:, None], at] = np.linalg.inv(0.5 * (A + A.swapaxes(-1, -2)))
     step = (inner @ (sums[..., :d] - pull.reshape(*many, d))[..., None])[..., 0].reshape(*many, c, k + 1)
     step = np.clip(SHARE * step[..., :k].swapaxes(-1, -2), -FARTHEST * unit, FARTHEST * unit)
@@ -177,6 +183,7 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     if not learn:
         return new
     known = q._known(cov)
+    # Equation mackay: rho = sum B^2 / (k - tr(cov) / rho), block by block.
     rho = [
         (new.B[..., own, :] ** 2).sum(axis=-2) / np.maximum(known[..., own, :].sum(axis=-2), 1e-3)
         for own in (q.block == i for i in range(len(q.blocks)))
@@ -190,6 +197,7 @@ def explained(panel: Panel, coefficients: Coefficients, tau: F64) -> dict[str, f
     if f is None or not coefficients.k:
         return {}
     B, spread = coefficients.B[:, 0], f.covariance[np.ix_(coefficients.columns, coefficients.columns)]
+    # Var(B' f) over visited sites, over Var(B' f) + tau.
     whole = float(B @ spread @ B + tau[0])
     at = {b: coefficients.block == i for i, b in enumerate(coefficients.blocks)}
     return {b: float(B[own] @ spread[np.ix_(own, own)] @ B[own]) / whole for b, own in at.items()}
@@ -273,6 +281,7 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     visited = float(sums["behind"][-1])
     centre = total(answers, "sums", (k,)) / visited
     spread = from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k) / visited
+    # E f f' - E f E f' over visited sites, from sums over groups.
     spread -= np.outer(centre, centre)
     left = [columns[i] for i in np.flatnonzero(kept)]
     at = {b: np.array([i for i, c in enumerate(left) if c.block == b], dtype=np.int64) for b in blocks}

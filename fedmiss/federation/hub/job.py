@@ -157,6 +157,7 @@ def run_job(
         )
         for m, own in zip(members, facts.members, strict=True)
     ]  # fmt: skip
+    # Of several models the mean of their totals (equal weights: "Choice and average" of the guide's model page).
     totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members], more=words)
     return JobResult(agreement, choice, members, np.mean(totals, axis=0)[0], draws, trace, facts)
 

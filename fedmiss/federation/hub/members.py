@@ -138,6 +138,7 @@ def _keeper(
         kept.update(dict.fromkeys(mine, state))
         for i in mine:
             if i != last:
+                # The groups have only the batch of the path, which goes on to the next rank: a copy stays at this one.
                 yield AskKeep(batches[i], to_the_end(i, state, below))
         if last in mine:
             return (yield from to_the_end(last, state, below)), None

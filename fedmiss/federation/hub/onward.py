@@ -186,6 +186,7 @@ def state_onward(panel: Panel, start: F64, before: Before, months: I64) -> Month
         phi=before.phi, inverse_size=before.inverse_size, ridge=before.ridge,
         kappa=before.kappa.copy() if same and before.kappa is not None else state.kappa,
         chain=before.chain.copy() if chained and before.chain is not None else state.chain,
+        # Sites begin at zero: what they had come to is the groups', and is not kept. Their squares are expected at tau.
         squares=before.tau.copy(),
     )  # fmt: skip
 

@@ -53,6 +53,7 @@ STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WOR
 
 
 def _clear(t: Trial) -> bool:
+    # "Choice and average" of the guide's model page.
     return t.gain > ENOUGH[t.what] * t.error
 
 
@@ -295,6 +296,7 @@ def _steps(panel: Panel, plain: CountSettings) -> dict[str, dict[str, Any]]:
 
 def slope_of(totals: F64, month: I64, year: I64) -> float:
     """Slope of log monthly totals on the year, within months of the year, so that a part of a year changes nothing."""
+    # A month of the year is a level of its own: means within it are taken off (the partialled-out regression).
     of = month[:, None] == np.unique(month)
     within = np.stack([np.log(np.maximum(totals, 1e-12)), year.astype(float)])
     y, x = within - (within @ of / of.sum(axis=0)) @ of.T
@@ -310,6 +312,7 @@ def _gains(
     base = float(plain.mean())
     out = {}
     for name, deviance in zip(names, wide, strict=True):
+        # Paired over folds: what folds have in common falls out of the difference.
         gain = (plain - deviance).dropna()
         able = base > 0 and len(gain) > 1
         error = float(gain.std(ddof=1) / np.sqrt(len(gain))) / base if able else 1.0

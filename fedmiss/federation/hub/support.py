@@ -73,6 +73,7 @@ def _support(
         "regions": (regions + 1, 3),
     }
     ask = msg.Support(by, folds, seed, share, none, none, none, none)
+    # The second time with the sums: each group then says where its own share is too large, and no more.
     for _ in range(2):
         (answers,) = link.ask([ask])
         sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
@@ -102,6 +103,7 @@ def _released(
     sites, groups, over = s["regions"].T
     keep = kept_regions(sites, groups, over, minimum, contributors)
     names = tuple(regions[i - 1] for i in keep)
+    # A single region would give the rest of the whole away as a difference.
     return months, names if len(names) >= FEWEST_REGIONS else (), s["visits"].sum(axis=0) * months, lost
 
 

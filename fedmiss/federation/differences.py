@@ -89,12 +89,15 @@ class Differences:
                 self.memories[question.batch, fit] = Memory(whole, {})
             return x
         found = [m for m in known if m is not None]
+        # Sums of all workers must fit into 31 bits and a sign: each has its share of the range.
         limit = RANGE // self.workers
         dither = rng_for(self.seed, "dither", *key).random(x.shape)
         out = np.zeros(x.shape, np.int32)
         for row, memory, u, sent in zip(x, found, dither, out, strict=True):
             delta = memory.delta(self.workers)
+            # Dithering, algorithm 1's Quant on a lattice: floor(x / delta + u) has the mean x / delta.
             sent[:] = np.clip(np.floor((row - memory.own) / delta + u), -limit, limit)
+            # V_c += Q(S_c - V_c): line 8 with alpha = 1.
             memory.own = memory.own + delta * sent
         return out
 

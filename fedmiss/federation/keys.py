@@ -52,6 +52,7 @@ def uniforms_by_key(hashes: U64, counter: np.ndarray, *words: str | int) -> F64:
     """Uniforms on (0, 1), one per (hash, counter): the same wherever, and in whatever order, they are drawn."""
     stream = np.frombuffer(seed_key(*words)[:8], dtype=np.uint64)[0]
     with np.errstate(over="ignore"):
+        # Counters on a Weyl sequence, mixed twice; 53 bits and a half keep clear of 0 and 1, where ndtri is infinite.
         x = _mix(hashes ^ stream) + _STEP * (np.asarray(counter).astype(np.uint64) + np.uint64(1))
         bits = _mix(x) >> np.uint64(11)
     out: F64 = (bits.astype(np.float64) + 0.5) * 2.0**-53

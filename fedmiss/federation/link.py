@@ -219,6 +219,7 @@ def _check(answer: Answer, question: Question, who: str, exchange: int, *, maske
 
 def total(answers: Mapping[str, Answer], name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Sum a field over groups, in the order of their names; an answer of another shape is refused by the group's name."""
+    # Addition of floating numbers depends on the order: by name, all copies of the job have the same bits.
     out = np.zeros(shape)
     for group, answer in answers.items():
         value = np.asarray(getattr(answer, name))

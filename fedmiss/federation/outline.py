@@ -111,5 +111,6 @@ def _sketch(x: F64) -> tuple[float, float]:
     """Largest size, and a sum with weights that no plain pattern of numbers cancels."""
     if not x.size:
         return 0.0, 0.0
+    # Cosines at multiples of the golden angle (2.39996): no two entries near each other have the same weight.
     at, root = np.arange(1.0, x.size + 1.0), np.sqrt(x.size)
     return float(np.abs(x).max()), float(x @ np.cos(2.39996 * at)) / root

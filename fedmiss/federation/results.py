@@ -227,6 +227,7 @@ class AverageFit:
             eta, var = moments(f.posterior, site)
             means.append(eta + scale.shift(f.smear))
             variances.append(var)
+        # Law of total variance: the mean of the fits' variances and the variance of their means.
         return np.mean(means, axis=0), np.mean(variances, axis=0) + np.var(means, axis=0)
 
     def draw(self, rng: np.random.Generator) -> Callable[[slice | I64], F64]:
@@ -304,6 +305,7 @@ def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
 
 def _normal(covariances: F64, rng: np.random.Generator) -> F64:
     """Normal draws (n, p) of mean 0 and these covariances (n, p, p), some of which may be 0."""
+    # By eigenvectors: a covariance may be singular (a known column), which Cholesky refuses.
     values, vectors = np.linalg.eigh(covariances)
     z = rng.standard_normal(values.shape) * np.sqrt(np.maximum(values, 0.0))
     out: F64 = np.einsum("npq,nq->np", vectors, z)

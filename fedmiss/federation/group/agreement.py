@@ -76,6 +76,7 @@ def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
 def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
     """Put the visits on the agreed axes; months with too few sites are withheld."""
     v = program.visits
+    # The custodian's own minimum holds even where the job asks for less.
     minimum = program.own_sites if program.jointly else max(question.minimum, program.minimum)
     program.axis = Axis(
         question.months.astype(np.int64),
@@ -163,6 +164,7 @@ def sites(program: GroupProgram, question: msg.Sites) -> msg.KeyedHashes:
     """Hashes of the sites, sorted, so that their order reveals nothing."""
     hashes = keyed_hashes(program.visits.site_id, seed_key("site", program.key))
     program.site_order = np.argsort(hashes, kind="stable")
+    # In the order of their hashes: that of the group's own table could tell which site is which.
     return msg.KeyedHashes(hashes[program.site_order])
 
 
@@ -211,6 +213,7 @@ def gaps(program: GroupProgram, question: msg.Gaps) -> msg.GapSums:
     blocks = np.unique(cells[own] // L * length.size + years[cells[own] % L])
     block_share = program.part[blocks // length.size]
     masks = np.zeros((program.shared_sites.size, L), dtype=np.uint8)
+    # Months of a joint site's mask are shuffled within their years, alike at all owners: the hub learns how many, not which.
     if masks.size:
         masks[program.shared_at[cells[~own] // L], cells[~own] % L] = 1
         place = keyed_hashes(

@@ -236,6 +236,7 @@ class Batch:
         if self.summed_off:
             eta = eta + self.offset[f]
         zero = log_zero(self.family.mean(eta), float(self.inverse_size[f]), float(self.phi[f]))
+        # One bird: z = 1 for sure. Zeros of a year: -sum size log(1 + mu / size).
         return b.of_years(b.row_at, np.where(self.rows.wy[f] > 0, SURE, b.w[f] * zero))
 
     def run(self, loop: Callable[..., None], fits: I64, *arguments: Any, chunks: int = 1) -> None:
@@ -247,6 +248,7 @@ class Batch:
         if not self.off:
             return
         for f in fits:
+            # x' kappa + log exposure + h_o of equation predictor.
             o = self.effort @ self.kappa[f] if self.kappa.shape[1] else np.zeros(self.offset.shape[1])
             o = o + self.known if self.known.size else o
             self.offset[f] = o + self.effects[f][self.observer] if self.observers else o

@@ -149,6 +149,7 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64]:
                     add(np.where(np.isnan(x), question.mean[i], x)[:, None], (x == 1.0)[:, None])
                 else:
                     x = np.clip(x, -LIMIT, LIMIT)
+                    # Mean 0 and variance 1 for a normal z: the second Hermite polynomial, nearly uncorrelated with z.
                     both = np.column_stack([x, (x**2 - 1.0) / np.sqrt(2.0)])
                     add(np.nan_to_num(both), np.repeat(known, 2, axis=1))
         elif block == "regions":
@@ -193,6 +194,7 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     if "smooth" in question.blocks:  # the last block
         smooth[u - len(question.knots) :] = True
         knots = question.knots[kept[smooth]]
+        # K^(-1/2) of the knots that are kept, eigenvalues bounded below: near knots are nearly alike.
         values, vectors = np.linalg.eigh(_near(knots, knots))
         root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
         x = np.hstack([x[:, kept & ~smooth], x[:, kept & smooth] @ root])
@@ -229,11 +231,14 @@ def feature_sums(program: GroupProgram, batch: Batch, fits: I64, p: int) -> tupl
             batch.site_cov[f, :, :c, :c],
         )
         about[i] = program.share @ away**2
+        # Curvature 1 / tau - C / (tau tau') of site j's marginal likelihood in its prior mean.
         w = program.share[:, None, None] * (np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :]))
         A = np.zeros((c, k, c, k))
         for x in range(c):
+            # Gradient (P - M) / tau, times f_j.
             equations[i, x * k : (x + 1) * k] = F.T @ (program.share * away[:, x]) / tau[x]
             for y in range(x + 1):
+                # Sum of the curvature times f_j f_j'; only y <= x is computed, the rest is its transpose.
                 A[x, :, y] = (F * w[:, x, y, None]).T @ F
                 A[y, :, x] = A[x, :, y].T
         equations[i, q:] = to_triangle(A.reshape(q, q))

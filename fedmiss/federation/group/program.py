@@ -141,6 +141,7 @@ class GroupProgram:
         return out
 
     def _refuse(self, error: Exception, kind: str, text: str) -> msg.Refusal:
+        # The text may hold counts or names: only the kind of error travels, unless one person holds both sides.
         self.refusal = error
         return msg.Refusal(
             kind, text if self.plain_refusals else f"{kind}; the reason stands on the group's own screen."
@@ -160,6 +161,7 @@ class GroupProgram:
                     "Start this group again for another job."
                 )
             self._begin(envelope)
+        # A hub that could ask again with other settings would see sums whose differences nobody has agreed to.
         if envelope.settings != self._settings:
             raise ConfigError(
                 f"the settings changed during the job: {envelope.settings.hex()}, they were {self._settings.hex()}. "
@@ -239,6 +241,7 @@ class GroupProgram:
         return self._cells[by_visit]
 
     def _weigh(self, seed: int, number: int, spread: F64, used: IncludedVisits) -> F64:
+        # Weights of replicates follow from the group's secret alone: the hub could solve for observers if it knew them.
         return replicate_weights(
             self.secret, seed, number, spread, self.place[used.site], used.observer, used.weight
         )
@@ -266,6 +269,7 @@ class GroupProgram:
         test = None
         if question.weights == "fold":
             fold = self.fold_of(question.by, question.folds, question.seed, u)
+            # Without visits of a fold the rest must be releasable too: thin months are out of every fold.
             free = u.weight * ~self.thin(u.site, u.month, fold)
             if question.released.size:
                 free = free * (question.released[u.month] == 1)
@@ -280,6 +284,7 @@ class GroupProgram:
         else:
             weights = np.repeat(u.weight[None], question.numbers.size, axis=0)
         offsets = question.observers or u.effort.shape[1] > 0 or u.exposure is not None
+        # Bernoulli: the mean of detections with unlike offsets is no function of their sum, so each visit is a cell.
         by_visit = not family.sums_offsets and offsets
         batch = Batch.of(
             question,
@@ -318,6 +323,7 @@ class GroupProgram:
                 f"group {self.name!r} was asked for feature {int(question.features.max())} of {k}. Install the same "
                 "fedmiss on all sides, and start the job again."
             )
+        # Features about their means over visited sites: the level stays what it is without them.
         return np.ascontiguousarray(self.features[:, question.features] - question.centre)
 
     def forget(self) -> None:

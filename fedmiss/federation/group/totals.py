@@ -58,9 +58,11 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
                     row += (mine[mine > 0, None] * value[mine > 0]).sum(axis=0)
             if x.size:
                 yearly[at] = np.add.reduceat(value, first, axis=1)[:, full]
+        # Of fewer sites than the custodian allows nothing is said, not even a total.
         out[i] *= some
         program.own_totals[question.batch, int(f)] = own
         if x.size >= 3:
+            # Slope of log yearly totals on the year, by least squares.
             logs = log_yearly(yearly, empty=batch.presence is not None)
             program.slopes[question.batch, int(f)] = logs @ x / float(x @ x)
     return msg.RegionTotals(out)
@@ -70,11 +72,13 @@ def _expected(batch: Batch, question: msg.Totals, i: int, at: I64, T: F64, D: F6
     """Expected counts (sites ``at``, L) of the ``i``-th fit asked about; drawn coefficients have no variance."""
     f, p, mu = int(question.fits[i]), question.p, float(question.mu[i])
     P = batch.site_mean[f, at, :p]
+    # A draw has no variance to integrate over: the spread of the replicates holds it already.
     if question.drawn:
         eta = means(mu, P, T)
         eta = batch.family.marginal(eta, np.zeros(1))
     else:
         eta = batch.family.marginal(*moments(mu, P, batch.site_cov[f, at, :p, :p], T, D))
+    # Expected counts exp(eta + var / 2), times smear and what the mean observer finds.
     return batch.scale.counts(batch.family.mean(eta), float(question.smear[i]))
 
 

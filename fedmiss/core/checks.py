@@ -57,10 +57,10 @@ def step(algo: FedEM, k: int) -> float:
 def _of_local_steps(algo: FedEM, k: int, gamma: float) -> float:
     """Return gamma; raise ConfigError when local steps move by another length."""
     if _local(algo):
-        o: Any = algo.oracle
-        if not math.isclose(gamma, o.step(k) * o.H, rel_tol=1e-9):
+        oracle: Any = algo.oracle
+        if not math.isclose(gamma, oracle.step(k) * oracle.H, rel_tol=1e-9):
             raise ConfigError(
-                f"gamma={gamma:g} at round {k}, but local steps of eta={o.step(k):g}, H={o.H} move by eta H; "
+                f"gamma={gamma:g} at round {k}, but local steps of eta={oracle.step(k):g}, H={oracle.H} move by eta H; "
                 "use local_em, fed_lsa or scafflsa, which set it."
             )
     return gamma
@@ -131,7 +131,7 @@ def first_state(algo: FedEM, S_hat: F64, V_i: F64) -> tuple[F64, F64]:
         raise ConfigError("S_hat holds nan or inf; start from finite numbers.")
     bad = ~usable(V_i)
     if bad.any():
-        names = ", ".join(repr(algo.roster.ids[c]) for c in np.flatnonzero(bad)[:5])
+        names = ", ".join(repr(algo.roster.ids[slot]) for slot in np.flatnonzero(bad)[:5])
         raise ConfigError(
             f"the first memory of worker {names} ({int(bad.sum())} of {n}) holds nan, inf or a number above "
             f"{LARGEST:g}; look at that worker's data, or leave it out."

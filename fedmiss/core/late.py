@@ -66,7 +66,7 @@ class Late(Around):
             at = np.flatnonzero(kind.ravel() == i)
             first = before[at[0]]
             old = down if np.isnan(first[0]) else replace(down, S_hat=first, theta=model.T(first))
-            mine = [replace(o, V_i=o.V_i[at], rng=_some(o, at)) for o in own]
+            mine = [replace(context, V_i=context.V_i[at], rng=_some(context, at)) for context in own]
             new, cost = self.inner.many(model, inner, old, data, slots[at], u[at], *mine)
             # S_c - S_k = h_c(S_j): the old field at the new point.
             out[at] = new - old.S_hat + down.S_hat

@@ -81,18 +81,18 @@ def _point(theta: Theta, b: Theta, leaf: int | None, t: float) -> Theta:
     return _mix(theta, b, t, leaf, [0])
 
 
-def _along(f: Callable[[Theta], float], line: Callable[[float], Theta]) -> Callable[[float], float]:
-    return lambda t: f(line(t))
+def _along(function: Callable[[Theta], float], line: Callable[[float], Theta]) -> Callable[[float], float]:
+    return lambda t: function(line(t))
 
 
 def _with(surrogate: Any, S: F64) -> Callable[[Theta], float]:
     return lambda theta: float(surrogate(theta, S))
 
 
-def _slope(f: Callable[[float], float]) -> tuple[float, float]:
+def _slope(function: Callable[[float], float]) -> tuple[float, float]:
     """First and second derivative at 0, by five points."""
     h = _STEP
-    l2, l1, mid, r1, r2 = (f(t) for t in (-2 * h, -h, 0.0, h, 2 * h))
+    l2, l1, mid, r1, r2 = (function(t) for t in (-2 * h, -h, 0.0, h, 2 * h))
     # Five-point formulas, of an error of h^4: f' = (8 (r1 - l1) - (r2 - l2)) / 12 h.
     first = (8 * (r1 - l1) - (r2 - l2)) / (12 * h)
     return first, (16 * (l1 + r1) - (l2 + r2) - 30 * mid) / (12 * h * h)

@@ -114,7 +114,7 @@ class OneByOne:
         """Return the answers of ``one``, worker by worker."""
         out, count = np.empty((len(slots), model.q)), 0
         for i, c in enumerate(slots):
-            mine = [WorkerContext(o.V_i[i], _ith(o, i)) for o in own]
+            mine = [WorkerContext(context.V_i[i], _ith(context, i)) for context in own]
             try:
                 out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i], *mine)  # type: ignore[attr-defined]
             except DomainError as error:
@@ -165,11 +165,13 @@ class Around:
 
     def pack_inner(self, memory: object) -> dict[str, np.ndarray]:
         """Arrays of the memory inside."""
-        return {f"inner.{k}": v for k, v in self.inner.pack(memory).items()}
+        return {f"inner.{name}": array for name, array in self.inner.pack(memory).items()}
 
     def unpack_inner(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> object:
         """Return the memory inside that ``pack_inner`` saw."""
-        inner = {k.removeprefix("inner."): v for k, v in arrays.items() if k.startswith("inner.")}
+        inner = {
+            name.removeprefix("inner."): array for name, array in arrays.items() if name.startswith("inner.")
+        }
         out: object = self.inner.unpack(model, inner, n, q)
         return out
 

@@ -44,5 +44,5 @@ def theta_bytes(theta: object) -> int:
     if isinstance(theta, dict):
         return sum(theta_bytes(part) for part in theta.values())
     if is_dataclass(theta):
-        return sum(theta_bytes(getattr(theta, f.name)) for f in fields(theta))
+        return sum(theta_bytes(getattr(theta, entry.name)) for entry in fields(theta))
     return 8 if isinstance(theta, (int, float)) else 0

@@ -114,7 +114,7 @@ def _row_variance(model: Model, data: Shards, s: F64, workers: I64) -> float:
     """Mean over the workers of the variance of a row's statistic at T(s), of at most 200 rows of each."""
     theta = model.T(s)
     rows = [[data[c][j : j + 1] for j in range(min(len(data[c]), 200))] for c in workers]
-    return float(np.mean([np.var([model.s_bar(theta, r) for r in mine], axis=0).sum() for mine in rows]))
+    return float(np.mean([np.var([model.s_bar(theta, row) for row in mine], axis=0).sum() for mine in rows]))
 
 
 def estimate_constants(
@@ -153,8 +153,8 @@ def estimate_constants(
     pairs = _pairs(model, data, path[:: max(rounds // 6, 1)], slots, rng)
     local = s_bar_many(model, model.T(path[0]), data, slots, None)
     some = [data[c][rng.permutation(len(data[c]))[:8]] for c in rng.permutation(roster.n)[:20]]
-    rows = [r[j : j + 1] for r in some for j in range(len(r))]
-    single = np.array([model.s_bar(model.T(path[0]), r) for r in rows])
+    rows = [shard[j : j + 1] for shard in some for j in range(len(shard))]
+    single = np.array([model.s_bar(model.T(path[0]), one) for one in rows])
     # The directions in which statistics move at all: the masses of a mixture always sum to 1.
     moves = np.concatenate([single - path[0], local - path[0], np.diff(path, axis=0)])
     _, size, basis = np.linalg.svd(moves, full_matrices=False)
@@ -179,7 +179,7 @@ def estimate_constants(
         # A5: ||h_c(s) - h_c(t)|| <= L_c ||s - t|| for every worker c.
         worker = np.maximum(worker, np.linalg.norm(hs - ht, axis=1) / gap)
         # A8: the same of every row j.
-        each = [model.s_bar(theta_s, r) - model.s_bar(theta_t, r) for r in rows]
+        each = [model.s_bar(theta_s, one) - model.s_bar(theta_t, one) for one in rows]
         row = np.maximum(row, np.linalg.norm(np.array(each) - (s - t), axis=1) / gap)
         Bs, Bt = jacobian(s), jacobian(t)
         # A4: spectrum of B(s), and the Lipschitz constant of grad W = -B(s) h(s).
@@ -193,7 +193,7 @@ def estimate_constants(
 
     def W(s: F64) -> float:
         theta = model.T(s)
-        return -float(roster.weights @ [log_likelihood(theta, r) for r in everything])
+        return -float(roster.weights @ [log_likelihood(theta, shard) for shard in everything])
 
     # L^2 is a mean of squares in both theorems: over workers (1 and 4), over rows (3).
     return Constants(

@@ -198,7 +198,7 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
 
 def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Months:
     """Solve the sites at home; return the months' sums over them."""
-    fits, p, c = question.fits, question.p, batch.cells
+    fits, p, cells = question.fits, question.p, batch.cells
     n, L = fits.size, batch.month_mean.shape[1]
     month = np.zeros((n * batch.chunks, L, p + p * (p + 1) // 2))
     stats = np.zeros((n * batch.chunks, 4 + 3 * p))
@@ -206,9 +206,9 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     totals = question.totals if question.totals.size else np.zeros((n, 1, 1))
     evidence = [batch.evidence(int(f)) for f in fits] if batch.presence is not None else []
     # Sites in their own order of chunks, added in that order: the bits do not depend on the number of threads.
-    loop = kernels.round_sums(p, n * c.nnz)
+    loop = kernels.round_sums(p, n * cells.nnz)
     batch.run(
-        loop, fits, fits, p, batch.chunks, c.ptr, c.col, program.share, program.shared_at, totals, batch.y, batch.E,
+        loop, fits, fits, p, batch.chunks, cells.ptr, cells.col, program.share, program.shared_at, totals, batch.y, batch.E,
         offset, by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
         batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month, stats,
         chunks=batch.chunks,
@@ -284,14 +284,14 @@ def _observer_step(batch: Batch, f: int) -> F64:
     grad = np.bincount(batch.observer, w * (count - mu), n)
     curve = np.bincount(batch.observer, w * batch.family.variance(mu), n)
     step = (grad - ridge * (batch.effects[f] - batch.leaning[f])) / (curve + ridge)
-    o = batch.effects[f] + np.clip(step, -batch.family.observer_cap, batch.family.observer_cap)
+    effects = batch.effects[f] + np.clip(step, -batch.family.observer_cap, batch.family.observer_cap)
     active = np.bincount(batch.observer, batch.weights[f], n) > 0
-    o[~active] = 0.0
-    batch.effects[f] = o
+    effects[~active] = 0.0
+    batch.effects[f] = effects
     # sum of o^2 + posterior variance (EM's statistic), their number, and sum of 1 - C ridge, the effective number.
     return np.array(
         [
-            float((o[active] ** 2).sum() + (batch.phi[f] / (curve[active] + ridge)).sum()),
+            float((effects[active] ** 2).sum() + (batch.phi[f] / (curve[active] + ridge)).sum()),
             float(active.sum()),
             float((curve[active] / (curve[active] + ridge)).sum()),
         ]
@@ -301,11 +301,10 @@ def _observer_step(batch: Batch, f: int) -> F64:
 def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:
     out = np.zeros((fits.size, batch.chunks, nodes.shape[1]))
     if nodes.size:
-        r = batch.rows
+        rows = batch.rows
         batch.run(
-            kernels.dispersion_sums, fits, batch.chunks, fits, r.ptr, r.w, r.wy, r.wyy, batch.offset, batch.summed_off,
-            batch.eta,
-            batch.family.code, nodes, out, chunks=batch.chunks,
+            kernels.dispersion_sums, fits, batch.chunks, fits, rows.ptr, rows.w, rows.wy, rows.wyy, batch.offset,
+            batch.summed_off, batch.eta, batch.family.code, nodes, out, chunks=batch.chunks,
         )  # fmt: skip
     total: F64 = out.sum(axis=1)
     return total
@@ -407,24 +406,22 @@ def shared_product(program: GroupProgram, batch: Batch, question: msg.SharedProd
     # R V of the power iterations, R = y - E exp(eta) on the group's cells; summed over the owners of a site by the hub.
     rows = np.zeros((question.fits.size, program.shared_sites.size, question.V.shape[2]))
     if rows.size:
-        c = batch.cells
+        cells = batch.cells
         batch.run(
-            kernels.shared_products, question.fits, question.fits, program.shared_sites, c.ptr, c.col, batch.y, batch.E,
-            batch.eta, question.V,
-            batch.family.code, rows,
+            kernels.shared_products, question.fits, question.fits, program.shared_sites, cells.ptr, cells.col, batch.y,
+            batch.E, batch.eta, question.V, batch.family.code, rows,
         )  # fmt: skip
     return msg.SharedRows(rows)
 
 
 def product(program: GroupProgram, batch: Batch, question: msg.Product) -> msg.ProductSums:
     """R' (R V)."""
-    c, n = batch.cells, question.fits.size
+    cells, n = batch.cells, question.fits.size
     totals = question.totals if question.totals.size else np.zeros((n, 1, question.V.shape[2]))
     out = np.zeros((n * batch.chunks, *question.V.shape[1:]))
     batch.run(
-        kernels.product_sums, question.fits, batch.chunks, question.fits, c.ptr, c.col, program.shared_at, totals, batch.y,
-        batch.E, batch.eta, question.V,
-        batch.family.code, out, chunks=batch.chunks,
+        kernels.product_sums, question.fits, batch.chunks, question.fits, cells.ptr, cells.col, program.shared_at, totals,
+        batch.y, batch.E, batch.eta, question.V, batch.family.code, out, chunks=batch.chunks,
     )  # fmt: skip
     return msg.ProductSums(_added(out, n) / question.unit[:, None, None])
 
@@ -439,14 +436,14 @@ def site_time_sums(program: GroupProgram, batch: Batch, question: msg.SiteTime) 
     L, step = batch.month_mean.shape[1], max(1, BLOCK // batch.month_mean.shape[1])
     sums, counted = np.zeros((question.fits.size, 2)), np.zeros((question.fits.size, L))
     gradient, information = np.zeros((question.fits.size, L)), np.zeros((question.fits.size, L, L))
-    c = batch.cells
+    cells = batch.cells
     for i, f in enumerate(question.fits):
-        for first in range(0, c.J, step):
-            last = min(first + step, c.J)
-            at = slice(c.ptr[first], c.ptr[last])
-            row = np.repeat(np.arange(last - first), np.diff(c.ptr[first : last + 1]))
+        for first in range(0, cells.J, step):
+            last = min(first + step, cells.J)
+            at = slice(cells.ptr[first], cells.ptr[last])
+            row = np.repeat(np.arange(last - first), np.diff(cells.ptr[first : last + 1]))
             y, E = np.zeros((last - first, L)), np.zeros((last - first, L))
-            y[row, c.col[at]], E[row, c.col[at]] = batch.rows.wy[f, at], batch.rows.w[f, at]
+            y[row, cells.col[at]], E[row, cells.col[at]] = batch.rows.wy[f, at], batch.rows.w[f, at]
             # Effects of sites at these times: log of counted over expected (score equation of a site in Poisson regression).
             effect = site_effects(y, E, question.time[i])
             batch.site_mean[f, first:last, 0] = np.maximum(effect, NO_BIRD)

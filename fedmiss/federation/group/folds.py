@@ -84,8 +84,8 @@ def withhold(site: I32, month: I32, part: I64, own: Bool, minimum: int, L: int) 
 
 def secret_rng(secret: bytes, *words: str | int) -> np.random.Generator:
     """Random numbers that follow from a group's secret and public words: the same after a restart."""
-    raw = hashlib.blake2b(b"\0".join([secret, *(str(w).encode() for w in words)])).digest()
-    seeds = [int(w) for w in np.frombuffer(raw, dtype=np.uint32)]
+    raw = hashlib.blake2b(b"\0".join([secret, *(str(word).encode() for word in words)])).digest()
+    seeds = [int(word) for word in np.frombuffer(raw, dtype=np.uint32)]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
 
 

@@ -82,16 +82,18 @@ def _expected(batch: Batch, question: msg.Totals, i: int, at: I64, T: F64, D: F6
     return batch.scale.counts(batch.family.mean(eta), float(question.smear[i]))
 
 
-def _presence(program: GroupProgram, b: Batch, batch: int, f: int, *, drawn: bool) -> F64 | None:
+def _presence(program: GroupProgram, batch: Batch, number: int, f: int, *, drawn: bool) -> F64 | None:
     """Probability (J, Y) that sites are occupied, or where coefficients are ``drawn`` a draw, keyed by the sites' ids.
 
     None where no site may be empty.
     """
-    chain = program.site_presence(batch, f)
+    chain = program.site_presence(number, f)
     if chain is None or not drawn:
         return None if chain is None else chain.present
-    place = keyed_hashes(program.visits.site_id, seed_key("presence", b.seed))
-    return chain.draw(ndtr(normals(place, chain.came.shape[1], "presence", b.seed, int(b.numbers[f]))))
+    place = keyed_hashes(program.visits.site_id, seed_key("presence", batch.seed))
+    return chain.draw(
+        ndtr(normals(place, chain.came.shape[1], "presence", batch.seed, int(batch.numbers[f])))
+    )
 
 
 def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:

@@ -97,7 +97,7 @@ class Link:
         envelope = Envelope(self.job, self.settings, exchange)
         if isinstance(questions, Mapping):
             lists = {name: questions[name] for name in self.names}
-            frames = {name: encode(q, envelope) for name, q in lists.items()}
+            frames = {name: encode(mine, envelope) for name, mine in lists.items()}
         else:
             lists = dict.fromkeys(self.names, questions)
             frames = dict.fromkeys(self.names, encode(questions, envelope))

@@ -37,9 +37,11 @@ def open_batch(panel: Panel, batch: int, settings: CountSettings, numbers: Seque
 
     For folds and replicates ``replace`` the fields from ``weights`` on.
     """
-    line, f = known_line(panel, settings), panel.features
-    columns = np.zeros(0, np.int64) if f is None else f.of(settings.responses or settings.features)
-    centre = np.zeros(0) if f is None else f.centre[columns]
+    line, features = known_line(panel, settings), panel.features
+    columns = (
+        np.zeros(0, np.int64) if features is None else features.of(settings.responses or settings.features)
+    )
+    centre = np.zeros(0) if features is None else features.centre[columns]
     return msg.Open(
         batch, settings.family, settings.scale, settings.observers, settings.learning, settings.occupancy,
         p=settings.rank + 1 + (line.size > 0) + responding(panel, settings), weights="all", by="cell", folds=0, seed=0,
@@ -132,14 +134,18 @@ def score_folds(
         released = released_months(link, panel, by=contest.by, folds=folds, seed=seed)
         opening = {"weights": "fold", "by": contest.by, "folds": folds, "seed": seed, "released": released}
         tables.append([])
-        base = [replace(c, rank=0) for c in contest.candidates]
+        base = [replace(candidate, rank=0) for candidate in contest.candidates]
         for i, model in enumerate(dict.fromkeys(base)):
-            ranks = {c.rank: k for k, c in enumerate(contest.candidates) if base[k] == model}
+            ranks = {
+                candidate.rank: place
+                for place, candidate in enumerate(contest.candidates)
+                if base[place] == model
+            }
             longest = replace(model, rank=max(ranks))
             tasks += [
                 (_Path(contest.first + i, longest, ranks, opening, tables[-1]), fold) for fold in range(folds)
             ]
-    tasks += [(_Path(batch, s, {}, {}, []), 0) for batch, s in whole]
+    tasks += [(_Path(batch, settings, {}, {}, []), 0) for batch, settings in whole]
     room = lockstep_room(panel, max(path.settings.rank for path, _ in tasks) + 2)
     for first in range(0, len(tasks), room):
         together: dict[int, list[tuple[_Path, int]]] = {}
@@ -183,7 +189,7 @@ def score_folds(
 
 def _ranks_that_ran_away(path: _Path, fold: int) -> None:
     """Give ranks without a score in this fold that of the largest rank below them: so much the panel can bear."""
-    scored = {r["candidate"]: r for r in path.table if r["fold"] == fold}
+    scored = {row["candidate"]: row for row in path.table if row["fold"] == fold}
     below: dict[str, object] = {}
     for rank, candidate in sorted(path.ranks.items()):
         below = scored.get(candidate, below)

@@ -379,7 +379,7 @@ def summary(
 
 def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:
     """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
-    weight, counted, fitted = (float(v) for v in totals)
+    weight, counted, fitted = (float(value) for value in totals)
     # Residual degrees of freedom, at least a twentieth of the visits.
     free = max(weight - state.edf - state.edf_visits, 0.05 * weight)
     calibrated = SCALES[settings.scale].log or (settings.calibrate and state.inverse_size > 0)

@@ -141,9 +141,9 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
     jolt[:, free] = np.sqrt(full.widths) * rng.standard_normal((len(full.T), free.size))
     move, series = jolt.copy(), full.series
     if series is not None:
-        drawn = [s.perturbed(rng.standard_normal((s.B.shape[1],))) for s in series]
-        series = tuple(s for s, _ in drawn)
-        move[:, free] += np.stack([m for _, m in drawn], axis=1)
+        drawn = [one.perturbed(rng.standard_normal((one.B.shape[1],))) for one in series]
+        series = tuple(one for one, _ in drawn)
+        move[:, free] += np.stack([moved for _, moved in drawn], axis=1)
     # variances may have moved since the covariances were computed: a month answers by its whole move at most
     pull = np.zeros_like(move)
     pull[:, free] = move[:, free] / np.maximum(full.widths, np.einsum("naa->na", full.D)[:, free])
@@ -390,9 +390,9 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
         return replace(state, noise=np.maximum((state.T**2 + spread).mean(axis=-2), SMALLEST))
     prior, T, noise, widths = state.prior.copy(), state.T.copy(), state.noise.copy(), state.widths
     series = []
-    for column, (i, s) in enumerate(zip(state.free, state.series, strict=True)):
+    for column, (i, old) in enumerate(zip(state.free, state.series, strict=True)):
         jolt = None if state.jolt is None else state.jolt[..., i]
-        one, prior[..., i], T[..., i] = replace(s, noise=noise[..., i]).update(
+        one, prior[..., i], T[..., i] = replace(old, noise=noise[..., i]).update(
             T[..., i], spread[..., i], prior[..., i], widths[..., column], learn=learn, jolt=jolt
         )
         noise[..., i] = one.noise

@@ -66,7 +66,7 @@ def _basis(months: bytes, years: bytes, effect: bool) -> tuple[F64, tuple[int, i
     time -= time[0]
     # Covariance of a random walk from the first month on, min(t, t'): months that are missing take longer steps.
     walk = np.minimum(time[:, None], time[None, :])
-    # Constant and line are taken out, else the walk would take from mu and beta, which are not shrunk.
+    # Constant and line are taken out, else the walk would take from mu and beta, which have wide priors.
     centre = np.eye(L) - 1.0 / L
     if line.size:
         centre = centre - x[:, None] * x[None, :] / float(x @ x)

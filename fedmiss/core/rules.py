@@ -37,7 +37,7 @@ class Field:
     def increment(self, S: F64, V: F64, down: Downlink, gamma: float) -> F64:
         """D_c, what is compressed."""
         # Delta_c of algorithm 1, line 7, in place: D is as large as all workers' statistics together.
-        D: F64 = S - down.S_hat  # S_c - S_k - V_c
+        D: F64 = S - down.S_hat
         D -= V
         return D
 

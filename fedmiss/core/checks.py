@@ -30,6 +30,7 @@ def _local(algo: FedEM) -> bool:
 def alpha_of(algo: FedEM) -> float:
     """Step of the memories: 1 / (1 + omega) unless given, 0 for a rule that learns nothing."""
     biased, alpha = getattr(algo.compressor, "delta", None) is not None, algo.alpha
+    # 1 / (1 + omega) as in theorems 1, 3 and 4; a biased compressor has no omega, and EF21 has a step of 1.
     if alpha is None:  # mypy believes the annotation
         alpha = 1.0 if biased else 1.0 / (1.0 + algo.compressor.omega(algo.model.q))  # type: ignore[unreachable]
     if not 0.0 <= alpha <= 1.0:
@@ -56,10 +57,10 @@ def step(algo: FedEM, k: int) -> float:
 def _of_local_steps(algo: FedEM, k: int, gamma: float) -> float:
     """Return gamma; raise ConfigError when local steps move by another length."""
     if _local(algo):
-        o: Any = algo.oracle
-        if not math.isclose(gamma, o.step(k) * o.H, rel_tol=1e-9):
+        oracle: Any = algo.oracle
+        if not math.isclose(gamma, oracle.step(k) * oracle.H, rel_tol=1e-9):
             raise ConfigError(
-                f"gamma={gamma:g} at round {k}, but local steps of eta={o.step(k):g}, H={o.H} move by eta H; "
+                f"gamma={gamma:g} at round {k}, but local steps of eta={oracle.step(k):g}, H={oracle.H} move by eta H; "
                 "use local_em, fed_lsa or scafflsa, which set it."
             )
     return gamma
@@ -130,7 +131,7 @@ def first_state(algo: FedEM, S_hat: F64, V_i: F64) -> tuple[F64, F64]:
         raise ConfigError("S_hat holds nan or inf; start from finite numbers.")
     bad = ~usable(V_i)
     if bad.any():
-        names = ", ".join(repr(algo.roster.ids[c]) for c in np.flatnonzero(bad)[:5])
+        names = ", ".join(repr(algo.roster.ids[slot]) for slot in np.flatnonzero(bad)[:5])
         raise ConfigError(
             f"the first memory of worker {names} ({int(bad.sum())} of {n}) holds nan, inf or a number above "
             f"{LARGEST:g}; look at that worker's data, or leave it out."

@@ -38,6 +38,8 @@ def ef21_step(compressor: Any, q: int, *, L: float, L_mean: float, mu: float) ->
 
     ``L`` of the mean field, ``L_mean`` the root mean square of the workers' constants, ``mu`` of strong convexity or PL.
     """
+    # Their alpha is the contraction delta of C, theta = 1 - sqrt(1 - alpha), beta = (1 - alpha) / theta.
     left = 1.0 - float(compressor.delta(q))
     theta = 1.0 - left**0.5
+    # Theorem 2: gamma <= min( 1 / (L + L_mean sqrt(2 beta / theta)), theta / (2 mu) ).
     return min(1.0 / (L + L_mean * (2.0 * left) ** 0.5 / theta), theta / (2.0 * mu)), theta

@@ -57,6 +57,7 @@ def em(
     trace = []
     for _ in range(rounds):
         new = pooled_s_bar(model, model.T(S_hat), data, roster)  # S_{k+1} = sum_c w_c s_bar_c(T(S_k))
+        # What memory "field" learns: h(S_k), whose squared length is the paper's measure of an epsilon-stationary point.
         h = new - S_hat
         trace.append(float(h @ h))
         S_hat = new

@@ -86,12 +86,13 @@ class FedEM:
         """Server's state before round 0, from S_0 (q,) and the workers' first memories (n, q) in slot order."""
         S_hat, V_i = checks.first_state(self, S_hat, V_i)
         carry = self.model.carry_start(S_hat) if hasattr(self.model, "carry_start") else None
-        V = np.add.reduce(self.roster.weights[:, None] * V_i, axis=0)  # line 2: V_0 = sum_c w_c V_{0,c}
+        V = np.add.reduce(self.roster.weights[:, None] * V_i, axis=0)  # line 1: V_0 = sum_c w_c V_{0,c}
         shadow = None if self.downlink is None else S_hat
         return ServerState(S_hat, V, 0, np.full(self.roster.n, -1, dtype=np.int64), carry, shadow)
 
     def broadcast(self, server: ServerState) -> Downlink:
-        """M-step: theta_k = T(S_k), computed once, for all workers (line 4)."""
+        """M-step: theta_k = T(S_k), computed once, for all workers (line 17)."""
+        # With a compressed downlink workers hold E_k instead of S_k, and the M-step must be at what they hold.
         S_hat, model = server.S_hat if server.shadow is None else server.shadow, self.model
         try:
             theta = model.T(S_hat) if server.carry is None else model.T(S_hat, server.carry)  # type: ignore[call-arg]
@@ -103,14 +104,16 @@ class FedEM:
     def answers(
         self, V_i: F64, memory: object, down: Downlink, data: Shards, slots: I64, at: I64 | None = None
     ) -> tuple[F64, F64, F64, int]:
-        """What the workers in ``slots`` have to say (lines 5 to 7); one worker alone gets the bits that it gets among all.
+        """What the workers in ``slots`` have to say (lines 6 and 7); one worker alone gets the bits that it gets among all.
 
         ``V_i`` (a, q) are their memories, ``memory`` the oracle's, changed in place; ``slots[i]`` has place ``at[i]`` in
         ``data`` (default: its slot). Returns increments D (a, q), the same in the coordinates in which they are compressed,
         the uniforms of the quantizers, and the number of conditional expectations.
         """
         at, draws = slots if at is None else at, self.oracle.draws
+        # One row of uniforms for each worker, keyed by its slot: the same draws whoever else answers, hence the same bits.
         u = uniforms(self.seed, "worker", down.k, slots, draws + self.compressor.draws(self.model.q))  # type: ignore[arg-type]
+        # Line 6 knows no memories; V_c is for oracles that correct local steps, and for MARINA.
         own = (WorkerContext(V_i, lambda i=0: rng_for(self.seed, "estep", down.k, int(slots[i]))),)
         try:  # line 6: S_{k+1,c}, an estimate of s_bar_c(T(S_k))
             wanted = own[: getattr(self.oracle, "wants_own", 0)]
@@ -119,6 +122,7 @@ class FedEM:
             raise checks.left_domain_locally(self, down.k, slots, at, error) from error
         # line 7: Delta_c = S_{k+1,c} - S_k - V_{k,c}
         D = self.rule.increment(S, V_i, down, self.step(down.k))
+        # Line 8 needs Quant(Delta_c) in the statistic's coordinates, line 9 sends it in those in which it is short.
         to_wire = getattr(self.model, "to_wire", None)
         return D, D if to_wire is None else to_wire(down.theta, D), u[:, draws:], count
 
@@ -132,10 +136,12 @@ class FedEM:
         """Aggregate a round (lines 14 to 16)."""
         gamma, slots, Q = self.step(server.k), replies.slots, replies.Q
         w, p = self.roster.weights[slots], self.participation.prob(self.roster.n)[slots]
+        # 1 / p_c makes up for the absent in H (line 14), not in V (line 16), which stays the mean of all the V_c.
         mean, scaled = weighted_sum(w, Q), weighted_sum(w / p, Q)
         # lines 14 and 16: H = V_k + sum_c (w_c / p_c) Q_c and V_{k+1} = V_k + alpha sum_c w_c Q_c
         V, H = self.rule.server(server.V, server.S_hat, mean, scaled, self.alpha, gamma)
         S_hat = self.rule.place(self.model, server.S_hat + gamma * H)  # line 15
+        # Who is not in ``slots`` keeps V_c (lines 10 to 12): a worker learns from ``acks`` whether its message has counted.
         acks = server.acks.copy()
         acks[slots] = server.k
         model: Any = self.model

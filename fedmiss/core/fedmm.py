@@ -39,5 +39,6 @@ class FedMM(Field):
             raise ConfigError(
                 f"FedMM needs project(S), and {type(model).__name__} has none; give FedMM(project=...)."
             )
+        # Instead of line 15 of algorithm 1: S_{k+1} = projection of S_k + gamma H.
         out: F64 = project(S_hat)
         return out

@@ -22,23 +22,23 @@ _SHORT = 8  # arrays up to this size are spelled out
 
 def settings(algo: FedEM) -> dict[str, str]:
     """Everything that decides the result beside the data, in words: what a checkpoint must agree with."""
-    r = algo.roster
+    roster = algo.roster
     names = ("gamma", "bound", "downlink", "model", "compressor", "participation", "oracle")
     return {name: describe(getattr(algo, name)) for name in names} | {
         "seed": str(algo.seed),
         "alpha": repr(float(algo.alpha)),
         "memory": algo.memory if isinstance(algo.memory, str) else describe(algo.memory),
-        "n": str(r.n),
-        "names": digest("\n".join(r.ids)).hex(),
-        "sizes": describe(r.sizes),
-        "weighting": f"{r.weighting} {describe(r.weights)}",
+        "n": str(roster.n),
+        "names": digest("\n".join(roster.ids)).hex(),
+        "sizes": describe(roster.sizes),
+        "weighting": f"{roster.weighting} {describe(roster.weights)}",
         "q": str(algo.model.q),
     }
 
 
 def identity(algo: FedEM) -> bytes:
     """The settings as 8 bytes, by which the copies of a study see that they run the same."""
-    return digest("\n".join(f"{k}={v}" for k, v in sorted(settings(algo).items())))
+    return digest("\n".join(f"{name}={text}" for name, text in sorted(settings(algo).items())))
 
 
 def digest(text: str) -> bytes:
@@ -67,11 +67,13 @@ def describe(thing: Any, depth: int = 0) -> str:
     if depth > _DEPTH:
         return type(thing).__qualname__
     if isinstance(thing, (list, tuple)):
-        return f"({', '.join(describe(v, depth + 1) for v in thing)})"
+        return f"({', '.join(describe(value, depth + 1) for value in thing)})"
     if isinstance(thing, (set, frozenset)):
-        return f"{{{', '.join(sorted(describe(v, depth + 1) for v in thing))}}}"
+        return f"{{{', '.join(sorted(describe(value, depth + 1) for value in thing))}}}"
     if isinstance(thing, Mapping):
-        parts = sorted(f"{describe(k, depth + 1)}: {describe(v, depth + 1)}" for k, v in thing.items())
+        parts = sorted(
+            f"{describe(name, depth + 1)}: {describe(value, depth + 1)}" for name, value in thing.items()
+        )
         return f"{{{', '.join(parts)}}}"
     own = getattr(thing, "fingerprint", None)
     if callable(own):
@@ -89,28 +91,30 @@ def describe(thing: Any, depth: int = 0) -> str:
     return f"{type(thing).__qualname__}({_attributes(thing, depth)})"
 
 
-def _array(a: np.ndarray) -> str:
-    if a.size <= _SHORT and a.dtype.kind in "biuf":
-        return repr(a.tolist())
-    if a.dtype.kind == "O":
-        return f"array{list(a.shape)} of {describe(a.ravel().tolist())}"
-    sha = hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()[:16]
-    return f"{a.dtype.str}{list(a.shape)} {sha}"
+def _array(array: np.ndarray) -> str:
+    if array.size <= _SHORT and array.dtype.kind in "biuf":
+        return repr(array.tolist())
+    if array.dtype.kind == "O":
+        return f"array{list(array.shape)} of {describe(array.ravel().tolist())}"
+    sha = hashlib.sha256(np.ascontiguousarray(array).tobytes()).hexdigest()[:16]
+    return f"{array.dtype.str}{list(array.shape)} {sha}"
 
 
-def _function(f: FunctionType, code: CodeType, depth: int) -> str:
+def _function(function: FunctionType, code: CodeType, depth: int) -> str:
     """Name and code of a function, its defaults, the values that it encloses, and the numbers it reads outside."""
     text = hashlib.sha256(_code(code)).hexdigest()[:16]
-    cells = [describe(cell.cell_contents, depth + 1) for cell in f.__closure__ or ()]
-    read = {name: f.__globals__[name] for name in code.co_names if name in f.__globals__}
-    numbers = {k: v for k, v in read.items() if isinstance(v, (bool, int, float, str))}
-    values = [describe(f.__defaults__ or (), depth + 1), *cells, describe(numbers) if numbers else ""]
-    return f"{f.__qualname__} {text} {' '.join(values)}".rstrip()
+    cells = [describe(cell.cell_contents, depth + 1) for cell in function.__closure__ or ()]
+    read = {name: function.__globals__[name] for name in code.co_names if name in function.__globals__}
+    numbers = {word: value for word, value in read.items() if isinstance(value, (bool, int, float, str))}
+    values = [describe(function.__defaults__ or (), depth + 1), *cells, describe(numbers) if numbers else ""]
+    return f"{function.__qualname__} {text} {' '.join(values)}".rstrip()
 
 
 def _code(code: CodeType) -> bytes:
-    inner = b"".join(_code(c) for c in code.co_consts if hasattr(c, "co_code"))
-    consts = [c for c in code.co_consts if isinstance(c, (bool, int, float, str, bytes, tuple))]
+    inner = b"".join(_code(constant) for constant in code.co_consts if hasattr(constant, "co_code"))
+    consts = [
+        constant for constant in code.co_consts if isinstance(constant, (bool, int, float, str, bytes, tuple))
+    ]
     out: bytes = code.co_code + repr((consts, code.co_names)).encode() + inner
     return out
 
@@ -122,7 +126,7 @@ def _attributes(thing: object, depth: int) -> str:
     something says so in ``fingerprint()``.
     """
     if is_dataclass(thing):
-        names = [f.name for f in fields(thing) if f.init]
+        names = [part.name for part in fields(thing) if part.init]
     else:
         slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
         cached = {
@@ -133,4 +137,6 @@ def _attributes(thing: object, depth: int) -> str:
         }
         found = {*slots, *getattr(thing, "__dict__", {})} - cached
         names = sorted(name for name in found if not name.startswith("_"))
-    return ", ".join(f"{n}={describe(getattr(thing, n), depth + 1)}" for n in names if hasattr(thing, n))
+    return ", ".join(
+        f"{own}={describe(getattr(thing, own), depth + 1)}" for own in names if hasattr(thing, own)
+    )

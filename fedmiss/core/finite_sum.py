@@ -84,6 +84,7 @@ class Streaming(_Listed):
     ) -> tuple[F64, _Next, int]:
         """Read on where the last answer ended."""
         at = 0 if memory is None else int(memory["next"])
+        # The next b rows in order; the last batch of a pass goes on with the first rows of the next one.
         index = (at + np.arange(self.b)) % len(rows)
         return model.s_bar(down.theta, rows[index]), {"next": (at + self.b) % len(rows)}, self.b
 
@@ -114,10 +115,12 @@ class SemVr(_Listed):
         self, model: Model, memory: _Reference | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
     ) -> tuple[F64, _Reference, int]:
         """Refresh the reference, or correct by the minibatch."""
+        # First answer of this outer loop: a pass over all rows, which makes the reference (the full E-step of sEM-vr).
         if memory is None or int(memory["k"]) // self.k_in < down.k // self.k_in:
             S = model.s_bar(down.theta, rows)
             return S, {"k": down.k, "S_hat": down.S_hat, "theta": down.theta, "S": S}, len(rows)
         batch = rows[draw_rows(u[None], np.array([len(rows)]), replace=True)[0]]
+        # The bracket has the mean s_bar_c(theta_k) - S_ref: no bias, and noise that falls with theta_k - theta_ref.
         S = memory["S"] + (model.s_bar(down.theta, batch) - model.s_bar(memory["theta"], batch))
         return S, memory, 2 * self.b
 
@@ -156,7 +159,9 @@ class Fiem(_Listed):
             return table.mean(axis=0), {"table": table}, len(rows)
         index = draw_rows(u[None], np.array([len(rows)]), replace=True)[0]
         table = memory["table"].copy()
+        # I and J are drawn apart, as fiEM's two indices: with one for both the correction is 0, and iEM is left.
         renew, correct = np.unique(index[: self.b]), index[self.b :]
         table[renew] = each(renew)
+        # SAGA's estimate: mean of the table + mean over J of (new - table), at the table that I has renewed.
         S = table.mean(axis=0) + (each(correct) - table[correct]).mean(axis=0)
         return S, {"table": table}, 2 * self.b

@@ -39,6 +39,7 @@ def lipschitz(
     s = np.array(S_0, dtype=np.float64)
     h = fields(s)
     for _ in range(rounds):
+        # EM's own step, S + h(S): with weights 1 / n that of algorithm 3 at gamma = 1 without compression.
         following = s + roster.weights @ h
         for t in (*nearby(s, h, rng), following):
             gap = float(np.linalg.norm(t - s))
@@ -88,6 +89,7 @@ def first_run(
         raise ConfigError(f"{compressor!r} is biased; take an unbiased one, or EF21 with ef21_step.")
     who = participation or Full()
     L = max(lipschitz(model, data, roster, S_0, rounds=rounds, seed=seed), 1e-12)
+    # The least p_c of all: the bound grows with p, so it holds for every worker.
     p = float(who.prob(roster.n).min())
     gamma = min(1.0, gamma_noise(L, n=roster.n, omega=compressor.omega(model.q), p=p))
     memory = FedMM() if hasattr(model, "project") else "field"

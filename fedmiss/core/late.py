@@ -60,13 +60,15 @@ class Late(Around):
         """Answers of those asked, together for workers that were asked in the same round before."""
         S, inner = memory
         before, out, count = S[slots], np.empty((len(slots), model.q)), 0
+        # Rows of ``before`` that are alike stem from the same round: their workers share one theta_j = T(S_j), one M-step.
         _, kind = np.unique(before, axis=0, return_inverse=True, equal_nan=True)
         for i in range(int(kind.max(initial=-1)) + 1):
             at = np.flatnonzero(kind.ravel() == i)
             first = before[at[0]]
             old = down if np.isnan(first[0]) else replace(down, S_hat=first, theta=model.T(first))
-            mine = [replace(o, V_i=o.V_i[at], rng=_some(o, at)) for o in own]
+            mine = [replace(context, V_i=context.V_i[at], rng=_some(context, at)) for context in own]
             new, cost = self.inner.many(model, inner, old, data, slots[at], u[at], *mine)
+            # S_c - S_k = h_c(S_j): the old field at the new point.
             out[at] = new - old.S_hat + down.S_hat
             count += cost
         S[slots] = down.S_hat

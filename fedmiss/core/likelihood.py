@@ -81,18 +81,19 @@ def _point(theta: Theta, b: Theta, leaf: int | None, t: float) -> Theta:
     return _mix(theta, b, t, leaf, [0])
 
 
-def _along(f: Callable[[Theta], float], line: Callable[[float], Theta]) -> Callable[[float], float]:
-    return lambda t: f(line(t))
+def _along(function: Callable[[Theta], float], line: Callable[[float], Theta]) -> Callable[[float], float]:
+    return lambda t: function(line(t))
 
 
 def _with(surrogate: Any, S: F64) -> Callable[[Theta], float]:
     return lambda theta: float(surrogate(theta, S))
 
 
-def _slope(f: Callable[[float], float]) -> tuple[float, float]:
+def _slope(function: Callable[[float], float]) -> tuple[float, float]:
     """First and second derivative at 0, by five points."""
     h = _STEP
-    l2, l1, mid, r1, r2 = (f(t) for t in (-2 * h, -h, 0.0, h, 2 * h))
+    l2, l1, mid, r1, r2 = (function(t) for t in (-2 * h, -h, 0.0, h, 2 * h))
+    # Five-point formulas, of an error of h^4: f' = (8 (r1 - l1) - (r2 - l2)) / 12 h.
     first = (8 * (r1 - l1) - (r2 - l2)) / (12 * h)
     return first, (16 * (l1 + r1) - (l2 + r2) - 30 * mid) / (12 * h * h)
 
@@ -153,6 +154,7 @@ def _no_argmin(surrogate: Any, first: Theta, S: F64, others: list[Theta]) -> str
         if end < best - 1e-10 * (1 + abs(best)):
             return f"T(S) is not the argmin of the surrogate: {best:.9g} there, {end:.9g} at another theta ({name})"
         slope, bend = _slope(_along(_with(surrogate, S), line))
+        # The argmin may be off by _OFFSET of the way: a slope of up to that times the curvature is allowed.
         if not abs(slope) <= _OFFSET * abs(bend) + 1e-9 * (1 + abs(best)):  # nan is no slope of 0
             return (
                 f"T(S) is not the argmin of the surrogate: its slope there is {slope:.3g} ({name}, curvature "
@@ -165,6 +167,7 @@ def _no_posterior(
     gain: Callable[[Theta], float], surrogate: Callable[[Theta], float], at: Theta, others: list[Theta]
 ) -> str:
     for name, line in _lines(at, others):
+        # Fisher's identity: grad log p(y; theta) - grad R = -grad surrogate(theta, s_bar(theta)).
         left, bend = _slope(_along(gain, line))
         right, curve = _slope(_along(lambda x: -surrogate(x), line))
         limit = _SLOPES * (abs(left) + abs(right) + abs(bend) + abs(curve)) + 1e-9 * (1 + abs(gain(at)))
@@ -185,6 +188,7 @@ def _no_ascent(
         s = model.s_bar(at, rows)
         at = model.T(s)
         now = gain(at)
+        # Jensen: log p - R never falls from theta_k to T(s_bar(theta_k)), but for rounding.
         if not now >= before - 1e-9 * (1 + abs(before)):
             return f"EM lowers the log-likelihood at step {i + 1}: from {before:.12g} to {now:.12g}"
         before = now
@@ -196,6 +200,7 @@ def _no_ascent(
         if moved[1] < 1e-9:
             break
     rate = moved[1] / moved[0] if moved[0] else 0.0
+    # EM's last error times the rate, summed over all steps to come (a geometric series).
     left = moved[1] / max(1 - rate, 1e-6)  # how far the limit still is, by the rate of the last two steps
     if left > 1e-5:
         return ""  # EM is too slow here to judge where it stays; the other laws stand

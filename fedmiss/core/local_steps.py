@@ -92,6 +92,7 @@ class LocalSteps(NoMemory):
     ) -> tuple[F64, int]:
         """H local steps of each worker, side by side."""
         if self.H == 1:
+            # One step from S_k is FedEM's own, and takes its code: (x - S_k) / eta would round, and the bits would differ.
             return self._plain.many(model, memory, down, data, slots, u)
         return self._walk(model, down, data, slots, u, own[0].V_i)
 
@@ -100,11 +101,13 @@ class LocalSteps(NoMemory):
     ) -> tuple[F64, int]:
         eta, sizes = self.step(down.k), sizes_of(data, slots)
         x = np.repeat(down.S_hat[None], len(slots), axis=0)
+        # The correction -V_c + V (xi_c of SCAFFLSA) stands still over the H steps: both are known from the last round.
         shift = None
         if self.correct:
             assert down.V is not None
             shift = down.V - V_i
         walk = getattr(model, "local_walk", None)
+        # Without replacement a step's rows are drawn from a deck of its own, which compiled walks do not have.
         if walk is not None and (self.b is None or self.replace):
             index = None if self.b is None else draw_rows(u, sizes, replace=True)
             x = walk(x, data, slots, index, eta, self.H, np.zeros_like(x) if shift is None else shift)
@@ -117,10 +120,11 @@ class LocalSteps(NoMemory):
                 if shift is not None:
                     h += shift
                 x += eta * h  # x <- x + eta (h_c(x; Z) - V_c + V)
-        # S_c = S_k + G_c + V_c - V, G_c = (x - S_k) / (eta H)
+        # S_c = S_k + G_c + V_c - V, G_c = (x - S_k) / (eta H): FedEM subtracts S_k and V_c, which leaves G_c - V to be sent
         S = down.S_hat + (x - down.S_hat) / (eta * self.H)
         if shift is not None:
             S -= shift
+        # Each step evaluates its rows once, whether the correction is on or not.
         per = self.H * sizes if self.b is None else np.full(len(slots), self.H * self.b)
         return S, int(per.sum())
 

@@ -100,6 +100,7 @@ class _Mean:
     def add(self, server: ServerState) -> None:
         if server.k > self.start:
             self.count += 1
+            # The mean of S_k from a round on (Polyak and Ruppert), updated in place of a sum: no growth of rounding.
             self.S = self.S + (server.S_hat - self.S) / self.count
 
 
@@ -290,8 +291,11 @@ def run(
         while not (reason := _reason(stop, server.k, evaluations / total, trace, start)):
             if observe is not None and server.k % observe_every == 0:
                 kept.observe(server.k, observe(server, down))
+            # A_{k+1} of algorithm 1, line 3, drawn by the server: a worker cannot choose its rounds.
             active = algo.participation.active(algo.seed, server.k, n)
+            # Lines 4 to 12 at the workers.
             replies = engine.round(algo, server, down, active)
+            # Lines 13 to 16 at the server.
             server, info = algo.server_step(server, down, replies)
             evaluations += info.evaluations
             kept.add(info, n, before + time.perf_counter() - start)

@@ -46,6 +46,7 @@ class Marina(Field, OneByOne):
 
     def whole(self, k: int) -> bool:
         """Whether round k is whole; round 0 is."""
+        # A worker that has never answered has no h_c(S_{k-1}): the first round must be whole.
         return k == 0 or bool(uniforms(self.seed, "marina", k, [0], 1)[0, 0] < self.p)
 
     def quant(self, algo: FedEM, k: int) -> Compressor:
@@ -56,6 +57,8 @@ class Marina(Field, OneByOne):
         """S_c, or S_c moved so that D_c is the difference of the two fields."""
         S = model.s_bar(down.theta, rows)
         h = S - down.S_hat
+        # The rule subtracts S_k and V_c: a whole round leaves h_c(S_k) - V_c, another h_c(S_k) - h_c(S_{k-1}).
+        # The paper adds the compressed difference to the mean g, here a worker adds it to its own V_c: the means agree.
         sent = S if self.whole(down.k) or memory is None else down.S_hat + own.V_i.ravel() + (h - memory)
         return sent, h, len(rows)
 
@@ -70,5 +73,6 @@ class Marina(Field, OneByOne):
 
 def marina_step(p: float, *, omega: float, n: int, L: float, mu: float) -> float:
     """Largest gamma for which theorem 2.2 (PL) proves the rate 1 - gamma mu; L the rms of the workers' constants."""
+    # sqrt(2 (1 - p) omega / (p n)) of theorem 2.2, which is 0 where every round is whole or nothing is compressed.
     spread = float(np.sqrt(2.0 * (1.0 - p) * omega / (p * n)))
     return min(1.0 / (L * (1.0 + spread)), p / (2.0 * mu))

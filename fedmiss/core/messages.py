@@ -39,6 +39,7 @@ def compress(algo: FedEM, down: Downlink, slots: I64, X: F64, xi: F64, count: in
     """Quant of each row of X (a, q), with real lengths: the answers of ``slots`` that count, all at once."""
     dropped: list[Dropped] = []
     size = HEADER * len(slots)
+    # numpy's quickest test of a matrix: nan and inf fail it, and so does a sum of squares that is too large.
     if not np.vdot(X, X) < LARGEST**2:  # one pass; who it is, is only asked then
         good = usable(X)
         dropped = [_drop(algo, down.k, int(c), f"has nothing to send: {_NOTHING}") for c in slots[~good]]
@@ -50,6 +51,7 @@ def compress(algo: FedEM, down: Downlink, slots: I64, X: F64, xi: F64, count: in
 def encode(algo: FedEM, down: Downlink, X: F64, xi: F64, count: int) -> bytes:
     """One worker's answer: X (q,) its increment, xi the uniforms of its quantizer."""
     if not usable(X):
+        # A worker with a statistic that is no number says so, in place of a code: the others need not wait for it.
         return _COST.pack(-1)
     return _COST.pack(count) + algo.rule.quant(algo, down.k).encode(X, xi)
 
@@ -58,6 +60,7 @@ def collect(algo: FedEM, down: Downlink, answers: Mapping[int, bytes]) -> Replie
     """Decode a round's answers, by slot: what is damaged or not finite is dropped, listed, and counts as missing."""
     slots, decoded, size, evaluations, dropped = [], [], 0, 0, []
     quant, q = algo.rule.quant(algo, down.k), algo.model.q
+    # By slot, not by arrival: the server's sums must not depend on who was quickest.
     for slot, answer in sorted(answers.items()):
         size += HEADER + max(len(answer) - _COST.size, 0)
         try:

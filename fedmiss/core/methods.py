@@ -39,6 +39,7 @@ def naive_fedem(algo: FedEM) -> FedEM:
 
     V_c = 0 throughout, enforced: init "h" and "zero" both start at 0, other values raise ConfigError.
     """
+    # With alpha = 0 line 8 of algorithm 1 leaves V_c as it is; the rule "none" starts it at 0.
     return replace(algo, alpha=0.0, memory="none")
 
 
@@ -58,6 +59,7 @@ def local_em(
     Local steps pay where EM is slow because much is missing, while eta H max_c ||A_c|| <= 1 for the linear part A_c of
     x - s_bar_c(T(x)), and harm elsewhere. Source: not in the papers for EM; the step of SCAFFLSA on h_c.
     """
+    # The message is (x - S_k) / (eta H) per unit of step: gamma = eta H puts S_{k+1} at the mean of the workers' x.
     step = Times(eta, float(H)) if callable(eta) else float(eta) * H
     return FedEM(oracle=LocalSteps(H, eta, b, correct), gamma=step, **settings)
 

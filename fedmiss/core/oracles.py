@@ -40,6 +40,7 @@ def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
     replace : draw with replacement; without, the first b steps of a Fisher-Yates shuffle (needs b <= m_c)
     """
     if replace:
+        # floor(u m_c): uniform over 0..m_c - 1, since u < 1.
         return (u * sizes[:, None]).astype(np.int64)
     a, b = u.shape
     if b > int(sizes.min(initial=b)):
@@ -50,6 +51,7 @@ def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
     deck = np.tile(np.arange(int(sizes.max(initial=b))), (a, 1))
     at = np.arange(a)
     for j in range(b):
+        # Step j of Fisher and Yates: swap card j with one of those that are left, j..m_c - 1.
         pick = j + (u[:, j] * (sizes - j)).astype(np.int64)
         deck[at, pick], deck[:, j] = deck[:, j].copy(), deck[at, pick]
     return deck[:, :b].copy()
@@ -112,7 +114,7 @@ class OneByOne:
         """Return the answers of ``one``, worker by worker."""
         out, count = np.empty((len(slots), model.q)), 0
         for i, c in enumerate(slots):
-            mine = [WorkerContext(o.V_i[i], _ith(o, i)) for o in own]
+            mine = [WorkerContext(context.V_i[i], _ith(context, i)) for context in own]
             try:
                 out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i], *mine)  # type: ignore[attr-defined]
             except DomainError as error:
@@ -163,11 +165,13 @@ class Around:
 
     def pack_inner(self, memory: object) -> dict[str, np.ndarray]:
         """Arrays of the memory inside."""
-        return {f"inner.{k}": v for k, v in self.inner.pack(memory).items()}
+        return {f"inner.{name}": array for name, array in self.inner.pack(memory).items()}
 
     def unpack_inner(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> object:
         """Return the memory inside that ``pack_inner`` saw."""
-        inner = {k.removeprefix("inner."): v for k, v in arrays.items() if k.startswith("inner.")}
+        inner = {
+            name.removeprefix("inner."): array for name, array in arrays.items() if name.startswith("inner.")
+        }
         out: object = self.inner.unpack(model, inner, n, q)
         return out
 
@@ -282,11 +286,13 @@ class Spider:
         fresh = last < outer
         count = 0
         if fresh.any():
+            # Lines 3 and 20 of algorithm 2: S_{t,0,c} is the mean over all rows, which ends the bias of the recursion.
             whole = slots[fresh]
             memory.S[whole] = s_bar_many(model, down.theta, data, whole, None)
             count += int(sizes_of(data, whole).sum())
         if not fresh.all():
             move = slots[~fresh]
+            # Line 7: one minibatch, which line 8 evaluates at both points, so that their common noise falls away.
             index = draw_rows(u[~fresh], sizes_of(data, move), replace=self.replace)
             # one call for both points: the new theta first, then the theta of each worker's last answer
             rounds, which = np.unique(last[~fresh], return_inverse=True)
@@ -298,7 +304,7 @@ class Spider:
                 np.concatenate([move, move]),
                 np.concatenate([index, index]),
             )
-            # algorithm 2, line 10: S_c <- S_c + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_last) ]
+            # algorithm 2, line 8: S_c <- S_c + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_last) ]
             memory.S[move] += both[: len(move)] - both[len(move) :]
             count += 2 * self.b * len(move)
         memory.last[slots] = down.k

@@ -67,6 +67,7 @@ class Bernoulli:
 
     def active(self, seed: int, k: int, n: int) -> I64:
         """Slots whose uniform of round ``k`` falls below p_c."""
+        # B_{k+1,c} of A9, from the seed and the slot: the same on every machine, and after a resume.
         u = uniforms(seed, "participation", k, range(n), 1)[:, 0]
         return np.flatnonzero(u < self.prob(n)).astype(np.int64, copy=False)
 
@@ -89,6 +90,7 @@ class FixedSize:
     def active(self, seed: int, k: int, n: int) -> I64:
         """Return the drawn slots, increasing."""
         self.prob(n)
+        # A permutation's first ``size``: every subset of this size is as likely, hence p_c = size / n.
         return np.sort(rng_for(seed, "participation", k).permutation(n)[: self.size]).astype(np.int64)
 
 

@@ -36,7 +36,8 @@ class Field:
 
     def increment(self, S: F64, V: F64, down: Downlink, gamma: float) -> F64:
         """D_c, what is compressed."""
-        D: F64 = S - down.S_hat  # S_c - S_k - V_c
+        # Delta_c of algorithm 1, line 7, in place: D is as large as all workers' statistics together.
+        D: F64 = S - down.S_hat
         D -= V
         return D
 
@@ -56,6 +57,7 @@ class Field:
         self, V: F64, S_hat: F64, mean: F64, scaled: F64, alpha: float, gamma: float
     ) -> tuple[F64, F64]:
         """New V and H, from sum_c w_c Q_c and sum_c (w_c / p_c) Q_c."""
+        # Lines 16 and 14 of algorithm 1.
         return V + alpha * mean, V + scaled  # no 1/p in V: it stays the mean of the V_c
 
     def place(self, model: Model, S_hat: F64) -> F64:
@@ -87,6 +89,7 @@ class Statistic(Field):
         self, V: F64, S_hat: F64, mean: F64, scaled: F64, alpha: float, gamma: float
     ) -> tuple[F64, F64]:
         """H leads to the mean of what is known."""
+        # V = sum w_c V_c estimates s_bar(T(S_k)) itself here, so that h(S_k) is V - S_k.
         V = V + alpha * mean
         return V, V - S_hat
 
@@ -100,10 +103,12 @@ class Error(Field):
 
     def increment(self, S: F64, V: F64, down: Downlink, gamma: float) -> F64:
         """What was left out, and the step that is wanted now."""
+        # p = gamma g + e of error feedback, h_c = S_c - S_k for minus the gradient: gamma is inside what is compressed.
         return V + gamma * (S - down.S_hat)
 
     def kept(self, D: F64, Q: F64) -> F64:
         """What this message leaves out."""
+        # The next e = p - C(p).
         return D - Q
 
     def settle(self, V: F64, kept: F64, alpha: float) -> F64:
@@ -114,6 +119,7 @@ class Error(Field):
         self, V: F64, S_hat: F64, mean: F64, scaled: F64, alpha: float, gamma: float
     ) -> tuple[F64, F64]:
         """S moves by the messages as they are."""
+        # Messages hold gamma already; the step of FedEM multiplies by it again.
         return V, mean / gamma
 
 
@@ -129,6 +135,7 @@ class Bare(Nothing):
         self, V: F64, S_hat: F64, mean: F64, scaled: F64, alpha: float, gamma: float
     ) -> tuple[F64, F64]:
         """H leads to the mean of what came."""
+        # V stays 0: what is sent is S_c, and H = sum (w_c / p_c) C(S_c) - S_k has the bias of C at the root as well.
         return V + alpha * mean, V + scaled - S_hat
 
 

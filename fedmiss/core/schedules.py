@@ -34,6 +34,7 @@ class Decreasing:
 
     def __call__(self, k: int) -> float:
         """gamma_k."""
+        # Robbins and Monro: sum gamma_k diverges and sum gamma_k^2 does not for a power in (1/2, 1].
         return self.gamma / float((1.0 + k / self.k0) ** self.power)
 
 

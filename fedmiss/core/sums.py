@@ -27,6 +27,7 @@ def weighted_sum(coef: F64, Q: F64) -> F64:
     """sum_i coef_i Q_i, added in slot order (so that every engine gives the same bits)."""
     if len(coef) == 0:
         return np.zeros(Q.shape[1])
+    # One product for equal weights: faster, and the same operations in every engine.
     if bool((coef == coef[0]).all()):
         total: F64 = coef[0] * np.add.reduce(Q, axis=0)
         return total
@@ -43,5 +44,5 @@ def theta_bytes(theta: object) -> int:
     if isinstance(theta, dict):
         return sum(theta_bytes(part) for part in theta.values())
     if is_dataclass(theta):
-        return sum(theta_bytes(getattr(theta, f.name)) for f in fields(theta))
+        return sum(theta_bytes(getattr(theta, entry.name)) for entry in fields(theta))
     return 8 if isinstance(theta, (int, float)) else 0

@@ -50,6 +50,7 @@ def _unbiased(name: str, x: F64, X_hat: F64, bias: float) -> float:
         bool((error[sure] <= 1e-12 * np.abs(x[sure]) + 5.0 / draws * np.sqrt(float(x @ x))).all()),
         f"{name}: an entry without randomness is off by {error[sure].max(initial=0.0):.3g}",
     )
+    # A6: E Quant(x) = x, in standard errors of the mean of the redraws.
     z = error[~sure] / (X_hat.std(axis=0, ddof=1)[~sure] / np.sqrt(draws))
     max_z = float(z.max(initial=0.0))
     _law(max_z < 5.5, f"{name}: E Quant(x) is {max_z:.1f} standard errors from x (limit 5.5)")
@@ -106,6 +107,7 @@ def check_compressor(
             continue
         max_z = max(max_z, _unbiased(name, x, X_hat, bias))
         if norm2 > 0:
+            # A6: E ||Quant(x)||^2 <= (1 + omega) ||x||^2, which for no bias is E ||Quant(x) - x||^2 <= omega ||x||^2.
             ratio = ((X_hat - x) ** 2).sum(axis=1) / norm2
             value, error_of_it = float(ratio.mean()), float(ratio.std(ddof=1) / np.sqrt(draws))
             worst = max(worst, value)

@@ -57,6 +57,7 @@ def gamma_max(constants: Constants, *, n: int, omega: float, p: float = 1.0) -> 
 
 def gamma_noise(L: float, *, n: int, omega: float, p: float = 1.0) -> float:
     """The second term of :func:`gamma_max`, which compression and absences ask for."""
+    # Theorem 1's term is the one of p = 1: sqrt(n) / (2 sqrt(2) L (1 + omega) sqrt(omega)).
     spread = omega_p(omega, p)
     if spread == 0.0:
         return math.inf
@@ -69,6 +70,7 @@ def gamma_star(constants: Constants, *, n: int, omega: float, k_max: int, p: flo
     sqrt( W_gap n / (k_max L_W (1 + 5 (omega + (1 - p)(1 + omega)/p)) sigma2) )
     """
     cap = gamma_max(constants, n=n, omega=omega, p=p)
+    # Exact answers of everybody: the bound of corollary 2 has no noise to balance.
     if constants.sigma2 == 0.0:
         return cap
     return min(
@@ -84,6 +86,7 @@ def gamma_vr(constants: Constants, *, n: int, omega: float) -> float:
 
     (v_min/L_W) / ( 1 + 4 sqrt(2) (v_max/L_W) (L/sqrt(n)) (1 + omega) sqrt(omega + (1 + 10 omega)/8) )
     """
+    # The last factor of eq. (10), (1 + omega) sqrt(omega + (1 + 10 omega) / 8).
     spread = (1.0 + omega) * math.sqrt(omega + (1.0 + 10.0 * omega) / 8.0)
     return (constants.v_min / constants.L_W) / (
         1.0
@@ -111,7 +114,7 @@ def _row_variance(model: Model, data: Shards, s: F64, workers: I64) -> float:
     """Mean over the workers of the variance of a row's statistic at T(s), of at most 200 rows of each."""
     theta = model.T(s)
     rows = [[data[c][j : j + 1] for j in range(min(len(data[c]), 200))] for c in workers]
-    return float(np.mean([np.var([model.s_bar(theta, r) for r in mine], axis=0).sum() for mine in rows]))
+    return float(np.mean([np.var([model.s_bar(theta, row) for row in mine], axis=0).sum() for mine in rows]))
 
 
 def estimate_constants(
@@ -143,14 +146,16 @@ def estimate_constants(
     if phi is None or log_likelihood is None:
         raise ConfigError("the constants need a model with phi(theta) and log_likelihood(theta, rows).")
     rng, slots = rng_for(seed, "pilot"), np.arange(roster.n, dtype=np.int64)
+    # A pilot run of EM, S_{k+1} = s_bar(T(S_k)), along which all suprema are taken.
     path = [np.array(S_hat, dtype=np.float64)]
     for _ in range(rounds):
         path.append(pooled_s_bar(model, model.T(path[-1]), data, roster))
     pairs = _pairs(model, data, path[:: max(rounds // 6, 1)], slots, rng)
     local = s_bar_many(model, model.T(path[0]), data, slots, None)
     some = [data[c][rng.permutation(len(data[c]))[:8]] for c in rng.permutation(roster.n)[:20]]
-    rows = [r[j : j + 1] for r in some for j in range(len(r))]
-    single = np.array([model.s_bar(model.T(path[0]), r) for r in rows])
+    rows = [shard[j : j + 1] for shard in some for j in range(len(shard))]
+    single = np.array([model.s_bar(model.T(path[0]), one) for one in rows])
+    # The directions in which statistics move at all: the masses of a mixture always sum to 1.
     moves = np.concatenate([single - path[0], local - path[0], np.diff(path, axis=0)])
     _, size, basis = np.linalg.svd(moves, full_matrices=False)
     P = basis[size > 1e-9 * size[0]].T  # (q, directions)
@@ -160,6 +165,7 @@ def estimate_constants(
         step = 1e-6 * max(1.0, float(np.abs(s).max()))
         columns = [(phi(model.T(s + step * v)) - phi(model.T(s - step * v))) / (2 * step) for v in P.T]
         B: F64 = P.T @ np.array(columns).T
+        # B(s) is a symmetric matrix; differences leave a part that is not, of the size of their error.
         return 0.5 * (B + B.T)
 
     v_min, v_max, L_W, worker, row = math.inf, 0.0, 0.0, np.zeros(roster.n), np.zeros(len(single))
@@ -170,21 +176,26 @@ def estimate_constants(
         theta_s, theta_t = model.T(s), model.T(t)
         hs = s_bar_many(model, theta_s, data, slots, None) - s
         ht = s_bar_many(model, theta_t, data, slots, None) - t
+        # A5: ||h_c(s) - h_c(t)|| <= L_c ||s - t|| for every worker c.
         worker = np.maximum(worker, np.linalg.norm(hs - ht, axis=1) / gap)
-        each = [model.s_bar(theta_s, r) - model.s_bar(theta_t, r) for r in rows]
+        # A8: the same of every row j.
+        each = [model.s_bar(theta_s, one) - model.s_bar(theta_t, one) for one in rows]
         row = np.maximum(row, np.linalg.norm(np.array(each) - (s - t), axis=1) / gap)
         Bs, Bt = jacobian(s), jacobian(t)
+        # A4: spectrum of B(s), and the Lipschitz constant of grad W = -B(s) h(s).
         values = np.linalg.eigvalsh(Bs)
         v_min, v_max = min(v_min, float(values[0])), max(v_max, float(values[-1]))
         w = roster.weights
         L_W = max(L_W, float(np.linalg.norm(Bs @ (P.T @ (w @ hs)) - Bt @ (P.T @ (w @ ht)))) / gap)
+    # A7: the variance of a mean of b rows is that of one row over b.
     sigma2 = 0.0 if b is None else _row_variance(model, data, path[-1], rng.permutation(roster.n)[:20]) / b
     everything = [data[c] for c in range(roster.n)]
 
     def W(s: F64) -> float:
         theta = model.T(s)
-        return -float(roster.weights @ [log_likelihood(theta, r) for r in everything])
+        return -float(roster.weights @ [log_likelihood(theta, shard) for shard in everything])
 
+    # L^2 is a mean of squares in both theorems: over workers (1 and 4), over rows (3).
     return Constants(
         v_min, v_max, L_W, float(np.sqrt(np.mean(worker**2))), float(np.sqrt(np.mean(row**2))), sigma2,
         max(W(path[0]) - W(path[-1]), 0.0),

@@ -47,6 +47,7 @@ def first_memories(algo: FedEM, data: Shards, S_hat: F64, init: str | F64, at: I
     at = np.arange(n, dtype=np.int64) if at is None else at
     if init == "zero" or not algo.rule.remembers:
         return np.zeros((len(at), q))
+    # The theorems' start, V_{0,c} = h_c(S_0), at theta_0 = T(S_0).
     server = algo.init(S_hat, np.zeros((n, q)))
     return algo.rule.first(s_bar_many(algo.model, algo.broadcast(server).theta, data, at, None), server.S_hat)
 
@@ -99,6 +100,7 @@ class LocalEngine:
         if len(replies.slots) < len(active):
             at = replies.slots
             D = D[np.isin(active, at)]
+        # Line 8 for those whose message has counted; the others keep V_c (line 12).
         self.V[at] = algo.settle(self.V[at], D, replies.Q)
         return replies
 

@@ -125,6 +125,7 @@ class StudyEngine:
         self.V = first_memories(algo, [self.rows], S_hat, init, ALONE)
         V = np.zeros((n, q))
         if init == "h" and algo.rule.remembers:
+            # The server needs V_0 = sum w_c V_{0,c} (line 1): with masks it sees no single first memory either.
             ask = AskMemory(self._settings, np.asarray(S_hat))
             if self.masked:
                 V = self._spread(
@@ -141,6 +142,7 @@ class StudyEngine:
         c, ids = self._slot(algo), algo.roster.ids
         answer, D = b"", np.empty((0, algo.model.q))
         if c in active:
+            # Lines 6 and 7 of algorithm 1 for the own rows: the oracle has one place here, the draws are those of slot c.
             D, X, xi, count = algo.answers(self.V, self._memory, down, [self.rows], np.array([c]), ALONE)
             answer = encode(algo, down, X[0], xi[0], count)
         ask = AskRound(self._settings, down.k, active, down.S_hat)
@@ -161,6 +163,7 @@ class StudyEngine:
 
     def _sum(self, algo: FedEM, ask: AskRound, own: Replies) -> Replies:
         """The answers of those who are there, of which only the weighted sums over cohorts are known."""
+        # The weight is inside what is masked, since nobody sees a single message that it could multiply afterwards.
         weighted = algo.roster.weights[own.slots[0]] * own.Q[0]
         sums = self.circle.add_up_here([ask], np.append(weighted, own.evaluations), self.bits)
         slots = np.array(sorted(algo.roster.slots[n] for cohort in sums for n in cohort), dtype=np.int64)
@@ -174,6 +177,7 @@ class StudyEngine:
         out = np.zeros((algo.roster.n, algo.model.q))
         for cohort, total in sums.items():
             slots = [algo.roster.slots[name] for name in cohort]
+            # The whole sum stands at the largest weight of the cohort: dividing by it loses least.
             first = slots[int(np.argmax(algo.roster.weights[slots]))]
             out[first] = total / algo.roster.weights[first]
         return out

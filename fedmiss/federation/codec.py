@@ -80,10 +80,10 @@ def encode(messages: Sequence[Message], envelope: Envelope) -> bytes:
     """Pack messages of one side into one frame."""
     asks = not messages or type(messages[0]) in QUESTIONS
     out: list[bytes] = [struct.pack("<H", len(messages))]
-    for m in messages:
-        out.append(bytes([_NUMBER[type(m)]]))
-        for name in _NAMES[type(m)]:
-            _put(getattr(m, name), out)
+    for message in messages:
+        out.append(bytes([_NUMBER[type(message)]]))
+        for name in _NAMES[type(message)]:
+            _put(getattr(message, name), out)
     body = b"".join(out)
     head = _HEAD.pack(b"FH" if asks else b"FG", PROTOCOL, envelope.job, envelope.settings, envelope.exchange)
     return head + _CRC.pack(zlib.crc32(body, zlib.crc32(head))) + body

@@ -71,30 +71,36 @@ class Differences:
     ) -> list[msg.Answer]:
         """Own answers, in which months' sums that the others know in part are differences: whole numbers of 32 bits."""
         out = []
-        for i, (q, answer) in enumerate(zip(questions, answers, strict=True)):
-            if isinstance(q, msg.Broadcast) and q.begin in (msg.Begin.FROM_ZERO, msg.Begin.NEW_FACTOR):
-                for fit in q.fits.tolist():  # begins anew
-                    self.memories.pop((q.batch, fit), None)
+        for i, (question, answer) in enumerate(zip(questions, answers, strict=True)):
+            if isinstance(question, msg.Broadcast) and question.begin in (
+                msg.Begin.FROM_ZERO,
+                msg.Begin.NEW_FACTOR,
+            ):
+                for fit in question.fits.tolist():  # begins anew
+                    self.memories.pop((question.batch, fit), None)
             if isinstance(answer, msg.Months):
-                assert isinstance(q, msg.Solve)
-                answer = replace(answer, months=self._shrunk(q, answer.months, (exchange, i)))
+                assert isinstance(question, msg.Solve)
+                answer = replace(answer, months=self._shrunk(question, answer.months, (exchange, i)))
             out.append(answer)
         return out
 
     def _shrunk(self, question: msg.Solve, x: F64, key: tuple[int, int]) -> np.ndarray:
         known = [self.memories.get((question.batch, fit)) for fit in question.fits.tolist()]
-        if any(m is None or m.own.shape != x.shape[1:] for m in known):
+        if any(memory is None or memory.own.shape != x.shape[1:] for memory in known):
             for fit, row in zip(question.fits.tolist(), x, strict=True):
                 whole = row if self.bits is None else np.rint(row * 2.0**self.bits) * 2.0**-self.bits
                 self.memories[question.batch, fit] = Memory(whole, {})
             return x
-        found = [m for m in known if m is not None]
+        found = [memory for memory in known if memory is not None]
+        # Sums of all workers must fit into 31 bits and a sign: each has its share of the range.
         limit = RANGE // self.workers
         dither = rng_for(self.seed, "dither", *key).random(x.shape)
         out = np.zeros(x.shape, np.int32)
-        for row, memory, u, sent in zip(x, found, dither, out, strict=True):
+        for row, memory, uniform, sent in zip(x, found, dither, out, strict=True):
             delta = memory.delta(self.workers)
-            sent[:] = np.clip(np.floor((row - memory.own) / delta + u), -limit, limit)
+            # Dithering, algorithm 1's Quant on a lattice: floor(x / delta + u) has the mean x / delta.
+            sent[:] = np.clip(np.floor((row - memory.own) / delta + uniform), -limit, limit)
+            # V_c += Q(S_c - V_c): line 8 with alpha = 1.
             memory.own = memory.own + delta * sent
         return out
 
@@ -103,42 +109,51 @@ class Differences:
     ) -> list[dict[str, msg.Answer]]:
         """Everybody's answers (their sum, under masks) with the months' sums that follow from what was sent."""
         out = []
-        for q, named in zip(questions, answers, strict=True):
-            if isinstance(q, msg.Solve):
-                out.append(self._expanded(q, {k: v for k, v in named.items() if isinstance(v, msg.Months)}))
+        for question, named in zip(questions, answers, strict=True):
+            if isinstance(question, msg.Solve):
+                out.append(
+                    self._expanded(question, {k: v for k, v in named.items() if isinstance(v, msg.Months)})
+                )
                 continue
             out.append(dict(named))
-            if isinstance(q, msg.Open) and q.source >= 0 and (q.source, 0) in self.memories:
-                source = self.memories[q.source, 0]
-                for fit in range(q.numbers.size):
-                    self.memories[q.batch, fit] = replace(source, whole=dict(source.whole), last=1.0)
-            elif isinstance(q, msg.Keep):  # the copy goes on from sums that are sent whole
-                self._forget([q.to])
-            elif isinstance(q, msg.Close):
-                self._forget(q.batches.tolist())
+            if (
+                isinstance(question, msg.Open)
+                and question.source >= 0
+                and (question.source, 0) in self.memories
+            ):
+                source = self.memories[question.source, 0]
+                for fit in range(question.numbers.size):
+                    self.memories[question.batch, fit] = replace(source, whole=dict(source.whole), last=1.0)
+            elif isinstance(question, msg.Keep):  # the copy goes on from sums that are sent whole
+                self._forget([question.to])
+            elif isinstance(question, msg.Close):
+                self._forget(question.batches.tolist())
         return out
 
     def _forget(self, batches: Sequence[int]) -> None:
-        self.memories = {k: m for k, m in self.memories.items() if k[0] not in batches}
+        self.memories = {key: memory for key, memory in self.memories.items() if key[0] not in batches}
 
     def _expanded(self, question: msg.Solve, named: Mapping[str, msg.Months]) -> dict[str, msg.Answer]:
         out: dict[str, msg.Answer] = {}
         memories = [self.memories[question.batch, fit] for fit in question.fits.tolist()]
-        deltas = [m.delta(self.workers) if m.whole else np.zeros(0) for m in memories]
-        before = [sum(m.whole.values()) if m.whole else None for m in memories]
+        deltas = [memory.delta(self.workers) if memory.whole else np.zeros(0) for memory in memories]
+        before = [sum(memory.whole.values()) if memory.whole else None for memory in memories]
         for name, answer in named.items():
             months = answer.months
             if months.dtype == np.int32:
                 months = np.stack(
-                    [m.whole[name] + d * row for m, d, row in zip(memories, deltas, months, strict=True)]
+                    [
+                        memory.whole[name] + delta * row
+                        for memory, delta, row in zip(memories, deltas, months, strict=True)
+                    ]
                 )
-            for m, row in zip(memories, months, strict=True):
-                m.whole[name] = row
+            for memory, row in zip(memories, months, strict=True):
+                memory.whole[name] = row
             out[name] = replace(answer, months=months)
-        for m, old in zip(memories, before, strict=True):
+        for memory, old in zip(memories, before, strict=True):
             if old is not None:
-                now = sum(m.whole.values())
+                now = sum(memory.whole.values())
                 size = np.abs(now).max(axis=1, keepdims=True)
                 change = np.abs(now - old) / np.maximum(size, max(MONTH * float(size.max()), 1e-300))
-                m.last = min(float(change.max()), 1.0)
+                memory.last = min(float(change.max()), 1.0)
         return out

@@ -23,7 +23,7 @@ _STEP = np.uint64(0x9E3779B97F4A7C15)
 
 def seed_key(*words: str | int | bytes) -> bytes:
     """Key of 16 bytes made of words."""
-    raw = b"\0".join(w if isinstance(w, bytes) else str(w).encode() for w in words)
+    raw = b"\0".join(word if isinstance(word, bytes) else str(word).encode() for word in words)
     return hashlib.blake2b(raw, digest_size=16).digest()
 
 
@@ -35,7 +35,7 @@ def keyed_hashes(ids: np.ndarray, key: bytes) -> U64:
     if len(ids) == 0:
         return np.zeros(0, dtype=np.uint64)
     # pandas takes the key as text of 16 bytes: seven bits of each byte keep it so, which leaves 112 bits
-    text = bytes(b & 0x7F for b in key).decode("ascii")
+    text = bytes(byte & 0x7F for byte in key).decode("ascii")
     return np.asarray(
         pd.util.hash_array(np.asarray(ids, dtype=object), hash_key=text, categorize=False), dtype=np.uint64
     )
@@ -52,6 +52,7 @@ def uniforms_by_key(hashes: U64, counter: np.ndarray, *words: str | int) -> F64:
     """Uniforms on (0, 1), one per (hash, counter): the same wherever, and in whatever order, they are drawn."""
     stream = np.frombuffer(seed_key(*words)[:8], dtype=np.uint64)[0]
     with np.errstate(over="ignore"):
+        # Counters on a Weyl sequence, mixed twice; 53 bits and a half keep clear of 0 and 1, where ndtri is infinite.
         x = _mix(hashes ^ stream) + _STEP * (np.asarray(counter).astype(np.uint64) + np.uint64(1))
         bits = _mix(x) >> np.uint64(11)
     out: F64 = (bits.astype(np.float64) + 0.5) * 2.0**-53

@@ -97,7 +97,7 @@ class Link:
         envelope = Envelope(self.job, self.settings, exchange)
         if isinstance(questions, Mapping):
             lists = {name: questions[name] for name in self.names}
-            frames = {name: encode(q, envelope) for name, q in lists.items()}
+            frames = {name: encode(mine, envelope) for name, mine in lists.items()}
         else:
             lists = dict.fromkeys(self.names, questions)
             frames = dict.fromkeys(self.names, encode(questions, envelope))
@@ -219,6 +219,7 @@ def _check(answer: Answer, question: Question, who: str, exchange: int, *, maske
 
 def total(answers: Mapping[str, Answer], name: str, shape: tuple[int, ...]) -> np.ndarray:
     """Sum a field over groups, in the order of their names; an answer of another shape is refused by the group's name."""
+    # Addition of floating numbers depends on the order: by name, all copies of the job have the same bits.
     out = np.zeros(shape)
     for group, answer in answers.items():
         value = np.asarray(getattr(answer, name))

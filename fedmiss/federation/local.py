@@ -57,7 +57,7 @@ class Draws:
     def joined(cls, parts: Sequence[Draws]) -> Draws:
         """Replicates of several parts, in order."""
         return cls(
-            *(np.concatenate([getattr(p, name) for p in parts]) for name in ("totals", "slopes", "own"))
+            *(np.concatenate([getattr(part, name) for part in parts]) for name in ("totals", "slopes", "own"))
         )
 
 
@@ -147,11 +147,11 @@ class LocalFederation:
             such a site as its own and brings 1/k of it into totals
         minimum : least number of a group's sites behind a month's sums
         """
-        for g in panel.groups:
-            _check_indices(panel, g)
-        at = deal_sites({g.name: g.site for g in panel.groups}, panel.J)
-        held = {g.name: _visits(panel, g, at[g.name]) for g in panel.groups}
-        twice = len(panel.groups) > 1 and all(g.checklist is not None for g in panel.groups)
+        for group in panel.groups:
+            _check_indices(panel, group)
+        at = deal_sites({group.name: group.site for group in panel.groups}, panel.J)
+        held = {group.name: _visits(panel, group, at[group.name]) for group in panel.groups}
+        twice = len(panel.groups) > 1 and all(group.checklist is not None for group in panel.groups)
         plan = DataSpec(months=_stamps(panel), joint=joint, minimum=minimum, duplicates=twice)
         return cls(held, at, panel.J, plan, secrets=secrets, weigh=weigh, watch=watch)
 
@@ -173,9 +173,9 @@ class LocalFederation:
     def n_cells(self) -> int:
         """Number of site x month cells that some group has visited: only who holds all groups can count them."""
         cells = [
-            self.at[name][p.used.site] * self.L + p.used.month
-            for name, p in self.programs.items()
-            if p.used is not None
+            self.at[name][program.used.site] * self.L + program.used.month
+            for name, program in self.programs.items()
+            if program.used is not None
         ]
         return int(np.unique(np.concatenate(cells)).size)
 
@@ -190,8 +190,8 @@ class LocalFederation:
 
         ``watch`` is called after each round of the first with (round, root mean square move).
         """
-        for s in settings:
-            s.check()
+        for one in settings:
+            one.check()
         self.ask_features(settings)
         self.link.stage = "fit"
         return self.average(fit_members(self.link, self.hub, settings, watch=watch))
@@ -199,7 +199,9 @@ class LocalFederation:
     def average(self, members: Sequence[FittedModel]) -> AverageFit:
         """The fits of these members, both halves of each."""
         self.members = list(members)
-        self.last = AverageFit(tuple(self.result(m.batch, 0, m.settings, m.state) for m in members))
+        self.last = AverageFit(
+            tuple(self.result(member.batch, 0, member.settings, member.state) for member in members)
+        )
         return self.last
 
     def result(self, batch: int, fit: int, settings: CountSettings, state: MonthState) -> CountFit:
@@ -212,20 +214,20 @@ class LocalFederation:
         # joint sites have the same coefficients in every group; of sites apart this is the mean over their owners
         P /= np.maximum(owners, 1)[:, None]
         C /= np.maximum(owners, 1)[:, None, None]
-        q = Posterior(state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise)
+        posterior = Posterior(state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise)
         chains = {name: program.site_presence(batch, fit) for name, program in self.programs.items()}
-        known = [c for c in chains.values() if c is not None]
+        known = [chain for chain in chains.values() if chain is not None]
         presence = ChainPosterior.mean_of(known, list(self.at.values()), J) if known else None
-        history = Fit(q.theta(), [], state.converged, state.stop_reason, state.rounds, edf=state.edf)
+        history = Fit(posterior.theta(), [], state.converged, state.stop_reason, state.rounds, edf=state.edf)
         return CountFit(
             replace(settings, rank=state.rank), J, self.L, history, self.auxiliary(batch, fit, state),
-            state.dispersion, state.edf, self.n_counted, state.calibration, q, state,
+            state.dispersion, state.edf, self.n_counted, state.calibration, posterior, state,
             presence, self.agreement.year if presence is not None else None,
         )  # fmt: skip
 
     def auxiliary(self, batch: int, fit: int, state: MonthState) -> Auxiliary:
         """Everything but the low-rank part; observer effects are read from the groups' own programs."""
-        observer = tuple(p.batches[batch].effects[fit].copy() for p in self.programs.values())
+        observer = tuple(program.batches[batch].effects[fit].copy() for program in self.programs.values())
         return Auxiliary(state.kappa, observer, state.size, state.phi, state.ridge, state.edf_visits)
 
     def load(self, fit: CountFit) -> None:
@@ -269,8 +271,8 @@ class LocalFederation:
         ``structure``: features of sites to try, and with them observers and slopes of sites; None for no such trial.
         """
         check_candidates(candidates, folds)
-        for c in candidates:
-            c.check()
+        for candidate in candidates:
+            candidate.check()
         self.ask_features(candidates, structure)
         self.link.stage = "cross-validation"
         self.hub, choice = choose_model(
@@ -311,7 +313,7 @@ class LocalFederation:
     def lockstep_size(self) -> int:
         """How many replicates run side by side."""
         assert self.last is not None, "fit first"
-        return hub_bootstrap.lockstep_size(self.hub, max(f.settings.rank for f in self.last.fits) + 2)
+        return hub_bootstrap.lockstep_size(self.hub, max(fit.settings.rank for fit in self.last.fits) + 2)
 
 
 class _Weigh:
@@ -340,8 +342,8 @@ def _digest(name: str, visits: Visits) -> bytes:
     """What only who holds the visits can know: the secret of a group that was given none."""
     parts = [name.encode()]
     parts += [
-        np.ascontiguousarray(x).tobytes()
-        for x in (visits.site, visits.month, visits.count, visits.observer, visits.effort)
+        np.ascontiguousarray(column).tobytes()
+        for column in (visits.site, visits.month, visits.count, visits.observer, visits.effort)
     ]
     return hashlib.blake2b(b"\0".join(parts)).digest()
 

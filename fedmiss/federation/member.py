@@ -23,7 +23,7 @@ Look = Callable[[int, list[msg.Message], list[msg.Answer]], None]
 
 def digest_of(visits: Visits) -> bytes:
     """Digest of what a group holds: a journal is of one state of the data."""
-    h = hashlib.blake2b(digest_size=16)
+    digest = hashlib.blake2b(digest_size=16)
     for x in (
         visits.site,
         visits.month,
@@ -33,12 +33,12 @@ def digest_of(visits: Visits) -> bytes:
         visits.effort,
         visits.weight,
     ):
-        h.update(np.ascontiguousarray(x).tobytes())
+        digest.update(np.ascontiguousarray(x).tobytes())
     for name, column in visits.covariates.items():
-        h.update(name.encode() + np.ascontiguousarray(column).tobytes())
+        digest.update(name.encode() + np.ascontiguousarray(column).tobytes())
     for texts in (visits.site_id, visits.region, visits.checklist):
-        h.update(b"\0".join(str(t).encode() for t in texts) if texts is not None else b"-")
-    return h.digest()
+        digest.update(b"\0".join(str(t).encode() for t in texts) if texts is not None else b"-")
+    return digest.digest()
 
 
 class Member:

@@ -454,7 +454,10 @@ ANSWERS: tuple[type[Answer], ...] = (
 
 def words(kind: type[Message]) -> list[tuple[str, str, str, str]]:
     """(field, words, shape, unit) of every field of a kind of message."""
-    return [(f.name, f.metadata["words"], f.metadata["shape"], f.metadata["unit"]) for f in fields(kind)]
+    return [
+        (field.name, field.metadata["words"], field.metadata["shape"], field.metadata["unit"])
+        for field in fields(kind)
+    ]
 
 
 OF_VISITS = (

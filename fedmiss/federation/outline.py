@@ -86,30 +86,33 @@ def outline_of(questions: Sequence[Message]) -> Outline:
     """The outline of questions."""
     exact = hashlib.blake2b(digest_size=16)
     names, rows = [], []
-    for q in questions:
-        kind = type(q)
+    for question in questions:
+        kind = type(question)
         exact.update(kind.__name__.encode())
-        for f in fields(kind):
-            value = getattr(q, f.name)
-            exact.update(f"\0{f.name}\0".encode())
-            if (kind, f.name) in _TEXTS_OF_FLOATS:
+        for field in fields(kind):
+            value = getattr(question, field.name)
+            exact.update(f"\0{field.name}\0".encode())
+            if (kind, field.name) in _TEXTS_OF_FLOATS:
                 continue
             if isinstance(value, float) or (isinstance(value, np.ndarray) and value.dtype.kind == "f"):
-                x = np.asarray(value, dtype=np.float64)
-                exact.update(repr(x.shape).encode())
-                names.append(f"{kind.__name__}.{f.name}")
-                rows.append(_sketch(x.ravel()))
+                numbers = np.asarray(value, dtype=np.float64)
+                exact.update(repr(numbers.shape).encode())
+                names.append(f"{kind.__name__}.{field.name}")
+                rows.append(_sketch(numbers.ravel()))
             elif isinstance(value, np.ndarray):
                 exact.update(f"{value.dtype.str}{value.shape}".encode() + value.tobytes())
             else:
                 exact.update(repr(value).encode())
     sketch = np.array(rows, dtype=np.float64).reshape(-1, 2)
-    return Outline(tuple(type(q).__name__ for q in questions), exact.digest(), tuple(names), sketch)
+    return Outline(
+        tuple(type(question).__name__ for question in questions), exact.digest(), tuple(names), sketch
+    )
 
 
 def _sketch(x: F64) -> tuple[float, float]:
     """Largest size, and a sum with weights that no plain pattern of numbers cancels."""
     if not x.size:
         return 0.0, 0.0
+    # Cosines at multiples of the golden angle (2.39996): no two entries near each other have the same weight.
     at, root = np.arange(1.0, x.size + 1.0), np.sqrt(x.size)
     return float(np.abs(x).max()), float(x @ np.cos(2.39996 * at)) / root

@@ -103,19 +103,19 @@ class CountFit:
 
     def _repr_html_(self) -> str:
         """Show the model and how well it stands in a notebook."""
-        s = self.settings
+        settings = self.settings
         return card(
             "Fitted count model",
             {
-                "model": s.family
-                if s.family != "poisson" or s.dispersion == "none"
-                else f"counts, {s.dispersion}",
-                "rank": s.rank,
+                "model": settings.family
+                if settings.family != "poisson" or settings.dispersion == "none"
+                else f"counts, {settings.dispersion}",
+                "rank": settings.rank,
                 "sites x months": f"{self.J:,} x {self.L:,}",
                 "visits with a count": self.n_counted,
                 "dispersion (1: as the model says)": self.dispersion,
                 "effective parameters": self.edf,
-                "prior means follow": s.features,
+                "prior means follow": settings.features,
                 "converged": bool(self.fit.converged),
             },
         )
@@ -170,7 +170,8 @@ class AverageFit:
     def _repr_html_(self) -> str:
         """Show the models of the mean in a notebook."""
         return card(
-            f"Mean of {len(self.fits)} fitted count models", {f"{i}": f for i, f in enumerate(self.fits, 1)}
+            f"Mean of {len(self.fits)} fitted count models",
+            {f"{i}": fit for i, fit in enumerate(self.fits, 1)},
         )
 
     @property
@@ -190,24 +191,25 @@ class AverageFit:
 
     def expected(self, site: slice | I64 = slice(None), month: slice | I64 = slice(None)) -> F64:
         """Expected count (or detection probability) at standard effort, for a block of cells."""
-        out: F64 = np.mean([f.expected(site, month) for f in self.fits], axis=0)
+        out: F64 = np.mean([fit.expected(site, month) for fit in self.fits], axis=0)
         return out
 
     def present(self, site: slice | I64 = slice(None)) -> F64:
         """Probability that some sites were occupied; see :meth:`CountFit.present`."""
-        return np.asarray(np.mean([f.present(site) for f in self.fits], axis=0))
+        return np.asarray(np.mean([fit.present(site) for fit in self.fits], axis=0))
 
     @property
     def law(self) -> Law:
         """Law of the count of one visit at standard effort, with the mean of the fits' parameters."""
-        s = self.settings
-        sizes = [1.0 / f.aux.size for f in self.fits]  # 0 where there is none
-        quasi = s.dispersion == "quasi" and FAMILIES[s.family].sized
-        phis = [max(f.aux.phi, f.dispersion) if quasi else f.aux.phi for f in self.fits]
+        settings = self.settings
+        sizes = [1.0 / fit.aux.size for fit in self.fits]  # 0 where there is none
+        quasi = settings.dispersion == "quasi" and FAMILIES[settings.family].sized
+        phis = [max(fit.aux.phi, fit.dispersion) if quasi else fit.aux.phi for fit in self.fits]
         observers = [
-            1.0 / f.aux.observers if f.settings.observers and f.aux.observers > 0 else 0.0 for f in self.fits
+            1.0 / fit.aux.observers if fit.settings.observers and fit.aux.observers > 0 else 0.0
+            for fit in self.fits
         ]
-        return FAMILIES[s.family].law(
+        return FAMILIES[settings.family].law(
             phi=float(np.mean(phis)), inverse_size=float(np.mean(sizes)), observers=float(np.mean(observers))
         )
 
@@ -221,12 +223,13 @@ class AverageFit:
         ConfigError    a fit has no posterior: algorithm 7 makes point estimates
         """
         scale, means, variances = SCALES[self.settings.scale], [], []
-        for f in self.fits:
-            if f.posterior is None:
+        for fit in self.fits:
+            if fit.posterior is None:
                 raise ConfigError(POINTS_ONLY)
-            eta, var = moments(f.posterior, site)
-            means.append(eta + scale.shift(f.smear))
+            eta, var = moments(fit.posterior, site)
+            means.append(eta + scale.shift(fit.smear))
             variances.append(var)
+        # Law of total variance: the mean of the fits' variances and the variance of their means.
         return np.mean(means, axis=0), np.mean(variances, axis=0) + np.var(means, axis=0)
 
     def draw(self, rng: np.random.Generator) -> Callable[[slice | I64], F64]:
@@ -239,18 +242,22 @@ class AverageFit:
         ------
         ConfigError    a fit has no posterior
         """
-        f = self.fits[int(rng.integers(len(self.fits)))]
-        q = f.posterior
-        if q is None:
+        fit = self.fits[int(rng.integers(len(self.fits)))]
+        posterior = fit.posterior
+        if posterior is None:
             raise ConfigError(POINTS_ONLY)
-        P, T = (m + _normal(c, rng) for m, c in ((q.P, q.C), (q.T, q.D)))
-        base, shift = q.mu, SCALES[self.settings.scale].shift(f.smear)
-        states = None if f.presence is None else f.presence.draw(rng.random(f.presence.came.shape))
+        P, T = (
+            mean + _normal(cov, rng) for mean, cov in ((posterior.P, posterior.C), (posterior.T, posterior.D))
+        )
+        base, shift = posterior.mu, SCALES[self.settings.scale].shift(fit.smear)
+        states = None if fit.presence is None else fit.presence.draw(rng.random(fit.presence.came.shape))
 
         def predictor(site: slice | I64) -> F64:
             eta: F64 = base + P[site][:, :1] + T[:, 0] + P[site][:, 1:] @ T[:, 1:].T
             return (
-                eta + shift if states is None else np.where(f.present(site, states) > 0, eta + shift, -np.inf)
+                eta + shift
+                if states is None
+                else np.where(fit.present(site, states) > 0, eta + shift, -np.inf)
             )
 
         return predictor
@@ -264,15 +271,17 @@ class AverageFit:
     def counts_at(self, eta: F64) -> F64:
         """Expected counts at predictors that hold the calibration, as :meth:`moments` and :meth:`draw` give them."""
         log = SCALES[self.settings.scale].log
-        return to_counts(eta, self.settings, float(np.mean([f.smear for f in self.fits])) if log else 1.0)
+        return to_counts(eta, self.settings, float(np.mean([fit.smear for fit in self.fits])) if log else 1.0)
 
     def interval(self, site: slice | I64 = slice(None), level: float = LEVEL) -> Intervals:
         """Intervals of the cells of some sites; see :class:`Intervals`."""
         eta, var = self.moments(site)
-        if any(f.presence is not None for f in self.fits):
+        if any(fit.presence is not None for fit in self.fits):
             return Intervals(*zero_inflated(self.law, self.counts_at, eta, var, self.present(site), level))
         half = ndtri(0.5 + level / 2) * np.sqrt(var)
-        lower, upper = (SCALES[self.settings.scale].birds(x) for x in self.law.interval(eta, var, level))
+        lower, upper = (
+            SCALES[self.settings.scale].birds(limit) for limit in self.law.interval(eta, var, level)
+        )
         return Intervals(lower, upper, self.counts_at(eta - half), self.counts_at(eta + half))
 
 
@@ -304,6 +313,7 @@ def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
 
 def _normal(covariances: F64, rng: np.random.Generator) -> F64:
     """Normal draws (n, p) of mean 0 and these covariances (n, p, p), some of which may be 0."""
+    # By eigenvectors: a covariance may be singular (a known column), which Cholesky refuses.
     values, vectors = np.linalg.eigh(covariances)
     z = rng.standard_normal(values.shape) * np.sqrt(np.maximum(values, 0.0))
     out: F64 = np.einsum("npq,nq->np", vectors, z)
@@ -327,7 +337,9 @@ def visited_totals(fits: Sequence[tuple[MonthState, CountSettings]]) -> dict[str
     """
     tables = [_visited(state, settings) for state, settings in fits]
     month: I64 = np.arange(len(tables[0]["weight"]), dtype=np.int32)
-    out: dict[str, F64 | I64] = {name: np.mean([t[name] for t in tables], axis=0) for name in tables[0]}
+    out: dict[str, F64 | I64] = {
+        name: np.mean([table[name] for table in tables], axis=0) for name in tables[0]
+    }
     return out | {"month_index": month}
 
 
@@ -370,7 +382,7 @@ def site_slopes(fit: CountFit | AverageFit, year: I64, month_of_year: I64) -> tu
 
     A year is complete when it has every calendar month of the panel. With fewer than three of them the slope is NaN.
     """
-    season, empty = np.unique(month_of_year).size, any(f.presence is not None for f in fit.fits)
+    season, empty = np.unique(month_of_year).size, any(one.presence is not None for one in fit.fits)
     years, counts = np.unique(year, return_counts=True)
     full = years[counts == season]
     slopes, means = np.full(fit.J, np.nan), np.zeros(fit.J)

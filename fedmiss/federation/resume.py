@@ -88,8 +88,8 @@ class Resumable(InProcess):
         if self._folder is None:
             return super().ask(frames)
         questions = decode(next(iter(frames.values())), None, asks=True, who="the hub")[1]
-        rounds = all(isinstance(q, ROUNDS) for q in questions)
-        some = any(isinstance(q, NUMBERS) for q in questions)
+        rounds = all(isinstance(question, ROUNDS) for question in questions)
+        some = any(isinstance(question, NUMBERS) for question in questions)
         at, self._count = self._count, self._count + 1
         if at < len(self._kept):
             replies = self._again(at, frames, rounds=rounds, some=some)
@@ -185,7 +185,7 @@ class Resumable(InProcess):
 def _without_numbers(frame: bytes) -> bytes:
     """The questions of a frame that make or close state; empty where there are none."""
     envelope, questions = decode(frame, None, asks=True, who="the hub")
-    rest = [q for q in questions if not isinstance(q, NUMBERS)]
+    rest = [question for question in questions if not isinstance(question, NUMBERS)]
     return encode(rest, envelope) if rest else b""
 
 
@@ -211,11 +211,11 @@ def _digest(frames: Mapping[str, bytes]) -> bytes:
     for frame in frames.values():
         if id(frame) not in seen:
             seen[id(frame)] = hashlib.blake2b(frame, digest_size=16).digest()
-    return hashlib.blake2b(b"".join(seen[id(f)] for f in frames.values()), digest_size=16).digest()
+    return hashlib.blake2b(b"".join(seen[id(frame)] for frame in frames.values()), digest_size=16).digest()
 
 
 def _pack(replies: Mapping[str, bytes], names: Sequence[str]) -> bytes:
-    return b"".join(len(replies[n]).to_bytes(8, "little") + replies[n] for n in names)
+    return b"".join(len(replies[name]).to_bytes(8, "little") + replies[name] for name in names)
 
 
 def _unpack(body: bytes, names: Sequence[str]) -> dict[str, bytes]:

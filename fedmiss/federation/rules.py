@@ -22,6 +22,7 @@ def digits(x: np.ndarray) -> F64:
 
 def behind(sites: F64, groups: F64, minimum: int, contributors: int, visits: F64 | None = None) -> Bool:
     """Which sums rest on ``minimum`` sites (and visits) and on enough groups; all arrays of one shape."""
+    # Shares 1 / k of joint sites add up to whole numbers only nearly.
     out: Bool = (sites >= minimum - 1e-3) & (groups >= contributors)
     return out if visits is None else out & (visits >= minimum)
 

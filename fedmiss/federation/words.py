@@ -32,7 +32,7 @@ def describe_kinds(counts: Mapping[str, int]) -> list[str]:
 def _fields(kind: type[Message]) -> list[str]:
     out = []
     for name, text, shape, unit in words(kind):
-        measure = ", ".join(x for x in (shape, unit) if x)
+        measure = ", ".join(part for part in (shape, unit) if part)
         out.append(f"{name}: {text}" + (f" [{measure}]" if measure else ""))
     return out
 
@@ -45,8 +45,8 @@ def privacy_table() -> str:
         hidden = masked_fields(kind)
         lines += [*([""] if lines else []), f"**`{kind.__name__}`**: {kind.about}", ""]
         for name, text, shape, unit in words(kind):
-            measure = ", ".join(x for x in (shape, unit) if x)
-            clear = next(f.metadata["clear"] for f in fields(kind) if f.name == name)
+            measure = ", ".join(part for part in (shape, unit) if part)
+            clear = next(field.metadata["clear"] for field in fields(kind) if field.name == name)
             seen = "" if name in hidden else f"; **clear**: {clear}"
             lines.append(f"- `{name}`{f' [{measure}]' if measure else ''}: {text}{seen}")
     return "\n".join(lines)
@@ -57,9 +57,9 @@ def told(message: Message) -> list[str]:
     lines = [f"{type(message).__name__}: {message.about}"]
     hidden = masked_fields(type(message)) if isinstance(message, Answer) else {}
     for name, text, shape, unit in words(type(message)):
-        measure = ", ".join(x for x in (shape, unit) if x)
+        measure = ", ".join(part for part in (shape, unit) if part)
         how = "" if not isinstance(message, Answer) else "masked" if name in hidden else "in clear"
-        note = "; ".join(x for x in (measure, how) if x)
+        note = "; ".join(part for part in (measure, how) if part)
         lines.append(f"  {name}: {text}" + (f" [{note}]" if note else ""))
         lines.append(f"      = {_value(getattr(message, name))}")
     return lines

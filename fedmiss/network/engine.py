@@ -122,7 +122,9 @@ class Responding:
     def __init__(self, kit_folder: str | Path) -> None:
         self.kit = open_kit(kit_folder)
         self.seat = Seat(self.kit.name)
+        # Before the engine calls: the first question would else wait for the compiler.
         warm_up()
+        # A daemon: the engine ends its process when the job is over, and would else wait for this thread.
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
@@ -149,6 +151,7 @@ class Responding:
         print(
             note_refusal(self.kit, error), flush=True
         )  # into the engine's log; `join` shows the file on the screen
+        # Said on the organisation's own computer only; the relay is told that it has ended, and no reason.
         self.seat.end(False)
 
     def answer(self, packet: bytes) -> bytes:
@@ -166,6 +169,7 @@ def relay(hub: Path, ask: Callable[[Mapping[str, bytes]], dict[str, bytes]]) -> 
 
     def watch(exchange: int, missing: Sequence[str]) -> None:
         note.going("relay", exchange)
+        # Only a change is written.
         if list(missing) != away:
             note.away(missing)
             away[:], since[0] = missing, time.monotonic()

@@ -30,6 +30,7 @@ def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Message], li
     """Hold every message until the custodian releases it: write it in words, and wait for a file."""
 
     def look(exchange: int, questions: list[msg.Message], answers: list[msg.Answer]) -> None:
+        # The file of the release is named by job and exchange: a release of one message lets no other go.
         go = kit.private / f"{_GO}-{kit.job.hex()[:16]}-{exchange}"
         if go.exists():
             return
@@ -38,8 +39,10 @@ def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Message], li
             *_conversation(questions, answers),
         ]
         with atomic_file(kit.private / HELD) as tmp:
+            # Only its owner may read it, before anything is in it: these are the organisation's numbers without masks.
             tmp.touch(mode=0o600)
             tmp.write_text("\n".join([str(exchange), *lines]) + "\n", encoding="utf-8")
+        # A file, and no socket: the custodian releases from another process, perhaps after a restart of this one.
         while not go.exists():
             time.sleep(pause)
         remove_state(kit.private / HELD)
@@ -73,6 +76,7 @@ def release(kit: Kit) -> str:
     path = kit.private / HELD
     if not path.exists():
         raise InputError(f"{kit.name!r} holds no message now. `join --look` holds them.")
+    # The exchange stands in the first line: what is released is what is shown.
     exchange, _, text = path.read_text(encoding="utf-8").partition("\n")
     (kit.private / f"{_GO}-{kit.job.hex()[:16]}-{int(exchange)}").touch()
     return text
@@ -111,6 +115,7 @@ def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> 
         again_with(kit, data, lambda member: show(member, member.questions))
     else:
         replay(kit, data, show)
+    # Exchange 0 has no questions: it brings the version and the keys.
     if first == 0 and done:
         lines[:0] = [
             _line(done[0]),

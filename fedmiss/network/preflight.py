@@ -47,6 +47,7 @@ def check_certificate(path: Path, now: dt.datetime | None = None) -> None:
 def check_port(port: int) -> None:
     """Raise when another program of this computer has the relay's port."""
     with socket.socket() as probe:
+        # Else a port whose last connections are still to be forgotten (TIME_WAIT) would seem taken.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind(("", port))
@@ -75,6 +76,7 @@ def check_connection(
             "right name, or IT for a rule."
         ) from None
     context = ssl.create_default_context(cafile=str(root))
+    # The relay knows organisations by their certificates: without one it would end the handshake.
     context.load_cert_chain(certificate, key)
     try:
         with (
@@ -82,6 +84,7 @@ def check_connection(
             context.wrap_socket(raw, server_hostname=host),
         ):
             pass
+    # The order matters: a certificate error is an SSLError, and that is an OSError, as are the two below it.
     except ssl.SSLCertVerificationError as error:
         raise ConfigError(
             f"what answers at {host} port {port} is not this study's relay: {error.verify_message}. "

@@ -18,6 +18,7 @@ class Usage:
     """Seconds of all processes that have worked on a job: a process that begins goes on from the last one's."""
 
     def __init__(self, path: Path) -> None:
+        # The wall clock may be set back while a job runs, the monotonic one may not.
         self.path, self.begun = path, time.monotonic()
         self.before = float(read_json(path).get("seconds", 0.0)) if path.exists() else 0.0
 
@@ -53,6 +54,7 @@ class Status:
     def going(self, stage: str, exchanges: int) -> None:
         """Record an exchange."""
         self.values |= {"stage": stage, "exchanges": exchanges}
+        # At most once a second: an exchange may take less than writing a file does.
         if time.monotonic() - self.last > 1.0:
             self.write()
 

@@ -76,7 +76,7 @@ MUTANTS = {
         [PLANTED + "test_the_common_covariance_takes_masses_as_they_are"],
     ),
     "gamma* with omega for omega_p": (
-        {"core/theory.py": [("5.0 * omega_p(omega, p)) * c.sigma2)))", "5.0 * omega) * c.sigma2)))")]},
+        {"core/theory.py": [("5.0 * omega_p(omega, p)) * constants.sigma2", "5.0 * omega) * constants.sigma2")]},
         [PLANTED + "test_gamma_star_at_partial_participation_is_corollary_2_with_theorem_4s_factor"],
     ),
     "bytes down without theta": (
@@ -84,7 +84,7 @@ MUTANTS = {
         [PLANTED + "test_bytes_down_are_statistic_parameter_and_header_of_each_that_answered"],
     ),
     "norm rounded to the nearest": (
-        {DITHER: [("bits[b] += 1", "pass")]}, [PLANTED + "test_norms_are_rounded_up_so_that_no_entry_is_cut"],
+        {DITHER: [("bits[at] += 1", "pass")]}, [PLANTED + "test_norms_are_rounded_up_so_that_no_entry_is_cut"],
     ),
     "poison let through": (
         {"core/messages.py": [("if not float(np.abs(Q_i).max(initial=0.0)) < _DECODED:", "if False:")]},

@@ -25,49 +25,49 @@ LEAST_VISITS = 20  # twice the numbers in a table of the dispersion
 
 def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
     """Extents and sums of what the group holds."""
-    v = program.visits
-    if question.species and v.species and question.species != v.species:
+    visits = program.visits
+    if question.species and visits.species and question.species != visits.species:
         raise InputError(
-            f"group {program.name!r} holds {v.species!r}, the job is about {question.species!r}. Make a panel of that "
+            f"group {program.name!r} holds {visits.species!r}, the job is about {question.species!r}. Make a panel of that "
             "species."
         )
-    season = np.unique(v.month % 12) + 1 if v.calendar else np.zeros(0, np.int64)
+    season = np.unique(visits.month % 12) + 1 if visits.calendar else np.zeros(0, np.int64)
     if question.season.size:
-        outside = ~np.isin(v.month % 12 + 1, question.season)
-        v = program.visits = v.take(~outside) if outside.any() else v
+        outside = ~np.isin(visits.month % 12 + 1, question.season)
+        visits = program.visits = visits.take(~outside) if outside.any() else visits
         season = season[np.isin(season, question.season)]
     return msg.Description(
         __version__,
-        v.species,
-        np.array([v.month.min(), v.month.max()] if v.site.size else [], dtype=np.int64),
+        visits.species,
+        np.array([visits.month.min(), visits.month.max()] if visits.site.size else [], dtype=np.int64),
         season.astype(np.int64),
-        0 if v.given else len(EFFORT_TERMS),
-        v.effort.shape[1] if v.given else 0,
-        tuple(sorted({str(r) for r in np.unique(v.region) if r})),
-        tuple(v.covariates),
-        magnitudes(v.covariates),
-        v.calendar,
+        0 if visits.given else len(EFFORT_TERMS),
+        visits.effort.shape[1] if visits.given else 0,
+        tuple(sorted({str(region) for region in np.unique(visits.region) if region})),
+        tuple(visits.covariates),
+        magnitudes(visits.covariates),
+        visits.calendar,
         program.minimum,
         program.contributors,
-        v.frame,
+        visits.frame,
     )
 
 
 def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
     """Numbers of visits of the job."""
-    v = program.visits
+    visits = program.visits
     effort, blanks = np.zeros((0, 2)), np.zeros(0, np.int64)
-    if not v.given:
-        known = ~np.isnan(v.effort)
+    if not visits.given:
+        known = ~np.isnan(visits.effort)
         blanks = (~known).sum(axis=0)
         effort = np.zeros((len(EFFORT_TERMS), 2))
-        for k in range(len(EFFORT_TERMS)):
-            x = v.effort[known[:, k], k]
-            effort[k] = x.size, float(x.size > 0 and x.max() > x.min())
+        for term in range(len(EFFORT_TERMS)):
+            x = visits.effort[known[:, term], term]
+            effort[term] = x.size, float(x.size > 0 and x.max() > x.min())
     return msg.Tallies(
-        int(v.site.size),
-        int((~np.isnan(v.count)).sum()),
-        int(v.detected.sum()),
+        int(visits.site.size),
+        int((~np.isnan(visits.count)).sum()),
+        int(visits.detected.sum()),
         effort,
         blanks.astype(np.int64),
     )
@@ -75,7 +75,8 @@ def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
 
 def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
     """Put the visits on the agreed axes; months with too few sites are withheld."""
-    v = program.visits
+    visits = program.visits
+    # The custodian's own minimum holds even where the job asks for less.
     minimum = program.own_sites if program.jointly else max(question.minimum, program.minimum)
     program.axis = Axis(
         question.months.astype(np.int64),
@@ -85,32 +86,32 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
         minimum,
         question.regions,
     )
-    keep = np.ones(v.site.size, dtype=bool) if question.detections else ~np.isnan(v.count)
-    index = program.axis.index(v.month, program.name)
+    keep = np.ones(visits.site.size, dtype=bool) if question.detections else ~np.isnan(visits.count)
+    index = program.axis.index(visits.month, program.name)
     if question.released.size:
         keep &= question.released[index] == 1
     before = int(keep.sum())
     kept = np.flatnonzero(keep)
-    thin = program.thin(v.site[kept], index[kept], np.zeros(kept.size, np.int64))
+    thin = program.thin(visits.site[kept], index[kept], np.zeros(kept.size, np.int64))
     keep[kept[thin]] = False
-    own = np.unique(v.site[keep & (program.shared_at[v.site] < 0)]).size
+    own = np.unique(visits.site[keep & (program.shared_at[visits.site] < 0)]).size
     if minimum > 1 and (own < minimum or int(keep.sum()) < LEAST_VISITS):
         keep[:] = False  # even its sums over all months would be those of few sites or visits
     program.withheld = before - int(keep.sum())
-    effort = v.effort if v.given else effort_columns(v.effort, question.terms, question.blanks)
+    effort = visits.effort if visits.given else effort_columns(visits.effort, question.terms, question.blanks)
     at = np.flatnonzero(keep)
-    order = at[np.lexsort((index[at], v.site[at]))]
-    value = v.detected.astype(float) if question.detections else v.count
+    order = at[np.lexsort((index[at], visits.site[at]))]
+    value = visits.detected.astype(float) if question.detections else visits.count
     program.used = IncludedVisits(
-        v.site[order],
+        visits.site[order],
         index[order],
-        v.month[order],
+        visits.month[order],
         value[order],
-        v.observer[order],
+        visits.observer[order],
         effort[order],
-        v.weight[order],
-        experience(v.observer[order], v.site[order], v.month[order], int(question.months[0])),
-        None if v.exposure is None else v.exposure[order],
+        visits.weight[order],
+        experience(visits.observer[order], visits.site[order], visits.month[order], int(question.months[0])),
+        None if visits.exposure is None else visits.exposure[order],
     )
     program.forget()
     return program.ready()
@@ -118,15 +119,15 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
 
 def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     """Count what is behind every month's sums; given the sums of all groups, say whether this group dominates."""
-    u, L = program.need(), program.axis.L
+    used, L = program.need(), program.axis.L
     part = (
-        program.fold_of(question.by, question.folds, question.seed, u)
+        program.fold_of(question.by, question.folds, question.seed, used)
         if question.folds
-        else np.zeros(u.site.size, np.int64)
+        else np.zeros(used.site.size, np.int64)
     )
     # a visit without weight, or that the custodian's own rule withholds, stands behind nothing
-    live = (u.weight > 0) & ~program.thin(u.site, u.month, part)
-    parts, key, site = max(question.folds, 1), (part * L + u.month)[live], u.site[live]
+    live = (used.weight > 0) & ~program.thin(used.site, used.month, part)
+    parts, key, site = max(question.folds, 1), (part * L + used.month)[live], used.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
     places = np.unique(key * program.share.size + site)
     site_share = program.part[places % program.share.size]
@@ -163,6 +164,7 @@ def sites(program: GroupProgram, question: msg.Sites) -> msg.KeyedHashes:
     """Hashes of the sites, sorted, so that their order reveals nothing."""
     hashes = keyed_hashes(program.visits.site_id, seed_key("site", program.key))
     program.site_order = np.argsort(hashes, kind="stable")
+    # In the order of their hashes: that of the group's own table could tell which site is which.
     return msg.KeyedHashes(hashes[program.site_order])
 
 
@@ -203,14 +205,15 @@ def drop(program: GroupProgram, question: msg.Drop) -> msg.Done:
 
 def gaps(program: GroupProgram, question: msg.Gaps) -> msg.GapSums:
     """Count visited cells and site-years; joint sites as masks, since other groups visit them too."""
-    u, L, years = program.need(), program.axis.L, program.axis.years(program.visits.calendar)
+    used, L, years = program.need(), program.axis.L, program.axis.years(program.visits.calendar)
     length = np.bincount(years)
-    cells = np.unique(u.site.astype(np.int64) * L + u.month)
+    cells = np.unique(used.site.astype(np.int64) * L + used.month)
     own = program.shared_at[cells // L] < 0
     share = program.part[cells // L]
     blocks = np.unique(cells[own] // L * length.size + years[cells[own] % L])
     block_share = program.part[blocks // length.size]
     masks = np.zeros((program.shared_sites.size, L), dtype=np.uint8)
+    # Months of a joint site's mask are shuffled within their years, alike at all owners: the hub learns how many, not which.
     if masks.size:
         masks[program.shared_at[cells[~own] // L], cells[~own] % L] = 1
         place = keyed_hashes(

@@ -125,6 +125,7 @@ def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> m
             0.0,
             0.0,
         )
+    # The hub has moved the sites' mean effect and slope to level and line; taken off here, they leave eta as it was.
     if question.shift.any():
         batch.site_mean[at, :, :p] -= question.shift[:, None, :]
     batch.rank[at] = p
@@ -147,6 +148,7 @@ def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> m
         batch.old[fits] = 0
         batch.set_offsets(fits)
         batch.predict(fits, p)
+    # Weights 1 / (1 + mu / size) of the negative binomial, and offsets, follow the new predictor.
     refill = fits if question.begin else fits[question.refill == 1]
     if refill.size:
         batch.set_offsets(refill)
@@ -182,6 +184,7 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
         np.arange(batch.effects.shape[1]).astype(str), seed_key("observer noise", batch.seed, program.name)
     )
     for f in fits:
+        # Sites: prior mean M + z sqrt(tau), and the response C K z sqrt(tau) = C z / sqrt(tau).
         z = normals(place, p, "sites", batch.seed, int(batch.numbers[f]))
         batch.site_prior[f, :, :p] += z * np.sqrt(batch.tau[f, :p])
         batch.site_mean[f, :, :p] += np.einsum(
@@ -195,16 +198,17 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
 
 def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Months:
     """Solve the sites at home; return the months' sums over them."""
-    fits, p, c = question.fits, question.p, batch.cells
+    fits, p, cells = question.fits, question.p, batch.cells
     n, L = fits.size, batch.month_mean.shape[1]
     month = np.zeros((n * batch.chunks, L, p + p * (p + 1) // 2))
     stats = np.zeros((n * batch.chunks, 4 + 3 * p))
     offset, by_visit = batch.cell_offset()
     totals = question.totals if question.totals.size else np.zeros((n, 1, 1))
     evidence = [batch.evidence(int(f)) for f in fits] if batch.presence is not None else []
-    loop = kernels.round_sums(p, n * c.nnz)
+    # Sites in their own order of chunks, added in that order: the bits do not depend on the number of threads.
+    loop = kernels.round_sums(p, n * cells.nnz)
     batch.run(
-        loop, fits, fits, p, batch.chunks, c.ptr, c.col, program.share, program.shared_at, totals, batch.y, batch.E,
+        loop, fits, fits, p, batch.chunks, cells.ptr, cells.col, program.share, program.shared_at, totals, batch.y, batch.E,
         offset, by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
         batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month, stats,
         chunks=batch.chunks,
@@ -220,6 +224,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     watched = np.zeros((n, 3))
     if question.observers and batch.observers:
         for i, f in enumerate(fits):
+            # A custodian's least number holds for observers as well: sums over fewer are answered with zeros.
             watched[i] = _observer_step(batch, int(f)) * (batch.effects.shape[1] >= program.axis.minimum)
         batch.set_offsets(fits)
     chain = np.zeros((n, 8 if batch.presence is not None else 0))
@@ -247,6 +252,7 @@ def _presence_step(program: GroupProgram, batch: Batch, f: int, evidence: F64) -
     """Bring the sites' presence up to what their counts say; the sums of ``messages.Months.chain``."""
     known = batch.presence
     assert known is not None
+    # E-step of the chain, equation chain; sites without a visit say nothing of its probabilities.
     seen = np.bincount(known.row_at // known.years, known.w[f], len(evidence)) > 0
     exposure = known.of_years(known.cell_at, batch.E[f])
     share = program.share * seen
@@ -268,21 +274,24 @@ def _added(parts: F64, n: int) -> F64:
 def _observer_step(batch: Batch, f: int) -> F64:
     """One damped Newton step of every observer effect; sums of squares, number and effective number of observers."""
     mu, w = batch.visit_mean(f), batch.weights[f]
+    # IRLS weights of the negative binomial.
     if batch.inverse_size[f] > 0:
         w = w / (1.0 + mu * batch.inverse_size[f])
     n, value = batch.effects.shape[1], batch.rows.wy[f]
     count = np.divide(value, batch.weights[f], out=np.zeros_like(value), where=batch.weights[f] > 0)
+    # Everything times phi: score - phi ridge (o - prior mean) over curvature + phi ridge.
     ridge = batch.phi[f] * batch.ridge[f]
     grad = np.bincount(batch.observer, w * (count - mu), n)
     curve = np.bincount(batch.observer, w * batch.family.variance(mu), n)
     step = (grad - ridge * (batch.effects[f] - batch.leaning[f])) / (curve + ridge)
-    o = batch.effects[f] + np.clip(step, -batch.family.observer_cap, batch.family.observer_cap)
+    effects = batch.effects[f] + np.clip(step, -batch.family.observer_cap, batch.family.observer_cap)
     active = np.bincount(batch.observer, batch.weights[f], n) > 0
-    o[~active] = 0.0
-    batch.effects[f] = o
+    effects[~active] = 0.0
+    batch.effects[f] = effects
+    # sum of o^2 + posterior variance (EM's statistic), their number, and sum of 1 - C ridge, the effective number.
     return np.array(
         [
-            float((o[active] ** 2).sum() + (batch.phi[f] / (curve[active] + ridge)).sum()),
+            float((effects[active] ** 2).sum() + (batch.phi[f] / (curve[active] + ridge)).sum()),
             float(active.sum()),
             float((curve[active] / (curve[active] + ridge)).sum()),
         ]
@@ -292,11 +301,10 @@ def _observer_step(batch: Batch, f: int) -> F64:
 def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:
     out = np.zeros((fits.size, batch.chunks, nodes.shape[1]))
     if nodes.size:
-        r = batch.rows
+        rows = batch.rows
         batch.run(
-            kernels.dispersion_sums, fits, batch.chunks, fits, r.ptr, r.w, r.wy, r.wyy, batch.offset, batch.summed_off,
-            batch.eta,
-            batch.family.code, nodes, out, chunks=batch.chunks,
+            kernels.dispersion_sums, fits, batch.chunks, fits, rows.ptr, rows.w, rows.wy, rows.wyy, batch.offset,
+            batch.summed_off, batch.eta, batch.family.code, nodes, out, chunks=batch.chunks,
         )  # fmt: skip
     total: F64 = out.sum(axis=1)
     return total
@@ -315,6 +323,7 @@ def fit_sums(
     totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, batch.month_mean.shape[1] * months, 6))
     month = batch.cells.col[batch.cells.visit_cell] if batch.off else batch.cells.col
     for i, f in enumerate(fits):
+        # Weights, counted and fitted totals: the last two make equation smear.
         w = batch.weights[f]
         fitted = batch.visit_mean(int(f)) if batch.off else batch.family.mean(batch.eta[f])
         weight = w if batch.off else batch.rows.w[f]
@@ -368,6 +377,7 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
         if batch.summed_off:
             eta = eta + batch.offset[f][test]
         y, w = used.count[test], batch.test[f][test]
+        # The expected count of a visit is P(z = 1) mu (equation chain).
         if batch.presence is not None:
             eta = eta + np.log(np.maximum(batch.presence.q[f].ravel()[batch.presence.visit_at[test]], LEAST))
         mu, family = (
@@ -393,26 +403,25 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
 
 def shared_product(program: GroupProgram, batch: Batch, question: msg.SharedProduct) -> msg.SharedRows:
     """R V at the joint sites."""
+    # R V of the power iterations, R = y - E exp(eta) on the group's cells; summed over the owners of a site by the hub.
     rows = np.zeros((question.fits.size, program.shared_sites.size, question.V.shape[2]))
     if rows.size:
-        c = batch.cells
+        cells = batch.cells
         batch.run(
-            kernels.shared_products, question.fits, question.fits, program.shared_sites, c.ptr, c.col, batch.y, batch.E,
-            batch.eta, question.V,
-            batch.family.code, rows,
+            kernels.shared_products, question.fits, question.fits, program.shared_sites, cells.ptr, cells.col, batch.y,
+            batch.E, batch.eta, question.V, batch.family.code, rows,
         )  # fmt: skip
     return msg.SharedRows(rows)
 
 
 def product(program: GroupProgram, batch: Batch, question: msg.Product) -> msg.ProductSums:
     """R' (R V)."""
-    c, n = batch.cells, question.fits.size
+    cells, n = batch.cells, question.fits.size
     totals = question.totals if question.totals.size else np.zeros((n, 1, question.V.shape[2]))
     out = np.zeros((n * batch.chunks, *question.V.shape[1:]))
     batch.run(
-        kernels.product_sums, question.fits, batch.chunks, question.fits, c.ptr, c.col, program.shared_at, totals, batch.y,
-        batch.E, batch.eta, question.V,
-        batch.family.code, out, chunks=batch.chunks,
+        kernels.product_sums, question.fits, batch.chunks, question.fits, cells.ptr, cells.col, program.shared_at, totals,
+        batch.y, batch.E, batch.eta, question.V, batch.family.code, out, chunks=batch.chunks,
     )  # fmt: skip
     return msg.ProductSums(_added(out, n) / question.unit[:, None, None])
 
@@ -427,14 +436,15 @@ def site_time_sums(program: GroupProgram, batch: Batch, question: msg.SiteTime) 
     L, step = batch.month_mean.shape[1], max(1, BLOCK // batch.month_mean.shape[1])
     sums, counted = np.zeros((question.fits.size, 2)), np.zeros((question.fits.size, L))
     gradient, information = np.zeros((question.fits.size, L)), np.zeros((question.fits.size, L, L))
-    c = batch.cells
+    cells = batch.cells
     for i, f in enumerate(question.fits):
-        for first in range(0, c.J, step):
-            last = min(first + step, c.J)
-            at = slice(c.ptr[first], c.ptr[last])
-            row = np.repeat(np.arange(last - first), np.diff(c.ptr[first : last + 1]))
+        for first in range(0, cells.J, step):
+            last = min(first + step, cells.J)
+            at = slice(cells.ptr[first], cells.ptr[last])
+            row = np.repeat(np.arange(last - first), np.diff(cells.ptr[first : last + 1]))
             y, E = np.zeros((last - first, L)), np.zeros((last - first, L))
-            y[row, c.col[at]], E[row, c.col[at]] = batch.rows.wy[f, at], batch.rows.w[f, at]
+            y[row, cells.col[at]], E[row, cells.col[at]] = batch.rows.wy[f, at], batch.rows.w[f, at]
+            # Effects of sites at these times: log of counted over expected (score equation of a site in Poisson regression).
             effect = site_effects(y, E, question.time[i])
             batch.site_mean[f, first:last, 0] = np.maximum(effect, NO_BIRD)
             with_birds = np.isfinite(effect)

@@ -206,10 +206,12 @@ class Batch:
         own: dict[str, Any] = {
             name: value if (value := getattr(self, name)) is _ZERO else value.copy() for name in _CHANGING
         }
-        if (b := self.presence) is not None:  # rounds weigh the visits of its sites
+        if (presence := self.presence) is not None:  # rounds weigh the visits of its sites
             own |= {
                 "rows": replace(self.rows, w=self.rows.w.copy()), "weights": self.weights.copy(),
-                "presence": replace(b, chain=b.chain.copy(), evidence=b.evidence.copy(), q=b.q.copy()),
+                "presence": replace(
+                    presence, chain=presence.chain.copy(), evidence=presence.evidence.copy(), q=presence.q.copy()
+                ),
             }  # fmt: skip
         return replace(self, **own)
 
@@ -230,13 +232,14 @@ class Batch:
 
     def evidence(self, f: int) -> F64:
         """Log odds (J, Y) of presence from the counts of every site-year, at the predictor that the cells have."""
-        b = self.presence
-        assert b is not None
-        eta = self.eta[f][b.row_cell]
+        presence = self.presence
+        assert presence is not None
+        eta = self.eta[f][presence.row_cell]
         if self.summed_off:
             eta = eta + self.offset[f]
         zero = log_zero(self.family.mean(eta), float(self.inverse_size[f]), float(self.phi[f]))
-        return b.of_years(b.row_at, np.where(self.rows.wy[f] > 0, SURE, b.w[f] * zero))
+        # One bird: z = 1 for sure. Zeros of a year: -sum size log(1 + mu / size).
+        return presence.of_years(presence.row_at, np.where(self.rows.wy[f] > 0, SURE, presence.w[f] * zero))
 
     def run(self, loop: Callable[..., None], fits: I64, *arguments: Any, chunks: int = 1) -> None:
         """Run a compiled loop over the tasks of these fits, on all cores where there is work for them."""
@@ -247,9 +250,10 @@ class Batch:
         if not self.off:
             return
         for f in fits:
-            o = self.effort @ self.kappa[f] if self.kappa.shape[1] else np.zeros(self.offset.shape[1])
-            o = o + self.known if self.known.size else o
-            self.offset[f] = o + self.effects[f][self.observer] if self.observers else o
+            # x' kappa + log exposure + h_o of equation predictor.
+            offset = self.effort @ self.kappa[f] if self.kappa.shape[1] else np.zeros(self.offset.shape[1])
+            offset = offset + self.known if self.known.size else offset
+            self.offset[f] = offset + self.effects[f][self.observer] if self.observers else offset
 
     def cell_offset(self) -> tuple[F64, bool]:
         """Offsets that are part of a cell's predictor: only where a visit is a cell."""
@@ -258,9 +262,9 @@ class Batch:
 
     def refill(self, fits: I64) -> None:
         """Sum the rows into cells again, with the weights of the negative binomial at the current predictor."""
-        r = self.rows
+        rows = self.rows
         self.run(
-            kernels.fill_cells, fits, self.chunks, fits, r.ptr, r.w, r.wy, self.offset, self.off,
+            kernels.fill_cells, fits, self.chunks, fits, rows.ptr, rows.w, rows.wy, self.offset, self.off,
             self.inverse_size, self.eta, self.shrink, self.old[fits],
             self.family.code, self.y, self.E, chunks=self.chunks,
         )  # fmt: skip
@@ -269,10 +273,10 @@ class Batch:
     def predict(self, fits: I64, p: int) -> None:
         """Predictor of every cell at the current coefficients."""
         offset, by_visit = self.cell_offset()
-        c = self.cells
+        cells = self.cells
         self.run(
-            kernels.predict_cells, fits, self.chunks, fits, p, c.ptr, c.col, offset, by_visit, self.mu, self.month_mean,
-            self.month_cov, self.site_mean, self.site_cov, self.family.code, self.eta, chunks=self.chunks,
+            kernels.predict_cells, fits, self.chunks, fits, p, cells.ptr, cells.col, offset, by_visit, self.mu,
+            self.month_mean, self.month_cov, self.site_mean, self.site_cov, self.family.code, self.eta, chunks=self.chunks,
         )  # fmt: skip
 
     def visit_mean(self, f: int) -> F64:

@@ -48,15 +48,17 @@ def expanded(table: Mapping[str, np.ndarray]) -> dict[str, F64]:
             out[name] = column.astype(float)
             continue
         known = column != ""
-        for value in sorted({str(v) for v in column[known]}):
+        for value in sorted({str(value) for value in column[known]}):
             out[f"{name}{LEVEL}{value}"] = np.where(known, (column == value).astype(float), np.nan)
     return out
 
 
 def magnitudes(columns: Mapping[str, F64]) -> I64:
     """Of every column the least power of two that its values stay below."""
-    most = [float(np.nanmax(np.abs(c), initial=0.0, where=~np.isnan(c))) for c in columns.values()]
-    return np.array([int(np.floor(np.log2(m))) + 1 if m > 0 else 0 for m in most], dtype=np.int64)
+    most = [
+        float(np.nanmax(np.abs(column), initial=0.0, where=~np.isnan(column))) for column in columns.values()
+    ]
+    return np.array([int(np.floor(np.log2(size))) + 1 if size > 0 else 0 for size in most], dtype=np.int64)
 
 
 def _column(program: GroupProgram, name: str) -> F64:
@@ -65,7 +67,7 @@ def _column(program: GroupProgram, name: str) -> F64:
     if name in own:
         return own[name]
     if LEVEL in name:
-        same = [c for other, c in own.items() if other.split(LEVEL)[0] == name.split(LEVEL)[0]]
+        same = [column for other, column in own.items() if other.split(LEVEL)[0] == name.split(LEVEL)[0]]
         if same:
             return np.where(np.isnan(same[0]), np.nan, 0.0)
     return np.full(program.share.size, np.nan)
@@ -93,8 +95,8 @@ def count_visits(program: GroupProgram, question: msg.SiteVisits) -> msg.VisitSu
             f"group {program.name!r} does not tell how often sites were visited to other organisations. Leave the feature "
             "'visits' out of the job."
         )
-    u, S = program.need(), program.shared_sites
-    visits = np.bincount(u.site, minlength=program.share.size).astype(float)
+    used, S = program.need(), program.shared_sites
+    visits = np.bincount(used.site, minlength=program.share.size).astype(float)
     if question.joint.size and question.joint.shape != S.shape:
         raise UplinkError(
             f"group {program.name!r} was sent visits of {question.joint.size} joint sites; it has {S.size}."
@@ -149,6 +151,7 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64]:
                     add(np.where(np.isnan(x), question.mean[i], x)[:, None], (x == 1.0)[:, None])
                 else:
                     x = np.clip(x, -LIMIT, LIMIT)
+                    # Mean 0 and variance 1 for a normal z: the second Hermite polynomial, nearly uncorrelated with z.
                     both = np.column_stack([x, (x**2 - 1.0) / np.sqrt(2.0)])
                     add(np.nan_to_num(both), np.repeat(known, 2, axis=1))
         elif block == "regions":
@@ -174,11 +177,11 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     it is not to be used.
     """
     x, there = _columns(program, question)
-    u = x.shape[1]
-    if question.kept.size not in (0, u) or question.behind.size not in (0, u + 1):
+    made = x.shape[1]
+    if question.kept.size not in (0, made) or question.behind.size not in (0, made + 1):
         raise UplinkError(
             f"group {program.name!r} was asked about {max(question.kept.size, question.behind.size - 1)} features; it "
-            f"makes {u}. Install the same fedmiss on all sides, and start the job again."
+            f"makes {made}. Install the same fedmiss on all sides, and start the job again."
         )
     # a site without a visit says nothing, and hides nothing
     there = np.column_stack([there, np.ones(len(x))]) * program.visited[:, None]
@@ -189,10 +192,11 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     if not question.kept.size:
         return msg.FeatureSums(behind, *flags, np.zeros(0), np.zeros(0))
     kept = question.kept == 1
-    smooth = np.zeros(u, dtype=bool)
+    smooth = np.zeros(made, dtype=bool)
     if "smooth" in question.blocks:  # the last block
-        smooth[u - len(question.knots) :] = True
+        smooth[made - len(question.knots) :] = True
         knots = question.knots[kept[smooth]]
+        # K^(-1/2) of the knots that are kept, eigenvalues bounded below: near knots are nearly alike.
         values, vectors = np.linalg.eigh(_near(knots, knots))
         root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
         x = np.hstack([x[:, kept & ~smooth], x[:, kept & smooth] @ root])
@@ -229,11 +233,14 @@ def feature_sums(program: GroupProgram, batch: Batch, fits: I64, p: int) -> tupl
             batch.site_cov[f, :, :c, :c],
         )
         about[i] = program.share @ away**2
+        # Curvature 1 / tau - C / (tau tau') of site j's marginal likelihood in its prior mean.
         w = program.share[:, None, None] * (np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :]))
         A = np.zeros((c, k, c, k))
         for x in range(c):
+            # Gradient (P - M) / tau, times f_j.
             equations[i, x * k : (x + 1) * k] = F.T @ (program.share * away[:, x]) / tau[x]
             for y in range(x + 1):
+                # Sum of the curvature times f_j f_j'; only y <= x is computed, the rest is its transpose.
                 A[x, :, y] = (F * w[:, x, y, None]).T @ F
                 A[y, :, x] = A[x, :, y].T
         equations[i, q:] = to_triangle(A.reshape(q, q))

@@ -43,6 +43,7 @@ def draw_folds(
     # many parameters: one array for each thing that a fold may hold out
     if by in ("cell", "block", "site"):
         place = keyed_hashes(site_id, seed_key("folds", by, seed, *([secret] if secret else [])))
+        # Keyed by hashes, no generator: a place has its fold wherever and in whatever order it is drawn.
         u = uniforms_by_key(
             place[site], {"cell": month, "block": year, "site": np.zeros(site.size, np.int64)}[by], by, seed
         )
@@ -83,8 +84,8 @@ def withhold(site: I32, month: I32, part: I64, own: Bool, minimum: int, L: int) 
 
 def secret_rng(secret: bytes, *words: str | int) -> np.random.Generator:
     """Random numbers that follow from a group's secret and public words: the same after a restart."""
-    raw = hashlib.blake2b(b"\0".join([secret, *(str(w).encode() for w in words)])).digest()
-    seeds = [int(w) for w in np.frombuffer(raw, dtype=np.uint32)]
+    raw = hashlib.blake2b(b"\0".join([secret, *(str(word).encode() for word in words)])).digest()
+    seeds = [int(word) for word in np.frombuffer(raw, dtype=np.uint32)]
     return np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds)))
 
 
@@ -114,8 +115,11 @@ def replicate_weights(
     unit = observer.astype(np.int64)
     if spread[2]:
         unit = np.unique(np.stack([unit, site]), axis=1, return_inverse=True)[1].ravel()
+    # h_i of equation weight.
     share = np.bincount(unit, weight) / spread[0]
+    # Equation weight: the variance c, at most 4.
     c = np.minimum((spread[1] / np.maximum(1 - share, 1e-9)) ** 2, 4.0)
     rng = secret_rng(secret, seed, number)
+    # Gamma of shape 1 / c and scale c: mean 1, variance c.
     draw: F64 = c * rng.standard_gamma(1 / c)
     return weight * draw[unit]

@@ -64,6 +64,7 @@ def spread_out(loop: Callable[..., None], tasks: int, work: int, *arguments: Any
 @njit(inline="always")
 def _linear(mu, offset, p, j, l, P, C, T, D):
     """Mean and variance of the predictor of cell (j, l)."""
+    # eta = offset + mu + x'z with x = (1, v_l), z = (1, u_j); both rows uncertain: var = x'Cx + z'Dz + tr(C D) over factors.
     eta = offset + mu + P[j, 0] + T[l, 0]
     var = C[j, 0, 0] + D[l, 0, 0]
     for a in range(1, p):
@@ -90,6 +91,7 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e
     """
     eta, var = _linear(mu, offset, p, j, l, P, C, T, D)
     h = predictor(eta, var, family)
+    # Expected count E exp(eta + var / 2) of a Poisson cell: the lognormal mean under the posterior.
     m = E * mean(h, family)
     w = curvature(m, E, family)
     res = y - m
@@ -97,14 +99,17 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e
     acc[i, p] += w
     q = p + 1
     for a in range(1, p):
+        # S m, m the block's own coefficients: half the derivative of var, through which they move exp(eta + var / 2) too.
         t = S[k, a, 0]
         for b in range(1, p):
             t += S[k, a, b] * mine[b]
         d = other[k, a]
+        # g of equation normal, x uncertain: y x - E[x exp(eta)] = (y - w) x - w S m.
         acc[i, a] += res * d - w * t
         if tilts(family):
             d += t
         e[a] = d
+        # G of equation normal, x uncertain: E[x x' exp(eta)] = w (d d' + S), with d = x + S m.
         acc[i, q] += w * d
         q += 1
         for b in range(1, a + 1):
@@ -140,6 +145,7 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     A pivot of the Cholesky factor is at least that of the prior, 1 / tau; sums that are large beyond all measure (a fit that
     runs away, which the hub then stops) lose that to rounding.
     """
+    # Cholesky factor A of G / phi + diag(1 / tau), row by row.
     q = p
     for a in range(p):
         for b in range(a + 1):
@@ -169,9 +175,11 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     edf = float(p)
     before = after = 0.0
     for a in range(p):
+        # edf = tr(B G / phi) = p - sum B_aa / tau_a.
         edf -= B[a, a] / tau[a]
         before += C[j, a, a] * square[a]
         after += B[a, a] * square[a]
+        # Newton: B (g / phi - (P - M) / tau), with M = B' f_j the prior mean of equation prior.
         s = 0.0
         for b in range(p):
             s += B[a, b] * (acc[0, b] / phi - (P[j, b] - M[j, b]) / tau[b])
@@ -179,10 +187,12 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
         longest = max(longest, abs(s))
     part = 1.0
     if tilts(family):
+        # min(1, 1 / (1/2 + g)), g half of the predictor's variance times edf (``hub.priors.share_of_step``).
         part = min(1.0, 2.0 / (1.0 + max(before, after) * max(edf, 0.0)))
     for a in range(p):
         for b in range(p):
             C[j, a, b] = B[a, b] if part == 1.0 else C[j, a, b] + part * (B[a, b] - C[j, a, b])
+    # As one piece, so that a long step keeps its direction.
     short = min(1.0, max_step / max(longest, 1e-12))
     for a in range(p):
         P[j, a] += short * step[a]
@@ -225,6 +235,7 @@ def _round(
         f = fits[i]
         acc, yf, Ef, ef, of = month[task], y[f], E[f], eta[f], offset[f if off else 0]
         Pf, Cf, Mf, Tf, Df, muf, phif, tauf = P[f], C[f], M[f], T[f], D[f], mu[f], phi[f], tau[f]
+        # Mean squares of the months' coefficients: 1 for the effect, whose design is constant.
         square[0] = 1.0
         for a in range(1, p):
             square[a] = 0.0
@@ -232,6 +243,7 @@ def _round(
                 square[a] += Tf[l, a] * Tf[l, a] / T.shape[1]
         parameters = moved = weight = 0.0
         for j in range(c * J // chunks, (c + 1) * J // chunks):
+            # A joint site takes the sums of all groups: its owners solve the same equations, with the same bits.
             at = shared_at[j]
             for q in range(width):
                 own[0, q] = totals[i, at, q] if at >= 0 else 0.0
@@ -247,6 +259,7 @@ def _round(
                     stats[task, 4 + a] += w * (Pf[j, a] - Mf[j, a])
                     stats[task, 4 + p + a] += w * Pf[j, a] * Pf[j, a]
                     stats[task, 4 + 2 * p + a] += w * Cf[j, a, a]
+            # The cells enter the months' sums at the site's new coefficients: a round is one pass over the data.
             for k in range(ptr[j], ptr[j + 1]):
                 if Ef[k] == 0.0:
                     continue
@@ -344,10 +357,12 @@ def fill_cells(
             sy = sE = 0.0
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 o = offset[f, r] if off else 0.0
+                # Quasi-score weight of the negative binomial, Var = mu + mu^2 / size: 1 / (1 + mu / size).
                 factor = 1.0
                 if inverse_size[f] > 0.0:
                     factor = 1.0 / (1.0 + mean(eta[f, k] + o, family) * inverse_size[f])
                     if old[i]:
+                        # Geometric mean of the old weight and the new one.
                         factor = math.sqrt(factor * shrink[f, r])
                     shrink[f, r] = factor
                 dy, dE = visit_sums(w[f, r], wy[f, r], o, off, factor, family)
@@ -373,6 +388,7 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
                     continue
                 o = offset[f, r] if off else 0.0
                 mu = mean(eta[f, k] + o, family)
+                # sum w (y - mu)^2 from the row's sums of w, wy and wyy; rounding may bring it below 0.
                 square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
                 v = variance(mu, family)
                 for q in range(m):
@@ -391,6 +407,7 @@ def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inv
                     continue
                 o = offset[f, r] if off else 0.0
                 mu = mean(eta[f, k] + o, family)
+                # IRLS for the log link: score X'(y - mu) and information X' mu X, both over 1 + mu / size.
                 factor = 1.0 / (1.0 + mu * inverse_size[f])
                 score = factor * (wy[f, r] - w[f, r] * mu)
                 curve = factor * w[f, r] * variance(mu, family)

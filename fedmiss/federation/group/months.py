@@ -24,6 +24,7 @@ def months_of(batch: Batch, question: msg.Broadcast | msg.Totals) -> tuple[F64, 
         n, L, f = question.T.shape
         free = free_columns(f + batch.slopes, slopes=batch.slopes)
         T, D = np.zeros((n, L, f + batch.slopes)), np.zeros((n, L, f + batch.slopes, f + batch.slopes))
+        # The line x_l is known to both ends: it is not sent, and has no variance.
         if batch.slopes:
             T[:, :, 1] = batch.month_mean[0, :, 1]
         T[:, :, free] = question.T

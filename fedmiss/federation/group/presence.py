@@ -87,6 +87,7 @@ class Presence:
         # half-way to what it was: presence and the sites' effects, each from the other's last value, would swing for good
         both = np.maximum(old, evidence) < SURE / 2
         self.evidence[f] = evidence = np.where(both, 0.5 * (old + evidence), evidence)
+        # The chain's half of the E-step: P(z_jy = 1 | counts) from equation chain and the evidence.
         post = chain_posterior(evidence, self.chain[f])
         self.q[f] = post.present
         now = np.maximum(self.q[f], LEAST)

@@ -127,7 +127,7 @@ class GroupProgram:
             envelope, questions = decode(frame, None, asks=True, who="the hub")
             self._admit(envelope)
             admitted = True
-            given = [self.reply(q) for q in questions]
+            given = [self.reply(question) for question in questions]
             replies: list[msg.Message] = list(self.protect(given, envelope) if self.protect else given)
         except FedmissError as error:
             replies = [self._refuse(error, type(error).__name__, str(error))]
@@ -141,6 +141,7 @@ class GroupProgram:
         return out
 
     def _refuse(self, error: Exception, kind: str, text: str) -> msg.Refusal:
+        # The text may hold counts or names: only the kind of error travels, unless one person holds both sides.
         self.refusal = error
         return msg.Refusal(
             kind, text if self.plain_refusals else f"{kind}; the reason stands on the group's own screen."
@@ -160,6 +161,7 @@ class GroupProgram:
                     "Start this group again for another job."
                 )
             self._begin(envelope)
+        # A hub that could ask again with other settings would see sums whose differences nobody has agreed to.
         if envelope.settings != self._settings:
             raise ConfigError(
                 f"the settings changed during the job: {envelope.settings.hex()}, they were {self._settings.hex()}. "
@@ -203,13 +205,17 @@ class GroupProgram:
 
     def ready(self) -> msg.Done:
         """What the group says when it has done what was asked."""
-        u = self.used
-        per = np.zeros(1) if u is None or not u.site.size else np.bincount(u.observer, u.weight)
+        used = self.used
+        per = np.zeros(1) if used is None or not used.site.size else np.bincount(used.observer, used.weight)
         return msg.Done(
-            0 if u is None else int(u.site.size),
+            0 if used is None else int(used.site.size),
             self.withheld,
             np.array(
-                [per.sum(), (per**2).sum(), *([0.0, 0.0] if u is None else (u.weight @ u.told).tolist())]
+                [
+                    per.sum(),
+                    (per**2).sum(),
+                    *([0.0, 0.0] if used is None else (used.weight @ used.told).tolist()),
+                ]
             ),
             float(self.share.sum()),
         )
@@ -232,13 +238,14 @@ class GroupProgram:
 
     def _indexed(self, by_visit: bool) -> CellIndex:
         if by_visit not in self._cells:
-            u = self.need()
+            used = self.need()
             self._cells[by_visit] = CellIndex.of(
-                u.site, u.month, self.visits.site_id.size, self.axis.L, by_visit=by_visit
+                used.site, used.month, self.visits.site_id.size, self.axis.L, by_visit=by_visit
             )
         return self._cells[by_visit]
 
     def _weigh(self, seed: int, number: int, spread: F64, used: IncludedVisits) -> F64:
+        # Weights of replicates follow from the group's secret alone: the hub could solve for observers if it knew them.
         return replicate_weights(
             self.secret, seed, number, spread, self.place[used.site], used.observer, used.weight
         )
@@ -253,37 +260,39 @@ class GroupProgram:
 
     def open(self, question: msg.Open) -> msg.OpenSums:
         """Make the state of a batch: one set of weights for each of its fits."""
-        u, family = self.need(), family_of(question.family)
+        used, family = self.need(), family_of(question.family)
         if question.line.shape not in ((0,), (self.axis.L,)) or (question.line.size and question.p < 2):
             raise UplinkError(
                 f"group {self.name!r} was sent a line of shape {question.line.shape} for {self.axis.L} months and "
                 f"{question.p} coefficients. Install the same fedmiss on all sides, and start the job again."
             )
-        if family.counts and u.count.size and float(u.count.min()) < 0:
+        if family.counts and used.count.size and float(used.count.min()) < 0:
             raise ConfigError(
-                f"group {self.name!r} has the count {u.count.min():g}; Poisson counts must be 0 or more."
+                f"group {self.name!r} has the count {used.count.min():g}; Poisson counts must be 0 or more."
             )
         test = None
         if question.weights == "fold":
-            fold = self.fold_of(question.by, question.folds, question.seed, u)
-            free = u.weight * ~self.thin(u.site, u.month, fold)
+            fold = self.fold_of(question.by, question.folds, question.seed, used)
+            # Without visits of a fold the rest must be releasable too: thin months are out of every fold.
+            free = used.weight * ~self.thin(used.site, used.month, fold)
             if question.released.size:
-                free = free * (question.released[u.month] == 1)
-            weights = np.stack([free * (fold != k) for k in question.numbers])
-            test = np.stack([free * (fold == k) for k in question.numbers])
+                free = free * (question.released[used.month] == 1)
+            weights = np.stack([free * (fold != fold_number) for fold_number in question.numbers])
+            test = np.stack([free * (fold == fold_number) for fold_number in question.numbers])
             if question.by == "site":  # every held-out site counts once, however often it was visited
-                test = test / np.bincount(u.site, minlength=self.share.size)[u.site]
+                test = test / np.bincount(used.site, minlength=self.share.size)[used.site]
         elif question.weights == "replicate":
             weights = np.stack(
-                [self.weigh(question.seed, int(b), question.spread, u) for b in question.numbers]
+                [self.weigh(question.seed, int(number), question.spread, used) for number in question.numbers]
             )
         else:
-            weights = np.repeat(u.weight[None], question.numbers.size, axis=0)
-        offsets = question.observers or u.effort.shape[1] > 0 or u.exposure is not None
+            weights = np.repeat(used.weight[None], question.numbers.size, axis=0)
+        offsets = question.observers or used.effort.shape[1] > 0 or used.exposure is not None
+        # Bernoulli: the mean of detections with unlike offsets is no function of their sum, so each visit is a cell.
         by_visit = not family.sums_offsets and offsets
         batch = Batch.of(
             question,
-            u,
+            used,
             self._indexed(by_visit),
             weights,
             test=test,
@@ -318,6 +327,7 @@ class GroupProgram:
                 f"group {self.name!r} was asked for feature {int(question.features.max())} of {k}. Install the same "
                 "fedmiss on all sides, and start the job again."
             )
+        # Features about their means over visited sites: the level stays what it is without them.
         return np.ascontiguousarray(self.features[:, question.features] - question.centre)
 
     def forget(self) -> None:
@@ -327,17 +337,17 @@ class GroupProgram:
 
     def close(self, question: msg.Close) -> msg.Done:
         """Forget batches."""
-        for b in question.batches:
-            self.batches.pop(int(b), None)
+        for number in question.batches:
+            self.batches.pop(int(number), None)
         return self.ready()
 
     def site_presence(self, batch: int, fit: int) -> ChainPosterior | None:
         """Chains of the group's sites in one fit, None where no site may be empty: they stay with the group."""
-        b = self.batches[batch].presence
-        return None if b is None else chain_posterior(b.evidence[fit], b.chain[fit])
+        presence = self.batches[batch].presence
+        return None if presence is None else chain_posterior(presence.evidence[fit], presence.chain[fit])
 
     def site_posterior(self, batch: int, fit: int) -> tuple[F64, F64]:
         """Coefficients (J, p) and covariances (J, p, p) of the group's sites in one fit: they stay with the group."""
-        b = self.batches[batch]
-        p = int(b.rank[fit])
-        return b.site_mean[fit, :, :p].copy(), b.site_cov[fit, :, :p, :p].copy()
+        state = self.batches[batch]
+        p = int(state.rank[fit])
+        return state.site_mean[fit, :, :p].copy(), state.site_cov[fit, :, :p, :p].copy()

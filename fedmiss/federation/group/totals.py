@@ -58,9 +58,11 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
                     row += (mine[mine > 0, None] * value[mine > 0]).sum(axis=0)
             if x.size:
                 yearly[at] = np.add.reduceat(value, first, axis=1)[:, full]
+        # Of fewer sites than the custodian allows nothing is said, not even a total.
         out[i] *= some
         program.own_totals[question.batch, int(f)] = own
         if x.size >= 3:
+            # Slope of log yearly totals on the year, by least squares.
             logs = log_yearly(yearly, empty=batch.presence is not None)
             program.slopes[question.batch, int(f)] = logs @ x / float(x @ x)
     return msg.RegionTotals(out)
@@ -70,24 +72,28 @@ def _expected(batch: Batch, question: msg.Totals, i: int, at: I64, T: F64, D: F6
     """Expected counts (sites ``at``, L) of the ``i``-th fit asked about; drawn coefficients have no variance."""
     f, p, mu = int(question.fits[i]), question.p, float(question.mu[i])
     P = batch.site_mean[f, at, :p]
+    # A draw has no variance to integrate over: the spread of the replicates holds it already.
     if question.drawn:
         eta = means(mu, P, T)
         eta = batch.family.marginal(eta, np.zeros(1))
     else:
         eta = batch.family.marginal(*moments(mu, P, batch.site_cov[f, at, :p, :p], T, D))
+    # Expected counts exp(eta + var / 2), times smear and what the mean observer finds.
     return batch.scale.counts(batch.family.mean(eta), float(question.smear[i]))
 
 
-def _presence(program: GroupProgram, b: Batch, batch: int, f: int, *, drawn: bool) -> F64 | None:
+def _presence(program: GroupProgram, batch: Batch, number: int, f: int, *, drawn: bool) -> F64 | None:
     """Probability (J, Y) that sites are occupied, or where coefficients are ``drawn`` a draw, keyed by the sites' ids.
 
     None where no site may be empty.
     """
-    chain = program.site_presence(batch, f)
+    chain = program.site_presence(number, f)
     if chain is None or not drawn:
         return None if chain is None else chain.present
-    place = keyed_hashes(program.visits.site_id, seed_key("presence", b.seed))
-    return chain.draw(ndtr(normals(place, chain.came.shape[1], "presence", b.seed, int(b.numbers[f]))))
+    place = keyed_hashes(program.visits.site_id, seed_key("presence", batch.seed))
+    return chain.draw(
+        ndtr(normals(place, chain.came.shape[1], "presence", batch.seed, int(batch.numbers[f])))
+    )
 
 
 def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:

@@ -162,18 +162,23 @@ def experience(observer: I32, site: I32, month: I64, first: int) -> F64:
     and for those of one site: what they learn cannot be told from how the site changed (in a table without observers they
     are the sites). Visits of one month have no order: each has the mean of their numbers.
     """
+    # In the order of observer and month, so that the number of earlier visits is a place in the list.
     order = np.lexsort((month, observer))
-    o, m = observer[order], month[order]
-    starts = np.flatnonzero(np.r_[True, o[1:] != o[:-1]]) if o.size else np.zeros(0, np.int64)
-    same = np.flatnonzero(np.r_[True, (o[1:] != o[:-1]) | (m[1:] != m[:-1])]) if o.size else starts
-    size = np.diff(np.r_[same, o.size])
-    begin = np.repeat(starts, np.diff(np.r_[starts, o.size]))
+    who, when = observer[order], month[order]
+    starts = np.flatnonzero(np.r_[True, who[1:] != who[:-1]]) if who.size else np.zeros(0, np.int64)
+    same = (
+        np.flatnonzero(np.r_[True, (who[1:] != who[:-1]) | (when[1:] != when[:-1])]) if who.size else starts
+    )
+    size = np.diff(np.r_[same, who.size])
+    begin = np.repeat(starts, np.diff(np.r_[starts, who.size]))
+    # Visits of one month share the middle of their places.
     n = np.repeat(same + (size - 1) / 2, size) - begin
-    out = np.empty(o.size)
+    out = np.empty(who.size)
     sites = np.bincount(
         np.unique(np.stack([observer, site]), axis=1)[0], minlength=int(observer.max(initial=-1)) + 1
     )
-    known = (m[begin] < first + 12) | (sites[o] < 2)
+    known = (when[begin] < first + 12) | (sites[who] < 2)
+    # The column that an effort coefficient multiplies ("New observers learn" of the guide's model page).
     out[order] = np.where(known, 0.0, -np.exp(-n / TO_LEARN))
     return out
 

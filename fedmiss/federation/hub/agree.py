@@ -81,12 +81,12 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     described, tallied = link.ask(
         [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally()]
     )
-    groups = {name: a for name, a in described.items() if isinstance(a, msg.Description)}
+    groups = {name: answer for name, answer in described.items() if isinstance(answer, msg.Description)}
     notes = _check(groups, tallied)
-    calendar = all(d.calendar for d in groups.values())
+    calendar = all(given.calendar for given in groups.values())
     months = _months(groups, plan, calendar)
     terms, blanks = _effort(groups, tallied, plan.effort)
-    names = sorted({r for d in groups.values() for r in d.regions})
+    names = sorted({region for given in groups.values() for region in given.regions})
     regions = tuple(names) if FEWEST_REGIONS <= len(names) <= MOST_REGIONS else ()
     hashes: list[dict[str, msg.Answer]] = [{}]
     if not plan.jointly:  # one person's groups; of another organisation's sites nothing is asked
@@ -94,8 +94,10 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     solved = _joint_values(hashes[0], plan)
     shared = _shared(hashes[0], solved)
     drops = _duplicates(hashes[1]) if plan.duplicates else {}
-    minimum = max([plan.minimum, *(d.minimum for d in groups.values())]) if plan.jointly else plan.minimum
-    contributors = max([plan.contributors, *(d.contributors for d in groups.values())])
+    minimum = (
+        max([plan.minimum, *(given.minimum for given in groups.values())]) if plan.jointly else plan.minimum
+    )
+    contributors = max([plan.contributors, *(given.contributors for given in groups.values())])
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
     none = np.zeros(0, np.int64)
     out, behind, lost = 0, None, None
@@ -106,33 +108,33 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     else:
         (done,) = link.ask([axes])
         axes, done, out, behind, lost = release_jointly(link, axes, plan.share, contributors, done, notes)
-    ready = {name: a for name, a in done.items() if isinstance(a, msg.Done)}
-    used = sum(a.used for a in ready.values())
+    ready = {name: answer for name, answer in done.items() if isinstance(answer, msg.Done)}
+    used = sum(answer.used for answer in ready.values())
     if not used:
-        _nobody(minimum, thin=bool(out) or any(a.withheld for a in ready.values()))
-    for name, a in ready.items():
-        if not a.used and name in tallied and _tally(tallied)[name].visits:
+        _nobody(minimum, thin=bool(out) or any(answer.withheld for answer in ready.values()))
+    for name, answer in ready.items():
+        if not answer.used and name in tallied and _tally(tallied)[name].visits:
             notes.append(f"group {name!r} has no counted visit that takes part; it answers with zeros.")
     K = _covariates(groups, len(terms) + len(blanks))
     joint = _joint_places(hashes[0], solved)
     panel = Panel(
         L=int(months.size),
-        J=round(float(sum(a.sites for a in ready.values())), 6),
+        J=round(float(sum(answer.sites for answer in ready.values())), 6),
         K=K,
         visits=used,
         calendar=(months % 12 + 1, months // 12) if calendar else None,
         regions=axes.regions,
-        observers=np.sum([a.observers for a in ready.values()], axis=0),
+        observers=np.sum([answer.observers for answer in ready.values()], axis=0),
         joint=joint,
         n_joint=int(solved.size),
         contributors=contributors,
         least=minimum if plan.jointly else 0,
         share=plan.share,
         covariates=covariates_of(groups, notes),
-        frame=any(d.frame for d in groups.values()),
+        frame=any(given.frame for given in groups.values()),
     )
-    dropped = sum(d.size for d in drops.values())
-    withheld = sum(a.withheld for a in ready.values()) + out
+    dropped = sum(checklists.size for checklists in drops.values())
+    withheld = sum(answer.withheld for answer in ready.values()) + out
     if dropped:
         notes.append(
             f"{dropped} visits are on checklists that two groups hold; each counts once, in the first group by name."
@@ -156,48 +158,50 @@ def _nobody(minimum: int, *, thin: bool) -> NoReturn:
 
 
 def _tally(tallied: dict[str, msg.Answer]) -> dict[str, msg.Tallies]:
-    return {name: a for name, a in tallied.items() if isinstance(a, msg.Tallies)}
+    return {name: answer for name, answer in tallied.items() if isinstance(answer, msg.Tallies)}
 
 
 def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -> list[str]:
     """Versions and species must be the same everywhere; what only one group brings is worth a note."""
     first = next(iter(groups))
-    for name, d in groups.items():
-        if d.months.shape not in ((0,), (2,)) or d.terms not in (0, len(TERMS)):
+    for name, given in groups.items():
+        if given.months.shape not in ((0,), (2,)) or given.terms not in (0, len(TERMS)):
             raise UplinkError(
-                f"group {name!r} described itself with months {d.months.tolist()[:3]} and {d.terms} effort terms. Install "
-                "the same fedmiss everywhere."
+                f"group {name!r} described itself with months {given.months.tolist()[:3]} and {given.terms} effort terms. "
+                "Install the same fedmiss everywhere."
             )
-    for name, d in groups.items():
-        if d.version != __version__:
+    for name, given in groups.items():
+        if given.version != __version__:
             raise ConfigError(
-                f"group {name!r} runs fedmiss {d.version}, the hub {__version__}. Install the same version on all sides."
+                f"group {name!r} runs fedmiss {given.version}, the hub {__version__}. Install the same version on all sides."
             )
-        if d.species and groups[first].species and d.species != groups[first].species:
+        if given.species and groups[first].species and given.species != groups[first].species:
             raise InputError(
-                f"group {name!r} holds {d.species!r}, group {first!r} {groups[first].species!r}. One job is about one "
+                f"group {name!r} holds {given.species!r}, group {first!r} {groups[first].species!r}. One job is about one "
                 "species: make both panels of the same one."
             )
-        if d.calendar != groups[first].calendar:
+        if given.calendar != groups[first].calendar:
             raise InputError(
-                f"group {name!r} {'has' if d.calendar else 'lacks'} calendar months, unlike group {first!r}. "
+                f"group {name!r} {'has' if given.calendar else 'lacks'} calendar months, unlike group {first!r}. "
                 "Make both panels in the same way."
             )
     notes = [
         f"group {name!r} has no visit in the job's season; it answers with zeros."
-        if not d.months.size
+        if not given.months.size
         else f"group {name!r} never saw the species."
-        for name, d in groups.items()
-        if not d.months.size or (name in tallied and not _tally(tallied)[name].detected)
+        for name, given in groups.items()
+        if not given.months.size or (name in tallied and not _tally(tallied)[name].detected)
     ]
     if len(groups) > 1:
-        for name, d in groups.items():
-            others = [o.months for other, o in groups.items() if other != name and o.months.size]
-            if not d.months.size or not others:
+        for name, given in groups.items():
+            others = [
+                theirs.months for other, theirs in groups.items() if other != name and theirs.months.size
+            ]
+            if not given.months.size or not others:
                 continue
-            if d.months[0] < min(int(o[0]) for o in others):
+            if given.months[0] < min(int(theirs[0]) for theirs in others):
                 notes.append(f"group {name!r} alone has visits before all others.")
-            if d.months[1] > max(int(o[1]) for o in others):
+            if given.months[1] > max(int(theirs[1]) for theirs in others):
                 notes.append(f"group {name!r} alone has visits after all others.")
     return notes
 
@@ -205,16 +209,16 @@ def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -
 def _months(groups: dict[str, msg.Description], plan: DataSpec, calendar: bool) -> I64:
     if plan.months is not None:
         return np.asarray(plan.months, dtype=np.int64)
-    extents = [d.months for d in groups.values() if d.months.size]
+    extents = [given.months for given in groups.values() if given.months.size]
     if not extents:
         raise InputError(
             "no group has a visit in the job's season: there is nothing to fit. Choose another season."
         )
-    first, last = min(int(e[0]) for e in extents), max(int(e[1]) for e in extents)
+    first, last = min(int(extent[0]) for extent in extents), max(int(extent[1]) for extent in extents)
     stamps = np.arange(first, last + 1, dtype=np.int64)
     if not calendar:
         return stamps
-    season = sorted({int(m) for d in groups.values() for m in d.season})
+    season = sorted({int(calendar_month) for given in groups.values() for calendar_month in given.season})
     return stamps[np.isin(stamps % 12 + 1, season)]
 
 
@@ -222,33 +226,35 @@ def _effort(
     groups: dict[str, msg.Description], tallied: dict[str, msg.Answer], wanted: str | tuple[str, ...]
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Resolve ``auto``, ``none`` or terms: ``auto`` takes a term that half of the visits have and that varies."""
-    if wanted == "none" or not all(d.terms for d in groups.values()):
+    if wanted == "none" or not all(given.terms for given in groups.values()):
         return (), ()
     missing = total(tallied, "blanks", (len(TERMS),))
     known, varies = total(tallied, "effort", (len(TERMS), 2)).T
     if wanted == "auto":
-        visits = sum(t.visits for t in _tally(tallied).values())
-        terms = tuple(t for k, t in enumerate(TERMS) if known[k] >= 0.5 * visits and varies[k])
+        visits = sum(tally.visits for tally in _tally(tallied).values())
+        terms = tuple(
+            term for place, term in enumerate(TERMS) if known[place] >= 0.5 * visits and varies[place]
+        )
     else:
         terms = tuple(wanted)
-        unknown = [t for t in terms if t not in TERMS]
+        unknown = [term for term in terms if term not in TERMS]
         if unknown:
             raise ConfigError(
                 f"the effort term {unknown[0]!r} is unknown; choose auto, none, or some of {', '.join(TERMS)}."
             )
-        for t in terms:
-            for name, a in _tally(tallied).items():
-                if not a.effort[TERMS.index(t), 0]:
+        for term in terms:
+            for name, tally in _tally(tallied).items():
+                if not tally.effort[TERMS.index(term), 0]:
                     raise InputError(
-                        f"group {name!r} has no visit with a known {t}, which the job asks for. "
+                        f"group {name!r} has no visit with a known {term}, which the job asks for. "
                         "Leave the term out of the job, or the group."
                     )
-    return terms, tuple(t for t in terms if missing[TERMS.index(t)])
+    return terms, tuple(term for term in terms if missing[TERMS.index(term)])
 
 
 def _covariates(groups: dict[str, msg.Description], terms: int) -> int:
     """Number of effort coefficients; groups that bring ready-made covariates must bring equally many."""
-    given = {name: d.covariates for name, d in groups.items() if not d.terms}
+    given = {name: group.covariates for name, group in groups.items() if not group.terms}
     if not given:
         return terms
     first = next(iter(given))
@@ -264,7 +270,7 @@ def _covariates(groups: dict[str, msg.Description], terms: int) -> int:
 
 
 def _hashes(answers: dict[str, msg.Answer]) -> dict[str, np.ndarray]:
-    return {name: a.hashes for name, a in answers.items() if isinstance(a, msg.KeyedHashes)}
+    return {name: answer.hashes for name, answer in answers.items() if isinstance(answer, msg.KeyedHashes)}
 
 
 def _owners(hashes: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
@@ -294,6 +300,7 @@ def _shared(answers: dict[str, msg.Answer], joint: np.ndarray) -> dict[str, msg.
         at = np.flatnonzero(np.isin(own, values))
         which = np.searchsorted(values, own[at])
         place = np.where(np.isin(own[at], joint), np.searchsorted(joint, own[at]), -1).astype(np.int64)
+        # The first group by name counts a joint site; of sites apart each of k owners counts 1 / k.
         lead = (~taken[which]).astype(float)
         out[name] = msg.Shared(at, counts[which].astype(np.int64), lead, place, int(joint.size))
         taken[which] = True
@@ -341,13 +348,14 @@ def folds_like_gaps(link: Link, panel: Panel) -> str:
     (answers,) = link.ask([msg.Gaps()])
     cells = blocks = inside = 0.0
     masks = np.zeros((panel.n_joint, L), dtype=bool)
-    for name, a in answers.items():
-        assert isinstance(a, msg.GapSums)
-        cells, blocks, inside = cells + a.cells, blocks + a.blocks, inside + a.inside
-        if a.masks.size:
-            masks[panel.joint[name]] |= np.unpackbits(a.masks, axis=1, count=L).astype(bool)
+    for name, answer in answers.items():
+        assert isinstance(answer, msg.GapSums)
+        cells, blocks, inside = cells + answer.cells, blocks + answer.blocks, inside + answer.inside
+        if answer.masks.size:
+            # A joint site's months come as masks: the union over its owners, or visited cells would count twice.
+            masks[panel.joint[name]] |= np.unpackbits(answer.masks, axis=1, count=L).astype(bool)
     cells += masks.sum()
-    visited = np.stack([masks[:, years == y].any(axis=1) for y in range(length.size)], axis=1)
+    visited = np.stack([masks[:, years == year].any(axis=1) for year in range(length.size)], axis=1)
     blocks += visited.sum()
     inside += float((visited * length).sum())
     missing, in_empty = panel.J * L - cells, panel.J * L - inside

@@ -34,12 +34,14 @@ MOST = 200  # replicates side by side: work that an interruption can lose
 
 def effective_observers(panel: Panel) -> float:
     """Effective number of observers (sum n)^2 / sum n^2, n the visits of each."""
+    # K of equation weight: Kish's effective number.
     return float(panel.observers[0] ** 2 / panel.observers[1])
 
 
 def spread_of(panel: Panel) -> F64:
     """What groups need for their weights: visits of all, the quotient of quantiles, whether to weigh observer x site."""
     K = effective_observers(panel)
+    # t_{K-1} / z of equation weight: few observers have wider quantiles than a normal.
     factor = stats.t.ppf(0.975, max(K - 1, 1.0)) / stats.norm.ppf(0.975) if K >= 2 else 1.0
     return np.array([panel.observers[0], factor, float(K < 2)])
 
@@ -65,30 +67,30 @@ def replicates(
     totals (n, regions + 1, L) in the order of ``numbers``, and the (batch, fit) of every replicate
     """
     hands = [
-        (batch + i, m, hand)
-        for i, (m, hand) in enumerate(zip(members, dealt(numbers, len(members)), strict=True))
+        (batch + i, member, hand)
+        for i, (member, hand) in enumerate(zip(members, dealt(numbers, len(members)), strict=True))
         if hand
     ]
     answers = link.ask(
         [
             replace(
-                open_batch(panel, at, m.settings, hand), weights="replicate", seed=seed, spread=spread_of(panel),
-                source=m.batch, p=m.state.p,
+                open_batch(panel, at, member.settings, hand), weights="replicate", seed=seed, spread=spread_of(panel),
+                source=member.batch, p=member.state.p,
             )
-            for at, m, hand in hands
+            for at, member, hand in hands
         ]
     )  # fmt: skip
     lanes = []
-    for (at, m, hand), opened in zip(hands, answers, strict=True):
+    for (at, member, hand), opened in zip(hands, answers, strict=True):
         sums = starts(opened, len(hand))
-        for i, b in enumerate(hand):
-            noise = rng_for(seed, "prior-noise", int(b))
-            lanes.append(FitTask(at, i, fit_replicate(panel, m.settings, m.state, sums[i], noise)))
+        for i, number in enumerate(hand):
+            noise = rng_for(seed, "prior-noise", int(number))
+            lanes.append(FitTask(at, i, fit_replicate(panel, member.settings, member.state, sums[i], noise)))
     states = iter(run_lockstep(link, panel, lanes))
     totals = totals_of(link, panel, [(at, [next(states) for _ in hand]) for at, _, hand in hands], drawn=True)
-    place = {b: (at, i) for at, _, hand in hands for i, b in enumerate(hand)}
-    order = np.argsort([b for _, _, hand in hands for b in hand], kind="stable")
-    return np.concatenate(totals)[order], [place[b] for b in numbers]
+    place = {number: (at, i) for at, _, hand in hands for i, number in enumerate(hand)}
+    order = np.argsort([number for _, _, hand in hands for number in hand], kind="stable")
+    return np.concatenate(totals)[order], [place[number] for number in numbers]
 
 
 def totals_of(
@@ -107,15 +109,15 @@ def totals_of(
     questions: list[msg.Question] = []
     for batch, states in fits:
         free = states[0].free
-        T, D = np.stack([s.T for s in states]), np.stack([s.D for s in states])
+        T, D = np.stack([state.T for state in states]), np.stack([state.D for state in states])
         question = msg.Totals(
-            batch, np.arange(len(states)), states[0].p, np.array([s.mu for s in states]), T[:, :, free],
-            to_triangle(D[:, :, free[:, None], free]), np.array([s.calibration for s in states]), drawn,
+            batch, np.arange(len(states)), states[0].p, np.array([state.mu for state in states]), T[:, :, free],
+            to_triangle(D[:, :, free[:, None], free]), np.array([state.calibration for state in states]), drawn,
             panel.frame,
         )  # fmt: skip
         questions.append(question)
     answers = link.ask([*questions, *more])
     return [
-        total(a, "totals", (len(states), len(panel.rows), panel.L))
-        for a, (_, states) in zip(answers[: len(fits)], fits, strict=True)
+        total(answer, "totals", (len(states), len(panel.rows), panel.L))
+        for answer, (_, states) in zip(answers[: len(fits)], fits, strict=True)
     ]

@@ -37,9 +37,11 @@ def open_batch(panel: Panel, batch: int, settings: CountSettings, numbers: Seque
 
     For folds and replicates ``replace`` the fields from ``weights`` on.
     """
-    line, f = known_line(panel, settings), panel.features
-    columns = np.zeros(0, np.int64) if f is None else f.of(settings.responses or settings.features)
-    centre = np.zeros(0) if f is None else f.centre[columns]
+    line, features = known_line(panel, settings), panel.features
+    columns = (
+        np.zeros(0, np.int64) if features is None else features.of(settings.responses or settings.features)
+    )
+    centre = np.zeros(0) if features is None else features.centre[columns]
     return msg.Open(
         batch, settings.family, settings.scale, settings.observers, settings.learning, settings.occupancy,
         p=settings.rank + 1 + (line.size > 0) + responding(panel, settings), weights="all", by="cell", folds=0, seed=0,
@@ -50,12 +52,14 @@ def open_batch(panel: Panel, batch: int, settings: CountSettings, numbers: Seque
 
 def starts(answers: dict[str, msg.Answer], n: int) -> F64:
     """(n, 4) sums over groups of weights, weighted values, exposures and squared values."""
+    # The sum of squares crosses in two parts, coarse and rest, since it would exceed the range of a masked number.
     coarse, rest = total(answers, "squares", (n, 2)).T
     return np.column_stack([total(answers, "sums", (n, 3)), coarse * msg.SQUARES + rest])
 
 
 def lockstep_room(panel: Panel, p: int) -> int:
     """How many fits run side by side: as many as fit into memory, a number that depends on the panel only."""
+    # Cells and effort of a visit, and mean and covariance of a site.
     each = (8.0 + 2.0 * panel.K) * panel.visits + panel.J * p * (p + 2)
     return max(1, int(NUMBERS / each))
 
@@ -130,14 +134,18 @@ def score_folds(
         released = released_months(link, panel, by=contest.by, folds=folds, seed=seed)
         opening = {"weights": "fold", "by": contest.by, "folds": folds, "seed": seed, "released": released}
         tables.append([])
-        base = [replace(c, rank=0) for c in contest.candidates]
+        base = [replace(candidate, rank=0) for candidate in contest.candidates]
         for i, model in enumerate(dict.fromkeys(base)):
-            ranks = {c.rank: k for k, c in enumerate(contest.candidates) if base[k] == model}
+            ranks = {
+                candidate.rank: place
+                for place, candidate in enumerate(contest.candidates)
+                if base[place] == model
+            }
             longest = replace(model, rank=max(ranks))
             tasks += [
                 (_Path(contest.first + i, longest, ranks, opening, tables[-1]), fold) for fold in range(folds)
             ]
-    tasks += [(_Path(batch, s, {}, {}, []), 0) for batch, s in whole]
+    tasks += [(_Path(batch, settings, {}, {}, []), 0) for batch, settings in whole]
     room = lockstep_room(panel, max(path.settings.rank for path, _ in tasks) + 2)
     for first in range(0, len(tasks), room):
         together: dict[int, list[tuple[_Path, int]]] = {}
@@ -181,7 +189,7 @@ def score_folds(
 
 def _ranks_that_ran_away(path: _Path, fold: int) -> None:
     """Give ranks without a score in this fold that of the largest rank below them: so much the panel can bear."""
-    scored = {r["candidate"]: r for r in path.table if r["fold"] == fold}
+    scored = {row["candidate"]: row for row in path.table if row["fold"] == fold}
     below: dict[str, object] = {}
     for rank, candidate in sorted(path.ranks.items()):
         below = scored.get(candidate, below)

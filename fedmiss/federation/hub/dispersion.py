@@ -32,6 +32,7 @@ def table_nodes(dispersion: str, inverse_size: float) -> F64:
     if dispersion != "negbin":
         return NONE
     (low, high), n = _window(inverse_size), WIDE if inverse_size <= 0.0 else NARROW
+    # Chebyshev points of the first kind on the window of log size, where the curve is smooth.
     x = np.cos(np.pi * (2 * np.arange(n) + 1) / (2 * n))
     nodes: F64 = np.r_[0.0, np.exp(-(0.5 * (low + high) + 0.5 * (high - low) * x))]
     return nodes
@@ -54,6 +55,7 @@ def _curve(nodes: F64, values: F64) -> Callable[[float], float]:
         hit = np.flatnonzero(gap == 0.0)
         if hit.size:
             return float(values[hit[0]])
+        # Barycentric formula (Berrut and Trefethen 2004): stable, and exact at the nodes.
         w = weights / gap
         return float(w @ values / w.sum())
 
@@ -70,8 +72,10 @@ def inverse_size_of(nodes: F64, statistic: F64, last: float) -> float:
     """
     low, high = _window(last)
     curve = _curve(nodes[1:], statistic[1:] - 1.0)
+    # Without over-dispersion even at the largest size of the window: Poisson, or on to a larger size in the next round.
     if curve(high) <= 0.0:
         return 0.0 if high >= HIGH or statistic[0] <= 1.0 else float(np.exp(-high))
+    # Over-dispersed at the smallest size of the window: on to a smaller one.
     if curve(low) >= 0.0:
         return float(np.exp(-max(low, LOW)))
     return float(np.exp(-brentq(curve, low, high, xtol=1e-10)))

@@ -50,7 +50,9 @@ class Column(NamedTuple):
     squared: bool = False
 
     def __str__(self) -> str:
-        return " ".join(t for t in (self.of or self.block, self.level, "squared" * self.squared) if t)
+        return " ".join(
+            text for text in (self.of or self.block, self.level, "squared" * self.squared) if text
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -67,7 +69,7 @@ class SiteFeatures:
         """Columns of some blocks."""
         none = [np.zeros(0, dtype=np.int64)]
         out: I64 = np.concatenate(
-            none + [self.columns[b] for b in FEATURES if b in blocks and b in self.columns]
+            none + [self.columns[block] for block in FEATURES if block in blocks and block in self.columns]
         )
         return out
 
@@ -114,7 +116,7 @@ class Coefficients:
     def used(self) -> Bool:
         """(k, c) whether a feature may move a coefficient: visits speak for the effect only."""
         out = np.ones(self.B.shape[-2:], dtype=bool)
-        out[np.array([self.blocks[b] == "visits" for b in self.block], dtype=bool), 1:] = False
+        out[np.array([self.blocks[number] == "visits" for number in self.block], dtype=bool), 1:] = False
         return out
 
     def uncertainty(self, panel: Panel) -> F64:
@@ -122,30 +124,37 @@ class Coefficients:
         if panel.features is None or not self.k:
             return np.zeros((*self.B.shape[:-2], self.B.shape[-1]))
         spread = panel.features.covariance[np.ix_(self.columns, self.columns)]
+        # E [(B - B_hat)' f]^2 over visited sites: trace of cov(B) times the covariance of f.
         out: F64 = np.einsum("...cab,ab->...c", self.cov, spread)
         return out
 
     def drawn(self, rng: np.random.Generator) -> Coefficients:
         """Draw the prior means, for a replicate that starts at its own response to them."""
         prior = np.where(self.used, rng.standard_normal(self.B.shape) * np.sqrt(self.rho[self.block]), 0.0)
+        # C K m, as for every coefficient of a replicate.
         move = np.einsum("cab,bc->ac", self.cov, prior / self.rho[self.block]) if self.k else prior
         return replace(self, prior=prior, B=self.B + move)
 
 
 def start_coefficients(panel: Panel, blocks: Sequence[str], unit: float, *, slopes: bool) -> Coefficients:
     """Coefficients of zero; ``unit`` is the variance of the link's unit."""
-    f, c = panel.features, 1 + slopes
-    there = tuple(b for b in FEATURES if f is not None and b in blocks and f.columns.get(b, np.zeros(0)).size)
-    if f is None or not there:
+    features, c = panel.features, 1 + slopes
+    there = tuple(
+        name
+        for name in FEATURES
+        if features is not None and name in blocks and features.columns.get(name, np.zeros(0)).size
+    )
+    if features is None or not there:
         none = np.zeros(0, dtype=np.int64)
         return Coefficients(
             (), none, none, np.zeros((0, c)), np.zeros((0, c)), np.zeros((0, c)), np.zeros((c, 0, 0))
         )
-    columns = f.of(there)
-    block = np.repeat(np.arange(len(there)), [f.columns[b].size for b in there])
+    columns = features.of(there)
+    block = np.repeat(np.arange(len(there)), [features.columns[name].size for name in there])
+    # Equation prior, B_kc ~ N(0, rho_bc): rho starts at a tenth of the link's unit, far from 0, where it would stay.
     rho, k = np.full((len(there), c), START * unit), columns.size
     rho[:, 1:] *= SLOPES
-    cov = np.stack([np.diag(rho[block, a]) for a in range(c)])
+    cov = np.stack([np.diag(rho[block, coefficient]) for coefficient in range(c)])
     return Coefficients(there, columns, block, np.zeros((k, c)), np.zeros((k, c)), rho, cov)
 
 
@@ -155,44 +164,49 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     The constants take part in the equations and are not moved: what visited sites have in common is the level's (and the
     line's), which move in the same round. Without them both would correct the same, and swing.
     """
-    q, unit = state.features, np.asarray(state.unit)[..., None, None]
-    *many, k, c = q.B.shape
+    before, unit = state.features, np.asarray(state.unit)[..., None, None]
+    *many, k, c = before.B.shape
     d = c * (k + 1)
-    moved = np.vstack([q.used, np.zeros((1, c), dtype=bool)]).T.ravel()  # (d,) in the order of the sums
+    moved = np.vstack([before.used, np.zeros((1, c), dtype=bool)]).T.ravel()  # (d,) in the order of the sums
+    # Coefficients that may move, and the constants (the last of every k + 1), which only take part.
     at = np.flatnonzero(moved | (np.arange(d) % (k + 1) == k))
+    # (information + 1 / rho) step = gradient - (B - prior) / rho: Newton on the sites' marginal likelihood.
     precision, pull = np.empty((*many, c, k + 1)), np.zeros((*many, c, k + 1))
     precision[...] = 1.0 / (MOST * unit**2)
-    precision[..., :k] = 1.0 / q.rho[..., q.block, :].swapaxes(-1, -2)
-    pull[..., :k] = precision[..., :k] * (q.B - q.prior).swapaxes(-1, -2)
+    precision[..., :k] = 1.0 / before.rho[..., before.block, :].swapaxes(-1, -2)
+    pull[..., :k] = precision[..., :k] * (before.B - before.prior).swapaxes(-1, -2)
     A = np.ascontiguousarray(from_triangle(sums[..., d:], d)[..., at[:, None], at])
     A[..., np.arange(at.size), np.arange(at.size)] += precision.reshape(*many, d)[..., at]
     inner = np.zeros((*many, d, d))
+    # Symmetric by its formula, not to the last bit after sums over groups.
     inner[..., at[:, None], at] = np.linalg.inv(0.5 * (A + A.swapaxes(-1, -2)))
     step = (inner @ (sums[..., :d] - pull.reshape(*many, d))[..., None])[..., 0].reshape(*many, c, k + 1)
     step = np.clip(SHARE * step[..., :k].swapaxes(-1, -2), -FARTHEST * unit, FARTHEST * unit)
     cov = np.stack(
         [inner[..., a * (k + 1) : a * (k + 1) + k, a * (k + 1) : a * (k + 1) + k] for a in range(c)], axis=-3
     )
-    new = replace(q, B=q.B + np.where(q.used, step, 0.0), cov=cov)
+    new = replace(before, B=before.B + np.where(before.used, step, 0.0), cov=cov)
     if not learn:
         return new
-    known = q._known(cov)
+    known = before._known(cov)
+    # Equation mackay: rho = sum B^2 / (k - tr(cov) / rho), block by block.
     rho = [
         (new.B[..., own, :] ** 2).sum(axis=-2) / np.maximum(known[..., own, :].sum(axis=-2), 1e-3)
-        for own in (q.block == i for i in range(len(q.blocks)))
+        for own in (before.block == number for number in range(len(before.blocks)))
     ]
     return replace(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, MOST * unit**2))
 
 
 def explained(panel: Panel, coefficients: Coefficients, tau: F64) -> dict[str, float]:
     """Share of the variance between sites' levels that each block explains: that of B' f over that of B' f and tau."""
-    f = panel.features
-    if f is None or not coefficients.k:
+    features = panel.features
+    if features is None or not coefficients.k:
         return {}
-    B, spread = coefficients.B[:, 0], f.covariance[np.ix_(coefficients.columns, coefficients.columns)]
+    B, spread = coefficients.B[:, 0], features.covariance[np.ix_(coefficients.columns, coefficients.columns)]
+    # Var(B' f) over visited sites, over Var(B' f) + tau.
     whole = float(B @ spread @ B + tau[0])
-    at = {b: coefficients.block == i for i, b in enumerate(coefficients.blocks)}
-    return {b: float(B[own] @ spread[np.ix_(own, own)] @ B[own]) / whole for b, own in at.items()}
+    at = {name: coefficients.block == number for number, name in enumerate(coefficients.blocks)}
+    return {name: float(B[own] @ spread[np.ix_(own, own)] @ B[own]) / whole for name, own in at.items()}
 
 
 def covariate_names(panel: Panel, coefficients: Coefficients) -> list[str]:
@@ -204,7 +218,7 @@ def covariate_names(panel: Panel, coefficients: Coefficients) -> list[str]:
 
 def structure_facts(panel: Panel, choice: Choice | None, state: MonthState | None) -> dict[str, Any]:
     """What was tried, what the features are, and what they explain, by their names in the manifest."""
-    facts: dict[str, Any] = {"trials": [t._asdict() for t in choice.trials] if choice else []}
+    facts: dict[str, Any] = {"trials": [trial._asdict() for trial in choice.trials] if choice else []}
     if state is None:  # algorithm 7 has no structure
         return facts
     return facts | {
@@ -228,21 +242,21 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     ------
     ConfigError    too many covariates, or with ``strict`` a block that cannot be made
     """
-    blocks = tuple(b for b in FEATURES if b in wanted)
+    blocks = tuple(block for block in FEATURES if block in wanted)
     notes: list[str] = []
     visits = _ask_visits(link, panel) if "visits" in blocks else np.zeros(0)
     names, mean, deviation = _scales(link, panel, blocks, notes)
     placed = all(name in names for name in PLACE)
-    plain = [n for n in names if n not in PLACE]
+    plain = [covariate for covariate in names if covariate not in PLACE]
     able = {
         "visits": visits.size > 0,
         "covariates": bool(plain),
         "regions": len(panel.regions) > 1,
         "smooth": placed,
     }
-    if strict and (wrong := [b for b in blocks if not able[b]]):
+    if strict and (wrong := [block for block in blocks if not able[block]]):
         raise ConfigError(_WHY[wrong[0]])
-    blocks = tuple(b for b in blocks if able[b])
+    blocks = tuple(block for block in blocks if able[block])
     if not blocks:
         return replace(panel, features=SiteFeatures({}, (), np.zeros(0), np.zeros((0, 0)), tuple(notes)))
     side = np.linspace(-EXTENT, EXTENT, KNOTS)
@@ -251,7 +265,7 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     ask = msg.Features(
         blocks, tuple(names), mean, deviation, visits, knots, np.zeros(0, np.uint8), none, panel.share
     )
-    columns = [c for b in blocks for c in _columns(b, names, panel.regions, len(knots))]
+    columns = [column for block in blocks for column in _columns(block, names, panel.regions, len(knots))]
     u = len(columns)
     least, contributors = (panel.least, panel.contributors) if panel.least else (1, 1)
     sums: dict[str, F64] = {}
@@ -273,9 +287,13 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     visited = float(sums["behind"][-1])
     centre = total(answers, "sums", (k,)) / visited
     spread = from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k) / visited
+    # E f f' - E f E f' over visited sites, from sums over groups.
     spread -= np.outer(centre, centre)
     left = [columns[i] for i in np.flatnonzero(kept)]
-    at = {b: np.array([i for i, c in enumerate(left) if c.block == b], dtype=np.int64) for b in blocks}
+    at = {
+        block: np.array([i for i, column in enumerate(left) if column.block == block], dtype=np.int64)
+        for block in blocks
+    }
     return replace(panel, features=SiteFeatures(at, tuple(left), centre, spread, tuple(notes)))
 
 
@@ -309,9 +327,9 @@ def _levels(columns: Sequence[Column], sums: dict[str, F64], least: int, contrib
     """Values of a category that may have sums of their own: what is left of the category has enough sites as well."""
     kept = np.ones(len(columns), dtype=bool)
     categories: dict[str, list[int]] = {}
-    for i, c in enumerate(columns):
-        if c.level:
-            categories.setdefault(c.of, []).append(i)
+    for i, column in enumerate(columns):
+        if column.level:
+            categories.setdefault(column.of, []).append(i)
     if least <= 1:
         return kept
     for at in categories.values():
@@ -320,7 +338,7 @@ def _levels(columns: Sequence[Column], sums: dict[str, F64], least: int, contrib
             np.r_[rest, sums["behind"][at]], np.r_[contributors, sums["groups"][at]], np.r_[0.0, sums["over"][at]],
             least, contributors,
         )  # fmt: skip
-        kept[[i for n, i in enumerate(at) if n + 1 not in some]] = False
+        kept[[i for place, i in enumerate(at) if place + 1 not in some]] = False
     return kept
 
 
@@ -328,9 +346,11 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
     """Names, means and standard deviations of the covariates that are needed and vary."""
     known = panel.covariates
     names = [
-        n for n in known if (n in PLACE and "smooth" in blocks) or (n not in PLACE and "covariates" in blocks)
+        name
+        for name in known
+        if (name in PLACE and "smooth" in blocks) or (name not in PLACE and "covariates" in blocks)
     ]
-    wide = sum(1 if LEVEL in n else 2 for n in names if n not in PLACE)
+    wide = sum(1 if LEVEL in name else 2 for name in names if name not in PLACE)
     if wide > MOST_COLUMNS:
         raise ConfigError(
             f"the sites' covariates make {wide} features (a number makes two, a category one for each value); at most "
@@ -338,19 +358,21 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
         )
     if not names:
         return [], np.zeros(0), np.zeros(0)
-    unit = np.array([2.0 ** known[n] for n in names])
+    unit = np.array([2.0 ** known[name] for name in names])
     (answers,) = link.ask([msg.Covariates(tuple(names), unit)])
     sums = total(answers, "sums", (len(names), 4))
     have = np.maximum(sums[:, 0], 1e-9)
     mean = sums[:, 1] / have
     deviation = np.sqrt(np.maximum(sums[:, 2] / have - mean**2, 0.0))
     varies = (sums[:, 0] > 1) & (deviation > 1e-6)
-    for i, n in enumerate(names):
+    for i, name in enumerate(names):
         if not varies[i]:
-            notes.append(f"the covariate {n} is the same at all visited sites that have it; it is left out.")
-        elif sums[i, 3] < panel.J - 1e-3 and n not in PLACE:
             notes.append(
-                f"{panel.J - sums[i, 3]:.0f} of {panel.J:.0f} sites have no {n}; they count as the mean of the others."
+                f"the covariate {name} is the same at all visited sites that have it; it is left out."
+            )
+        elif sums[i, 3] < panel.J - 1e-3 and name not in PLACE:
+            notes.append(
+                f"{panel.J - sums[i, 3]:.0f} of {panel.J:.0f} sites have no {name}; they count as the mean of the others."
             )
     at = np.flatnonzero(varies)
     return [names[i] for i in at], (mean * unit)[at], (deviation * unit)[at]
@@ -364,8 +386,8 @@ def _ask_visits(link: Link, panel: Panel) -> F64:
     (answers,) = link.ask([msg.SiteVisits(none)])
     if panel.n_joint:
         joint = np.zeros(panel.n_joint)
-        for name, a in answers.items():
-            joint[panel.joint[name]] += total({name: a}, "joint", (panel.joint[name].size,))
+        for name, answer in answers.items():
+            joint[panel.joint[name]] += total({name: answer}, "joint", (panel.joint[name].size,))
         (answers,) = link.ask({name: [msg.SiteVisits(joint[panel.joint[name]])] for name in link.names})
     first, second, sites = total(answers, "sums", (3,))
     first, second = first / max(sites, 1.0), second / max(sites, 1.0)
@@ -377,24 +399,33 @@ def covariates_of(groups: dict[str, msg.Description], notes: list[str]) -> dict[
     """Names of the covariates of all groups with the power of two that all values stay below; says who lacks which."""
     out: dict[str, int] = {}
     least: dict[str, int] = {}
-    for name, d in groups.items():
-        if len(d.site_covariates) != d.magnitudes.size:
+    for name, given in groups.items():
+        if len(given.site_covariates) != given.magnitudes.size:
             raise InputError(
                 f"group {name!r} described its covariates wrongly. Install the same fedmiss everywhere."
             )
-        for n, m in zip(d.site_covariates, d.magnitudes.tolist(), strict=True):
-            out[n], least[n] = max(out.get(n, m), m), min(least.get(n, m), m)
-    columns = {n.split(LEVEL)[0] for n in out}
-    for name, d in groups.items():
-        missing = sorted(columns - {n.split(LEVEL)[0] for n in d.site_covariates} - set(PLACE))
+        for covariate, magnitude in zip(given.site_covariates, given.magnitudes.tolist(), strict=True):
+            out[covariate], least[covariate] = (
+                max(out.get(covariate, magnitude), magnitude),
+                min(least.get(covariate, magnitude), magnitude),
+            )
+    columns = {covariate.split(LEVEL)[0] for covariate in out}
+    for name, given in groups.items():
+        missing = sorted(
+            columns - {covariate.split(LEVEL)[0] for covariate in given.site_covariates} - set(PLACE)
+        )
         if missing:
             notes.append(
                 f"group {name!r} has no covariate {listed(missing, 4)}; its sites count as the mean of the others."
             )
-    for n in sorted(out):
-        if n not in PLACE and LEVEL not in n and out[n] - least[n] >= OTHER_UNITS:
+    for covariate in sorted(out):
+        if (
+            covariate not in PLACE
+            and LEVEL not in covariate
+            and out[covariate] - least[covariate] >= OTHER_UNITS
+        ):
             notes.append(
-                f"the values of the covariate {n} are below {2.0 ** out[n]:g} in one group and below {2.0 ** least[n]:g} in "
-                "another; check that both give it in the same unit."
+                f"the values of the covariate {covariate} are below {2.0 ** out[covariate]:g} in one group and below "
+                f"{2.0 ** least[covariate]:g} in another; check that both give it in the same unit."
             )
     return dict(sorted(out.items()))

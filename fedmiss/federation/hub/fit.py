@@ -154,6 +154,7 @@ def fit_path(
     begin, W = Begin.FROM_ZERO, None
     ask: AskProduct | None = None
     most = most_rank(panel, settings)
+    # Greedy, then backfit: after each new factor all of them are fitted again.
     for rank in range(most + 1):
         good = state
         if rank:
@@ -213,6 +214,7 @@ def fit_fixed(
     ------
     InputError    a time at which no bird was counted; times that no site links
     """
+    # Maximum likelihood by damped Newton steps, TRIM's model 3: effects of sites are solved at home, times here.
     climb = ascent(np.zeros(panel.L - 1) if time is None else (time - time[0])[1:])
     b, rounds = np.r_[0.0, next(climb)], 0
     while True:
@@ -323,6 +325,7 @@ def _first_product(panel: Panel, settings: CountSettings, rank: int, squares: fl
     """What the power iterations for a rank begin with."""
     width = int(min(WIDTH, panel.L))
     V = np.linalg.qr(rng_for(settings.seed, "factor", rank).standard_normal((panel.L, width)))[0]
+    # A power of 2: dividing by it loses no bit, and masks need a range that is known beforehand.
     return AskProduct(V, 2.0 ** round(float(np.log2(max(squares, 1e-9)))))
 
 
@@ -335,12 +338,15 @@ def _direction(panel: Panel, first: AskProduct, W: F64 | None) -> Generator[Requ
     for i in range(POWER):
         if i:
             assert W is not None
+            # One of the block power iterations: V <- orth(R'R V), R the residuals, of which only R'(R V) travels.
             V, W = np.linalg.qr(W)[0], None
         if W is None:
             W = (yield AskProduct(V, first.unit))["product"]
     assert W is not None
+    # Rayleigh and Ritz: eigenvectors of V' R'R V give the best direction in the block.
     values, vectors = np.linalg.eigh(0.5 * (V.T @ W + W.T @ V))
     v: F64 = V @ vectors[:, -1] if values[-1] > 0 else np.zeros(panel.L)
+    # The sign is chosen, as an eigenvector has none: all runs must start alike.
     v *= np.sqrt(panel.L) * (-1.0 if v.sum() < 0 else 1.0)
     return v
 
@@ -373,9 +379,11 @@ def summary(
 
 def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:
     """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
-    weight, counted, fitted = (float(v) for v in totals)
+    weight, counted, fitted = (float(value) for value in totals)
+    # Residual degrees of freedom, at least a twentieth of the visits.
     free = max(weight - state.edf - state.edf_visits, 0.05 * weight)
     calibrated = SCALES[settings.scale].log or (settings.calibrate and state.inverse_size > 0)
+    # Equation smear.
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
     # effects of observers are normal on the log scale: the mean observer finds more than the one in the middle
     found = math.exp(0.5 / state.ridge) if settings.observers and FAMILIES[settings.family].counts else 1.0

@@ -133,7 +133,7 @@ def run_job(
     link.stage = "fit"
     moves: list[float] = []
     wanted = choice.members if order.average else (choice.best,)
-    models = order.before or [Before(s) for s in wanted]
+    models = order.before or [Before(candidate) for candidate in wanted]
     stages.known(models)
 
     def fit(watch: Watch | None) -> list[FittedModel]:
@@ -145,7 +145,7 @@ def run_job(
         return fit_onward(link, panel, models, agreement.months, watch=heard)
 
     members = stages.fit(fit)
-    stages.known([before_of(m, agreement.months) for m in members])
+    stages.known([before_of(member, agreement.months) for member in members])
     link.stage = "bootstrap"
     draws = _draws(link, order, panel, members, stages)
     link.stage = "end"
@@ -153,11 +153,13 @@ def run_job(
     trace = np.array(moves)
     words = [
         msg.Outcome(
-            m.batch, json.dumps(facts.as_results() | own, sort_keys=True), agreement.months, m.state.T, m.state.D, trace
+            member.batch, json.dumps(facts.as_results() | own, sort_keys=True), agreement.months,
+            member.state.T, member.state.D, trace,
         )
-        for m, own in zip(members, facts.members, strict=True)
+        for member, own in zip(members, facts.members, strict=True)
     ]  # fmt: skip
-    totals = totals_of(link, panel, [(m.batch, [m.state]) for m in members], more=words)
+    # Of several models the mean of their totals (equal weights: "Choice and average" of the guide's model page).
+    totals = totals_of(link, panel, [(member.batch, [member.state]) for member in members], more=words)
     return JobResult(agreement, choice, members, np.mean(totals, axis=0)[0], draws, trace, facts)
 
 
@@ -165,7 +167,7 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
     """The first exchanges of a job: axes, and the features of sites that its models may need."""
     link.stage = "agree"
     agreement = agree(link, order.plan)
-    named = [b.settings for b in order.before] or list(order.candidates)
+    named = [before.settings for before in order.before] or list(order.candidates)
     return agreement, features_of(link, agreement.panel, named, None if order.before else order.structure)
 
 
@@ -185,7 +187,7 @@ def preview_job(link: Link, order: JobSpec) -> tuple[Agreement, np.ndarray]:
 
 def _draws(link: Link, order: JobSpec, panel: Panel, members: Sequence[FittedModel], stages: Stages) -> F64:
     """Replicates in blocks; every block has batches of its own, so that groups can tell their parts apart."""
-    size = lockstep_size(panel, max(m.state.p for m in members))
+    size = lockstep_size(panel, max(member.state.p for member in members))
     parts = [np.zeros((0, len(panel.rows), panel.L))]
     for block, first in enumerate(range(0, order.bootstrap, size)):
         numbers = range(first, min(first + size, order.bootstrap))
@@ -201,22 +203,22 @@ def _draws(link: Link, order: JobSpec, panel: Panel, members: Sequence[FittedMod
     return np.concatenate(parts)
 
 
-def _model_facts(m: FittedModel) -> ModelFacts:
+def _model_facts(member: FittedModel) -> ModelFacts:
     """Facts of one of the models that are averaged."""
-    s, state = m.settings, m.state
+    settings, state = member.settings, member.state
     estimated = bool(np.isfinite(state.tau).all())  # variances; fixed time effects have none
     return ModelFacts(
-        family=s.family,
-        scale=s.scale,
-        model=model_name(s),
-        effects=s.effects,
-        dispersion_model=s.dispersion,
-        time=s.time,
+        family=settings.family,
+        scale=settings.scale,
+        model=model_name(settings),
+        effects=settings.effects,
+        dispersion_model=settings.dispersion,
+        time=settings.time,
         rank=state.rank,
         slopes=state.slopes,
-        features=list(s.features),
+        features=list(settings.features),
         occupancy=state.chain.tolist(),
-        penalty=s.penalty,
+        penalty=settings.penalty,
         mu=state.mu,
         phi=state.phi,
         dispersion=state.dispersion if np.isfinite(state.dispersion) else None,
@@ -241,7 +243,7 @@ def _facts(
 ) -> JointFacts:
     best, state = choice.best, members[0].state
     return JointFacts.of_members(
-        [_model_facts(m) for m in members],
+        [_model_facts(member) for member in members],
         species=order.plan.species,
         method="fast",
         terms=list(agreement.terms),

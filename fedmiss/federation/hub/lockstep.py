@@ -94,7 +94,7 @@ def _errands(lanes: Sequence[FitTask]) -> tuple[_Errands, list[FitTask]]:
     for batch, asked in scores.items():
         fits = np.array([fit for fit, _ in asked], dtype=np.int64)
         smear, inverse_size = (
-            np.array([getattr(one, n) for _, one in asked]) for n in ("smear", "inverse_size")
+            np.array([getattr(one, name) for _, one in asked]) for name in ("smear", "inverse_size")
         )
         out.append((msg.Score(batch, fits, smear, inverse_size), partial(_scored, [one for _, one in asked])))
     return out, begun
@@ -113,12 +113,19 @@ def _heard(errands: _Errands, answers: Sequence[dict[str, msg.Answer]]) -> Seque
 
 
 def _key(lane: FitTask) -> tuple[object, ...]:
-    r = lane.request
-    if isinstance(r, AskRound):
-        return (lane.batch, "round", r.state.p, r.begin, r.nodes.size, r.turn)
-    if isinstance(r, AskSummary):
-        return (lane.batch, "summary", r.state.p, r.nodes.size, r.months, r.ahead is not None)
-    return (lane.batch, type(r).__name__)
+    request = lane.request
+    if isinstance(request, AskRound):
+        return (lane.batch, "round", request.state.p, request.begin, request.nodes.size, request.turn)
+    if isinstance(request, AskSummary):
+        return (
+            lane.batch,
+            "summary",
+            request.state.p,
+            request.nodes.size,
+            request.months,
+            request.ahead is not None,
+        )
+    return (lane.batch, type(request).__name__)
 
 
 def _packs(lanes: Sequence[FitTask]) -> list[list[FitTask]]:
@@ -134,15 +141,15 @@ def _fits(pack: list[FitTask]) -> I64:
 
 
 def _broadcast(pack: list[FitTask], *, begin: msg.Begin, sums: bool) -> msg.Broadcast:
-    s = stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
-    free = s.free  # the line x is known to all
+    states = stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
+    free = states.free  # the line x is known to all
     many: dict[str, Any] = {
-        name: getattr(s, name)
+        name: getattr(states, name)
         for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift")
     }
     return msg.Broadcast(
-        pack[0].batch, _fits(pack), begin, sums, refill=np.asarray(s.refill, np.uint8), T=s.T[:, :, free],
-        D=to_triangle(s.D[:, :, free[:, None], free]), B=s.features.B, **many,
+        pack[0].batch, _fits(pack), begin, sums, refill=np.asarray(states.refill, np.uint8), T=states.T[:, :, free],
+        D=to_triangle(states.D[:, :, free[:, None], free]), B=states.features.B, **many,
     )  # fmt: skip
 
 
@@ -158,10 +165,10 @@ def _ask_shared(
     questions: list[msg.Question] = [question for question, _ in errands]
     asked: list[int] = []
     for i, pack in enumerate(packs):
-        r = pack[0].request
-        if isinstance(r, AskRound):
-            questions.append(_broadcast(pack, begin=r.begin, sums=True))
-        elif isinstance(r, AskProduct):
+        request = pack[0].request
+        if isinstance(request, AskRound):
+            questions.append(_broadcast(pack, begin=request.begin, sums=True))
+        elif isinstance(request, AskProduct):
             questions.append(msg.SharedProduct(pack[0].batch, _fits(pack), _vectors(pack)))
         else:
             continue
@@ -181,54 +188,64 @@ def _ask_shared(
 
 def _width(panel: Panel, lane: FitTask) -> int:
     """Numbers by joint site in the answer to a lane's request."""
-    r = lane.request
-    if isinstance(r, AskProduct):
-        return int(r.V.shape[1])
-    assert isinstance(r, AskRound)
-    return r.state.p * (r.state.p + 3) // 2 + (panel.n_years if r.state.chain.size else 0)
+    request = lane.request
+    if isinstance(request, AskProduct):
+        return int(request.V.shape[1])
+    assert isinstance(request, AskRound)
+    return request.state.p * (request.state.p + 3) // 2 + (panel.n_years if request.state.chain.size else 0)
 
 
 def _products(pack: list[FitTask]) -> list[AskProduct]:
     """The products that are asked for, by themselves or after a summary."""
     asked = [lane.request.ahead if isinstance(lane.request, AskSummary) else lane.request for lane in pack]
-    return [r for r in asked if isinstance(r, AskProduct)]
+    return [product for product in asked if isinstance(product, AskProduct)]
 
 
 def _vectors(pack: list[FitTask]) -> F64:
-    return np.stack([r.V for r in _products(pack)])
+    return np.stack([product.V for product in _products(pack)])
 
 
 def _units(pack: list[FitTask]) -> F64:
-    return np.array([r.unit for r in _products(pack)])
+    return np.array([product.unit for product in _products(pack)])
 
 
 def _ask(
     link: Link, panel: Panel, packs: list[list[FitTask]], joint: list[np.ndarray | None], errands: _Errands
 ) -> list[Sequence[Sums | MonthState]]:
     """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
-    lists: dict[str, list[msg.Question]] = {name: [q for q, _ in errands] for name in link.names}
+    lists: dict[str, list[msg.Question]] = {
+        name: [question for question, _ in errands] for name in link.names
+    }
     place: list[int] = []  # position of each pack's answer
     for pack, shared in zip(packs, joint, strict=True):
-        r, fits = pack[0].request, _fits(pack)
+        request, fits = pack[0].request, _fits(pack)
         common: list[msg.Question] = []
-        if isinstance(r, AskRound):
+        if isinstance(request, AskRound):
             if shared is None:
-                common.append(_broadcast(pack, begin=r.begin, sums=False))
+                common.append(_broadcast(pack, begin=request.begin, sums=False))
             nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
-        elif isinstance(r, AskSummary):
+        elif isinstance(request, AskSummary):
             common.append(_broadcast(pack, begin=msg.Begin.GO_ON, sums=False))
             nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
-            common.append(msg.Predict(pack[0].batch, fits, nodes, r.months))
-        elif isinstance(r, AskSiteTime):
+            common.append(msg.Predict(pack[0].batch, fits, nodes, request.months))
+        elif isinstance(request, AskSiteTime):
             common.append(msg.SiteTime(pack[0].batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         for name, questions in lists.items():
             questions.extend(common)
             mine = (
                 np.zeros((0, 0, 0)) if shared is None else np.ascontiguousarray(shared[:, panel.joint[name]])
             )
-            if isinstance(r, AskRound):
+            if isinstance(request, AskRound):
                 questions.append(
-                    msg.Solve(pack[0].batch, fits, r.state.p, mine, r.turn.effort, r.turn.observers, nodes)
+                    msg.Solve(
+                        pack[0].batch,
+                        fits,
+                        request.state.p,
+                        mine,
+                        request.turn.effort,
+                        request.turn.observers,
+                        nodes,
+                    )
                 )
             elif _products(pack):
                 questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine, _units(pack)))
@@ -241,34 +258,40 @@ def _answered(
     answers: Sequence[dict[str, msg.Answer]], pack: list[FitTask], panel: Panel
 ) -> Sequence[Sums | MonthState]:
     """Add the groups' answers, the last ones, in the order of their names; each fit gets its next state, or its sums."""
-    n, r, products = len(pack), pack[0].request, _products(pack)
-    last = answers[-2] if products and isinstance(r, AskSummary) else answers[-1]
+    n, request, products = len(pack), pack[0].request, _products(pack)
+    last = answers[-2] if products and isinstance(request, AskSummary) else answers[-1]
     shapes: dict[str, tuple[int, ...]] = {}
-    if isinstance(r, AskRound):
-        p, f, K = r.state.p, r.state.free.size, r.state.kappa.size
-        follows = r.state.features.k > 0
-        q = (1 + r.state.slopes) * (r.state.features.k + 1)
+    if isinstance(request, AskRound):
+        p, f, K = request.state.p, request.state.free.size, request.state.kappa.size
+        follows = request.state.features.k > 0
+        q = (1 + request.state.slopes) * (request.state.features.k + 1)
         shapes = {
             "months": (n, panel.L, f + f * (f + 1) // 2),
             "sites": (n, 4 + 3 * p),
             "features": (n, q * (q + 3) // 2 * follows),
             "distances": (n, p * follows),
-            "chain": (n, 8 if r.state.chain.size else 0),
+            "chain": (n, 8 if request.state.chain.size else 0),
             "effort": (n, K + K * K),
             "observers": (n, 3),
-            "dispersion": (n, r.nodes.size),
+            "dispersion": (n, request.nodes.size),
         }
-    elif isinstance(r, AskSummary):
-        shapes = {"totals": (n, 3), "dispersion": (n, r.nodes.size), "months": (n, panel.L * r.months, 6)}
-    elif isinstance(r, AskSiteTime):
+    elif isinstance(request, AskSummary):
+        shapes = {
+            "totals": (n, 3),
+            "dispersion": (n, request.nodes.size),
+            "months": (n, panel.L * request.months, 6),
+        }
+    elif isinstance(request, AskSiteTime):
         L = panel.L
         shapes = {"sums": (n, 2), "counted": (n, L), "gradient": (n, L), "information": (n, L * (L + 1) // 2)}
     added = {name: total(last, name, shape) for name, shape in shapes.items()}
     if products:
         unit = _units(pack)[:, None, None]
         added["product"] = total(answers[-1], "product", (n, *products[0].V.shape)) * unit
-    if isinstance(r, AskRound):
+    if isinstance(request, AskRound):
         asked = [lane.request for lane in pack]
-        states, nodes = [a.state for a in asked], np.stack([a.nodes for a in asked])  # type: ignore[union-attr]
-        return apart(after_round(stacked(states), added, panel, r.settings, nodes, r.turn), states)
+        states, nodes = [one.state for one in asked], np.stack([one.nodes for one in asked])  # type: ignore[union-attr]
+        return apart(
+            after_round(stacked(states), added, panel, request.settings, nodes, request.turn), states
+        )
     return [{name: value[i] for name, value in added.items()} for i in range(n)]

@@ -80,7 +80,7 @@ def opened(link: Link, panel: Panel, batches: Sequence[int], settings: Sequence[
     ------
     InputError    no visit has a positive weight
     """
-    questions = [open_batch(panel, batch, s) for batch, s in zip(batches, settings, strict=True)]
+    questions = [open_batch(panel, batch, model) for batch, model in zip(batches, settings, strict=True)]
     sums = [starts(answers, 1)[0] for answers in link.ask(questions)]
     if not all(one[0] > 0 for one in sums):
         raise InputError("no visit has a positive weight: there is nothing to fit. Check the weights.")
@@ -100,8 +100,8 @@ def fit_all(
     groups had come to at their rank. The path hurries on (:func:`.fit.fit_path`), and each goes to its own end beside it.
     ``watch`` hears of the rounds of the first model.
     """
-    bases = [replace(s, rank=0) for s in settings]
-    paths = [[i for i, b in enumerate(bases) if b == base] for base in dict.fromkeys(bases)]
+    bases = [replace(own, rank=0) for own in settings]
+    paths = [[i for i, other in enumerate(bases) if other == base] for base in dict.fromkeys(bases)]
     longest = [max(path, key=lambda i: settings[i].rank) for path in paths]
     sums = opened(link, panel, [batches[i] for i in longest], [settings[i] for i in longest])
     kept: dict[int, MonthState] = {}
@@ -112,7 +112,7 @@ def fit_all(
         lanes.append(FitTask(batches[i], 0, fit_path(panel, settings[i], start, each=each, watch=heard)))
     for path, end in zip(paths, run_lockstep(link, panel, lanes), strict=True):
         kept |= {k: end for k in path if k not in kept}  # of a path that ran away, or its last rank
-    return [FittedModel(s, kept[i], at) for i, (s, at) in enumerate(zip(settings, batches, strict=True))]
+    return [FittedModel(own, kept[i], at) for i, (own, at) in enumerate(zip(settings, batches, strict=True))]
 
 
 def _keeper(
@@ -138,6 +138,7 @@ def _keeper(
         kept.update(dict.fromkeys(mine, state))
         for i in mine:
             if i != last:
+                # The groups have only the batch of the path, which goes on to the next rank: a copy stays at this one.
                 yield AskKeep(batches[i], to_the_end(i, state, below))
         if last in mine:
             return (yield from to_the_end(last, state, below)), None
@@ -163,21 +164,23 @@ def _borne(
 
     The groups' half of such a fit is lost, so all of it is done again: the same rounds up to that rank.
     """
-    kept = {m.state.rank: m for m in members if not m.state.away}
+    kept = {member.state.rank: member for member in members if not member.state.away}
     out: dict[int, FittedModel] = {}
-    for i, m in enumerate(members):
-        rank, away = m.state.rank, m.state.away
+    for i, member in enumerate(members):
+        rank, away = member.state.rank, member.state.away
         if rank in out:
             continue
         if away and rank in kept:
-            m = kept[rank]
+            member = kept[rank]
         elif away:
             mine = None if i else watch
-            (m,) = fit_members(link, panel, [replace(m.settings, rank=rank)], batch=m.batch, watch=mine)
-        out[rank] = replace(m, state=replace(m.state, away=away)) if away else m
+            (member,) = fit_members(
+                link, panel, [replace(member.settings, rank=rank)], batch=member.batch, watch=mine
+            )
+        out[rank] = replace(member, state=replace(member.state, away=away)) if away else member
     return list(out.values())
 
 
 def dealt(numbers: Sequence[int], members: int) -> list[list[int]]:
     """Deal replicates out among the members, by their numbers: each member gets every ``members``-th."""
-    return [[b for b in numbers if b % members == i] for i in range(members)]
+    return [[number for number in numbers if number % members == member] for member in range(members)]

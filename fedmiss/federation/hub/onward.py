@@ -67,11 +67,11 @@ class Before:
 
 def before_of(member: FittedModel, months: I64) -> Before:
     """What a finished model hands on."""
-    s = member.state
-    series = np.array([[one.season, one.year, one.step, one.noise] for one in s.series or ()])
+    state = member.state
+    series = np.array([[one.season, one.year, one.step, one.noise] for one in state.series or ()])
     return Before(
-        replace(member.settings, rank=s.rank), np.asarray(months, np.int64), s.T, float(s.mu), s.tau, s.noise, series,
-        float(s.phi), float(s.inverse_size), float(s.ridge), s.kappa, s.chain,
+        replace(member.settings, rank=state.rank), np.asarray(months, np.int64), state.T, float(state.mu), state.tau,
+        state.noise, series, float(state.phi), float(state.inverse_size), float(state.ridge), state.kappa, state.chain,
     )  # fmt: skip
 
 
@@ -80,10 +80,10 @@ def written(models: Sequence[Before]) -> list[dict[str, Any]]:
     out = []
     for one in models:
         row: dict[str, Any] = {"settings": asdict(one.settings)}
-        for f in fields(Before)[1:] if one.months is not None else ():
-            value = getattr(one, f.name)
+        for field in fields(Before)[1:] if one.months is not None else ():
+            value = getattr(one, field.name)
             if value is not None:
-                row[f.name] = value.tolist() if isinstance(value, np.ndarray) else value
+                row[field.name] = value.tolist() if isinstance(value, np.ndarray) else value
         out.append(row)
     return out
 
@@ -148,7 +148,7 @@ def _check(one: Before) -> None:
 
 def choice_of(models: Sequence[Before]) -> Choice:
     """The earlier job's choice."""
-    best, *near = (m.settings for m in models)
+    best, *near = (model.settings for model in models)
     advice = "The model is that of the job which this one goes on from."
     return Choice(pd.DataFrame(), pd.DataFrame(), best, advice, near=tuple(near))
 
@@ -176,8 +176,8 @@ def state_onward(panel: Panel, start: F64, before: Before, months: I64) -> Month
     series = state.series
     if series is not None and before.series is not None and len(before.series) == len(series):
         series = tuple(
-            replace(s, season=row[0], year=row[1], step=row[2], noise=row[3])
-            for s, row in zip(series, before.series.tolist(), strict=True)
+            replace(one, season=row[0], year=row[1], step=row[2], noise=row[3])
+            for one, row in zip(series, before.series.tolist(), strict=True)
         )
     same = before.kappa is not None and before.kappa.shape == state.kappa.shape
     chained = before.chain is not None and before.chain.shape == state.chain.shape
@@ -186,6 +186,7 @@ def state_onward(panel: Panel, start: F64, before: Before, months: I64) -> Month
         phi=before.phi, inverse_size=before.inverse_size, ridge=before.ridge,
         kappa=before.kappa.copy() if same and before.kappa is not None else state.kappa,
         chain=before.chain.copy() if chained and before.chain is not None else state.chain,
+        # Sites begin at zero: what they had come to is the groups', and is not kept. Their squares are expected at tau.
         squares=before.tau.copy(),
     )  # fmt: skip
 
@@ -193,7 +194,7 @@ def state_onward(panel: Panel, start: F64, before: Before, months: I64) -> Month
 def _moved(T: F64, old: I64, new: I64) -> F64:
     """Rows of ``old`` months for ``new`` ones; a month that is new has the mean of its calendar month, or of all."""
     out = np.empty((new.size, T.shape[1]))
-    at = {int(m): i for i, m in enumerate(old)}
+    at = {int(stamp): i for i, stamp in enumerate(old)}
     for i, month in enumerate(new.tolist()):
         if month in at:
             out[i] = T[at[month]]
@@ -226,8 +227,10 @@ def fit_onward(
     ------
     InputError    no visit has a positive weight
     """
-    settings = [m.settings for m in models]
-    if any(m.months is None or m.settings.time == "fixed" or not _fits(panel, m) for m in models):
+    settings = [model.settings for model in models]
+    if any(
+        model.months is None or model.settings.time == "fixed" or not _fits(panel, model) for model in models
+    ):
         return fit_members(link, panel, settings, watch=watch)
     batches = batches_of(len(models))
     lanes: list[FitTask] = []
@@ -239,4 +242,4 @@ def fit_onward(
     ends = run_lockstep(link, panel, lanes)
     if any(end.away for end in ends):
         return fit_members(link, panel, settings, watch=watch)
-    return [FittedModel(s, end, batch) for s, end, batch in zip(settings, ends, batches, strict=True)]
+    return [FittedModel(own, end, batch) for own, end, batch in zip(settings, ends, batches, strict=True)]

@@ -44,11 +44,15 @@ def next_variance(
     swing where one flock among zeros is all that there is. Both go by a factor of ``STRIDE`` at most.
     """
     old = np.asarray(old, dtype=float)
+    # EM: v = mean(m^2 + C), with C = (1 - known) v.
     em, much = (squares + (1.0 - known) * old[..., None]).mean(axis=-1), known.sum(axis=-1)
     some = np.where(much > 0.0, much, 1.0)
+    # MacKay: v = sum m^2 / sum(known), quicker than EM where v falls.
     quick = np.where(much > 0.0, squares.sum(axis=-1) / some, em)
+    # Fisher: v + g / sum(known^2), g = sum m^2 - v sum(known): score over expected information, both times 2 v^2.
     score = old + (squares.sum(axis=-1) - old * much) / np.maximum((known**2).sum(axis=-1), 1e-300)
     up = np.minimum(score, STRIDE * old)
+    # Less of the way beyond a variance of ``unit``, but never less than EM's step, which is safe.
     up = np.maximum(em, old + (up - old) / (1.0 + up / np.asarray(unit)) ** 2)
     return np.maximum(np.where(em < old, _sooner(em, quick, old), up), least)
 
@@ -72,13 +76,17 @@ def shrunk_variances(
     scale = np.full(squares.shape[-1], SITE_SD)
     if slopes:
         scale[1] = SLOPE_SD
+    # J scale^2 of equation variance.
     width = np.asarray(J)[..., None] * (scale * np.asarray(unit)[..., None]) ** 2
 
     def solved(g: F64, a: F64) -> F64:
+        # Positive root of g v + v^2 / width = a, in the form that does not cancel for a small a / width.
         out: F64 = 2.0 * a / (g + np.sqrt(g**2 + 4.0 * a / width))
         return out
 
+    # Equation variance: g = 1, a + s on the right.
     em = solved(np.ones(squares.shape[-1]), squares + spread)
+    # The same fixed point with (1 - s / old) v for v - s: MacKay's step.
     quick = solved(np.maximum(1.0 - spread / old, 1e-9), squares)
     return _sooner(em, quick, old)
 
@@ -93,6 +101,7 @@ def level_pull(
     the pull makes the fixed point that of the posterior, G + (origin - level) / LEVEL_SD^2 = 0: less than a tenth of a bird
     where the level is within two units of its origin.
     """
+    # Posterior mean of a normal shift: prior precision over the sum of both, 1 / variance + precision.
     precision = 1.0 / (LEVEL_SD * unit) ** 2
     return precision * variance / (1.0 + precision * variance) * (origin - level)
 
@@ -109,5 +118,6 @@ def share_of_step(before: F64, after: F64, known: F64) -> F64:
     ----------
     before, after : variances of a typical predictor under the two covariances
     """
+    # 1 / (1/2 + g) with g = variance known / 2; the larger variance of the two, since both ways must be stable.
     share: F64 = np.minimum(1.0, 2.0 / (1.0 + np.maximum(before, after) * np.maximum(known, 0.0)))
     return share

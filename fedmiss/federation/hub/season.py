@@ -58,12 +58,15 @@ def _basis(months: bytes, years: bytes, effect: bool) -> tuple[F64, tuple[int, i
         season = (month_of_year[:, None] == np.unique(month_of_year)[None, :]).astype(float)
     deviation = np.zeros((L, 0))
     if effect and several and unique.size > 2:
+        # Contrasts of the years: the columns of a complete QR beyond a constant and a line are orthogonal to both.
         straight = np.column_stack([np.ones(unique.size), unique - unique.mean()])
         rest = np.linalg.qr(straight, mode="complete")[0][:, 2:]
         deviation = rest[np.searchsorted(unique, year)]
     time = (np.asarray(year, float) * 12 + month_of_year).astype(float)
     time -= time[0]
+    # Covariance of a random walk from the first month on, min(t, t'): months that are missing take longer steps.
     walk = np.minimum(time[:, None], time[None, :])
+    # Constant and line are taken out, else the walk would take from mu and beta, which have wide priors.
     centre = np.eye(L) - 1.0 / L
     if line.size:
         centre = centre - x[:, None] * x[None, :] / float(x @ x)
@@ -72,6 +75,7 @@ def _basis(months: bytes, years: bytes, effect: bool) -> tuple[F64, tuple[int, i
     total = float(values[keep].sum())
     smooth = np.zeros((L, 0))
     if total > 0:
+        # An eigenvector has no sign of its own: the last month fixes it, so that machines agree.
         sign = np.where(vectors[-1, keep] < 0, -1.0, 1.0)
         smooth = vectors[:, keep] * sign * np.sqrt(np.maximum(values[keep], 0.0) * L / total)
     parts = (line, season, deviation, smooth)
@@ -133,25 +137,30 @@ class SeriesPrior:
         noise, K = np.asarray(self.noise)[..., None], self.B.shape[1]
         e = np.zeros(mean.shape) if jolt is None else jolt
         drawn = e * np.sqrt(noise / width)  # the same draw, as the series sees it
+        # Without the prior that it was computed under, a month's posterior says N(y, 1 / H).
         told = 1.0 / np.maximum(var, 1e-12)
         H = np.maximum(told - 1.0 / width, 0.0)
         seen = H > 1e-9 / width
         some = np.where(seen, H, 1.0)
         y = np.where(seen, (mean * told - prior / width) / some, 0.0)
+        # y = B coef + noise of the month + error of the data: variance noise + 1 / H.
         weight = np.where(seen, 1.0 / (noise + 1.0 / some), 0.0)
         precision = 1.0 / self.variances()
         # products by matrices of one fit each, never of all in one: then the bits do not depend on their number
+        # Ridge regression of y on the basis: (B'WB + K) coef = B'W (y - drawn) + K mean.
         A = self.B.T @ (weight[..., None] * self.B)
         A[..., np.arange(K), np.arange(K)] += precision
         cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
         pull = _times(self.B.T, weight * (y - drawn))
         coef = _times(cov, pull if self.mean is None else pull + precision * self.mean)
         f = _times(self.B, coef) + e
+        # Share of its distance from the series that a month keeps, under ``noise`` and under its own, wider prior.
         shrink, freely = H / (H + 1.0 / noise), H / (H + 1.0 / width)
         new = replace(self, cov=cov)
         if learn:
             # the months' own deviations: squared posterior means, and how much of each the data determine
             spread = ((self.B @ cov) * self.B).sum(axis=-1)
+            # 1 - C / noise, with C = noise (1 - shrink) + shrink^2 spread the variance of a deviation.
             known = shrink - shrink**2 * spread / noise
             least = self.unit * YEAR_SD**2
             new = replace(

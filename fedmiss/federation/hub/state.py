@@ -146,6 +146,7 @@ class MonthState:
         """Prior variances (..., L, free columns) of months about their prior means (:meth:`.season.SeriesPrior.widths`)."""
         out = np.repeat(self.noise[..., None, self.free], self.T.shape[-2], axis=-2)
         if self.series is not None and self.counted is not None:
+            # The effect's column alone may be wider than the noise, where a month is a year.
             out[..., 0] = replace(self.series[0], noise=self.noise[..., 0]).widths(self.counted)
         return out
 

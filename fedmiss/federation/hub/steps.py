@@ -89,12 +89,14 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     """
     weight, value, exposure, square = (float(v) for v in sums)
     family, L = FAMILIES[settings.family], panel.L
+    # Equation predictor (guide, model page) with everything at 0 but mu, the link of the mean value: a score of 0 for mu.
     mu = family.link(max(value, FEWEST_BIRDS) / exposure if family.counts else value / exposure)
     x = known_line(panel, settings)
     slopes, known = x.size > 0, responding(panel, settings)
     p = 1 + slopes + known
     unit = family.unit(square / weight - (value / weight) ** 2)
     T = np.column_stack([np.zeros(L), *([x] if slopes else []), np.zeros((L, known))])
+    # Prior variances of the coefficients (a_j, s_j, known features); factors come later, one by one.
     tau = unit * np.r_[1.0, [START_SLOPE] * slopes, [KNOWN] * known]
     state = MonthState(
         mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit), tau,
@@ -134,18 +136,20 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
     if rng is None:
         return state
     free = full.free
+    # Perturb: a draw z sqrt(width) of the months' prior means, and of the series' own.
     jolt = np.zeros_like(full.T)
     jolt[:, free] = np.sqrt(full.widths) * rng.standard_normal((len(full.T), free.size))
     move, series = jolt.copy(), full.series
     if series is not None:
-        drawn = [s.perturbed(rng.standard_normal((s.B.shape[1],))) for s in series]
-        series = tuple(s for s, _ in drawn)
-        move[:, free] += np.stack([m for _, m in drawn], axis=1)
+        drawn = [one.perturbed(rng.standard_normal((one.B.shape[1],))) for one in series]
+        series = tuple(one for one, _ in drawn)
+        move[:, free] += np.stack([moved for _, moved in drawn], axis=1)
     # variances may have moved since the covariances were computed: a month answers by its whole move at most
     pull = np.zeros_like(move)
     pull[:, free] = move[:, free] / np.maximum(full.widths, np.einsum("naa->na", full.D)[:, free])
     return replace(
         state,
+        # Solve, for each month alone: a coefficient answers to a prior mean m by C K m, C = D and K = 1 / width.
         T=full.T + np.einsum("nab,nb->na", full.D, pull),
         prior=full.prior + move,
         jolt=jolt,
@@ -174,6 +178,7 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
     )
     column, prior, series = (np.zeros(L) if v is None else v), np.zeros(L), state.series
     if state.series is not None:
+        # Equation month without its line: season, walk and noise share the variance, a third each.
         third = noise / 3
         assert panel.calendar is not None
         fresh = SeriesPrior.of(*panel.calendar, noise)
@@ -246,18 +251,21 @@ def after_round(
     p, k = state.p, state.k + 1
     state = replace(state, counted=sums["months"][..., state.free.size] > 0)
     sites = sums["sites"]
+    # E-step at the sites: means over visited sites of P - M, P^2 and diag C, and how far predictors moved, weighted by E.
     J, cells = np.maximum(sites[..., 3], 1.0), np.maximum(sites[..., 2], 1e-300)
     moved = np.sqrt(sites[..., 1] / cells)
     mean, squares, spread = (sites[..., 4 + i * p : 4 + (i + 1) * p] / J[..., None] for i in range(3))
     about, features = squares, state.features
     if sums["distances"].size:
         about = sums["distances"] / J[..., None]  # tau is about the prior means that follow the features
+        # E (B' f - B_hat' f)^2 is a part of what the sites are away from their prior means: B is known as a posterior.
         about[..., : features.B.shape[-1]] += features.uncertainty(panel)
         features = (
             feature_step(state, sums["features"], learn=learn) if turn.settled or not learn else features
         )
     tau = state.tau
     if learn and turn.settled:
+        # M-step of tau, equation variance: the mean of squares and variances about B' f_j, under half-normal priors.
         tau = np.maximum(
             shrunk_variances(about, spread, state.tau, J, state.unit, slopes=state.slopes), SMALLEST
         )
@@ -265,16 +273,20 @@ def after_round(
         tau[..., known] = state.tau[..., known]
     chain, weight = state.chain, np.asarray(state.weight)
     if chain.size:
+        # A visit counts with P(z = 1): presence that moves is a move of the expected counts as well.
         moved = np.sqrt(moved**2 + sums["chain"][..., 6] / cells)
         chain, weight = chain_step(sums["chain"]) if learn else chain, sums["chain"][..., 7]
+    # Months: equation normal, with sums over sites where a site has sums over months.
     T, D, edf_months, damping = _newton(
         state, sums["months"], FAMILIES[settings.family], damped=settings.inverse_size is not None
     )
     # What all sites have in common belongs to the months: their mean effect, and their mean slope.
     shift = np.zeros_like(mean)
     shift[..., : 1 + state.slopes] = mean[..., : 1 + state.slopes]
+    # The mean slope goes into beta, in the months as s x_l: beta is not shrunk, the s_j are.
     line = shift[..., 1:2] * state.T[..., 1] if state.slopes else np.zeros(panel.L)
     T[..., 0] += line
+    # b has the mean 0 over the months: the level is mu's alone. Prior means move along, so that no month feels a pull.
     level = T[..., 0].mean(axis=-1)
     pull = level_pull(state.mu, state.origin, _common_variance(state, J), state.unit)
     before = state.T[..., 0]
@@ -289,6 +301,7 @@ def after_round(
         "refill": np.full(np.shape(k), turn.observers and not learn),
     }  # fmt: skip
     new = replace(state, **changed)
+    # M-step of the series (equation month), then of what is estimated on visits: kappa, observers, dispersion.
     if turn.settled or not learn:
         new = _prior_step(new, learn=learn)
     if turn.settled and learn:
@@ -302,6 +315,7 @@ def after_round(
 
 def chain_step(sums: F64) -> F64:
     """Probabilities of the sites' chain from its expected numbers, with a year's worth of one site as prior."""
+    # Equation rates: psi, gamma, epsilon, in the order of ``MonthState.chain``.
     first, sites, occupied, lost, empty, gained = np.moveaxis(sums[..., :6], -1, 0)
     return np.stack(
         [(first + 0.5) / (sites + 1.0), (gained + 1.0) / (empty + 50.0), (lost + 0.05) / (occupied + 1.0)],
@@ -311,6 +325,7 @@ def chain_step(sums: F64) -> F64:
 
 def _common_variance(state: MonthState, J: F64) -> F64:
     """Prior variance of what all sites, and all months, have in common."""
+    # Var of the mean of J site effects, of L months' noises and of the season's effects.
     common: F64 = state.tau[..., 0] / J + state.noise[..., 0] / state.T.shape[-2]
     if state.series is not None and state.series[0].sizes[1]:
         common = common + state.series[0].season / state.series[0].sizes[1]
@@ -330,11 +345,14 @@ def _newton(
     free = state.free
     n, width = free.size, state.widths
     phi = np.asarray(state.phi)[..., None, None]
+    # Quasi-likelihood: score and curvature are over phi, Var = phi mu.
     g, H = sums[..., :n] / phi, from_triangle(sums[..., n:], n) / phi[..., None]
+    # Newton: (H + K) step = g - K (T - prior), K = diag(1 / width) of equation prior.
     A = H.copy()
     A[..., np.arange(n), np.arange(n)] += 1.0 / width
     cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
     step = np.einsum("...ab,...b->...a", cov, g - (state.T - state.prior)[..., free] / width)
+    # Shortened as a whole, so that it keeps its direction: exp(eta) is far from its tangent after a long step.
     step *= np.minimum(1.0, family.max_step / np.maximum(np.abs(step).max(axis=-1), 1e-12))[..., None]
     last, part = state.damping
     if last.shape == step.shape:
@@ -348,10 +366,12 @@ def _newton(
         part = np.ones(step.shape[:-1])
     T, D = state.T.copy(), np.zeros_like(state.D)
     T[..., free] += step
+    # Trace of the hat matrix, (H + K)^-1 H: how many coefficients the data determine.
     known = np.einsum("...ab,...ba->...", cov, H)
     block = (..., free[:, None], free[None, :])
     if family.tilts:
         old = state.D[block]
+        # Variance that the month's covariance gives the predictor of a typical site, u^2 at its mean over sites.
         square = np.where(np.arange(n) == 0, 1.0, state.squares[..., None, free])
         before, after = ((np.einsum("...aa->...a", x) * square).sum(axis=-1) for x in (old, cov))
         share = share_of_step(before, after, known)[..., None, None]
@@ -366,12 +386,13 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
     if state.series is None:
         if not learn:
             return state
+        # No calendar, no series: EM's step for N(0, noise), the mean of mean^2 + variance.
         return replace(state, noise=np.maximum((state.T**2 + spread).mean(axis=-2), SMALLEST))
     prior, T, noise, widths = state.prior.copy(), state.T.copy(), state.noise.copy(), state.widths
     series = []
-    for column, (i, s) in enumerate(zip(state.free, state.series, strict=True)):
+    for column, (i, old) in enumerate(zip(state.free, state.series, strict=True)):
         jolt = None if state.jolt is None else state.jolt[..., i]
-        one, prior[..., i], T[..., i] = replace(s, noise=noise[..., i]).update(
+        one, prior[..., i], T[..., i] = replace(old, noise=noise[..., i]).update(
             T[..., i], spread[..., i], prior[..., i], widths[..., column], learn=learn, jolt=jolt
         )
         noise[..., i] = one.noise
@@ -388,6 +409,7 @@ def _visit_step(
     kappa, ridge, used = state.kappa, state.ridge, state.edf_observers
     if turn.effort:
         sd = np.where(np.arange(K) < panel.K, EFFORT_SD, LEARNING_SD)
+        # IRLS: (X'WX + K) step = score - K kappa, W the weights of the family; K = phi / sd^2, as the sums are not over phi.
         weak = np.asarray(state.phi)[..., None] / (sd * np.asarray(state.unit)[..., None]) ** 2
         H = sums["effort"][..., K:].reshape(*kappa.shape, K).copy()
         H[..., np.arange(K), np.arange(K)] += weak
@@ -396,14 +418,17 @@ def _visit_step(
     if turn.observers:
         squares, number, used = np.moveaxis(sums["observers"], -1, 0)
         # MacKay's fixed point, sum o^2 / sum (1 - C / var): that of EM, in a third of its rounds where observers are alike
+        # ``squares`` holds o^2 + C of every observer; (number - used) / ridge is the sum of C.
         effects = np.maximum(squares - (number - used) / ridge, np.maximum(1e-4 * used, 1e-12))
         ridge = np.clip(np.maximum(used, 1e-12) / effects, ridge / STRIDE, ridge * STRIDE)
+    # Pearson statistic over residual degrees of freedom; a fit with as many terms as visits keeps a fifth of them.
     free = np.maximum(state.weight - state.edf - (K + used), 0.2 * np.asarray(state.weight))
     statistic = sums["dispersion"] / free[..., None]
     inverse_size, phi = np.asarray(state.inverse_size), np.asarray(state.phi)
     held = (
         settings.inverse_size is not None
     )  # then phi is 1: the Pearson ratio of a size too large is few cells' doing
+    # Moment equation: sum w (y - mu)^2 / (mu + mu^2 / size) = free.
     if settings.dispersion == "negbin" and not held:
         inverse_size = _each(inverse_size_of, nodes, statistic, inverse_size)
     if settings.dispersion != "none" and family.dispersed and not held:

@@ -52,15 +52,16 @@ STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WOR
 }
 
 
-def _clear(t: Trial) -> bool:
-    return t.gain > ENOUGH[t.what] * t.error
+def _clear(trial: Trial) -> bool:
+    # "Choice and average" of the guide's model page.
+    return trial.gain > ENOUGH[trial.what] * trial.error
 
 
 def features_of(
     link: Link, panel: Panel, settings: Sequence[CountSettings], tried: Sequence[str] | None = None
 ) -> Panel:
     """The panel with the features that settings name or that are tried, agreed on where they were not yet."""
-    named = {f for s in settings for f in (*s.features, *s.responses)}
+    named = {feature for one in settings for feature in (*one.features, *one.responses)}
     known = set(panel.features.columns) if panel.features is not None else set()
     if named - known:
         panel = agree_features(link, panel, sorted(named | known), strict=True)
@@ -151,7 +152,7 @@ class _Plan:
     @property
     def models(self) -> dict[str, CountSettings]:
         """The plain model with each feature, or with each step."""
-        alone = {f: replace(self.plain, features=(f,)) for f in self.features}
+        alone = {feature: replace(self.plain, features=(feature,)) for feature in self.features}
         return alone | {name: replace(self.plain, **step) for name, step in self.steps.items()}
 
 
@@ -172,7 +173,9 @@ def _plan(
         return panel, None
     panel, plain = features_of(link, panel, [best], wanted), _plain(best)
     columns = {} if panel.features is None else panel.features.columns
-    there = tuple(f for f in wanted if columns.get(f, np.zeros(0)).size and panel.J >= FEWEST_SITES)
+    there = tuple(
+        feature for feature in wanted if columns.get(feature, np.zeros(0)).size and panel.J >= FEWEST_SITES
+    )
     whole = "site" if panel.least <= 1 else by
     return panel, _Plan(plain, there, _steps(panel, plain), whole, by, plain in known)
 
@@ -195,14 +198,14 @@ def _tried(
         return score_folds(link, panel, contests, folds=folds, seed=seed, **more), {}
     models = plan.models
     known = contests[0] if contests and plan.known else None
-    of_features = [plan.plain, *(models[f] for f in plan.features)] if plan.features else []
+    of_features = [plan.plain, *(models[feature] for feature in plan.features)] if plan.features else []
     of_steps = (
         [*([] if known else [plan.plain]), *(models[name] for name in plan.steps)] if plan.steps else []
     )
     trials = [
-        Contest(c, held, BATCH + i * AWAY)
-        for i, (c, held) in enumerate([(of_features, plan.whole), (of_steps, plan.by)])
-        if c
+        Contest(candidates, held, BATCH + i * AWAY)
+        for i, (candidates, held) in enumerate([(of_features, plan.whole), (of_steps, plan.by)])
+        if candidates
     ]
     slopes: dict[int, float] = {}
 
@@ -214,10 +217,10 @@ def _tried(
     whole = [plan.plain, *models.values()] if models and panel.calendar is not None else []
     tables = score_folds(
         link, panel, [*contests, *trials], folds=folds, seed=seed, **more,
-        whole=[(BATCH + 2 * AWAY + i, s) for i, s in enumerate(whole)], ended=ended,
+        whole=[(BATCH + 2 * AWAY + i, settings) for i, settings in enumerate(whole)], ended=ended,
     )  # fmt: skip
     base, *others = [slopes[batch] for batch in sorted(slopes)] or [0.0]
-    shifts: list[float | None] = [s - base for s in others] or [None] * len(models)
+    shifts: list[float | None] = [slope - base for slope in others] or [None] * len(models)
     scored, rest = tables[: len(contests)], tables[len(contests) :]
     out: dict[str, Trial] = {}
     if of_features:
@@ -241,18 +244,17 @@ def _taken(
     """The choice with the steps that predict clearly better."""
     taken = _features(link, panel, plan, tried, folds=folds, seed=seed)
     change: dict[str, Any] = {"features": taken}
-    trials = [tried[f]._replace(taken=f in taken) for f in plan.features]
+    trials = [tried[feature]._replace(taken=feature in taken) for feature in plan.features]
     for name, step in plan.steps.items():
         trials.append(tried[name]._replace(taken=_clear(tried[name])))
         if trials[-1].taken:
             change |= step
-    trials = [t._replace(what=STEPS[t.what]) for t in trials]
-    near = tuple(replace(c, **change) for c in choice.near)
-    said = [
-        f"Taken after trials on held-out data: {', '.join(t.what for t in trials if t.taken) or 'none of these'}."
-    ]
+    trials = [trial._replace(what=STEPS[trial.what]) for trial in trials]
+    near = tuple(replace(other, **change) for other in choice.near)
+    steps = ", ".join(trial.what for trial in trials if trial.taken) or "none of these"
+    said = [f"Taken after trials on held-out data: {steps}."]
     said += panel.features.notes if panel.features is not None and taken else ()
-    words = " ".join(["", *(_sentence(n) for n in said)]) if trials else ""
+    words = " ".join(["", *(_sentence(note) for note in said)]) if trials else ""
     return replace(
         choice,
         best=replace(choice.best, **change),
@@ -270,10 +272,13 @@ def _features(
     link: Link, panel: Panel, plan: _Plan, tried: Mapping[str, Trial], *, folds: int, seed: int
 ) -> tuple[str, ...]:
     """Features that help: the best one, or all that do where they predict better together."""
-    good = sorted((f for f in plan.features if _clear(tried[f])), key=lambda f: -tried[f].gain)
+    good = sorted(
+        (feature for feature in plan.features if _clear(tried[feature])),
+        key=lambda feature: -tried[feature].gain,
+    )
     if len(good) < 2:
         return tuple(good)
-    together = tuple(f for f in FEATURES if f in good)
+    together = tuple(feature for feature in FEATURES if feature in good)
     pair = [replace(plan.plain, features=features) for features in (tuple(good[:1]), together)]
     (table,) = score_folds(link, panel, [Contest(pair, plan.whole, BATCH)], folds=folds, seed=seed)
     return together if _gains(table, ["both"], plan.whole)["both"].gain > 0 else tuple(good[:1])
@@ -295,6 +300,7 @@ def _steps(panel: Panel, plain: CountSettings) -> dict[str, dict[str, Any]]:
 
 def slope_of(totals: F64, month: I64, year: I64) -> float:
     """Slope of log monthly totals on the year, within months of the year, so that a part of a year changes nothing."""
+    # A month of the year is a level of its own: means within it are taken off (the partialled-out regression).
     of = month[:, None] == np.unique(month)
     within = np.stack([np.log(np.maximum(totals, 1e-12)), year.astype(float)])
     y, x = within - (within @ of / of.sum(axis=0)) @ of.T
@@ -310,6 +316,7 @@ def _gains(
     base = float(plain.mean())
     out = {}
     for name, deviance in zip(names, wide, strict=True):
+        # Paired over folds: what folds have in common falls out of the difference.
         gain = (plain - deviance).dropna()
         able = base > 0 and len(gain) > 1
         error = float(gain.std(ddof=1) / np.sqrt(len(gain))) / base if able else 1.0

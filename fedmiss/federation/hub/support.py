@@ -47,7 +47,7 @@ def release_jointly(
 
 
 def _used(done: dict[str, msg.Answer]) -> int:
-    return sum(a.used for a in done.values() if isinstance(a, msg.Done))
+    return sum(answer.used for answer in done.values() if isinstance(answer, msg.Done))
 
 
 def _support(
@@ -73,6 +73,7 @@ def _support(
         "regions": (regions + 1, 3),
     }
     ask = msg.Support(by, folds, seed, share, none, none, none, none)
+    # The second time with the sums: each group then says where its own share is too large, and no more.
     for _ in range(2):
         (answers,) = link.ask([ask])
         sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
@@ -88,28 +89,29 @@ def _released(
 ) -> tuple[Bool, tuple[str, ...], F64, dict[str, I64]]:
     """Months and regions whose sums over groups may be released; visits of released months; which months each rule loses."""
     L, minimum, regions = int(axes.months.size), axes.minimum, axes.regions
-    s = _support(link, share, L, len(regions))
+    sums = _support(link, share, L, len(regions))
     rules = {
         f"fewer visits or sites, or fewer than {contributors} organisations": releasable(
-            s["visits"], s["sites"], s["groups"], minimum, contributors
+            sums["visits"], sums["sites"], sums["groups"], minimum, contributors
         ),
-        "too large a share of the visits": (s["over"] == 0).all(axis=0),
+        "too large a share of the visits": (sums["over"] == 0).all(axis=0),
     }
     months, lost = np.ones(L, dtype=bool), {}
     for name, rule in rules.items():
         lost[name] = np.flatnonzero(months & ~rule)
         months &= rule
-    sites, groups, over = s["regions"].T
+    sites, groups, over = sums["regions"].T
     keep = kept_regions(sites, groups, over, minimum, contributors)
     names = tuple(regions[i - 1] for i in keep)
-    return months, names if len(names) >= FEWEST_REGIONS else (), s["visits"].sum(axis=0) * months, lost
+    # A single region would give the rest of the whole away as a difference.
+    return months, names if len(names) >= FEWEST_REGIONS else (), sums["visits"].sum(axis=0) * months, lost
 
 
 def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int) -> np.ndarray:
     """Months (L,) that take part in cross-validation, 1 or 0: every fold's part may be released. Empty for all months."""
     if not panel.least:
         return np.zeros(0, np.uint8)
-    s = _support(
+    sums = _support(
         link,
         panel.share,
         panel.L,
@@ -118,9 +120,9 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
         folds=folds,
         seed=seed,
     )
-    months = releasable(s["visits"], s["sites"], s["groups"], panel.least, panel.contributors)
-    months &= (s["over"] == 0).all(axis=0)
-    if not (months & (s["visits"].sum(axis=0) > 0)).any():
+    months = releasable(sums["visits"], sums["sites"], sums["groups"], panel.least, panel.contributors)
+    months &= (sums["over"] == 0).all(axis=0)
+    if not (months & (sums["visits"].sum(axis=0) > 0)).any():
         raise ConfigError(
             f"no month has {panel.least} visits and sites, and {panel.contributors} groups, in each of {folds} "
             "folds: nothing is left to choose "

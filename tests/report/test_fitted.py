@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.federation.results import visited_totals
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -147,6 +147,20 @@ def test_without_effort_nothing_is_said_of_recorded_effort():
         assert "recorded effort off by half" not in set(sensitivity(a)["what"])
         assert effort_caution(a) == []
     assert sensitivity(findings(None, None, slope=np.nan)).empty
+
+
+def test_counts_scatter_about_the_fitted_ones_as_their_variance_says_on_the_scale_of_logarithms():
+    rng, ratios = rng_for(0, "scatter"), []
+    J, L, n = 40, 24, 6000
+    for _ in range(3):
+        s, t = rng.integers(0, J, n), rng.integers(0, L, n)
+        eta = 3 + rng.normal(0, 0.6, J)[s] + rng.normal(0, 0.4, L)[t]
+        y = np.maximum(np.exp(eta + rng.normal(0, 0.6, n)) - 1, 0)
+        settings = CountSettings(rank=0, family="gaussian", scale="log1p")
+        fit = fit_counts(GroupPanel.of(J, L, [Group.of("all", s, t, y)]), settings)
+        table = visited_totals([(fit.state, fit.settings)])
+        ratios.append(((y - fit.expected()[s, t]) ** 2).sum() / table["variance"].sum())
+    assert 0.85 < np.mean(ratios) < 1.15
 
 
 @pytest.mark.slow

@@ -39,6 +39,7 @@ assert not bad and len(told) > 40, bad
 """
 
 
+@pytest.mark.slow
 def test_it_passes_every_check_that_scikit_learn_has():
     """In a process of its own: one check is skipped unless this variable is set before SciPy is loaded."""
     env = os.environ | {"SCIPY_ARRAY_API": "1"}

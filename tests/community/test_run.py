@@ -112,6 +112,7 @@ def test_expected_counts_are_of_one_standard_visit(made):
     np.testing.assert_allclose(e["visits"], lists[e["site_id"]], rtol=1e-9)
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(made, tmp_path):
     _, records, one = made
     two = build_community(records, tmp_path / "two", settings_of(one.parent))
@@ -307,6 +308,7 @@ def test_the_names_are_those_of_the_package():
     assert fedmiss.community.CommunitySettings is CommunitySettings
 
 
+@pytest.mark.slow
 def test_a_recipe_fits_all_species_first_and_the_trends_follow(made, tmp_path):
     table, _, _ = made
     table.to_csv(tmp_path / "lists.csv", index=False)

@@ -71,6 +71,7 @@ def test_no_table_is_read_over_species(
         read_counts(path, CountOptions(repeats=repeats, species="Ostrich bird"))
 
 
+@pytest.mark.slow
 def test_every_way_in_asks_for_a_species(tmp_path):
     frame = table(4, 6, together=True)
     path = tmp_path / "counts.csv"

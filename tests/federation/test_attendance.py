@@ -153,6 +153,7 @@ def test_a_study_with_absences_is_fedem_with_the_workers_that_were_there(masked,
         assert circle.left_out == study.circles["club-0"].left_out
 
 
+@pytest.mark.slow
 def test_when_all_are_back_the_answer_is_that_of_a_study_without_absences(tmp_path):
     """FedMissEM of six clubs, one of them off for a third of the rounds: it stops only where all have been heard."""
     panel, _ = simulate(J=20, L=12, n=400, family="gaussian", groups=6)

@@ -150,6 +150,7 @@ def test_a_compressed_study_ends_where_an_uncompressed_one_does(panel, compresse
     assert small < 0.75 * large  # L = 24 months only: at 249 it is less
 
 
+@pytest.mark.slow
 def test_a_killed_study_goes_on_with_the_same_differences(panel, compressed, monkeypatch):
     folder = compressed[1]
     clubs = clubs_of(panel, folder / "again")

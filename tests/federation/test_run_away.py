@@ -57,6 +57,7 @@ def test_a_fit_that_runs_away_is_the_one_of_the_rank_below(panel, monkeypatch):
     assert "rank 2 ran away" in got.fit.stop_reason
 
 
+@pytest.mark.slow
 def test_scores_of_such_a_rank_are_those_of_the_rank_below(panel, monkeypatch):
     candidates = [settings(r) for r in (0, 1, 2, 3)]
     want = LocalFederation.of_panel(panel).cross_validate(candidates[:2], folds=3)

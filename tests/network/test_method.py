@@ -136,6 +136,7 @@ def absent_toml(line='absence = 1\nchair = "north"'):
     )
 
 
+@pytest.mark.slow
 def test_a_club_that_is_off_for_a_third_of_the_study_holds_nobody_up_and_has_the_result(tmp_path):
     """Over a shared folder: its process is killed, the others go on, and it goes through what it missed."""
     folder, data = prepared(tmp_path, absent_toml(), SIX)

@@ -71,7 +71,8 @@ def test_all_species_of_a_table_each_by_itself(tmp_path):
     assert all(r.redone == () for r in again), "nothing is made twice"
 
 
-@pytest.mark.parametrize("ending", ["csv", pytest.param("xlsx", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("ending", ["csv", "xlsx"])
 def test_a_table_is_imported_once_for_all_its_species(tmp_path, monkeypatch, ending):
     path = write(tmp_path, '["Skylark", "Great Tit", "Turdus merulla"]')
     if ending == "xlsx":
@@ -95,6 +96,7 @@ def test_a_table_is_imported_once_for_all_its_species(tmp_path, monkeypatch, end
     assert all((tmp_path / "out" / slug(n) / "records").exists() for n in ("Skylark", "Great Tit"))
 
 
+@pytest.mark.slow
 def test_a_species_that_fails_does_not_stop_the_others(tmp_path):
     recipe = read_recipe(
         write(tmp_path, '["Skylark", "Parus major", "Turdus merulla"]', doubled="Parus major")

@@ -27,17 +27,8 @@ __all__ = ["Result", "Stop", "load_checkpoint", "run", "save_checkpoint"]
 
 Observe = Callable[[ServerState, Downlink], Mapping[str, float]]
 _COLUMNS = (
-    "k",
-    "gamma",
-    "h_norm2",
-    "active",
-    "bytes_up",
-    "bytes_down",
-    "evaluations",
-    "dropped",
-    "away",
-    "seconds",
-)
+    "k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations", "dropped", "away", "seconds",
+)  # fmt: skip
 _KEPT = 10_000  # dropped messages that a result lists; the trace counts all
 
 

@@ -12,18 +12,16 @@ that lie there, and is waited for as long as it does.
 from __future__ import annotations
 
 import hashlib
-import struct
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
 from fedmiss.errors import ConfigError
+from fedmiss.federation.gather import packed, unpacked
 from fedmiss.federation.masks import FEWEST
 
 __all__ = ["Absence", "Attendance", "cohorts_of"]
-
-_COUNT, _ONE = struct.Struct("<I"), struct.Struct("<H16s")
 
 
 class Latest(Protocol):
@@ -78,6 +76,10 @@ class Absence:
             )
         self._seen: dict[str, tuple[int, float]] = {}  # last frame of each, and when it was first seen
 
+    def whole(self, names: Collection[str]) -> list[tuple[str, ...]]:
+        """Cohorts whose members are all among these names."""
+        return [c for c in self.cohorts if all(n in names for n in c)]
+
     def waiting(
         self, carrier: Latest, exchange: int, now: Callable[[], float] = time.monotonic
     ) -> Callable[[Mapping[str, bytes]], frozenset[str] | None]:
@@ -89,11 +91,12 @@ class Absence:
         begun = now()
 
         def overdue(name: str) -> bool:
-            first = min(carrier.latest(name), exchange - 1), begun  # after a restart: it may be coming back
-            latest, since = self._seen.get(name, first)
+            shown = carrier.latest(name)
+            # after a restart of the chair: it may be coming back
+            latest, since = self._seen.get(name, (min(shown, exchange - 1), begun))
             if latest >= exchange - 1:
                 since = max(since, begun)  # it was there: its time begins with this exchange
-            if (shown := carrier.latest(name)) > latest:
+            if shown > latest:
                 latest, since = shown, now()
             self._seen[name] = (latest, since)
             return now() - since > self.seconds
@@ -102,7 +105,7 @@ class Absence:
             there = {*frames, self.chair}
             for name in there:
                 self._seen[name] = (exchange, begun)
-            whole = [c for c in self.cohorts if there.issuperset(c)]
+            whole = self.whole(there)
             gone = [any([overdue(n) for n in c if n not in there]) for c in self.cohorts if c not in whole]
             if 2 * len(whole) < len(self.cohorts) or not all(gone):
                 return None
@@ -118,16 +121,15 @@ class Attendance:
     frames: Mapping[str, bytes]
 
     @classmethod
-    def of(cls, frames: Mapping[str, bytes], absence: Absence, chair: str) -> Attendance:
+    def of(cls, frames: Mapping[str, bytes], absence: Absence) -> Attendance:
         """From the frames of the others that count."""
         digests = {n: cls.digest(raw) for n, raw in frames.items()}
-        digests[chair] = bytes(16)
-        whole = [c for c in absence.cohorts if all(n in digests for n in c)]
-        return cls({n: digests[n] for c in whole for n in c})
+        digests[absence.chair] = bytes(16)
+        return cls({n: digests[n] for c in absence.whole(digests) for n in c})
 
     def holds(self, absence: Absence) -> bool:
         """Whether these are whole cohorts, and half of them at least."""
-        whole = [c for c in absence.cohorts if all(n in self.frames for n in c)]
+        whole = absence.whole(self.frames)
         return 2 * len(whole) >= len(absence.cohorts) and sum(map(len, whole)) == len(self.frames)
 
     @staticmethod
@@ -137,11 +139,7 @@ class Attendance:
 
     def as_bytes(self) -> bytes:
         """As they stand before the chair's answer."""
-        out = [_COUNT.pack(len(self.frames))]
-        for name in sorted(self.frames):
-            raw = name.encode()
-            out += [_ONE.pack(len(raw), self.frames[name]), raw]
-        return b"".join(out)
+        return packed(0, self.frames)
 
     @classmethod
     def read(cls, raw: bytes) -> tuple[Attendance, bytes]:
@@ -151,16 +149,5 @@ class Attendance:
         ------
         ValueError    the bytes are cut
         """
-        frames: dict[str, bytes] = {}
-        try:
-            (n,), at = _COUNT.unpack_from(raw), _COUNT.size
-            for _ in range(n):
-                size, digest = _ONE.unpack_from(raw, at)
-                at += _ONE.size
-                if at + size > len(raw):
-                    raise ValueError("cut")
-                frames[raw[at : at + size].decode()] = digest
-                at += size
-        except (struct.error, UnicodeDecodeError):
-            raise ValueError("cut") from None
-        return cls(frames), raw[at:]
+        _, frames, rest = unpacked(raw)
+        return cls(frames), rest

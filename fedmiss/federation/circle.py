@@ -22,6 +22,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -154,8 +155,8 @@ class Circle:
         absence = None if all_needed else self.absence
         chair = None if absence is None else absence.chair
         head = self.transcript + self._mine.as_bytes()
-        said = self._attendance() if chair == self.name else b""
-        got = self._exchanged(head + said + answer, chair)
+        said, have = self._attendance() if chair == self.name else (b"", {})
+        got = self._exchanged(head + said + answer, chair, have)
         theirs = {other: self._opened(other, raw) for other, raw in got.items() if other != self.name}
         self._compare(self._mine, {other: (seen, outline) for other, (seen, outline, _) in theirs.items()})
         replies = {other: raw for other, (_, _, raw) in theirs.items()} | {self.name: said + answer}
@@ -256,19 +257,22 @@ class Circle:
                 )
         self._advance(got)
 
-    def _attendance(self) -> bytes:
-        """Who is there in this exchange, as this organisation says to the others; it is said once, also after a restart."""
+    def _attendance(self) -> tuple[bytes, dict[str, bytes]]:
+        """Who is there in this exchange, as this organisation says to the others, and the frames that it has seen of them.
+
+        It is said once, also after a restart; then no frames are here yet.
+        """
         number, absence = self.exchange, self.absence
+        got: dict[str, bytes] = {}
         assert absence is not None
         if number not in self._said:
             self.journal_open()
             assert self.gather is not None
-            rule = absence.waiting(self.gather, number)
-            got = self.gather.some_of(number, {}, rule)
-            said = Attendance.of({n: raw for n, raw in got.items() if n != self.name}, absence, self.name)
+            got = self.gather.some_of(number, {}, absence.waiting(self.gather, number))
+            said = Attendance.of(got, absence)
             self.journal.append((_HERE, packed(number, {"": said.as_bytes()})))
             self._said[number] = said.as_bytes()
-        return self._said[number]
+        return self._said[number], got
 
     def _there(self, chair: str | None, frames: Mapping[str, bytes]) -> frozenset[str] | None:
         """Whose frames count, as the chair says, all without one; None while its frame is missing.
@@ -298,10 +302,12 @@ class Circle:
                 )
         return frozenset({*said.frames, chair})
 
-    def _exchanged(self, body: bytes, chair: str | None = None) -> dict[str, bytes]:
+    def _exchanged(
+        self, body: bytes, chair: str | None = None, have: Mapping[str, bytes] = MappingProxyType({})
+    ) -> dict[str, bytes]:
         """Sign and encrypt; write it down; show it to all; write down what came.
 
-        ``chair`` says whose frames count, None for those of all.
+        ``chair`` says whose frames count, None for those of all; ``have`` are frames of others that came already.
         """
         name, number = self.name, self.exchange
         raw = self.party.sign(self._label(name), self._cipher(name, body))
@@ -323,7 +329,7 @@ class Circle:
         else:
             self.journal_open()
             assert self.gather is not None
-            got = self.gather.some_of(number, {name: raw}, lambda got: self._there(chair, got))
+            got = self.gather.some_of(number, {**have, name: raw}, lambda got: self._there(chair, got))
             others = {n: got[n] for n in self.names if n != name and n in got}
             for other, frame in others.items():
                 self._verified(other, frame)  # what is written down is genuine

@@ -227,18 +227,14 @@ class Study:
             raise ConfigError(
                 f"absence is {self.absence:g} seconds (must lie between 0, where all wait, and 2,592,000, which is 30 days)."
             )
-        names = self.organisations
-        if self.chair and self.chair not in names:
-            raise ConfigError(
-                f"the chair {self.chair!r} is not among the organisations ({', '.join(names)}); name one of them."
-            )
-        least = least_for_absence(self.masks)
-        if self.absence and len(names) < least:
+        n, least = len(self.organisations), least_for_absence(self.masks)
+        if self.absence and n < least:
             why = f"a whole cohort of {FEWEST} is left out" if self.masks else "half must be there"
             raise ConfigError(
-                f"absence needs {least} organisations, the study has {len(names)}, since {why}. Leave absence out; then all "
+                f"absence needs {least} organisations, the study has {n}, since {why}. Leave absence out; then all "
                 "wait for who is away."
             )
+        _ = self.rule_of_absence  # it refuses a chair that is not among the organisations
 
     @property
     def rule_of_absence(self) -> Absence | None:

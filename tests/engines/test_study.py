@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,32 +11,15 @@ from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, Roster, Spider, Stop, run
 from fedmiss.engines import LocalEngine, StudyEngine
 from fedmiss.errors import ConfigError, EngineError
-from fedmiss.federation.circle import Circle
-from fedmiss.federation.gather import Board
-from fedmiss.federation.masks import Masks, Party
 from fedmiss.models.lowrank.paper import FedMissEM
 from fedmiss.models.saem.algorithm import fed_saem
 from fedmiss.models.saem.months import GaussMonths, first_statistics, simulate_months
 from tests.core.toys import mixture
-from tests.federation.network import Kill, keys_of, together
+from tests.federation.network import Kill, Places, together
 from tests.models.panels import simulate
 
-JOB = hashlib.sha256(b"a mixture").digest()
 
-
-class Study:
-    """Keys and journals of some organisations, and the frames between them."""
-
-    def __init__(self, names, folder, masked=False):
-        folder.mkdir(parents=True, exist_ok=True)
-        keys, roster = keys_of(names, folder)
-        kind = Masks if masked else Party
-        self.folder, self.board = folder, Board(list(names), patience=20.0)
-        self.parties = {n: kind(n, keys[n], roster, JOB) for n in names}
-
-    def circle(self, name):
-        return Circle(self.parties[name], self.folder / f"{name}.journal", self.board.seat(name))
-
+class Study(Places):
     def run(self, name, algo, rows, start, *, masked=False, **more):
         circle = self.circle(name)
         try:
@@ -143,30 +126,23 @@ def test_a_kill_changes_no_bit_and_the_roster_comes_from_all(tmp_path):
     local = run(algo, LocalEngine(rows), start, stop=Stop(rounds=30))
     study, left = Study(rows, tmp_path), [3]
 
-    def club(name):
-        while True:
-            circle = study.circle(name)
-            try:
-                roster = StudyEngine.roster(circle, len(rows[name]))
-                assert roster.ids == algo.roster.ids
-                np.testing.assert_array_equal(roster.sizes, algo.roster.sizes)
-                engine = StudyEngine(circle, rows[name])
-                genuine = engine.round
+    def club(name, circle):
+        roster = StudyEngine.roster(circle, len(rows[name]))
+        assert roster.ids == algo.roster.ids
+        np.testing.assert_array_equal(roster.sizes, algo.roster.sizes)
+        engine = StudyEngine(circle, rows[name])
+        genuine = engine.round
 
-                def dying(*given, genuine=genuine):
-                    if left[0] and name == "club-1" and given[1].k == 10 * left[0] - 5:
-                        left[0] -= 1
-                        raise Kill
-                    return genuine(*given)
+        def dying(*given):
+            if left[0] and name == "club-1" and given[1].k == 10 * left[0] - 5:
+                left[0] -= 1
+                raise Kill
+            return genuine(*given)
 
-                engine.round = dying
-                return run(algo, engine, start, stop=Stop(rounds=30))
-            except Kill:
-                continue
-            finally:
-                circle.close()
+        engine.round = dying
+        return run(algo, engine, start, stop=Stop(rounds=30))
 
-    got = together({n: (lambda n=n: club(n)) for n in rows})
+    got = together({n: (lambda n=n: study.until_done(n, partial(club, n))) for n in rows})
     assert left[0] < 3
     for result in got.values():
         np.testing.assert_array_equal(result.server.S_hat, local.server.S_hat)

@@ -68,6 +68,34 @@ class Club:
             circle.close()
 
 
+class Places:
+    """Keys and journals of some organisations, and the frames between them: for jobs that are no count model."""
+
+    def __init__(self, names, folder, masked=False, *, patience=20.0):
+        folder.mkdir(parents=True, exist_ok=True)
+        keys, roster = keys_of(names, folder)
+        self.names, self.folder, self.masked = tuple(names), folder, masked
+        self.board = Board(list(names), patience=patience)
+        self.parties = {n: (Masks if masked else Party)(n, keys[n], roster, JOB) for n in names}
+
+    def seat(self, name):
+        return self.board.seat(name)
+
+    def circle(self, name, **more):
+        return Circle(self.parties[name], self.folder / f"{name}.journal", self.seat(name), **more)
+
+    def until_done(self, name, job):
+        """Run ``job(circle)``, again after every kill."""
+        while True:
+            circle = self.circle(name)
+            try:
+                return job(circle)
+            except Kill:
+                continue
+            finally:
+                circle.close()
+
+
 def keys_of(names, folder):
     """Private keys by name, and the roster of the public ones."""
     keys = {name: identity(folder / name / "identity.key") for name in names}

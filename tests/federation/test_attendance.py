@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import threading
 import time
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -17,17 +17,15 @@ from fedmiss.core.participation import Given, Remembered
 from fedmiss.engines import LocalEngine, StudyEngine
 from fedmiss.errors import ConfigError, EngineError, UplinkError
 from fedmiss.federation.attendance import Absence, Attendance, cohorts_of
-from fedmiss.federation.circle import Circle, frame_label
-from fedmiss.federation.gather import Board
-from fedmiss.federation.masks import Masks, Party
+from fedmiss.federation.circle import frame_label
+from fedmiss.federation.masks import Masks
 from fedmiss.federation.outline import Outline
 from fedmiss.models.lowrank.paper import FedMissEM
 from tests.core.toys import mixture
 from tests.models.panels import simulate
 
-from .network import Kill, keys_of, together
+from .network import JOB, Kill, Places, keys_of, together
 
-JOB = hashlib.sha256(b"absence").digest()
 SECONDS = 0.3
 
 
@@ -51,26 +49,21 @@ class Off:
         self.seat.restore(exchange, frame)
 
 
-class Study:
-    """Organisations in one process, some of which are off for a while."""
+class Study(Places):
+    """Organisations in one process, some of which are off for a while; the first is the chair."""
 
-    def __init__(self, names, folder, *, masked, off=None, chair=None, seconds=SECONDS, board=None):
-        folder.mkdir(parents=True, exist_ok=True)
-        keys, roster = keys_of(names, folder)
-        self.names, self.folder, self.masked, self.off = tuple(names), folder, masked, off or {}
-        self.board = board or Board(list(names), patience=60.0)
+    def __init__(self, names, folder, *, masked, off=None):
+        super().__init__(names, folder, masked, patience=60.0)
+        self.off, self.chair = off or {}, names[0]
         self.board.over = threading.Event()
-        self.parties = {n: (Masks if masked else Party)(n, keys[n], roster, JOB) for n in names}
-        self.chair, self.seconds = chair or names[0], seconds
         self.circles, self.present = {}, []
 
     def seat(self, name):
-        return Off(self.board.seat(name), self.board, self.chair, self.off.get(name, []))
+        return Off(super().seat(name), self.board, self.chair, self.off.get(name, []))
 
     def circle(self, name):
-        absence = Absence(cohorts_of(self.names, masks=self.masked), self.chair, self.seconds)
-        path = self.folder / f"{name}.journal"
-        self.circles[name] = Circle(self.parties[name], path, self.seat(name), absence=absence)
+        absence = Absence(cohorts_of(self.names, masks=self.masked), self.chair, SECONDS)
+        self.circles[name] = super().circle(name, absence=absence)
         return self.circles[name]
 
     def run(self, algo, data, start, **more):
@@ -210,27 +203,19 @@ def test_a_kill_changes_nothing_of_who_was_there(who, tmp_path):
     algo = algorithm(model, data)
     study, left = Study(list(data), tmp_path, masked=False, off={"club-4": [(6, 12)]}), [4]
 
-    def club(name):
-        while True:
-            circle = study.circle(name)
-            engine = StudyEngine(circle, data[name])
-            genuine = circle._advance
+    def club(name, circle):
+        genuine = circle._advance
 
-            def dying(got, genuine=genuine, circle=circle):
-                genuine(got)
-                if name == who and left[0] and circle.exchange == 16 - 3 * left[0]:
-                    left[0] -= 1
-                    raise Kill
+        def dying(got):
+            genuine(got)
+            if name == who and left[0] and circle.exchange == 16 - 3 * left[0]:
+                left[0] -= 1
+                raise Kill
 
-            circle._advance = dying
-            try:
-                return run(algo, engine, start, stop=Stop(rounds=30))
-            except Kill:
-                continue
-            finally:
-                circle.close()
+        circle._advance = dying
+        return run(algo, StudyEngine(circle, data[name]), start, stop=Stop(rounds=30))
 
-    got = together({n: (lambda n=n: club(n)) for n in data})
+    got = together({n: (lambda n=n: study.until_done(n, partial(club, n))) for n in data})
     assert left[0] == 0
     for result in got.values():
         np.testing.assert_array_equal(result.server.S_hat, got["club-1"].server.S_hat)

@@ -14,7 +14,7 @@ __all__ = ["COMMANDS"]
 
 _KIT = Annotated[Path, typer.Argument(help="Your organisation's kit: the folder that the proposer sent.")]
 _DATA = Annotated[
-    Path, typer.Argument(help="Your panel, made by `fedmiss panel --groups 1`; for all species your records.")
+    Path, typer.Argument(help="Your panel, made by `fedmiss panel`; for all species your records.")
 ]
 _STUDY = Annotated[Path, typer.Argument(help="Folder of the study, made by `fedmiss federation new`.")]
 

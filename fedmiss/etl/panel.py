@@ -43,7 +43,6 @@ STRAY_YEARS = 5  # visits so far from all others stretch the axis,
 STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of all
 _NO_GROUPS = ("_source", "count", "detected", "exported")
 EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "protocol")
-_GROUPS = 10
 
 
 def make_panel(
@@ -434,7 +433,7 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
             )
         return visits.with_columns(pl.col(settings.group_by).cast(pl.String).alias("_group"))
     observers = visits["observer_id"].unique().sort()
-    groups = min(_GROUPS, observers.len()) if settings.groups is None else settings.groups
+    groups = settings.groups
     if observers.len() < groups:
         few = "one observer only" if observers.len() == 1 else f"{observers.len()} observers"
         raise ConfigError(

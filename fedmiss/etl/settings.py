@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -165,12 +165,8 @@ class PanelSettings(Settings):
         str, Setting("Scientific or common name; optional when the records hold one species.")
     ] = ""
     groups: Annotated[
-        int | None,
-        Setting(
-            "Number of groups; observers are drawn at random.",
-            low=1, shown="10, or one for each observer if there are fewer observers",
-        ),
-    ] = None  # fmt: skip
+        int, Setting("Number of groups; with more than one, observers are drawn into them at random.", low=1)
+    ] = 1
     group_by: Annotated[
         str, Setting("Column that makes the groups: region, observer_id, protocol; or file, for own exports.")
     ] = ""
@@ -213,7 +209,8 @@ class PanelSettings(Settings):
 
     def refuse_groups(self, why: str, names: tuple[str, ...] = ("groups", "seed")) -> None:
         """Refuse what draws groups at random, where nothing is drawn."""
+        defaults = {field.name: field.default for field in fields(PanelSettings)}
         for name in names:
-            if getattr(self, name):
+            if getattr(self, name) != defaults[name]:
                 flag = definitions(PanelSettings)[name][1].flag(name)
                 raise ConfigError(f"{flag} does nothing here: {why}. Leave {flag} out.")

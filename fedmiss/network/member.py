@@ -60,7 +60,7 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
     if len(panel.groups) != 1:
         raise ConfigError(
             f"{data} has {len(panel.groups)} groups; an organisation brings one. Make it with "
-            "`fedmiss panel RECORDS --groups 1`."
+            "`fedmiss panel RECORDS`, without --groups and --group-by."
         )
     species = panel.facts.species
     if species != kit.study.species:

@@ -43,8 +43,7 @@ def records(folder: Path, rows: list[tuple[int, int, date, str]]) -> Path:
 
 
 def panel(records: Path | list[Path], out: Path, **more: object) -> Path:
-    one = {} if "group_by" in more or isinstance(records, list) else {"groups": 1}
-    return make_panel(records, out, PanelSettings(**{"sites": "all", **one, **more}))  # type: ignore[arg-type]
+    return make_panel(records, out, PanelSettings(**{"sites": "all", **more}))  # type: ignore[arg-type]
 
 
 def visits(folder: Path) -> pl.DataFrame:
@@ -201,6 +200,15 @@ def test_another_seed_deals_the_observers_anew_and_the_same_seed_alike(tmp_path)
     )
     assert content(a) == content(again)
     assert content(a) != content(b)
+
+
+def test_a_panel_is_one_group_unless_more_are_asked_for(tmp_path):
+    source = records(tmp_path / "in", ROWS)
+    made = make_panel(source, tmp_path / "p", PanelSettings(sites="all"))
+    assert [g.name for g in groups(made)] == ["g01"]
+    with pytest.raises(ConfigError, match="--seed does nothing here: there is one group"):
+        PanelSettings(seed=3)
+    assert PanelSettings(groups=2, seed=3).seed == 3
 
 
 def test_groups_by_a_column(tmp_path):

@@ -26,13 +26,14 @@ import numpy as np
 from numba import njit
 
 from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts, variance, visit_sums
+from fedmiss.system import cores
 
 __all__ = [
     "chunks_of", "dispersion_sums", "effort_sums", "fill_cells", "predict_cells", "product_sums",
     "round_sums", "shared_products", "shared_sums", "spread_out",
 ]  # fmt: skip
 
-CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or os.cpu_count() or 1
+CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or cores()
 
 
 def chunks_of(cells: int) -> int:

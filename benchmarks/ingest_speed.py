@@ -34,7 +34,7 @@ from fedmiss.etl.filters import Filters, preset
 folder, out, filters, *names = sys.argv[1:]
 chosen = preset("best-practices-v2", last_date=filters) if filters else Filters()
 ingest([f"{folder}/ebd_sim.txt"], out, IngestSettings(species=tuple(names), filters=chosen),
-       sampling=[f"{folder}/ebd_sim_sampling.txt"], overwrite=True, cache=f"{folder}/cache")
+       sampling=[f"{folder}/ebd_sim_sampling.txt"], overwrite=True, cache=f"{out}.cache")
 total = aggregate(out)
 print(total.detections.height, int(total.detections["count_sum"].sum()), int(total.totals["n_zero_ok"].sum()))
 """
@@ -230,7 +230,7 @@ def measure(folder: Path, case: str, records: int, species: int, *, only_cold: b
         return cpu
 
     def fresh() -> None:
-        shutil.rmtree(sim / "cache", ignore_errors=True)
+        shutil.rmtree(f"{out}.cache", ignore_errors=True)
 
     job("import polars, pyarrow.parquet, fedmiss.etl.ingest")  # keep the compiled modules
     start = show("start of Python and imports alone", "import polars, pyarrow.parquet, fedmiss.etl.ingest")

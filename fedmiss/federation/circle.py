@@ -274,8 +274,8 @@ class Circle:
             self._said[number] = said.as_bytes()
         return self._said[number], got
 
-    def _there(self, chair: str | None, frames: Mapping[str, bytes]) -> frozenset[str] | None:
-        """Whose frames count, as the chair says, all without one; None while its frame is missing.
+    def _there(self, chair: str | None, frames: Mapping[str, bytes]) -> frozenset[str]:
+        """Whose frames count, as the chair says, all without one; the chair alone while its frame is missing.
 
         Raises
         ------
@@ -284,7 +284,7 @@ class Circle:
         if chair is None:
             return frozenset(self.names)
         if chair not in frames:
-            return None
+            return frozenset({chair})
         assert self.absence is not None
         raw = self._opened(chair, frames[chair])[2]
         try:
@@ -342,7 +342,7 @@ class Circle:
             },
         )
         got = {**others, name: raw}
-        return {n: got[n] for n in self._there(chair, got) or ()}
+        return {n: got[n] for n in self._there(chair, got)}
 
     def journal_open(self) -> None:
         """Raise at the end of a journal that is only read."""

@@ -144,6 +144,8 @@ def test_a_study_with_absences_is_fedem_with_the_workers_that_were_there(masked,
     for circle in study.circles.values():
         assert circle.left_out["club-5"] > 0
         assert circle.left_out == study.circles["club-0"].left_out
+        # Until the chair has said who counts, its frame alone is waited for: nobody else is named as missing.
+        assert circle._there("club-0", {"club-3": b""}) == {"club-0"}
 
 
 @pytest.mark.slow

@@ -21,10 +21,7 @@ import time
 from pathlib import Path
 
 import numpy as np
-
-from fedmiss.pipeline.results import open_fit
-from fedmiss.report.trends import overall_trend
-from fedmiss.simulate.truth import read_expected
+from ebird_truth import beside_truth
 
 FEDMISS = [sys.executable, "-c", "from fedmiss.cli.app import main; main()"]
 RECIPE = """name = "country"
@@ -56,13 +53,8 @@ def slopes(made: Path, truth: Path) -> np.ndarray:
     """Error of the slope, its standard error, and whether the interval holds the truth; a row for each species."""
     rows = []
     for place in sorted(path.parent for path in made.glob("*/fit")):
-        fitted = open_fit(place / "panel", place / "fit")
-        months, sites = fitted.panel.months, list(fitted.panel.sites["site_id"])
-        expected = read_expected(truth, fitted.panel.facts.species, sites, list(months["month"]))
-        true = overall_trend(expected.sum(axis=0), months).iloc[0]["slope"]
-        row = overall_trend(fitted.expected.sum(axis=0), months, fitted.draws).iloc[0]
-        low, high = (np.log1p(row[f"percent_{end}"] / 100) for end in ("lo", "hi"))
-        rows.append((row["slope"] - true, row["slope_se"], low < true < high))
+        _, row, true, held = beside_truth(place, truth)
+        rows.append((row["slope"] - true, row["slope_se"], held[0]))
     return np.array(rows, dtype=float)
 
 

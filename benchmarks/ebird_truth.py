@@ -38,24 +38,30 @@ bootstrap = {draws}
 """
 
 
+def beside_truth(place, truth):
+    """The fit in a species' folder, its trend, the true slope over the same sites and months, and whether it is held.
+
+    By the report's convention of the trend's error, and by TRIM's.
+    """
+    fitted = open_fit(place / "panel", place / "fit")
+    sites, months = list(fitted.panel.sites["site_id"]), fitted.panel.months
+    expected = read_expected(truth, fitted.panel.facts.species, sites, list(months["month"]))
+    row = overall_trend(fitted.expected.sum(axis=0), months, fitted.draws).iloc[0]
+    true = overall_trend(expected.sum(axis=0), months, None).iloc[0]["slope"]
+    ends = [[np.log1p(row[f"percent_{end}{c}"] / 100) for end in ("lo", "hi")] for c in ("", "_sampling")]
+    return fitted, row, true, [low < true < high for low, high in ends]
+
+
 def one(folder, seed, records, sites, draws):
     simulate_ebird(folder / "sim", EbirdSettings(records=records, seed=seed))
     (folder / "trend.toml").write_text(RECIPE.format(sites=sites, draws=draws), encoding="utf-8")
     (result,) = run_recipe(read_recipe(folder / "trend.toml"), jobs=1)
     if result.page is None:
         raise SystemExit(f"seed {seed}: {result.error}")
-    fitted = open_fit(result.page.parents[1] / "panel", result.page.parents[1] / "fit")
-    where, months = list(fitted.panel.sites["site_id"]), fitted.panel.months
-    truth = read_expected(folder / "sim" / "truth", "Mareca americana", where, list(months["month"]))
-    row = overall_trend(fitted.expected.sum(axis=0), months, fitted.draws).iloc[0]
-    true = overall_trend(truth.sum(axis=0), months, None).iloc[0]["slope"]
-    held = [
-        np.log1p(row[f"percent_lo{c}"] / 100) < true < np.log1p(row[f"percent_hi{c}"] / 100)
-        for c in ("", "_sampling")
-    ]
+    fitted, row, true, held = beside_truth(result.page.parents[1], folder / "sim" / "truth")
     members = [m["rank"] for m in fitted.manifest["results"]["members"]]
     print(
-        f"| {seed} | {len(where)} | {true:+.4f} | {row['slope']:+.4f} | {row['slope_se']:.4f} | "
+        f"| {seed} | {len(fitted.panel.sites)} | {true:+.4f} | {row['slope']:+.4f} | {row['slope_se']:.4f} | "
         f"{row['slope_se_sampling']:.4f} | {held[0]} | {held[1]} | {row['trend_class']} | "
         f"{fitted.manifest['results']['model']} {members} |",
         flush=True,

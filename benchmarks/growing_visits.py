@@ -16,6 +16,7 @@ from functools import partial
 os.environ |= {"OPENBLAS_NUM_THREADS": "1", "FEDMISS_THREADS": "1"}
 
 import numpy as np
+from trend_truth import slope_of, yearly
 
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -47,8 +48,8 @@ def error(seed: int, law: str, slopes: bool) -> np.ndarray:
     panel = GroupPanel.of(kept.size, L, [group], (np.arange(L) % 12 + 1, 2000 + year))
     dispersion = "quasi" if law == "poisson" else "negbin"
     fit = fit_counts(panel, CountSettings(rank=0, dispersion=dispersion, slopes=slopes))
-    totals = [[x[:, year == y].sum() for y in np.unique(year)] for x in (fit.expected(), true[kept])]
-    return np.asarray(np.log(totals[0]) - np.log(totals[1]))
+    fitted, expected = (yearly(x.sum(axis=0), year) for x in (fit.expected(), true[kept]))
+    return np.asarray(np.log(fitted / expected))
 
 
 def main() -> None:
@@ -65,8 +66,7 @@ def main() -> None:
                 log = np.array(
                     list(pool.map(partial(error, law=law, slopes=slopes), range(panels), chunksize=4))
                 )
-                x = np.arange(log.shape[1]) - (log.shape[1] - 1) / 2
-                slope = log @ x / (x @ x)
+                slope = slope_of(np.exp(log))
                 said = f"{slope.mean():+.4f} ({slope.std() / panels**0.5:.4f}) | {np.sqrt((slope**2).mean()):.4f}"
                 ends = f"{log[:, 0].mean():+.2f}, {log[:, -1].mean():+.2f}"
                 print(f"| {law} | {'yes' if slopes else 'no'} | {said} | {ends} |", flush=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +10,7 @@ from typing import Annotated, Any
 from fedmiss.errors import ConfigError
 from fedmiss.etl.filters import Filters, Where, Words, preset
 from fedmiss.etl.options import parse_map
-from fedmiss.settings import Setting, Settings, definitions
+from fedmiss.settings import Setting, Settings, defaults, definitions
 
 __all__ = ["IngestSettings", "PanelSettings", "ingest_settings"]
 
@@ -209,8 +209,8 @@ class PanelSettings(Settings):
 
     def refuse_groups(self, why: str, names: tuple[str, ...] = ("groups", "seed")) -> None:
         """Refuse what draws groups at random, where nothing is drawn."""
-        defaults = {field.name: field.default for field in fields(PanelSettings)}
+        usual = defaults(PanelSettings)
         for name in names:
-            if getattr(self, name) != defaults[name]:
+            if getattr(self, name) != usual[name]:
                 flag = definitions(PanelSettings)[name][1].flag(name)
                 raise ConfigError(f"{flag} does nothing here: {why}. Leave {flag} out.")

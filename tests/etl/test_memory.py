@@ -30,7 +30,7 @@ import polars
 
 
 @pytest.mark.parametrize("module", ["fedmiss.etl.ingest", "fedmiss.etl.plain", "fedmiss.pipeline.chain"])
-@pytest.mark.parametrize("own", [pytest.param(None, marks=pytest.mark.slow), "dirty_decay_ms:7"])
+@pytest.mark.parametrize("own", [None, "dirty_decay_ms:7"])
 @pytest.mark.slow
 def test_polars_is_told_before_it_is_loaded_and_a_users_choice_stays(module, own):
     env = {k: v for k, v in os.environ.items() if k != "_RJEM_MALLOC_CONF"}

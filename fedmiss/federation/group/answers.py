@@ -210,7 +210,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     batch.run(
         loop, fits, fits, p, batch.chunks, cells.ptr, cells.col, program.share, program.shared_at, totals, batch.y, batch.E,
         offset, by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
-        batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month, stats,
+        batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.spread, batch.family.code, month, stats,
         chunks=batch.chunks,
     )  # fmt: skip
     K = batch.kappa.shape[1]
@@ -219,7 +219,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
         batch.run(
             kernels.effort_sums, fits, fits, batch.rows.ptr, batch.effort, batch.rows.w, batch.rows.wy, batch.offset,
             batch.summed_off,
-            batch.eta, batch.inverse_size, batch.family.code, effort,
+            batch.eta, batch.inverse_size, batch.shrink, batch.family.code, effort,
         )  # fmt: skip
     watched = np.zeros((n, 3))
     if question.observers and batch.observers:
@@ -275,14 +275,16 @@ def _observer_step(batch: Batch, f: int) -> F64:
     """One damped Newton step of every observer effect; sums of squares, number and effective number of observers."""
     mu, w = batch.visit_mean(f), batch.weights[f]
     # IRLS weights of the negative binomial.
+    of_count, of_mean = w, w
     if batch.inverse_size[f] > 0:
-        w = w / (1.0 + mu * batch.inverse_size[f])
+        of_count = w * batch.shrink[f, 0]
+        of_mean = of_count * batch.shrink[f, 1]
     n, value = batch.effects.shape[1], batch.rows.wy[f]
     count = np.divide(value, batch.weights[f], out=np.zeros_like(value), where=batch.weights[f] > 0)
     # Everything times phi: score - phi ridge (o - prior mean) over curvature + phi ridge.
     ridge = batch.phi[f] * batch.ridge[f]
-    grad = np.bincount(batch.observer, w * (count - mu), n)
-    curve = np.bincount(batch.observer, w * batch.family.variance(mu), n)
+    grad = np.bincount(batch.observer, of_count * count - of_mean * mu, n)
+    curve = np.bincount(batch.observer, of_mean * batch.family.variance(mu), n)
     step = (grad - ridge * (batch.effects[f] - batch.leaning[f])) / (curve + ridge)
     effects = batch.effects[f] + np.clip(step, -batch.family.observer_cap, batch.family.observer_cap)
     active = np.bincount(batch.observer, batch.weights[f], n) > 0
@@ -304,7 +306,7 @@ def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:
         rows = batch.rows
         batch.run(
             kernels.dispersion_sums, fits, batch.chunks, fits, rows.ptr, rows.w, rows.wy, rows.wyy, batch.offset,
-            batch.summed_off, batch.eta, batch.family.code, nodes, out, chunks=batch.chunks,
+            batch.summed_off, batch.eta, batch.spread, batch.family.code, nodes, out, chunks=batch.chunks,
         )  # fmt: skip
     total: F64 = out.sum(axis=1)
     return total

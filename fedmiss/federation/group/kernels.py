@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
+from fedmiss.models.lowrank.families import ETA_MAX, VAR_MAX
 from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts, variance, visit_sums
 from fedmiss.system import cores
 
@@ -88,7 +89,7 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e
 
     The block is the site (i = j, coefficients ``mine`` = P) or the month; the design is that of the other axis, a one and
     its factors ``other[k]``. Its covariance ``S[k]`` enters twice: S m, with m the block's own coefficients, tilts the
-    design, and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor.
+    design, and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor and its variance.
     """
     eta, var = _linear(mu, offset, p, j, l, P, C, T, D)
     h = predictor(eta, var, family)
@@ -116,7 +117,7 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e
         for b in range(1, a + 1):
             acc[i, q] += w * (d * e[b] + S[k, a, b])
             q += 1
-    return h
+    return h, var
 
 
 @njit(inline="always")
@@ -215,7 +216,7 @@ def shared_sums(first, last, fits, p, sites, ptr, col, y, E, offset, off, mu, T,
 @njit(inline="always")
 def _round(
     first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
-    C, eta, family, month, stats,
+    C, eta, spread, family, month, stats,
 ):  # fmt: skip
     """One round: every site takes its Newton step, then adds its cells to the months' sums.
 
@@ -234,7 +235,7 @@ def _round(
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
-        acc, yf, Ef, ef, of = month[task], y[f], E[f], eta[f], offset[f if off else 0]
+        acc, yf, Ef, ef, vf, of = month[task], y[f], E[f], eta[f], spread[f], offset[f if off else 0]
         Pf, Cf, Mf, Tf, Df, muf, phif, tauf = P[f], C[f], M[f], T[f], D[f], mu[f], phi[f], tau[f]
         # Mean squares of the months' coefficients: 1 for the effect, whose design is constant.
         square[0] = 1.0
@@ -267,18 +268,20 @@ def _round(
                 l = col[k]
                 o = of[k] if off else 0.0
                 if p == 1:
-                    h = predictor(o + muf + Pf[j, 0] + Tf[l, 0], Cf[j, 0, 0] + Df[l, 0, 0], family)
+                    v = Cf[j, 0, 0] + Df[l, 0, 0]
+                    h = predictor(o + muf + Pf[j, 0] + Tf[l, 0], v, family)
                     m = Ef[k] * mean(h, family)
                     acc[l, 0] += yf[k] - m
                     acc[l, 1] += curvature(m, Ef[k], family)
                 else:
-                    h = _cell(
+                    h, v = _cell(
                         muf, o, p, j, l, Pf, Cf, Tf, Df, yf[k], Ef[k], family, l, Tf[l], j, Pf, Cf, e, acc
                     )
                 move = h - ef[k]
                 moved += Ef[k] * move * move
                 weight += Ef[k]
                 ef[k] = h
+                vf[k] = v
         stats[task, 0] += parameters
         stats[task, 1] += moved
         stats[task, 2] += weight
@@ -287,11 +290,11 @@ def _round(
 @njit(cache=True, nogil=True)
 def _any_width(
     first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
-    C, eta, family, month, stats,
+    C, eta, spread, family, month, stats,
 ):  # fmt: skip
     _round(
         first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
-        P, C, eta, family, month, stats,
+        P, C, eta, spread, family, month, stats,
     )  # fmt: skip
 
 
@@ -300,11 +303,11 @@ def _of_width(p: int) -> Callable[..., None]:
     @njit(cache=True, nogil=True)
     def loop(
         first, last, fits, _, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
-        P, C, eta, family, month, stats,
+        P, C, eta, spread, family, month, stats,
     ):  # fmt: skip
         _round(
             first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi,
-            max_step, M, P, C, eta, family, month, stats,
+            max_step, M, P, C, eta, spread, family, month, stats,
         )  # fmt: skip
 
     return loop
@@ -326,7 +329,7 @@ def round_sums(p: int, work: int) -> Callable[..., None]:
 
 
 @njit(cache=True, nogil=True)
-def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D, P, C, family, eta):
+def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D, P, C, family, eta, spread):
     """Give every cell, weighted or not, the predictor that has its expected mean."""
     J = ptr.size - 1
     for task in range(first, last):
@@ -338,17 +341,60 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
                 o = offset[f, k] if off else 0.0
                 line, var = _linear(mu[f], o, p, j, l, P[f], C[f], T[f], D[f])
                 eta[f, k] = predictor(line, var, family)
+                spread[f, k] = var
+
+
+@njit(inline="always")
+def _nodes(eta, var):
+    """Means exp(x) at the three nodes of Gauss and Hermite, x ~ N(eta - var / 2, var): they weigh 1/6, 4/6, 1/6."""
+    v = min(var, VAR_MAX)
+    step, middle = math.exp(math.sqrt(3.0 * v)), math.exp(min(eta - 0.5 * v, ETA_MAX))
+    return middle / step, middle, middle * step
+
+
+@njit(inline="always")
+def _weights(eta, var, inverse_size):
+    """Weight of a count of the negative binomial, and the factor by which that of its expectation differs (equation weight).
+
+    The score (y - m) / (1 + m / size) has under the posterior of x = log m the expectation
+    y E[1 / (1 + m / size)] - E[m / (1 + m / size)]. With 1 / (1 + E m / size) for both, a count that moves its own m up
+    would weigh less than one that moves it down, and all m were too small.
+    """
+    low, middle, high = _nodes(eta, var)
+    a, b, c = (
+        1.0 / (1.0 + low * inverse_size),
+        1.0 / (1.0 + middle * inverse_size),
+        1.0 / (1.0 + high * inverse_size),
+    )
+    count = (a + 4.0 * b + c) / 6.0
+    return count, (low * a + 4.0 * middle * b + high * c) / (low + 4.0 * middle + high) / count
 
 
 @njit(cache=True, nogil=True)
 def fill_cells(
-    first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, shrink, old, family, y, E
+    first,
+    last,
+    chunks,
+    fits,
+    row_ptr,
+    w,
+    wy,
+    offset,
+    off,
+    inverse_size,
+    eta,
+    spread,
+    shrink,
+    old,
+    family,
+    y,
+    E,
 ):
     """Sum the rows of every cell into its sufficient statistics (y, E).
 
     A row is a visit, or a whole cell where visits have no offsets: weight w, weighted count wy. The negative binomial
-    multiplies both by its quasi-score weight 1 / (1 + mu / size), half-way to the old one on the log scale where
-    ``old``: full steps overshoot when the size is small, and swing.
+    multiplies them by the weights of its score, half-way to the old ones on the log scale where ``old``: full steps
+    overshoot when the size is small, and swing. ``shrink`` (n, 2, rows) keeps them.
     """
     cells = row_ptr.size - 1
     for task in range(first, last):
@@ -358,26 +404,30 @@ def fill_cells(
             sy = sE = 0.0
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 o = offset[f, r] if off else 0.0
-                # Quasi-score weight of the negative binomial, Var = mu + mu^2 / size: 1 / (1 + mu / size).
-                factor = 1.0
+                factor = both = 1.0
                 if inverse_size[f] > 0.0:
-                    factor = 1.0 / (1.0 + mean(eta[f, k] + o, family) * inverse_size[f])
+                    factor, both = _weights(eta[f, k] + o, spread[f, k], inverse_size[f])
                     if old[i]:
                         # Geometric mean of the old weight and the new one.
-                        factor = math.sqrt(factor * shrink[f, r])
-                    shrink[f, r] = factor
+                        factor = math.sqrt(factor * shrink[f, 0, r])
+                        both = math.sqrt(both * shrink[f, 1, r])
+                    shrink[f, 0, r], shrink[f, 1, r] = factor, both
                 dy, dE = visit_sums(w[f, r], wy[f, r], o, off, factor, family)
                 sy += dy
-                sE += dE
+                sE += dE * both
             y[f, k] = sy
             E[f, k] = sE
 
 
 @njit(cache=True, nogil=True)
-def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off, eta, family, nodes, out):
-    """Add sum w (y - mu)^2 / (mu + mu^2 / t) over the rows at every node log t; ``out`` (n, chunks, nodes).
+def dispersion_sums(
+    first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off, eta, spread, family, nodes, out
+):
+    """Add the expected sum of w (y - m)^2 / (m + m^2 / t) over the rows at every node log t; ``out`` (n, chunks, nodes).
 
-    ``nodes`` (n, m) are values of 1 / t. Families without a size have one node: their Pearson statistic.
+    ``nodes`` (n, m) are values of 1 / t. At 0, and in families without a size, m is the expected mean: Pearson's statistic.
+    Elsewhere the expectation is that under the posterior of log m: a mean that its own counts have moved is too near
+    to them, by more than degrees of freedom say.
     """
     cells, m = row_ptr.size - 1, nodes.shape[1]
     for task in range(first, last):
@@ -389,15 +439,24 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
                     continue
                 o = offset[f, r] if off else 0.0
                 mu = mean(eta[f, k] + o, family)
-                # sum w (y - mu)^2 from the row's sums of w, wy and wyy; rounding may bring it below 0.
+                # Rounding may bring the square below 0.
                 square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
-                v = variance(mu, family)
+                plain = square / max(variance(mu, family), 1e-12)
+                low, middle, high = _nodes(eta[f, k] + o, spread[f, k])
                 for q in range(m):
-                    out[i, c, q] += square / max(v + mu * mu * nodes[i, q], 1e-12)
+                    t = nodes[i, q]
+                    if t == 0.0:
+                        out[i, c, q] += plain
+                        continue
+                    for at, part in ((low, 1.0 / 6.0), (middle, 4.0 / 6.0), (high, 1.0 / 6.0)):
+                        square = max(wyy[f, r] - 2.0 * at * wy[f, r] + at * at * w[f, r], 0.0)
+                        out[i, c, q] += part * square / max(at + at * at * t, 1e-12)
 
 
 @njit(cache=True, nogil=True)
-def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out):
+def effort_sums(
+    first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, shrink, family, out
+):
     """Score and curvature of the effort coefficients: ``out`` (n, K + K^2)."""
     cells, K = row_ptr.size - 1, effort.shape[1]
     for i in range(first, last):
@@ -409,9 +468,11 @@ def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inv
                 o = offset[f, r] if off else 0.0
                 mu = mean(eta[f, k] + o, family)
                 # IRLS for the log link: score X'(y - mu) and information X' mu X, both over 1 + mu / size.
-                factor = 1.0 / (1.0 + mu * inverse_size[f])
-                score = factor * (wy[f, r] - w[f, r] * mu)
-                curve = factor * w[f, r] * variance(mu, family)
+                factor = both = 1.0
+                if inverse_size[f] > 0.0:
+                    factor, both = shrink[f, 0, r], shrink[f, 1, r]
+                score = factor * (wy[f, r] - both * w[f, r] * mu)
+                curve = factor * both * w[f, r] * variance(mu, family)
                 for a in range(K):
                     out[i, a] += score * effort[r, a]
                     for b in range(K):

@@ -1,7 +1,7 @@
 """The dispersion from a short table: the Pearson statistic as a function of the negative binomial's size.
 
-The moment equation  sum w (y - mu)^2 / (mu + mu^2 / t) = residual degrees of freedom  is solved for t without a root search
-over the wire: the groups send the left side at a few Chebyshev nodes of log t, the hub solves on the interpolated curve. The
+The moment equation  E sum w (y - m)^2 / (m + m^2 / t) = degrees of freedom  (equation size) is solved for t without a root
+search over the wire; the expectation is that of the posterior of the means m. The groups send the left side at a few Chebyshev nodes of log t, the hub solves on the interpolated curve. The
 last value of t is one of the nodes, so at the fixed point nothing is interpolated and the solution is exact.
 
 The table is short on purpose. As a function of 1/t the statistic is a rational function with a pole at every visit's mean:
@@ -17,8 +17,9 @@ import numpy as np
 from scipy.optimize import brentq
 
 from fedmiss.arrays import F64
+from fedmiss.federation.hub.state import MonthState
 
-__all__ = ["inverse_size_of", "pearson_at", "table_nodes"]
+__all__ = ["degrees_of_freedom", "inverse_size_of", "pearson_at", "table_nodes"]
 
 LOW, HIGH = float(np.log(1e-3)), float(np.log(1e4))  # range of log size; above it there is no over-dispersion
 FIRST = float(np.log(1e-2))  # lower end of the first table
@@ -60,6 +61,26 @@ def _curve(nodes: F64, values: F64) -> Callable[[float], float]:
         return float(w @ values / w.sum())
 
     return value
+
+
+def degrees_of_freedom(state: MonthState, on_visits: F64 | float, nodes: F64, *, least: float) -> F64:
+    """What the statistic is expected to be at the true size: (..., m), ``nodes`` (..., m) as in :func:`table_nodes`.
+
+    Parameters
+    ----------
+    on_visits : effective number of effort coefficients and observer effects
+    least : share of the visits below which no number goes, where a fit has as many terms as visits
+
+    Notes
+    -----
+    An expectation under the posterior of sites and months has their uncertainty in it: for normal values
+    E (y - x)^2 = (y - E x)^2 + Var x, whose sum is the number of visits. Only what has no posterior there is taken
+    off: features, level, effort, observers. Pearson's statistic at the means lacks sites and months too.
+    """
+    fixed, weight = state.features.edf + 1.0 + on_visits, np.asarray(state.weight)
+    taken = np.where(nodes > 0.0, np.expand_dims(fixed, -1), np.expand_dims(state.edf + on_visits, -1))
+    free: F64 = np.maximum(weight[..., None] - taken, least * weight[..., None])
+    return free
 
 
 def inverse_size_of(nodes: F64, statistic: F64, last: float) -> float:

@@ -178,7 +178,8 @@ class Batch:
             known=np.zeros(0) if visits.exposure is None else np.log(visits.exposure), responses=responses,
             F=F, B=np.zeros((n, F.shape[1], 1 + (question.line.size > 0))), site_prior=np.zeros((n, J, question.p)),
             site_mean=np.zeros((n, J, question.p)), site_cov=np.zeros((n, J, question.p, question.p)),
-            eta=np.zeros((n, cells.nnz)), spread=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
+            eta=np.zeros((n, cells.nnz)), spread=np.zeros((n, cells.nnz)),
+            y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
             shrink=np.ones((n, 2, R if family.sized else 0)), offset=_ZERO if plain else np.zeros((n, R)),
             effects=np.zeros((n, I)), leaning=np.zeros((n, I)),
             slopes=question.line.size > 0, terms=visits.effort.shape[1], rank=np.ones(n, dtype=np.int64),
@@ -277,7 +278,8 @@ class Batch:
         cells = self.cells
         self.run(
             kernels.predict_cells, fits, self.chunks, fits, p, cells.ptr, cells.col, offset, by_visit, self.mu,
-            self.month_mean, self.month_cov, self.site_mean, self.site_cov, self.family.code, self.eta, self.spread, chunks=self.chunks,
+            self.month_mean, self.month_cov, self.site_mean, self.site_cov, self.family.code, self.eta, self.spread,
+            chunks=self.chunks,
         )  # fmt: skip
 
     def visit_mean(self, f: int) -> F64:

@@ -11,6 +11,7 @@ from scipy.special import polygamma
 from fedmiss.arrays import F64, I64
 from fedmiss.community.model import Cells, Community
 from fedmiss.federation.results import AverageFit, Posterior, moments
+from fedmiss.models.lowrank.family_kernels import weights_of
 from fedmiss.models.lowrank.predictive import LEVEL
 from fedmiss.rng import rng_for
 
@@ -207,8 +208,8 @@ def _of_cells(
     D[0], D[:, 0] = 0.0, 0.0  # the species' own level is no coefficient of the site
     if community.fit.settings.family == "poisson":
         mean = cells.effort * np.exp(eta + var / 2)
-        # Negative binomial: the score (y - mu) / (1 + mu / size).
-        weight = cells.weight / (1.0 + mean / community.fit.aux.size)
+        weight, factor = weights_of(np.log(cells.effort) + eta + var / 2, var, 1.0 / community.fit.aux.size)
+        weight, mean = cells.weight * weight, mean * factor
         # E exp(eta) = exp(mean + var / 2), and var holds u'D u of the species' loadings: its derivative is D (1, u).
         pull = np.hstack([np.ones((len(eta), 1)), posterior.P[cells.site, 1:]]) @ D
         gradient = weight[:, None] * ((cells.count - mean)[:, None] * z - mean[:, None] * pull)

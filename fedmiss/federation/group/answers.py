@@ -148,7 +148,7 @@ def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> m
         batch.old[fits] = 0
         batch.set_offsets(fits)
         batch.predict(fits, p)
-    # Weights 1 / (1 + mu / size) of the negative binomial, and offsets, follow the new predictor.
+    # Weights of the negative binomial, and offsets, follow the new predictor.
     refill = fits if question.begin else fits[question.refill == 1]
     if refill.size:
         batch.set_offsets(refill)

@@ -25,8 +25,16 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedmiss.models.lowrank.families import ETA_MAX, VAR_MAX
-from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts, variance, visit_sums
+from fedmiss.models.lowrank.family_kernels import (
+    curvature,
+    expected_weights,
+    mean,
+    means_at,
+    predictor,
+    tilts,
+    variance,
+    visit_sums,
+)  # fmt: skip
 from fedmiss.system import cores
 
 __all__ = [
@@ -344,32 +352,6 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
                 spread[f, k] = var
 
 
-@njit(inline="always")
-def _nodes(eta, var):
-    """Means exp(x) at the three nodes of Gauss and Hermite, x ~ N(eta - var / 2, var): they weigh 1/6, 4/6, 1/6."""
-    v = min(var, VAR_MAX)
-    step, middle = math.exp(math.sqrt(3.0 * v)), math.exp(min(eta - 0.5 * v, ETA_MAX))
-    return middle / step, middle, middle * step
-
-
-@njit(inline="always")
-def _weights(eta, var, inverse_size):
-    """Weight of a count of the negative binomial, and the factor by which that of its expectation differs (equation weight).
-
-    The score (y - m) / (1 + m / size) has under the posterior of x = log m the expectation
-    y E[1 / (1 + m / size)] - E[m / (1 + m / size)]. With 1 / (1 + E m / size) for both, a count that moves its own m up
-    would weigh less than one that moves it down, and all m were too small.
-    """
-    low, middle, high = _nodes(eta, var)
-    a, b, c = (
-        1.0 / (1.0 + low * inverse_size),
-        1.0 / (1.0 + middle * inverse_size),
-        1.0 / (1.0 + high * inverse_size),
-    )
-    count = (a + 4.0 * b + c) / 6.0
-    return count, (low * a + 4.0 * middle * b + high * c) / (low + 4.0 * middle + high) / count
-
-
 @njit(cache=True, nogil=True)
 def fill_cells(
     first,
@@ -406,7 +388,7 @@ def fill_cells(
                 o = offset[f, r] if off else 0.0
                 factor = both = 1.0
                 if inverse_size[f] > 0.0:
-                    factor, both = _weights(eta[f, k] + o, spread[f, k], inverse_size[f])
+                    factor, both = expected_weights(eta[f, k] + o, spread[f, k], inverse_size[f])
                     if old[i]:
                         # Geometric mean of the old weight and the new one.
                         factor = math.sqrt(factor * shrink[f, 0, r])
@@ -442,7 +424,7 @@ def dispersion_sums(
                 # Rounding may bring the square below 0.
                 square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
                 plain = square / max(variance(mu, family), 1e-12)
-                low, middle, high = _nodes(eta[f, k] + o, spread[f, k])
+                low, middle, high = means_at(eta[f, k] + o, spread[f, k])
                 for q in range(m):
                     t = nodes[i, q]
                     if t == 0.0:

@@ -362,10 +362,9 @@ def summary(
     """Dispersion on visits, and the ratio of the counted to the fitted total.
 
     log1p: of (1 + count) to exp(eta), Duan's smearing factor (JASA 1983) as a ratio of totals. Negative binomial: of count
-    to mean. Its score weighs a visit by 1 / (1 + mu/size) at the visit's own fitted mean, so visits that happened to
-    be low count for more, and the fitted total falls short (by 4 to 20 % where the size is below 1). The Poisson score has
-    no such weights: its fitted totals are the counted ones, and so are these after multiplication (the ratio estimator of
-    sampling theory).
+    to mean. Its score weighs visits (equation score), so that its fitted total is the counted one on average only, where
+    counts have this distribution. The Poisson score has no such weights: its fitted totals are the counted ones, and so are
+    these after multiplication (the ratio estimator of sampling theory).
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months, ahead)

@@ -9,11 +9,15 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from numba import njit
 
+from fedmiss.arrays import F64
 from fedmiss.models.lowrank.families import ETA_MAX, SHRINK, VAR_MAX
 
-__all__ = ["curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
+__all__ = [
+    "curvature", "expected_weights", "mean", "means_at", "predictor", "tilts", "variance", "visit_sums", "weights_of",
+]  # fmt: skip
 
 
 @njit(inline="always")
@@ -69,3 +73,38 @@ def visit_sums(w: float, wy: float, o: float, off: bool, factor: float, family: 
     if family == 0:
         return wy - w * o, w
     return wy, w  # one cell a visit: its offset is inside eta
+
+
+@njit(inline="always")
+def means_at(eta: float, var: float) -> tuple[float, float, float]:
+    """Means exp(x) at three nodes of Gauss and Hermite, which weigh 1/6, 4/6, 1/6, for x ~ N(eta - var / 2, var)."""
+    v = min(var, VAR_MAX)
+    step, middle = math.exp(math.sqrt(3.0 * v)), math.exp(min(eta - 0.5 * v, ETA_MAX))
+    return middle / step, middle, middle * step
+
+
+@njit(inline="always")
+def expected_weights(eta: float, var: float, inverse_size: float) -> tuple[float, float]:
+    """Weight of a count of the negative binomial, and the factor to that of its mean (equation score).
+
+    The score (y - m) / (1 + m / size) has under the posterior of m, log m ~ N(eta - var / 2, var), the expectation
+    y E[1 / (1 + m / size)] - E[m / (1 + m / size)]. With 1 / (1 + E m / size) in both, a count that moves its own mean up
+    would weigh less than one that moves it down, and all means would be too small.
+    """
+    low, middle, high = means_at(eta, var)
+    a, b, c = (
+        1.0 / (1.0 + low * inverse_size),
+        1.0 / (1.0 + middle * inverse_size),
+        1.0 / (1.0 + high * inverse_size),
+    )
+    count = (a + 4.0 * b + c) / 6.0
+    return count, (low * a + 4.0 * middle * b + high * c) / (low + 4.0 * middle + high) / count
+
+
+@njit(cache=True)
+def weights_of(eta: F64, var: F64, inverse_size: float) -> F64:
+    """Both weights (2, n) of :func:`expected_weights` for predictors (n,) and their variances (n,)."""
+    out = np.empty((2, eta.size))
+    for i in range(eta.size):
+        out[0, i], out[1, i] = expected_weights(eta[i], var[i], inverse_size)
+    return out

@@ -424,13 +424,17 @@ def dispersion_sums(
                 # Rounding may bring the square below 0.
                 square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
                 plain = square / max(variance(mu, family), 1e-12)
-                low, middle, high = means_at(eta[f, k] + o, spread[f, k])
+                middle, step = means_at(eta[f, k] + o, spread[f, k])
                 for q in range(m):
                     t = nodes[i, q]
                     if t == 0.0:
                         out[i, c, q] += plain
                         continue
-                    for at, part in ((low, 1.0 / 6.0), (middle, 4.0 / 6.0), (high, 1.0 / 6.0)):
+                    for at, part in (
+                        (middle / step, 1.0 / 6.0),
+                        (middle, 4.0 / 6.0),
+                        (middle * step, 1.0 / 6.0),
+                    ):
                         square = max(wyy[f, r] - 2.0 * at * wy[f, r] + at * at * w[f, r], 0.0)
                         out[i, c, q] += part * square / max(at + at * at * t, 1e-12)
 

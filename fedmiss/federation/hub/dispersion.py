@@ -1,6 +1,6 @@
 """The dispersion from a short table: the Pearson statistic as a function of the negative binomial's size.
 
-The moment equation  E sum w (y - m)^2 / (m + m^2 / t) = degrees of freedom  (equation size) is solved for t without a root
+The moment equation  E sum w (y - m)^2 / (m + m^2 / t) = degrees of freedom  (equation score) is solved for t without a root
 search over the wire; the expectation is that of the posterior of the means m. The groups send the left side at a few
 Chebyshev nodes of log t, the hub solves on the interpolated curve. The last value of t is one of the nodes, so at the fixed
 point nothing is interpolated and the solution is exact.

@@ -76,11 +76,13 @@ def visit_sums(w: float, wy: float, o: float, off: bool, factor: float, family: 
 
 
 @njit(inline="always")
-def means_at(eta: float, var: float) -> tuple[float, float, float]:
-    """Means exp(x) at three nodes of Gauss and Hermite, which weigh 1/6, 4/6, 1/6, for x ~ N(eta - var / 2, var)."""
+def means_at(eta: float, var: float) -> tuple[float, float]:
+    """Three means exp(x), x ~ N(eta - var / 2, var), at nodes of Gauss and Hermite: the middle one, and the factor between them.
+
+    They weigh 1/6, 4/6, 1/6.
+    """
     v = min(var, VAR_MAX)
-    step, middle = math.exp(math.sqrt(3.0 * v)), math.exp(min(eta - 0.5 * v, ETA_MAX))
-    return middle / step, middle, middle * step
+    return math.exp(min(eta - 0.5 * v, ETA_MAX)), math.exp(math.sqrt(3.0 * v))
 
 
 @njit(inline="always")
@@ -91,14 +93,12 @@ def expected_weights(eta: float, var: float, inverse_size: float) -> tuple[float
     y E[1 / (1 + m / size)] - E[m / (1 + m / size)]. With 1 / (1 + E m / size) in both, a count that moves its own mean up
     would weigh less than one that moves it down, and all means would be too small.
     """
-    low, middle, high = means_at(eta, var)
-    a, b, c = (
-        1.0 / (1.0 + low * inverse_size),
-        1.0 / (1.0 + middle * inverse_size),
-        1.0 / (1.0 + high * inverse_size),
-    )
-    count = (a + 4.0 * b + c) / 6.0
-    return count, (low * a + 4.0 * middle * b + high * c) / (low + 4.0 * middle + high) / count
+    middle, step = means_at(eta, var)
+    t = middle * inverse_size
+    low, mid, high = 1.0 / (1.0 + t / step), 1.0 / (1.0 + t), 1.0 / (1.0 + t * step)
+    count = (low + 4.0 * mid + high) / 6.0
+    # Means over the middle one: where it is 0 for a computer, the weights are still 1.
+    return count, (low / step + 4.0 * mid + high * step) / (1.0 / step + 4.0 + step) / count
 
 
 @njit(cache=True)

@@ -77,7 +77,7 @@ def visit_sums(w: float, wy: float, o: float, off: bool, factor: float, family: 
 
 @njit(inline="always")
 def means_at(eta: float, var: float) -> tuple[float, float]:
-    """Three means exp(x), x ~ N(eta - var / 2, var), at nodes of Gauss and Hermite: the middle one, and the factor between them.
+    """Three means exp(x), x ~ N(eta - var / 2, var), at nodes of Gauss and Hermite: the middle one, the factor between them.
 
     They weigh 1/6, 4/6, 1/6.
     """

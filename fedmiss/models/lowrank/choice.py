@@ -52,7 +52,7 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
 
 
 NEAR_ERRORS, NEAR_SHARE = 2.0, 0.05  # a member is worse by at most so many standard errors and this share
-SAME = 1e-3  # relative difference of all scores below which two candidates are one fit
+SAME = 1e-3  # relative difference of a fold's scores below which two candidates are one fit
 HELD_OUT = {
     "cell": "single site x month cells",
     "block": "whole years of sites",
@@ -177,13 +177,15 @@ def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:
     hardly = (
         (mean <= NEAR_ERRORS * error) & (mean <= NEAR_SHARE * wide[chosen].mean()) & (name == name[chosen])
     )
-    near, seen = [], [wide[chosen].to_numpy(dtype=float)]
+    near: list[int] = []
     for candidate in wide.columns[hardly]:
-        scores = wide[candidate].to_numpy(dtype=float)
-        if not any(np.allclose(scores, other, rtol=SAME, equal_nan=True) for other in seen):
+        if not any(_same(wide[candidate], wide[other]) for other in (chosen, *near)):
             near.append(int(candidate))
-            seen.append(scores)
     return near
+
+
+def _same(scores: pd.Series, others: pd.Series) -> bool:
+    return bool(np.allclose(scores, others, rtol=SAME, equal_nan=True))
 
 
 def _summarise(table: pd.DataFrame) -> pd.DataFrame:
@@ -228,7 +230,9 @@ def _choose(
     if clear.any():
         best = int(np.where(clear, score, np.inf).argmin())
     if not one_se:
-        return best
+        # Factors that the panel does not bear switch themselves off: of ranks that are one fit, the lowest.
+        one = [int(i) for i in np.flatnonzero(name == name[best]) if _same(wide[i], wide[best])]
+        return min(one, key=lambda i: candidates[i].rank)
     mean, error = above(best)
     near = [i for i in range(len(candidates)) if name[i] == name[best] and mean[i] <= error[i]] or [best]
     return min(near, key=lambda i: candidates[i].rank)

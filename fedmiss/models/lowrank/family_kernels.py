@@ -81,7 +81,7 @@ def means_at(eta: float, var: float) -> tuple[float, float]:
 
     They weigh 1/6, 4/6, 1/6.
     """
-    v = min(var, VAR_MAX)
+    v = min(max(var, 0.0), VAR_MAX)  # rounding may bring it below 0
     return math.exp(min(eta - 0.5 * v, ETA_MAX)), math.exp(math.sqrt(3.0 * v))
 
 

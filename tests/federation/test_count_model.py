@@ -64,7 +64,18 @@ def sums(cells, q, family, by_site):
     out = np.zeros((J if by_site else L, p + p * (p + 1) // 2))
     fits, off, code = np.zeros(1, np.int64), np.zeros((1, 1)), FAMILIES[family].code
     for c in cells:
-        common = (c.ptr, c.col, c.y[None], c.E[None], off, False, np.array([q.mu]), q.T[None], q.D[None])
+        common = (
+            c.ptr,
+            c.col,
+            c.y[None],
+            c.E[None],
+            c.E[None],
+            off,
+            False,
+            np.array([q.mu]),
+            q.T[None],
+            q.D[None],
+        )
         if by_site:
             part = np.zeros((1, J, out.shape[1]))
             arguments = (fits, p, np.arange(J), *common, q.P[None], q.C[None], code, part)
@@ -76,7 +87,8 @@ def sums(cells, q, family, by_site):
             totals[0, :, p:] = to_triangle(np.linalg.inv(q.C))
             P, C, eta, spread = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz)), np.zeros((1, c.nnz))
             kernels._any_width(
-                0, 1, fits, p, 1, c.ptr, c.col, np.ones(J), np.arange(J), totals, c.y[None], c.E[None], off, False,
+                0, 1, fits, p, 1, c.ptr, c.col, np.ones(J), np.arange(J), totals, c.y[None], c.E[None],
+                    c.E[None], off, False,
                 np.array([q.mu]), q.T[None], q.D[None], np.full((1, p), 1e12), np.ones(1), 0.0, np.zeros((1, J, p)), P, C,
                 eta, spread, code, part, stats,
             )  # fmt: skip

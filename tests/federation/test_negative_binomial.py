@@ -25,14 +25,21 @@ def expected(f, eta, var):
 @pytest.mark.parametrize("var", [0.0, 0.1, 0.5, 1.5])
 @pytest.mark.parametrize("inverse_size", [0.1, 2.0, 10.0])
 def test_weights_are_those_of_the_expected_score(eta, var, inverse_size):
-    count, factor = expected_weights(eta, var, inverse_size)
-    near = 0.003 if var < 0.2 else 0.03 if var < 1 else 0.15
-    assert_allclose(count, expected(lambda m: 1 / (1 + m * inverse_size), eta, var), rtol=near)
-    # the loops multiply the factor by the exact mean exp(eta)
-    of_mean = expected(lambda m: m / (1 + m * inverse_size), eta, var)
-    assert_allclose(count * factor * np.exp(eta), of_mean, rtol=near, atol=1e-300)
+    given = expected_weights(eta, var, inverse_size)
+    near = 0.003 if var < 0.2 else 0.03 if var < 1 else 0.2
+    mean = expected(lambda m: m, eta, var)
+    exact = (
+        expected(lambda m: 1 / (1 + m * inverse_size), eta, var),
+        expected(lambda m: m / (1 + m * inverse_size), eta, var) / max(mean, 1e-300),
+        expected(lambda m: m / (1 + m * inverse_size) ** 2, eta, var) / max(mean, 1e-300),
+    )
+    if eta > -700:
+        assert_allclose(given, exact, rtol=near)
+    else:
+        assert_allclose(given, 1.0)
     if var == 0.0:
-        assert_allclose([count, factor], [1 / (1 + np.exp(eta) * inverse_size), 1.0], rtol=1e-12)
+        weight = 1 / (1 + np.exp(eta) * inverse_size)
+        assert_allclose(given, [weight, weight, weight**2], rtol=1e-12)
 
 
 def test_dispersion_is_the_expected_statistic():

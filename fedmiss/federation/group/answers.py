@@ -158,8 +158,8 @@ def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> m
     if rows.size:
         offset, by_visit = batch.cell_offset()
         batch.run(
-            kernels.shared_sums, fits, fits, p, S, batch.cells.ptr, batch.cells.col, batch.y, batch.E, offset, by_visit,
-            batch.mu,
+            kernels.shared_sums, fits, fits, p, S, batch.cells.ptr, batch.cells.col, batch.y, batch.E, batch.G,
+            offset, by_visit, batch.mu,
             batch.month_mean, batch.month_cov, batch.site_mean, batch.site_cov, batch.family.code, rows,
         )  # fmt: skip
     if batch.presence is not None:
@@ -209,7 +209,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     loop = kernels.round_sums(p, n * cells.nnz)
     batch.run(
         loop, fits, fits, p, batch.chunks, cells.ptr, cells.col, program.share, program.shared_at, totals, batch.y, batch.E,
-        offset, by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
+        batch.G, offset, by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
         batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.spread, batch.family.code, month, stats,
         chunks=batch.chunks,
     )  # fmt: skip
@@ -259,6 +259,7 @@ def _presence_step(program: GroupProgram, batch: Batch, f: int, evidence: F64) -
     factor, sums = known.step(f, evidence, share, exposure)
     sums = sums * (np.count_nonzero(share) >= program.axis.minimum)
     batch.E[f] *= factor.ravel()[known.cell_at]
+    batch.G[f] *= factor.ravel()[known.cell_at]
     batch.weigh(f)
     return np.append(sums, batch.rows.w[f].sum())
 
@@ -278,7 +279,7 @@ def _observer_step(batch: Batch, f: int) -> F64:
     of_count, of_mean = w, w
     if batch.inverse_size[f] > 0:
         of_count = w * batch.shrink[f, 0]
-        of_mean = of_count * batch.shrink[f, 1]
+        of_mean = w * batch.shrink[f, 1]
     n, value = batch.effects.shape[1], batch.rows.wy[f]
     count = np.divide(value, batch.weights[f], out=np.zeros_like(value), where=batch.weights[f] > 0)
     # Everything times phi: score - phi ridge (o - prior mean) over curvature + phi ridge.

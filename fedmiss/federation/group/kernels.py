@@ -42,6 +42,7 @@ __all__ = [
     "round_sums", "shared_products", "shared_sums", "spread_out",
 ]  # fmt: skip
 
+CLEAR = 0.35  # largest variance of a predictor in the expected statistic, which beyond it is one of the lowest node alone
 CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or cores()
 
 
@@ -92,7 +93,7 @@ def _linear(mu, offset, p, j, l, P, C, T, D):
 
 
 @njit(inline="always")
-def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e, acc):
+def _cell(mu, offset, p, j, l, P, C, T, D, y, E, G, family, i, mine, k, other, S, e, acc):
     """Add cell (j, l) to row ``acc[i]`` (p (p + 3) / 2): gradient and lower triangle of the curvature of one block.
 
     The block is the site (i = j, coefficients ``mine`` = P) or the month; the design is that of the other axis, a one and
@@ -103,7 +104,7 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e
     h = predictor(eta, var, family)
     # Expected count E exp(eta + var / 2) of a Poisson cell: the lognormal mean under the posterior.
     m = E * mean(h, family)
-    w = curvature(m, E, family)
+    w = curvature(m, E, G, family)
     res = y - m
     acc[i, 0] += res
     acc[i, p] += w
@@ -115,7 +116,7 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e
             t += S[k, a, b] * mine[b]
         d = other[k, a]
         # g of equation normal, x uncertain: y x - E[x exp(eta)] = (y - w) x - w S m.
-        acc[i, a] += res * d - w * t
+        acc[i, a] += res * d - (m if tilts(family) else w) * t
         if tilts(family):
             d += t
         e[a] = d
@@ -129,7 +130,7 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e
 
 
 @njit(inline="always")
-def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
+def _site(j, p, ptr, col, y, E, G, offset, off, mu, P, C, T, D, family, e, i, acc):
     """Sums of the cells of site j at its current coefficients, added to ``acc[i]``."""
     for k in range(ptr[j], ptr[j + 1]):
         if E[k] == 0.0:
@@ -140,9 +141,9 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
             h = predictor(o + mu + P[j, 0] + T[l, 0], C[j, 0, 0] + D[l, 0, 0], family)
             m = E[k] * mean(h, family)
             acc[i, 0] += y[k] - m
-            acc[i, 1] += curvature(m, E[k], family)
+            acc[i, 1] += curvature(m, E[k], G[k], family)
         else:
-            _cell(mu, o, p, j, l, P, C, T, D, y[k], E[k], family, i, P[j], l, T, D, e, acc)
+            _cell(mu, o, p, j, l, P, C, T, D, y[k], E[k], G[k], family, i, P[j], l, T, D, e, acc)
 
 
 @njit(inline="always")
@@ -210,21 +211,21 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
 
 
 @njit(cache=True, nogil=True)
-def shared_sums(first, last, fits, p, sites, ptr, col, y, E, offset, off, mu, T, D, P, C, family, out):
+def shared_sums(first, last, fits, p, sites, ptr, col, y, E, G, offset, off, mu, T, D, P, C, family, out):
     """Sums of the listed sites: gradient (p) and lower triangle of the curvature, in ``out`` (n, sites, p (p + 3) / 2)."""
     e = np.empty(p)
     for i in range(first, last):
         f = fits[i]
-        acc, yf, Ef, of = out[i], y[f], E[f], offset[f if off else 0]
+        acc, yf, Ef, Gf, of = out[i], y[f], E[f], G[f], offset[f if off else 0]
         Pf, Cf, Tf, Df, muf = P[f], C[f], T[f], D[f], mu[f]
         for s in range(sites.size):
-            _site(sites[s], p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, s, acc)
+            _site(sites[s], p, ptr, col, yf, Ef, Gf, of, off, muf, Pf, Cf, Tf, Df, family, e, s, acc)
 
 
 @njit(inline="always")
 def _round(
-    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
-    C, eta, spread, family, month, stats,
+    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi, max_step, M,
+    P, C, eta, spread, family, month, stats,
 ):  # fmt: skip
     """One round: every site takes its Newton step, then adds its cells to the months' sums.
 
@@ -243,7 +244,15 @@ def _round(
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
-        acc, yf, Ef, ef, vf, of = month[task], y[f], E[f], eta[f], spread[f], offset[f if off else 0]
+        acc, yf, Ef, Gf, ef, vf, of = (
+            month[task],
+            y[f],
+            E[f],
+            G[f],
+            eta[f],
+            spread[f],
+            offset[f if off else 0],
+        )
         Pf, Cf, Mf, Tf, Df, muf, phif, tauf = P[f], C[f], M[f], T[f], D[f], mu[f], phi[f], tau[f]
         # Mean squares of the months' coefficients: 1 for the effect, whose design is constant.
         square[0] = 1.0
@@ -258,7 +267,7 @@ def _round(
             for q in range(width):
                 own[0, q] = totals[i, at, q] if at >= 0 else 0.0
             if at < 0:
-                _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
+                _site(j, p, ptr, col, yf, Ef, Gf, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
             edf = _solve(p, j, own, phif, tauf, max_step, Mf, Pf, Cf, square, family, A, B, step)
             w = share[j]
             parameters += edf if at < 0 else w * edf  # k owners of a site apart estimate it k times
@@ -280,10 +289,29 @@ def _round(
                     h = predictor(o + muf + Pf[j, 0] + Tf[l, 0], v, family)
                     m = Ef[k] * mean(h, family)
                     acc[l, 0] += yf[k] - m
-                    acc[l, 1] += curvature(m, Ef[k], family)
+                    acc[l, 1] += curvature(m, Ef[k], Gf[k], family)
                 else:
                     h, v = _cell(
-                        muf, o, p, j, l, Pf, Cf, Tf, Df, yf[k], Ef[k], family, l, Tf[l], j, Pf, Cf, e, acc
+                        muf,
+                        o,
+                        p,
+                        j,
+                        l,
+                        Pf,
+                        Cf,
+                        Tf,
+                        Df,
+                        yf[k],
+                        Ef[k],
+                        Gf[k],
+                        family,
+                        l,
+                        Tf[l],
+                        j,
+                        Pf,
+                        Cf,
+                        e,
+                        acc,
                     )
                 move = h - ef[k]
                 moved += Ef[k] * move * move
@@ -297,12 +325,12 @@ def _round(
 
 @njit(cache=True, nogil=True)
 def _any_width(
-    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
-    C, eta, spread, family, month, stats,
+    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi, max_step, M,
+    P, C, eta, spread, family, month, stats,
 ):  # fmt: skip
     _round(
-        first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
-        P, C, eta, spread, family, month, stats,
+        first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi, max_step,
+        M, P, C, eta, spread, family, month, stats,
     )  # fmt: skip
 
 
@@ -310,11 +338,11 @@ def _any_width(
 def _of_width(p: int) -> Callable[..., None]:
     @njit(cache=True, nogil=True)
     def loop(
-        first, last, fits, _, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
-        P, C, eta, spread, family, month, stats,
+        first, last, fits, _, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi, max_step,
+        M, P, C, eta, spread, family, month, stats,
     ):  # fmt: skip
         _round(
-            first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi,
+            first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi,
             max_step, M, P, C, eta, spread, family, month, stats,
         )  # fmt: skip
 
@@ -354,51 +382,42 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
 
 @njit(cache=True, nogil=True)
 def fill_cells(
-    first,
-    last,
-    chunks,
-    fits,
-    row_ptr,
-    w,
-    wy,
-    offset,
-    off,
-    inverse_size,
-    eta,
-    spread,
-    shrink,
-    old,
-    family,
-    y,
-    E,
-):
-    """Sum the rows of every cell into its sufficient statistics (y, E).
+    first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, spread, shrink, old, family, y, E, G
+):  # fmt: skip
+    """Sum the rows of every cell into its sufficient statistics (y, E, G): counts, and weights of score and of curvature.
 
     A row is a visit, or a whole cell where visits have no offsets: weight w, weighted count wy. The negative binomial
-    multiplies them by the weights of its score, half-way to the old ones on the log scale where ``old``: full steps
-    overshoot when the size is small, and swing. ``shrink`` (n, 2, rows) keeps them.
+    has weights of its own (equation score), which go half-way from the old ones on the log scale where ``old``: full steps
+    overshoot when the size is small, and swing. ``shrink`` (n, 3, rows) keeps them.
     """
     cells = row_ptr.size - 1
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
+        t = inverse_size[f]
         for k in range(c * cells // chunks, (c + 1) * cells // chunks):
-            sy = sE = 0.0
+            sy = sE = sG = 0.0
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 o = offset[f, r] if off else 0.0
-                factor = both = 1.0
-                if inverse_size[f] > 0.0:
-                    factor, both = expected_weights(eta[f, k] + o, spread[f, k], inverse_size[f])
+                of_count = of_mean = of_curve = 1.0
+                if t > 0.0:
+                    of_count, of_mean, of_curve = expected_weights(eta[f, k] + o, spread[f, k], t)
                     if old[i]:
                         # Geometric mean of the old weight and the new one.
-                        factor = math.sqrt(factor * shrink[f, 0, r])
-                        both = math.sqrt(both * shrink[f, 1, r])
-                    shrink[f, 0, r], shrink[f, 1, r] = factor, both
-                dy, dE = visit_sums(w[f, r], wy[f, r], o, off, factor, family)
-                sy += dy
-                sE += dE * both
+                        of_count = math.sqrt(of_count * shrink[f, 0, r])
+                        of_mean = math.sqrt(of_mean * shrink[f, 1, r])
+                        of_curve = math.sqrt(of_curve * shrink[f, 2, r])
+                    shrink[f, 0, r], shrink[f, 1, r], shrink[f, 2, r] = of_count, of_mean, of_curve
+                dy, dE = visit_sums(w[f, r], wy[f, r], o, off, family)
+                sy += of_count * dy
+                sE += of_mean * dE
+                # -d2/d log m^2 of the log likelihood: m (1 + y / size) / (1 + m / size)^2.
+                sG += of_curve * dE
+                if t > 0.0 and w[f, r] > 0.0:
+                    sG += of_curve * t * wy[f, r] * dE / w[f, r]
             y[f, k] = sy
             E[f, k] = sE
+            G[f, k] = sG
 
 
 @njit(cache=True, nogil=True)
@@ -424,7 +443,7 @@ def dispersion_sums(
                 # Rounding may bring the square below 0.
                 square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
                 plain = square / max(variance(mu, family), 1e-12)
-                middle, step = means_at(eta[f, k] + o, spread[f, k])
+                middle, step = means_at(eta[f, k] + o, min(spread[f, k], CLEAR))
                 for q in range(m):
                     t = nodes[i, q]
                     if t == 0.0:
@@ -453,12 +472,12 @@ def effort_sums(
                     continue
                 o = offset[f, r] if off else 0.0
                 mu = mean(eta[f, k] + o, family)
-                # IRLS for the log link: score X'(y - mu) and information X' mu X, both over 1 + mu / size.
-                factor = both = 1.0
+                # IRLS for the log link: score X'(y - mu) and information X' mu X, with the weights of equation score.
+                of_count = of_mean = 1.0
                 if inverse_size[f] > 0.0:
-                    factor, both = shrink[f, 0, r], shrink[f, 1, r]
-                score = factor * (wy[f, r] - both * w[f, r] * mu)
-                curve = factor * both * w[f, r] * variance(mu, family)
+                    of_count, of_mean = shrink[f, 0, r], shrink[f, 1, r]
+                score = of_count * wy[f, r] - of_mean * w[f, r] * mu
+                curve = of_mean * w[f, r] * variance(mu, family)
                 for a in range(K):
                     out[i, a] += score * effort[r, a]
                     for b in range(K):

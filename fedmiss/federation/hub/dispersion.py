@@ -96,7 +96,7 @@ def inverse_size_of(nodes: F64, statistic: F64, last: float) -> float:
     curve = _curve(nodes[1:], statistic[1:] - 1.0)
     # Without over-dispersion even at the largest size of the window: Poisson, or on to a larger size in the next round.
     if curve(high) <= 0.0:
-        return 0.0 if high >= HIGH or statistic[0] <= 1.0 else float(np.exp(-high))
+        return 0.0 if high >= HIGH else float(np.exp(-high))
     # Over-dispersed at the smallest size of the window: on to a smaller one.
     if curve(low) >= 0.0:
         return float(np.exp(-max(low, LOW)))

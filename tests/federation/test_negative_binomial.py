@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from fedmiss import SiteMonthImputer
 from fedmiss.federation.group import kernels
+from fedmiss.federation.hub.dispersion import degrees_of_freedom
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.family_kernels import expected_weights
@@ -103,3 +105,45 @@ def test_level_slope_and_size_are_right_where_visits_grow():
         assert abs(value.mean()) < 3 * error + least
     error = np.std(sizes, ddof=1) / len(sizes) ** 0.5
     assert abs(np.mean(sizes) - 1 / SIZE) < 3 * error + 0.05 / SIZE
+
+
+def test_sparse_bursts_do_not_drive_the_size_away():
+    """Three visits a site, 1 / size 5: without a bound the expected statistic made it 1,000, and sites alike."""
+    J, L, visits = 100, 36, 300
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        month, site = rng.integers(0, L, visits), rng.integers(0, J, visits)
+        true = 3 * np.exp(1.5 * rng.standard_normal(J)[:, None] + 0.4 * np.cos(2 * np.pi * np.arange(L) / 12))
+        count = rng.poisson(true[site, month] * rng.standard_gamma(0.2, visits) / 0.2).astype(float)
+        kept, at = np.unique(site, return_inverse=True)
+        group = Group.of("all", at.astype(np.int32), month.astype(np.int32), count, np.zeros(visits, int))
+        panel = GroupPanel.of(kept.size, L, [group], (np.arange(L) % 12 + 1, 2000 + np.arange(L) // 12))
+        fit = fit_counts(panel, CountSettings(rank=0, dispersion="negbin"))
+        assert fit.fit.converged
+        assert fit.state.inverse_size < 10
+        assert fit.state.tau[0] > 0.5  # sites differ by a variance of 2.25
+        assert 0.8 < fit.smear < 1.25
+
+
+def test_degrees_of_freedom_of_an_expected_statistic_hold_sites_and_months():
+    fit = fit_counts(growing(0)[0], CountSettings(rank=0, dispersion="negbin"))
+    poisson, expected = degrees_of_freedom(fit.state, 2.0, np.array([0.0, 1.0]), least=0.05)
+    assert poisson == fit.state.weight - fit.state.edf - 2.0
+    assert expected == fit.state.weight - 1.0 - 2.0  # the level
+    assert fit.state.edf > 50
+
+
+def test_new_rows_are_filled_without_bias():
+    """Rows of the law that was fitted: what is filled in has the level of the truth."""
+    ratios = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        month = 0.5 * np.cos(2 * np.pi * np.arange(24) / 12)
+        true = 3 * np.exp(rng.standard_normal((160, 1)) + month)
+        X = rng.poisson(true * rng.standard_gamma(SIZE, true.shape) / SIZE).astype(float)
+        hole = rng.random(X.shape) < 0.6
+        X[hole] = np.nan
+        filled = SiteMonthImputer(rank=0).fit(X[:80]).transform(X[80:])
+        ratios.append(filled[hole[80:]].sum() / true[80:][hole[80:]].sum())
+    error = np.std(ratios, ddof=1) / len(ratios) ** 0.5
+    assert abs(np.mean(ratios) - 1) < 3 * error + 0.03

@@ -42,7 +42,7 @@ __all__ = [
     "round_sums", "shared_products", "shared_sums", "spread_out",
 ]  # fmt: skip
 
-CLEAR = 0.35  # largest variance of a predictor in the expected statistic, which beyond it is one of the lowest node alone
+CLEAR = 0.35  # largest variance of a predictor that the expected statistic takes
 CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or cores()
 
 
@@ -428,7 +428,8 @@ def dispersion_sums(
 
     ``nodes`` (n, m) are values of 1 / t. At 0, and in families without a size, m is the expected mean: Pearson's statistic.
     Elsewhere the expectation is that under the posterior of log m: a mean that its own counts have moved is too near
-    to them, by more than degrees of freedom say.
+    to them, by more than degrees of freedom say. Rows of a wide posterior, whose lowest node alone would make the sum, are
+    taken as if they were known within ``CLEAR``: else 1 / size, which widens posteriors, would grow without end.
     """
     cells, m = row_ptr.size - 1, nodes.shape[1]
     for task in range(first, last):

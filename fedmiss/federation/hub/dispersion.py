@@ -5,9 +5,10 @@ search over the wire; the expectation is that of the posterior of the means m. T
 Chebyshev nodes of log t, the hub solves on the interpolated curve. The last value of t is one of the nodes, so at the fixed
 point nothing is interpolated and the solution is exact.
 
-The table is short on purpose. As a function of 1/t the statistic is a rational function with a pole at every visit's mean:
-with two exact values for each visit it could be taken apart into means and residuals, hence counts. So a group that has
-fewer than twice as many visits as there are nodes takes no part where a minimum is set.
+The table is short on purpose. As a function of 1/t the statistic is a rational function with poles at three means of every
+visit, which follow from one mean and its variance: with enough exact values for each visit it could be taken apart into
+means and residuals, hence counts. So a group that has fewer than twice as many visits as there are nodes takes no part where
+a minimum is set.
 """
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def inverse_size_of(nodes: F64, statistic: F64, last: float) -> float:
 
     Parameters
     ----------
-    nodes : (m,) from :func:`table_nodes`;  statistic : (m,) Pearson statistics over the residual degrees of freedom
+    nodes : (m,) from :func:`table_nodes`;  statistic : (m,) statistics over their degrees of freedom
     last : the value before: a solution outside the nodes' range is approached by a step to its border
     """
     low, high = _window(last)
@@ -104,7 +105,7 @@ def inverse_size_of(nodes: F64, statistic: F64, last: float) -> float:
 
 
 def pearson_at(nodes: F64, statistic: F64, inverse_size: float) -> float:
-    """Pearson statistic at a size, from the table."""
+    """The statistic at a size, from the table."""
     if inverse_size <= 0.0 or nodes.size == 1:
         return float(statistic[0])
     return _curve(nodes[1:], statistic[1:])(-np.log(inverse_size))

@@ -11,7 +11,6 @@ from scipy.special import polygamma
 from fedmiss.arrays import F64, I64
 from fedmiss.community.model import Cells, Community
 from fedmiss.federation.results import AverageFit, Posterior, moments
-from fedmiss.models.lowrank.family_kernels import weights_of
 from fedmiss.models.lowrank.predictive import LEVEL
 from fedmiss.rng import rng_for
 
@@ -208,15 +207,12 @@ def _of_cells(
     D[0], D[:, 0] = 0.0, 0.0  # the species' own level is no coefficient of the site
     if community.fit.settings.family == "poisson":
         mean = cells.effort * np.exp(eta + var / 2)
-        inverse_size = 1.0 / community.fit.aux.size
-        of_count, of_mean, of_curve = cells.weight * weights_of(
-            np.log(cells.effort) + eta + var / 2, var, inverse_size
-        )
+        # Negative binomial: the score (y - mu) / (1 + mu / size).
+        weight = cells.weight / (1.0 + mean / community.fit.aux.size)
         # E exp(eta) = exp(mean + var / 2), and var holds u'D u of the species' loadings: its derivative is D (1, u).
         pull = np.hstack([np.ones((len(eta), 1)), posterior.P[cells.site, 1:]]) @ D
-        expected = of_mean * mean
-        gradient = (of_count * cells.count - expected)[:, None] * z - expected[:, None] * pull
-        curve = of_curve * (1.0 + cells.count * inverse_size) * mean
+        gradient = weight[:, None] * ((cells.count - mean)[:, None] * z - mean[:, None] * pull)
+        curve = weight * mean
     else:
         mean = 1.0 / (1.0 + np.exp(-eta))
         gradient = (cells.weight * (cells.count - mean))[:, None] * z

@@ -392,7 +392,7 @@ def fit_counts(
     ``x`` are effort covariates, zero at standard effort, so that exp(mu + a + b + UV') is the expected count of a standard
     visit. The observer effects ``o`` are estimated inside each group and never leave it. The factors are integrated out
     with estimated variances. Over-dispersed counts: quasi-Poisson (Var = phi mu) or negative binomial
-    (Var = mu + mu^2/size, equation score).
+    (Var = mu + mu^2/size, solved through its quasi-score weights 1/(1 + mu/size)).
 
     Parameters
     ----------

@@ -67,10 +67,9 @@ class Posterior:
 class CountFit:
     """A fitted count model.
 
-    ``fit`` is the low-rank part with the history of the fit, ``aux`` the rest; ``dispersion`` is Pearson's statistic over
-    its degrees of freedom, on visits (that of equation score where a negative binomial has a size); ``edf`` the effective
-    number of parameters (trace of the block hat matrices); ``smear`` the factor of the back-transform, calibrated on the
-    total of the observed counts.
+    ``fit`` is the low-rank part with the history of the fit, ``aux`` the rest; ``dispersion`` is Pearson /
+    residual degrees of freedom on visits; ``edf`` the effective number of parameters (trace of the block hat
+    matrices); ``smear`` the factor of the back-transform, calibrated on the total of the observed counts.
 
     Examples
     --------

@@ -190,7 +190,7 @@ def _without_numbers(frame: bytes) -> bytes:
 
 
 def _versions() -> str:
-    return f"fedmiss {__version__}, form 3, numpy {np.__version__}"
+    return f"fedmiss {__version__}, form 2, numpy {np.__version__}"
 
 
 def _part(first: int) -> str:

@@ -22,14 +22,12 @@ except ImportError as error:  # pragma: no cover - the extra is in every develop
 from fedmiss.federation.local import cross_validate, fit_counts
 from fedmiss.federation.results import AverageFit, CountFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.family_kernels import weights_of
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.rng import rng_for
 
 __all__ = ["SiteMonthImputer"]
 
 _ROUNDS = 60
-_MOST_VARIANCE = 4.0  # of a predictor of a new row: three nodes do not reach further
 _MOST = 4  # largest rank that auto tries
 _PARTS = 5
 
@@ -122,8 +120,8 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         check_is_fitted(self)
         X = self._checked(X, reset=False)
         seen = np.isfinite(X)
-        eta, half, _ = self._rows(np.where(seen, X, 0.0), seen)
-        return np.where(seen, X, np.exp(eta + half))
+        eta, _ = self._rows(np.where(seen, X, 0.0), seen)
+        return np.where(seen, X, np.exp(eta))
 
     def draw(self, X: Any, number: int = 20, random_state: int = 0) -> F64:
         """Return ``number`` completed copies of ``X``, (number, n_sites, n_months): multiple imputation.
@@ -151,7 +149,7 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
             raise ValueError(f"number is {number}; draw 1 or more copies.")
         X = self._checked(X, reset=False)
         seen = np.isfinite(X)
-        eta, _, spread = self._rows(np.where(seen, X, 0.0), seen)
+        eta, spread = self._rows(np.where(seen, X, 0.0), seen)
         law, rng = AverageFit((self.fit_,)).law, rng_for(random_state, "draws of an imputer")
         out = np.empty((number, *X.shape))
         for i in range(number):
@@ -197,8 +195,8 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         predicted = np.empty_like(X)
         for number in range(min(_PARTS, counts.size)):
             left = seen & (part != number)
-            eta, half, _ = self._rows(np.where(left, X, 0.0), left)
-            predicted[part == number] = np.exp(eta + half)[part == number]
+            eta, _ = self._rows(np.where(left, X, 0.0), left)
+            predicted[part == number] = np.exp(eta[part == number])
         return float(d2_tweedie_score(counts, predicted[seen], power=1))
 
     def _checked(self, X: Any, *, reset: bool) -> F64:
@@ -220,48 +218,43 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
             )
         return np.asarray(X, dtype=np.float64)
 
-    def _rows(self, y: F64, seen: Any) -> tuple[F64, F64, Callable[[np.random.Generator], F64]]:
-        """Predictors of rows at the fitted months, halves of their variances, and what draws their errors.
+    def _rows(self, y: F64, seen: Any) -> tuple[F64, Callable[[np.random.Generator], F64]]:
+        """Log expected counts of rows at the fitted months, and what draws their errors.
 
-        Newton steps on a row's coefficients, all rows at once, as a fit's sites take them (equation score).
+        Newton steps on a row's coefficients, all rows at once; the errors are those of the curvature at the end.
         """
         fit = self.fit_
-        assert fit.posterior is not None
-        rows = np.column_stack([np.ones(fit.L), fit.theta.V])  # (L, p)
+        theta = fit.theta
+        rows = np.column_stack([np.ones(fit.L), theta.V])  # (L, p)
         # What is fixed of the predictor: level and months. A row's own coefficients are a and u.
-        base = fit.theta.mu + fit.theta.b
-        variances = np.r_[
-            fit.posterior.tau[:1], fit.posterior.tau[fit.posterior.tau.size - fit.theta.V.shape[1] :]
-        ]
-        prior = np.diag(1.0 / np.maximum(variances, 1e-3))
-        inverse_size = 1.0 / fit.aux.size
+        base = theta.mu + theta.b
+        own = np.column_stack([theta.a, theta.U])
+        precision = 1.0 / np.maximum(
+            (own**2).mean(axis=0), 1e-3
+        )  # prior variances: those of the fitted sites
+        size = fit.aux.size
         phi = max(fit.dispersion if self.dispersion == "quasi" else 1.0, 1.0)
-        coef, H = np.zeros((y.shape[0], rows.shape[1])), np.tile(prior, (y.shape[0], 1, 1))
+        coef, H = np.zeros((y.shape[0], rows.shape[1])), np.zeros(0)
         for _ in range(_ROUNDS):
-            half = 0.5 * np.minimum(np.einsum("ipq,lp,lq->il", np.linalg.inv(H), rows, rows), _MOST_VARIANCE)
-            log_mean = np.clip(base + coef @ rows.T, -50.0, 50.0) + half
-            of_count, of_mean, of_curve = weights_of(
-                log_mean.ravel(), 2.0 * half.ravel(), inverse_size
-            ).reshape(3, *y.shape)
-            live, mean = seen / phi, np.exp(log_mean)
-            score = (live * (of_count * y - of_mean * mean)) @ rows - coef @ prior
-            curve = live * of_curve * (1.0 + y * inverse_size) * mean
-            # Half of the way, as the curvature grows with the variance, which is its inverse.
-            H = 0.5 * (H + np.einsum("il,lp,lq->ipq", curve, rows, rows) + prior)
+            mu = np.exp(np.clip(base + coef @ rows.T, -50.0, 50.0))
+            # Weight of the negative binomial's score, 1 / (1 + mu / size), over phi for the quasi-Poisson; 0 in holes.
+            weights = np.where(seen, 1.0 / (1.0 + mu / size) if np.isfinite(size) else 1.0, 0.0) / phi
+            score = (weights * (y - mu)) @ rows - coef * precision
+            H = np.einsum("il,lp,lq->ipq", weights * mu, rows, rows) + np.diag(precision)
             step = np.linalg.solve(H, score[:, :, None])[:, :, 0]
             # At most 2 in any coefficient: from far below, a Newton step overshoots by e^step.
             step *= np.minimum(1.0, 2.0 / np.maximum(np.abs(step).max(axis=1, keepdims=True), 1e-12))
             coef = coef + step
             if np.abs(step).max(initial=0.0) < 1e-9:
                 break
-        # Draws of the posterior of each row, N(coef, H^-1).
+        # Draws of the Laplace posterior of each row, N(coef, H^-1).
         root = np.linalg.cholesky(np.linalg.inv(H))
 
         def spread(rng: np.random.Generator) -> F64:
             errors: F64 = np.einsum("ipq,iq->ip", root, rng.standard_normal(coef.shape)) @ rows.T
             return errors
 
-        return np.log(fit.smear) + np.clip(base + coef @ rows.T, -50.0, 50.0), half, spread
+        return np.log(fit.smear) + np.clip(base + coef @ rows.T, -50.0, 50.0), spread
 
     def __sklearn_tags__(self) -> Any:
         """Say what the estimator takes: counts, with holes."""

@@ -64,18 +64,7 @@ def sums(cells, q, family, by_site):
     out = np.zeros((J if by_site else L, p + p * (p + 1) // 2))
     fits, off, code = np.zeros(1, np.int64), np.zeros((1, 1)), FAMILIES[family].code
     for c in cells:
-        common = (
-            c.ptr,
-            c.col,
-            c.y[None],
-            c.E[None],
-            c.E[None],
-            off,
-            False,
-            np.array([q.mu]),
-            q.T[None],
-            q.D[None],
-        )
+        common = (c.ptr, c.col, c.y[None], c.E[None], off, False, np.array([q.mu]), q.T[None], q.D[None])
         if by_site:
             part = np.zeros((1, J, out.shape[1]))
             arguments = (fits, p, np.arange(J), *common, q.P[None], q.C[None], code, part)
@@ -85,12 +74,12 @@ def sums(cells, q, family, by_site):
             part, stats = np.zeros((1, L, out.shape[1])), np.zeros((1, 4 + 3 * p))
             totals = np.zeros((1, J, out.shape[1]))
             totals[0, :, p:] = to_triangle(np.linalg.inv(q.C))
-            P, C, eta, spread = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz)), np.zeros((1, c.nnz))
+            P, C, eta = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz))
             kernels._any_width(
-                0, 1, fits, p, 1, c.ptr, c.col, np.ones(J), np.arange(J), totals, c.y[None], c.E[None],
-                    c.E[None], off, False,
+                0, 1, fits, p, 1, c.ptr, c.col, np.ones(J), np.arange(J), totals, c.y[None], c.E[None], off, False,
                 np.array([q.mu]), q.T[None], q.D[None], np.full((1, p), 1e12), np.ones(1), 0.0, np.zeros((1, J, p)), P, C,
-                eta, spread, code, part, stats,
+                eta, code, part,
+                stats,
             )  # fmt: skip
             np.testing.assert_allclose(C[0], q.C, atol=1e-9)
             np.testing.assert_array_equal(P[0], q.P)
@@ -452,8 +441,7 @@ def test_negative_binomial_keeps_the_total_of_the_counts():
     panel, _ = bursts(seed=5)
     g = panel.pooled().groups[0]
     fit = fit_counts(panel, CountSettings(rank=1, dispersion="negbin"))
-    assert fit.smear != 1.0  # a small correction: counts are bursts, not negative binomial
-    assert fit.smear == pytest.approx(1.0, abs=0.05)
+    assert fit.smear > 1.05  # without it the total would fall short
     assert fit.expected()[g.site, g.month].sum() == pytest.approx(g.count.sum(), rel=1e-9)
     assert fit_counts(panel, CountSettings(rank=1)).smear == 1.0
     assert fit_counts(panel, CountSettings(rank=1, dispersion="negbin", calibrate=False)).smear == 1.0

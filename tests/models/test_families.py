@@ -38,7 +38,7 @@ def test_compiled_loops_have_the_same_family(family):
         same = {
             compiled.mean: ((eta,), mu),
             compiled.variance: ((mu,), v),
-            compiled.curvature: ((2.5 * mu, 2.5, 2.5), 2.5 * v),
+            compiled.curvature: ((2.5 * mu, 2.5), 2.5 * v),
             compiled.predictor: ((eta, 0.7), float(family.marginal(eta, np.float64(0.7)))),
         }
         for loop, (arguments, value) in same.items():

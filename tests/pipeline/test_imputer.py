@@ -55,7 +55,7 @@ def test_a_grid_search_finds_the_rank_that_the_world_has():
     assert search.best_params_["rank"] == 2
     assert 0.2 < search.best_score_ < 1
     by_itself = SiteMonthImputer(rank="auto").fit(X)
-    assert by_itself.rank_ == by_itself.fit_.settings.rank >= 2  # more switch themselves off
+    assert by_itself.rank_ == by_itself.fit_.settings.rank in (1, 2, 3)
     with pytest.raises(ValueError, match="rank is 'best'"):
         SiteMonthImputer(rank="best").fit(X)
 

@@ -148,7 +148,7 @@ def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> m
         batch.old[fits] = 0
         batch.set_offsets(fits)
         batch.predict(fits, p)
-    # Weights of the negative binomial, and offsets, follow the new predictor.
+    # Weights 1 / (1 + mu / size) of the negative binomial, and offsets, follow the new predictor.
     refill = fits if question.begin else fits[question.refill == 1]
     if refill.size:
         batch.set_offsets(refill)
@@ -158,8 +158,8 @@ def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> m
     if rows.size:
         offset, by_visit = batch.cell_offset()
         batch.run(
-            kernels.shared_sums, fits, fits, p, S, batch.cells.ptr, batch.cells.col, batch.y, batch.E, batch.G,
-            offset, by_visit, batch.mu,
+            kernels.shared_sums, fits, fits, p, S, batch.cells.ptr, batch.cells.col, batch.y, batch.E, offset, by_visit,
+            batch.mu,
             batch.month_mean, batch.month_cov, batch.site_mean, batch.site_cov, batch.family.code, rows,
         )  # fmt: skip
     if batch.presence is not None:
@@ -209,8 +209,8 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     loop = kernels.round_sums(p, n * cells.nnz)
     batch.run(
         loop, fits, fits, p, batch.chunks, cells.ptr, cells.col, program.share, program.shared_at, totals, batch.y, batch.E,
-        batch.G, offset, by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
-        batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.spread, batch.family.code, month, stats,
+        offset, by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
+        batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month, stats,
         chunks=batch.chunks,
     )  # fmt: skip
     K = batch.kappa.shape[1]
@@ -219,7 +219,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
         batch.run(
             kernels.effort_sums, fits, fits, batch.rows.ptr, batch.effort, batch.rows.w, batch.rows.wy, batch.offset,
             batch.summed_off,
-            batch.eta, batch.inverse_size, batch.shrink, batch.family.code, effort,
+            batch.eta, batch.inverse_size, batch.family.code, effort,
         )  # fmt: skip
     watched = np.zeros((n, 3))
     if question.observers and batch.observers:
@@ -259,7 +259,6 @@ def _presence_step(program: GroupProgram, batch: Batch, f: int, evidence: F64) -
     factor, sums = known.step(f, evidence, share, exposure)
     sums = sums * (np.count_nonzero(share) >= program.axis.minimum)
     batch.E[f] *= factor.ravel()[known.cell_at]
-    batch.G[f] *= factor.ravel()[known.cell_at]
     batch.weigh(f)
     return np.append(sums, batch.rows.w[f].sum())
 
@@ -276,16 +275,14 @@ def _observer_step(batch: Batch, f: int) -> F64:
     """One damped Newton step of every observer effect; sums of squares, number and effective number of observers."""
     mu, w = batch.visit_mean(f), batch.weights[f]
     # IRLS weights of the negative binomial.
-    of_count, of_mean = w, w
     if batch.inverse_size[f] > 0:
-        of_count = w * batch.shrink[f, 0]
-        of_mean = w * batch.shrink[f, 1]
+        w = w / (1.0 + mu * batch.inverse_size[f])
     n, value = batch.effects.shape[1], batch.rows.wy[f]
     count = np.divide(value, batch.weights[f], out=np.zeros_like(value), where=batch.weights[f] > 0)
     # Everything times phi: score - phi ridge (o - prior mean) over curvature + phi ridge.
     ridge = batch.phi[f] * batch.ridge[f]
-    grad = np.bincount(batch.observer, of_count * count - of_mean * mu, n)
-    curve = np.bincount(batch.observer, of_mean * batch.family.variance(mu), n)
+    grad = np.bincount(batch.observer, w * (count - mu), n)
+    curve = np.bincount(batch.observer, w * batch.family.variance(mu), n)
     step = (grad - ridge * (batch.effects[f] - batch.leaning[f])) / (curve + ridge)
     effects = batch.effects[f] + np.clip(step, -batch.family.observer_cap, batch.family.observer_cap)
     active = np.bincount(batch.observer, batch.weights[f], n) > 0
@@ -307,7 +304,7 @@ def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:
         rows = batch.rows
         batch.run(
             kernels.dispersion_sums, fits, batch.chunks, fits, rows.ptr, rows.w, rows.wy, rows.wyy, batch.offset,
-            batch.summed_off, batch.eta, batch.spread, batch.family.code, nodes, out, chunks=batch.chunks,
+            batch.summed_off, batch.eta, batch.family.code, nodes, out, chunks=batch.chunks,
         )  # fmt: skip
     total: F64 = out.sum(axis=1)
     return total

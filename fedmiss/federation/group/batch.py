@@ -78,7 +78,7 @@ class CellParts:
 _ZERO = np.zeros((1, 1))
 _CHANGING = (
     "mu", "month_mean", "month_cov", "tau", "phi", "inverse_size", "kappa", "ridge", "B", "site_prior", "site_mean",
-    "site_cov", "eta", "spread", "y", "E", "G", "shrink", "offset", "effects", "leaning", "rank", "old",
+    "site_cov", "eta", "y", "E", "shrink", "offset", "effects", "leaning", "rank", "old",
 )  # fmt: skip
 
 
@@ -124,11 +124,9 @@ class Batch:
     site_mean: F64  # (n, J, p) coefficients of the sites: posterior means
     site_cov: F64  # (n, J, p, p) and covariances
     eta: F64  # (n, cells) predictor with the expected mean
-    spread: F64  # (n, cells) its variance, of the posteriors of site and month
     y: F64  # (n, cells) weighted counts, and E (n, cells) weights, as the family's score weighs them
     E: F64
-    G: F64  # weights of the curvature
-    shrink: F64  # (n, 3, visits or cells) weights of the negative binomial: of the count, its mean and the curvature
+    shrink: F64
     offset: F64
     effects: F64  # (n, observers) observer effects
     leaning: F64  # and their prior means: zero, or a replicate's draws
@@ -179,9 +177,8 @@ class Batch:
             known=np.zeros(0) if visits.exposure is None else np.log(visits.exposure), responses=responses,
             F=F, B=np.zeros((n, F.shape[1], 1 + (question.line.size > 0))), site_prior=np.zeros((n, J, question.p)),
             site_mean=np.zeros((n, J, question.p)), site_cov=np.zeros((n, J, question.p, question.p)),
-            eta=np.zeros((n, cells.nnz)), spread=np.zeros((n, cells.nnz)),
-            y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)), G=np.zeros((n, cells.nnz)),
-            shrink=np.ones((n, 3, R if family.sized else 0)), offset=_ZERO if plain else np.zeros((n, R)),
+            eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
+            shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
             effects=np.zeros((n, I)), leaning=np.zeros((n, I)),
             slopes=question.line.size > 0, terms=visits.effort.shape[1], rank=np.ones(n, dtype=np.int64),
             old=np.zeros(n, dtype=np.uint8), presence=presence,
@@ -268,8 +265,8 @@ class Batch:
         rows = self.rows
         self.run(
             kernels.fill_cells, fits, self.chunks, fits, rows.ptr, rows.w, rows.wy, self.offset, self.off,
-            self.inverse_size, self.eta, self.spread, self.shrink, self.old[fits],
-            self.family.code, self.y, self.E, self.G, chunks=self.chunks,
+            self.inverse_size, self.eta, self.shrink, self.old[fits],
+            self.family.code, self.y, self.E, chunks=self.chunks,
         )  # fmt: skip
         self.old[fits] = self.inverse_size[fits] > 0.0
 
@@ -279,8 +276,7 @@ class Batch:
         cells = self.cells
         self.run(
             kernels.predict_cells, fits, self.chunks, fits, p, cells.ptr, cells.col, offset, by_visit, self.mu,
-            self.month_mean, self.month_cov, self.site_mean, self.site_cov, self.family.code, self.eta, self.spread,
-            chunks=self.chunks,
+            self.month_mean, self.month_cov, self.site_mean, self.site_cov, self.family.code, self.eta, chunks=self.chunks,
         )  # fmt: skip
 
     def visit_mean(self, f: int) -> F64:

@@ -25,16 +25,7 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedmiss.models.lowrank.family_kernels import (
-    curvature,
-    expected_weights,
-    mean,
-    means_at,
-    predictor,
-    tilts,
-    variance,
-    visit_sums,
-)  # fmt: skip
+from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts, variance, visit_sums
 from fedmiss.system import cores
 
 __all__ = [
@@ -42,7 +33,6 @@ __all__ = [
     "round_sums", "shared_products", "shared_sums", "spread_out",
 ]  # fmt: skip
 
-CLEAR = 0.35  # largest variance of a predictor that the expected statistic takes
 CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or cores()
 
 
@@ -93,18 +83,18 @@ def _linear(mu, offset, p, j, l, P, C, T, D):
 
 
 @njit(inline="always")
-def _cell(mu, offset, p, j, l, P, C, T, D, y, E, G, family, i, mine, k, other, S, e, acc):
+def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e, acc):
     """Add cell (j, l) to row ``acc[i]`` (p (p + 3) / 2): gradient and lower triangle of the curvature of one block.
 
     The block is the site (i = j, coefficients ``mine`` = P) or the month; the design is that of the other axis, a one and
     its factors ``other[k]``. Its covariance ``S[k]`` enters twice: S m, with m the block's own coefficients, tilts the
-    design, and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor and its variance.
+    design, and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor.
     """
     eta, var = _linear(mu, offset, p, j, l, P, C, T, D)
     h = predictor(eta, var, family)
     # Expected count E exp(eta + var / 2) of a Poisson cell: the lognormal mean under the posterior.
     m = E * mean(h, family)
-    w = curvature(m, E, G, family)
+    w = curvature(m, E, family)
     res = y - m
     acc[i, 0] += res
     acc[i, p] += w
@@ -116,7 +106,7 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, G, family, i, mine, k, other, S
             t += S[k, a, b] * mine[b]
         d = other[k, a]
         # g of equation normal, x uncertain: y x - E[x exp(eta)] = (y - w) x - w S m.
-        acc[i, a] += res * d - (m if tilts(family) else w) * t
+        acc[i, a] += res * d - w * t
         if tilts(family):
             d += t
         e[a] = d
@@ -126,11 +116,11 @@ def _cell(mu, offset, p, j, l, P, C, T, D, y, E, G, family, i, mine, k, other, S
         for b in range(1, a + 1):
             acc[i, q] += w * (d * e[b] + S[k, a, b])
             q += 1
-    return h, var
+    return h
 
 
 @njit(inline="always")
-def _site(j, p, ptr, col, y, E, G, offset, off, mu, P, C, T, D, family, e, i, acc):
+def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
     """Sums of the cells of site j at its current coefficients, added to ``acc[i]``."""
     for k in range(ptr[j], ptr[j + 1]):
         if E[k] == 0.0:
@@ -141,9 +131,9 @@ def _site(j, p, ptr, col, y, E, G, offset, off, mu, P, C, T, D, family, e, i, ac
             h = predictor(o + mu + P[j, 0] + T[l, 0], C[j, 0, 0] + D[l, 0, 0], family)
             m = E[k] * mean(h, family)
             acc[i, 0] += y[k] - m
-            acc[i, 1] += curvature(m, E[k], G[k], family)
+            acc[i, 1] += curvature(m, E[k], family)
         else:
-            _cell(mu, o, p, j, l, P, C, T, D, y[k], E[k], G[k], family, i, P[j], l, T, D, e, acc)
+            _cell(mu, o, p, j, l, P, C, T, D, y[k], E[k], family, i, P[j], l, T, D, e, acc)
 
 
 @njit(inline="always")
@@ -211,21 +201,21 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
 
 
 @njit(cache=True, nogil=True)
-def shared_sums(first, last, fits, p, sites, ptr, col, y, E, G, offset, off, mu, T, D, P, C, family, out):
+def shared_sums(first, last, fits, p, sites, ptr, col, y, E, offset, off, mu, T, D, P, C, family, out):
     """Sums of the listed sites: gradient (p) and lower triangle of the curvature, in ``out`` (n, sites, p (p + 3) / 2)."""
     e = np.empty(p)
     for i in range(first, last):
         f = fits[i]
-        acc, yf, Ef, Gf, of = out[i], y[f], E[f], G[f], offset[f if off else 0]
+        acc, yf, Ef, of = out[i], y[f], E[f], offset[f if off else 0]
         Pf, Cf, Tf, Df, muf = P[f], C[f], T[f], D[f], mu[f]
         for s in range(sites.size):
-            _site(sites[s], p, ptr, col, yf, Ef, Gf, of, off, muf, Pf, Cf, Tf, Df, family, e, s, acc)
+            _site(sites[s], p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, s, acc)
 
 
 @njit(inline="always")
 def _round(
-    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi, max_step, M,
-    P, C, eta, spread, family, month, stats,
+    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
+    C, eta, family, month, stats,
 ):  # fmt: skip
     """One round: every site takes its Newton step, then adds its cells to the months' sums.
 
@@ -244,15 +234,7 @@ def _round(
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
-        acc, yf, Ef, Gf, ef, vf, of = (
-            month[task],
-            y[f],
-            E[f],
-            G[f],
-            eta[f],
-            spread[f],
-            offset[f if off else 0],
-        )
+        acc, yf, Ef, ef, of = month[task], y[f], E[f], eta[f], offset[f if off else 0]
         Pf, Cf, Mf, Tf, Df, muf, phif, tauf = P[f], C[f], M[f], T[f], D[f], mu[f], phi[f], tau[f]
         # Mean squares of the months' coefficients: 1 for the effect, whose design is constant.
         square[0] = 1.0
@@ -267,7 +249,7 @@ def _round(
             for q in range(width):
                 own[0, q] = totals[i, at, q] if at >= 0 else 0.0
             if at < 0:
-                _site(j, p, ptr, col, yf, Ef, Gf, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
+                _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
             edf = _solve(p, j, own, phif, tauf, max_step, Mf, Pf, Cf, square, family, A, B, step)
             w = share[j]
             parameters += edf if at < 0 else w * edf  # k owners of a site apart estimate it k times
@@ -285,39 +267,18 @@ def _round(
                 l = col[k]
                 o = of[k] if off else 0.0
                 if p == 1:
-                    v = Cf[j, 0, 0] + Df[l, 0, 0]
-                    h = predictor(o + muf + Pf[j, 0] + Tf[l, 0], v, family)
+                    h = predictor(o + muf + Pf[j, 0] + Tf[l, 0], Cf[j, 0, 0] + Df[l, 0, 0], family)
                     m = Ef[k] * mean(h, family)
                     acc[l, 0] += yf[k] - m
-                    acc[l, 1] += curvature(m, Ef[k], Gf[k], family)
+                    acc[l, 1] += curvature(m, Ef[k], family)
                 else:
-                    h, v = _cell(
-                        muf,
-                        o,
-                        p,
-                        j,
-                        l,
-                        Pf,
-                        Cf,
-                        Tf,
-                        Df,
-                        yf[k],
-                        Ef[k],
-                        Gf[k],
-                        family,
-                        l,
-                        Tf[l],
-                        j,
-                        Pf,
-                        Cf,
-                        e,
-                        acc,
+                    h = _cell(
+                        muf, o, p, j, l, Pf, Cf, Tf, Df, yf[k], Ef[k], family, l, Tf[l], j, Pf, Cf, e, acc
                     )
                 move = h - ef[k]
                 moved += Ef[k] * move * move
                 weight += Ef[k]
                 ef[k] = h
-                vf[k] = v
         stats[task, 0] += parameters
         stats[task, 1] += moved
         stats[task, 2] += weight
@@ -325,12 +286,12 @@ def _round(
 
 @njit(cache=True, nogil=True)
 def _any_width(
-    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi, max_step, M,
-    P, C, eta, spread, family, month, stats,
+    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
+    C, eta, family, month, stats,
 ):  # fmt: skip
     _round(
-        first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi, max_step,
-        M, P, C, eta, spread, family, month, stats,
+        first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
+        P, C, eta, family, month, stats,
     )  # fmt: skip
 
 
@@ -338,12 +299,12 @@ def _any_width(
 def _of_width(p: int) -> Callable[..., None]:
     @njit(cache=True, nogil=True)
     def loop(
-        first, last, fits, _, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi, max_step,
-        M, P, C, eta, spread, family, month, stats,
+        first, last, fits, _, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
+        P, C, eta, family, month, stats,
     ):  # fmt: skip
         _round(
-            first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, G, offset, off, mu, T, D, tau, phi,
-            max_step, M, P, C, eta, spread, family, month, stats,
+            first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi,
+            max_step, M, P, C, eta, family, month, stats,
         )  # fmt: skip
 
     return loop
@@ -365,7 +326,7 @@ def round_sums(p: int, work: int) -> Callable[..., None]:
 
 
 @njit(cache=True, nogil=True)
-def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D, P, C, family, eta, spread):
+def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D, P, C, family, eta):
     """Give every cell, weighted or not, the predictor that has its expected mean."""
     J = ptr.size - 1
     for task in range(first, last):
@@ -377,59 +338,46 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
                 o = offset[f, k] if off else 0.0
                 line, var = _linear(mu[f], o, p, j, l, P[f], C[f], T[f], D[f])
                 eta[f, k] = predictor(line, var, family)
-                spread[f, k] = var
 
 
 @njit(cache=True, nogil=True)
 def fill_cells(
-    first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, spread, shrink, old, family, y, E, G
-):  # fmt: skip
-    """Sum the rows of every cell into its sufficient statistics (y, E, G): counts, and weights of score and of curvature.
+    first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, shrink, old, family, y, E
+):
+    """Sum the rows of every cell into its sufficient statistics (y, E).
 
     A row is a visit, or a whole cell where visits have no offsets: weight w, weighted count wy. The negative binomial
-    has weights of its own (equation score), which go half-way from the old ones on the log scale where ``old``: full steps
-    overshoot when the size is small, and swing. ``shrink`` (n, 3, rows) keeps them.
+    multiplies both by its quasi-score weight 1 / (1 + mu / size), half-way to the old one on the log scale where
+    ``old``: full steps overshoot when the size is small, and swing.
     """
     cells = row_ptr.size - 1
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
-        t = inverse_size[f]
         for k in range(c * cells // chunks, (c + 1) * cells // chunks):
-            sy = sE = sG = 0.0
+            sy = sE = 0.0
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 o = offset[f, r] if off else 0.0
-                of_count = of_mean = of_curve = 1.0
-                if t > 0.0:
-                    of_count, of_mean, of_curve = expected_weights(eta[f, k] + o, spread[f, k], t)
+                # Quasi-score weight of the negative binomial, Var = mu + mu^2 / size: 1 / (1 + mu / size).
+                factor = 1.0
+                if inverse_size[f] > 0.0:
+                    factor = 1.0 / (1.0 + mean(eta[f, k] + o, family) * inverse_size[f])
                     if old[i]:
                         # Geometric mean of the old weight and the new one.
-                        of_count = math.sqrt(of_count * shrink[f, 0, r])
-                        of_mean = math.sqrt(of_mean * shrink[f, 1, r])
-                        of_curve = math.sqrt(of_curve * shrink[f, 2, r])
-                    shrink[f, 0, r], shrink[f, 1, r], shrink[f, 2, r] = of_count, of_mean, of_curve
-                dy, dE = visit_sums(w[f, r], wy[f, r], o, off, family)
-                sy += of_count * dy
-                sE += of_mean * dE
-                # -d2/d log m^2 of the log likelihood: m (1 + y / size) / (1 + m / size)^2.
-                sG += of_curve * dE
-                if t > 0.0 and w[f, r] > 0.0:
-                    sG += of_curve * t * wy[f, r] * dE / w[f, r]
+                        factor = math.sqrt(factor * shrink[f, r])
+                    shrink[f, r] = factor
+                dy, dE = visit_sums(w[f, r], wy[f, r], o, off, factor, family)
+                sy += dy
+                sE += dE
             y[f, k] = sy
             E[f, k] = sE
-            G[f, k] = sG
 
 
 @njit(cache=True, nogil=True)
-def dispersion_sums(
-    first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off, eta, spread, family, nodes, out
-):
-    """Add the expected sum of w (y - m)^2 / (m + m^2 / t) over the rows at every node log t; ``out`` (n, chunks, nodes).
+def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off, eta, family, nodes, out):
+    """Add sum w (y - mu)^2 / (mu + mu^2 / t) over the rows at every node log t; ``out`` (n, chunks, nodes).
 
-    ``nodes`` (n, m) are values of 1 / t. At 0, and in families without a size, m is the expected mean: Pearson's statistic.
-    Elsewhere the expectation is that under the posterior of log m: a mean that its own counts have moved is too near
-    to them, by more than degrees of freedom say. Rows of a wide posterior, whose lowest node alone would make the sum, are
-    taken as if they were known within ``CLEAR``: else 1 / size, which widens posteriors, would grow without end.
+    ``nodes`` (n, m) are values of 1 / t. Families without a size have one node: their Pearson statistic.
     """
     cells, m = row_ptr.size - 1, nodes.shape[1]
     for task in range(first, last):
@@ -441,28 +389,15 @@ def dispersion_sums(
                     continue
                 o = offset[f, r] if off else 0.0
                 mu = mean(eta[f, k] + o, family)
-                # Rounding may bring the square below 0.
+                # sum w (y - mu)^2 from the row's sums of w, wy and wyy; rounding may bring it below 0.
                 square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
-                plain = square / max(variance(mu, family), 1e-12)
-                middle, step = means_at(eta[f, k] + o, min(spread[f, k], CLEAR))
+                v = variance(mu, family)
                 for q in range(m):
-                    t = nodes[i, q]
-                    if t == 0.0:
-                        out[i, c, q] += plain
-                        continue
-                    for at, part in (
-                        (middle / step, 1.0 / 6.0),
-                        (middle, 4.0 / 6.0),
-                        (middle * step, 1.0 / 6.0),
-                    ):
-                        square = max(wyy[f, r] - 2.0 * at * wy[f, r] + at * at * w[f, r], 0.0)
-                        out[i, c, q] += part * square / max(at + at * at * t, 1e-12)
+                    out[i, c, q] += square / max(v + mu * mu * nodes[i, q], 1e-12)
 
 
 @njit(cache=True, nogil=True)
-def effort_sums(
-    first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, shrink, family, out
-):
+def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out):
     """Score and curvature of the effort coefficients: ``out`` (n, K + K^2)."""
     cells, K = row_ptr.size - 1, effort.shape[1]
     for i in range(first, last):
@@ -473,12 +408,10 @@ def effort_sums(
                     continue
                 o = offset[f, r] if off else 0.0
                 mu = mean(eta[f, k] + o, family)
-                # IRLS for the log link: score X'(y - mu) and information X' mu X, with the weights of equation score.
-                of_count = of_mean = 1.0
-                if inverse_size[f] > 0.0:
-                    of_count, of_mean = shrink[f, 0, r], shrink[f, 1, r]
-                score = of_count * wy[f, r] - of_mean * w[f, r] * mu
-                curve = of_mean * w[f, r] * variance(mu, family)
+                # IRLS for the log link: score X'(y - mu) and information X' mu X, both over 1 + mu / size.
+                factor = 1.0 / (1.0 + mu * inverse_size[f])
+                score = factor * (wy[f, r] - w[f, r] * mu)
+                curve = factor * w[f, r] * variance(mu, family)
                 for a in range(K):
                     out[i, a] += score * effort[r, a]
                     for b in range(K):

@@ -1,14 +1,12 @@
 """The dispersion from a short table: the Pearson statistic as a function of the negative binomial's size.
 
-The moment equation  E sum w (y - m)^2 / (m + m^2 / t) = degrees of freedom  (equation score) is solved for t without a root
-search over the wire; the expectation is that of the posterior of the means m. The groups send the left side at a few
-Chebyshev nodes of log t, the hub solves on the interpolated curve. The last value of t is one of the nodes, so at the fixed
-point nothing is interpolated and the solution is exact.
+The moment equation  sum w (y - mu)^2 / (mu + mu^2 / t) = residual degrees of freedom  is solved for t without a root search
+over the wire: the groups send the left side at a few Chebyshev nodes of log t, the hub solves on the interpolated curve. The
+last value of t is one of the nodes, so at the fixed point nothing is interpolated and the solution is exact.
 
-The table is short on purpose. As a function of 1/t the statistic is a rational function with poles at three means of every
-visit, which follow from one mean and its variance: with enough exact values for each visit it could be taken apart into
-means and residuals, hence counts. So a group that has fewer than twice as many visits as there are nodes takes no part where
-a minimum is set.
+The table is short on purpose. As a function of 1/t the statistic is a rational function with a pole at every visit's mean:
+with two exact values for each visit it could be taken apart into means and residuals, hence counts. So a group that has
+fewer than twice as many visits as there are nodes takes no part where a minimum is set.
 """
 
 from __future__ import annotations
@@ -19,9 +17,8 @@ import numpy as np
 from scipy.optimize import brentq
 
 from fedmiss.arrays import F64
-from fedmiss.federation.hub.state import MonthState
 
-__all__ = ["degrees_of_freedom", "inverse_size_of", "pearson_at", "table_nodes"]
+__all__ = ["inverse_size_of", "pearson_at", "table_nodes"]
 
 LOW, HIGH = float(np.log(1e-3)), float(np.log(1e4))  # range of log size; above it there is no over-dispersion
 FIRST = float(np.log(1e-2))  # lower end of the first table
@@ -65,39 +62,19 @@ def _curve(nodes: F64, values: F64) -> Callable[[float], float]:
     return value
 
 
-def degrees_of_freedom(state: MonthState, on_visits: F64 | float, nodes: F64, *, least: float) -> F64:
-    """What the statistic is expected to be at the true size: (..., m), ``nodes`` (..., m) as in :func:`table_nodes`.
-
-    Parameters
-    ----------
-    on_visits : effective number of effort coefficients and observer effects
-    least : share of the visits below which no number goes, where a fit has as many terms as visits
-
-    Notes
-    -----
-    An expectation under the posterior of sites and months has their uncertainty in it: for normal values
-    E (y - x)^2 = (y - E x)^2 + Var x, whose sum is the number of visits. Only what has no posterior there is taken
-    off: features, level, effort, observers. Pearson's statistic at the means lacks sites and months too.
-    """
-    fixed, weight = state.features.edf + 1.0 + on_visits, np.asarray(state.weight)
-    taken = np.where(nodes > 0.0, np.expand_dims(fixed, -1), np.expand_dims(state.edf + on_visits, -1))
-    free: F64 = np.maximum(weight[..., None] - taken, least * weight[..., None])
-    return free
-
-
 def inverse_size_of(nodes: F64, statistic: F64, last: float) -> float:
     """Solve statistic(t) = 1 for 1 / t; 0 where even the Poisson limit is not over-dispersed.
 
     Parameters
     ----------
-    nodes : (m,) from :func:`table_nodes`;  statistic : (m,) statistics over their degrees of freedom
+    nodes : (m,) from :func:`table_nodes`;  statistic : (m,) Pearson statistics over the residual degrees of freedom
     last : the value before: a solution outside the nodes' range is approached by a step to its border
     """
     low, high = _window(last)
     curve = _curve(nodes[1:], statistic[1:] - 1.0)
     # Without over-dispersion even at the largest size of the window: Poisson, or on to a larger size in the next round.
     if curve(high) <= 0.0:
-        return 0.0 if high >= HIGH else float(np.exp(-high))
+        return 0.0 if high >= HIGH or statistic[0] <= 1.0 else float(np.exp(-high))
     # Over-dispersed at the smallest size of the window: on to a smaller one.
     if curve(low) >= 0.0:
         return float(np.exp(-max(low, LOW)))
@@ -105,7 +82,7 @@ def inverse_size_of(nodes: F64, statistic: F64, last: float) -> float:
 
 
 def pearson_at(nodes: F64, statistic: F64, inverse_size: float) -> float:
-    """The statistic at a size, from the table."""
+    """Pearson statistic at a size, from the table."""
     if inverse_size <= 0.0 or nodes.size == 1:
         return float(statistic[0])
     return _curve(nodes[1:], statistic[1:])(-np.log(inverse_size))

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedmiss.arrays import F64
-from fedmiss.federation.hub.dispersion import degrees_of_freedom, inverse_size_of, pearson_at
+from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
 from fedmiss.federation.hub.features import feature_step, start_coefficients
 from fedmiss.federation.hub.priors import (
     EFFORT_SD,
@@ -421,12 +421,14 @@ def _visit_step(
         # ``squares`` holds o^2 + C of every observer; (number - used) / ridge is the sum of C.
         effects = np.maximum(squares - (number - used) / ridge, np.maximum(1e-4 * used, 1e-12))
         ridge = np.clip(np.maximum(used, 1e-12) / effects, ridge / STRIDE, ridge * STRIDE)
-    statistic = sums["dispersion"] / degrees_of_freedom(state, K + used, nodes, least=0.2)
+    # Pearson statistic over residual degrees of freedom; a fit with as many terms as visits keeps a fifth of them.
+    free = np.maximum(state.weight - state.edf - (K + used), 0.2 * np.asarray(state.weight))
+    statistic = sums["dispersion"] / free[..., None]
     inverse_size, phi = np.asarray(state.inverse_size), np.asarray(state.phi)
     held = (
         settings.inverse_size is not None
     )  # then phi is 1: the Pearson ratio of a size too large is few cells' doing
-    # Moment equation: E sum w (y - m)^2 / (m + m^2 / size) = degrees of freedom.
+    # Moment equation: sum w (y - mu)^2 / (mu + mu^2 / size) = free.
     if settings.dispersion == "negbin" and not held:
         inverse_size = _each(inverse_size_of, nodes, statistic, inverse_size)
     if settings.dispersion != "none" and family.dispersed and not held:

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.hub.onward import differing, read_before
 from fedmiss.federation.masks import FEWEST, fingerprint, identity, public_key
 from fedmiss.files import atomic_file, atomic_folder, read_json, write_json, write_manifest
 from fedmiss.models.lowrank.choice import model_name
@@ -155,6 +156,12 @@ class Kit:
         stored = read_json(path) if path.exists() else {}
         return stored if stored.get("job") == self.job.hex() else None
 
+    def kept_of(self, revision: int) -> list[dict[str, Any]]:
+        """What jobs of a revision had come to when they were here last: none where the organisation took no part."""
+        # by revision: a job's number covers the version of fedmiss, which may be newer now
+        kept = [read_json(path) for path in sorted(self.private.glob("onward-*.json"))]
+        return [one for one in kept if one.get("revision") == revision]
+
     def history(self) -> list[dict[str, Any]]:
         """Jobs that were approved here before."""
         path = self.private / "history.json"
@@ -239,6 +246,7 @@ def page(kit: Kit, *, visits: str = "") -> str:
             f"  you are      {kit.name}{visits}",
             f"  carried by   {way}",
             *(_method(s) if s.method else _community(s) if s.community else _model(s)),
+            *_compared(kit),
             "  organisations and the fingerprints of their keys (compare them by telephone):",
             *(f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())),
             "Who asks",
@@ -317,6 +325,33 @@ def _model(s: Study) -> list[str]:
             else []
         ),
     ]
+
+
+def _compared(kit: Kit) -> list[str]:
+    """Compare the numbers that a job goes on from with those that this computer has kept.
+
+    Raises
+    ------
+    ConfigError    they differ: names model and part
+    """
+    s = kit.study
+    if not s.before:
+        return []
+    revision = int(s.before["revision"])
+    kept = kit.kept_of(revision)
+    if not kept:
+        return [
+            "               You took no part in that job: ask somebody who did whether these numbers are its own"
+        ]
+    given = read_before(s.before["models"], "study.json")
+    what = [differing(read_before(one["models"], "the kit"), given) for one in kept]
+    if all(what):
+        raise ConfigError(
+            f"study {s.name} goes on from revision {revision} with other numbers than this computer has kept of it "
+            f"({what[-1]}): whoever made revision {s.revision} has changed them, or took them from another job. Nothing was "
+            "approved. Ask for a revision made from a kit that took part."
+        )
+    return ["               They are those that your computer has kept of that job"]
 
 
 def _seen_of_method(s: Study) -> list[str]:
@@ -516,9 +551,7 @@ def _onward_of(source: Path, study: Study) -> dict[str, Any]:
             f"{study.name}. Name a kit that took part in the study's present revision, before it gets the new one.",
             path=str(source),
         )
-    # by revision: the job's number covers the version of fedmiss, which may be newer now
-    kept = [read_json(path) for path in sorted(kit.private.glob("onward-*.json"))]
-    mine = [one for one in kept if one.get("revision") == study.revision]
+    mine = kit.kept_of(study.revision)
     fitted = [one for one in mine if any("months" in m for m in one["models"])]
     if not mine and study.before:
         return dict(study.before)  # this revision has not come further than what it began from

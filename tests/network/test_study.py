@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import threading
@@ -521,6 +522,9 @@ def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
     text = page(again["north"])
     assert "goes on from revision 1: negative binomial of rank 0 with its months" in text
     assert "This job is with west added" in text
+    assert "those that your computer has kept of that job" in text
+    assert "You took no part in that job" in page(again["west"])
+    refuses_changed_numbers(again["north"])
     for kit in again.values():
         approve(kit, ask=None, given=kit.job.hex())
     sites = fourth_panel(panels["north"], tmp_path / "west")
@@ -532,6 +536,24 @@ def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
     assert facts[1]["ledger"]["exchanges"] < facts[0]["ledger"]["exchanges"]
     with pytest.raises(InputError, match="is at revision 1 of egrets, the study at revision 4"):
         new_revision(folder, source=stale_kit(folder, tmp_path))
+
+
+def refuses_changed_numbers(kit):
+    """A revision that begins from other numbers than the members have kept is refused before anybody approves it."""
+    path = kit.folder / "study.json"
+    right = path.read_text(encoding="utf-8")
+    for change, words in (
+        (lambda model: model["T"][3].__setitem__(0, model["T"][3][0] + 0.01), "model 1, T"),
+        (lambda model: model.update(mu=model["mu"] * 1.001), "model 1, mu"),
+        (lambda model: model["settings"].update(slopes=not model["settings"]["slopes"]), "model 1, settings"),
+    ):
+        study = json.loads(right)
+        change(study["before"]["models"][0])
+        path.write_text(json.dumps(study), encoding="utf-8")
+        with pytest.raises(ConfigError, match=f"other numbers than this computer has kept of it .{words}."):
+            approve(open_kit(kit.folder), ask=lambda _: True)
+        assert not (kit.private / "approval.json").exists() or open_kit(kit.folder).approval() is None
+    path.write_text(right, encoding="utf-8")
 
 
 def fourth_panel(panel, out):

@@ -23,10 +23,11 @@ from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import first_state, known_line, most_rank, responding, with_factor
 from fedmiss.federation.link import Link
 from fedmiss.federation.messages import Begin
+from fedmiss.federation.outline import CLOSE
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["Before", "before_of", "choice_of", "fit_onward", "read_before", "written"]
+__all__ = ["Before", "before_of", "choice_of", "differing", "fit_onward", "read_before", "written"]
 
 _TUPLES = ("features", "responses")
 
@@ -86,6 +87,31 @@ def written(models: Sequence[Before]) -> list[dict[str, Any]]:
                 row[field.name] = value.tolist() if isinstance(value, np.ndarray) else value
         out.append(row)
     return out
+
+
+def differing(kept: Sequence[Before], given: Sequence[Before]) -> str:
+    """Name the first part of ``given`` that is not as it was ``kept``; empty where there is none.
+
+    Floats may differ by ``CLOSE`` of the largest number of their part, as between processors. A model that was kept, or
+    given, before it was fitted has its settings only.
+    """
+    if len(kept) != len(given):
+        return f"{len(given)} models for {len(kept)}"
+    for i, (mine, theirs) in enumerate(zip(kept, given, strict=True), 1):
+        if mine.settings != theirs.settings:
+            return f"model {i}, settings"
+        if mine.months is None or theirs.months is None:
+            continue
+        for name in (*_ARRAYS, *_NUMBERS):
+            one, other = getattr(mine, name), getattr(theirs, name)
+            if (one is None) != (other is None) or np.shape(one) != np.shape(other):
+                return f"model {i}, {name}"
+            near = (
+                CLOSE * float(np.abs(one).max(initial=0.0)) if one is not None and name != "months" else 0.0
+            )
+            if one is not None and not (np.abs(np.asarray(one) - other) <= near).all():
+                return f"model {i}, {name}"
+    return ""
 
 
 def read_before(rows: object, where: str) -> tuple[Before, ...]:

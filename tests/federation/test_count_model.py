@@ -469,6 +469,34 @@ def test_another_distribution_has_to_be_clearly_better():
     assert _choose(table, summary, options, False) == 2
 
 
+def test_of_ranks_that_are_one_fit_the_lowest_is_chosen():
+    options = [CountSettings(rank=r, dispersion="negbin") for r in (0, 1, 2)]
+
+    def chosen(*deviances):
+        table = pd.DataFrame(
+            [
+                {
+                    "candidate": i,
+                    "fold": k,
+                    "model": "negative binomial",
+                    "rank": i,
+                    "penalty": np.nan,
+                    "deviance": d,
+                }
+                for i, ds in enumerate(deviances)
+                for k, d in enumerate(ds)
+            ]
+        )
+        summary = table.groupby("candidate").agg(deviance=("deviance", "mean"), model=("model", "first"))
+        return _choose(table, summary, options, False)
+
+    first = [10.0, 12.0, 11.0]
+    assert chosen([d * 1.01 for d in first], first, [d * 0.9995 for d in first]) == 1
+    assert chosen([d * 1.0005 for d in first], first, [d * 0.9999 for d in first]) == 0
+    # better by a little in every fold, and by more than that in one
+    assert chosen([10.0, 12.0, 11.1], first, [d * 1.2 for d in first]) == 1
+
+
 def test_default_candidates_include_rank_zero_and_rival_models():
     names = {(c.family, c.dispersion, c.scale, c.rank) for c in default_candidates(CountSettings())}
     assert ("poisson", "quasi", "raw", 0) in names

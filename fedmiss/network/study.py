@@ -212,6 +212,10 @@ class Study:
                     f"study {self.name}, before has {', '.join(map(str, self.before))}; it needs job, revision and models, "
                     "as `fedmiss federation revise --from` writes them."
                 )
+            if type(self.before["revision"]) is not int:
+                raise ConfigError(
+                    f"study {self.name}, before: revision is {self.before['revision']!r} (must be a whole number)."
+                )
         for key in self.model:
             if key not in _MODEL:
                 raise unknown(str(key), _MODEL, "[model]")

@@ -553,6 +553,11 @@ def refuses_changed_numbers(kit):
         with pytest.raises(ConfigError, match=f"other numbers than this computer has kept of it .{words}."):
             approve(open_kit(kit.folder), ask=lambda _: True)
         assert not (kit.private / "approval.json").exists() or open_kit(kit.folder).approval() is None
+    study = json.loads(right)
+    study["before"]["revision"] = "one"
+    path.write_text(json.dumps(study), encoding="utf-8")
+    with pytest.raises(ConfigError, match="revision is 'one' .must be a whole number"):
+        approve(open_kit(kit.folder), ask=lambda _: True)
     path.write_text(right, encoding="utf-8")
 
 

@@ -556,7 +556,7 @@ def refuses_changed_numbers(kit):
     study = json.loads(right)
     study["before"]["revision"] = "one"
     path.write_text(json.dumps(study), encoding="utf-8")
-    with pytest.raises(ConfigError, match="revision is 'one' .must be a whole number"):
+    with pytest.raises(ConfigError, match=r"revision is 'one' .must be a whole number"):
         approve(open_kit(kit.folder), ask=lambda _: True)
     path.write_text(right, encoding="utf-8")
 

@@ -328,7 +328,7 @@ def _model(s: Study) -> list[str]:
 
 
 def _compared(kit: Kit) -> list[str]:
-    """Compare the numbers that a job goes on from with those that this computer has kept.
+    """Compare what a job goes on from with what this computer has kept of the job before it.
 
     Raises
     ------
@@ -351,6 +351,10 @@ def _compared(kit: Kit) -> list[str]:
             f"({what[-1]}): whoever made revision {s.revision} has changed them, or took them from another job. Nothing was "
             "approved. Ask for a revision made from a kit that took part."
         )
+    if not any("months" in model for one in kept for model in one["models"]):
+        return [
+            "               Your computer has kept the model of that job only, not its months: ask another club about them"
+        ]
     return ["               They are those that your computer has kept of that job"]
 
 

@@ -525,6 +525,7 @@ def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
     assert "those that your computer has kept of that job" in text
     assert "You took no part in that job" in page(again["west"])
     refuses_changed_numbers(again["north"])
+    knows_the_model_only(again["south"])
     for kit in again.values():
         approve(kit, ask=None, given=kit.job.hex())
     sites = fourth_panel(panels["north"], tmp_path / "west")
@@ -558,6 +559,17 @@ def refuses_changed_numbers(kit):
     path.write_text(json.dumps(study), encoding="utf-8")
     with pytest.raises(ConfigError, match=r"revision is 'one' .must be a whole number"):
         approve(open_kit(kit.folder), ask=lambda _: True)
+    path.write_text(right, encoding="utf-8")
+
+
+def knows_the_model_only(kit):
+    """Who was there for the choice of the model, and not for its fit, cannot compare months."""
+    (path,) = kit.private.glob("onward-*.json")
+    right = path.read_text(encoding="utf-8")
+    kept = json.loads(right)
+    kept["models"] = [{"settings": model["settings"]} for model in kept["models"]]
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    assert "has kept the model of that job only, not its months" in page(kit)
     path.write_text(right, encoding="utf-8")
 
 

@@ -245,8 +245,7 @@ def page(kit: Kit, *, visits: str = "") -> str:
             f"  job          {kit.job.hex()}",
             f"  you are      {kit.name}{visits}",
             f"  carried by   {way}",
-            *(_method(s) if s.method else _community(s) if s.community else _model(s)),
-            *_compared(kit),
+            *(_method(s) if s.method else _community(s) if s.community else _model(kit)),
             "  organisations and the fingerprints of their keys (compare them by telephone):",
             *(f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())),
             "Who asks",
@@ -299,26 +298,15 @@ def _community(s: Study) -> list[str]:
     ]
 
 
-def _model(s: Study) -> list[str]:
-    if s.before:
-        names = ", ".join(
-            f"{model_name(b.settings)} of rank {b.settings.rank}"
-            + ("" if b.months is None else " with its months")
-            for b in s.order().before
-        )
-        onward = [
-            f"  goes on from revision {s.before['revision']}: {names}; nothing is chosen again.",
-            "               Its months' numbers stand in study.json: whoever gets that file can read them",
-        ]
-    else:
-        onward = []
+def _model(kit: Kit) -> list[str]:
+    s = kit.study
     m = s.fit
     season = ", ".join(map(str, s.season)) if s.season else "all months"
     months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
     return [
         f"  period       {months}; season: {season}",
         f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
-        *onward,
+        *(_onward(kit) if s.before else []),
         *(
             ["  compressed   months' sums go as differences to the last ones, in half the bytes"]
             if s.compress
@@ -327,35 +315,41 @@ def _model(s: Study) -> list[str]:
     ]
 
 
-def _compared(kit: Kit) -> list[str]:
-    """Compare what a job goes on from with what this computer has kept of the job before it.
+def _onward(kit: Kit) -> list[str]:
+    """What a job goes on from, compared with what this computer has kept of the job before it.
 
     Raises
     ------
     ConfigError    they differ: names model and part
     """
-    s = kit.study
-    if not s.before:
-        return []
-    revision = int(s.before["revision"])
-    kept = kit.kept_of(revision)
-    if not kept:
-        return [
-            "               You took no part in that job: ask somebody who did whether these numbers are its own"
-        ]
-    given = read_before(s.before["models"], "study.json")
-    what = [differing(read_before(one["models"], "the kit"), given) for one in kept]
-    if all(what):
+    s, given = kit.study, kit.study.order().before
+    revision = s.before["revision"]
+    kept = [read_before(one["models"], "the kit") for one in kit.kept_of(revision)]
+    what = [differing(one, given) for one in kept]
+    if kept and all(what):
         raise ConfigError(
             f"study {s.name} goes on from revision {revision} with other numbers than this computer has kept of it "
             f"({what[-1]}): whoever made revision {s.revision} has changed them, or took them from another job. Nothing was "
             "approved. Ask for a revision made from a kit that took part."
         )
-    if not any("months" in model for one in kept for model in one["models"]):
-        return [
-            "               Your computer has kept the model of that job only, not its months: ask another club about them"
-        ]
-    return ["               They are those that your computer has kept of that job"]
+    if not kept:
+        said = "You took no part in that job: ask somebody who did whether these numbers are its own"
+    elif all(b.months is None for one in kept for b in one):
+        said = (
+            "Your computer has kept the model of that job only, not its months: ask another club about them"
+        )
+    else:
+        said = "They are those that your computer has kept of that job"
+    names = ", ".join(
+        f"{model_name(b.settings)} of rank {b.settings.rank}"
+        + ("" if b.months is None else " with its months")
+        for b in given
+    )
+    return [
+        f"  goes on from revision {revision}: {names}; nothing is chosen again.",
+        "               Its months' numbers stand in study.json: whoever gets that file can read them",
+        f"               {said}",
+    ]
 
 
 def _seen_of_method(s: Study) -> list[str]:

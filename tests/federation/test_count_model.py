@@ -447,21 +447,24 @@ def test_negative_binomial_keeps_the_total_of_the_counts():
     assert fit_counts(panel, CountSettings(rank=1, dispersion="negbin", calibrate=False)).smear == 1.0
 
 
-def test_another_distribution_has_to_be_clearly_better():
+def judged(*models):
+    """Scores of candidates (model, rank, deviances of the folds), and their summary."""
     table = pd.DataFrame(
         [
             {"candidate": i, "fold": k, "model": m, "rank": r, "penalty": np.nan, "deviance": d}
-            for i, (m, r, ds) in enumerate(
-                [
-                    ("negative binomial", 0, [10.0, 12.0, 11.0]),
-                    ("negative binomial", 1, [9.0, 11.0, 10.5]),
-                    ("quasi-Poisson", 0, [4.0, 11.5, 11.0]),  # lowest on average, thanks to one fold
-                ]
-            )
+            for i, (m, r, ds) in enumerate(models)
             for k, d in enumerate(ds)
         ]
     )
-    summary = table.groupby("candidate").agg(deviance=("deviance", "mean"), model=("model", "first"))
+    return table, table.groupby("candidate").agg(deviance=("deviance", "mean"), model=("model", "first"))
+
+
+def test_another_distribution_has_to_be_clearly_better():
+    table, summary = judged(
+        ("negative binomial", 0, [10.0, 12.0, 11.0]),
+        ("negative binomial", 1, [9.0, 11.0, 10.5]),
+        ("quasi-Poisson", 0, [4.0, 11.5, 11.0]),  # lowest on average, thanks to one fold
+    )
     options = [CountSettings(rank=r, dispersion=d) for d, r in (("negbin", 0), ("negbin", 1), ("quasi", 0))]
     assert _choose(table, summary, options, False) == 1
     table.loc[table["candidate"] == 2, "deviance"] = [8.0, 10.1, 9.4]  # lower in every fold
@@ -473,22 +476,9 @@ def test_of_ranks_that_are_one_fit_the_lowest_is_chosen():
     options = [CountSettings(rank=r, dispersion="negbin") for r in (0, 1, 2)]
 
     def chosen(*deviances):
-        table = pd.DataFrame(
-            [
-                {
-                    "candidate": i,
-                    "fold": k,
-                    "model": "negative binomial",
-                    "rank": i,
-                    "penalty": np.nan,
-                    "deviance": d,
-                }
-                for i, ds in enumerate(deviances)
-                for k, d in enumerate(ds)
-            ]
+        return _choose(
+            *judged(*(("negative binomial", i, ds) for i, ds in enumerate(deviances))), options, False
         )
-        summary = table.groupby("candidate").agg(deviance=("deviance", "mean"), model=("model", "first"))
-        return _choose(table, summary, options, False)
 
     first = [10.0, 12.0, 11.0]
     assert chosen([d * 1.01 for d in first], first, [d * 0.9995 for d in first]) == 1

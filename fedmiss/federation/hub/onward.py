@@ -104,12 +104,12 @@ def differing(kept: Sequence[Before], given: Sequence[Before]) -> str:
             continue
         for name in (*_ARRAYS, *_NUMBERS):
             one, other = getattr(mine, name), getattr(theirs, name)
-            if (one is None) != (other is None) or np.shape(one) != np.shape(other):
+            if one is None and other is None:
+                continue
+            if one is None or other is None or np.shape(one) != np.shape(other):
                 return f"model {i}, {name}"
-            near = (
-                CLOSE * float(np.abs(one).max(initial=0.0)) if one is not None and name != "months" else 0.0
-            )
-            if one is not None and not (np.abs(np.asarray(one) - other) <= near).all():
+            # whole numbers of months are below 1 / CLOSE, so they have to be equal
+            if not (np.abs(np.subtract(one, other)) <= CLOSE * np.abs(one).max(initial=0.0)).all():
                 return f"model {i}, {name}"
     return ""
 

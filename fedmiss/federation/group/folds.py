@@ -94,15 +94,18 @@ def replicate_weights(
 ) -> F64:
     """Weights (m,) of one bootstrap replicate: one draw per observer, of mean 1, from the group's own secret.
 
-    They are not normalised, so that group totals vary too. With many observers alike a draw is Exp(1), the Bayesian
-    bootstrap. With few that matter its spread is too small for two reasons, and a Gamma of mean 1 and variance
+    They are not normalised, so that group totals vary too. With many observers alike and a fit that hardly follows single
+    counts a draw is Exp(1), the Bayesian bootstrap. Else its spread is too small for three reasons, and a Gamma of mean 1
+    and variance
 
-        c_i = ( t_{0.975, K - 1} / z_{0.975} / (1 - h_i) )^2
+        c_i = ( t_{0.975, K - 1} / z_{0.975} / (1 - h_i) )^2 n / nu
 
-    corrects both. An observer with a share h_i of the visits pulls the fit towards itself, and leaving it out moves the fit
+    corrects them. An observer with a share h_i of the visits pulls the fit towards itself, and leaving it out moves the fit
     by 1 / (1 - h_i) times its residual: the cluster jackknife's correction (CV3 of MacKinnon, Nielsen and Webb, Journal of
-    Econometrics 2023). And a normal quantile presumes many observers: t has K - 1 degrees of freedom, K the effective
-    number (Kish). c_i is at most 4. Where one observer has made nearly all visits (K < 2) observers cannot be resampled:
+    Econometrics 2023). A normal quantile presumes many observers: t has K - 1 degrees of freedom, K the effective number
+    (Kish). And of n visits a fit leaves nu residual degrees of freedom, so the mean square of a residual is nu / n of the
+    variance (HC2 of MacKinnon and White, Journal of Econometrics 1985, with all leverages alike); this holds for shrunk
+    coefficients too. c_i is at most 4. Where one observer has made nearly all visits (K < 2) observers cannot be resampled:
     each of its sites gets a draw of its own.
 
     Parameters
@@ -110,7 +113,7 @@ def replicate_weights(
     secret : the group's, kept with its data: whoever knows the weights could solve for the observers' totals
     seed, number : of the job and of the replicate, both public
     site : (m,) a number of the site that follows from its id
-    spread : (3,) from the hub: visits of all groups, the quotient of quantiles, 1 to weigh observer x site
+    spread : (3,) from the hub: visits of all groups, t / z sqrt(n / nu), 1 to weigh observer x site
     """
     unit = observer.astype(np.int64)
     if spread[2]:

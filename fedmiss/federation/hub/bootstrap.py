@@ -10,6 +10,7 @@ for months, before it is fitted, so that sites and months err together as they d
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -38,11 +39,13 @@ def effective_observers(panel: Panel) -> float:
     return float(panel.observers[0] ** 2 / panel.observers[1])
 
 
-def spread_of(panel: Panel) -> F64:
-    """What groups need for their weights: visits of all, the quotient of quantiles, whether to weigh observer x site."""
+def spread_of(panel: Panel, full: MonthState) -> F64:
+    """What groups need for their weights: visits of all, factor of the spread, whether to weigh observer x site."""
     K = effective_observers(panel)
     # t_{K-1} / z of equation weight: few observers have wider quantiles than a normal.
     factor = stats.t.ppf(0.975, max(K - 1, 1.0)) / stats.norm.ppf(0.975) if K >= 2 else 1.0
+    # nu / n of equation weight: a fit goes after its counts, so its residuals are too small by that part of their squares.
+    factor /= math.sqrt(full.free_visits / full.weight)
     return np.array([panel.observers[0], factor, float(K < 2)])
 
 
@@ -74,8 +77,8 @@ def replicates(
     answers = link.ask(
         [
             replace(
-                open_batch(panel, at, member.settings, hand), weights="replicate", seed=seed, spread=spread_of(panel),
-                source=member.batch, p=member.state.p,
+                open_batch(panel, at, member.settings, hand), weights="replicate", seed=seed,
+                spread=spread_of(panel, member.state), source=member.batch, p=member.state.p,
             )
             for at, member, hand in hands
         ]

@@ -380,11 +380,10 @@ def summary(
 def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:
     """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
     weight, counted, fitted = (float(value) for value in totals)
-    # Residual degrees of freedom, at least a twentieth of the visits.
-    free = max(weight - state.edf - state.edf_visits, 0.05 * weight)
+    state = replace(state, weight=weight)
     calibrated = SCALES[settings.scale].log or (settings.calibrate and state.inverse_size > 0)
     # Equation smear.
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
     # effects of observers are normal on the log scale: the mean observer finds more than the one in the middle
     found = math.exp(0.5 / state.ridge) if settings.observers and FAMILIES[settings.family].counts else 1.0
-    return replace(state, smear=smear, found=found, dispersion=pearson / free, weight=weight)
+    return replace(state, smear=smear, found=found, dispersion=pearson / state.free_visits)

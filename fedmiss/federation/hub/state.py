@@ -161,6 +161,11 @@ class MonthState:
         return float(self.kappa.shape[-1] + self.edf_observers)
 
     @property
+    def free_visits(self) -> float:
+        """Residual degrees of freedom of a fit of ``weight`` visits, at least a twentieth of them."""
+        return float(max(self.weight - self.edf - self.edf_visits, 0.05 * self.weight))
+
+    @property
     def stop_reason(self) -> str:
         """Why the fit ended, in words."""
         if self.away:

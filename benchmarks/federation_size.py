@@ -85,7 +85,7 @@ def study(
 
     def program(name: str) -> GroupProgram:
         return GroupProgram(
-            name, held[name], key=bytes(16), secret=name.encode(), settings=bytes(8), jointly=True, minimum=5
+            name, held[name], secret=name.encode(), settings=bytes(8), jointly=True, minimum=5
         )
 
     board, results, links, errors = Board(names, patience=3600.0), {}, {}, []

@@ -206,8 +206,6 @@ class JobFacts(ModelFacts):
     bytes_up: int | None = field(default=None, metadata=_SOMETIMES)
     bytes_down: int | None = field(default=None, metadata=_SOMETIMES)
     ledger: dict[str, Any] = field(default_factory=dict, metadata={"sometimes": True, "form": LedgerLines})
-    shared_sites: int | None = field(default=None, metadata=_SOMETIMES)
-    joint_sites: int | None = field(default=None, metadata=_SOMETIMES)
     withheld_visits: int | None = field(default=None, metadata=_SOMETIMES)
     duplicate_visits: int | None = field(default=None, metadata=_SOMETIMES)
 

@@ -61,7 +61,7 @@ class Terms:
     def plan(self, months: I64, effort: str | tuple[str, ...] = "none") -> DataSpec:
         """The plan of a conversation, under the study's least numbers."""
         return DataSpec(
-            months=months, effort=effort, joint=False, jointly=True, minimum=self.minimum, share=self.share,
+            months=months, effort=effort, jointly=True, minimum=self.minimum, share=self.share,
             contributors=self.contributors,
         )  # fmt: skip
 
@@ -85,7 +85,7 @@ class CommunitySeat:
     def link(self, terms: Terms, visits: Visits, stage: str) -> tuple[GroupProgram, Link]:
         """Begin a conversation about some visits."""
         program = GroupProgram(
-            self.circle.name, visits, key=bytes(16), secret=self.secret, settings=terms.digest, jointly=True,
+            self.circle.name, visits, secret=self.secret, settings=terms.digest, jointly=True,
             minimum=terms.minimum, contributors=terms.contributors, own_sites=self.own_sites,
         )  # fmt: skip
         member = Member(program, self.circle, self.look)

@@ -79,10 +79,8 @@ class Link:
         self.exchange = 0
         self.stage = "agree"
 
-    def ask(
-        self, questions: Sequence[Question] | Mapping[str, Sequence[Question]]
-    ) -> list[dict[str, Answer]]:
-        """One exchange: the same questions to all groups, or a list for each.
+    def ask(self, questions: Sequence[Question]) -> list[dict[str, Answer]]:
+        """One exchange: the same questions to all groups.
 
         Returns
         -------
@@ -95,12 +93,7 @@ class Link:
         """
         exchange = self.exchange
         envelope = Envelope(self.job, self.settings, exchange)
-        if isinstance(questions, Mapping):
-            lists = {name: questions[name] for name in self.names}
-            frames = {name: encode(mine, envelope) for name, mine in lists.items()}
-        else:
-            lists = dict.fromkeys(self.names, questions)
-            frames = dict.fromkeys(self.names, encode(questions, envelope))
+        frames = dict.fromkeys(self.names, encode(questions, envelope))
         replies = self.transport.ask(frames)
         down = {name: len(frame) for name, frame in frames.items()}
         up = {name: len(replies.get(name, b"")) for name in self.names}
@@ -113,7 +106,7 @@ class Link:
                 "on from its last finished step.",
                 groups=missing,
             )
-        answers: list[dict[str, Answer]] = [{} for _ in lists[self.names[0]]]
+        answers: list[dict[str, Answer]] = [{} for _ in questions]
         kinds: Counter[str] = Counter()
         for name in self.names:
             who = f"group {name!r}"
@@ -122,13 +115,13 @@ class Link:
                 if isinstance(refusal, Refusal):
                     text = refusal.text if f"group {name!r}" in refusal.text else f"{who}: {refusal.text}"
                     raise _ERRORS.get(refusal.code, EngineError)(text, group=name)
-            if len(got) != len(lists[name]):
+            if len(got) != len(questions):
                 raise UplinkError(
-                    f"{who} gave {len(got)} answers to {len(lists[name])} questions at exchange {exchange}. "
+                    f"{who} gave {len(got)} answers to {len(questions)} questions at exchange {exchange}. "
                     "Install the same fedmiss on all sides.",
                     group=name,
                 )
-            for i, (question, answer) in enumerate(zip(lists[name], got, strict=True)):
+            for i, (question, answer) in enumerate(zip(questions, got, strict=True)):
                 assert isinstance(answer, Answer)
                 _check(answer, question, who, exchange, masked=self.masked)
                 answers[i][name] = answer
@@ -139,7 +132,7 @@ class Link:
         differences = getattr(self.transport, "differences", None)  # of a study that compresses
         if differences is not None:
             _same_months(answers)
-            answers = differences.expand(lists[self.names[0]], answers)
+            answers = differences.expand(questions, answers)
         self.exchange += 1
         self.ledger.count(kinds)
         if self.watch:
@@ -174,9 +167,8 @@ _TYPES = {k: [(f.name, _KINDS[str(f.type)]) for f in fields(k)] for k in ANSWERS
 _NUMBERS = {k: [f.name for f in fields(k) if f.type in ("np.ndarray", "float")] for k in ANSWERS}
 _MASKED = {k: masked_fields(k) for k in ANSWERS}
 _EXPECTED = {
-    "Hello": "Description", "Axes": "Done", "Sites": "KeyedHashes", "Checklists": "KeyedHashes", "Shared": "Done",
-    "Drop": "Done", "Gaps": "GapSums", "Open": "OpenSums", "Broadcast": "SharedRows", "Solve": "Months",
-    "Predict": "FitSums", "Score": "ScoreSums", "SharedProduct": "SharedRows", "Product": "ProductSums",
+    "Hello": "Description", "Axes": "Done", "Gaps": "GapSums", "Open": "OpenSums", "Broadcast": "Taken", "Solve": "Months",
+    "Predict": "FitSums", "Score": "ScoreSums", "Product": "ProductSums",
     "Totals": "RegionTotals",
     "SiteTime": "SiteTimeSums", "SiteVisits": "VisitSums", "Covariates": "CovariateSums",
     "Features": "FeatureSums",

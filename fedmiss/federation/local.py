@@ -1,5 +1,7 @@
 """A federation in one process, for a user who holds all groups: the same program, the same bytes, all results in one place.
 
+Groups that share sites are one here (:func:`.visits.united`): who holds all visits of a site need exchange nothing about it.
+
 :class:`LocalFederation` runs the stages of a job and keeps their ledger; :func:`fit_counts`, :func:`cross_validate` and
 :func:`bootstrap` are one stage each. What the hub may not know (sites' coefficients, their slopes) is taken from the
 groups' own programs at the end.
@@ -8,7 +10,7 @@ groups' own programs at the end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,14 +22,13 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.program import GroupProgram, IncludedVisits
-from fedmiss.federation.group.visits import Visits, deal_sites
+from fedmiss.federation.group.visits import Visits, deal_sites, united
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.crossval import open_batch
 from fedmiss.federation.hub.members import FULL, FittedModel, fit_members
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.structure import choose_model, features_of
-from fedmiss.federation.keys import seed_key
 from fedmiss.federation.link import Link
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.federation.resume import Resumable
@@ -69,7 +70,9 @@ class LocalFederation:
     held : what each group holds, by name; ``at`` says which sites of the panel its sites are
     at : name -> (J_c,) rows of the common list of J sites
     J : number of sites of the panel
-    plan : what is wanted (axes, effort terms, whether sums by site may be exchanged)
+    plan : what is wanted (axes, effort terms, least numbers)
+    apart : leave groups that share sites apart, as organisations are: such a site counts in each of them
+    duplicates : whether a checklist that several groups hold counts in the first by name only
     secrets : secret of each group by name; None derives them from the groups' own visits
     weigh : weights of a replicate by group, for comparisons: (group, seed, number, spread, visits) -> (m,)
     watch : called after each exchange with (stage, exchanges so far)
@@ -80,10 +83,12 @@ class LocalFederation:
     --------
     >>> import numpy as np, fedmiss
     >>> p = fedmiss.simulate_panel(30, 24, 0.5, rank=0, seed=1, groups=2)
-    >>> clubs = [p.group == k for k in (0, 1)]
+    >>> clubs = [p.site_index % 2 == k for k in (0, 1)]  # each has sites of its own
     >>> groups = [fedmiss.Group.of(f"club {k}", p.site_index[c], p.month_index[c], p.y[c]) for k, c in enumerate(clubs)]
     >>> panel = fedmiss.GroupPanel.of(30, 24, groups)
     >>> federation = fedmiss.federation.LocalFederation.of_panel(panel)
+    >>> list(federation.programs)
+    ['club 0', 'club 1']
     >>> fit = federation.fit(fedmiss.CountSettings(rank=0))
     >>> pooled = fedmiss.fit_counts(panel.pooled(), fedmiss.CountSettings(rank=0))
     >>> bool(np.allclose(fit.expected(), pooled.expected(), rtol=1e-6))
@@ -102,20 +107,26 @@ class LocalFederation:
         watch: Callable[[str, int], None] | None = None,
         more: bytes = b"",
         own: bool = False,
+        apart: bool = False,
+        duplicates: bool = False,
     ) -> None:
         # many parameters: tests and studies replace one part of the federation each
-        self.own = own
-        self.J, self.at = J, {name: at[name] for name in sorted(held)}
-        key = seed_key("groups of one person", *self.at)
-        digests = {name: _digest(name, held[name]) for name in self.at}
+        self.J, self.own, self.dropped = J, own, 0
+        digests = {name: _digest(name, held[name]) for name in sorted(held)}
+        known = {name: (secrets or {}).get(name) or digest for name, digest in digests.items()}
+        parts, rows = {name: [name] for name in digests}, at
+        if not apart:
+            held, at, parts, self.dropped = united(held, at, J, duplicates=duplicates)
+        self.at = {name: at[name] for name in parts}
         self.programs = {
             name: GroupProgram(
-                name, held[name], key=key, secret=(secrets or {}).get(name) or digests[name], plain_refusals=True,
-                all_slopes=own, weigh=None if weigh is None else _Weigh(weigh, name), minimum=plan.minimum,
-                jointly=plan.jointly,
+                name, held[name], secret=known[name] if len(part) == 1 else _of_all(known[one] for one in part),
+                plain_refusals=True, parts=[np.searchsorted(at[name], rows[one]) for one in part] if own else (),
+                weigh=None if weigh is None else _Weigh(weigh, name), minimum=plan.minimum, jointly=plan.jointly,
             )
-            for name in self.at
+            for name, part in parts.items()
         }  # fmt: skip
+        self.groups_of = parts
         job = hashlib.blake2b(b"".join([*digests.values(), more]), digest_size=8).digest()
         months = b"" if plan.months is None else np.asarray(plan.months, np.int64).tobytes()
         words = repr(replace(plan, months=None)).encode()
@@ -133,7 +144,7 @@ class LocalFederation:
         cls,
         panel: GroupPanel,
         *,
-        joint: bool = True,
+        apart: bool = False,
         minimum: int = 0,
         secrets: Mapping[str, bytes] | None = None,
         weigh: Callable[[str, int, int, F64, IncludedVisits], F64] | None = None,
@@ -143,8 +154,7 @@ class LocalFederation:
 
         Parameters
         ----------
-        joint : whether sums by site are exchanged for sites that several groups visit; without, each of k owners treats
-            such a site as its own and brings 1/k of it into totals
+        apart : leave groups that share sites apart, as organisations are: such a site counts in each of them
         minimum : least number of a group's sites behind a month's sums
         """
         for group in panel.groups:
@@ -152,8 +162,10 @@ class LocalFederation:
         at = deal_sites({group.name: group.site for group in panel.groups}, panel.J)
         held = {group.name: _visits(panel, group, at[group.name]) for group in panel.groups}
         twice = len(panel.groups) > 1 and all(group.checklist is not None for group in panel.groups)
-        plan = DataSpec(months=_stamps(panel), joint=joint, minimum=minimum, duplicates=twice)
-        return cls(held, at, panel.J, plan, secrets=secrets, weigh=weigh, watch=watch)
+        plan = DataSpec(months=_stamps(panel), minimum=minimum)
+        return cls(
+            held, at, panel.J, plan, secrets=secrets, weigh=weigh, watch=watch, apart=apart, duplicates=twice
+        )
 
     @contextmanager
     def kept(self, folder: Path, told: Callable[[], None] = lambda: None) -> Iterator[None]:
@@ -211,7 +223,7 @@ class LocalFederation:
         for name, program in self.programs.items():
             at, (Pg, Cg) = self.at[name], program.site_posterior(batch, fit)
             P[at], C[at], owners[at] = P[at] + Pg, C[at] + Cg, owners[at] + 1
-        # joint sites have the same coefficients in every group; of sites apart this is the mean over their owners
+        # of sites that groups share and keep apart this is the mean over their owners
         P /= np.maximum(owners, 1)[:, None]
         C /= np.maximum(owners, 1)[:, None, None]
         posterior = Posterior(state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise)
@@ -301,19 +313,25 @@ class LocalFederation:
 
     def drawn(self, places: Sequence[tuple[int, int]]) -> tuple[F64, F64]:
         """What groups know of the replicates at these (batch, fit): site slopes (n, J), and totals of ``own`` reports."""
-        slopes = np.full((len(places), self.J), np.nan)
+        slopes, owners = np.zeros((len(places), self.J)), np.zeros((len(places), self.J))
         for name, program in self.programs.items():
             for i, place in enumerate(places):
                 if place in program.slopes:
-                    own = np.where(program.share > 0, program.slopes.pop(place), 0.0)
-                    slopes[i, self.at[name]] = np.nan_to_num(slopes[i, self.at[name]]) + program.share * own
-        mine = [[program.own_totals.pop(place) for program in self.programs.values()] for place in places]
+                    slopes[i, self.at[name]] += program.slopes.pop(place)
+                    owners[i, self.at[name]] += 1
+        mine = [np.concatenate([p.own_totals.pop(place) for p in self.programs.values()]) for place in places]
+        slopes = np.divide(slopes, owners, out=np.full_like(slopes, np.nan), where=owners > 0)
         return slopes, np.array(mine) if self.own else np.zeros((len(places), 0, self.L))
 
     def lockstep_size(self) -> int:
         """How many replicates run side by side."""
         assert self.last is not None, "fit first"
         return hub_bootstrap.lockstep_size(self.hub, max(fit.settings.rank for fit in self.last.fits) + 2)
+
+
+def _of_all(secrets: Iterable[bytes]) -> bytes:
+    """The secret of several groups that are one: it can be known to who knows all of theirs only."""
+    return hashlib.blake2b(b"".join(hashlib.blake2b(secret).digest() for secret in secrets)).digest()
 
 
 class _Weigh:
@@ -383,7 +401,6 @@ def fit_counts(
     settings: CountSettings | None = None,
     *,
     watch: Callable[[int, float], None] | None = None,
-    joint: bool = True,
 ) -> CountFit:
     """Fit the count model to groups that one person holds.
 
@@ -399,7 +416,6 @@ def fit_counts(
     panel : the groups' counted visits
     settings : by default the negative binomial of rank 2
     watch : called after each round with (round, root mean square move)
-    joint : see :meth:`LocalFederation.of_panel`
 
     Returns
     -------
@@ -414,9 +430,7 @@ def fit_counts(
     >>> bool(np.allclose(fit.expected(), [[2, 4], [6, 12]], rtol=1e-4))
     True
     """
-    return LocalFederation.of_panel(panel, joint=joint).fit(
-        settings or CountSettings(dispersion="negbin"), watch=watch
-    )
+    return LocalFederation.of_panel(panel).fit(settings or CountSettings(dispersion="negbin"), watch=watch)
 
 
 def cross_validate(

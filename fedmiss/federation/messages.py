@@ -2,10 +2,10 @@
 
 Axes of arrays: ``n`` fits side by side, ``L`` months, ``p`` coefficients of a site (effect, slope on the line x, factors),
 ``f`` of them free in a month (x is known), ``q`` = p (p + 3) / 2 numbers of a gradient and the lower triangle of a
-curvature, ``K`` effort coefficients, ``k`` features of sites, ``c`` coefficients that follow them (effect, slope), ``S``
-shared sites of the receiver (or sender), ``R`` regions, ``w`` columns of a product, ``m`` nodes. A question
-asks about the fits ``fits`` of the batch ``batch``: folds or replicates that run in lockstep. Each field says in words
-what it holds; ``docs/research/messages.md`` and ``fedmiss inspect --messages`` are made from these words.
+curvature, ``K`` effort coefficients, ``k`` features of sites, ``c`` coefficients that follow them (effect, slope), ``R``
+regions, ``w`` columns of a product, ``m`` nodes. A question asks about the fits ``fits`` of the batch ``batch``: folds or
+replicates that run in lockstep. Each field says in words what it holds; ``docs/research/messages.md`` and
+``fedmiss inspect --messages`` are made from these words.
 """
 
 from __future__ import annotations
@@ -20,20 +20,15 @@ from fedmiss.federation.message import Answer, Message, Question
 from fedmiss.federation.message import described as _f
 from fedmiss.federation.messages_agree import (
     Axes,
-    Checklists,
     Covariates,
     CovariateSums,
     Description,
     Done,
-    Drop,
     Features,
     FeatureSums,
     Gaps,
     GapSums,
     Hello,
-    KeyedHashes,
-    Shared,
-    Sites,
     SiteVisits,
     Species,
     SpeciesSums,
@@ -53,13 +48,11 @@ __all__ = [
     "Axes",
     "Begin",
     "Broadcast",
-    "Checklists",
     "Close",
     "CovariateSums",
     "Covariates",
     "Description",
     "Done",
-    "Drop",
     "FeatureSums",
     "Features",
     "FitSums",
@@ -67,7 +60,6 @@ __all__ = [
     "Gaps",
     "Hello",
     "Keep",
-    "KeyedHashes",
     "Message",
     "Months",
     "Open",
@@ -81,18 +73,15 @@ __all__ = [
     "RegionTotals",
     "Score",
     "ScoreSums",
-    "Shared",
-    "SharedProduct",
-    "SharedRows",
     "SiteTime",
     "SiteTimeSums",
     "SiteVisits",
-    "Sites",
     "Solve",
     "Species",
     "SpeciesSums",
     "Support",
     "SupportSums",
+    "Taken",
     "Tallies",
     "Tally",
     "Totals",
@@ -102,7 +91,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 13  # raise it whenever a type below changes
+PROTOCOL = 14  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -177,7 +166,6 @@ class Broadcast(Question):
         "0 go on; 1 sites at zero; 2 one more factor, at zero; 3 from the full fit, with draws of the prior means "
         "(replicates); 4 the same without draws"
     )
-    sums: bool = _f("whether sums of joint sites are wanted")
     refill: np.ndarray = _f("1 where the weights of visits are to be computed again", "(n,)")
     mu: np.ndarray = _f("overall level", "(n,)", "link scale")
     T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, f)", "link scale")
@@ -199,18 +187,10 @@ class Broadcast(Question):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SharedRows(Answer):
-    """Sums by site of the joint sites that the group visits; empty where there are none.
+class Taken(Answer):
+    """The months' parameters were taken."""
 
-    They exist between one person's own groups only.
-    """
-
-    about: ClassVar[str] = "normal equations of joint sites, one by one"
-    rows: np.ndarray = _f(
-        "for each joint site gradient and curvature of its coefficients (or products)",
-        "(n, S, q)",
-        clear="counts at joint sites: asked of one person's own groups only, empty between organisations",
-    )
+    about: ClassVar[str] = "the parameters of the months were taken"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,7 +201,6 @@ class Solve(Question):
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     p: int = _f("number of coefficients")
-    totals: np.ndarray = _f("sums over groups of the joint sites that the receiver visits", "(n, S, q)")
     effort: bool = _f("whether score and curvature of effort are wanted")
     observers: bool = _f("whether observer effects take a step")
     nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
@@ -321,16 +300,6 @@ class ScoreSums(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SharedProduct(Question):
-    """Products of residuals with vectors, by joint site."""
-
-    about: ClassVar[str] = "asks for products of residuals at joint sites (start of a factor)"
-    batch: int = _f("number of the batch")
-    fits: np.ndarray = _f("which fits of the batch", "(n,)")
-    V: np.ndarray = _f("vectors over months", "(n, L, w)")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Product(Question):
     """Products R' (R V) of the residuals R of all cells with vectors over months."""
 
@@ -338,9 +307,6 @@ class Product(Question):
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     V: np.ndarray = _f("vectors over months", "(n, L, w)")
-    totals: np.ndarray = _f(
-        "R V of the joint sites that the receiver visits, summed over groups", "(n, S, w)"
-    )
     unit: np.ndarray = _f("what the answer is divided by, powers of 2", "(n,)")
 
 
@@ -443,11 +409,11 @@ class Refusal(Answer):
 
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
-    Hello, Axes, Sites, Checklists, Shared, Drop, Gaps, Open, Broadcast, Solve, Predict, Score, SharedProduct, Product,
-    Totals, Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features, Keep, Species,
+    Hello, Axes, Gaps, Open, Broadcast, Solve, Predict, Score, Product, Totals,
+    Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features, Keep, Species,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
-    Description, Done, KeyedHashes, GapSums, OpenSums, SharedRows, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
+    Description, Done, GapSums, OpenSums, Taken, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
     Refusal, Tallies, SupportSums, SiteTimeSums, VisitSums, CovariateSums, FeatureSums, SpeciesSums,
 )  # fmt: skip
 

@@ -17,21 +17,16 @@ __all__ = [
     "LEVEL",
     "PLACE",
     "Axes",
-    "Checklists",
     "CovariateSums",
     "Covariates",
     "Description",
     "Done",
-    "Drop",
     "FeatureSums",
     "Features",
     "GapSums",
     "Gaps",
     "Hello",
-    "KeyedHashes",
-    "Shared",
     "SiteVisits",
-    "Sites",
     "Species",
     "SpeciesSums",
     "Support",
@@ -187,57 +182,7 @@ class Done(Answer):
         "visits",
         bits=10,
     )
-    sites: float = _f(
-        "number of sites that the group counts (shared ones are counted once)", unit="sites", bits=30
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Sites(Question):
-    """Ask for the keyed hashes of the group's sites."""
-
-    about: ClassVar[str] = "asks for hashes of site ids, to find sites that several groups visit"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Checklists(Question):
-    """Ask for the keyed hashes of the group's checklists."""
-
-    about: ClassVar[str] = "asks for hashes of checklists, to find those held twice"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class KeyedHashes(Answer):
-    """Keyed hashes, sorted: equal in two groups when they hold the same site (or checklist)."""
-
-    about: ClassVar[str] = "hashes under a key that the hub does not have"
-    hashes: np.ndarray = _f(
-        "SipHash-2-4 of each site id (or checklist), under a key that the groups share and the hub lacks",
-        "(h,)",
-        clear="how many sites (or checklists) the group has, and which of them other groups have",
-    )
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Shared(Question):
-    """Tell a group which of its sites others visit too, by their place in its own sorted hashes."""
-
-    about: ClassVar[str] = "which of the receiver's sites other groups visit too"
-    sites: np.ndarray = _f("place of each shared site among the receiver's sorted hashes", "(S,)")
-    owners: np.ndarray = _f("number of groups that visit it", "(S,)")
-    lead: np.ndarray = _f("1 where the receiver counts the site in sums over sites, else 0", "(S,)")
-    place: np.ndarray = _f(
-        "place of each in the list of joint sites, -1 where each owner has it as its own", "(S,)"
-    )
-    joint: int = _f("number of joint sites, whose sums by site are exchanged")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Drop(Question):
-    """Tell a group which of its checklists another group brings."""
-
-    about: ClassVar[str] = "which of the receiver's checklists another group brings"
-    checklists: np.ndarray = _f("place of each among the receiver's sorted hashes", "(d,)")
+    sites: float = _f("number of sites that the group has", unit="sites", bits=30)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -249,30 +194,20 @@ class Gaps(Question):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GapSums(Answer):
-    """Counts over the group's own sites; for joint sites a mask under a keyed order of months."""
+    """Counts over the group's sites."""
 
     about: ClassVar[str] = "visited cells and blocks"
-    cells: float = _f("visited site x month cells of own sites", unit="cells", bits=20)
-    blocks: float = _f("visited site x year blocks of own sites", unit="blocks", bits=20)
-    inside: float = _f("cells that lie in visited blocks of own sites", unit="cells", bits=20)
-    sites: float = _f(
-        "number of sites that the group counts (shared ones are counted once)", unit="sites", bits=30
-    )
-    masks: np.ndarray = _f(
-        "for each joint site which months were visited, as bits; months of a year in an order that the hub does not know",
-        "(S, L / 8)",
-        clear="how visits lie at joint sites; empty without joint sites",
-    )
+    cells: float = _f("visited site x month cells", unit="cells", bits=20)
+    blocks: float = _f("visited site x year blocks", unit="blocks", bits=20)
+    inside: float = _f("cells that lie in visited blocks", unit="cells", bits=20)
+    sites: float = _f("number of sites that the group has", unit="sites", bits=30)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SiteVisits(Question):
-    """Ask how often sites were visited; with the totals of joint sites, which each of their groups then holds too."""
+    """Ask how often sites were visited."""
 
     about: ClassVar[str] = "asks how often sites were visited, for the prior of site effects"
-    joint: np.ndarray = _f(
-        "visits of all groups at the joint sites that the receiver visits, empty at first", "(S,)"
-    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -282,12 +217,6 @@ class VisitSums(Answer):
     about: ClassVar[str] = "sums of the log number of visits of sites"
     sums: np.ndarray = _f(
         "sum over visited sites of log(visits + 1/2), of its square, and of 1", "(3,)", bits=30
-    )
-    joint: np.ndarray = _f(
-        "the group's visits at every joint site, as long as their totals are not known",
-        "(S,)",
-        "visits",
-        clear="how often the group visited each joint site; empty without joint sites",
     )
 
 

@@ -2,28 +2,18 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from fedmiss.arrays import F64, Bool
 
-__all__ = ["CONTRIBUTORS", "LARGEST_COUNT", "behind", "digits", "kept_regions", "releasable"]
+__all__ = ["CONTRIBUTORS", "LARGEST_COUNT", "behind", "kept_regions", "releasable"]
 
 # groups behind a released sum: of one alone it would be that group's, of two either subtracts its own part
 CONTRIBUTORS = 3
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
-_DIGITS = 20  # binary digits after the point of numbers of sites, where owners share a site
-
-
-def digits(x: np.ndarray) -> F64:
-    """Numbers of sites rounded so that their sums over groups are exact."""
-    out: F64 = np.rint(x * 2.0**_DIGITS) * 2.0**-_DIGITS
-    return out
 
 
 def behind(sites: F64, groups: F64, minimum: int, contributors: int, visits: F64 | None = None) -> Bool:
     """Which sums rest on ``minimum`` sites (and visits) and on enough groups; all arrays of one shape."""
-    # Shares 1 / k of joint sites add up to whole numbers only nearly.
-    out: Bool = (sites >= minimum - 1e-3) & (groups >= contributors)
+    out: Bool = (sites >= minimum) & (groups >= contributors)
     return out if visits is None else out & (visits >= minimum)
 
 

@@ -92,7 +92,7 @@ def in_process(folder: Path, panels: dict[str, Path]) -> JobResult:
     for club, panel in panels.items():
         kit = open_kit(folder / "kits" / club)
         programs[club] = GroupProgram(
-            club, held(kit, open_panel(panel)), key=bytes(16), secret=(kit.private / SECRET).read_bytes(),
+            club, held(kit, open_panel(panel)), secret=(kit.private / SECRET).read_bytes(),
             jointly=True, minimum=study.minimum, contributors=study.contributors, own_sites=kit.own_sites,
         )  # fmt: skip
     return run_job(Link(InProcess(programs), bytes(8), bytes(8)), study.order())

@@ -91,7 +91,7 @@ def held(kit: Kit, panel: PanelFolder) -> Visits:
 def program_of(kit: Kit, data: Path) -> GroupProgram:
     """The organisation's program: all that sees a visit is behind it."""
     return GroupProgram(
-        kit.name, held(kit, open_data(kit, data)), key=bytes(16), secret=secret_of(kit),
+        kit.name, held(kit, open_data(kit, data)), secret=secret_of(kit),
         settings=kit.study.settings(), jointly=True, minimum=kit.study.minimum,
         contributors=kit.study.contributors, own_sites=kit.own_sites,
     )  # fmt: skip
@@ -296,10 +296,10 @@ def warm_up() -> None:
         CountSettings(rank=1, family="gaussian", scale="log1p"),
         CountSettings(rank=1, family="bernoulli"),
     ):
-        program = GroupProgram("warm", visits, key=bytes(16), secret=b"warm")
+        program = GroupProgram("warm", visits, secret=b"warm")
         run_job(
             Link(InProcess({"warm": program}), bytes(8), bytes(8)),
-            JobSpec(DataSpec(joint=False), [s], bootstrap=1),
+            JobSpec(DataSpec(), [s], bootstrap=1),
         )
 
 

@@ -109,7 +109,7 @@ def _own_fit(kit: Kit, program: GroupProgram, outcomes: list[Outcome], panel: Pa
     write_fit(out, fit)
     keys = sorted(k for k in program.own_totals if FIRST_REPLICATES <= k[0] < OTHERS)
     if keys:
-        totals = np.stack([program.own_totals[k] for k in keys])[:, None]
+        totals = np.stack([program.own_totals[k] for k in keys])
         slopes = np.array([program.slopes[k] for k in keys if k in program.slopes]).reshape(-1, fit.J)
         write_draws(out, totals, slopes, fit, panel.calendar, [ALL])
     moves = outcomes[0].trace

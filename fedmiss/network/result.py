@@ -35,8 +35,6 @@ def write_preview(out: Path, agreement: Agreement, months: np.ndarray) -> Path:
                 rule: [f"{s // 12}-{s % 12 + 1:02d}" for s in agreement.months[at].tolist()]
                 for rule, at in (agreement.lost or {}).items()
             },
-            "shared_sites": agreement.shared,
-            "joint_sites": agreement.panel.n_joint,
             "months_in_cross_validation": int(((months == 1) & (behind > 0)).sum()) if months.size else None,
             "regions": list(agreement.panel.regions),
             "notes": list(agreement.notes),

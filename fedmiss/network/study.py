@@ -308,7 +308,7 @@ class Study:
     @property
     def fit(self) -> FastSettings:
         """Settings of the model."""
-        return FastSettings(**self.model, joint=False, minimum=self.minimum)
+        return FastSettings(**self.model, minimum=self.minimum)
 
     def order(self) -> JobSpec:
         """What all organisations compute."""
@@ -322,7 +322,7 @@ class Study:
         effort = s.effort if s.effort in ("auto", "none") else tuple(t.strip() for t in s.effort.split(","))
         plan = DataSpec(
             species=self.species, season=self.season, months=stamps, effort=effort,
-            detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli", joint=False,
+            detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
             minimum=self.minimum, jointly=True, share=self.share, contributors=self.contributors,
         )  # fmt: skip
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))

@@ -105,7 +105,7 @@ def in_recipe(text: str, step: str = "") -> str:
             if key in tables[table]:
                 value = f' = "{match[2]}"' if match[2] else ""
                 return f"{key}{value} in [{table}]"
-            # --no-joint of the command line is joint = false in a recipe.
+            # --no-average of the command line is average = false in a recipe.
             if key.removeprefix("no_") in tables[table]:
                 return f"{key.removeprefix('no_')} = false in [{table}]"
         return match[0]

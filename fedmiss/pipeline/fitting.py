@@ -99,7 +99,8 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     if settings.bootstrap:
         drawn = Draws.joined(stages.parts)
         write_draws(work, job.draws, drawn.slopes, fit, folder.calendar, federation.hub.rows)
-        for at, name in enumerate(federation.programs if settings.own else ()):
+        groups = [name for part in federation.groups_of.values() for name in part]
+        for at, name in enumerate(groups if settings.own else ()):
             write_totals(work / "own" / name / "draws.parquet", drawn.own[:, at : at + 1], [ALL])
     stages.ledger.save("end")
     traffic = stages.ledger.as_dict()
@@ -107,11 +108,13 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         job.facts.as_results() | {
             "common_name": folder.facts.common_name, "effort": effort_of(job.facts), "ledger": traffic,
             "n_visits": folder.facts.n_visits, "n_sites": federation.J, "n_cells_observed": federation.n_cells(),
-            "h_norm": job.trace[-1] if job.trace.size else None,
+            "h_norm": job.trace[-1] if job.trace.size else None, "duplicate_visits": federation.dropped,
             **{name: traffic[name] for name in ("exchanges", "bytes_up", "bytes_down")},
         }
     )  # fmt: skip
-    write_fit_manifest(work, folder, settings, hashes, facts, federation.agreement.notes)
+    twice = f"{federation.dropped} visits are on checklists that two groups hold; each counts in the first by name only."
+    notes = [*federation.agreement.notes, *([twice] if federation.dropped else [])]
+    write_fit_manifest(work, folder, settings, hashes, facts, notes)
     return finish(work, out)
 
 

@@ -100,8 +100,6 @@ def plan_of(folder: PanelFolder, settings: FastSettings | SaemSettings) -> DataS
         months=folder.stamps,
         effort=folder.wanted_terms("none" if _fixed(settings) else settings.effort),
         detections=MODELS.get(model, MODELS["quasi"])["family"] == "bernoulli",
-        joint=settings.joint and not _fixed(settings),
-        duplicates=folder.several_sources,
         minimum=settings.minimum,
     )
 
@@ -117,7 +115,7 @@ def job_of(folder: PanelFolder, settings: FastSettings) -> JobSpec:
 
 
 def federation_of(folder: PanelFolder, settings: FastSettings | SaemSettings) -> LocalFederation:
-    """Groups of a panel folder and a hub, agreed on axes, effort terms and shared sites."""
+    """Groups of a panel folder and a hub, agreed on axes and effort terms."""
     plan = plan_of(folder, settings)
     held, at = folder.visits(effort=settings.effort != "none" and not _fixed(settings))
     return LocalFederation(
@@ -128,4 +126,5 @@ def federation_of(folder: PanelFolder, settings: FastSettings | SaemSettings) ->
         secrets=folder.secrets(),
         more=hash_json(asdict(settings)).encode(),
         own=isinstance(settings, FastSettings) and settings.own,
+        duplicates=folder.several_sources,
     )

@@ -51,42 +51,18 @@ MOST_NUMBERS = 2_500  # of the statistic: Louis' identity needs its covariance
 
 
 def workers_of(federation: LocalFederation) -> dict[str, tuple[Visits, I64]]:
-    """Visits of each worker and the panel's rows of its sites, by the name of its first group.
+    """Visits of each worker and the panel's rows of its sites; groups that share sites are one (:func:`.visits.united`).
 
-    A site's factor is one latent, and a chain that does not see all visits of the site would draw another one. So groups
-    that share sites are one worker, which is possible where one person holds them all.
+    A site's factor is one latent, and a chain that does not see all visits of the site would draw another one.
     """
-    held = {
-        name: program.used
-        for name, program in federation.programs.items()
-        if program.used is not None and program.used.count.size
-    }
-    # Union of groups that share a site, directly or through others: a new group joins all parts that it touches.
-    parts: list[tuple[list[str], set[int]]] = []
-    for name, used in held.items():
-        names, sites = [name], set(federation.at[name][used.site].tolist())
-        apart = []
-        for other in parts:
-            if other[1] & sites:
-                names, sites = other[0] + names, sites | other[1]
-            else:
-                apart.append(other)
-        parts = [*apart, (names, sites)]
     out = {}
-    for names, _ in sorted(parts):
-        own = [held[name] for name in names]
-        # Observers are numbered within a group: shift them, so that two groups' first observers stay two.
-        start = np.cumsum([0] + [int(used.observer.max()) + 1 for used in own])
-        site = np.concatenate([federation.at[name][used.site] for name, used in zip(names, own, strict=True)])
-        visits = Visits.of(
-            site,
-            np.concatenate([used.month for used in own]),
-            np.concatenate([used.count for used in own]),
-            np.concatenate([used.observer + first for used, first in zip(own, start, strict=False)]),
-            None,
-            np.concatenate([used.effort for used in own]),
-        )
-        out[names[0]] = (visits, np.unique(site).astype(np.int64))
+    for name, program in federation.programs.items():
+        used = program.used
+        if used is None or not used.count.size:
+            continue
+        site = federation.at[name][used.site]
+        visits = Visits.of(site, used.month, used.count, used.observer, None, used.effort)
+        out[name] = (visits, np.unique(site).astype(np.int64))
     return out
 
 
@@ -171,7 +147,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
 
     Raises
     ------
-    ConfigError   a panel that is too large, months without a bird, groups that share sites with ``joint=False``
+    ConfigError   a panel that is too large, months without a bird
 
     Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem/algorithm.py`` says.
     """
@@ -179,11 +155,6 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     folder = open_panel(panel_path)
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)
-    if not settings.joint and federation.agreement.shared:
-        raise ConfigError(
-            f"--method saem --no-joint: {federation.agreement.shared} sites are visited by several groups, and each would "
-            "draw a factor of its own for them: another model. Leave --no-joint out, or fit with --method fast."
-        )
     n_effort = next(
         program.used.effort.shape[1] for program in federation.programs.values() if program.used is not None
     )

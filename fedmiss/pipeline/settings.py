@@ -57,13 +57,6 @@ Effort = Annotated[str, Setting("auto, none, or any of duration,distance,observe
 Observers = Annotated[
     bool, Setting("fast, saem: observer effects, kept inside groups (fast: tried with --structure auto).")
 ]
-Joint = Annotated[
-    bool,
-    Setting(
-        "Groups exchange sums by site for sites that several groups visit: use it if one person holds all groups; not "
-        "fedmissem."
-    ),
-]
 Minimum = Annotated[
     int,
     Setting(
@@ -96,8 +89,7 @@ class FitSettings(Settings):
     Each method has a class of its own, which holds what the method uses. A setting of another method is refused, and so is
     one that does nothing beside the others that were given.
 
-    Effects of observers are tried with the structure, or named (``observers=True``). Without ``joint`` the owner of a shared
-    site treats it as its own.
+    Effects of observers are tried with the structure, or named (``observers=True``).
 
     Examples
     --------
@@ -176,7 +168,6 @@ class FastSettings(FitSettings):
         200
     )
     seed: Seed = 0
-    joint: Joint = True
     minimum: Minimum = 0
     own: Annotated[
         bool, Setting("fast: keep what each group needs for a report about its own sites (fedmiss own).")
@@ -232,7 +223,6 @@ class SaemSettings(FitSettings):
     rank: Rank = "auto"
     effort: Effort = "auto"
     observers: Observers = False
-    joint: Joint = True
     minimum: Minimum = 0
     rounds: Rounds = None
     participation: Participation = 1.0
@@ -310,7 +300,6 @@ def _idle(asked: Mapping[str, object]) -> Iterator[tuple[str, str]]:
     one_model = "there is one model, and nothing is chosen by cross-validation"
     no_draws = asked.get("own") is True and asked.get("bootstrap") == 0
     reasons: list[tuple[str, bool, str]] = [
-        ("joint", fixed, "--time fixed has no sites in common"),
         ("structure", fixed, "--time fixed has one effect for each site, and nothing that it follows"),
         ("max_rank", fixed or ranked, "the rank is given, and none is tried"),
         *(

@@ -41,7 +41,7 @@ class Club:
 
     def program(self):
         return GroupProgram(
-            self.name, self.visits, key=bytes(16), secret=self.name.encode(), settings=SETTINGS, jointly=True, minimum=2
+            self.name, self.visits, secret=self.name.encode(), settings=SETTINGS, jointly=True, minimum=2
         )  # fmt: skip
 
     @property

@@ -45,7 +45,7 @@ def link_of(**groups) -> Link:
     programs = {
         name: g
         if isinstance(g, GroupProgram)
-        else GroupProgram(name, g, key=b"k" * 16, secret=b"s", plain_refusals=True)
+        else GroupProgram(name, g, secret=b"s", plain_refusals=True)
         for name, g in groups.items()
     }
     return Link(InProcess(programs), b"job-0001", b"settings")
@@ -107,14 +107,14 @@ def test_another_version(monkeypatch):
 
 def test_other_settings_than_the_group_agreed_to():
     program = GroupProgram(
-        "a", visits(), key=b"k" * 16, secret=b"s", plain_refusals=True, settings=b"otherone"
+        "a", visits(), secret=b"s", plain_refusals=True, settings=b"otherone"
     )
     with pytest.raises(ConfigError, match=r"group 'a' agreed to .*same settings"):
         agree(link_of(a=program), DataSpec())
 
 
 def test_a_refusal_over_the_wire_holds_no_data():
-    program = GroupProgram("a", visits(), key=b"k" * 16, secret=b"s")
+    program = GroupProgram("a", visits(), secret=b"s")
     with pytest.raises(
         InputError, match=r"group 'a': InputError; the reason stands on the group's own screen"
     ):
@@ -293,7 +293,7 @@ def test_changed_settings_in_the_middle_of_a_job_are_refused():
 
 def test_a_group_can_serve_one_job_after_another():
     group = visits(3, months=(24_000, 24_024))
-    program = GroupProgram("a", group, key=b"k" * 16, secret=b"s", plain_refusals=True)
+    program = GroupProgram("a", group, secret=b"s", plain_refusals=True)
     first = agree(Link(InProcess({"a": program}), b"job-0001", bytes(8)), DataSpec(season=(6,)))
     second = agree(Link(InProcess({"a": program}), b"job-0002", bytes(8)), DataSpec())
     assert (first.panel.L, second.panel.L) == (2, 24)

@@ -44,7 +44,7 @@ def hub_job(transport):
 def programs_of(panel):
     at = deal_sites({g.name: g.site for g in panel.groups}, panel.J)
     return {
-        g.name: GroupProgram(g.name, _visits(panel, g, at[g.name]), key=b"k" * 16, secret=g.name.encode())
+        g.name: GroupProgram(g.name, _visits(panel, g, at[g.name]), secret=g.name.encode())
         for g in panel.groups
     }
 

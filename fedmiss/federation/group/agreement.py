@@ -1,4 +1,4 @@
-"""Answers before the first fit: what a group could bring, on which axes, which sites others visit, what is behind sums."""
+"""Answers before the first fit: what a group could bring, on which axes, what is behind sums."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import count_visits, covariate_sums, features, magnitudes
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, IncludedVisits, effort_columns, experience
-from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
-from fedmiss.federation.rules import digits
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -94,8 +92,7 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
     kept = np.flatnonzero(keep)
     thin = program.thin(visits.site[kept], index[kept], np.zeros(kept.size, np.int64))
     keep[kept[thin]] = False
-    own = np.unique(visits.site[keep & (program.shared_at[visits.site] < 0)]).size
-    if minimum > 1 and (own < minimum or int(keep.sum()) < LEAST_VISITS):
+    if minimum > 1 and (np.unique(visits.site[keep]).size < minimum or int(keep.sum()) < LEAST_VISITS):
         keep[:] = False  # even its sums over all months would be those of few sites or visits
     program.withheld = before - int(keep.sum())
     effort = visits.effort if visits.given else effort_columns(visits.effort, question.terms, question.blanks)
@@ -129,16 +126,14 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     live = (used.weight > 0) & ~program.thin(used.site, used.month, part)
     parts, key, site = max(question.folds, 1), (part * L + used.month)[live], used.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
-    places = np.unique(key * program.share.size + site)
-    site_share = program.part[places % program.share.size]
-    sites = digits(np.bincount(places // program.share.size, site_share, parts * L).reshape(parts, L))
+    places = np.unique(key * program.J + site)
+    sites = np.bincount(places // program.J, minlength=parts * L).reshape(parts, L).astype(float)
     groups = (visits > 0).astype(float)
     regions = np.zeros((len(program.axis.regions) + 1, 3))
-    at = np.zeros(program.share.size, dtype=np.int64)
+    at = np.zeros(program.J, dtype=np.int64)
     for i, name in enumerate(program.axis.regions):
         at[program.visits.region == name] = i + 1
-    counted = np.isin(np.arange(program.share.size), site) * program.part
-    regions[:, 0] = digits(np.bincount(at, counted, regions.shape[0]))
+    regions[:, 0] = np.bincount(at[np.unique(site)], minlength=regions.shape[0])
     regions[:, 1] = regions[:, 0] > 0
     over = np.zeros((parts, L))
     if question.visits.size:
@@ -160,83 +155,19 @@ def species(program: GroupProgram, question: msg.Species) -> msg.SpeciesSums:
     return msg.SpeciesSums(program.community(question))
 
 
-def sites(program: GroupProgram, question: msg.Sites) -> msg.KeyedHashes:
-    """Hashes of the sites, sorted, so that their order reveals nothing."""
-    hashes = keyed_hashes(program.visits.site_id, seed_key("site", program.key))
-    program.site_order = np.argsort(hashes, kind="stable")
-    # In the order of their hashes: that of the group's own table could tell which site is which.
-    return msg.KeyedHashes(hashes[program.site_order])
-
-
-def checklists(program: GroupProgram, question: msg.Checklists) -> msg.KeyedHashes:
-    """Hashes of the checklists, sorted."""
-    ids = program.visits.checklist
-    hashes = keyed_hashes(np.zeros(0, object) if ids is None else ids, seed_key("checklist", program.key))
-    program.checklist_order = np.argsort(hashes, kind="stable")
-    return msg.KeyedHashes(hashes[program.checklist_order])
-
-
-def shared(program: GroupProgram, question: msg.Shared) -> msg.Done:
-    """Learn which sites others visit too."""
-    at, joint = program.site_order[question.sites], question.place >= 0
-    if joint.any() and program.jointly:
-        raise ConfigError(
-            f"group {program.name!r}: the hub asks for sums by site at {int(joint.sum())} joint sites (limit 0: they are "
-            "for one person's own groups only). Give the hub the same fedmiss."
-        )
-    J = program.share.size
-    program.share, program.part, program.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)
-    program.part[at] = 1.0 / question.owners
-    program.share[at] = np.where(joint, question.lead, 1.0 / question.owners)
-    program.shared_sites = at[joint].astype(np.int64)
-    program.shared_at[program.shared_sites] = np.arange(program.shared_sites.size)
-    program.joint_place, program.n_joint = question.place[joint].astype(np.int64), question.joint
-    return program.ready()
-
-
-def drop(program: GroupProgram, question: msg.Drop) -> msg.Done:
-    """Leave out checklists that another group brings."""
-    if question.checklists.size:
-        keep = np.ones(program.visits.site.size, dtype=bool)
-        keep[program.checklist_order[question.checklists]] = False
-        program.visits = program.visits.take(keep)
-    return program.ready()
-
-
 def gaps(program: GroupProgram, question: msg.Gaps) -> msg.GapSums:
-    """Count visited cells and site-years; joint sites as masks, since other groups visit them too."""
+    """Count visited cells and site-years."""
     used, L, years = program.need(), program.axis.L, program.axis.years(program.visits.calendar)
     length = np.bincount(years)
     cells = np.unique(used.site.astype(np.int64) * L + used.month)
-    own = program.shared_at[cells // L] < 0
-    share = program.part[cells // L]
-    blocks = np.unique(cells[own] // L * length.size + years[cells[own] % L])
-    block_share = program.part[blocks // length.size]
-    masks = np.zeros((program.shared_sites.size, L), dtype=np.uint8)
-    # Months of a joint site's mask are shuffled within their years, alike at all owners: the hub learns how many, not which.
-    if masks.size:
-        masks[program.shared_at[cells[~own] // L], cells[~own] % L] = 1
-        place = keyed_hashes(
-            program.visits.site_id[program.shared_sites], seed_key("order of months", program.key)
-        )
-        u01 = uniforms_by_key(place[:, None], np.arange(L)[None, :], "order of months")
-        masks = np.take_along_axis(masks, np.argsort(years[None, :] + u01, axis=1), axis=1)
-    return msg.GapSums(
-        float(share[own].sum()),
-        float(block_share.sum()),
-        float((block_share * length[blocks % length.size]).sum()),
-        float(program.share.sum()),
-        np.packbits(masks, axis=1),
-    )
+    blocks = np.unique(cells // L * length.size + years[cells % L])
+    inside = length[blocks % length.size].sum()
+    return msg.GapSums(float(cells.size), float(blocks.size), float(inside), float(program.J))
 
 
 AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {
     msg.Hello: hello,
     msg.Axes: axes,
-    msg.Sites: sites,
-    msg.Checklists: checklists,
-    msg.Shared: shared,
-    msg.Drop: drop,
     msg.Gaps: gaps,
     msg.Tally: tally,
     msg.Support: support,

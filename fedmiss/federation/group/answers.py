@@ -52,7 +52,7 @@ def start_from(batch: Batch, full: Batch) -> None:
 def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     """Refuse a question that names fits, ranks or shapes that are not there: compiled loops check no bounds."""
     fits, (n, L) = question.fits, batch.month_mean.shape[:2]
-    there = (n, L, batch.kappa.shape[1], batch.p, program.shared_sites.size, batch.test.shape[0])
+    there = (n, L, batch.kappa.shape[1], batch.p, batch.test.shape[0])
     last = _CHECKED[0]
     if last is not None and last[0] is question and last[1] == there:
         return  # in one process the very same question goes to every group
@@ -71,25 +71,20 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
         else getattr(question, "p", 1)
     )
     if not 1 + batch.slopes <= p <= batch.p and not isinstance(
-        question, msg.Score | msg.Product | msg.SharedProduct | msg.Predict
+        question, msg.Score | msg.Product | msg.Predict
     ):
         wrong.append(f"{p} coefficients of at most {batch.p}")
-    k, q, S, K = fits.size, p + p * (p + 1) // 2, program.shared_sites.size, batch.kappa.shape[1]
+    k, K = fits.size, batch.kappa.shape[1]
     f = p - batch.slopes
     shapes = {
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
         "kappa": (k, K), "ridge": (k,), "chain": (k, 3 if batch.presence is not None else 0),
         "B": (k, *batch.B.shape[1:]), "time": (k, L), "shift": (k, p), "refill": (k,), "smear": (k,),
     }  # fmt: skip
-    if isinstance(question, msg.Product | msg.SharedProduct):
-        q = question.V.shape[-1]
-        shapes |= {"V": (k, L, q), "unit": (k,)}
+    if isinstance(question, msg.Product):
+        shapes |= {"V": (k, L, question.V.shape[-1]), "unit": (k,)}
     if isinstance(question, msg.Solve | msg.Predict):
         shapes["nodes"] = (k, question.nodes.shape[-1])
-    if isinstance(question, msg.Solve) and batch.presence is not None:
-        q += batch.presence.years
-    if S and isinstance(question, msg.Product | msg.Solve):
-        shapes["totals"] = (k, S, q)
     for name, shape in shapes.items():
         value = getattr(question, name, None)
         if value is not None and value.shape != shape:
@@ -104,8 +99,8 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     _CHECKED[0] = (question, there)
 
 
-def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> msg.SharedRows:
-    """Take the months' parameters; return the sums of joint sites at the sites' old coefficients."""
+def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> msg.Taken:
+    """Take the months' parameters."""
     fits, p = question.fits, question.T.shape[2] + batch.slopes
     at = (
         slice(None) if fits.size == len(batch.mu) and (np.diff(fits) > 0).all() else fits
@@ -153,23 +148,7 @@ def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> m
     if refill.size:
         batch.set_offsets(refill)
         batch.refill(refill)
-    S = program.shared_sites
-    rows = np.zeros((fits.size, S.size if question.sums else 0, p + p * (p + 1) // 2))
-    if rows.size:
-        offset, by_visit = batch.cell_offset()
-        batch.run(
-            kernels.shared_sums, fits, fits, p, S, batch.cells.ptr, batch.cells.col, batch.y, batch.E, offset, by_visit,
-            batch.mu,
-            batch.month_mean, batch.month_cov, batch.site_mean, batch.site_cov, batch.family.code, rows,
-        )  # fmt: skip
-    if batch.presence is not None:
-        seen = (
-            [batch.evidence(int(f))[S] for f in fits]
-            if rows.shape[1]
-            else np.zeros((fits.size, 0, batch.presence.years))
-        )
-        rows = np.concatenate([rows, seen], axis=2)
-    return msg.SharedRows(rows)
+    return msg.Taken()
 
 
 def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> None:
@@ -203,13 +182,12 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     month = np.zeros((n * batch.chunks, L, p + p * (p + 1) // 2))
     stats = np.zeros((n * batch.chunks, 4 + 3 * p))
     offset, by_visit = batch.cell_offset()
-    totals = question.totals if question.totals.size else np.zeros((n, 1, 1))
     evidence = [batch.evidence(int(f)) for f in fits] if batch.presence is not None else []
     # Sites in their own order of chunks, added in that order: the bits do not depend on the number of threads.
     loop = kernels.round_sums(p, n * cells.nnz)
     batch.run(
-        loop, fits, fits, p, batch.chunks, cells.ptr, cells.col, program.share, program.shared_at, totals, batch.y, batch.E,
-        offset, by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
+        loop, fits, fits, p, batch.chunks, cells.ptr, cells.col, batch.y, batch.E, offset,
+        by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
         batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month, stats,
         chunks=batch.chunks,
     )  # fmt: skip
@@ -229,8 +207,6 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
         batch.set_offsets(fits)
     chain = np.zeros((n, 8 if batch.presence is not None else 0))
     for i, seen in enumerate(evidence):
-        if question.totals.size:
-            seen[program.shared_sites] = question.totals[i][:, -seen.shape[1] :]
         chain[i] = _presence_step(program, batch, int(fits[i]), seen)
     free = _added(month, n)[:, :, free_places(p, slopes=batch.slopes)]
     equations, about = np.zeros((n, 0)), np.zeros((n, 0))
@@ -255,9 +231,8 @@ def _presence_step(program: GroupProgram, batch: Batch, f: int, evidence: F64) -
     # E-step of the chain, equation chain; sites without a visit say nothing of its probabilities.
     seen = np.bincount(known.row_at // known.years, known.w[f], len(evidence)) > 0
     exposure = known.of_years(known.cell_at, batch.E[f])
-    share = program.share * seen
-    factor, sums = known.step(f, evidence, share, exposure)
-    sums = sums * (np.count_nonzero(share) >= program.axis.minimum)
+    factor, sums = known.step(f, evidence, seen.astype(float), exposure)
+    sums = sums * (np.count_nonzero(seen) >= program.axis.minimum)
     batch.E[f] *= factor.ravel()[known.cell_at]
     batch.weigh(f)
     return np.append(sums, batch.rows.w[f].sum())
@@ -401,37 +376,23 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
     return msg.ScoreSums(out)
 
 
-def shared_product(program: GroupProgram, batch: Batch, question: msg.SharedProduct) -> msg.SharedRows:
-    """R V at the joint sites."""
-    # R V of the power iterations, R = y - E exp(eta) on the group's cells; summed over the owners of a site by the hub.
-    rows = np.zeros((question.fits.size, program.shared_sites.size, question.V.shape[2]))
-    if rows.size:
-        cells = batch.cells
-        batch.run(
-            kernels.shared_products, question.fits, question.fits, program.shared_sites, cells.ptr, cells.col, batch.y,
-            batch.E, batch.eta, question.V, batch.family.code, rows,
-        )  # fmt: skip
-    return msg.SharedRows(rows)
-
-
 def product(program: GroupProgram, batch: Batch, question: msg.Product) -> msg.ProductSums:
     """R' (R V)."""
     cells, n = batch.cells, question.fits.size
-    totals = question.totals if question.totals.size else np.zeros((n, 1, question.V.shape[2]))
     out = np.zeros((n * batch.chunks, *question.V.shape[1:]))
     batch.run(
-        kernels.product_sums, question.fits, batch.chunks, question.fits, cells.ptr, cells.col, program.shared_at, totals,
-        batch.y, batch.E, batch.eta, question.V, batch.family.code, out, chunks=batch.chunks,
+        kernels.product_sums, question.fits, batch.chunks, question.fits, cells.ptr, cells.col, batch.y, batch.E,
+        batch.eta, question.V, batch.family.code, out, chunks=batch.chunks,
     )  # fmt: skip
     return msg.ProductSums(_added(out, n) / question.unit[:, None, None])
 
 
 def site_time_sums(program: GroupProgram, batch: Batch, question: msg.SiteTime) -> msg.SiteTimeSums:
     """Equations of free time effects; the sites' own effects stay in the batch, as for every other fit."""
-    if program.axis.minimum > 1 or program.shared_sites.size or batch.off:
+    if program.axis.minimum > 1 or batch.off:
         raise ConfigError(
-            f"group {program.name!r} was asked for fixed time effects with a least number behind each sum, joint sites or "
-            "effort terms. A pair of months may rest on one site, so no least number can be kept; fit with --time smooth."
+            f"group {program.name!r} was asked for fixed time effects with a least number behind each sum or effort "
+            "terms. A pair of months may rest on one site, so no least number can be kept; fit with --time smooth."
         )
     L, step = batch.month_mean.shape[1], max(1, BLOCK // batch.month_mean.shape[1])
     sums, counted = np.zeros((question.fits.size, 2)), np.zeros((question.fits.size, L))
@@ -463,7 +424,6 @@ ANSWER: dict[type, Callable[[GroupProgram, Batch, Any], msg.Answer]] = {
     msg.Solve: solve,
     msg.Predict: predict,
     msg.Score: score,
-    msg.SharedProduct: shared_product,
     msg.Product: product,
     msg.Totals: totals,
     msg.SiteTime: site_time_sums,

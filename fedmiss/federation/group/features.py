@@ -22,7 +22,6 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.messages_agree import LEVEL, PLACE
-from fedmiss.federation.rules import digits
 from fedmiss.federation.triangle import to_triangle
 from fedmiss.models.lowrank.structure import LIMIT
 
@@ -70,7 +69,7 @@ def _column(program: GroupProgram, name: str) -> F64:
         same = [column for other, column in own.items() if other.split(LEVEL)[0] == name.split(LEVEL)[0]]
         if same:
             return np.where(np.isnan(same[0]), np.nan, 0.0)
-    return np.full(program.share.size, np.nan)
+    return np.full(program.J, np.nan)
 
 
 def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.CovariateSums:
@@ -82,31 +81,24 @@ def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.Covar
     went = program.visited
     for i, name in enumerate(question.names):
         x = _column(program, name) / question.unit[i]
-        known = program.share * ~np.isnan(x)
-        w, x = known * went, np.nan_to_num(x)
+        known = ~np.isnan(x)
+        w, x = (known & went).astype(float), np.nan_to_num(x)
         out[i] = w.sum(), w @ x, w @ x**2, known.sum()
     return msg.CovariateSums(out)
 
 
 def count_visits(program: GroupProgram, question: msg.SiteVisits) -> msg.VisitSums:
-    """Count the visits of every site, at joint sites with those of the other groups. Not between organisations."""
+    """Count the visits of every site. Not between organisations."""
     if program.party is not None or program.jointly:
         raise ConfigError(
             f"group {program.name!r} does not tell how often sites were visited to other organisations. Leave the feature "
             "'visits' out of the job."
         )
-    used, S = program.need(), program.shared_sites
-    visits = np.bincount(used.site, minlength=program.share.size).astype(float)
-    if question.joint.size and question.joint.shape != S.shape:
-        raise UplinkError(
-            f"group {program.name!r} was sent visits of {question.joint.size} joint sites; it has {S.size}."
-        )
-    mine = visits[S] if not question.joint.size else np.zeros(0)
-    visits[S] = question.joint if question.joint.size else visits[S]
+    visits = np.bincount(program.need().site, minlength=program.J)
     program.log_visits = np.log(visits + 0.5)
     program.unvisited = visits == 0
-    z, part = program.log_visits, program.share * ~program.unvisited
-    return msg.VisitSums(np.array([part @ z, part @ z**2, part.sum()]), mine)
+    z = program.log_visits[~program.unvisited]
+    return msg.VisitSums(np.array([z.sum(), z @ z, float(z.size)]))
 
 
 def log_visits(program: GroupProgram, scale: F64) -> F64:
@@ -115,7 +107,7 @@ def log_visits(program: GroupProgram, scale: F64) -> F64:
     0, the mean site's, for a site without a counted visit: the regression is about sites that people went to, and says
     nothing of one where nobody counted.
     """
-    if scale.shape != (2,) or not scale[1] > 0 or program.log_visits.shape != program.share.shape:
+    if scale.shape != (2,) or not scale[1] > 0 or program.log_visits.shape != (program.J,):
         raise UplinkError(
             f"group {program.name!r} was sent a scale of visits that it cannot use. Install the same fedmiss on all sides, "
             "and start the job again."
@@ -126,7 +118,7 @@ def log_visits(program: GroupProgram, scale: F64) -> F64:
 
 def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64]:
     """Features (J, u) before the smooth is made of its knots, and whether a site stands behind each (J, u)."""
-    J = program.share.size
+    J = program.J
     columns, support = [np.zeros((J, 0))], [np.zeros((J, 0))]
 
     def add(x: F64, there: np.ndarray) -> None:
@@ -185,8 +177,8 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
         )
     # a site without a visit says nothing, and hides nothing
     there = np.column_stack([there, np.ones(len(x))]) * program.visited[:, None]
-    behind, own, least = digits(program.part @ there), there.sum(axis=0), program.axis.minimum
-    few = ((own > 0) & (own < least)) | ((own < own[-1]) & (own[-1] - own < least))
+    behind, least = there.sum(axis=0), program.axis.minimum
+    few = ((behind > 0) & (behind < least)) | ((behind < behind[-1]) & (behind[-1] - behind < least))
     over = (behind > question.share * question.behind) | few if question.behind.size else few
     flags = ((behind > 0).astype(float), over.astype(float))
     if not question.kept.size:
@@ -203,7 +195,7 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     else:
         x = x[:, kept]
     program.features = np.ascontiguousarray(x)
-    weighted = (program.share * program.visited)[:, None] * x
+    weighted = program.visited[:, None] * x
     return msg.FeatureSums(behind, *flags, weighted.sum(axis=0), to_triangle(weighted.T @ x))
 
 
@@ -232,13 +224,13 @@ def feature_sums(program: GroupProgram, batch: Batch, fits: I64, p: int) -> tupl
             batch.tau[f, :c],
             batch.site_cov[f, :, :c, :c],
         )
-        about[i] = program.share @ away**2
+        about[i] = (away**2).sum(axis=0)
         # Curvature 1 / tau - C / (tau tau') of site j's marginal likelihood in its prior mean.
-        w = program.share[:, None, None] * (np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :]))
+        w = np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :])
         A = np.zeros((c, k, c, k))
         for x in range(c):
             # Gradient (P - M) / tau, times f_j.
-            equations[i, x * k : (x + 1) * k] = F.T @ (program.share * away[:, x]) / tau[x]
+            equations[i, x * k : (x + 1) * k] = F.T @ away[:, x] / tau[x]
             for y in range(x + 1):
                 # Sum of the curvature times f_j f_j'; only y <= x is computed, the rest is its transpose.
                 A[x, :, y] = (F * w[:, x, y, None]).T @ F

@@ -63,18 +63,17 @@ def _spread(rng: np.random.Generator, n: int, folds: int) -> I64:
     return out
 
 
-def withhold(site: I32, month: I32, part: I64, own: Bool, minimum: int, L: int) -> Bool:
+def withhold(site: I32, month: I32, part: I64, minimum: int, L: int) -> Bool:
     """Visits (m,) of months that cannot be released: some part of them rests on fewer than ``minimum`` sites.
 
     A sum over the months of one site is that site's, and the difference between a full fit and a fold's training sums is
-    the fold's own part: so every part 0.. of a month has none, or at least ``minimum`` sites, hence visits. Only sites that
-    are the group's ``own`` (m,) count.
+    the fold's own part: so every part 0.. of a month has none, or at least ``minimum`` sites, hence visits.
     """
     if minimum <= 1 or not month.size:
         return np.zeros(month.size, dtype=bool)
     parts, J = int(part.max()) + 1, int(site.max()) + 1
     key = part * L + month
-    cells = np.unique((key * J + site)[own])
+    cells = np.unique(key * J + site)
     count = np.bincount(cells // J, minlength=parts * L).reshape(parts, L)
     some = np.bincount(key, minlength=parts * L).reshape(parts, L) > 0
     thin: Bool = np.asarray((some & (count < minimum)).any(axis=0))

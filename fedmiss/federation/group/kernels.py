@@ -30,7 +30,7 @@ from fedmiss.system import cores
 
 __all__ = [
     "chunks_of", "dispersion_sums", "effort_sums", "fill_cells", "predict_cells", "product_sums",
-    "round_sums", "shared_products", "shared_sums", "spread_out",
+    "round_sums", "spread_out",
 ]  # fmt: skip
 
 CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or cores()
@@ -200,29 +200,15 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     return edf
 
 
-@njit(cache=True, nogil=True)
-def shared_sums(first, last, fits, p, sites, ptr, col, y, E, offset, off, mu, T, D, P, C, family, out):
-    """Sums of the listed sites: gradient (p) and lower triangle of the curvature, in ``out`` (n, sites, p (p + 3) / 2)."""
-    e = np.empty(p)
-    for i in range(first, last):
-        f = fits[i]
-        acc, yf, Ef, of = out[i], y[f], E[f], offset[f if off else 0]
-        Pf, Cf, Tf, Df, muf = P[f], C[f], T[f], D[f], mu[f]
-        for s in range(sites.size):
-            _site(sites[s], p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, s, acc)
-
-
 @njit(inline="always")
 def _round(
-    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
+    first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
     C, eta, family, month, stats,
 ):  # fmt: skip
     """One round: every site takes its Newton step, then adds its cells to the months' sums.
 
     Parameters
     ----------
-    share : (J,)           what a site counts in sums over sites
-    shared_at : (J,)       row of ``totals`` (n, S, p (p + 3) / 2) with the sums of all groups, -1 for an own site
     month : (n chunks, L, p (p + 3) / 2)      out: gradient and lower triangle of the curvature of every month
     M : (n, J, p)                             prior means of the sites' coefficients
     stats : (n chunks, 4 + 3 p)               out: edf, sum E (move)^2, sum E, number of sites whose cells say something,
@@ -244,22 +230,17 @@ def _round(
                 square[a] += Tf[l, a] * Tf[l, a] / T.shape[1]
         parameters = moved = weight = 0.0
         for j in range(c * J // chunks, (c + 1) * J // chunks):
-            # A joint site takes the sums of all groups: its owners solve the same equations, with the same bits.
-            at = shared_at[j]
-            for q in range(width):
-                own[0, q] = totals[i, at, q] if at >= 0 else 0.0
-            if at < 0:
-                _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
+            own[0] = 0.0
+            _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
             edf = _solve(p, j, own, phif, tauf, max_step, Mf, Pf, Cf, square, family, A, B, step)
-            w = share[j]
-            parameters += edf if at < 0 else w * edf  # k owners of a site apart estimate it k times
+            parameters += edf
             # a site without a visit is its prior, and says nothing of the variance between sites
             if own[0, p] > 0.0:
-                stats[task, 3] += w
+                stats[task, 3] += 1.0
                 for a in range(p):
-                    stats[task, 4 + a] += w * (Pf[j, a] - Mf[j, a])
-                    stats[task, 4 + p + a] += w * Pf[j, a] * Pf[j, a]
-                    stats[task, 4 + 2 * p + a] += w * Cf[j, a, a]
+                    stats[task, 4 + a] += Pf[j, a] - Mf[j, a]
+                    stats[task, 4 + p + a] += Pf[j, a] * Pf[j, a]
+                    stats[task, 4 + 2 * p + a] += Cf[j, a, a]
             # The cells enter the months' sums at the site's new coefficients: a round is one pass over the data.
             for k in range(ptr[j], ptr[j + 1]):
                 if Ef[k] == 0.0:
@@ -286,11 +267,11 @@ def _round(
 
 @njit(cache=True, nogil=True)
 def _any_width(
-    first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
+    first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
     C, eta, family, month, stats,
 ):  # fmt: skip
     _round(
-        first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
+        first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
         P, C, eta, family, month, stats,
     )  # fmt: skip
 
@@ -299,11 +280,11 @@ def _any_width(
 def _of_width(p: int) -> Callable[..., None]:
     @njit(cache=True, nogil=True)
     def loop(
-        first, last, fits, _, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
+        first, last, fits, _, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
         P, C, eta, family, month, stats,
     ):  # fmt: skip
         _round(
-            first, last, fits, p, chunks, ptr, col, share, shared_at, totals, y, E, offset, off, mu, T, D, tau, phi,
+            first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi,
             max_step, M, P, C, eta, family, month, stats,
         )  # fmt: skip
 
@@ -419,36 +400,19 @@ def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inv
 
 
 @njit(cache=True, nogil=True)
-def shared_products(first, last, fits, sites, ptr, col, y, E, eta, V, family, out):
-    """R V at the listed sites, R = y - E mean the residual: ``out`` (n, sites, width)."""
-    width = V.shape[2]
-    for i in range(first, last):
-        f = fits[i]
-        for s in range(sites.size):
-            j = sites[s]
-            for k in range(ptr[j], ptr[j + 1]):
-                res = y[f, k] - E[f, k] * mean(eta[f, k], family)
-                for a in range(width):
-                    out[i, s, a] += res * V[i, col[k], a]
-
-
-@njit(cache=True, nogil=True)
-def product_sums(first, last, chunks, fits, ptr, col, shared_at, totals, y, E, eta, V, family, out):
-    """R' (R V): ``out`` (n chunks, L, width); shared sites take the sum of R V over the groups from ``totals``."""
+def product_sums(first, last, chunks, fits, ptr, col, y, E, eta, V, family, out):
+    """R' (R V): ``out`` (n chunks, L, width)."""
     J, width = ptr.size - 1, V.shape[2]
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
         t = np.empty(width)
         for j in range(c * J // chunks, (c + 1) * J // chunks):
-            at = shared_at[j]
-            for a in range(width):
-                t[a] = totals[i, at, a] if at >= 0 else 0.0
-            if at < 0:
-                for k in range(ptr[j], ptr[j + 1]):
-                    res = y[f, k] - E[f, k] * mean(eta[f, k], family)
-                    for a in range(width):
-                        t[a] += res * V[i, col[k], a]
+            t[:] = 0.0
+            for k in range(ptr[j], ptr[j + 1]):
+                res = y[f, k] - E[f, k] * mean(eta[f, k], family)
+                for a in range(width):
+                    t[a] += res * V[i, col[k], a]
             for k in range(ptr[j], ptr[j + 1]):
                 res = y[f, k] - E[f, k] * mean(eta[f, k], family)
                 for a in range(width):

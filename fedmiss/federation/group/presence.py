@@ -70,12 +70,12 @@ class Presence:
         """Sum values by the site-years ``at`` that they belong to: (J, Y)."""
         return np.bincount(at, values, self.q[0].size).astype(np.float64).reshape(self.q.shape[1:])
 
-    def step(self, f: int, evidence: F64, share: F64, exposure: F64) -> tuple[F64, F64]:
+    def step(self, f: int, evidence: F64, seen: F64, exposure: F64) -> tuple[F64, F64]:
         """Posterior of the chain of fit ``f`` after new ``evidence`` (J, Y).
 
         Parameters
         ----------
-        share : (J,) what a site counts in sums over sites, 0 where it has no visit
+        seen : (J,) 1 where the site has a visit, else 0
         exposure : (J, Y) sums of E, the expected counts at a predictor of 0
 
         Returns
@@ -91,7 +91,7 @@ class Presence:
         post = chain_posterior(evidence, self.chain[f])
         self.q[f] = post.present
         now = np.maximum(self.q[f], LEAST)
-        return now / before, np.r_[post.sums(share), float((exposure * (now - before) ** 2).sum())]
+        return now / before, np.r_[post.sums(seen), float((exposure * (now - before) ** 2).sum())]
 
     def weigh(self, f: int) -> tuple[F64, F64]:
         """Weights of rows and visits of fit ``f``."""

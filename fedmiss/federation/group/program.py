@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -38,16 +38,15 @@ class GroupProgram:
     ----------
     name : the group's name
     visits : what it holds
-    key : 16 bytes that the groups share and the hub does not have: hashes of sites and checklists are made under it
     secret : the group's own, kept with its data: weights of bootstrap replicates come from it
     plain_refusals : whether the text of an error may go to the hub: only where one person holds both sides
-    all_slopes : whether slopes of shared sites are computed here too when another group counts them
+    parts : sites of each part whose totals are kept for a report of its own; all sites by default
     weigh : weights of a replicate; None draws them from the secret
     minimum : the custodian's least number of sites (hence visits) behind a month's sums; the hub may ask for more, never
         for less
     settings : digest of the job's settings that the group agreed to (8 bytes); None takes those of the first question
     jointly : whether least numbers hold for the sums over groups, which is all that the hub sees of masked answers;
-        otherwise for the group's own sums. Then folds follow from the secret too, and there are no joint sites
+        otherwise for the group's own sums. Then folds follow from the secret too
     contributors : the custodian's least number of groups behind a released sum
     own_sites : with ``jointly``, the custodian's least number of the group's own sites in a month (and in a fold's part of
         it): visits of months with fewer take no part, so that all other groups together learn no sum over fewer
@@ -58,10 +57,9 @@ class GroupProgram:
         name: str,
         visits: Visits,
         *,
-        key: bytes,
         secret: bytes,
         plain_refusals: bool = False,
-        all_slopes: bool = True,
+        parts: Sequence[I64] = (),
         weigh: Callable[[int, int, F64, IncludedVisits], F64] | None = None,
         minimum: int = 0,
         settings: bytes | None = None,
@@ -70,9 +68,11 @@ class GroupProgram:
         own_sites: int = 0,
     ) -> None:
         # many parameters: what a custodian decides, each with its default
-        self.name, self.held, self.key, self.secret = name, visits, key, secret
+        self.name, self.held, self.secret = name, visits, secret
         self.plain_refusals, self.minimum, self.settings = plain_refusals, minimum, settings
-        self.all_slopes, self.jointly, self.contributors = all_slopes, jointly, contributors
+        self.jointly, self.contributors = jointly, contributors
+        self.J = visits.site_id.size
+        self.parts = tuple(parts) or (np.arange(self.J),)
         self.own_sites = own_sites
         # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
         self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
@@ -90,22 +90,16 @@ class GroupProgram:
 
     def _fresh(self) -> None:
         """State at the start of a job."""
-        J = self.held.site_id.size
         self._last: tuple[int, bytes | None, bytes] = (-1, None, b"")  # exchange, its frame, the answer
-        self.visits = self.held  # of the job: in its season, without checklists that others bring
+        self.visits = self.held  # of the job: in its season
         self.used: IncludedVisits | None = None
         self.withheld = 0
-        self.site_order, self.checklist_order = np.arange(J), np.zeros(0, dtype=np.int64)
-        # share of each site in sums over sites; what counts of visits and sites; row among the group's joint sites
-        self.share, self.part, self.shared_at = np.ones(J), np.ones(J), np.full(J, -1, dtype=np.int64)
-        self.joint_place, self.n_joint = np.zeros(0, dtype=np.int64), 0
-        self.shared_sites = np.zeros(0, dtype=np.int64)
-        self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2), of all groups at joint sites
+        self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2)
         self.unvisited = np.zeros(0, bool)  # (J,) whether a site has no counted visit
-        self.features = np.zeros((J, 0))  # of the sites, as the groups agreed on
+        self.features = np.zeros((self.J, 0))  # of the sites, as the groups agreed on
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
-        self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals over its own sites
+        self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals (parts, L)
         self._cells: dict[bool, CellIndex] = {}
         # deviance of held-out visits by (batch, fold, coefficients): (visits, deviance); kept where somebody put a table
         self.left_out: dict[tuple[int, int, int], tuple[I64, F64]] | None = None
@@ -199,9 +193,8 @@ class GroupProgram:
         return answers.ANSWER[type(question)](self, batch, question)
 
     def thin(self, site: I32, month: I32, part: I64) -> Bool:
-        """Visits of months that cannot be released; joint sites do not count, since their sums are known by themselves."""
-        own = self.shared_at[site] < 0
-        return withhold(site, month, part, own, self.axis.minimum, self.axis.L)
+        """Visits of months that cannot be released."""
+        return withhold(site, month, part, self.axis.minimum, self.axis.L)
 
     def ready(self) -> msg.Done:
         """What the group says when it has done what was asked."""
@@ -217,7 +210,7 @@ class GroupProgram:
                     *([0.0, 0.0] if used is None else (used.weight @ used.told).tolist()),
                 ]
             ),
-            float(self.share.sum()),
+            float(self.J),
         )
 
     # -- fits ------------------------------------------------------------------------------------------------
@@ -233,7 +226,7 @@ class GroupProgram:
     @property
     def visited(self) -> Bool:
         """Sites (J,) where a visit of the group's own takes part."""
-        out: Bool = np.bincount(self.need().site, minlength=self.share.size) > 0
+        out: Bool = np.bincount(self.need().site, minlength=self.J) > 0
         return out
 
     def _indexed(self, by_visit: bool) -> CellIndex:
@@ -280,7 +273,7 @@ class GroupProgram:
             weights = np.stack([free * (fold != fold_number) for fold_number in question.numbers])
             test = np.stack([free * (fold == fold_number) for fold_number in question.numbers])
             if question.by == "site":  # every held-out site counts once, however often it was visited
-                test = test / np.bincount(used.site, minlength=self.share.size)[used.site]
+                test = test / np.bincount(used.site, minlength=self.J)[used.site]
         elif question.weights == "replicate":
             weights = np.stack(
                 [self.weigh(question.seed, int(number), question.spread, used) for number in question.numbers]
@@ -309,14 +302,12 @@ class GroupProgram:
         w = batch.rows.w.sum(axis=1)
         exposed = batch.rows.w @ np.exp(batch.known) if batch.known.size and family.counts else w
         sums = [w, batch.rows.wy.sum(axis=1), exposed]
-        return msg.OpenSums(
-            np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.share.sum())
-        )
+        return msg.OpenSums(np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.J))
 
     def _features(self, question: msg.Open) -> F64:
         """Features (J, k) of the sites about their means; none where the prior follows none."""
         if not question.features.size:
-            return np.zeros((self.share.size, 0))
+            return np.zeros((self.J, 0))
         k = self.features.shape[1]
         if (
             question.features.min() < 0

@@ -29,43 +29,43 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
     region = np.full(J, -1, dtype=np.int64)
     for i, name in enumerate(axis.regions):
         region[program.visits.region == name] = i
-    region = _released(region, program.share > 0, axis.minimum)
-    some = int((program.share > 0).sum()) >= axis.minimum
-    # weights (rows, J) of the sums; the last row is of the group's own report, in which every site counts whole
-    weight = np.zeros((len(axis.regions) + 1 + question.visited, J))
-    weight[0] = program.share
+    region = _released(region, axis.minimum)
+    # sites of the sums: all, by region, visited; then of the group's own reports
+    n_rows = len(axis.regions) + 1 + question.visited
+    of = np.zeros((n_rows + len(program.parts), J), dtype=bool)
+    of[0] = True
     for i in range(len(axis.regions)):
-        weight[i + 1] = program.share * (region == i)
+        of[i + 1] = region == i
     if question.visited:
-        weight[-1] = program.share * program.visited
-    counted = np.flatnonzero((program.share > 0.0) | program.all_slopes)
+        of[n_rows - 1] = program.visited
+    for i, sites in enumerate(program.parts):
+        of[n_rows + i, sites] = True
     first, full, x = _complete_years(axis.months, program.visits.calendar)
     T, D = months_of(batch, question)
-    out = np.zeros((question.fits.size, len(weight), axis.L))
+    out = np.zeros((question.fits.size, len(of), axis.L))
     for i, f in enumerate(question.fits):
         present = _presence(program, batch, question.batch, int(f), drawn=question.drawn)
-        own, yearly = np.zeros(axis.L), np.zeros((J, x.size))
-        for at in np.array_split(counted, max(1, counted.size * axis.L // BLOCK)):
+        yearly = np.zeros((J, x.size))
+        for at in np.array_split(np.arange(J), max(1, J * axis.L // BLOCK)):
             value = _expected(batch, question, i, at, T[i], D[i])
             if batch.presence is not None and present is not None:
                 value *= present[at][:, batch.presence.year]
-            own += value.sum(axis=0)
-            for row, w in zip(out[i], weight, strict=True):
-                mine = w[at]
+            whole = value.sum(axis=0)
+            for row, sites in zip(out[i], of, strict=True):
+                mine = sites[at]
                 if mine.all():
-                    row += (mine[:, None] * value).sum(axis=0)
+                    row += whole
                 elif mine.any():
-                    row += (mine[mine > 0, None] * value[mine > 0]).sum(axis=0)
+                    row += value[mine].sum(axis=0)
             if x.size:
                 yearly[at] = np.add.reduceat(value, first, axis=1)[:, full]
-        # Of fewer sites than the custodian allows nothing is said, not even a total.
-        out[i] *= some
-        program.own_totals[question.batch, int(f)] = own
+        program.own_totals[question.batch, int(f)] = out[i, n_rows:]
         if x.size >= 3:
             # Slope of log yearly totals on the year, by least squares.
             logs = log_yearly(yearly, empty=batch.presence is not None)
             program.slopes[question.batch, int(f)] = logs @ x / float(x @ x)
-    return msg.RegionTotals(out)
+    # Of fewer sites than the custodian allows nothing is said, not even a total.
+    return msg.RegionTotals(out[:, :n_rows] * (J >= axis.minimum))
 
 
 def _expected(batch: Batch, question: msg.Totals, i: int, at: I64, T: F64, D: F64) -> F64:
@@ -96,14 +96,14 @@ def _presence(program: GroupProgram, batch: Batch, number: int, f: int, *, drawn
     )
 
 
-def _released(region: I64, counted: np.ndarray, minimum: int) -> I64:
+def _released(region: I64, minimum: int) -> I64:
     """Regions of sites, -1 where the group has fewer than ``minimum`` of them: nor may the rest of the whole be so few."""
     out = region.copy()
     if minimum <= 1 or not region.size:
         return out
-    count = np.bincount(region[counted & (region >= 0)], minlength=int(region.max()) + 1)
+    count = np.bincount(region[region >= 0], minlength=int(region.max()) + 1)
     out[np.isin(region, np.flatnonzero(count < minimum))] = -1
-    rest = int((counted & (out < 0)).sum())
+    rest = int((out < 0).sum())
     if 0 < rest < minimum and (out >= 0).any():
         kept = np.flatnonzero(count >= minimum)
         out[out == kept[np.argmin(count[kept])]] = -1

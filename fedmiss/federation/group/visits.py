@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
+from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.rules import LARGEST_COUNT
 
 __all__ = [
@@ -20,6 +24,7 @@ __all__ = [
     "deal_sites",
     "effort_columns",
     "experience",
+    "united",
 ]
 
 EFFORT_TERMS = ("duration", "distance", "observers")
@@ -43,7 +48,7 @@ class Visits:
     effort : (m, 3) float64         minutes, km, observers; NaN where unknown. Or (m, K) covariates that are 0 at standard
         effort, when ``given`` is set
     weight : (m,) float64           prior weight of the visit
-    checklist : (m,) texts or None  ids, for finding checklists that two groups hold
+    checklist : (m,) texts or None  ids, for finding checklists that two groups of a person hold
     exposure : (m,) float64 or None how many standard visits a row sums, above 0; None for 1
     calendar : whether ``month`` is a calendar month
     covariates : name -> (J,) of the sites, NaN for a gap; categories as columns of 0 and 1 (``features.expanded``)
@@ -131,6 +136,95 @@ def deal_sites(visited: Mapping[str, np.ndarray], J: int) -> dict[str, I64]:
     first = min(mine)
     mine[first] = np.union1d(mine[first], np.flatnonzero(lone))
     return mine
+
+
+def united(
+    held: Mapping[str, Visits], at: Mapping[str, I64], J: int, *, duplicates: bool = False
+) -> tuple[dict[str, Visits], dict[str, I64], dict[str, list[str]], int]:
+    """Make one group of those of a person's groups that share sites, directly or through others.
+
+    Who holds all visits of a site solves it once, so that no sums by site travel between groups. Observers stay those of
+    their groups.
+
+    Parameters
+    ----------
+    held, at : visits of each group, and the rows of its sites among ``J`` sites
+    duplicates : whether a checklist that several groups hold counts in the first by name only
+
+    Returns
+    -------
+    visits and rows of each united group, by the name of its first; the names of the groups in it; how many visits were
+    left out as duplicates
+    """
+    names, kept, dropped = sorted(held), dict(held), 0
+    seen = np.zeros(0, dtype=np.uint64)
+    for name in names if duplicates else ():
+        ids = held[name].checklist
+        if ids is None:
+            continue
+        hashes = keyed_hashes(ids, seed_key("checklist"))
+        twice = np.isin(hashes, seen)
+        if twice.any():
+            kept[name], dropped = held[name].take(~twice), dropped + int(twice.sum())
+        seen = np.union1d(seen, hashes)
+    # A graph of groups and sites: the groups of a component share sites.
+    group = np.repeat(np.arange(len(names)), [at[name].size for name in names])
+    site = len(names) + np.concatenate([at[name] for name in names])
+    n = len(names) + J
+    _, label = connected_components(
+        coo_array((np.ones(site.size), (group, site)), shape=(n, n)), directed=False
+    )
+    # Groups with other columns of effort than the others stay apart: the agreement refuses them by name.
+    key = list(zip(label.tolist(), (kept[name].effort.shape[1] for name in names), strict=False))
+    parts = {
+        names[key.index(one)]: [name for name, k in zip(names, key, strict=True) if k == one] for one in key
+    }
+    rows = {first: np.unique(np.concatenate([at[name] for name in part])) for first, part in parts.items()}
+    together = {
+        first: kept[first]
+        if len(part) == 1
+        else _together([kept[name] for name in part], [at[name] for name in part])
+        for first, part in parts.items()
+    }
+    return together, rows, parts, dropped
+
+
+def _together(groups: list[Visits], at: list[I64]) -> Visits:
+    """The visits of several groups as those of one; ``at`` rows of their sites in a common list."""
+    mine, first = np.unique(np.concatenate(at), return_index=True)
+    # Observers are numbered within a group: shift them, so that two groups' first observers stay two.
+    shift = np.cumsum([0] + [int(one.observer.max(initial=-1)) + 1 for one in groups]).astype(np.int32)
+    site = [np.searchsorted(mine, rows)[one.site] for one, rows in zip(groups, at, strict=True)]
+
+    def joined(name: str) -> Any:
+        return np.concatenate([getattr(one, name) for one in groups])
+
+    def of_sites(name: str) -> F64:
+        unknown = (np.full(one.site_id.size, np.nan) for one in groups)
+        return np.concatenate(
+            [one.covariates.get(name, nan) for one, nan in zip(groups, unknown, strict=True)]
+        )[first]
+
+    standard = [np.ones(one.site.size) if one.exposure is None else one.exposure for one in groups]
+    return Visits(
+        site_id=joined("site_id")[first],
+        site=np.concatenate(site).astype(np.int32),
+        month=joined("month"),
+        count=joined("count"),
+        detected=joined("detected"),
+        observer=np.concatenate([one.observer + n for one, n in zip(groups, shift, strict=False)]),
+        effort=joined("effort"),
+        weight=joined("weight"),
+        region=joined("region")[first],
+        species=groups[0].species,
+        exposure=None if all(one.exposure is None for one in groups) else np.concatenate(standard),
+        given=groups[0].given,
+        calendar=groups[0].calendar,
+        covariates={
+            name: of_sites(name) for name in dict.fromkeys(n for one in groups for n in one.covariates)
+        },
+        frame=any(one.frame for one in groups),
+    )
 
 
 def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) -> F64:

@@ -1,4 +1,4 @@
-"""Agreeing on a job: axes, effort terms, regions, sites that several groups visit, checklists that two groups hold."""
+"""Agreeing on a job: axes, effort terms, regions, and how the gaps lie."""
 
 from __future__ import annotations
 
@@ -28,9 +28,8 @@ FEW_BLOCKS = 50  # ten for each of five folds
 class DataSpec:
     """What is wanted.
 
-    ``months`` given axis (12 year + month - 1), None to agree on the union; ``effort`` auto, none or terms; ``joint``
-    whether sums by site may be exchanged for sites that several groups visit; ``duplicates`` whether checklists are
-    compared; ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
+    ``months`` given axis (12 year + month - 1), None to agree on the union; ``effort`` auto, none or terms;
+    ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
     visits and of sites of all groups together, of ``contributors`` groups at least, none of which has more than ``share`` of
     the visits: the rule for masked answers, of which only the sums are seen.
     """
@@ -40,8 +39,6 @@ class DataSpec:
     months: I64 | None = None
     effort: str | tuple[str, ...] = "auto"
     detections: bool = False
-    joint: bool = True
-    duplicates: bool = False
     minimum: int = 0
     jointly: bool = False
     share: float = 0.85
@@ -56,8 +53,6 @@ class Agreement:
     terms: tuple[str, ...]
     blanks: tuple[str, ...]
     months: I64
-    shared: int
-    duplicates: int
     withheld: int
     notes: tuple[str, ...]
     behind: F64 | None = (
@@ -77,7 +72,7 @@ class Agreement:
 
 
 def agree(link: Link, plan: DataSpec) -> Agreement:
-    """Three exchanges: who brings what, hashes, and the agreed axes; three more for joint least numbers."""
+    """Two exchanges: who brings what, and the agreed axes; three more for joint least numbers."""
     described, tallied = link.ask(
         [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally()]
     )
@@ -88,25 +83,14 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     terms, blanks = _effort(groups, tallied, plan.effort)
     names = sorted({region for given in groups.values() for region in given.regions})
     regions = tuple(names) if FEWEST_REGIONS <= len(names) <= MOST_REGIONS else ()
-    hashes: list[dict[str, msg.Answer]] = [{}]
-    if not plan.jointly:  # one person's groups; of another organisation's sites nothing is asked
-        hashes = link.ask([msg.Sites(), *([msg.Checklists()] if plan.duplicates else [])])
-    solved = _joint_values(hashes[0], plan)
-    shared = _shared(hashes[0], solved)
-    drops = _duplicates(hashes[1]) if plan.duplicates else {}
     minimum = (
         max([plan.minimum, *(given.minimum for given in groups.values())]) if plan.jointly else plan.minimum
     )
     contributors = max([plan.contributors, *(given.contributors for given in groups.values())])
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
-    none = np.zeros(0, np.int64)
     out, behind, lost = 0, None, None
-    if not plan.jointly:
-        done = link.ask({name: [msg.Drop(drops.get(name, none)), shared[name], axes] for name in link.names})[
-            2
-        ]
-    else:
-        (done,) = link.ask([axes])
+    (done,) = link.ask([axes])
+    if plan.jointly:
         axes, done, out, behind, lost = release_jointly(link, axes, plan.share, contributors, done, notes)
     ready = {name: answer for name, answer in done.items() if isinstance(answer, msg.Done)}
     used = sum(answer.used for answer in ready.values())
@@ -116,7 +100,6 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         if not answer.used and name in tallied and _tally(tallied)[name].visits:
             notes.append(f"group {name!r} has no counted visit that takes part; it answers with zeros.")
     K = _covariates(groups, len(terms) + len(blanks))
-    joint = _joint_places(hashes[0], solved)
     panel = Panel(
         L=int(months.size),
         J=round(float(sum(answer.sites for answer in ready.values())), 6),
@@ -125,27 +108,18 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         calendar=(months % 12 + 1, months // 12) if calendar else None,
         regions=axes.regions,
         observers=np.sum([answer.observers for answer in ready.values()], axis=0),
-        joint=joint,
-        n_joint=int(solved.size),
         contributors=contributors,
         least=minimum if plan.jointly else 0,
         share=plan.share,
         covariates=covariates_of(groups, notes),
         frame=any(given.frame for given in groups.values()),
     )
-    dropped = sum(checklists.size for checklists in drops.values())
     withheld = sum(answer.withheld for answer in ready.values()) + out
-    if dropped:
-        notes.append(
-            f"{dropped} visits are on checklists that two groups hold; each counts once, in the first group by name."
-        )
     if withheld > out:
         notes.append(
             f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their month."
         )
-    return Agreement(
-        panel, terms, blanks, months, _n_shared(hashes[0]), dropped, withheld, tuple(notes), behind, lost
-    )
+    return Agreement(panel, terms, blanks, months, withheld, tuple(notes), behind, lost)
 
 
 def _nobody(minimum: int, *, thin: bool) -> NoReturn:
@@ -266,68 +240,6 @@ def _covariates(groups: dict[str, msg.Description], terms: int) -> int:
     return given[first]
 
 
-# -- sites and checklists of several groups ------------------------------------------------------------------
-
-
-def _hashes(answers: dict[str, msg.Answer]) -> dict[str, np.ndarray]:
-    return {name: answer.hashes for name, answer in answers.items() if isinstance(answer, msg.KeyedHashes)}
-
-
-def _owners(hashes: dict[str, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """Hashes that several groups have, and how many have each."""
-    own = [np.zeros(0, np.uint64), *hashes.values()]
-    values, counts = np.unique(np.concatenate(own), return_counts=True)
-    return values[counts > 1], counts[counts > 1]
-
-
-def _n_shared(answers: dict[str, msg.Answer]) -> int:
-    return int(_owners(_hashes(answers))[0].size)
-
-
-def _joint_values(answers: dict[str, msg.Answer], plan: DataSpec) -> np.ndarray:
-    """Hashes of the sites that are solved jointly, sorted."""
-    values, _ = _owners(_hashes(answers))
-    return values if plan.joint else values[:0]
-
-
-def _shared(answers: dict[str, msg.Answer], joint: np.ndarray) -> dict[str, msg.Shared]:
-    """Tell each group which of its sites others visit; the first group by name counts them in sums over sites."""
-    hashes = _hashes(answers)
-    values, counts = _owners(hashes)
-    taken = np.zeros(values.size, dtype=bool)
-    out = {}
-    for name, own in hashes.items():
-        at = np.flatnonzero(np.isin(own, values))
-        which = np.searchsorted(values, own[at])
-        place = np.where(np.isin(own[at], joint), np.searchsorted(joint, own[at]), -1).astype(np.int64)
-        # The first group by name counts a joint site; of sites apart each of k owners counts 1 / k.
-        lead = (~taken[which]).astype(float)
-        out[name] = msg.Shared(at, counts[which].astype(np.int64), lead, place, int(joint.size))
-        taken[which] = True
-    return out
-
-
-def _joint_places(answers: dict[str, msg.Answer], joint: np.ndarray) -> dict[str, I64]:
-    """Place of every joint site of every group in the common list of joint sites."""
-    if not joint.size:
-        return {}
-    return {
-        name: np.searchsorted(joint, own[np.isin(own, joint)]).astype(np.int64)
-        for name, own in _hashes(answers).items()
-    }
-
-
-def _duplicates(answers: dict[str, msg.Answer]) -> dict[str, I64]:
-    """Which checklists each group leaves out: one that several hold is brought by the first group by name."""
-    hashes = _hashes(answers)
-    seen = np.zeros(0, dtype=np.uint64)
-    out = {}
-    for name, own in hashes.items():
-        out[name] = np.flatnonzero(np.isin(own, seen)).astype(np.int64)
-        seen = np.union1d(seen, own)
-    return out
-
-
 # -- folds ---------------------------------------------------------------------------------------------------
 
 
@@ -346,17 +258,6 @@ def folds_like_gaps(link: Link, panel: Panel) -> str:
     if length.max() <= 1:
         return "cell"  # a year is one cell
     (answers,) = link.ask([msg.Gaps()])
-    cells = blocks = inside = 0.0
-    masks = np.zeros((panel.n_joint, L), dtype=bool)
-    for name, answer in answers.items():
-        assert isinstance(answer, msg.GapSums)
-        cells, blocks, inside = cells + answer.cells, blocks + answer.blocks, inside + answer.inside
-        if answer.masks.size:
-            # A joint site's months come as masks: the union over its owners, or visited cells would count twice.
-            masks[panel.joint[name]] |= np.unpackbits(answer.masks, axis=1, count=L).astype(bool)
-    cells += masks.sum()
-    visited = np.stack([masks[:, years == year].any(axis=1) for year in range(length.size)], axis=1)
-    blocks += visited.sum()
-    inside += float((visited * length).sum())
+    cells, blocks, inside = (float(total(answers, name, ())) for name in ("cells", "blocks", "inside"))
     missing, in_empty = panel.J * L - cells, panel.J * L - inside
     return "block" if blocks > FEW_BLOCKS and in_empty > 0.5 * missing else "cell"

@@ -379,16 +379,11 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
 
 
 def _ask_visits(link: Link, panel: Panel) -> F64:
-    """Mean and deviation over visited sites of log(visits + 1/2); joint sites are counted over all groups."""
+    """Mean and deviation over visited sites of log(visits + 1/2)."""
     none = np.zeros(0)
     if panel.least:
         return none
-    (answers,) = link.ask([msg.SiteVisits(none)])
-    if panel.n_joint:
-        joint = np.zeros(panel.n_joint)
-        for name, answer in answers.items():
-            joint[panel.joint[name]] += total({name: answer}, "joint", (panel.joint[name].size,))
-        (answers,) = link.ask({name: [msg.SiteVisits(joint[panel.joint[name]])] for name in link.names})
+    (answers,) = link.ask([msg.SiteVisits()])
     first, second, sites = total(answers, "sums", (3,))
     first, second = first / max(sites, 1.0), second / max(sites, 1.0)
     variance = second - first**2

@@ -177,8 +177,7 @@ def fit_path(
             return replace(good, away=rank)
         off = rank == most or switched_off(state)
         ask = None if off else _first_product(panel, settings, rank + 1, float(start[3]))
-        # where sites are joint a product takes two exchanges, of which the first would come too soon
-        state, W = yield from each(state, good, None if panel.n_joint else ask)
+        state, W = yield from each(state, good, ask)
     return state
 
 

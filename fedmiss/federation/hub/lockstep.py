@@ -64,8 +64,7 @@ def run_lockstep(link: Link, panel: Panel, lanes: Sequence[FitTask]) -> list[Mon
     while waiting:
         packs = _packs([lane for lane in waiting if lane.request is not None])
         errands, begun = _errands(waiting)
-        joint, errands = _ask_shared(link, panel, packs, errands)
-        for pack, rows in zip(packs, _ask(link, panel, packs, joint, errands), strict=True):
+        for pack, rows in zip(packs, _ask(link, panel, packs, errands), strict=True):
             for lane, one in zip(pack, rows, strict=True):
                 lane.go_on(one)
         for lane in begun:
@@ -74,7 +73,7 @@ def run_lockstep(link: Link, panel: Panel, lanes: Sequence[FitTask]) -> list[Mon
     return [lane.result for lane in lanes if lane.result is not None]
 
 
-# Questions that come first in the first exchange of a moment, before anything moves the fits on, and who hears the answers.
+# Questions that come first in the exchange of a moment, before anything moves the fits on, and who hears the answers.
 _Errands = list[tuple[msg.Question, Callable[[dict[str, msg.Answer]], None]]]
 
 
@@ -140,7 +139,7 @@ def _fits(pack: list[FitTask]) -> I64:
     return np.array([lane.fit for lane in pack], dtype=np.int64)
 
 
-def _broadcast(pack: list[FitTask], *, begin: msg.Begin, sums: bool) -> msg.Broadcast:
+def _broadcast(pack: list[FitTask], *, begin: msg.Begin) -> msg.Broadcast:
     states = stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
     free = states.free  # the line x is known to all
     many: dict[str, Any] = {
@@ -148,51 +147,9 @@ def _broadcast(pack: list[FitTask], *, begin: msg.Begin, sums: bool) -> msg.Broa
         for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift")
     }
     return msg.Broadcast(
-        pack[0].batch, _fits(pack), begin, sums, refill=np.asarray(states.refill, np.uint8), T=states.T[:, :, free],
+        pack[0].batch, _fits(pack), begin, refill=np.asarray(states.refill, np.uint8), T=states.T[:, :, free],
         D=to_triangle(states.D[:, :, free[:, None], free]), B=states.features.B, **many,
     )  # fmt: skip
-
-
-def _ask_shared(
-    link: Link, panel: Panel, packs: list[list[FitTask]], errands: _Errands
-) -> tuple[list[np.ndarray | None], _Errands]:
-    """First exchange, only where there are joint sites, of one person's own groups: their sums over all groups.
-
-    Also the errands that are left.
-    """
-    if not panel.n_joint:
-        return [None] * len(packs), errands
-    questions: list[msg.Question] = [question for question, _ in errands]
-    asked: list[int] = []
-    for i, pack in enumerate(packs):
-        request = pack[0].request
-        if isinstance(request, AskRound):
-            questions.append(_broadcast(pack, begin=request.begin, sums=True))
-        elif isinstance(request, AskProduct):
-            questions.append(msg.SharedProduct(pack[0].batch, _fits(pack), _vectors(pack)))
-        else:
-            continue
-        asked.append(i)
-    out: list[np.ndarray | None] = [None] * len(packs)
-    if not asked:
-        return out, errands
-    for i, answers in zip(asked, _heard(errands, link.ask(questions)), strict=True):
-        shape = (len(packs[i]), panel.n_joint, _width(panel, packs[i][0]))
-        joint = np.zeros(shape)
-        for name, answer in answers.items():
-            at = panel.joint[name]
-            joint[:, at] += total({name: answer}, "rows", (shape[0], at.size, shape[2]))
-        out[i] = joint
-    return out, []
-
-
-def _width(panel: Panel, lane: FitTask) -> int:
-    """Numbers by joint site in the answer to a lane's request."""
-    request = lane.request
-    if isinstance(request, AskProduct):
-        return int(request.V.shape[1])
-    assert isinstance(request, AskRound)
-    return request.state.p * (request.state.p + 3) // 2 + (panel.n_years if request.state.chain.size else 0)
 
 
 def _products(pack: list[FitTask]) -> list[AskProduct]:
@@ -201,57 +158,35 @@ def _products(pack: list[FitTask]) -> list[AskProduct]:
     return [product for product in asked if isinstance(product, AskProduct)]
 
 
-def _vectors(pack: list[FitTask]) -> F64:
-    return np.stack([product.V for product in _products(pack)])
-
-
-def _units(pack: list[FitTask]) -> F64:
-    return np.array([product.unit for product in _products(pack)])
+def _nodes(pack: list[FitTask]) -> F64:
+    return np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
 
 
 def _ask(
-    link: Link, panel: Panel, packs: list[list[FitTask]], joint: list[np.ndarray | None], errands: _Errands
+    link: Link, panel: Panel, packs: list[list[FitTask]], errands: _Errands
 ) -> list[Sequence[Sums | MonthState]]:
-    """Second exchange: sums over sites. Without joint sites it is the only one of a round."""
-    lists: dict[str, list[msg.Question]] = {
-        name: [question for question, _ in errands] for name in link.names
-    }
-    place: list[int] = []  # position of each pack's answer
-    for pack, shared in zip(packs, joint, strict=True):
-        request, fits = pack[0].request, _fits(pack)
-        common: list[msg.Question] = []
+    """Ask for the sums over sites of all packs in one exchange, after the errands."""
+    questions: list[msg.Question] = [question for question, _ in errands]
+    place: list[int] = []  # position of each pack's last answer
+    for pack in packs:
+        request, batch, fits = pack[0].request, pack[0].batch, _fits(pack)
         if isinstance(request, AskRound):
-            if shared is None:
-                common.append(_broadcast(pack, begin=request.begin, sums=False))
-            nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
-        elif isinstance(request, AskSummary):
-            common.append(_broadcast(pack, begin=msg.Begin.GO_ON, sums=False))
-            nodes = np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
-            common.append(msg.Predict(pack[0].batch, fits, nodes, request.months))
-        elif isinstance(request, AskSiteTime):
-            common.append(msg.SiteTime(pack[0].batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
-        for name, questions in lists.items():
-            questions.extend(common)
-            mine = (
-                np.zeros((0, 0, 0)) if shared is None else np.ascontiguousarray(shared[:, panel.joint[name]])
+            questions.append(_broadcast(pack, begin=request.begin))
+            turn = request.turn
+            questions.append(
+                msg.Solve(batch, fits, request.state.p, turn.effort, turn.observers, _nodes(pack))
             )
-            if isinstance(request, AskRound):
-                questions.append(
-                    msg.Solve(
-                        pack[0].batch,
-                        fits,
-                        request.state.p,
-                        mine,
-                        request.turn.effort,
-                        request.turn.observers,
-                        nodes,
-                    )
-                )
-            elif _products(pack):
-                questions.append(msg.Product(pack[0].batch, fits, _vectors(pack), mine, _units(pack)))
-        place.append(len(lists[link.names[0]]) - 1 - len(errands))
-    answers = _heard(errands, link.ask(lists if panel.n_joint else lists[link.names[0]]))
-    return [_answered(answers[: i + 1], pack, panel) for i, pack in zip(place, packs, strict=True)]
+        elif isinstance(request, AskSummary):
+            questions.append(_broadcast(pack, begin=msg.Begin.GO_ON))
+            questions.append(msg.Predict(batch, fits, _nodes(pack), request.months))
+        elif isinstance(request, AskSiteTime):
+            questions.append(msg.SiteTime(batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
+        if products := _products(pack):
+            vectors, units = (np.stack([getattr(one, name) for one in products]) for name in ("V", "unit"))
+            questions.append(msg.Product(batch, fits, vectors, units))
+        place.append(len(questions) - len(errands))
+    answers = _heard(errands, link.ask(questions))
+    return [_answered(answers[:i], pack, panel) for i, pack in zip(place, packs, strict=True)]
 
 
 def _answered(
@@ -286,7 +221,7 @@ def _answered(
         shapes = {"sums": (n, 2), "counted": (n, L), "gradient": (n, L), "information": (n, L * (L + 1) // 2)}
     added = {name: total(last, name, shape) for name, shape in shapes.items()}
     if products:
-        unit = _units(pack)[:, None, None]
+        unit = np.array([product.unit for product in products])[:, None, None]
         added["product"] = total(answers[-1], "product", (n, *products[0].V.shape)) * unit
     if isinstance(request, AskRound):
         asked = [lane.request for lane in pack]

@@ -22,8 +22,8 @@ __all__ = ["MonthState", "Panel", "apart", "stacked"]
 class Panel:
     """What the hub knows of the panel after the agreement.
 
-    ``L`` months, ``J`` sites counted once each, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or
-    None, ``visits`` that take part, ``joint`` owners of joint sites: group -> places in the list of joint sites.
+    ``L`` months, ``J`` sites, ``K`` effort coefficients, ``calendar`` (month_of_year, year) each (L,) or None, ``visits``
+    that take part.
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
     ``share`` largest share of one group; ``contributors`` least number of groups. ``covariates`` of sites: name -> power of
     two that all values stay below; ``frame``: whether totals of the visited sites are wanted beside those of all;
@@ -37,8 +37,6 @@ class Panel:
     calendar: tuple[I64, I64] | None
     regions: tuple[str, ...]
     observers: F64  # (4,) as in ``messages.Done``
-    joint: dict[str, I64]
-    n_joint: int
     covariates: dict[str, int] = field(default_factory=dict)
     frame: bool = False
     features: SiteFeatures | None = None

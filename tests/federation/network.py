@@ -20,7 +20,7 @@ from fedmiss.models.lowrank.settings import CountSettings
 NEGBIN = CountSettings(rank=1, dispersion="negbin")
 JOB = hashlib.sha256(b"a study").digest()
 SETTINGS = b"settings"
-PLAN = DataSpec(joint=False, jointly=True, minimum=3, share=0.9)
+PLAN = DataSpec(jointly=True, minimum=3, share=0.9)
 
 
 def order(candidates=(NEGBIN,), bootstrap=3, plan=PLAN, **more) -> JobSpec:

@@ -91,11 +91,11 @@ def test_a_job_between_organisations_gives_the_mean_and_tells_every_member(panel
 
     sites = there(tmp_path)
     months = panel.calendar[1] * 12 + panel.calendar[0] - 1
-    plan = DataSpec(months=months, joint=False)
+    plan = DataSpec(months=months)
     job = run_job(Link(InProcess(sites), JOB[:8], SETTINGS), JobSpec(plan, RANKS, folds=3, bootstrap=4))
     members = [m.settings for m in job.members]
     assert members == list(job.choice.members)
-    federation = LocalFederation.of_panel(panel, joint=False)
+    federation = LocalFederation.of_panel(panel)
     fit = federation.fit_average(members)
     reference = np.mean([totals_by_region(f, np.full(panel.J, -1), 0)[0] for f in fit.fits], axis=0)
     np.testing.assert_allclose(job.totals[0], reference, rtol=1e-9)

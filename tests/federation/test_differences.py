@@ -18,14 +18,14 @@ L, D = 6, 5  # two coefficients of a month: gradient, and curvature
 def broadcast(begin=0, fits=(0,)):
     n, empty = len(fits), np.zeros((len(fits), 0))
     return msg.Broadcast(
-        0, np.array(fits), begin, False, np.zeros(n, np.uint8), np.zeros(n), np.zeros((n, L, 2)), np.zeros((n, L, 3)),
+        0, np.array(fits), begin, np.zeros(n, np.uint8), np.zeros(n), np.zeros((n, L, 2)), np.zeros((n, L, 3)),
         np.ones((n, 2)), np.ones(n), np.zeros(n), empty, np.ones(n), np.zeros((n, 0, 1)), empty, np.zeros((n, 2)),
     )  # fmt: skip
 
 
 def solve(fits=(0,)):
     n = len(fits)
-    return msg.Solve(0, np.array(fits), 2, np.zeros((0, 0, 0)), False, False, np.zeros((n, 0)))
+    return msg.Solve(0, np.array(fits), 2, False, False, np.zeros((n, 0)))
 
 
 def months(x):
@@ -44,7 +44,7 @@ class Ends:
     def go(self, sums, begin=0, fits=(0,)):
         """One exchange about ``sums``, name -> (n, L, D); the numbers that travelled, and the sum that each end has."""
         asks = [broadcast(begin, fits), solve(fits)]
-        rows = msg.SharedRows(np.zeros((len(fits), 0, 0)))
+        rows = msg.Taken()
         sent = {n: e.shrink(asks, [rows, months(sums[n])], self.exchange)[1] for n, e in self.ends.items()}
         self.exchange += 1
         seen = []
@@ -86,7 +86,7 @@ def test_dither_has_no_bias_and_rounds_to_a_neighbour():
     want, errors = second["a"][0], []
     for i in range(400):
         end = Differences(3, f"secret {i}".encode(), None)
-        asks, rows = [broadcast(1), solve()], msg.SharedRows(np.zeros((1, 0, 0)))
+        asks, rows = [broadcast(1), solve()], msg.Taken()
         for k, x in enumerate((first, second)):
             asks[0] = broadcast(int(k == 0))
             sent = end.shrink(asks, [rows, months(x["a"])], k)[1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedmiss.federation.group.visits import Visits, united
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -15,9 +16,7 @@ from .owners import largest, owned, pooled, renumbered
 NEGBIN = CountSettings(rank=2, dispersion="negbin")
 
 
-@pytest.mark.parametrize(
-    ("owners", "shared"), [(1, 0.0), *((n, s) for n in (3, 10) for s in (0.0, 0.4, 1.0))]
-)
+@pytest.mark.parametrize(("owners", "shared"), [(1, 0.0), *((n, s) for n in (3, 10) for s in (0.0, 0.4))])
 @pytest.mark.parametrize("rank", [0, 2])  # a fit of rank 2 begins as one of rank 1
 def test_monthly_totals_equal_the_pooled_ones(owners, shared, rank):
     panel = owned(owners, J=30, L=24, n=600, shared=shared, size=2.0, seed=rank)
@@ -27,7 +26,7 @@ def test_monthly_totals_equal_the_pooled_ones(owners, shared, rank):
     b = LocalFederation.of_panel(panel.pooled()).fit(settings)
     assert a.fit.sweeps == b.fit.sweeps
     assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
-    assert (one.hub.n_joint > 0) == (shared > 0 and owners > 1)
+    assert len(one.programs) == (1 if shared else owners)  # groups that share sites are one
 
 
 @pytest.mark.parametrize(
@@ -42,23 +41,22 @@ def test_monthly_totals_equal_the_pooled_ones(owners, shared, rank):
 )
 @pytest.mark.parametrize("effort", [False, True])
 def test_every_family_with_and_without_effort(settings, effort):
-    panel = owned(3, shared=0.3, effort=effort, seed=4)
+    panel = owned(3, effort=effort, seed=4)
     a, b = fit_counts(panel, settings), fit_counts(panel.pooled(), settings)
     assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
     np.testing.assert_allclose(a.aux.kappa, b.aux.kappa, rtol=1e-9)
 
 
 def test_observer_effects_stay_at_home_and_change_nothing():
-    panel = owned(3, shared=0.3, seed=5)
+    panel = owned(3, seed=5)
     settings = CountSettings(rank=1, dispersion="negbin", observers=True)
     a, b = fit_counts(panel, settings), fit_counts(panel.pooled(), settings)
     assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
     np.testing.assert_allclose(np.concatenate(a.aux.observer), b.aux.observer[0], rtol=1e-8, atol=1e-12)
 
 
-@pytest.mark.parametrize("shared", [0.0, 0.5])
-def test_the_whole_default_job(shared):
-    panel = owned(3, shared=shared, size=2.0, n=700, seed=6)
+def test_the_whole_default_job():
+    panel = owned(3, size=2.0, n=700, seed=6)
     apart, together = LocalFederation.of_panel(panel), pooled(panel)
     tables = []
     for federation in (apart, together):
@@ -76,7 +74,7 @@ def test_the_whole_default_job(shared):
 
 
 def test_results_do_not_depend_on_how_sites_are_numbered():
-    panel = owned(3, shared=0.3, size=2.0, seed=7)
+    panel = owned(3, size=2.0, seed=7)
     order = np.random.default_rng(1).permutation(panel.J)
     again = renumbered(panel, order)
     a, b = LocalFederation.of_panel(panel), LocalFederation.of_panel(again)
@@ -91,22 +89,65 @@ def test_results_do_not_depend_on_how_sites_are_numbered():
     np.testing.assert_allclose(c.slopes[0][order], d.slopes[0], rtol=1e-7, atol=1e-10)
 
 
-def test_without_joint_sums_each_owner_has_the_site_to_itself():
+def test_groups_that_share_sites_are_one_through_others_too_and_observers_stay_two():
+    """a and b meet at site 1, b and c at site 2: one group of three; d and e have sites of their own."""
+    visits = {"a": [0, 1, 1], "b": [1, 2], "c": [2, 3], "d": [4, 5], "e": [6]}
+    rng = np.random.default_rng(0)
+    groups = [
+        Group.of(name, sites, range(len(sites)), rng.poisson(4, len(sites)), [0] * len(sites))
+        for name, sites in visits.items()
+    ]
+    panel = GroupPanel.of(8, 3, groups)
+    federation = LocalFederation.of_panel(panel)
+    assert federation.groups_of == {"a": ["a", "b", "c"], "d": ["d"], "e": ["e"]}
+    assert federation.at["a"].tolist() == [0, 1, 2, 3, 7]  # nobody visited site 7: the first by name has it
+    one = federation.programs["a"].need()
+    assert np.unique(one.observer).size == 3
+    pairs = sorted(zip(federation.at["a"][one.site].tolist(), one.count.tolist(), strict=True))
+    expected = [(s, y) for g in groups[:3] for s, y in zip(g.site.tolist(), g.count.tolist(), strict=True)]
+    assert pairs == sorted(expected)
+
+
+def test_what_groups_bring_of_their_sites_and_visits_stays_theirs_when_they_are_one():
+    """Exposures, weights, covariates and regions of two groups with one site in common, visit by visit."""
+    a = visits_of([0, 1], exposure=np.array([2.0, 3.0]), covariates={"height": np.array([1.0, 2.0])})
+    b = visits_of([0, 1], covariates={"wood": np.array([7.0, 8.0])}, frame=True)
+    held, at, parts, dropped = united({"a": a, "b": b}, {"a": np.array([0, 1]), "b": np.array([1, 2])}, 3)
+    one = held["a"]
+    assert (list(held), parts, dropped) == (["a"], {"a": ["a", "b"]}, 0)
+    assert at["a"].tolist() == [0, 1, 2]
+    assert one.site.tolist() == [0, 1, 1, 2]
+    assert one.exposure.tolist() == [2.0, 3.0, 1.0, 1.0]
+    assert one.observer.tolist() == [0, 1, 2, 3]
+    assert one.frame
+    np.testing.assert_array_equal(one.covariates["height"], [1.0, 2.0, np.nan])
+    np.testing.assert_array_equal(one.covariates["wood"], [np.nan, 7.0, 8.0])  # b knows it of the common site
+
+
+def visits_of(site, **more):
+    site = np.asarray(site, np.int32)
+    m, J = site.size, int(site.max()) + 1
+    return Visits(
+        site_id=np.arange(J).astype(str).astype(object), site=site, month=np.arange(m), count=np.ones(m),
+        detected=np.ones(m, bool), observer=np.arange(m, dtype=np.int32), effort=np.zeros((m, 0)), weight=np.ones(m),
+        region=np.full(J, "", object), given=True, calendar=False, **more,
+    )  # fmt: skip
+
+
+def test_sites_that_groups_keep_apart_count_in_each():
     panel = owned(3, shared=0.3, size=2.0, n=1500, seed=8)
-    joint, apart = LocalFederation.of_panel(panel), LocalFederation.of_panel(panel, joint=False)
-    assert apart.hub.n_joint == 0
-    assert apart.hub.J == pytest.approx(panel.J)  # each of k owners counts the site as 1/k
-    totals = [f.fit(NEGBIN) for f in (joint, apart)]
-    a, b = (f.link.ledger.total.exchanges for f in (joint, apart))
-    assert b < 0.75 * a
+    one, apart = LocalFederation.of_panel(panel), LocalFederation.of_panel(panel, apart=True)
+    assert (len(one.programs), len(apart.programs)) == (1, 3)
+    owners = sum(np.bincount(np.unique(g.site), minlength=panel.J) for g in panel.groups)
+    assert (one.hub.J, apart.hub.J) == (panel.J, owners.sum() + (owners == 0).sum())
+    assert np.isfinite(apart.fit(NEGBIN).expected()).all()
     own = owned(3, shared=0.0, size=2.0, seed=8)  # without shared sites there is no difference at all
-    c, d = (LocalFederation.of_panel(own, joint=j).fit(NEGBIN).expected() for j in (True, False))
+    c, d = (LocalFederation.of_panel(own, apart=a).fit(NEGBIN).expected() for a in (True, False))
     np.testing.assert_array_equal(c, d)
-    assert np.isfinite(totals[1].expected()).all()
 
 
 def test_a_replicate_does_not_depend_on_which_others_run_beside_it():
-    panel = owned(3, shared=0.3, size=2.0, seed=9)
+    panel = owned(3, size=2.0, seed=9)
     federation = LocalFederation.of_panel(panel)
     federation.fit(NEGBIN)
     many = federation.replicates(range(5), seed=3)

@@ -126,7 +126,7 @@ def test_a_fit_ends_where_the_posterior_of_the_coefficients_is_stationary():
     for program in federation.programs.values():
         b = program.batches[0]
         away = (b.site_mean - b.site_prior)[0, :, 0]
-        gradient = gradient + b.F.T @ (program.share * away) / state.tau[0]
+        gradient = gradient + b.F.T @ away / state.tau[0]
     weight = np.sqrt(np.diag(q.cov[0]))  # in standard errors of the coefficients
     assert np.abs(weight * (gradient - q.B[:, 0] / q.rho[0, 0])).max() < 0.05
     known = (1 - np.diag(q.cov[0]) / q.rho[0, 0]).sum()
@@ -266,7 +266,7 @@ def test_features_with_too_few_sites_or_groups_behind_them_are_left_out_under_le
         held,
         at,
         90,
-        DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5, joint=False),
+        DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5),
     )
     hub = agree_features(federation.link, federation.hub, ("covariates", "smooth", "regions"))
     assert tuple(map(str, hub.features.made)) == (
@@ -277,7 +277,7 @@ def test_features_with_too_few_sites_or_groups_behind_them_are_left_out_under_le
     assert not {"cliff", "harbour"} & {c.level for c in hub.features.made}
     assert any("cliff" in n and "harbour" in n for n in hub.features.notes)
     with pytest.raises(ConfigError, match="does not tell how often sites were visited"):
-        next(iter(federation.programs.values())).reply(msg.SiteVisits(np.zeros(0)))
+        next(iter(federation.programs.values())).reply(msg.SiteVisits())
 
 
 def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites():
@@ -291,9 +291,7 @@ def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites():
     for table, least, left in ((few, 5, False), (few, 2, True), (most, 5, True)):
         panel = panel_of(visits, "site", {"habitat": table, "elevation": covariates["elevation"]})
         plain = LocalFederation.of_panel(panel)
-        plan = DataSpec(
-            months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=2, joint=False
-        )
+        plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=2)
         federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
         for program in federation.programs.values():
             program.axis = replace(program.axis, minimum=least)

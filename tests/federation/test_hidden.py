@@ -11,10 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 import pandas as pd
-import pytest
 from scipy.interpolate import AAA
 
-from fedmiss.errors import InputError
 from fedmiss.federation.codec import decode
 from fedmiss.federation.group.folds import draw_folds, withhold
 from fedmiss.federation.group.program import LEAST_VISITS
@@ -81,7 +79,6 @@ def test_no_identifier_and_no_planted_number_is_in_any_frame():
     assert not any(struct.pack("<Q", int(h)) in everything for h in open_hashes)
     for program in federation.programs.values():
         assert program.secret not in everything
-        assert program.key not in everything
     for g in panel.groups:
         for y in g.count:
             assert struct.pack("<d", y) not in everything
@@ -100,9 +97,7 @@ def equations(panel, frames, name, used, minimum):
         "cell", FOLDS, 0, name=name, site_id=panel.site_id, site=used.site, month=used.stamp, year=used.stamp // 12,
         observer=used.observer,
     )  # fmt: skip
-    free = ~withhold(
-        used.site, used.month, fold, np.ones(fold.size, bool), minimum, panel.L
-    )  # months that stay in cross-validation
+    free = ~withhold(used.site, used.month, fold, minimum, panel.L)  # months that stay in cross-validation
     rows, values, seen = [], [], set()
     for asked, told in frames:
         questions = decode(asked[name], None, asks=True, who="")[1]
@@ -177,32 +172,6 @@ def test_withheld_months_are_said_and_the_rest_is_the_pooled_answer():
     a, b = federation.fit(settings), fit_counts(reference.pooled(), settings)
     assert a.n_counted == b.n_counted == panel.m - federation.agreement.withheld
     assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
-
-
-def test_joint_sites_do_give_themselves_away():
-    """The page on privacy says so: sums by site of joint sites are theirs. Hence joint only where custodians allow it."""
-    panel = owned(3, J=20, L=24, n=2400, shared=1.0, seed=4)
-    frames, federation = overheard(panel, 0)
-    assert federation.hub.n_joint == 20
-    rows = [
-        a.rows
-        for asked, told in frames
-        for q, a in zip(
-            decode(asked["owner-0"], None, asks=True, who="")[1],
-            decode(told["owner-0"], None, asks=False, who="")[1],
-            strict=True,
-        )
-        if type(a).__name__ == "SharedRows"
-        and a.rows.size
-        and type(q).__name__ == "Broadcast"
-        and q.batch == 0
-    ]
-    used = federation.programs["owner-0"].used
-    by_site = np.sort(np.bincount(used.site, used.count, minlength=20))
-    first = np.sort(rows[0][0].sum(axis=1))  # rank 0: gradient + curvature is the site's count
-    np.testing.assert_allclose(first, by_site, rtol=1e-9, atol=1e-9)
-    with pytest.raises(InputError, match="withheld"):  # joint sites are no cover for a minimum
-        LocalFederation.of_panel(panel, minimum=4)
 
 
 def test_the_table_of_the_dispersion_cannot_be_taken_apart():

@@ -45,7 +45,7 @@ class Tapped(InProcess):
 
 def ran(panel, folder, candidates=(NEGBIN,), minimum=MINIMUM, share=SHARE):
     sites = {name: club.program() for name, club in clubs_of(panel, folder).items()}
-    plan = DataSpec(joint=False, jointly=True, minimum=minimum, share=share)
+    plan = DataSpec(jointly=True, minimum=minimum, share=share)
     tap = Tapped(sites)
     order = JobSpec(plan, list(candidates), folds=FOLDS, by="cell", bootstrap=0)
     return sites, tap, run_job(Link(tap, JOB[:8], SETTINGS), order)
@@ -147,7 +147,7 @@ def with_own_rule(panel, folder, least):
     clubs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
     clubs["owner-1"].own_sites = least
     tap = Tapped(clubs)
-    plan = DataSpec(joint=False, jointly=True, minimum=2, share=1.0)
+    plan = DataSpec(jointly=True, minimum=2, share=1.0)
     order = JobSpec(plan, [NEGBIN, msg_free(NEGBIN)], folds=FOLDS, by="cell", bootstrap=0)
     run_job(Link(tap, JOB[:8], SETTINGS), order)
     return clubs, tap
@@ -208,7 +208,7 @@ def test_a_member_that_lies_can_lift_months_over_the_least_numbers(panel, tmp_pa
         more = {f: getattr(answer, f) + 1000.0 for f in ("visits", "sites", "groups")}
         return replace(answer, **more)
 
-    plan = DataSpec(joint=False, jointly=True, minimum=MINIMUM, share=SHARE)
+    plan = DataSpec(jointly=True, minimum=MINIMUM, share=SHARE)
     job = order(plan=plan, bootstrap=0)
     for folder, kind in (("honest", Club), ("lying", Liar)):
         clubs = clubs_of(thin, tmp_path / folder)

@@ -304,14 +304,14 @@ def test_the_sign_of_one_column_is_seen(panel):
     rng = np.random.default_rng(0)
     for shape in ((1,), (1, 24), (3, 24, 2), (1, 600, 3)):
         V = rng.normal(size=shape)
-        ask = msg.SharedProduct(0, np.zeros(1, np.int64), V)
+        ask = msg.Product(0, np.zeros(1, np.int64), V, np.ones(1))
         mine = outline_of([ask])
         near = replace(ask, V=V * (1 + 1e-9 * rng.normal(size=shape)))
         assert not mine.differs(outline_of([near]))
         for other in (-V, V[..., ::-1].copy(), V * (1 + 1e-4)):
             if np.array_equal(other, V):
                 continue
-            assert "SharedProduct.V" in mine.differs(outline_of([replace(ask, V=other)])), shape
+            assert "Product.V" in mine.differs(outline_of([replace(ask, V=other)])), shape
     assert "shapes" in mine.differs(outline_of([replace(ask, batch=1)]))
     read, rest = type(mine).read(mine.as_bytes() + b"more")
     assert rest == b"more"

@@ -194,21 +194,24 @@ def _together(groups: list[Visits], at: list[I64]) -> Visits:
     mine, first = np.unique(np.concatenate(at), return_index=True)
     # Observers are numbered within a group: shift them, so that two groups' first observers stay two.
     shift = np.cumsum([0] + [int(one.observer.max(initial=-1)) + 1 for one in groups]).astype(np.int32)
-    site = [np.searchsorted(mine, rows)[one.site] for one, rows in zip(groups, at, strict=True)]
+    place = [np.searchsorted(mine, rows) for rows in at]
 
     def joined(name: str) -> Any:
         return np.concatenate([getattr(one, name) for one in groups])
 
     def of_sites(name: str) -> F64:
-        unknown = (np.full(one.site_id.size, np.nan) for one in groups)
-        return np.concatenate(
-            [one.covariates.get(name, nan) for one, nan in zip(groups, unknown, strict=True)]
-        )[first]
+        out = np.full(mine.size, np.nan)
+        for one, rows in zip(groups, place, strict=True):
+            column = one.covariates.get(name, np.full(rows.size, np.nan))
+            out[rows[~np.isnan(column)]] = column[~np.isnan(column)]
+        return out
 
     standard = [np.ones(one.site.size) if one.exposure is None else one.exposure for one in groups]
     return Visits(
         site_id=joined("site_id")[first],
-        site=np.concatenate(site).astype(np.int32),
+        site=np.concatenate([rows[one.site] for one, rows in zip(groups, place, strict=True)]).astype(
+            np.int32
+        ),
         month=joined("month"),
         count=joined("count"),
         detected=joined("detected"),

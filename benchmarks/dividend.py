@@ -73,7 +73,7 @@ def fitted(task: Task, owners: list[str], minimum: int) -> tuple[LocalFederation
         region=task.region,
         covariates=task.covariates,
     )
-    federation = LocalFederation.of_panel(panel, joint=False, minimum=minimum)
+    federation = LocalFederation.of_panel(panel, apart=True, minimum=minimum)
     tried = FEATURES[1:]  # how often a site was visited is not told to other organisations
     choice = federation.cross_validate(
         default_candidates(CountSettings(dispersion="negbin")), structure=tried

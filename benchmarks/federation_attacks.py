@@ -2,9 +2,8 @@
 
 The attacker has all sums of a job: agreement, cross-validation, fit, bootstrap. It knows which cells were
 visited, and which fold each is in. Everything that is linear in the counts is used: for Poisson weights at rank 0,
-gradient + curvature of a month (or joint site) is its counted total, for the whole fit and for the training part of
-every fold; counted totals and scores of folds besides. Of joint sites also the sums weighted with the months'
-coefficients, which the hub knows. Every site x month cell has one visit with a count between a million and nine. What
+gradient + curvature of a month is its counted total, for the whole fit and for the training part of every fold; counted
+totals and scores of folds besides. Every site x month cell has one visit with a count between a million and nine. What
 is said of a layer: the share of cells that the equations determine, and the share whose least-squares guess is within
 1 %, beside the share that guesses at shuffled counts hit.
 """
@@ -61,19 +60,16 @@ class Listening(Link):
 
     def ask(self, questions):
         answers = super().ask(questions)
-        lists = questions[self.names[0]] if isinstance(questions, dict) else questions
-        self.heard += list(zip(lists, answers, strict=True))
+        self.heard += list(zip(questions, answers, strict=True))
         return answers
 
 
-def overheard(
-    panel: GroupPanel, folder: Path, *, joint: bool, minimum: int, jointly: bool, own_sites: int = 0
-):
+def overheard(panel: GroupPanel, folder: Path, *, minimum: int, jointly: bool, own_sites: int = 0):
     """Questions and all answers of a job, by group, before masks; and the groups' programs."""
     programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
     for program in programs.values():
         program.minimum, program.jointly, program.own_sites = 0, jointly, own_sites
-    plan = DataSpec(joint=joint, jointly=jointly, minimum=minimum)
+    plan = DataSpec(jointly=jointly, minimum=minimum)
     link = Listening(InProcess(programs), JOB[:8], SETTINGS)
     run_job(link, JobSpec(plan, QUASI, folds=FOLDS, by="cell", bootstrap=4))
     return link.heard, programs
@@ -89,7 +85,7 @@ def added(answers: dict[str, msg.Answer], names: list[str]) -> msg.Answer:
 
 
 def cells_of(panel: GroupPanel, programs, names: Iterable[str]):
-    """Cells of some groups: owner, site, month, fold, count."""
+    """Cells of some groups: month, fold, count."""
     parts = []
     for name in names:
         p = programs[name]
@@ -98,15 +94,13 @@ def cells_of(panel: GroupPanel, programs, names: Iterable[str]):
             "cell", FOLDS, 0, name=name, site_id=p.visits.site_id, site=u.site, month=u.stamp, year=u.stamp // 12,
             observer=u.observer, secret=p.secret if p.jointly else b"",
         )  # fmt: skip
-        own = p.shared_at[u.site]
-        place = np.where(own >= 0, p.joint_place[own], -1) if p.joint_place.size else own
-        parts.append(np.stack([place, u.month, fold, u.count], axis=1))
+        parts.append(np.stack([u.month, fold, u.count], axis=1))
     return np.concatenate(parts)
 
 
-def equations(heard, cells, who: str, places):
-    """Rows over the cells, and values: whatever is linear in the counts. ``places``: which joint site each row is of."""
-    place, month, fold, _ = cells.T
+def equations(heard, cells, who: str):
+    """Rows over the cells, and values: whatever is linear in the counts."""
+    month, fold, _ = cells.T
     rows, values, seen = [], [], set()
     released = np.ones(int(month.max()) + 1, bool)
 
@@ -128,23 +122,6 @@ def equations(heard, cells, who: str, places):
             if isinstance(q, msg.Solve) and q.p == 1:
                 for t in range(a.months.shape[1]):
                     add(mask & (month == t), a.months[i, t].sum(), (q.batch, int(f), "month", t))
-            elif isinstance(q, msg.Broadcast) and (not q.sums or a.rows.dtype != float):
-                continue  # nothing, or what is sealed
-            elif isinstance(q, msg.Broadcast) and q.T.shape[2] == 1 and a.rows.size:
-                for j in range(a.rows.shape[1]):
-                    add(mask & (place == places[j]), a.rows[i, j].sum(), (q.batch, int(f), "site", j))
-            elif isinstance(q, msg.Broadcast) and a.rows.size:
-                for j in range(
-                    a.rows.shape[1]
-                ):  # the months' coefficients are the hub's own: a weighted sum with known weights
-                    for k in range(1, q.T.shape[2]):
-                        at = q.T.shape[2] + k * (k + 1) // 2
-                        weight = (mask & (place == places[j])) * q.T[i, :, k][month.astype(int)]
-                        add(
-                            weight,
-                            a.rows[i, j, k] + a.rows[i, j, at],
-                            (q.batch, int(f), "site", j, k, len(seen)),
-                        )
             elif isinstance(q, msg.Predict):
                 add(mask, a.totals[i, 1], (q.batch, int(f), "total"))
             elif isinstance(q, msg.Score):
@@ -169,14 +146,11 @@ def attack(panel, folder, see, **options):
     total = sure = near = luck = 0.0
     for names in targets:
         cells = cells_of(panel, programs, names)
-        places = np.zeros(0, int) if len(names) > 1 else programs[names[0]].joint_place
         seen = [(q, {"them": added(answers, names)}) for q, answers in heard if set(names) <= set(answers)]
-        A, b = equations(seen, cells, "them", places)
-        count = cells[:, 3]
-        off = np.abs(A @ count - b)
-        keep = (
-            off < 1e-6 * np.abs(b).max()
-        )  # of joint fits the total of one group is not the sum of its own counts alone
+        A, b = equations(seen, cells, "them")
+        count = cells[:, 2]
+        # sums that are not those of the counts (log1p, weights of the negative binomial) are left out
+        keep = np.abs(A @ count - b) < 1e-6 * np.abs(b).max()
         A, b = A[keep], b[keep]
         inverse = np.linalg.pinv(A)
         guess = inverse @ b
@@ -204,26 +178,19 @@ def main() -> None:
     apart, common = planted(0.0), planted(1.0, n=2400)
     dense = planted(0.0, n=3400)
     one_person = {"jointly": False}
-    together = {"jointly": True, "minimum": 5, "joint": False}
-    in_clear = one_person | {"joint": True, "minimum": 0}
+    together = {"jointly": True, "minimum": 5}
     layers = [
-        (
-            "one person's groups, joint sites in clear, no least number",
-            common,
-            1,
-            in_clear,
-        ),
         (
             "one person's groups, own sites, no least number",
             apart,
             1,
-            one_person | {"joint": False, "minimum": 0},
+            one_person | {"minimum": 0},
         ),
         (
             "one person's groups, own sites, least number 5",
             dense,
             1,
-            one_person | {"joint": False, "minimum": 5},
+            one_person | {"minimum": 5},
         ),
         ("study: a reader of the joint result and of all sums", apart, 0, together),
         ("study: a member, who subtracts its own part", apart, -1, together),

@@ -79,7 +79,7 @@ def study(
     }
     keys = {name: identity(folder / name / "identity.key") for name in names}
     roster = {name: public_key(k) for name, k in keys.items()}
-    plan = DataSpec(joint=False, jointly=True, minimum=5)
+    plan = DataSpec(jointly=True, minimum=5)
     proposed = Study("size", "a species", tuple(names), model={"bootstrap": draws}).order()
     order = replace(proposed, plan=plan) if whole else JobSpec(plan, [NEGBIN], bootstrap=draws)
 

@@ -91,8 +91,12 @@ def test_a_flag_has_no_value_and_a_word_is_read_as_the_number_it_is(tmp_path):
     app = typer.Typer()
     app.command()(show)
     command = typer.main.get_command(app)
-    command(["--observers", "--no-joint", "--rank", "2", "--folds", "4", "--out", "y"], standalone_mode=False)
-    assert made == [(Path("y"), FitSettings(observers=True, joint=False, rank=2, folds=4))]
+    command(["--observers", "--no-average", "--folds", "4", "--out", "y"], standalone_mode=False)
+    command(["--rank", "2"], standalone_mode=False)
+    assert made == [
+        (Path("y"), FitSettings(observers=True, average=False, folds=4)),
+        (Path("x"), FitSettings(rank=2)),
+    ]
     assert fedmiss("fit", tmp_path, "--observers", "yes").code == 2
 
 

@@ -96,9 +96,9 @@ def test_one_good_name_beside_a_refused_one(tmp_path):
 
 
 def test_options_of_steps_are_said_as_settings():
-    text = in_recipe("pass --allow-absent or --no-joint; another --out (--jobs 1); --overwrite will not")
+    text = in_recipe("pass --allow-absent or --no-average; another --out (--jobs 1); --overwrite will not")
     assert text == (
-        "pass allow_absent in [ingest] or joint = false in [fit]; another --out (--jobs 1); fedmiss will not"
+        "pass allow_absent in [ingest] or average = false in [fit]; another --out (--jobs 1); fedmiss will not"
     )
     assert in_recipe("Or --map auto to take it.") == 'Or map = "auto" in [ingest] to take it.'
     assert in_recipe("--seed", "panel") == "seed in [panel]"

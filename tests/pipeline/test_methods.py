@@ -22,7 +22,7 @@ OTHER = {
     "model": "log1p", "rank": 1, "penalty": 2.0, "time": "fixed", "effort": "none", "observers": True, "occupancy": True,
     "folds": 3,
     "folds_by": "cell", "one_se": True, "average": False, "structure": "none", "max_rank": 1, "bootstrap": 3, "seed": 9,
-    "joint": False, "minimum": 2, "own": True, "rounds": 12, "gamma": 0.3, "alpha": 0.3, "levels": 8,
+    "minimum": 2, "own": True, "rounds": 12, "gamma": 0.3, "alpha": 0.3, "levels": 8,
     "compressor": "natural", "participation": 0.5, "batch": 4, "batch_sum": "paper",
 }  # fmt: skip
 BESIDE = {"batch_sum": {"batch": 4}}
@@ -103,7 +103,6 @@ def test_a_structure_of_unknown_words_is_refused_at_once(structure):
         ({"rank": 1, "model": "quasi", "folds": 5}, "--folds"),
         ({"rank": 1, "model": "negbin", "one_se": True}, "--one-se"),
         ({"time": "fixed", "structure": "none"}, "--structure"),
-        ({"time": "fixed", "joint": False}, "--joint"),
         ({"one_se": True, "average": True}, "--average"),
         ({"own": True, "bootstrap": 0}, "--own"),
         ({"method": "fedmissem", "compressor": "randk:k=9", "levels": 16}, "--levels"),

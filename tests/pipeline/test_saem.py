@@ -125,7 +125,6 @@ def test_what_chains_cannot_fit_is_refused(panel, tmp_path):
         ({"penalty": 1.0}, r"does not use --penalty\. .*Leave --penalty out"),
         ({"rounds": 3}, "--rounds is 3"),
         ({"participation": 0.0}, "--participation is 0"),
-        ({"joint": False}, r"--no-joint: \d+ sites are visited by several groups"),
         ({"rank": "11"}, "--rank 11: at most 4"),
     ):
         with pytest.raises(ConfigError, match=words):

@@ -124,10 +124,11 @@ def join(
     if preview:
         refuse_typed(context, ("report", "joint", "date"), "--preview makes no report")
     from fedmiss.files import read_json
+    from fedmiss.network.approval import approve as approved
+    from fedmiss.network.approval import page, terminal_ask
     from fedmiss.network.community import OWN
     from fedmiss.network.folder import check_folder
-    from fedmiss.network.kits import approve as approved
-    from fedmiss.network.kits import open_kit, page, terminal_ask
+    from fedmiss.network.kits import open_kit
     from fedmiss.network.member import dry_run as brings
     from fedmiss.network.operate import join as take_part
     from fedmiss.network.report import joint_report, own_report

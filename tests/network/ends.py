@@ -18,8 +18,9 @@ import pytest
 import fedmiss
 from fedmiss.errors import EngineError
 from fedmiss.files import SECRET, read_json, write_secret
+from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, demo_study, in_process, prepare, stop
-from fedmiss.network.kits import approve, open_kit
+from fedmiss.network.kits import open_kit
 from fedmiss.network.study import read_study
 
 HERE = Path(fedmiss.__file__).resolve().parents[1]

@@ -18,9 +18,10 @@ from fedmiss.cli.commands import register
 from fedmiss.core import Roster, pooled_s_bar
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.circle import frame_label
+from fedmiss.network.approval import approve, page
 from fedmiss.network.engine import provision
 from fedmiss.network.folder import Folder
-from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new_revision, open_kit, page
+from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
 from fedmiss.network.member import party_of, take_part
 from fedmiss.network.method import function_of
 from fedmiss.network.outbox import outbox

@@ -21,8 +21,9 @@ from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
 from fedmiss.files import read_json, read_manifest, write_json
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS, in_process
-from fedmiss.network.kits import approve, collect_roster, enrol, make_study, new_revision, open_kit, page
+from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
 from fedmiss.network.member import dry_run, party_of, replay, take_part
 from fedmiss.network.operate import _all_there
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release

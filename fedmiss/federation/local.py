@@ -1,6 +1,6 @@
 """A federation in one process, for a user who holds all groups: the same program, the same bytes, all results in one place.
 
-Groups that share sites are one here (:func:`.visits.united`): who holds all visits of a site need exchange nothing about it.
+Groups that share sites are one here (:func:`.visits.unite`): who holds all visits of a site need exchange nothing about it.
 
 :class:`LocalFederation` runs the stages of a job and keeps their ledger; :func:`fit_counts`, :func:`cross_validate` and
 :func:`bootstrap` are one stage each. What the hub may not know (sites' coefficients, their slopes) is taken from the
@@ -10,7 +10,7 @@ groups' own programs at the end.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,7 +22,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.program import GroupProgram, IncludedVisits
-from fedmiss.federation.group.visits import Visits, deal_sites, united
+from fedmiss.federation.group.visits import Visits, deal_sites, unite
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.crossval import open_batch
@@ -114,19 +114,21 @@ class LocalFederation:
         self.J, self.own, self.dropped = J, own, 0
         digests = {name: _digest(name, held[name]) for name in sorted(held)}
         known = {name: (secrets or {}).get(name) or digest for name, digest in digests.items()}
-        parts, rows = {name: [name] for name in digests}, at
+        parts = {name: [name] for name in digests}
+        visited = {name: at[name][np.unique(held[name].site)] for name in digests}
+        self.unseen = [name for name in digests if not held[name].detected.any()]
         if not apart:
-            held, at, parts, self.dropped = united(held, at, J, duplicates=duplicates)
-        self.at = {name: at[name] for name in parts}
+            held, at, parts, self.dropped = unite(held, at, J, duplicates=duplicates)
+        self.at = {name: at[name] for name in sorted(parts)}
         self.programs = {
             name: GroupProgram(
-                name, held[name], secret=known[name] if len(part) == 1 else _of_all(known[one] for one in part),
-                plain_refusals=True, parts=[np.searchsorted(at[name], rows[one]) for one in part] if own else (),
+                name, held[name], secret=_of_all([known[one] for one in parts[name]]),
+                plain_refusals=True, parts=[np.searchsorted(rows, visited[one]) for one in parts[name]] if own else (),
                 weigh=None if weigh is None else _Weigh(weigh, name), minimum=plan.minimum, jointly=plan.jointly,
             )
-            for name, part in parts.items()
+            for name, rows in self.at.items()
         }  # fmt: skip
-        self.groups_of = parts
+        self.groups_of = {name: parts[name] for name in self.at}
         job = hashlib.blake2b(b"".join([*digests.values(), more]), digest_size=8).digest()
         months = b"" if plan.months is None else np.asarray(plan.months, np.int64).tobytes()
         words = repr(replace(plan, months=None)).encode()
@@ -176,6 +178,17 @@ class LocalFederation:
         with self.groups.stage(folder, self.link.exchange, told) as first:
             self.link.exchange = first
             yield
+
+    @property
+    def notes(self) -> list[str]:
+        """What was found on the way, in words: by the agreement, and where groups were made one."""
+        alone = [name for name, part in self.groups_of.items() if len(part) == 1]
+        out = [f"group {name!r} never saw the species." for name in self.unseen if name not in alone]
+        if self.dropped:
+            out.append(
+                f"{self.dropped} visits are on checklists that two groups hold; each counts in the first by name only."
+            )
+        return [*self.agreement.notes, *out]
 
     @property
     def n_counted(self) -> int:
@@ -329,8 +342,10 @@ class LocalFederation:
         return hub_bootstrap.lockstep_size(self.hub, max(fit.settings.rank for fit in self.last.fits) + 2)
 
 
-def _of_all(secrets: Iterable[bytes]) -> bytes:
-    """The secret of several groups that are one: it can be known to who knows all of theirs only."""
+def _of_all(secrets: Sequence[bytes]) -> bytes:
+    """The secret of groups that are one: it can be known to who knows all of theirs only."""
+    if len(secrets) == 1:
+        return secrets[0]
     return hashlib.blake2b(b"".join(hashlib.blake2b(secret).digest() for secret in secrets)).digest()
 
 

@@ -150,9 +150,7 @@ class OpenSums(Answer):
         "birds squared",
         bits=24,
     )
-    sites: float = _f(
-        "number of sites that the group counts (shared ones are counted once)", unit="sites", bits=30
-    )
+    sites: float = _f("number of sites that the group has", unit="sites", bits=30)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

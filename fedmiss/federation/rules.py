@@ -38,7 +38,7 @@ def kept_regions(sites: F64, groups: F64, over: F64, minimum: int, contributors:
     keep = [i for i in range(1, len(sites)) if fine[i]]
     while keep:
         rest = [i for i in range(len(sites)) if i not in keep and sites[i] > 0]
-        if not rest or (sites[rest].sum() >= minimum - 1e-3 and any(fine[i] for i in rest)):
+        if not rest or (sites[rest].sum() >= minimum and any(fine[i] for i in rest)):
             break
         keep.remove(min(keep, key=lambda i: sites[i]))
     return keep

@@ -109,12 +109,11 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
             "common_name": folder.facts.common_name, "effort": effort_of(job.facts), "ledger": traffic,
             "n_visits": folder.facts.n_visits, "n_sites": federation.J, "n_cells_observed": federation.n_cells(),
             "h_norm": job.trace[-1] if job.trace.size else None, "duplicate_visits": federation.dropped,
+            "n_groups": len(folder.groups), "n_solved": len(federation.programs),
             **{name: traffic[name] for name in ("exchanges", "bytes_up", "bytes_down")},
         }
     )  # fmt: skip
-    twice = f"{federation.dropped} visits are on checklists that two groups hold; each counts in the first by name only."
-    notes = [*federation.agreement.notes, *([twice] if federation.dropped else [])]
-    write_fit_manifest(work, folder, settings, hashes, facts, notes)
+    write_fit_manifest(work, folder, settings, hashes, facts, federation.notes)
     return finish(work, out)
 
 

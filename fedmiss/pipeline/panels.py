@@ -110,7 +110,7 @@ class PanelFolder:
     def visits(self, *, effort: bool = True) -> tuple[dict[str, Visits], dict[str, I64]]:
         """What every group holds, and which sites of the panel are its own.
 
-        Nothing is decided here that needs two groups: axes, effort terms and shared sites are agreed through the protocol.
+        Nothing is decided here that needs two groups: axes and effort terms are agreed through the protocol.
         Sites that nobody visited go to the first group. ``effort=False`` leaves effort unread.
         """
         ids = self.sites["site_id"].to_numpy(object)

@@ -51,7 +51,7 @@ MOST_NUMBERS = 2_500  # of the statistic: Louis' identity needs its covariance
 
 
 def workers_of(federation: LocalFederation) -> dict[str, tuple[Visits, I64]]:
-    """Visits of each worker and the panel's rows of its sites; groups that share sites are one (:func:`.visits.united`).
+    """Visits of each worker and the panel's rows of its sites; groups that share sites are one (:func:`.visits.unite`).
 
     A site's factor is one latent, and a chain that does not see all visits of the site would draw another one.
     """
@@ -182,7 +182,8 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
         standard_effort=agreed.standard_effort,
         observer_effects=observers,
         observer_sd=float(np.sqrt(theta.tau2_o)) if observers else None,
-        n_groups=len(federation.programs),
+        n_groups=len(folder.groups),
+        n_solved=len(federation.programs),
         n_visits=panel.n_visits,
         n_counted=fit.n_counted,
         n_sites=federation.J,

@@ -60,8 +60,8 @@ Observers = Annotated[
 Minimum = Annotated[
     int,
     Setting(
-        "fast, saem: minimum number of a group's sites in the sums of a month; visits of months with fewer sites are "
-        "withheld.",
+        "fast, saem: minimum number of a group's sites in the sums of a month (groups that share sites are one group); "
+        "visits of months with fewer sites are withheld.",
         low=0,
     ),
 ]

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from fedmiss.federation.group.visits import Visits, united
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.errors import InputError
+from fedmiss.federation.group.visits import Visits, deal_sites, unite
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.bootstrap import totals_of
+from fedmiss.federation.local import LocalFederation, _visits, fit_counts
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -99,11 +104,17 @@ def test_groups_that_share_sites_are_one_through_others_too_and_observers_stay_t
     ]
     panel = GroupPanel.of(8, 3, groups)
     federation = LocalFederation.of_panel(panel)
-    assert federation.groups_of == {"a": ["a", "b", "c"], "d": ["d"], "e": ["e"]}
-    assert federation.at["a"].tolist() == [0, 1, 2, 3, 7]  # nobody visited site 7: the first by name has it
-    one = federation.programs["a"].need()
+    assert federation.groups_of == {"a, b, c": ["a", "b", "c"], "d": ["d"], "e": ["e"]}
+    assert federation.at["a, b, c"].tolist() == [
+        0,
+        1,
+        2,
+        3,
+        7,
+    ]  # nobody visited site 7: the first by name has it
+    one = federation.programs["a, b, c"].need()
     assert np.unique(one.observer).size == 3
-    pairs = sorted(zip(federation.at["a"][one.site].tolist(), one.count.tolist(), strict=True))
+    pairs = sorted(zip(federation.at["a, b, c"][one.site].tolist(), one.count.tolist(), strict=True))
     expected = [(s, y) for g in groups[:3] for s, y in zip(g.site.tolist(), g.count.tolist(), strict=True)]
     assert pairs == sorted(expected)
 
@@ -112,16 +123,66 @@ def test_what_groups_bring_of_their_sites_and_visits_stays_theirs_when_they_are_
     """Exposures, weights, covariates and regions of two groups with one site in common, visit by visit."""
     a = visits_of([0, 1], exposure=np.array([2.0, 3.0]), covariates={"height": np.array([1.0, 2.0])})
     b = visits_of([0, 1], covariates={"wood": np.array([7.0, 8.0])}, frame=True)
-    held, at, parts, dropped = united({"a": a, "b": b}, {"a": np.array([0, 1]), "b": np.array([1, 2])}, 3)
-    one = held["a"]
-    assert (list(held), parts, dropped) == (["a"], {"a": ["a", "b"]}, 0)
-    assert at["a"].tolist() == [0, 1, 2]
+    held, at, parts, dropped = unite({"a": a, "b": b}, {"a": np.array([0, 1]), "b": np.array([1, 2])}, 3)
+    one = held["a, b"]
+    assert (list(held), parts, dropped) == (["a, b"], {"a, b": ["a", "b"]}, 0)
+    assert at["a, b"].tolist() == [0, 1, 2]
     assert one.site.tolist() == [0, 1, 1, 2]
     assert one.exposure.tolist() == [2.0, 3.0, 1.0, 1.0]
     assert one.observer.tolist() == [0, 1, 2, 3]
     assert one.frame
     np.testing.assert_array_equal(one.covariates["height"], [1.0, 2.0, np.nan])
     np.testing.assert_array_equal(one.covariates["wood"], [np.nan, 7.0, 8.0])  # b knows it of the common site
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"species": "Larus canus"}, "group 'b' holds 'Larus canus', group 'a' ''"),
+        ({"calendar": True}, "group 'b' has calendar months, unlike group 'a'"),
+        ({"effort": np.zeros((2, 1))}, "group 'b' has 1 effort covariates, group 'a' 0"),
+    ],
+    ids=["species", "calendar", "effort"],
+)
+def test_groups_of_another_kind_are_not_made_one_but_refused_by_name(more, words):
+    a, b = visits_of([0, 1]), replace(visits_of([0, 1]), **more)
+    if "species" in more:
+        a, words = replace(a, species="Larus fuscus"), words.replace("''", "'Larus fuscus'")
+    with pytest.raises(InputError, match=words):
+        LocalFederation({"a": a, "b": b}, dict.fromkeys("ab", np.arange(2)), 2, DataSpec())
+
+
+def test_a_groups_own_totals_are_those_of_the_sites_that_it_visited():
+    """Sites that nobody visited are dealt to the first group, and stand in no group's own report."""
+    panel = owned(3, J=20, shared=0.4, n=300, seed=11)
+    wide = GroupPanel.of(30, panel.L, panel.groups, panel.calendar, np.arange(30).astype(str).astype(object))
+    at = deal_sites({g.name: g.site for g in wide.groups}, wide.J)
+    held = {g.name: _visits(wide, g, at[g.name]) for g in wide.groups}
+    months = wide.calendar[1] * 12 + wide.calendar[0] - 1
+    federation = LocalFederation(held, at, wide.J, DataSpec(months=months), own=True)
+    fit = federation.fit(NEGBIN)
+    totals_of(federation.link, federation.hub, [(0, [federation.members[0].state])])
+    for part, own in zip(federation.groups_of.values(), federation.programs.values(), strict=True):
+        for name, total in zip(part, own.own_totals[0, 0], strict=True):
+            sites = np.unique(next(g.site for g in wide.groups if g.name == name))
+            np.testing.assert_allclose(total, fit.expected()[sites].sum(axis=0), rtol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        NEGBIN,
+        CountSettings(rank=1, observers=True),
+        CountSettings(rank=0, family="bernoulli"),
+        CountSettings(rank=0, dispersion="negbin", occupancy=True),
+    ],
+    ids=["negbin", "observers", "bernoulli", "occupancy"],
+)
+def test_groups_that_share_sites_have_the_bits_of_one_group(settings):
+    panel = owned(3, J=30, L=36, n=500, shared=0.5, size=2.0, seed=12)
+    one, whole = fit_counts(panel, settings), fit_counts(panel.pooled(), settings)
+    np.testing.assert_array_equal(one.expected(), whole.expected())
+    np.testing.assert_array_equal(np.concatenate(one.aux.observer), whole.aux.observer[0])
 
 
 def visits_of(site, **more):

@@ -39,11 +39,11 @@ def of(fit, year):
 
 @pytest.mark.parametrize("rank", [0, 1])
 @pytest.mark.parametrize("dispersion", ["negbin", "quasi"])
-def test_groups_do_not_matter_joint_sites_among_them(rank, dispersion):
-    """Observers' groups share their sites: what they count in a year is added before the chain is computed."""
+def test_groups_do_not_matter(rank, dispersion):
+    """Every group computes the chains of its own sites; their sums are those of one group."""
     p = simulate_design("vacated", 3, sites=40, years=6, visits=900)
     settings = replace(CHAIN, rank=rank, dispersion=dispersion, max_sweeps=25)
-    one, many = (LocalFederation.of_panel(panel_of(p, by)).fit(settings) for by in ("none", "observer"))
+    one, many = (LocalFederation.of_panel(panel_of(p, by)).fit(settings) for by in ("none", "site"))
     np.testing.assert_allclose(many.expected(), one.expected(), rtol=1e-6, atol=1e-9)
     np.testing.assert_allclose(many.presence.present, one.presence.present, atol=1e-7)
     np.testing.assert_allclose(many.state.chain, one.state.chain, rtol=1e-7)

@@ -89,8 +89,17 @@ def test_default_fits_of_rare_species_end(seed):
 
 
 def test_groups_do_not_matter_to_a_rare_species():
-    pooled, apart = (fit_counts(rare(3, groups=n), replace(NEGBIN, rank=1)) for n in (1, 3))
-    assert pooled.posterior.tau[0] > 3.0  # covariances take shorter steps, at joint sites too
+    panel = rare(3, groups=1)
+    g = panel.groups[0]
+    parts = [g.site % 3 == k for k in range(3)]
+    groups = [
+        Group.of(f"g{k}", g.site[m], g.month[m], g.count[m], g.observer[m], g.effort[m])
+        for k, m in enumerate(parts)
+    ]
+    pooled, apart = (
+        fit_counts(p, replace(NEGBIN, rank=1)) for p in (panel, replace(panel, groups=tuple(groups)))
+    )
+    assert pooled.posterior.tau[0] > 3.0  # covariances take shorter steps
     np.testing.assert_allclose(apart.expected(), pooled.expected(), rtol=1e-7)
 
 

@@ -32,12 +32,12 @@ def draw_folds(
     ``by="cell"`` draws site x month cells, whoever visits them: a fit that has seen one visit of a cell knows much about
     the others, while a cell that is imputed has none. ``"visit"`` draws visits; ``"observer"`` whole observers;
     ``"block"`` whole site x year blocks; ``"site"`` whole sites. Cells and blocks are keyed by the
-    site's id, so every group of one person that goes there draws the same, however sites are numbered.
+    site's id: their folds do not depend on how sites are numbered.
 
     Parameters
     ----------
     secret : the organisation's own, kept with its data: without it nobody can tell the fold of a place that he knows. Empty
-        between one person's own groups, whose shared sites need the same folds
+        on one computer, where folds follow from the seed
     site, month, year, observer : (m,) of every visit: row of ``site_id``, month stamp, year number, local observer
     """
     # many parameters: one array for each thing that a fold may hold out

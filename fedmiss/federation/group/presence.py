@@ -31,7 +31,7 @@ class Presence:
     ``year`` (L,) year of every month, from 0; ``row_cell`` (R,) cell of every row; ``cell_at`` (nnz,), ``visit_at`` (m,)
     site-year of every cell and visit; ``w`` (n, R), ``weights`` (n, m) as they are where the site is occupied; ``chain``
     (n, 3) probabilities: occupied in the first year, gained, lost; ``evidence`` (n, J, Y) log P(counts | present) -
-    log P(counts | absent) of the site-years, of all groups at joint sites; ``q`` (n, J, Y) probability of presence.
+    log P(counts | absent) of the site-years; ``q`` (n, J, Y) probability of presence.
     """
 
     year: I64

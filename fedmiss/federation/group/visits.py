@@ -11,7 +11,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from fedmiss.arrays import F64, I32, I64
-from fedmiss.errors import InputError
+from fedmiss.errors import InputError, listed
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.rules import LARGEST_COUNT
 
@@ -24,7 +24,7 @@ __all__ = [
     "deal_sites",
     "effort_columns",
     "experience",
-    "united",
+    "unite",
 ]
 
 EFFORT_TERMS = ("duration", "distance", "observers")
@@ -138,7 +138,7 @@ def deal_sites(visited: Mapping[str, np.ndarray], J: int) -> dict[str, I64]:
     return mine
 
 
-def united(
+def unite(
     held: Mapping[str, Visits], at: Mapping[str, I64], J: int, *, duplicates: bool = False
 ) -> tuple[dict[str, Visits], dict[str, I64], dict[str, list[str]], int]:
     """Make one group of those of a person's groups that share sites, directly or through others.
@@ -153,8 +153,8 @@ def united(
 
     Returns
     -------
-    visits and rows of each united group, by the name of its first; the names of the groups in it; how many visits were
-    left out as duplicates
+    visits and rows of each united group, by the names of the groups in it; these names; how many visits were left out as
+    duplicates
     """
     names, kept, dropped = sorted(held), dict(held), 0
     seen = np.zeros(0, dtype=np.uint64)
@@ -174,26 +174,29 @@ def united(
     _, label = connected_components(
         coo_array((np.ones(site.size), (group, site)), shape=(n, n)), directed=False
     )
-    # Groups with other columns of effort than the others stay apart: the agreement refuses them by name.
-    key = list(zip(label.tolist(), (kept[name].effort.shape[1] for name in names), strict=False))
-    parts = {
-        names[key.index(one)]: [name for name, k in zip(names, key, strict=True) if k == one] for one in key
-    }
-    rows = {first: np.unique(np.concatenate([at[name] for name in part])) for first, part in parts.items()}
-    together = {
-        first: kept[first]
-        if len(part) == 1
-        else _together([kept[name] for name in part], [at[name] for name in part])
-        for first, part in parts.items()
-    }
-    return together, rows, parts, dropped
+    parts: dict[tuple[object, ...], list[str]] = {}
+    for name, component in zip(names, label.tolist(), strict=False):
+        one = kept[name]
+        # Groups of another kind than the others stay apart: the agreement refuses them by name.
+        kind = (one.species, one.given, one.calendar, one.effort.shape[1])
+        parts.setdefault((component, *kind), []).append(name)
+    united, rows, members = {}, {}, {}
+    for part in parts.values():
+        name = listed(part, 3)
+        members[name], rows[name] = part, np.unique(np.concatenate([at[one] for one in part]))
+        united[name] = (
+            kept[part[0]]
+            if len(part) == 1
+            else _together([kept[one] for one in part], [at[one] for one in part])
+        )
+    return united, rows, members, dropped
 
 
 def _together(groups: list[Visits], at: list[I64]) -> Visits:
     """The visits of several groups as those of one; ``at`` rows of their sites in a common list."""
     mine, first = np.unique(np.concatenate(at), return_index=True)
     # Observers are numbered within a group: shift them, so that two groups' first observers stay two.
-    shift = np.cumsum([0] + [int(one.observer.max(initial=-1)) + 1 for one in groups]).astype(np.int32)
+    shift = np.cumsum([0] + [int(one.observer.max(initial=-1)) + 1 for one in groups[:-1]]).astype(np.int32)
     place = [np.searchsorted(mine, rows) for rows in at]
 
     def joined(name: str) -> Any:
@@ -215,7 +218,7 @@ def _together(groups: list[Visits], at: list[I64]) -> Visits:
         month=joined("month"),
         count=joined("count"),
         detected=joined("detected"),
-        observer=np.concatenate([one.observer + n for one, n in zip(groups, shift, strict=False)]),
+        observer=np.concatenate([one.observer + n for one, n in zip(groups, shift, strict=True)]),
         effort=joined("effort"),
         weight=joined("weight"),
         region=joined("region")[first],

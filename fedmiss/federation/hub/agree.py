@@ -102,7 +102,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     K = _covariates(groups, len(terms) + len(blanks))
     panel = Panel(
         L=int(months.size),
-        J=round(float(sum(answer.sites for answer in ready.values())), 6),
+        J=float(sum(answer.sites for answer in ready.values())),
         K=K,
         visits=used,
         calendar=(months % 12 + 1, months // 12) if calendar else None,

@@ -370,7 +370,7 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
             notes.append(
                 f"the covariate {name} is the same at all visited sites that have it; it is left out."
             )
-        elif sums[i, 3] < panel.J - 1e-3 and name not in PLACE:
+        elif sums[i, 3] < panel.J and name not in PLACE:
             notes.append(
                 f"{panel.J - sums[i, 3]:.0f} of {panel.J:.0f} sites have no {name}; they count as the mean of the others."
             )

@@ -45,11 +45,6 @@ class Panel:
     contributors: int = CONTRIBUTORS
 
     @property
-    def n_years(self) -> int:
-        """Number of years from the first to the last."""
-        return (self.L - 1) // 12 + 1 if self.calendar is None else int(np.ptp(self.calendar[1])) + 1
-
-    @property
     def rows(self) -> list[str]:
         """Names of the rows of totals."""
         return [ALL, *self.regions, *([VISITED] if self.frame else [])]

@@ -209,5 +209,10 @@ class GroupPanel:
             ),
             np.concatenate([group.effort for group in self.groups]),
             np.concatenate([group.weight for group in self.groups]),
+            exposure=None
+            if all(group.exposure is None for group in self.groups)
+            else np.concatenate(
+                [np.ones(g.count.size) if g.exposure is None else g.exposure for g in self.groups]
+            ),
         )
         return replace(self, groups=(one,))

@@ -113,7 +113,8 @@ class CountSettings:
 class Auxiliary:
     """Everything but the low-rank model: estimated once, then refined or held fixed.
 
-    ``kappa`` (K,) effort coefficients; ``observer`` per group (n_observers,), private; ``size`` of the negative binomial
+    ``kappa`` (K,) effort coefficients; ``observer`` (n_observers,) of each group that was
+    solved, private (:func:`~fedmiss.federation.group.visits.unite`); ``size`` of the negative binomial
     (inf for Poisson); ``phi`` the dispersion that enters the fit; ``observers`` ridge on them in units of phi.
     """
 

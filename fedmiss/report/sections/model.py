@@ -219,7 +219,7 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
         ("Converged", _value(fact("converged"))),
         ("Stopped because", _value(fact("stop_reason"))),
         ("Rounds", _value(fact("rounds"))),
-        ("Groups", _value(fact("n_groups"))),
+        ("Groups", _groups(findings)),
         ("Participation", _value(fact("participation"))),
         ("Compressor", _value(fact("compressor"))),
         ("Exchanges between the groups, whole job", _value(fact("exchanges"))),
@@ -228,9 +228,20 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
     ]
 
 
+def _solved(findings: Findings) -> int:
+    """Return how many groups answered: those of one person that share sites are one."""
+    groups = findings.data.fact("n_groups", default=1)
+    return int(findings.data.fact("n_solved", default=None) or groups)
+
+
+def _groups(findings: Findings) -> str:
+    groups, solved = int(findings.data.fact("n_groups", default=1)), _solved(findings)
+    return f"{groups}, solved as {solved}: they share sites" if solved < groups else f"{groups}"
+
+
 def _sent(findings: Findings) -> list[tuple[str, str]]:
     """Return what organisations sent and got; a fit of one group sent nothing, so there is nothing to say."""
-    if int(findings.data.fact("n_groups", default=1)) < 2:
+    if _solved(findings) < 2:
         return []
     return [
         (

@@ -87,6 +87,11 @@ class Findings:
         return self.common_name or self.species
 
     @property
+    def solved(self) -> int:
+        """How many groups answered in the fit: those of one person that share sites are one."""
+        return int(self.data.fact("n_solved", default=None) or self.data.fact("n_groups", default=1))
+
+    @property
     def unit(self) -> str:
         """What a total counts: birds, nests, pairs ..., or occupied sites when the fit is of presence and absence."""
         return "occupied sites" if self.data.fact("family") == "bernoulli" else self.settings.unit

@@ -140,7 +140,7 @@ def test_the_fit_does_not_depend_on_the_groups(features):
     covariates |= {"longitude": rng.random(60), "latitude": 45 + rng.random(60)}
     regions = np.where(np.arange(60) % 2, "east", "west")
     fits = []
-    for by in ("none", "site", "observer"):  # by observer sites are joint
+    for by in ("none", "site"):
         panel = replace(panel_of(visits, by, covariates), region=regions)
         fits.append(LocalFederation.of_panel(panel).fit(replace(PLAIN, features=features)))
     for other in fits[1:]:
@@ -346,11 +346,7 @@ def test_sites_that_nobody_visited_change_nothing_at_the_others():
 def test_mean_and_deviation_of_log_visits_are_those_of_all_groups():
     p = simulate_design("preferred", 1)
     z = np.log(np.bincount(p.site, minlength=len(p.expected)) + 0.5)
-    for by in (
-        "none",
-        "site",
-        "observer",
-    ):  # by observer sites are joint, and their visits are added up first
+    for by in ("none", "site", "observer"):  # by observer the groups share sites, and are one
         np.testing.assert_allclose(scale_of(federation_of(p, by)), [z.mean(), z.std()], rtol=1e-9)
 
 

@@ -228,20 +228,14 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
     ]
 
 
-def _solved(findings: Findings) -> int:
-    """Return how many groups answered: those of one person that share sites are one."""
-    groups = findings.data.fact("n_groups", default=1)
-    return int(findings.data.fact("n_solved", default=None) or groups)
-
-
 def _groups(findings: Findings) -> str:
-    groups, solved = int(findings.data.fact("n_groups", default=1)), _solved(findings)
+    groups, solved = int(findings.data.fact("n_groups", default=1)), findings.solved
     return f"{groups}, solved as {solved}: they share sites" if solved < groups else f"{groups}"
 
 
 def _sent(findings: Findings) -> list[tuple[str, str]]:
     """Return what organisations sent and got; a fit of one group sent nothing, so there is nothing to say."""
-    if _solved(findings) < 2:
+    if findings.solved < 2:
         return []
     return [
         (

@@ -306,7 +306,7 @@ def test_the_demo_from_an_empty_folder_and_again(tmp_path, monkeypatch):
     assert again.out.count("unchanged, kept") == 5
     panel = read_manifest(tmp_path / "fedmiss-demo" / "panel")["results"]
     assert panel["common_name"] == "Great Egret"
-    assert len(panel["groups"]) == 10
+    assert len(panel["groups"]) == 1
 
 
 def test_a_failed_step_leaves_no_key_behind(tmp_path):

@@ -197,9 +197,10 @@ def basis(analysis: Analysis) -> str:
             f"{count(coverage.n_cells)} {analysis.cell}s."
         )
     years = f"{int(analysis.years.used.sum())} of {analysis.years.year.size} years"
+    held = f", held by {count(groups)} groups" if groups > 1 else ""
     return (
-        f"It rests on {count(coverage.n_counted)} visits with a count{who} in {years}, held by {count(groups)} "
-        f"group{'s' if groups != 1 else ''}; {share(coverage.share_observed)} of {count(coverage.n_cells)} "
+        f"It rests on {count(coverage.n_counted)} visits with a count{who} in {years}{held}; "
+        f"{share(coverage.share_observed)} of {count(coverage.n_cells)} "
         f"{analysis.cell}s were counted, "
         f"and {share(coverage.share_imputed_total)} of the total comes from {analysis.cell}s that were not."
     )

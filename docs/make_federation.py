@@ -17,16 +17,16 @@ BEGIN, END = "<!-- numbers: made by docs/make_federation.py -->", "<!-- end of n
 
 
 class Listening(InProcess):
-    """Carries the frames and keeps them."""
+    """Carries the frames and keeps the answers."""
 
     def __init__(self, programs):
         super().__init__(programs)
         self.frames = []
 
-    def ask(self, frames):
+    def ask(self, frame):
         """Carry the frames of one exchange."""
-        out = super().ask(frames)
-        self.frames.append((dict(frames), dict(out)))
+        out = super().ask(frame)
+        self.frames.append(out)
         return out
 
 
@@ -48,13 +48,13 @@ def numbers() -> str:
     pooled = LocalFederation.of_panel(panel.pooled()).fit(settings)
     out = ["```"]
 
-    def heard(exchange: int, name: str, side: int):
-        return decode(tap.frames[exchange][side][name], None, asks=side == 0, who=name)[1]
+    def heard(exchange: int, name: str):
+        return decode(tap.frames[exchange][name], None, asks=False, who=name)[1]
 
     def row(values) -> str:
         return "[" + ", ".join(f"{v:.4f}" for v in np.ravel(values)) + "]"
 
-    sums = [heard(0, name, 1)[0].sums[0] for name in ("north", "south")]
+    sums = [heard(0, name)[0].sums[0] for name in ("north", "south")]
     out.append("Open       every group: number of visits, sum of counts")
     out += [
         f"  {n:<6} {s[0]:.0f} visits, {s[1]:.0f} birds" for n, s in zip(("north", "south"), sums, strict=True)
@@ -66,13 +66,13 @@ def numbers() -> str:
     out.append("Broadcast  mu and the months' coefficients (all 0 at first)")
     out.append("Solve      sites take their Newton step at home; answer: sums over sites, by month")
     for name in ("north", "south"):
-        answer = heard(1, name, 1)[1]
+        answer = heard(1, name)[1]
         out.append(
             f"  {name:<6} gradients {row(answer.months[0, :, 0])} curvatures {row(answer.months[0, :, 1])}"
         )
     site = federation.programs["north"].site_posterior(0, 0)[0][0, 0]
     out.append(f"  north keeps: the coefficient of pond A, {site:.4f} at the end")
-    month = sum(heard(1, n, 1)[1].months[0] for n in ("north", "south"))
+    month = sum(heard(1, n)[1].months[0] for n in ("north", "south"))
     step = month[:, 0] / (month[:, 1] + 1)
     out.append(f"  hub    months' step = gradient / (curvature + 1) = {row(step)}")
     out.append(f"after {fit.fit.sweeps} rounds")

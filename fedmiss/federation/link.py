@@ -35,8 +35,8 @@ class Transport(Protocol):
         """Names of the groups, sorted."""
         ...
 
-    def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
-        """Carry one frame to every group named and bring the answers back; a group that is missing has none."""
+    def ask(self, frame: bytes) -> dict[str, bytes]:
+        """Carry a frame to every group and bring the answers back; a group that is missing has none."""
         ...
 
 
@@ -47,9 +47,9 @@ class InProcess:
         self.programs = {name: programs[name] for name in sorted(programs)}
         self.names: Sequence[str] = tuple(self.programs)
 
-    def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+    def ask(self, frame: bytes) -> dict[str, bytes]:
         """Ask one group after the other."""
-        return {name: self.programs[name].answer(frame) for name, frame in frames.items()}
+        return {name: program.answer(frame) for name, program in self.programs.items()}
 
 
 class Link:
@@ -93,9 +93,9 @@ class Link:
         """
         exchange = self.exchange
         envelope = Envelope(self.job, self.settings, exchange)
-        frames = dict.fromkeys(self.names, encode(questions, envelope))
-        replies = self.transport.ask(frames)
-        down = {name: len(frame) for name, frame in frames.items()}
+        frame = encode(questions, envelope)
+        replies = self.transport.ask(frame)
+        down = dict.fromkeys(self.names, len(frame))
         up = {name: len(replies.get(name, b"")) for name in self.names}
         up, down = getattr(self.transport, "travelled", (up, down))  # a study's questions do not travel
         self.ledger.record(self.stage, down, up)

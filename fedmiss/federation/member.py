@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -69,12 +69,11 @@ class Member:
         """Bytes of the last exchange: from each organisation, and to each."""
         return self.circle.travelled
 
-    def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+    def ask(self, frame: bytes) -> dict[str, bytes]:
         """Answer what this copy of the job asks, and return the answers of all."""
-        mine = frames[self.circle.name]
-        _, self.questions = decode(mine, None, asks=True, who="the job")
+        _, self.questions = decode(frame, None, asks=True, who="the job")
         self._bound = self.circle.begin(self.questions)
-        answer = self.program.answer(mine)
+        answer = self.program.answer(frame)
         if refuses(answer):
             raise self.program.refusal or EngineError(
                 f"{self.circle.name!r} cannot answer exchange {self.circle.exchange}."

@@ -83,23 +83,23 @@ class Resumable(InProcess):
         finally:
             self._end()
 
-    def ask(self, frames: Mapping[str, bytes]) -> dict[str, bytes]:
+    def ask(self, frame: bytes) -> dict[str, bytes]:
         """Answers that were kept, or new ones."""
         if self._folder is None:
-            return super().ask(frames)
-        questions = decode(next(iter(frames.values())), None, asks=True, who="the hub")[1]
+            return super().ask(frame)
+        questions = decode(frame, None, asks=True, who="the hub")[1]
         rounds = all(isinstance(question, ROUNDS) for question in questions)
         some = any(isinstance(question, NUMBERS) for question in questions)
         at, self._count = self._count, self._count + 1
         if at < len(self._kept):
-            replies = self._again(at, frames, rounds=rounds, some=some)
+            replies = self._again(at, frame, rounds=rounds, some=some)
             if self._count == len(self._kept):
                 self._restore()
                 self._told()
             return replies
-        replies = super().ask(frames)
+        replies = super().ask(frame)
         # one that only makes or closes state is asked again at a restart: its answer is not needed
-        self._new.append(_digest(frames) + (_pack(replies, self.names) if some else b""))
+        self._new.append(_digest(frame) + (_pack(replies, self.names) if some else b""))
         if rounds and self._due(time.monotonic() - self._since):
             self.save()
         return replies
@@ -107,9 +107,9 @@ class Resumable(InProcess):
     def _due(self, seconds: float) -> bool:
         return seconds >= max(PAUSE, SHARE * self._cost)
 
-    def _again(self, at: int, frames: Mapping[str, bytes], *, rounds: bool, some: bool) -> dict[str, bytes]:
+    def _again(self, at: int, frame: bytes, *, rounds: bool, some: bool) -> dict[str, bytes]:
         body, self._kept[at] = self._kept[at], b""
-        if body[:16] != _digest(frames):
+        if body[:16] != _digest(frame):
             assert self._folder is not None
             empty_part(self._folder)
             raise EngineError(
@@ -117,11 +117,9 @@ class Resumable(InProcess):
                 "removed. Run the same command again."
             )
         if not some:
-            return super().ask(frames)
-        rest = {name: _without_numbers(frame) for name, frame in frames.items()} if not rounds else {}
-        if any(
-            rest.values()
-        ):  # what makes or closes state is done again; its numbers come with the last state
+            return super().ask(frame)
+        # what makes or closes state is done again; its numbers come with the last state
+        if not rounds and (rest := _without_numbers(frame)):
             super().ask(rest)
         return _unpack(body[16:], self.names)
 
@@ -205,13 +203,9 @@ def _records(raw: bytes) -> Iterator[bytes]:
         at += 8 + n
 
 
-def _digest(frames: Mapping[str, bytes]) -> bytes:
-    """Hash what is asked; the same frame goes to most groups, and is hashed once."""
-    seen: dict[int, bytes] = {}
-    for frame in frames.values():
-        if id(frame) not in seen:
-            seen[id(frame)] = hashlib.blake2b(frame, digest_size=16).digest()
-    return hashlib.blake2b(b"".join(seen[id(frame)] for frame in frames.values()), digest_size=16).digest()
+def _digest(frame: bytes) -> bytes:
+    """Hash what is asked."""
+    return hashlib.blake2b(frame, digest_size=16).digest()
 
 
 def _pack(replies: Mapping[str, bytes], names: Sequence[str]) -> bytes:

@@ -149,8 +149,8 @@ class Tampering(InProcess):
         super().__init__(programs)
         self.change = change
 
-    def ask(self, frames):
-        out = super().ask(frames)
+    def ask(self, frame):
+        out = super().ask(frame)
         envelope, answers = decode(out["owner-1"], None, asks=False, who="x")
         out["owner-1"] = encode([self.change(a) for a in answers], envelope)
         return out
@@ -183,8 +183,8 @@ def test_a_missing_group_and_a_late_answer():
         names = inner.names
         last = None
 
-        def ask(self, frames):
-            out = inner.ask(frames)
+        def ask(self, frame):
+            out = inner.ask(frame)
             late, self.last = self.last, out["owner-2"]
             if late is None:
                 del out["owner-2"]
@@ -264,7 +264,7 @@ def test_a_late_copy_does_not_lose_the_cached_answer():
 
     class Tap(InProcess):
         def ask(self, asked):
-            frames.append(asked["owner-0"])
+            frames.append(asked)
             return inner.ask(asked)
 
     federation.link.transport = Tap(federation.programs)

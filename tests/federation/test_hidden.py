@@ -50,9 +50,9 @@ class Tapped(InProcess):
         super().__init__(programs)
         self.frames = []
 
-    def ask(self, frames):
-        out = super().ask(frames)
-        self.frames.append((dict(frames), dict(out)))
+    def ask(self, frame):
+        out = super().ask(frame)
+        self.frames.append((frame, out))
         return out
 
 
@@ -71,7 +71,7 @@ def overheard(panel, minimum) -> tuple[list, LocalFederation]:
 def test_no_identifier_and_no_planted_number_is_in_any_frame():
     panel = planted()
     frames, federation = overheard(panel, 4)
-    everything = b"".join(f for pair in frames for side in pair for f in side.values())
+    everything = b"".join(f for asked, told in frames for f in (asked, *told.values()))
     assert len(everything) > 100_000
     for site in panel.site_id:
         assert site.encode() not in everything
@@ -100,7 +100,7 @@ def equations(panel, frames, name, used, minimum):
     free = ~withhold(used.site, used.month, fold, minimum, panel.L)  # months that stay in cross-validation
     rows, values, seen = [], [], set()
     for asked, told in frames:
-        questions = decode(asked[name], None, asks=True, who="")[1]
+        questions = decode(asked, None, asks=True, who="")[1]
         replies = decode(told[name], None, asks=False, who="")[1]
         for q, a in zip(questions, replies, strict=True):
             kind = type(q).__name__
@@ -187,7 +187,7 @@ def test_the_table_of_the_dispersion_cannot_be_taken_apart():
     looked = 0
     for asked, told in tap.frames:
         for q, a in zip(
-            decode(asked["owner-0"], None, asks=True, who="")[1],
+            decode(asked, None, asks=True, who="")[1],
             decode(told["owner-0"], None, asks=False, who="")[1],
             strict=True,
         ):

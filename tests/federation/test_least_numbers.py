@@ -33,10 +33,9 @@ class Tapped(InProcess):
         super().__init__(programs)
         self.asked, self.told = [], []  # questions, and all groups' answers to each
 
-    def ask(self, frames):
-        one = next(iter(frames.values()))
-        questions = decode(one, None, asks=True, who="hub")[1]
-        out = super().ask(frames)
+    def ask(self, frame):
+        questions = decode(frame, None, asks=True, who="hub")[1]
+        out = super().ask(frame)
         replies = [decode(raw, None, asks=False, who="group")[1] for raw in out.values()]
         self.asked += questions
         self.told += list(zip(*replies, strict=True))

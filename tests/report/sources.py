@@ -43,6 +43,7 @@ SENTENCES = [
     "It rests on {#visits_with_count} visits with a count",
     "by {#observers} observers",
     "in {#years_used} of {#years} years, held by {#groups} group",
+    "in {#years_used} of {#years} years;",
     "{share_cells} % of {#cells} site-{_} were counted, and {share_imputed} % of the total comes from",
     "In {#to_year} the estimated total over all sites, in the mean month of the season, was {last} {unit} "
     "(95 % interval {last_lo} to {last_hi})",

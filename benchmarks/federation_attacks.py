@@ -149,7 +149,7 @@ def attack(panel, folder, see, **options):
         seen = [(q, {"them": added(answers, names)}) for q, answers in heard if set(names) <= set(answers)]
         A, b = equations(seen, cells, "them")
         count = cells[:, 2]
-        # sums that are not those of the counts (log1p, weights of the negative binomial) are left out
+        # an equation that does not hold exactly is no use to an attacker
         keep = np.abs(A @ count - b) < 1e-6 * np.abs(b).max()
         A, b = A[keep], b[keep]
         inverse = np.linalg.pinv(A)

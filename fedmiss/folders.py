@@ -208,9 +208,8 @@ class JobFacts(ModelFacts):
     ledger: dict[str, Any] = field(default_factory=dict, metadata={"sometimes": True, "form": LedgerLines})
     withheld_visits: int | None = field(default=None, metadata=_SOMETIMES)
     duplicate_visits: int | None = field(default=None, metadata=_SOMETIMES)
-    n_solved: int | None = field(
-        default=None, metadata=_SOMETIMES
-    )  # groups, those that share sites being one
+    # groups that answered: those of one person that share sites are one
+    n_solved: int | None = field(default=None, metadata=_SOMETIMES)
 
     @classmethod
     def of_members(cls, members: Sequence[ModelFacts], **more: Any) -> Self:

@@ -1,8 +1,7 @@
 """Keyed hashes of identifiers, and random numbers keyed by them.
 
-Results must not depend on how sites are numbered, and the hub must not learn which sites there are. So a site enters by
-a hash of its id: under the groups' common key where the hash travels, under the public seed where it only keys a draw
-that is made at home.
+Results must not depend on how sites are numbered. So a site enters a draw by a hash of its id, under the public seed or the
+group's secret. The draw is made at home, and no hash travels.
 """
 
 from __future__ import annotations

@@ -12,3 +12,6 @@ os.environ.setdefault("MPLBACKEND", "Agg")
 # Containers often forbid bytecode: every process that a test starts would then compile the whole package again.
 sys.dont_write_bytecode = False
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# No power fails while a test runs, and a disk would be waited for thousands of times.
+os.fsync = lambda handle: None

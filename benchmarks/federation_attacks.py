@@ -119,7 +119,7 @@ def equations(heard, cells, who: str):
         for i, f in enumerate(getattr(q, "fits", ())):
             free = released[month.astype(int)]
             mask = free & (fold != f) if q.batch >= 1000 else np.ones(fold.size, bool)
-            if isinstance(q, msg.Solve) and q.p == 1:
+            if isinstance(q, msg.Solve) and q.T.shape[2] == 1:
                 for t in range(a.months.shape[1]):
                     add(mask & (month == t), a.months[i, t].sum(), (q.batch, int(f), "month", t))
             elif isinstance(q, msg.Predict):

@@ -63,16 +63,18 @@ def numbers() -> str:
     out.append(
         f"  hub    level mu = log({total[1]:.0f} / {total[0]:.0f}) = {np.log(total[1] / total[0]):.4f}"
     )
-    out.append("Broadcast  mu and the months' coefficients (all 0 at first)")
-    out.append("Solve      sites take their Newton step at home; answer: sums over sites, by month")
+    out.append(
+        "Solve      mu and the months' coefficients (all 0 at first): sites take their Newton step at home;"
+    )
+    out.append("           answer: sums over sites, by month")
     for name in ("north", "south"):
-        answer = heard(1, name)[1]
+        answer = heard(1, name)[0]
         out.append(
             f"  {name:<6} gradients {row(answer.months[0, :, 0])} curvatures {row(answer.months[0, :, 1])}"
         )
     site = federation.programs["north"].site_posterior(0, 0)[0][0, 0]
     out.append(f"  north keeps: the coefficient of pond A, {site:.4f} at the end")
-    month = sum(heard(1, n)[1].months[0] for n in ("north", "south"))
+    month = sum(heard(1, n)[0].months[0] for n in ("north", "south"))
     step = month[:, 0] / (month[:, 1] + 1)
     out.append(f"  hub    months' step = gradient / (curvature + 1) = {row(step)}")
     out.append(f"after {fit.fit.sweeps} rounds")

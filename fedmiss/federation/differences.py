@@ -72,14 +72,11 @@ class Differences:
         """Own answers, in which months' sums that the others know in part are differences: whole numbers of 32 bits."""
         out = []
         for i, (question, answer) in enumerate(zip(questions, answers, strict=True)):
-            if isinstance(question, msg.Broadcast) and question.begin in (
-                msg.Begin.FROM_ZERO,
-                msg.Begin.NEW_FACTOR,
-            ):
-                for fit in question.fits.tolist():  # begins anew
-                    self.memories.pop((question.batch, fit), None)
             if isinstance(answer, msg.Months):
                 assert isinstance(question, msg.Solve)
+                if question.begin in (msg.Begin.FROM_ZERO, msg.Begin.NEW_FACTOR):
+                    for fit in question.fits.tolist():  # begins anew
+                        self.memories.pop((question.batch, fit), None)
                 answer = replace(answer, months=self._shrunk(question, answer.months, (exchange, i)))
             out.append(answer)
         return out

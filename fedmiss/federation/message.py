@@ -40,10 +40,12 @@ class Message:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Question(Message):
-    """What the job asks."""
+class Answer(Message):
+    """What a group sends."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Answer(Message):
-    """What a group sends."""
+class Question(Message):
+    """What the job asks; ``answer`` is the kind that answers it."""
+
+    answer: ClassVar[type[Answer]]

@@ -81,7 +81,6 @@ __all__ = [
     "SpeciesSums",
     "Support",
     "SupportSums",
-    "Taken",
     "Tallies",
     "Tally",
     "Totals",
@@ -91,7 +90,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 14  # raise it whenever a type below changes
+PROTOCOL = 15  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -108,10 +107,28 @@ class Begin(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class OpenSums(Answer):
+    """Sums at the start of every fit."""
+
+    about: ClassVar[str] = "sums of weights and counts"
+    sums: np.ndarray = _f(
+        "sum of weights, of weighted values, of weighted exposures", "(n, 3)", "visits, birds", bits=24
+    )
+    squares: np.ndarray = _f(
+        "sum of weighted squared values: whole units of 2^20, and the rest",
+        "(n, 2)",
+        "birds squared",
+        bits=24,
+    )
+    sites: float = _f("number of sites that the group has", unit="sites", bits=30)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Open(Question):
     """Open a batch of fits that run in lockstep: they differ in the weights of the visits only."""
 
     about: ClassVar[str] = "opens a batch of fits: a full fit, folds, or replicates"
+    answer: ClassVar[type[Answer]] = OpenSums
     batch: int = _f("number of the batch")
     family: str = _f("distribution: poisson, gaussian or bernoulli")
     scale: str = _f("raw, or log1p of the counts")
@@ -137,27 +154,9 @@ class Open(Question):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class OpenSums(Answer):
-    """Sums at the start of every fit."""
-
-    about: ClassVar[str] = "sums of weights and counts"
-    sums: np.ndarray = _f(
-        "sum of weights, of weighted values, of weighted exposures", "(n, 3)", "visits, birds", bits=24
-    )
-    squares: np.ndarray = _f(
-        "sum of weighted squared values: whole units of 2^20, and the rest",
-        "(n, 2)",
-        "birds squared",
-        bits=24,
-    )
-    sites: float = _f("number of sites that the group has", unit="sites", bits=30)
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Broadcast(Question):
-    """The months' parameters of a round; nothing in it was computed for one group alone."""
+    """Base of what brings the months' parameters of a round; nothing in it was computed for one group alone."""
 
-    about: ClassVar[str] = "the months' parameters and the model's variances"
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     begin: int = _f(
@@ -182,25 +181,6 @@ class Broadcast(Question):
         "with occupancy: probabilities that a site is occupied in the first year, gained, lost", "(n, 3)"
     )
     shift: np.ndarray = _f("subtract from the sites' coefficients first", "(n, p)")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Taken(Answer):
-    """The months' parameters were taken."""
-
-    about: ClassVar[str] = "the parameters of the months were taken"
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Solve(Question):
-    """Solve the sites at home and sum the months."""
-
-    about: ClassVar[str] = "asks for the months' sums after the sites were solved at home"
-    batch: int = _f("number of the batch")
-    fits: np.ndarray = _f("which fits of the batch", "(n,)")
-    p: int = _f("number of coefficients")
-    effort: bool = _f("whether score and curvature of effort are wanted")
-    observers: bool = _f("whether observer effects take a step")
     nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
 
 
@@ -244,14 +224,15 @@ class Months(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Predict(Question):
-    """At the end of a fit: its fit to the visits that took part."""
+class Solve(Broadcast):
+    """Take the months' parameters, solve the sites at home, and sum the months."""
 
-    about: ClassVar[str] = "asks for dispersion and totals of a finished fit"
-    batch: int = _f("number of the batch")
-    fits: np.ndarray = _f("which fits of the batch", "(n,)")
-    nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
-    months: bool = _f("whether the totals are wanted by month too")
+    about: ClassVar[str] = (
+        "brings the months' parameters; asks for the months' sums after the sites were solved at home"
+    )
+    answer: ClassVar[type[Answer]] = Months
+    effort: bool = _f("whether score and curvature of effort are wanted")
+    observers: bool = _f("whether observer effects take a step")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -275,16 +256,14 @@ class FitSums(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Score(Question):
-    """Score held-out visits."""
+class Predict(Broadcast):
+    """At the end of a fit: take the months' parameters; the fit to the visits that took part."""
 
-    about: ClassVar[str] = "asks for scores of the visits that were held out"
-    batch: int = _f("number of the batch")
-    fits: np.ndarray = _f("which fits of the batch", "(n,)")
-    smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
-    inverse_size: np.ndarray = _f(
-        "1 / size of the negative binomial whose deviance is meant, 0: the family's", "(n,)"
+    about: ClassVar[str] = (
+        "brings the months' parameters at the end of a fit; asks for its dispersion and totals"
     )
+    answer: ClassVar[type[Answer]] = FitSums
+    months: bool = _f("whether the totals are wanted by month too")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -298,14 +277,17 @@ class ScoreSums(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Product(Question):
-    """Products R' (R V) of the residuals R of all cells with vectors over months."""
+class Score(Question):
+    """Score held-out visits."""
 
-    about: ClassVar[str] = "asks for products of residuals with vectors over months (start of a factor)"
+    about: ClassVar[str] = "asks for scores of the visits that were held out"
+    answer: ClassVar[type[Answer]] = ScoreSums
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
-    V: np.ndarray = _f("vectors over months", "(n, L, w)")
-    unit: np.ndarray = _f("what the answer is divided by, powers of 2", "(n,)")
+    smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
+    inverse_size: np.ndarray = _f(
+        "1 / size of the negative binomial whose deviance is meant, 0: the family's", "(n,)"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -317,19 +299,15 @@ class ProductSums(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Totals(Question):
-    """Ask for expected counts summed over sites; sites draw their part of the prior's noise at home."""
+class Product(Question):
+    """Products R' (R V) of the residuals R of all cells with vectors over months."""
 
-    about: ClassVar[str] = "asks for monthly totals of a fit or of replicates"
+    about: ClassVar[str] = "asks for products of residuals with vectors over months (start of a factor)"
+    answer: ClassVar[type[Answer]] = ProductSums
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
-    p: int = _f("number of coefficients")
-    mu: np.ndarray = _f("overall level", "(n,)", "link scale")
-    T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, f)", "link scale")
-    D: np.ndarray = _f("their covariances", "(n, L, f (f + 1) / 2)", "link scale squared")
-    smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
-    drawn: bool = _f("whether coefficients are draws, so that no variance is left to integrate over")
-    visited: bool = _f("whether a sum over the visited sites is wanted beside that over all")
+    V: np.ndarray = _f("vectors over months", "(n, L, w)")
+    unit: np.ndarray = _f("what the answer is divided by, powers of 2", "(n,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -346,13 +324,19 @@ class RegionTotals(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SiteTime(Question):
-    """Ask for the equations of free time effects, the best site effects put in at home (``fit --time fixed``)."""
+class Totals(Question):
+    """Ask for expected counts summed over sites; sites draw their part of the prior's noise at home."""
 
-    about: ClassVar[str] = "asks for the equations of the plain site and time model"
+    about: ClassVar[str] = "asks for monthly totals of a fit or of replicates"
+    answer: ClassVar[type[Answer]] = RegionTotals
     batch: int = _f("number of the batch")
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
-    time: np.ndarray = _f("time effects", "(n, L)", "log scale")
+    mu: np.ndarray = _f("overall level", "(n,)", "link scale")
+    T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, f)", "link scale")
+    D: np.ndarray = _f("their covariances", "(n, L, f (f + 1) / 2)", "link scale squared")
+    smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
+    drawn: bool = _f("whether coefficients are draws, so that no variance is left to integrate over")
+    visited: bool = _f("whether a sum over the visited sites is wanted beside that over all")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -367,10 +351,22 @@ class SiteTimeSums(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class SiteTime(Question):
+    """Ask for the equations of free time effects, the best site effects put in at home (``fit --time fixed``)."""
+
+    about: ClassVar[str] = "asks for the equations of the plain site and time model"
+    answer: ClassVar[type[Answer]] = SiteTimeSums
+    batch: int = _f("number of the batch")
+    fits: np.ndarray = _f("which fits of the batch", "(n,)")
+    time: np.ndarray = _f("time effects", "(n, L)", "log scale")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Close(Question):
     """Forget batches."""
 
     about: ClassVar[str] = "the batches are not needed any more"
+    answer: ClassVar[type[Answer]] = Done
     batches: np.ndarray = _f("numbers of the batches", "(b,)")
 
 
@@ -379,6 +375,7 @@ class Keep(Question):
     """Keep what the fits of a batch have come to as a batch of its own: the path of ranks goes on from here."""
 
     about: ClassVar[str] = "keeps a rank that is finished, while the fit goes on to the next"
+    answer: ClassVar[type[Answer]] = Done
     batch: int = _f("number of the batch")
     to: int = _f("number of the batch that keeps it")
 
@@ -388,6 +385,7 @@ class Outcome(Question):
     """Give a group what its own report needs of the finished job: nothing in it was computed for one group alone."""
 
     about: ClassVar[str] = "the finished fit's parameters, for the group's own report"
+    answer: ClassVar[type[Answer]] = Done
     batch: int = _f("batch of the full fit")
     results: str = _f("what the manifest of a fit says of its results, as JSON")
     months: np.ndarray = _f("the months of the panel", "(L,)", "12 year + month - 1")
@@ -407,11 +405,11 @@ class Refusal(Answer):
 
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
-    Hello, Axes, Gaps, Open, Broadcast, Solve, Predict, Score, Product, Totals,
+    Hello, Axes, Gaps, Open, Solve, Predict, Score, Product, Totals,
     Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features, Keep, Species,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
-    Description, Done, GapSums, OpenSums, Taken, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
+    Description, Done, GapSums, OpenSums, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
     Refusal, Tallies, SupportSums, SiteTimeSums, VisitSums, CovariateSums, FeatureSums, SpeciesSums,
 )  # fmt: skip
 

@@ -38,15 +38,6 @@ __all__ = [
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Hello(Question):
-    """Ask a group what it could bring to the job."""
-
-    about: ClassVar[str] = "asks what the group could bring"
-    species: str = _f("scientific name of the species of the job, empty to accept any")
-    season: np.ndarray = _f("calendar months of the job, empty for all", "(s,)")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
 class Description(Answer):
     """What a group could bring: extents and sums, no list of places, dates or people."""
 
@@ -95,10 +86,13 @@ class Description(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Tally(Question):
-    """Ask how many visits a group brings."""
+class Hello(Question):
+    """Ask a group what it could bring to the job."""
 
-    about: ClassVar[str] = "asks how many visits there are, in all and with each effort term"
+    about: ClassVar[str] = "asks what the group could bring"
+    answer: ClassVar[type[Answer]] = Description
+    species: str = _f("scientific name of the species of the job, empty to accept any")
+    season: np.ndarray = _f("calendar months of the job, empty for all", "(s,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -116,54 +110,11 @@ class Tallies(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Axes(Question):
-    """Tell a group the agreed axes of the panel."""
+class Tally(Question):
+    """Ask how many visits a group brings."""
 
-    about: ClassVar[str] = "the agreed months, effort terms and regions"
-    months: np.ndarray = _f(
-        "the months of the panel", "(L,)", "12 year + month - 1, or 0..L-1 without a calendar"
-    )
-    terms: tuple[str, ...] = _f("effort terms of the model")
-    blanks: tuple[str, ...] = _f("effort terms that some visit of some group lacks")
-    detections: bool = _f("whether detections are modelled (every visit counts) instead of counts")
-    minimum: int = _f("least number of a group's own sites behind a month's sums", unit="sites")
-    regions: tuple[str, ...] = _f("names of the regions with sums of their own")
-    released: np.ndarray = _f("1 for months whose sums may be released, empty for all", "(L,)")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Support(Question):
-    """Ask what stands behind the sums of every month, whole or fold by fold."""
-
-    about: ClassVar[str] = "asks how many visits, sites and groups stand behind the sums of every month"
-    by: str = _f("what a fold holds out: cell, block, visit or observer; empty for whole months")
-    folds: int = _f("number of folds, 0 for whole months")
-    seed: int = _f("public seed of the folds")
-    share: float = _f("largest share of one group in the visits of a month")
-    visits: np.ndarray = _f(
-        "sums of the last answer; empty the first time",
-        "(parts, L)",
-        "visits",
-    )
-    sites: np.ndarray = _f("the same of sites", "(parts, L)", "sites")
-    groups: np.ndarray = _f("the same of groups", "(parts, L)", "groups")
-    regions: np.ndarray = _f("the same by region", "(R + 1, 2)", "sites, groups")
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class SupportSums(Answer):
-    """What stands behind the sums of every month."""
-
-    about: ClassVar[str] = "what stands behind the sums of every month and region"
-    visits: np.ndarray = _f("number of visits of every part of every month", "(parts, L)", "visits", bits=0)
-    sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
-    groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
-    over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)
-    regions: np.ndarray = _f(
-        "sites, 1 where the group has some, 1 where its share is above the limit; no region first, then each",
-        "(R + 1, 3)",
-        bits=20,
-    )
+    about: ClassVar[str] = "asks how many visits there are, in all and with each effort term"
+    answer: ClassVar[type[Answer]] = Tallies
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,10 +137,56 @@ class Done(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Gaps(Question):
-    """Ask how the visited cells lie: for the choice of folds."""
+class Axes(Question):
+    """Tell a group the agreed axes of the panel."""
 
-    about: ClassVar[str] = "asks how many site x month cells and site x year blocks were visited"
+    about: ClassVar[str] = "the agreed months, effort terms and regions"
+    answer: ClassVar[type[Answer]] = Done
+    months: np.ndarray = _f(
+        "the months of the panel", "(L,)", "12 year + month - 1, or 0..L-1 without a calendar"
+    )
+    terms: tuple[str, ...] = _f("effort terms of the model")
+    blanks: tuple[str, ...] = _f("effort terms that some visit of some group lacks")
+    detections: bool = _f("whether detections are modelled (every visit counts) instead of counts")
+    minimum: int = _f("least number of a group's own sites behind a month's sums", unit="sites")
+    regions: tuple[str, ...] = _f("names of the regions with sums of their own")
+    released: np.ndarray = _f("1 for months whose sums may be released, empty for all", "(L,)")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SupportSums(Answer):
+    """What stands behind the sums of every month."""
+
+    about: ClassVar[str] = "what stands behind the sums of every month and region"
+    visits: np.ndarray = _f("number of visits of every part of every month", "(parts, L)", "visits", bits=0)
+    sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
+    groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
+    over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)
+    regions: np.ndarray = _f(
+        "sites, 1 where the group has some, 1 where its share is above the limit; no region first, then each",
+        "(R + 1, 3)",
+        bits=20,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Support(Question):
+    """Ask what stands behind the sums of every month, whole or fold by fold."""
+
+    about: ClassVar[str] = "asks how many visits, sites and groups stand behind the sums of every month"
+    answer: ClassVar[type[Answer]] = SupportSums
+    by: str = _f("what a fold holds out: cell, block, visit or observer; empty for whole months")
+    folds: int = _f("number of folds, 0 for whole months")
+    seed: int = _f("public seed of the folds")
+    share: float = _f("largest share of one group in the visits of a month")
+    visits: np.ndarray = _f(
+        "sums of the last answer; empty the first time",
+        "(parts, L)",
+        "visits",
+    )
+    sites: np.ndarray = _f("the same of sites", "(parts, L)", "sites")
+    groups: np.ndarray = _f("the same of groups", "(parts, L)", "groups")
+    regions: np.ndarray = _f("the same by region", "(R + 1, 2)", "sites, groups")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,10 +201,11 @@ class GapSums(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class SiteVisits(Question):
-    """Ask how often sites were visited."""
+class Gaps(Question):
+    """Ask how the visited cells lie: for the choice of folds."""
 
-    about: ClassVar[str] = "asks how often sites were visited, for the prior of site effects"
+    about: ClassVar[str] = "asks how many site x month cells and site x year blocks were visited"
+    answer: ClassVar[type[Answer]] = GapSums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -221,12 +219,11 @@ class VisitSums(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Covariates(Question):
-    """Ask for the scale of the sites' covariates."""
+class SiteVisits(Question):
+    """Ask how often sites were visited."""
 
-    about: ClassVar[str] = "asks for sums of the sites' covariates, for their mean and deviation"
-    names: tuple[str, ...] = _f("names of the covariates")
-    unit: np.ndarray = _f("what each is divided by, powers of 2", "(c,)")
+    about: ClassVar[str] = "asks how often sites were visited, for the prior of site effects"
+    answer: ClassVar[type[Answer]] = VisitSums
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -242,21 +239,13 @@ class CovariateSums(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Features(Question):
-    """Tell a group which features of sites the prior may follow; ask what is behind each, or for their sums."""
+class Covariates(Question):
+    """Ask for the scale of the sites' covariates."""
 
-    about: ClassVar[str] = "which features of sites the prior may follow, and what is behind each"
-    blocks: tuple[str, ...] = _f("kinds of features: visits, covariates, regions, smooth")
+    about: ClassVar[str] = "asks for sums of the sites' covariates, for their mean and deviation"
+    answer: ClassVar[type[Answer]] = CovariateSums
     names: tuple[str, ...] = _f("names of the covariates")
-    mean: np.ndarray = _f("their means over visited sites", "(c,)")
-    deviation: np.ndarray = _f("their standard deviations over visited sites", "(c,)")
-    visits: np.ndarray = _f("mean and deviation over sites of log(visits + 1/2), or empty", "(2,)")
-    knots: np.ndarray = _f("places of the smooth's knots, in deviations of longitude and latitude", "(m, 2)")
-    kept: np.ndarray = _f("1 for features that are used; empty: not known yet", "(u,)")
-    behind: np.ndarray = _f(
-        "visited sites of all groups behind each feature, and in all; empty: not known yet", "(u + 1,)"
-    )
-    share: float = _f("largest share of one group in the sites behind a feature")
+    unit: np.ndarray = _f("what each is divided by, powers of 2", "(c,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -277,15 +266,22 @@ class FeatureSums(Answer):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Species(Question):
-    """At the end of a community of species: ask for what its joint tables need."""
+class Features(Question):
+    """Tell a group which features of sites the prior may follow; ask what is behind each, or for their sums."""
 
-    about: ClassVar[str] = "asks for sums over sites behind the joint tables of a community"
-    part: str = _f("sites, steps or species: which sums")
-    usual: float = _f("species: standard visits to a usual site")
-    totals: np.ndarray = _f(
-        "steps: sums of the last answer, empty at first; species: 1 for the steps wanted", "(4,)"
+    about: ClassVar[str] = "which features of sites the prior may follow, and what is behind each"
+    answer: ClassVar[type[Answer]] = FeatureSums
+    blocks: tuple[str, ...] = _f("kinds of features: visits, covariates, regions, smooth")
+    names: tuple[str, ...] = _f("names of the covariates")
+    mean: np.ndarray = _f("their means over visited sites", "(c,)")
+    deviation: np.ndarray = _f("their standard deviations over visited sites", "(c,)")
+    visits: np.ndarray = _f("mean and deviation over sites of log(visits + 1/2), or empty", "(2,)")
+    knots: np.ndarray = _f("places of the smooth's knots, in deviations of longitude and latitude", "(m, 2)")
+    kept: np.ndarray = _f("1 for features that are used; empty: not known yet", "(u,)")
+    behind: np.ndarray = _f(
+        "visited sites of all groups behind each feature, and in all; empty: not known yet", "(u + 1,)"
     )
+    share: float = _f("largest share of one group in the sites behind a feature")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -299,4 +295,17 @@ class SpeciesSums(Answer):
         "with it, its birds, expected birds, and deviance of left-out cells, which is also by step; richness; checklists",
         "(s,)",
         bits=28,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Species(Question):
+    """At the end of a community of species: ask for what its joint tables need."""
+
+    about: ClassVar[str] = "asks for sums over sites behind the joint tables of a community"
+    answer: ClassVar[type[Answer]] = SpeciesSums
+    part: str = _f("sites, steps or species: which sums")
+    usual: float = _f("species: standard visits to a usual site")
+    totals: np.ndarray = _f(
+        "steps: sums of the last answer, empty at first; species: 1 for the steps wanted", "(4,)"
     )

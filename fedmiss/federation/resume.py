@@ -32,7 +32,7 @@ __all__ = ["Resumable"]
 
 PAUSE = 5.0  # seconds of work that a stop can lose
 SHARE = 20.0  # and at most one part in so many of the time goes into keeping it
-ROUNDS = (msg.Broadcast, msg.Solve, msg.Predict, msg.Score, msg.Product, msg.SiteTime)
+ROUNDS = (msg.Solve, msg.Predict, msg.Score, msg.Product, msg.SiteTime)
 NUMBERS = (*ROUNDS, msg.Totals)  # their answers follow from the rounds before, which are not done again
 STATE = "groups.npz"
 
@@ -188,7 +188,7 @@ def _without_numbers(frame: bytes) -> bytes:
 
 
 def _versions() -> str:
-    return f"fedmiss {__version__}, form 3, numpy {np.__version__}"
+    return f"fedmiss {__version__}, form 4, numpy {np.__version__}"
 
 
 def _part(first: int) -> str:

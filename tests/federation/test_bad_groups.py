@@ -19,6 +19,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
 from .owners import owned
+from .rounds import predict, solve
 
 
 def visits(
@@ -228,12 +229,12 @@ def opened(**more):
             r"V of shape \(1, 99, 6\)",
         ),
         (
-            msg.Solve(0, np.array([0]), 9, False, False, np.zeros((1, 0))),
+            solve(L=36, f=9),
             "9 coefficients of at most 2",
         ),
-        (msg.Predict(0, np.array([0, 0]), np.zeros((2, 1)), False), r"fits \[0, 0\] of 1"),
+        (predict(fits=(0, 0), L=36, f=2), r"fits \[0, 0\] of 1"),
         (msg.Score(0, np.array([0]), np.ones(1), np.zeros(1)), "without held-out visits"),
-        (msg.Predict(77, np.array([0]), np.zeros((1, 1)), False), "batch 77 was never opened"),
+        (predict(batch=77, L=36, f=2), "batch 77 was never opened"),
     ],
     ids=["fits", "V", "rank", "twice", "score", "batch"],
 )
@@ -248,7 +249,7 @@ def test_an_unforeseen_error_in_a_group_is_a_refusal_without_data():
     program = federation.programs["owner-0"]
     for p in federation.programs.values():
         p.plain_refusals = False
-    federation.link.ask([msg.Predict(0, np.array([0]), np.zeros((1, 1)), False)])
+    federation.link.ask([predict(L=36, f=2)])
     with pytest.raises(
         EngineError, match=r"'owner-0': EngineError; the reason stands on the group's own screen"
     ):
@@ -269,7 +270,7 @@ def test_a_late_copy_does_not_lose_the_cached_answer():
 
     federation.link.transport = Tap(federation.programs)
     for _ in range(2):
-        federation.link.ask([msg.Predict(0, np.array([0]), np.zeros((1, 1)), False)])
+        federation.link.ask([predict(L=36, f=2)])
     answer = program.answer(frames[1])
     assert b"came late" in program.answer(frames[0])
     assert program.answer(frames[1]) == answer
@@ -296,7 +297,7 @@ def test_what_crossed_is_in_the_ledger_even_when_it_was_refused():
     federation = opened()
     before = federation.link.ledger.total.as_dict()
     with pytest.raises(UplinkError):
-        federation.link.ask([msg.Predict(77, np.array([0]), np.zeros((1, 1)), False)])
+        federation.link.ask([predict(batch=77, L=36, f=2)])
     after = federation.link.ledger.total.as_dict()
     assert after["exchanges"] == before["exchanges"] + 1
     assert after["bytes_up"] > before["bytes_up"]

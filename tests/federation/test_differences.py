@@ -10,22 +10,10 @@ from fedmiss.federation.differences import RANGE, Differences
 
 from .network import Kill, clubs_of, order, run
 from .owners import largest, owned
+from .rounds import solve
 from .test_network import same_bits
 
 L, D = 6, 5  # two coefficients of a month: gradient, and curvature
-
-
-def broadcast(begin=0, fits=(0,)):
-    n, empty = len(fits), np.zeros((len(fits), 0))
-    return msg.Broadcast(
-        0, np.array(fits), begin, np.zeros(n, np.uint8), np.zeros(n), np.zeros((n, L, 2)), np.zeros((n, L, 3)),
-        np.ones((n, 2)), np.ones(n), np.zeros(n), empty, np.ones(n), np.zeros((n, 0, 1)), empty, np.zeros((n, 2)),
-    )  # fmt: skip
-
-
-def solve(fits=(0,)):
-    n = len(fits)
-    return msg.Solve(0, np.array(fits), 2, False, False, np.zeros((n, 0)))
 
 
 def months(x):
@@ -43,13 +31,12 @@ class Ends:
 
     def go(self, sums, begin=0, fits=(0,)):
         """One exchange about ``sums``, name -> (n, L, D); the numbers that travelled, and the sum that each end has."""
-        asks = [broadcast(begin, fits), solve(fits)]
-        rows = msg.Taken()
-        sent = {n: e.shrink(asks, [rows, months(sums[n])], self.exchange)[1] for n, e in self.ends.items()}
+        asks = [solve(fits=fits, begin=begin, L=L, f=2)]
+        sent = {n: e.shrink(asks, [months(sums[n])], self.exchange)[0] for n, e in self.ends.items()}
         self.exchange += 1
         seen = []
         for end in self.ends.values():
-            got = end.expand(asks, [dict.fromkeys(sent, rows), sent])[1]
+            (got,) = end.expand(asks, [sent])
             seen.append(sum(a.months for a in got.values()))
         for other in seen:
             np.testing.assert_array_equal(seen[0], other)  # the same bits everywhere
@@ -86,12 +73,11 @@ def test_dither_has_no_bias_and_rounds_to_a_neighbour():
     want, errors = second["a"][0], []
     for i in range(400):
         end = Differences(3, f"secret {i}".encode(), None)
-        asks, rows = [broadcast(1), solve()], msg.Taken()
         for k, x in enumerate((first, second)):
-            asks[0] = broadcast(int(k == 0))
-            sent = end.shrink(asks, [rows, months(x["a"])], k)[1]
+            asks = [solve(begin=int(k == 0), L=L, f=2)]
+            (sent,) = end.shrink(asks, [months(x["a"])], k)
             delta = end.memories[0, 0].delta(3) if k else 1.0
-            end.expand(asks, [{}, {"a": sent, **{n: months(first[n]) for n in "bc"}}])
+            end.expand(asks, [{"a": sent, **{n: months(first[n]) for n in "bc"}}])
         errors.append((end.memories[0, 0].own - want) / delta)
     errors = np.array(errors)
     assert np.abs(errors).max() <= 1.0

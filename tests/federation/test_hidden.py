@@ -104,7 +104,7 @@ def equations(panel, frames, name, used, minimum):
         replies = decode(told[name], None, asks=False, who="")[1]
         for q, a in zip(questions, replies, strict=True):
             kind = type(q).__name__
-            if kind == "Solve" and q.p == 1 and q.batch != 1:
+            if kind == "Solve" and q.T.shape[2] == 1 and q.batch != 1:
                 for i, f in enumerate(q.fits):
                     mask = free & (fold != f) if q.batch >= 1000 else np.ones(fold.size, bool)
                     for month in range(panel.L):

@@ -70,7 +70,7 @@ def answers(rng):
         msg.OpenSums(rng.normal(0, 1e4, (3, 3)), rng.normal(0, 1e4, (3, 2)), float(rng.normal())),
         msg.FitSums(rng.normal(0, 1e6, (2, 3)), rng.normal(0, 1e3, (2, 5)), rng.normal(0, 1e4, (2, 7, 4))),
         msg.Done(int(rng.integers(1000)), 3, rng.normal(0, 10, 2), 2.5),
-        msg.Taken(),
+        msg.Refusal("no", "why"),
     ]
 
 

@@ -131,9 +131,9 @@ def test_every_field_has_words_and_arrays_have_shapes():
 
 
 def test_messages_in_words_name_every_kind_that_was_sent():
-    text = "\n".join(describe_kinds({"Months": 3, "Broadcast": 2}))
+    text = "\n".join(describe_kinds({"Months": 3, "Solve": 2}))
     assert "Months (3)" in text
-    assert "Broadcast (2)" in text
+    assert "Solve (2)" in text
     assert "Score" not in text
 
 

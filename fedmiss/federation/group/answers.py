@@ -65,14 +65,8 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
         or np.unique(fits).size < fits.size
     ):
         wrong.append(f"fits {fits.tolist()[:5]} of {n}")
-    p = (
-        question.T.shape[2] + batch.slopes
-        if isinstance(question, msg.Broadcast)
-        else getattr(question, "p", 1)
-    )
-    if not 1 + batch.slopes <= p <= batch.p and not isinstance(
-        question, msg.Score | msg.Product | msg.Predict
-    ):
+    p = batch.slopes + (question.T.shape[2] if isinstance(question, msg.Broadcast | msg.Totals) else 1)
+    if not 1 + batch.slopes <= p <= batch.p:
         wrong.append(f"{p} coefficients of at most {batch.p}")
     k, K = fits.size, batch.kappa.shape[1]
     f = p - batch.slopes
@@ -83,7 +77,7 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     }  # fmt: skip
     if isinstance(question, msg.Product):
         shapes |= {"V": (k, L, question.V.shape[-1]), "unit": (k,)}
-    if isinstance(question, msg.Solve | msg.Predict):
+    if isinstance(question, msg.Broadcast):
         shapes["nodes"] = (k, question.nodes.shape[-1])
     for name, shape in shapes.items():
         value = getattr(question, name, None)
@@ -99,7 +93,7 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     _CHECKED[0] = (question, there)
 
 
-def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> msg.Taken:
+def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> None:
     """Take the months' parameters."""
     fits, p = question.fits, question.T.shape[2] + batch.slopes
     at = (
@@ -148,7 +142,6 @@ def broadcast(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> m
     if refill.size:
         batch.set_offsets(refill)
         batch.refill(refill)
-    return msg.Taken()
 
 
 def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> None:
@@ -177,7 +170,8 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
 
 def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Months:
     """Solve the sites at home; return the months' sums over them."""
-    fits, p, cells = question.fits, question.p, batch.cells
+    receive(program, batch, question)
+    fits, p, cells = question.fits, question.T.shape[2] + batch.slopes, batch.cells
     n, L = fits.size, batch.month_mean.shape[1]
     month = np.zeros((n * batch.chunks, L, p + p * (p + 1) // 2))
     stats = np.zeros((n * batch.chunks, 4 + 3 * p))
@@ -287,7 +281,8 @@ def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:
 
 def predict(program: GroupProgram, batch: Batch, question: msg.Predict) -> msg.FitSums:
     """Bring the predictor up to the months of the end; counted and fitted totals, and the dispersion there."""
-    batch.predict(question.fits, int(batch.rank[question.fits[0]]))
+    receive(program, batch, question)
+    batch.predict(question.fits, question.T.shape[2] + batch.slopes)
     return fit_sums(program, batch, question.fits, question.nodes, months=question.months)
 
 
@@ -420,7 +415,6 @@ def site_time_sums(program: GroupProgram, batch: Batch, question: msg.SiteTime) 
 
 
 ANSWER: dict[type, Callable[[GroupProgram, Batch, Any], msg.Answer]] = {
-    msg.Broadcast: broadcast,
     msg.Solve: solve,
     msg.Predict: predict,
     msg.Score: score,

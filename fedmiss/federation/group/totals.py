@@ -70,7 +70,7 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
 
 def _expected(batch: Batch, question: msg.Totals, i: int, at: I64, T: F64, D: F64) -> F64:
     """Expected counts (sites ``at``, L) of the ``i``-th fit asked about; drawn coefficients have no variance."""
-    f, p, mu = int(question.fits[i]), question.p, float(question.mu[i])
+    f, p, mu = int(question.fits[i]), T.shape[-1], float(question.mu[i])
     P = batch.site_mean[f, at, :p]
     # A draw has no variance to integrate over: the spread of the replicates holds it already.
     if question.drawn:

@@ -114,7 +114,7 @@ def totals_of(
         free = states[0].free
         T, D = np.stack([state.T for state in states]), np.stack([state.D for state in states])
         question = msg.Totals(
-            batch, np.arange(len(states)), states[0].p, np.array([state.mu for state in states]), T[:, :, free],
+            batch, np.arange(len(states)), np.array([state.mu for state in states]), T[:, :, free],
             to_triangle(D[:, :, free[:, None], free]), np.array([state.calibration for state in states]), drawn,
             panel.frame,
         )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import I64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.fit import (
     AskKeep,
@@ -139,27 +139,25 @@ def _fits(pack: list[FitTask]) -> I64:
     return np.array([lane.fit for lane in pack], dtype=np.int64)
 
 
-def _broadcast(pack: list[FitTask], *, begin: msg.Begin) -> msg.Broadcast:
+def _parameters(pack: list[FitTask], begin: msg.Begin) -> dict[str, Any]:
+    """The fields of :class:`.messages.Broadcast`."""
     states = stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
     free = states.free  # the line x is known to all
     many: dict[str, Any] = {
         name: getattr(states, name)
         for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift")
     }
-    return msg.Broadcast(
-        pack[0].batch, _fits(pack), begin, refill=np.asarray(states.refill, np.uint8), T=states.T[:, :, free],
-        D=to_triangle(states.D[:, :, free[:, None], free]), B=states.features.B, **many,
-    )  # fmt: skip
+    return many | {
+        "batch": pack[0].batch, "fits": _fits(pack), "begin": begin, "refill": np.asarray(states.refill, np.uint8),
+        "T": states.T[:, :, free], "D": to_triangle(states.D[:, :, free[:, None], free]), "B": states.features.B,
+        "nodes": np.stack([lane.request.nodes for lane in pack]),  # type: ignore[union-attr]
+    }  # fmt: skip
 
 
 def _products(pack: list[FitTask]) -> list[AskProduct]:
     """The products that are asked for, by themselves or after a summary."""
     asked = [lane.request.ahead if isinstance(lane.request, AskSummary) else lane.request for lane in pack]
     return [product for product in asked if isinstance(product, AskProduct)]
-
-
-def _nodes(pack: list[FitTask]) -> F64:
-    return np.stack([lane.request.nodes for lane in pack])  # type: ignore[union-attr]
 
 
 def _ask(
@@ -171,14 +169,12 @@ def _ask(
     for pack in packs:
         request, batch, fits = pack[0].request, pack[0].batch, _fits(pack)
         if isinstance(request, AskRound):
-            questions.append(_broadcast(pack, begin=request.begin))
             turn = request.turn
             questions.append(
-                msg.Solve(batch, fits, request.state.p, turn.effort, turn.observers, _nodes(pack))
+                msg.Solve(**_parameters(pack, request.begin), effort=turn.effort, observers=turn.observers)
             )
         elif isinstance(request, AskSummary):
-            questions.append(_broadcast(pack, begin=msg.Begin.GO_ON))
-            questions.append(msg.Predict(batch, fits, _nodes(pack), request.months))
+            questions.append(msg.Predict(**_parameters(pack, msg.Begin.GO_ON), months=request.months))
         elif isinstance(request, AskSiteTime):
             questions.append(msg.SiteTime(batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         if products := _products(pack):

@@ -13,16 +13,17 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group.features import expanded
+from fedmiss.federation.group.panel import stamps_of, visits_of
 from fedmiss.federation.group.program import GroupProgram, IncludedVisits
-from fedmiss.federation.group.visits import Visits, deal_sites, unite
+from fedmiss.federation.group.visits import Visits, unite
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.crossval import open_batch
@@ -33,7 +34,7 @@ from fedmiss.federation.link import Link
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.federation.resume import Resumable
 from fedmiss.models.lowrank.choice import Choice, check_candidates
-from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
@@ -124,7 +125,7 @@ class LocalFederation:
             name: GroupProgram(
                 name, held[name], secret=_of_all([known[one] for one in parts[name]]),
                 plain_refusals=True, parts=[np.searchsorted(rows, visited[one]) for one in parts[name]] if own else (),
-                weigh=None if weigh is None else _Weigh(weigh, name), minimum=plan.minimum, jointly=plan.jointly,
+                weigh=None if weigh is None else partial(weigh, name), minimum=plan.minimum, jointly=plan.jointly,
             )
             for name, rows in self.at.items()
         }  # fmt: skip
@@ -159,12 +160,9 @@ class LocalFederation:
         apart : leave groups that share sites apart, as organisations are: such a site counts in each of them
         minimum : least number of a group's sites behind a month's sums
         """
-        for group in panel.groups:
-            _check_indices(panel, group)
-        at = deal_sites({group.name: group.site for group in panel.groups}, panel.J)
-        held = {group.name: _visits(panel, group, at[group.name]) for group in panel.groups}
+        held, at = visits_of(panel)
         twice = len(panel.groups) > 1 and all(group.checklist is not None for group in panel.groups)
-        plan = DataSpec(months=_stamps(panel), minimum=minimum)
+        plan = DataSpec(months=stamps_of(panel), minimum=minimum)
         return cls(
             held, at, panel.J, plan, secrets=secrets, weigh=weigh, watch=watch, apart=apart, duplicates=twice
         )
@@ -349,28 +347,6 @@ def _of_all(secrets: Sequence[bytes]) -> bytes:
     return hashlib.blake2b(b"".join(hashlib.blake2b(secret).digest() for secret in secrets)).digest()
 
 
-class _Weigh:
-    """Weights of replicates given from outside, for one group."""
-
-    def __init__(self, weigh: Callable[[str, int, int, F64, IncludedVisits], F64], name: str) -> None:
-        self.weigh, self.name = weigh, name
-
-    def __call__(self, seed: int, number: int, spread: F64, used: IncludedVisits) -> F64:
-        return self.weigh(self.name, seed, number, spread, used)
-
-
-def _stamps(panel: GroupPanel) -> I64:
-    if panel.calendar is None:
-        return np.arange(panel.L, dtype=np.int64)
-    stamps: I64 = np.asarray(panel.calendar[1] * 12 + panel.calendar[0] - 1, dtype=np.int64)
-    if (np.diff(stamps) <= 0).any():
-        at = int(np.flatnonzero(np.diff(stamps) <= 0)[0])
-        raise InputError(
-            f"month {at + 1} of the panel is not after month {at}; give the months in order, each once."
-        )
-    return stamps
-
-
 def _digest(name: str, visits: Visits) -> bytes:
     """What only who holds the visits can know: the secret of a group that was given none."""
     parts = [name.encode()]
@@ -379,36 +355,6 @@ def _digest(name: str, visits: Visits) -> bytes:
         for column in (visits.site, visits.month, visits.count, visits.observer, visits.effort)
     ]
     return hashlib.blake2b(b"\0".join(parts)).digest()
-
-
-def _check_indices(panel: GroupPanel, group: Group) -> None:
-    for label, index, size in (("site", group.site, panel.J), ("month", group.month, panel.L)):
-        if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
-            raise InputError(
-                f"group {group.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; make the panel again."
-            )
-
-
-def _visits(panel: GroupPanel, group: Group, mine: I64) -> Visits:
-    """A group's visits by its own numbering of sites, ``mine`` being their rows in the panel."""
-    ids = np.arange(panel.J).astype(str) if panel.site_id is None else panel.site_id
-    region = np.full(panel.J, "") if panel.region is None else panel.region
-    return Visits(
-        site_id=np.asarray(ids, dtype=object)[mine],
-        site=np.searchsorted(mine, group.site).astype(np.int32),
-        month=_stamps(panel)[group.month],
-        count=group.count,
-        detected=group.count > 0,
-        observer=group.observer,
-        effort=group.effort,
-        weight=group.weight,
-        checklist=group.checklist,
-        exposure=group.exposure,
-        region=np.asarray(region, dtype=object)[mine],
-        given=True,
-        calendar=panel.calendar is not None,
-        covariates={name: column[mine] for name, column in expanded(panel.covariates).items()},
-    )
 
 
 def fit_counts(

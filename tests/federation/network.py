@@ -7,12 +7,11 @@ import threading
 
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
+from fedmiss.federation.group.panel import visits_of
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.group.visits import deal_sites
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.local import _visits
 from fedmiss.federation.masks import Masks, Party, identity, public_key
 from fedmiss.federation.member import Member, digest_of
 from fedmiss.models.lowrank.settings import CountSettings
@@ -104,12 +103,9 @@ def keys_of(names, folder):
 
 def clubs_of(panel, folder, *, masked=True, job=JOB):
     folder.mkdir(parents=True, exist_ok=True)
-    at = deal_sites({g.name: g.site for g in panel.groups}, panel.J)
-    keys, roster = keys_of([g.name for g in panel.groups], folder)
-    return {
-        g.name: Club(g.name, _visits(panel, g, at[g.name]), folder, keys[g.name], roster, masked, job)
-        for g in panel.groups
-    }
+    held, _ = visits_of(panel)
+    keys, roster = keys_of(list(held), folder)
+    return {name: Club(name, own, folder, keys[name], roster, masked, job) for name, own in held.items()}
 
 
 def in_one_process(clubs, what=None):

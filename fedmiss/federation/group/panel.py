@@ -1,0 +1,74 @@
+"""The groups of a panel in memory, as what each of them holds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedmiss.arrays import I64
+from fedmiss.errors import InputError
+from fedmiss.federation.group.features import expanded
+from fedmiss.federation.group.visits import Visits, deal_sites
+from fedmiss.models.lowrank.data import Group, GroupPanel
+
+__all__ = ["stamps_of", "visits_of"]
+
+
+def visits_of(panel: GroupPanel) -> tuple[dict[str, Visits], dict[str, I64]]:
+    """Visits of each group, and the rows of the panel's sites that are its own (:func:`.visits.deal_sites`), by name.
+
+    Raises
+    ------
+    InputError    a site or month that the panel does not have
+    """
+    for group in panel.groups:
+        _check_indices(panel, group)
+    at = deal_sites({group.name: group.site for group in panel.groups}, panel.J)
+    return {group.name: _visits(panel, group, at[group.name]) for group in panel.groups}, at
+
+
+def stamps_of(panel: GroupPanel) -> I64:
+    """Months (L,) of a panel, 12 year + month - 1; without a calendar 0 to L - 1.
+
+    Raises
+    ------
+    InputError    months that are not in order
+    """
+    if panel.calendar is None:
+        return np.arange(panel.L, dtype=np.int64)
+    stamps: I64 = np.asarray(panel.calendar[1] * 12 + panel.calendar[0] - 1, dtype=np.int64)
+    if (np.diff(stamps) <= 0).any():
+        at = int(np.flatnonzero(np.diff(stamps) <= 0)[0])
+        raise InputError(
+            f"month {at + 1} of the panel is not after month {at}; give the months in order, each once."
+        )
+    return stamps
+
+
+def _check_indices(panel: GroupPanel, group: Group) -> None:
+    for label, index, size in (("site", group.site, panel.J), ("month", group.month, panel.L)):
+        if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
+            raise InputError(
+                f"group {group.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; make the panel again."
+            )
+
+
+def _visits(panel: GroupPanel, group: Group, mine: I64) -> Visits:
+    """A group's visits by its own numbering of sites, ``mine`` being their rows in the panel."""
+    ids = np.arange(panel.J).astype(str) if panel.site_id is None else panel.site_id
+    region = np.full(panel.J, "") if panel.region is None else panel.region
+    return Visits(
+        site_id=np.asarray(ids, dtype=object)[mine],
+        site=np.searchsorted(mine, group.site).astype(np.int32),
+        month=stamps_of(panel)[group.month],
+        count=group.count,
+        detected=group.count > 0,
+        observer=group.observer,
+        effort=group.effort,
+        weight=group.weight,
+        checklist=group.checklist,
+        exposure=group.exposure,
+        region=np.asarray(region, dtype=object)[mine],
+        given=True,
+        calendar=panel.calendar is not None,
+        covariates={name: column[mine] for name, column in expanded(panel.covariates).items()},
+    )

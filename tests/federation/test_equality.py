@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import InputError
-from fedmiss.federation.group.visits import Visits, deal_sites, unite
+from fedmiss.federation.group.panel import visits_of
+from fedmiss.federation.group.visits import Visits, unite
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.bootstrap import totals_of
-from fedmiss.federation.local import LocalFederation, _visits, fit_counts
+from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -156,8 +157,7 @@ def test_a_groups_own_totals_are_those_of_the_sites_that_it_visited():
     """Sites that nobody visited are dealt to the first group, and stand in no group's own report."""
     panel = owned(3, J=20, shared=0.4, n=300, seed=11)
     wide = GroupPanel.of(30, panel.L, panel.groups, panel.calendar, np.arange(30).astype(str).astype(object))
-    at = deal_sites({g.name: g.site for g in wide.groups}, wide.J)
-    held = {g.name: _visits(wide, g, at[g.name]) for g in wide.groups}
+    held, at = visits_of(wide)
     months = wide.calendar[1] * 12 + wide.calendar[0] - 1
     federation = LocalFederation(held, at, wide.J, DataSpec(months=months), own=True)
     fit = federation.fit(NEGBIN)

@@ -13,14 +13,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmiss.federation.group.panel import visits_of
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.group.visits import deal_sites
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.bootstrap import replicates
 from fedmiss.federation.hub.crossval import cross_validate
 from fedmiss.federation.hub.members import fit_members
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.local import LocalFederation, _visits
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -42,11 +42,8 @@ def hub_job(transport):
 
 
 def programs_of(panel):
-    at = deal_sites({g.name: g.site for g in panel.groups}, panel.J)
-    return {
-        g.name: GroupProgram(g.name, _visits(panel, g, at[g.name]), secret=g.name.encode())
-        for g in panel.groups
-    }
+    held, _ = visits_of(panel)
+    return {name: GroupProgram(name, own, secret=name.encode()) for name, own in held.items()}
 
 
 class Recording:

@@ -122,8 +122,8 @@ def test_groups_that_share_sites_are_one_through_others_too_and_observers_stay_t
 
 def test_what_groups_bring_of_their_sites_and_visits_stays_theirs_when_they_are_one():
     """Exposures, weights, covariates and regions of two groups with one site in common, visit by visit."""
-    a = visits_of([0, 1], exposure=np.array([2.0, 3.0]), covariates={"height": np.array([1.0, 2.0])})
-    b = visits_of([0, 1], covariates={"wood": np.array([7.0, 8.0])}, frame=True)
+    a = visits_at([0, 1], exposure=np.array([2.0, 3.0]), covariates={"height": np.array([1.0, 2.0])})
+    b = visits_at([0, 1], covariates={"wood": np.array([7.0, 8.0])}, frame=True)
     held, at, parts, dropped = unite({"a": a, "b": b}, {"a": np.array([0, 1]), "b": np.array([1, 2])}, 3)
     one = held["a, b"]
     assert (list(held), parts, dropped) == (["a, b"], {"a, b": ["a", "b"]}, 0)
@@ -146,7 +146,7 @@ def test_what_groups_bring_of_their_sites_and_visits_stays_theirs_when_they_are_
     ids=["species", "calendar", "effort"],
 )
 def test_groups_of_another_kind_are_not_made_one_but_refused_by_name(more, words):
-    a, b = visits_of([0, 1]), replace(visits_of([0, 1]), **more)
+    a, b = visits_at([0, 1]), replace(visits_at([0, 1]), **more)
     if "species" in more:
         a, words = replace(a, species="Larus fuscus"), words.replace("''", "'Larus fuscus'")
     with pytest.raises(InputError, match=words):
@@ -185,7 +185,7 @@ def test_groups_that_share_sites_have_the_bits_of_one_group(settings):
     np.testing.assert_array_equal(np.concatenate(one.aux.observer), whole.aux.observer[0])
 
 
-def visits_of(site, **more):
+def visits_at(site, **more):
     site = np.asarray(site, np.int32)
     m, J = site.size, int(site.max()) + 1
     return Visits(

@@ -13,7 +13,6 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.group.features import feature_sums, move_prior_means
-from fedmiss.federation.group.months import months_of
 from fedmiss.federation.group.presence import LEAST
 from fedmiss.federation.group.totals import totals
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
@@ -120,7 +119,7 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> Non
     batch.rank[at] = p
     batch.mu[at], (batch.month_mean[at, :, :p], batch.month_cov[at, :, :p, :p]) = (
         question.mu,
-        months_of(batch, question),
+        batch.months(question),
     )
     batch.tau[at, :p], batch.phi[at], batch.inverse_size[at] = (
         question.tau,

@@ -13,6 +13,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.presence import Presence
 from fedmiss.federation.group.visits import IncludedVisits
+from fedmiss.federation.triangle import free_columns, from_triangle
 from fedmiss.models.lowrank.data import index_cells
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, Family, Scale
 from fedmiss.models.lowrank.occupancy import SURE, log_zero
@@ -285,3 +286,25 @@ class Batch:
         if self.summed_off:
             eta = eta + self.offset[f]
         return self.family.mean(eta)
+
+    def months(self, question: msg.Broadcast | msg.Totals) -> tuple[F64, F64]:
+        """Months' coefficients (n, L, p) and covariances (n, L, p, p) of a question, with the known line among them."""
+        last = _LAST[0]
+        if last is None or last[0] is not question or last[1] != self.slopes:
+            n, L, f = question.T.shape
+            p = f + self.slopes
+            free = free_columns(p, slopes=self.slopes)
+            T, D = np.zeros((n, L, p)), np.zeros((n, L, p, p))
+            # The line x_l is known to both ends: it is not sent, and has no variance.
+            if self.slopes:
+                T[:, :, 1] = self.month_mean[0, :, 1]
+            T[:, :, free] = question.T
+            D[:, :, free[:, None], free[None, :]] = from_triangle(question.D, f)
+            last = _LAST[0] = (question, self.slopes, T, D)
+        return last[2], last[3]
+
+
+_Seen = tuple[msg.Broadcast | msg.Totals, bool, F64, F64]
+_LAST: list[_Seen | None] = [
+    None
+]  # in one process the very same question goes to every group: it is read once

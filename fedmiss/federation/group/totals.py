@@ -10,7 +10,6 @@ from scipy.special import ndtr
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.batch import Batch
-from fedmiss.federation.group.months import months_of
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.models.lowrank.moments import means, moments
 from fedmiss.models.lowrank.occupancy import log_yearly
@@ -41,7 +40,7 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
     for i, sites in enumerate(program.parts):
         of[n_rows + i, sites] = True
     first, full, x = _complete_years(axis.months, program.visits.calendar)
-    T, D = months_of(batch, question)
+    T, D = batch.months(question)
     out = np.zeros((question.fits.size, len(of), axis.L))
     for i, f in enumerate(question.fits):
         present = _presence(program, batch, question.batch, int(f), drawn=question.drawn)

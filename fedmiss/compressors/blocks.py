@@ -8,8 +8,8 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.compressors.dither import Dithering
+from fedmiss.core.messages import compress_rows
 from fedmiss.core.protocols import Compressor
-from fedmiss.core.sums import compress_rows
 from fedmiss.errors import ConfigError, UplinkError
 
 __all__ = ["Blocks"]

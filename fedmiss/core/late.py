@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -50,12 +51,12 @@ class Late(Around):
     def many(
         self,
         model: Model,
-        memory: tuple[F64, object],
+        memory: tuple[F64, Any],
         down: Downlink,
         data: Shards,
         slots: I64,
         u: F64,
-        *own: WorkerContext,
+        *own: Any,
     ) -> tuple[F64, int]:
         """Answers of those asked, together for workers that were asked in the same round before."""
         S, inner = memory

@@ -12,10 +12,10 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.likelihood import broken_law
+from fedmiss.core.messages import compress_rows
 from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.protocols import Compressor, Model, Oracle, Rows, Theta, WorkerContext
 from fedmiss.core.state import Downlink
-from fedmiss.core.sums import compress_rows
 from fedmiss.errors import UplinkError
 from fedmiss.rng import rng_for
 

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering
 from fedmiss.core import Bernoulli, Downlink, FedEM, Model, Roster, ServerState, em, pooled_s_bar, run
-from fedmiss.core.fedmm import FedMM
+from fedmiss.core.rules import FedMM
 from fedmiss.engines import LocalEngine
 from fedmiss.experiments.folder import Folder, band, plot_band
 from fedmiss.rng import rng_for

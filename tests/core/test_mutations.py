@@ -80,7 +80,7 @@ MUTANTS = {
         [PLANTED + "test_gamma_star_at_partial_participation_is_corollary_2_with_theorem_4s_factor"],
     ),
     "bytes down without theta": (
-        {"core/downlink.py": [("8 * q + theta_bytes(down.theta)", "8 * q")]},
+        {FEDEM: [("8 * q + theta_bytes(down.theta)", "8 * q")]},
         [PLANTED + "test_bytes_down_are_statistic_parameter_and_header_of_each_that_answered"],
     ),
     "norm rounded to the nearest": (

@@ -9,9 +9,8 @@ import pytest
 
 from fedmiss.compressors import Identity, RandK, TopK
 from fedmiss.core import Bernoulli, FedEM, Remembered, Roster, run
-from fedmiss.core.ef21 import EF21, ef21_step
-from fedmiss.core.fedmm import FedMM
 from fedmiss.core.marina import Marina, marina_step
+from fedmiss.core.rules import EF21, FedMM, ef21_step
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from tests.core.one_by_one import same_everywhere

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -298,20 +298,12 @@ class Chains(OneByOne):
     K: int = 5
     M: int = 4
     kernel: Kernel = field(default_factory=Langevin)
+    wants_own: ClassVar[bool] = True  # the number of a chain's draws is not known beforehand
+    draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if self.K < 1 or self.M < 1:
             raise ConfigError(f"K={self.K} steps of M={self.M} chains (both must be at least 1).")
-
-    @property
-    def wants_own(self) -> bool:
-        """A chain's draws are not counted beforehand."""
-        return True
-
-    @property
-    def draws(self) -> int:
-        """No uniforms by number."""
-        return 0
 
     def one(
         self, model: Model, memory: State | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext

@@ -68,8 +68,6 @@ class Model(Protocol):
     ``penalty(theta) -> float``
         R(theta); 0 without it. EM raises log_likelihood - penalty. ``check_model`` uses these three to find wrong
         formulas, and :func:`fedmiss.core.likelihood.watch_likelihood` writes the first into traces.
-    ``domain_error(S) -> str | None``
-        Why S is outside the domain of T, None when it is inside.
     """
 
     @property

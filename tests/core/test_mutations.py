@@ -31,7 +31,7 @@ PLANTED = "tests/core/test_planted.py::"
 MESSAGES = "tests/core/test_messages.py::"
 
 FEDEM, RULES = "core/fedem.py", "core/rules.py"
-ORACLES, DITHER = "core/oracles.py", "compressors/_dither.py"
+ORACLES, DITHER = "core/oracles.py", "compressors/dither.py"
 SERVER = "return V + alpha * mean, V + scaled  # no"  # of FedEM's rule
 
 MUTANTS = {

@@ -121,22 +121,10 @@ def fed_saem(
         raise ConfigError(f"how={how!r} is unknown; use 'server', 'memory' or 'error'.")
     # Silent workers count with what the server remembers of them: 1/p would scale the bias of Top-k too.
     kept = who if isinstance(who, (Full, Remembered)) else Remembered(who)
+    common = {"participation": kept, "seed": seed, **settings}
     if how == "error":
-        return FedEM(
-            model,
-            compressor,
-            roster,
-            rho,
-            participation=kept,
-            oracle=oracle,
-            seed=seed,
-            memory="error",
-            **settings,
-        )
-    return FedEM(
-        model, compressor, roster, 1.0, participation=kept, oracle=Smoothed(oracle, rho), seed=seed,
-        memory="statistic", **settings,
-    )  # fmt: skip
+        return FedEM(model, compressor, roster, rho, oracle=oracle, memory="error", **common)
+    return FedEM(model, compressor, roster, 1.0, oracle=Smoothed(oracle, rho), memory="statistic", **common)
 
 
 def louis(

@@ -116,18 +116,9 @@ def test_a_trajectory_follows_algorithm_1_line_by_line():
         u = uniforms(5, "worker", k, [c], q)[0]
         return comp.decode(comp.encode(x, u), q)
 
+    active = [who.active(5, k, n) for k in range(25)]
     expected = fedem_trajectory(
-        model.s_bar,
-        model.T,
-        data,
-        np.ones(q),
-        V_0,
-        0.2,
-        0.4,
-        0.5,
-        25,
-        quantize,
-        lambda k: who.active(5, k, n),
+        model.s_bar, model.T, data, np.ones(q), V_0, 0.2, 0.4, 0.5, 25, quantize, active.__getitem__
     )
     engine = LocalEngine(data)
     result = run(algo, engine, np.ones(q), stop=25, init=V_0)
@@ -259,14 +250,8 @@ def test_vr_fedem_with_full_batches_is_fedem():
 @pytest.mark.slow
 def test_vr_fedem_converges_where_fedem_stalls_and_counts_its_work():
     model, data, roster, S_0 = mixture(n=5, m=40)
-    settings = {
-        "model": model,
-        "compressor": Dithering(),
-        "roster": roster,
-        "gamma": 0.1,
-        "alpha": 0.3,
-        "seed": 1,
-    }
+    common = {"model": model, "compressor": Dithering(), "roster": roster}
+    settings = common | {"gamma": 0.1, "alpha": 0.3, "seed": 1}
     vr = run(vr_fedem(b=4, k_in=10, **settings), LocalEngine(data), S_0, stop=2000)
     fed = run(FedEM(oracle=Minibatch(4), **settings), LocalEngine(data), S_0, stop=2000)
     solution = em(model, data, roster, S_0, rounds=3000, tol=1e-28)[0]
@@ -325,10 +310,18 @@ def test_a_round_without_answers_moves_by_V_alone():
     assert (info.active, info.h_norm2) == (0, 3.0)
 
 
-def test_plain_engine_settles_like_the_stacked_one():
-    data = linear_data(n=5)
-    algo = FedEM(Linear(), Dithering(), Roster.of([8] * 5), 0.1, 0.3, Bernoulli(0.5), Minibatch(2), seed=9)
-    a, b = LocalEngine(data), PlainEngine(data)
-    run(algo, a, np.zeros(3), stop=30)
-    run(algo, b, np.zeros(3), stop=30)
-    assert np.array_equal(a.V, b.V)
+@pytest.mark.parametrize("engine", [LocalEngine, PlainEngine])
+def test_naive_fedem_has_zero_memories_whatever_the_start(engine):
+    algo = naive_fedem(FedEM(Linear(), Dithering(), Roster.of([8] * 5), 0.1, 0.3))
+    runs = [run(algo, engine(linear_data()), np.zeros(3), stop=20, init=init) for init in ("h", "zero")]
+    assert np.array_equal(runs[0].server.S_hat, runs[1].server.S_hat)
+    assert not runs[0].server.V.any()
+    with pytest.raises(ConfigError, match="memories of 0"):
+        run(algo, engine(linear_data()), np.zeros(3), stop=1, init=np.ones((5, 3)))
+
+
+def test_bytes_down_are_statistic_parameter_and_header_of_each_that_answered():
+    model, data, roster, S_0 = mixture(n=3, m=10)
+    result = run(FedEM(model, Dithering(), roster, 0.1, 0.3), LocalEngine(data), S_0, stop=2)
+    theta = 8 * (2 + 2 * 2 + 2 * 2)  # pi, mu, Sigma
+    assert result.trace["bytes_down"].tolist() == [3 * (HEADER + 8 * model.q + theta)] * 2

@@ -134,3 +134,15 @@ def test_initial_means_are_rows():
     mu = random_rows(rows, 4, 7)
     assert all((rows == m).all(axis=1).any() for m in mu)
     assert np.array_equal(mu, random_rows(rows, 4, 7))
+
+
+def test_the_common_covariance_takes_masses_as_they_are():
+    """Compression and absences leave masses that do not sum to 1: Sigma needs s1, the weights need s1 / sum s1."""
+    YY = 5.0 * np.eye(2)
+    model = GMM(2, 2, "tied", YY=YY)
+    s1, mu = np.array([0.5, 0.3]), np.array([[1.0, 0.5], [-1.0, 0.2]])
+    theta = model.T(np.r_[s1, (s1[:, None] * mu).ravel()])
+    np.testing.assert_allclose(theta.pi, s1 / 0.8, rtol=1e-13)
+    np.testing.assert_allclose(theta.mu, mu, rtol=1e-13)
+    expected = YY - sum(s * np.outer(m, m) for s, m in zip(s1, mu, strict=True))
+    np.testing.assert_allclose(theta.Sigma, expected, rtol=1e-13)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -39,7 +39,6 @@ class WorkerContext:
     rng: Callable[..., np.random.Generator]
 
 
-@runtime_checkable
 class Model(Protocol):
     """A curved exponential family, seen through its complete-data sufficient statistic.
 
@@ -84,7 +83,6 @@ class Model(Protocol):
         ...
 
 
-@runtime_checkable
 class Compressor(Protocol):
     """Quant: E Quant(x) = x and E||Quant(x) - x||^2 <= omega(q) ||x||^2, with real bytes.
 
@@ -111,7 +109,6 @@ class Compressor(Protocol):
         ...
 
 
-@runtime_checkable
 class Participation(Protocol):
     """Who answers in round k."""
 

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gammaln
 
 from fedmiss.compressors import Blocks, Dithering, Identity, Natural, RandK, TopK, block_quantization
+from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.core.testing import check_compressor
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 from tests.oracles.reference import block_dithering
@@ -87,8 +89,6 @@ def test_dithering_is_the_formula_and_survives_the_wire(values, block, s, r, see
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 2**31 - 1), st.floats(0.0, 1.0), st.integers(0, 2**32))
 def test_the_coder_gives_back_any_levels(count, top, density, seed):
-    from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
-
     rng = np.random.default_rng(seed)
     magnitude = np.minimum(np.floor(2.0 ** (rng.random(count) * 31.5)), top).astype(np.int64)
     levels = magnitude * rng.choice([-1, 1], count) * (rng.random(count) < density)
@@ -107,18 +107,10 @@ def entropy(levels):
     return float(-(p * np.log2(p)).sum())
 
 
-@pytest.mark.parametrize(
-    "compressor",
-    [
-        Dithering(1),
-        Dithering(4),
-        Dithering(16),
-        Dithering(1, 2.0, 64),
-        Dithering(16, math.inf, 256),
-        Dithering(255, math.inf),
-    ],
-    ids=str,
-)
+CODED = (Dithering(1, 2.0, 64), Dithering(16, math.inf, 256), Dithering(255, math.inf))
+
+
+@pytest.mark.parametrize("compressor", [*map(Dithering, (1, 4, 16)), *CODED], ids=str)
 @pytest.mark.parametrize("kind", ["gaussian", "heavy", "sparse"])
 def test_bytes_are_within_ten_percent_of_the_entropy_of_the_levels_plus_norms(compressor, kind):
     q = 20_000
@@ -208,8 +200,6 @@ def test_short_messages_are_near_what_an_adaptive_code_can_reach(q, levels, shar
 
     60 messages: at most 6 % and one byte a message (the tag) above that code and the norms.
     """
-    from scipy.special import gammaln
-
     rng, size, ideal = np.random.default_rng(0), 0, 0.0
     for _ in range(60):
         x = rng.normal(size=q) * (rng.random(q) < share)

@@ -26,6 +26,7 @@ from fedmiss.models.saem.months import (
     simulate_months,
 )
 from tests.core.one_by_one import LossyEngine, PlainEngine, same_everywhere
+from tests.core.toys import Linear, linear_data
 
 # ---- the chain -----------------------------------------------------------------------------------------------------
 
@@ -54,14 +55,8 @@ def test_the_bias_of_the_unadjusted_chain_is_the_formula(d, levels, g):
 
 
 def test_the_formula_has_the_published_values():
-    expected = {
-        (1, None, 0.2): 1.0526,
-        (1, None, 0.8): 1.25,
-        (20, 1, 0.2): 1.221,
-        (20, 1, 0.8): 3.620,
-        (400, 1, 0.2): 5.01,
-    }
-    for (d, levels, g), value in expected.items():
+    expected = {(1, None, 0.2): 1.0526, (1, None, 0.8): 1.25, (20, 1, 0.2): 1.221, (20, 1, 0.8): 3.620}
+    for (d, levels, g), value in (expected | {(400, 1, 0.2): 5.01}).items():
         assert langevin_variance(g, d, levels) == pytest.approx(value, rel=0.01)
     assert langevin_variance(0.8, 20, 4) == pytest.approx(1.319, abs=0.01)
     assert langevin_variance(0.8, 400, 1) == np.inf
@@ -154,11 +149,9 @@ def test_a_chain_that_leaves_the_numbers_names_the_remedy():
     estep = Chains(5, 1, Langevin(50.0, adjust=False, precondition=False))
     algo = fed_saem(model, Roster.of([5, 5]), Identity(), how="server", estep=estep)
     S = first_statistics(model, data).mean(axis=0)
+    words = r"worker '\d', round \d+: .*lower its step"
     for engine in (LocalEngine, PlainEngine):
-        with (
-            pytest.raises(DomainError, match=r"worker '\d', round \d+: .*lower its step"),
-            np.errstate(all="ignore"),
-        ):
+        with pytest.raises(DomainError, match=words), np.errstate(all="ignore"):
             run(algo, engine(data), S, stop=20, init="zero")
 
 
@@ -173,14 +166,9 @@ def moment(p, y, log_e, mu, var):
 
 
 def test_quadrature_is_that_of_scipy():
-    for y, log_e, mu, var in (
-        (0, 0.0, -1.0, 0.5),
-        (3, 0.7, 1.0, 2.0),
-        (400, 0.0, 2.0, 0.3),
-        (0, 2.0, 1.0, 4.0),
-    ):
-        values = [moment(p, y, log_e, mu, var) for p in range(3)]
-        log_p, z, z2 = poisson_normal(np.array(float(y)), np.array(log_e), np.array(mu), np.array(var))
+    for cell in ((0, 0.0, -1.0, 0.5), (3, 0.7, 1.0, 2.0), (400, 0.0, 2.0, 0.3), (0, 2.0, 1.0, 4.0)):
+        values = [moment(p, *cell) for p in range(3)]
+        log_p, z, z2 = poisson_normal(*map(np.array, cell))
         assert log_p == pytest.approx(np.log(values[0]), abs=1e-6)
         assert z == pytest.approx(values[1] / values[0], abs=2e-6)
         assert z2 == pytest.approx(values[2] / values[0], rel=1e-5)
@@ -211,9 +199,8 @@ def test_twice_the_exposure_at_half_the_rate_is_the_same_likelihood():
 def test_model_c_m_step_is_least_squares_and_coordinates_invert(observers):
     data = simulate_counts(3, 15, 6, observers=observers, seed=5)
     rng = np.random.default_rng(0)
-    rows = Visits.of(
-        data[0].site, data[0].month, data[0].y, data[0].observer, None, rng.normal(size=(len(data[0]), 2))
-    )
+    one = data[0]
+    rows = Visits.of(one.site, one.month, one.y, one.observer, None, rng.normal(size=(len(one), 2)))
     model = Counts(6, r=1, d=2, observers=bool(observers))
     state = model.latent_start(rows, 3)
     S = model.statistic(rows, state)
@@ -345,8 +332,6 @@ def test_compression_has_the_expected_figures(p):
 @pytest.mark.slow
 def test_top_k_of_the_statistic_itself_keeps_a_bias():
     """The report's Top-k, on a statistic whose M-step has no domain to leave: off by what it never sends."""
-    from tests.core.toys import Linear, linear_data
-
     data, model = linear_data(), Linear()
     for gamma in (0.2, 0.02):
         algo = FedEM(model, TopK(1), Roster.of([8] * 5), gamma, memory="bare")
@@ -370,9 +355,8 @@ def test_a_noisy_round_is_warned_of():
 
 def log_errors(model, S, truth):
     theta = model.T(S)
-    return np.sqrt(np.mean((theta.beta - truth.beta) ** 2)), np.sqrt(
-        np.mean(np.log(theta.tau2 / truth.tau2) ** 2)
-    )
+    gaps = (theta.beta - truth.beta, np.log(theta.tau2 / truth.tau2))
+    return [np.sqrt(np.mean(gap**2)) for gap in gaps]
 
 
 @pytest.mark.mc
@@ -410,9 +394,8 @@ def test_saem_comes_near_the_mle_and_without_averaging_does_not():
         algo = fed_saem(
             model, roster, Identity(), how="server", estep=Chains(5, 2), steps=SaemSteps(60, a), seed=1
         )
-        ends.append(
-            log_errors(model, run(algo, LocalEngine(data), S_0, stop=300, init="zero").server.S_hat, truth)
-        )
+        end = run(algo, LocalEngine(data), S_0, stop=300, init="zero").server.S_hat
+        ends.append(log_errors(model, end, truth))
     assert ends[0][1] < 0.3 * start[1]
     assert ends[0][1] < ends[1][1]
     assert ends[0][0] < 0.03
@@ -460,17 +443,11 @@ def test_standard_errors_of_louis_are_those_of_the_likelihood():
     def value(x):
         return sum(30 * model.log_likelihood(Months(x[:3], x[3:]), rows) for rows in data)
 
+    def bend(a, b):
+        return (value(v + a + b) - value(v + a - b) - value(v - a + b) + value(v - a - b)) / (4 * h * h)
+
     E = h * np.eye(6)
-    exact = np.array(
-        [
-            [
-                (value(v + a + b) - value(v + a - b) - value(v - a + b) + value(v - a - b)) / (4 * h * h)
-                for a in E
-            ]
-            for b in E
-        ]
-    )
-    se = np.sqrt(np.diag(np.linalg.inv(-exact)))
+    se = np.sqrt(np.diag(np.linalg.inv([[-bend(a, b) for a in E] for b in E])))
     found = np.sqrt(np.diag(louis(model, theta, data, rounds=150)))
     np.testing.assert_allclose(found, se, rtol=0.1)
     with pytest.raises(ConfigError, match="observed information"):

@@ -22,18 +22,9 @@ from fedmiss.report.loess import loess as smooth
 from fedmiss.rng import rng_for
 
 __all__ = [
-    "ALPHA",
-    "BATCH",
-    "GAMMA",
-    "GROUPS",
-    "OBSERVERS",
-    "RANK",
-    "SPECIES",
-    "Printed",
-    "figure2",
-    "loess",
+    "ALPHA", "BATCH", "GAMMA", "GROUPS", "OBSERVERS", "RANK", "SPECIES", "Printed", "figure2", "loess",
     "records_of",
-]
+]  # fmt: skip
 
 OBSERVERS, GROUPS = 2_465, 10
 SPAN = 0.15  # of LOESS

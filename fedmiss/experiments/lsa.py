@@ -21,7 +21,7 @@ from fedmiss.core import (
     fed_lsa,
     run,
     scafflsa,
-)  # fmt: skip
+)
 from fedmiss.engines import LocalEngine
 from fedmiss.experiments.folder import Folder, columns_of, padded
 from fedmiss.models.fedavg import RidgeLogistic, bias_first_order, richardson_romberg

@@ -24,7 +24,7 @@ from fedmiss.core import (
     mean_field,
     pooled_s_bar,
     run,
-)  # fmt: skip
+)
 from fedmiss.engines import LocalEngine
 from fedmiss.models.gmm import GMM, GMMParams
 from fedmiss.rng import rng_for

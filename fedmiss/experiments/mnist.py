@@ -24,7 +24,7 @@ from fedmiss.core import (
     mean_field,
     pooled_s_bar,
     run,
-)  # fmt: skip
+)
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.experiments.folder import Folder, padded

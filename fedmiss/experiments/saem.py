@@ -21,7 +21,7 @@ from fedmiss.core import (
     ServerState,
     em,
     run,
-)  # fmt: skip
+)
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.experiments.folder import Folder, columns_of, padded

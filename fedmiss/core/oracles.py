@@ -6,7 +6,7 @@ given, and a model's ``s_bar_many`` repeats its ``s_bar``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -108,7 +108,7 @@ class OneByOne:
         """Return the answers of ``one``, worker by worker."""
         out, count = np.empty((len(slots), model.q)), 0
         for i, c in enumerate(slots):
-            mine = [WorkerContext(context.V_i[i], _ith(context, i)) for context in own]
+            mine = [context.of(i) for context in own]
             try:
                 out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i], *mine)  # type: ignore[attr-defined]
             except DomainError as error:
@@ -161,10 +161,6 @@ class Around:
         }
         out: object = self.inner.unpack(model, inner, n, q)
         return out
-
-
-def _ith(own: WorkerContext, i: int) -> Callable[..., np.random.Generator]:
-    return lambda _=0: own.rng(i)
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,10 @@ class WorkerContext:
     V_i: F64
     rng: Callable[..., np.random.Generator]
 
+    def of(self, at: int | I64) -> WorkerContext:
+        """The context of one of several workers, or of some of them."""
+        return WorkerContext(self.V_i[at], lambda i=0: self.rng(int(np.ravel(at)[i])))
+
 
 class Model(Protocol):
     """A curved exponential family, seen through its complete-data sufficient statistic.

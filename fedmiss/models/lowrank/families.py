@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import numpy as np
 from scipy.special import xlogy
@@ -31,12 +30,6 @@ VAR_MAX = 20.0  # bound of the variance of a lognormal
 SHRINK = 0.39269908169872414  # pi / 8: variance of a logistic in units of a probit
 
 
-class LawOf(Protocol):
-    """Law of an observation: dispersion, 1 / size of the negative binomial, variance of observer effects."""
-
-    def __call__(self, *, phi: float, inverse_size: float, observers: float) -> Law: ...
-
-
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Family:
     """A natural exponential family, seen through its log-partition psi(eta).
@@ -49,7 +42,8 @@ class Family:
     link : natural parameter of a mean, kept inside its domain
     deviance : unit deviance of observations y at means mu (2 (saturated - fitted log-likelihood))
     marginal : of (eta, var): predictor whose mean is the expected mean of a predictor N(eta, var)
-    law : law of an observation
+    law : of (phi, inverse_size, observers), given by name: law of an observation with this dispersion, 1 / size of the
+        negative binomial, and variance of observer effects
     values : observations that counts are
     log_error : error of a prediction mu of y, on the log scale
     unit : square of the unit of the predictor, from the variance of the observations: 1 where the link has no unit
@@ -76,7 +70,7 @@ class Family:
     link: Callable[[float], float]
     deviance: Callable[[F64, F64], F64]
     marginal: Callable[[F64, F64], F64]
-    law: LawOf
+    law: Callable[..., Law]
     values: Callable[[F64], F64] = lambda count: count
     log_error: Callable[[F64, F64], F64] = lambda y, mu: np.log1p(y) - np.log1p(mu)
     unit: Callable[[float], float] = lambda variance: 1.0

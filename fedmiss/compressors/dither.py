@@ -292,11 +292,9 @@ class Dithering(Coded):
         raw = np.frombuffer(payload, dtype=np.uint8)
         sparse = raw.size > 0 and bool(raw[0] & SPARSE)
         mask = (n_blocks + 7) // 8 if sparse else 0
-        known = (
-            np.unpackbits(raw[1 : 1 + mask], bitorder="little")[:n_blocks].astype(bool)
-            if sparse
-            else np.ones(n_blocks, bool)
-        )
+        known = np.ones(n_blocks, bool)
+        if sparse:
+            known = np.unpackbits(raw[1 : 1 + mask], bitorder="little")[:n_blocks].astype(bool)
         head = 1 + mask + 4 * int(known.sum())
         if len(payload) < head or known.size < n_blocks:
             raise UplinkError(f"{len(payload)} bytes cannot hold the {n_blocks} norms of q={q} numbers.")

@@ -263,14 +263,10 @@ class Spider:
             index = draw_rows(u[~fresh], sizes_of(data, move), replace=self.replace)
             # one call for both points: the new theta first, then the theta of each worker's last answer
             rounds, which = np.unique(last[~fresh], return_inverse=True)
-            both = _s_bar_mixed(
-                model,
-                [down.theta, *(memory.seen[int(k)][1] for k in rounds)],
-                np.concatenate([np.zeros(len(move), dtype=np.int64), which + 1]),
-                data,
-                np.concatenate([move, move]),
-                np.concatenate([index, index]),
-            )
+            thetas = [down.theta, *(memory.seen[int(k)][1] for k in rounds)]
+            which = np.concatenate([np.zeros(len(move), dtype=np.int64), which + 1])
+            twice = np.concatenate([move, move]), np.concatenate([index, index])
+            both = _s_bar_mixed(model, thetas, which, data, *twice)
             # algorithm 2, line 8: S_c <- S_c + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_last) ]
             memory.S[move] += both[: len(move)] - both[len(move) :]
             count += 2 * self.b * len(move)

@@ -72,12 +72,8 @@ def gamma_star(constants: Constants, *, n: int, omega: float, k_max: int, p: flo
     # Exact answers of everybody: the bound of corollary 2 has no noise to balance.
     if constants.sigma2 == 0.0:
         return cap
-    return min(
-        cap,
-        math.sqrt(
-            constants.W_gap * n / (k_max * constants.L_W * (1.0 + 5.0 * omega_p(omega, p)) * constants.sigma2)
-        ),
-    )
+    noise = k_max * constants.L_W * (1.0 + 5.0 * omega_p(omega, p)) * constants.sigma2
+    return min(cap, math.sqrt(constants.W_gap * n / noise))
 
 
 def gamma_vr(constants: Constants, *, n: int, omega: float) -> float:
@@ -87,10 +83,9 @@ def gamma_vr(constants: Constants, *, n: int, omega: float) -> float:
     """
     # The last factor of eq. (10), (1 + omega) sqrt(omega + (1 + 10 omega) / 8).
     spread = (1.0 + omega) * math.sqrt(omega + (1.0 + 10.0 * omega) / 8.0)
-    return (constants.v_min / constants.L_W) / (
-        1.0
-        + 4.0 * math.sqrt(2.0) * (constants.v_max / constants.L_W) * constants.L_rows / math.sqrt(n) * spread
-    )
+    c = constants
+    factor = 1.0 + 4.0 * math.sqrt(2.0) * (c.v_max / c.L_W) * c.L_rows / math.sqrt(n) * spread
+    return (c.v_min / c.L_W) / factor
 
 
 def nearby(s: F64, h: F64, rng: np.random.Generator) -> list[F64]:

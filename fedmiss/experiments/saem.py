@@ -158,12 +158,8 @@ def _distance(
     rounds = 200 if folder.quick else 800
     at = np.unique(np.geomspace(5, rounds, 25).astype(int))
     curves: dict[str, F64] = {}
-    for name, a, M in (
-        ("rho = 1", 0.0, 1),
-        ("a = 1", 1.0, 1),
-        ("a = 0.7", 0.7, 1),
-        ("a = 0.7, M = 4", 0.7, 4),
-    ):
+    ways = {"rho = 1": (0.0, 1), "a = 1": (1.0, 1), "a = 0.7": (0.7, 1), "a = 0.7, M = 4": (0.7, 4)}
+    for name, (a, M) in ways.items():
         algo = fed_saem(
             model, roster, Identity(), how="server", estep=Chains(5, M), steps=SaemSteps(50, a), seed=folder.seed
         )  # fmt: skip

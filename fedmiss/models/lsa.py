@@ -198,11 +198,8 @@ def garnet(
         values, vectors = np.linalg.eig(P.T)
         mu = np.abs(np.real(vectors[:, np.argmax(np.real(values))]))
         mu /= mu.sum()
-        r = (
-            reward * (1.0 if worker % 2 == 0 else -1.0)
-            if heterogeneous
-            else reward + spread * rng.random(states)
-        )
+        sign = 1.0 if worker % 2 == 0 else -1.0
+        r = sign * reward if heterogeneous else reward + spread * rng.random(states)
         # TD(0): A = phi(s) (phi(s) - gamma phi(s'))', b = phi(s) r(s), with probability mu(s) P(s, s').
         now, after = np.nonzero(P)
         A = phi[now][:, :, None] * (phi[now] - gamma * phi[after])[:, None, :]

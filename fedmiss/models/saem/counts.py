@@ -59,17 +59,13 @@ class Visits:
         order = np.argsort(site, kind="stable")
         code = np.unique(site[order], return_inverse=True)[1].astype(np.int64)
         who = np.zeros(n_visits) if observer is None else np.asarray(observer)
-        return Visits(
-            code,
-            month[order],
-            np.unique(who[order], return_inverse=True)[1].astype(np.int64),
-            y[order],
-            np.zeros(n_visits) if log_e is None else np.asarray(log_e, dtype=np.float64)[order],
-            np.zeros((n_visits, 0))
-            if x is None
-            else np.asarray(x, dtype=np.float64).reshape(n_visits, -1)[order],
-            np.flatnonzero(np.diff(code, prepend=-1)).astype(np.int64),
+        observers = np.unique(who[order], return_inverse=True)[1].astype(np.int64)
+        effort = np.zeros(n_visits) if log_e is None else np.asarray(log_e, dtype=np.float64)
+        other = (
+            np.zeros((n_visits, 0)) if x is None else np.asarray(x, dtype=np.float64).reshape(n_visits, -1)
         )
+        starts = np.flatnonzero(np.diff(code, prepend=-1)).astype(np.int64)
+        return Visits(code, month[order], observers, y[order], effort[order], other[order], starts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -89,6 +89,10 @@ class Group:
         """Number of observers (local numbering)."""
         return int(self.observer.max()) + 1 if self.observer.size else 0
 
+    def reweighted(self, weight: F64) -> Group:
+        """Return the same visits with other weights (folds, bootstrap)."""
+        return replace(self, weight=weight)
+
 
 def index_cells(site: I32, month: I32, J: int, L: int, *, by_visit: bool = False) -> tuple[I64, I32, I64]:
     """Index visits that are sorted by (site, month), or each as a cell of its own ``by_visit``.

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class WorkerContext:
         return WorkerContext(self.V_i[at], lambda i=0: self.rng(int(np.ravel(at)[i])))
 
 
+@runtime_checkable
 class Model(Protocol):
     """A curved exponential family, seen through its complete-data sufficient statistic.
 
@@ -87,6 +88,7 @@ class Model(Protocol):
         ...
 
 
+@runtime_checkable
 class Compressor(Protocol):
     """Quant: E Quant(x) = x and E||Quant(x) - x||^2 <= omega(q) ||x||^2, with real bytes.
 
@@ -113,6 +115,7 @@ class Compressor(Protocol):
         ...
 
 
+@runtime_checkable
 class Participation(Protocol):
     """Who answers in round k."""
 

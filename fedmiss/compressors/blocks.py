@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.compressors.dither import Dithering
+from fedmiss.core.messages import compress_rows
 from fedmiss.core.protocols import Compressor
-from fedmiss.core.sums import compress_rows
 from fedmiss.errors import ConfigError, UplinkError
 
 __all__ = ["Blocks"]
@@ -46,6 +47,15 @@ class Blocks:
                 f"blocks of {sum(self.lengths)} entries in all for a statistic of q={q}; they must agree."
             )
 
+    def _cuts(self, q: int) -> Iterator[tuple[int, slice, slice]]:
+        """Length of each block, where its entries are, and where its uniforms: blocks are independent."""
+        self._check(q)
+        at = used = 0
+        for length in self.lengths:
+            draws = self.inner.draws(length)
+            yield length, slice(at, at + length), slice(used, used + draws)
+            at, used = at + length, used + draws
+
     def draws(self, q: int) -> int:
         """Uniforms of all blocks."""
         self._check(q)
@@ -58,42 +68,32 @@ class Blocks:
 
     def encode(self, x: F64, u: F64) -> bytes:
         """Length and code of each block."""
-        self._check(x.size)
-        out, at, used = [], 0, 0
-        for length in self.lengths:
-            draws = self.inner.draws(length)
-            # Every block has its own uniforms, as many as its compressor
-            # draws: blocks are independent, and each alone is reproducible.
-            code = self.inner.encode(x[at : at + length], u[used : used + draws])
+        out = []
+        for _, at, own in self._cuts(x.size):
+            code = self.inner.encode(x[at], u[own])
             out += [_varint(len(code)), code]
-            at, used = at + length, used + draws
         return b"".join(out)
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild the blocks."""
-        self._check(q)
-        x_hat, at, read = np.empty(q), 0, 0
-        for length in self.lengths:
+        x_hat, read = np.empty(q), 0
+        for length, at, _ in self._cuts(q):
             size, read = _read(payload, read)
             if read + size > len(payload):
                 raise UplinkError(f"a block of {length} entries was cut: {size} bytes announced.")
-            x_hat[at : at + length] = self.inner.decode(payload[read : read + size], length)
-            at, read = at + length, read + size
+            x_hat[at] = self.inner.decode(payload[read : read + size], length)
+            read += size
         if read != len(payload):
             raise UplinkError(f"{len(payload) - read} bytes follow the last block.")
         return x_hat
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Each block of all rows at once."""
-        self._check(X.shape[1])
-        X_hat, nbytes, at, used = np.empty_like(X), np.zeros(len(X), dtype=np.int64), 0, 0
-        for length in self.lengths:
-            draws = self.inner.draws(length)
-            block, u = X[:, at : at + length], U[:, used : used + draws]
-            part, size = compress_rows(self.inner, np.ascontiguousarray(block), np.ascontiguousarray(u))
-            X_hat[:, at : at + length] = part
+        X_hat, nbytes = np.empty_like(X), np.zeros(len(X), dtype=np.int64)
+        for _, at, own in self._cuts(X.shape[1]):
+            block, u = np.ascontiguousarray(X[:, at]), np.ascontiguousarray(U[:, own])
+            X_hat[:, at], size = compress_rows(self.inner, block, u)
             nbytes += size + np.array([len(_varint(int(bytes_of))) for bytes_of in size], dtype=np.int64)
-            at, used = at + length, used + draws
         return X_hat, nbytes
 
 

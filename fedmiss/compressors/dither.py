@@ -1,24 +1,209 @@
-"""Random dithering on norms of blocks: QSGD's quantizer, and the paper's block-p quantization at one level."""
+"""Random dithering on norms of blocks: QSGD's quantizer, and the paper's block-p quantization at one level.
+
+The kernels come first: levels, norms, code length, one message or a batch (same inner function). ``_levels`` takes many
+parameters: numba takes arrays one by one.
+"""
 
 from __future__ import annotations
 
 import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numba import njit, prange
 
-from fedmiss.arrays import F64, I64
-from fedmiss.compressors._dither import SPARSE, batch, batch_parallel, message, unpack
+from fedmiss.arrays import F32, F64, I32, I64, U8
+from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 
-__all__ = ["Dithering", "block_quantization"]
+__all__ = ["Coded", "Dithering", "Kernels", "block_quantization"]
 
-_LIMIT = "numbers must be finite, norms below 3.4e38"
+SPARSE = 2  # bit 1 of the tag: a bitmap says which blocks are not zero, and only their norms follow
+
+# Kernels of one message, a batch and a batch over the cores, their settings, and the limit of numbers in words.
+Kernels = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], tuple[Any, ...], str]
 _PARALLEL = 500_000  # numbers in a batch from which starting the threads pays
 
 
+@njit(cache=True)
+def _norm(x: F64, r: float) -> float:
+    """||x||_r, scaled against overflow; at least max |x|; nan when x is not finite."""
+    top = 0.0
+    for value in x:
+        if not abs(value) < np.inf:
+            return np.nan
+        top = max(top, abs(value))
+    if top == 0.0 or r == np.inf:
+        return top
+    if top < 1e-290:
+        return top * x.size  # an upper bound is as good, far below any number that matters
+    # Scaled by the largest entry: no square overflows, and the norm is never below that entry.
+    scale, total = 1.0 / top, 0.0
+    if r == 1.0:
+        for value in x:
+            total += abs(value)
+        return max(top, total)
+    if r == 2.0:
+        for value in x:
+            scaled = value * scale
+            total += scaled * scaled
+        return float(top * max(1.0, np.sqrt(total)))
+    for value in x:
+        total += (abs(value) * scale) ** r
+    return float(top * max(1.0, total ** (1.0 / r)))
+
+
+@njit(cache=True)
+def _levels(
+    x: F64, u: F64, s: int, r: float, block: int, norms: F32, bits: I32, levels: I64, x_hat: F64
+) -> int:
+    """Quantize; return the number of levels to code (blocks of norm 0 have none), or -1 if x is not finite.
+
+    ``bits`` views the float32 ``norms`` as integers: adding 1 rounds a norm up, so that |x| <= norm holds for the
+    rounded norm and the levels stay unbiased.
+    """
+    count = 0
+    for at in range(norms.size):
+        lo, hi = at * block, min((at + 1) * block, x.size)
+        norm = _norm(x[lo:hi], r)
+        # Above the largest float32, or nan (which compares as false).
+        if not norm <= 3.4028234e38:
+            return -1
+        # The decoder knows the float32 norm only, so levels are made for that one.
+        norms[at] = norm
+        if np.float64(norms[at]) < norm:
+            bits[at] += 1
+        unit = np.float64(norms[at]) / s
+        if unit == 0.0:
+            x_hat[lo:hi] = 0.0
+            continue
+        for i in range(lo, hi):
+            # level floor(s |x| / N + u): its mean is s |x| / N, so E Quant(x) = x (eqs. (13), (14) at s = 1)
+            # |x| / unit <= s up to rounding of the quotient: the bound keeps the level in its alphabet.
+            level = min(int(np.floor(abs(x[i]) / unit + u[i])), s)
+            if x[i] < 0:
+                level = -level
+            levels[count] = level
+            x_hat[i] = level * unit
+            count += 1
+    return count
+
+
+@njit(cache=True)
+def message(x: F64, u: F64, s: int, r: float, block: int, x_hat: F64) -> U8:
+    """Encode one vector: return its bytes (tag, norms, code); an empty array if x is not finite."""
+    q = x.size
+    norms = np.empty((q + block - 1) // block, dtype=np.float32)
+    levels = np.empty(q, dtype=np.int64)
+    count = _levels(x, u, s, r, block, norms, norms.view(np.int32), levels, x_hat)
+    if count < 0:
+        return np.empty(0, dtype=np.uint8)
+    full = 0
+    for b in range(norms.size):
+        full += norms[b] > 0
+    # A bitmap and the norms that are not zero, where that is shorter than all norms.
+    sparse = (norms.size + 7) // 8 + 4 * full < 4 * norms.size
+    mask = (norms.size + 7) // 8 if sparse else 0
+    sent = full if sparse else norms.size
+    head = 1 + mask + 4 * sent
+    out = np.zeros(head + capacity(count, s), dtype=np.uint8)
+    tag, size = encode_levels(levels, count, s, True, out[head:])
+    out[0] = tag | (SPARSE if sparse else 0)
+    kept = np.empty(sent, dtype=np.float32)
+    at = 0
+    for b in range(norms.size):
+        if sparse and not norms[b] > 0:
+            continue
+        kept[at] = norms[b]
+        at += 1
+        if sparse:
+            out[1 + b // 8] |= np.uint8(1 << (b % 8))
+    out[1 + mask : head] = kept.view(np.uint8)
+    return out[: head + size]
+
+
+@njit(cache=True)
+def batch(X: F64, U: F64, s: int, r: float, block: int, X_hat: F64, nbytes: I64) -> None:
+    """Encode each row; keep what the server would decode, and the length."""
+    for i in range(X.shape[0]):
+        nbytes[i] = message(X[i], U[i], s, r, block, X_hat[i]).size
+
+
+@njit(cache=True, parallel=True)
+def batch_parallel(X: F64, U: F64, s: int, r: float, block: int, X_hat: F64, nbytes: I64) -> None:
+    """Do as :func:`batch`, over the cores."""
+    for i in prange(X.shape[0]):
+        nbytes[i] = message(X[i], U[i], s, r, block, X_hat[i]).size
+
+
+@njit(cache=True)
+def unpack(code: U8, tag: int, norms: F32, s: int, block: int, x_hat: F64) -> bool:
+    """Decode into ``x_hat``; return False when the code is damaged."""
+    q, count = x_hat.size, 0
+    for b in range(norms.size):
+        # The encoder's own test: a norm so small that its unit is 0 has no levels either.
+        if np.float64(norms[b]) / s > 0.0:
+            count += min((b + 1) * block, q) - b * block
+    levels = np.empty(count, dtype=np.int64)
+    if not decode_levels(code, tag, count, s, True, levels):
+        return False
+    at = 0
+    for b in range(norms.size):
+        unit = np.float64(norms[b]) / s
+        for i in range(b * block, min((b + 1) * block, q)):
+            x_hat[i] = 0.0
+            if unit > 0.0:
+                x_hat[i] = levels[at] * unit
+                at += 1
+    return True
+
+
+class Coded(ABC):
+    """Base of a compressor whose kernels quantize and code a message, with one uniform per number."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def _kernels(self, q: int) -> Kernels: ...
+
+    def draws(self, q: int) -> int:
+        """One uniform per number."""
+        return q
+
+    def encode(self, x: F64, u: F64) -> bytes:
+        """Return the code of the (q,) vector ``x``; DomainError if a number is too large for it, or none."""
+        one, _, _, settings, limit = self._kernels(x.size)
+        x = np.ascontiguousarray(x, dtype=np.float64)
+        out = one(x, u, *settings, np.empty_like(x))
+        if out.size == 0:
+            raise _not_finite(x, limit)
+        return bytes(out.tobytes())
+
+    def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
+        """Quantize each row, (a, q), and measure its code, (a,)."""
+        _, some, many, settings, limit = self._kernels(X.shape[1])
+        X = np.ascontiguousarray(X, dtype=np.float64)
+        X_hat, nbytes = np.empty_like(X), np.empty(len(X), dtype=np.int64)
+        kernel = many if X.size >= _PARALLEL else some
+        kernel(X, U, *settings, X_hat, nbytes)
+        if not nbytes.all():
+            raise _not_finite(X, limit)
+        return X_hat, nbytes
+
+
+def _not_finite(X: F64, limit: str) -> DomainError:
+    """Say that a message is outside the limits of its code."""
+    big = float(np.max(np.abs(X)))
+    return DomainError(
+        f"a message holds {big:g}, which cannot be quantized ({limit}): the run diverged. Lower gamma."
+    )
+
+
 @dataclass(frozen=True, slots=True)
-class Dithering:
+class Dithering(Coded):
     """``(1/s) ||x||_r sign(x) floor(s |x| / ||x||_r + xi)``, xi ~ U[0, 1]^q, block by block.
 
     Bytes: one tag, a float32 norm per block (one bit for a block of zeros when there are many), then the levels,
@@ -74,10 +259,6 @@ class Dithering:
             low, levels = (low, middle) if cls(middle, norm).omega(q) <= omega else (middle, levels)
         return cls(levels, norm)
 
-    def draws(self, q: int) -> int:
-        """One uniform per number."""
-        return q
-
     def omega(self, q: int) -> float:
         """Bound of E||Quant(x) - x||^2 / ||x||^2.
 
@@ -100,13 +281,9 @@ class Dithering:
     def _block(self, q: int) -> int:
         return max(min(self.block or q, q), 1)
 
-    def encode(self, x: F64, u: F64) -> bytes:
-        """Tag, norms, levels."""
-        x = np.ascontiguousarray(x, dtype=np.float64)
-        out = message(x, u, self.levels, float(self.norm), self._block(x.size), np.empty_like(x))
-        if out.size == 0:
-            raise not_finite(x, _LIMIT)
-        return bytes(out.tobytes())
+    def _kernels(self, q: int) -> Kernels:
+        settings = (self.levels, float(self.norm), self._block(q))
+        return message, batch, batch_parallel, settings, "numbers must be finite, norms below 3.4e38"
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild sign * level * norm / s."""
@@ -115,11 +292,9 @@ class Dithering:
         raw = np.frombuffer(payload, dtype=np.uint8)
         sparse = raw.size > 0 and bool(raw[0] & SPARSE)
         mask = (n_blocks + 7) // 8 if sparse else 0
-        known = (
-            np.unpackbits(raw[1 : 1 + mask], bitorder="little")[:n_blocks].astype(bool)
-            if sparse
-            else np.ones(n_blocks, bool)
-        )
+        known = np.ones(n_blocks, bool)
+        if sparse:
+            known = np.unpackbits(raw[1 : 1 + mask], bitorder="little")[:n_blocks].astype(bool)
         head = 1 + mask + 4 * int(known.sum())
         if len(payload) < head or known.size < n_blocks:
             raise UplinkError(f"{len(payload)} bytes cannot hold the {n_blocks} norms of q={q} numbers.")
@@ -132,25 +307,7 @@ class Dithering:
             raise UplinkError(f"the code of q={q} levels is damaged, or was made with other settings.")
         return x_hat
 
-    def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
-        """Quantize each row, (a, q), and measure its code, (a,)."""
-        X = np.ascontiguousarray(X, dtype=np.float64)
-        X_hat, nbytes = np.empty_like(X), np.empty(len(X), dtype=np.int64)
-        kernel = batch_parallel if X.size >= _PARALLEL else batch
-        kernel(X, U, self.levels, float(self.norm), self._block(X.shape[1]), X_hat, nbytes)
-        if not nbytes.all():
-            raise not_finite(X, _LIMIT)
-        return X_hat, nbytes
-
 
 def block_quantization(block: int, p: float = 2.0) -> Dithering:
     """Block-p quantization of Dieuleveut et al. (2021), eq. (13)-(14): one level, omega = sqrt(block) - 1 for p = 2."""
     return Dithering(levels=1, norm=p, block=block)
-
-
-def not_finite(X: F64, limit: str) -> DomainError:
-    """Say that a message is outside the limits of its code."""
-    big = float(np.max(np.abs(X)))
-    return DomainError(
-        f"a message holds {big:g}, which cannot be quantized ({limit}): the run diverged. Lower gamma."
-    )

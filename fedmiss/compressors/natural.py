@@ -1,4 +1,5 @@
-"""Natural dithering: levels at powers of two below the largest entry."""
+# mypy: disable-error-code="assignment"
+"""Natural dithering: levels at powers of two below the largest entry. One kernel codes one message or a batch."""
 
 from __future__ import annotations
 
@@ -6,20 +7,100 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
+from numba import njit, prange
 
-from fedmiss.arrays import F64, I64
-from fedmiss.compressors._natural import batch, batch_parallel, message, unpack
-from fedmiss.compressors.dither import not_finite
+from fedmiss.arrays import F64, I64, U8
+from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
+from fedmiss.compressors.dither import Coded, Kernels
 from fedmiss.errors import ConfigError, UplinkError
 
 __all__ = ["Natural"]
 
-_LIMIT = "must be finite, below 1e300"
-_PARALLEL = 500_000  # numbers in a batch from which starting the threads pays
+_HEAD = 3  # tag (with the code length), then the exponent of the largest level as int16
+_NONE = -32768  # exponent of a zero vector
+
+
+@njit(cache=True)
+def message(x: F64, u: F64, s: int, x_hat: F64) -> U8:
+    """Encode one vector; an empty array if x is not finite. Level l > 0 stands for 2^(top + 1 - l)."""
+    q, big = x.size, 0.0
+    for value in x:
+        if not abs(value) < 1e300:
+            return np.empty(0, dtype=np.uint8)
+        big = max(big, abs(value))
+    x_hat[:] = 0.0
+    if big < 1e-290:  # far below any number that matters; sent as zeros
+        out = np.empty(_HEAD, dtype=np.uint8)
+        out[0], out[1], out[2] = 0, _NONE & 0xFF, (_NONE >> 8) & 0xFF
+        return out
+    top = np.int64(np.ceil(np.log2(big)))
+    while np.ldexp(1.0, top) < big:  # log2 may be off by one ulp next to a power of two
+        top += 1
+    levels = np.empty(q, dtype=np.int64)
+    for i in range(q):
+        magnitude = abs(x[i])
+        levels[i] = 0
+        if magnitude == 0.0:
+            continue
+        # log2 rounds: the two loops put 2^e <= |x| < 2^(e + 1) right.
+        exponent = np.int64(np.floor(np.log2(magnitude)))
+        while np.ldexp(1.0, exponent) > magnitude:
+            exponent -= 1
+        while np.ldexp(1.0, exponent + 1) <= magnitude:
+            exponent += 1
+        level = top + 1 - exponent  # of the lower neighbour 2^e
+        if level > s:  # below the smallest level: between 0 and it
+            low, step, lower = 0.0, np.ldexp(1.0, top + 1 - s), 0
+            upper = s
+        else:
+            low, step, lower = np.ldexp(1.0, exponent), np.ldexp(1.0, exponent), level
+            upper = level - 1
+        # the upper neighbour with probability (|x| - low) / (high - low): the mean is |x|
+        take = upper if (magnitude - low) / step + u[i] >= 1.0 else lower
+        if take > 0:
+            x_hat[i] = np.copysign(np.ldexp(1.0, top + 1 - take), x[i])
+            levels[i] = take if x[i] > 0 else -take
+    out = np.empty(_HEAD + capacity(q, s), dtype=np.uint8)
+    tag, size = encode_levels(levels, q, s, True, out[_HEAD:])
+    out[0], out[1], out[2] = tag, top & 0xFF, (top >> 8) & 0xFF
+    return out[: _HEAD + size]
+
+
+@njit(cache=True)
+def batch(X: F64, U: F64, s: int, X_hat: F64, nbytes: I64) -> None:
+    """Encode each row; keep what the server would decode, and the length."""
+    for i in range(X.shape[0]):
+        nbytes[i] = message(X[i], U[i], s, X_hat[i]).size
+
+
+@njit(cache=True, parallel=True)
+def batch_parallel(X: F64, U: F64, s: int, X_hat: F64, nbytes: I64) -> None:
+    """Do as :func:`batch`, over the cores."""
+    for i in prange(X.shape[0]):
+        nbytes[i] = message(X[i], U[i], s, X_hat[i]).size
+
+
+@njit(cache=True)
+def unpack(code: U8, s: int, x_hat: F64) -> bool:
+    """Decode into ``x_hat``; return False when the code is damaged."""
+    x_hat[:] = 0.0
+    top = np.int64(code[1]) | (np.int64(code[2]) << 8)
+    if top >= 32768:
+        top -= 65536
+    if top == _NONE:
+        return code.size == _HEAD
+    levels = np.empty(x_hat.size, dtype=np.int64)
+    if top > 1024 or top < -1100 or not decode_levels(code[_HEAD:], code[0], x_hat.size, s, True, levels):
+        return False
+    for i in range(x_hat.size):
+        if levels[i] != 0:
+            value = np.ldexp(1.0, top + 1 - abs(levels[i]))
+            x_hat[i] = value if levels[i] > 0 else -value
+    return True
 
 
 @dataclass(frozen=True, slots=True)
-class Natural:
+class Natural(Coded):
     """Round |x| at random to a neighbour among 0 and M, M/2, ..., M 2^(1-s), M the power of two above max |x|.
 
     Relative precision for large and small entries alike, where dithering has absolute precision: the choice when
@@ -39,10 +120,6 @@ class Natural:
         if not 1 <= self.levels <= 60:
             raise ConfigError(f"natural dithering with levels={self.levels}; choose it from 1 to 60.")
 
-    def draws(self, q: int) -> int:
-        """One uniform per number."""
-        return q
-
     def omega(self, q: int) -> float:
         """1/8 between powers of two, plus what is lost below the smallest level m = M 2^(1-s).
 
@@ -53,27 +130,12 @@ class Natural:
         c = 2.0 ** (1 - self.levels)
         return 1.0 / 8.0 + min(2.0 * c * math.sqrt(q), c * c * q)
 
-    def encode(self, x: F64, u: F64) -> bytes:
-        """Tag, exponent, levels."""
-        x = np.ascontiguousarray(x, dtype=np.float64)
-        out = message(x, u, self.levels, np.empty_like(x))
-        if out.size == 0:
-            raise not_finite(x, _LIMIT)
-        return bytes(out.tobytes())
+    def _kernels(self, q: int) -> Kernels:
+        return message, batch, batch_parallel, (self.levels,), "must be finite, below 1e300"
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild the powers of two."""
         x_hat = np.empty(q)
-        if len(payload) < 3 or not unpack(np.frombuffer(payload, dtype=np.uint8), self.levels, x_hat):
+        if len(payload) < _HEAD or not unpack(np.frombuffer(payload, dtype=np.uint8), self.levels, x_hat):
             raise UplinkError(f"the code of q={q} levels is damaged, or was made with other settings.")
         return x_hat
-
-    def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
-        """Quantize each row, (a, q), and measure its code, (a,)."""
-        X = np.ascontiguousarray(X, dtype=np.float64)
-        X_hat, nbytes = np.empty_like(X), np.empty(len(X), dtype=np.int64)
-        kernel = batch_parallel if X.size >= _PARALLEL else batch
-        kernel(X, U, self.levels, X_hat, nbytes)
-        if not nbytes.all():
-            raise not_finite(X, _LIMIT)
-        return X_hat, nbytes

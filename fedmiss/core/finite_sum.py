@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -12,24 +12,8 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import OneByOne, check_batch, draw_rows
 from fedmiss.core.protocols import Model, Rows, Theta, WorkerContext
 from fedmiss.core.state import Downlink
-from fedmiss.errors import ConfigError
 
 __all__ = ["Fiem", "SemVr", "Streaming"]
-
-
-class _Next(TypedDict):
-    next: int  # number of the next row
-
-
-class _Reference(TypedDict):
-    k: int
-    S_hat: F64
-    theta: Theta
-    S: F64
-
-
-class _Table(TypedDict):
-    table: F64  # (m, q) the last statistic of each row
 
 
 class _Listed(OneByOne):
@@ -37,7 +21,7 @@ class _Listed(OneByOne):
 
     __slots__ = ()
 
-    def pack(self, memory: Sequence[Mapping[str, object] | None]) -> dict[str, np.ndarray]:
+    def pack(self, memory: Sequence[Mapping[str, Any] | None]) -> dict[str, np.ndarray]:
         """Arrays of each worker's memory under its number."""
         return {
             f"{c}.{name}": np.asarray(value)
@@ -70,19 +54,15 @@ class Streaming(_Listed):
     """
 
     b: int
+    draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         check_batch(self.b)
 
-    @property
-    def draws(self) -> int:
-        """No randomness."""
-        return 0
-
     def one(
-        self, model: Model, memory: _Next | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
-    ) -> tuple[F64, _Next, int]:
-        """Read on where the last answer ended."""
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
+    ) -> tuple[F64, Any, int]:
+        """Read on where the last answer ended; the memory is the number of the ``next`` row."""
         at = 0 if memory is None else int(memory["next"])
         # The next b rows in order; the last batch of a pass goes on with the first rows of the next one.
         index = (at + np.arange(self.b)) % len(rows)
@@ -102,9 +82,7 @@ class SemVr(_Listed):
     k_in: int
 
     def __post_init__(self) -> None:
-        check_batch(self.b)
-        if self.k_in < 1:
-            raise ConfigError(f"k_in={self.k_in} rounds in an outer loop (must be at least 1).")
+        check_batch(self.b, self.k_in)
 
     @property
     def draws(self) -> int:
@@ -112,9 +90,9 @@ class SemVr(_Listed):
         return self.b
 
     def one(
-        self, model: Model, memory: _Reference | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
-    ) -> tuple[F64, _Reference, int]:
-        """Refresh the reference, or correct by the minibatch."""
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
+    ) -> tuple[F64, Any, int]:
+        """Refresh the reference (its round ``k``, ``S_hat``, ``theta`` and ``S``), or correct by the minibatch."""
         # First answer of this outer loop: a pass over all rows, which makes the reference (the full E-step of sEM-vr).
         if memory is None or int(memory["k"]) // self.k_in < down.k // self.k_in:
             S = model.s_bar(down.theta, rows)
@@ -147,9 +125,9 @@ class Fiem(_Listed):
         return 2 * self.b
 
     def one(
-        self, model: Model, memory: _Table | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
-    ) -> tuple[F64, _Table, int]:
-        """Renew I, correct by J."""
+        self, model: Model, memory: Any, down: Downlink, rows: Rows, u: F64, *own: WorkerContext
+    ) -> tuple[F64, Any, int]:
+        """Renew I, correct by J; the memory is the ``table`` (m, q)."""
 
         def each(index: I64) -> F64:
             return np.array([model.s_bar(down.theta, rows[j : j + 1]) for j in index])

@@ -6,10 +6,10 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.core.fedem import FedEM
-from fedmiss.core.fedmm import FedMM
 from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.participation import Full
 from fedmiss.core.protocols import Compressor, Model, Participation, Shards
+from fedmiss.core.rules import FedMM
 from fedmiss.core.state import Roster
 from fedmiss.core.theory import gamma_noise, nearby
 from fedmiss.errors import ConfigError, DomainError
@@ -72,7 +72,7 @@ def first_run(
     The step is the second term of theorem 4 (theorem 1 where all are present), p sqrt(n) / (2 sqrt(2) L (1 + omega)
     sqrt(omega_p)), at most 1, with L from :func:`lipschitz`. Its first term, v_min / (2 L_W), guards the descent of a
     Lyapunov function; EM itself, gamma = 1, descends. A model that has ``project(S)`` is kept in its domain
-    (:class:`~fedmiss.core.fedmm.FedMM`). SIMULATION ONLY: the pilot sees all rows.
+    (:class:`~fedmiss.core.rules.FedMM`). SIMULATION ONLY: the pilot sees all rows.
 
     Parameters
     ----------

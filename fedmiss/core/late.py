@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import Around
-from fedmiss.core.protocols import Model, Shards, WorkerContext
+from fedmiss.core.protocols import Model, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 
@@ -50,12 +51,12 @@ class Late(Around):
     def many(
         self,
         model: Model,
-        memory: tuple[F64, object],
+        memory: tuple[F64, Any],
         down: Downlink,
         data: Shards,
         slots: I64,
         u: F64,
-        *own: WorkerContext,
+        *own: Any,
     ) -> tuple[F64, int]:
         """Answers of those asked, together for workers that were asked in the same round before."""
         S, inner = memory
@@ -66,7 +67,7 @@ class Late(Around):
             at = np.flatnonzero(kind.ravel() == i)
             first = before[at[0]]
             old = down if np.isnan(first[0]) else replace(down, S_hat=first, theta=model.T(first))
-            mine = [replace(context, V_i=context.V_i[at], rng=_some(context, at)) for context in own]
+            mine = [context.of(at) for context in own]
             new, cost = self.inner.many(model, inner, old, data, slots[at], u[at], *mine)
             # S_c - S_k = h_c(S_j): the old field at the new point.
             out[at] = new - old.S_hat + down.S_hat
@@ -81,7 +82,3 @@ class Late(Around):
     def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> tuple[F64, object]:
         """Return what ``pack`` saw."""
         return np.array(arrays["S"]), self.unpack_inner(model, arrays, n, q)
-
-
-def _some(own: WorkerContext, at: I64) -> Callable[..., np.random.Generator]:
-    return lambda i=0: own.rng(int(at[i]))

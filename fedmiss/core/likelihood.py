@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass, replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,25 +73,13 @@ def _lines(theta: Theta, others: list[Theta]) -> Iterator[tuple[str, Callable[[f
     for i, b in enumerate(others):
         for leaf in (None, *range(count[0])) if count[0] > 1 else (None,):
             words = "all entries" if leaf is None else f"array {leaf + 1} of {count[0]} of theta"
-            yield f"{words}, line {i + 1}", partial(_point, theta, b, leaf)
+            yield f"{words}, line {i + 1}", lambda t, b=b, leaf=leaf: _mix(theta, b, t, leaf, [0])  # type: ignore[misc]
 
 
-def _point(theta: Theta, b: Theta, leaf: int | None, t: float) -> Theta:
-    return _mix(theta, b, t, leaf, [0])
-
-
-def _along(function: Callable[[Theta], float], line: Callable[[float], Theta]) -> Callable[[float], float]:
-    return lambda t: function(line(t))
-
-
-def _with(surrogate: Any, S: F64) -> Callable[[Theta], float]:
-    return lambda theta: float(surrogate(theta, S))
-
-
-def _slope(function: Callable[[float], float]) -> tuple[float, float]:
-    """First and second derivative at 0, by five points."""
+def _slope(function: Callable[[Theta], float], line: Callable[[float], Theta]) -> tuple[float, float]:
+    """First and second derivative of ``function`` along the line at 0, by five points."""
     h = _STEP
-    l2, l1, mid, r1, r2 = (function(t) for t in (-2 * h, -h, 0.0, h, 2 * h))
+    l2, l1, mid, r1, r2 = (function(line(t)) for t in (-2 * h, -h, 0.0, h, 2 * h))
     # Five-point formulas, of an error of h^4: f' = (8 (r1 - l1) - (r2 - l2)) / 12 h.
     first = (8 * (r1 - l1) - (r2 - l2)) / (12 * h)
     return first, (16 * (l1 + r1) - (l2 + r2) - 30 * mid) / (12 * h * h)
@@ -142,7 +129,7 @@ def _broken_law(model: Model, rows: Rows, theta: Theta, steps: int, seed: int) -
 
     if surrogate is not None:
         for at in (theta, _mix(first, theta, 0.5, None, [0]), first):
-            if words := _no_posterior(gain, _with(surrogate, model.s_bar(at, rows)), at, [first, *others]):
+            if words := _no_posterior(gain, surrogate, model.s_bar(at, rows), at, [first, *others]):
                 return words
     return _no_ascent(model, gain, S, rows, others, steps)
 
@@ -153,7 +140,7 @@ def _no_argmin(surrogate: Any, first: Theta, S: F64, others: list[Theta]) -> str
         end = float(surrogate(line(1.0), S))
         if end < best - 1e-10 * (1 + abs(best)):
             return f"T(S) is not the argmin of the surrogate: {best:.9g} there, {end:.9g} at another theta ({name})"
-        slope, bend = _slope(_along(_with(surrogate, S), line))
+        slope, bend = _slope(lambda theta: float(surrogate(theta, S)), line)
         # The argmin may be off by _OFFSET of the way: a slope of up to that times the curvature is allowed.
         if not abs(slope) <= _OFFSET * abs(bend) + 1e-9 * (1 + abs(best)):  # nan is no slope of 0
             return (
@@ -164,12 +151,12 @@ def _no_argmin(surrogate: Any, first: Theta, S: F64, others: list[Theta]) -> str
 
 
 def _no_posterior(
-    gain: Callable[[Theta], float], surrogate: Callable[[Theta], float], at: Theta, others: list[Theta]
+    gain: Callable[[Theta], float], surrogate: Any, S: F64, at: Theta, others: list[Theta]
 ) -> str:
     for name, line in _lines(at, others):
         # Fisher's identity: grad log p(y; theta) - grad R = -grad surrogate(theta, s_bar(theta)).
-        left, bend = _slope(_along(gain, line))
-        right, curve = _slope(_along(lambda x: -surrogate(x), line))
+        left, bend = _slope(gain, line)
+        right, curve = _slope(lambda theta: -float(surrogate(theta, S)), line)
         limit = _SLOPES * (abs(left) + abs(right) + abs(bend) + abs(curve)) + 1e-9 * (1 + abs(gain(at)))
         if not abs(left - right) <= limit:
             return (
@@ -205,7 +192,7 @@ def _no_ascent(
     if left > 1e-5:
         return ""  # EM is too slow here to judge where it stays; the other laws stand
     for name, line in _lines(at, others):
-        slope, bend = _slope(_along(gain, line))
+        slope, bend = _slope(gain, line)
         limit = (1e-4 + 100 * left) * abs(bend) + 1e-7 * (1 + abs(before))
         if not abs(slope) <= limit:
             return (

@@ -5,12 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import Full, Minibatch, NoMemory, draw_rows, sizes_of
-from fedmiss.core.protocols import Model, Shards, WorkerContext
+from fedmiss.core.protocols import Model, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 
@@ -25,10 +26,9 @@ class LocalSteps(NoMemory):
     D_c = S_c - S_k - V_c = G_c - V; without correction S_c = S_k + G_c. The server moves by gamma = eta H.
     ``H = 1`` takes the path of Full() or Minibatch(b): the same bits.
 
-    A model may have ``s_bar_at(X, data, slots, index) -> (a, q)``: the statistic of the i-th worker at T(X[i]), so that
-    all workers step at once; or ``local_walk(x, data, slots, index, eta, H, shift) -> (a, q)``: where the i-th worker
-    arrives from x[i] in H steps, ``index`` (a, H b) or None for all rows, ``shift`` (a, q) added to each h_c. Both must
-    give the bits of one worker alone.
+    A model may have ``local_walk(x, data, slots, index, eta, H, shift) -> (a, q)``: where the i-th worker arrives from
+    x[i] in H steps, ``index`` (a, H b) or None for all rows, ``shift`` (a, q) added to each h_c. It must give the bits
+    of one worker alone.
 
     Source: FedLSA and SCAFFLSA (Mangold et al. 2024), Scaffold (Karimireddy et al. 2020). Differs in nothing for
     T = identity, s_bar_c(theta; Z) = theta - (A_c(Z) theta - b_c(Z)).
@@ -46,6 +46,7 @@ class LocalSteps(NoMemory):
     b: int | None = None
     correct: bool = False
     replace: bool = True
+    wants_own: ClassVar[bool] = True  # V_c, to correct
 
     def __post_init__(self) -> None:
         if self.H < 1:
@@ -62,11 +63,6 @@ class LocalSteps(NoMemory):
         return eta
 
     @property
-    def wants_own(self) -> bool:
-        """V_c is needed to correct."""
-        return True
-
-    @property
     def corrects(self) -> bool:
         """Whether the broadcast must hold V."""
         return self.correct and self.H > 1
@@ -76,36 +72,21 @@ class LocalSteps(NoMemory):
         """One uniform per row and step."""
         return 0 if self.b is None else self.H * self.b
 
-    @property
-    def _plain(self) -> Full | Minibatch:
-        return Full() if self.b is None else Minibatch(self.b, self.replace)
-
     def many(
-        self,
-        model: Model,
-        memory: None,
-        down: Downlink,
-        data: Shards,
-        slots: I64,
-        u: F64,
-        *own: WorkerContext,
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Any
     ) -> tuple[F64, int]:
         """H local steps of each worker, side by side."""
         if self.H == 1:
             # One step from S_k is FedEM's own, and takes its code: (x - S_k) / eta would round, and the bits would differ.
-            return self._plain.many(model, memory, down, data, slots, u)
-        return self._walk(model, down, data, slots, u, own[0].V_i)
-
-    def _walk(
-        self, model: Model, down: Downlink, data: Shards, slots: I64, u: F64, V_i: F64
-    ) -> tuple[F64, int]:
+            plain = Full() if self.b is None else Minibatch(self.b, self.replace)
+            return plain.many(model, memory, down, data, slots, u)
         eta, sizes = self.step(down.k), sizes_of(data, slots)
         x = np.repeat(down.S_hat[None], len(slots), axis=0)
         # The correction -V_c + V (xi_c of SCAFFLSA) stands still over the H steps: both are known from the last round.
         shift = None
         if self.correct:
             assert down.V is not None
-            shift = down.V - V_i
+            shift = down.V - own[0].V_i
         walk = getattr(model, "local_walk", None)
         # Without replacement a step's rows are drawn from a deck of its own, which compiled walks do not have.
         if walk is not None and (self.b is None or self.replace):
@@ -131,10 +112,6 @@ class LocalSteps(NoMemory):
     @staticmethod
     def _statistics(model: Model, x: F64, data: Shards, slots: I64, index: I64 | None, t: int) -> F64:
         """(a, q) statistic of each worker at its own point."""
-        fast = getattr(model, "s_bar_at", None)
-        if fast is not None:
-            out: F64 = fast(x, data, slots, index)
-            return out
         out = np.empty_like(x)
         for i, c in enumerate(slots):
             try:

@@ -113,11 +113,8 @@ class _Kept:
 
     def add(self, info: RoundInfo, n: int, seconds: float) -> None:
         """Note a round of n workers; raise when nothing arrives any more, or the iterates diverged."""
-        row = (
-            info.k, info.gamma, info.h_norm2, info.active, info.bytes_up, info.bytes_down, info.evaluations,
-            len(info.dropped), info.away, seconds,
-        )  # fmt: skip
-        for name, value in zip(_COLUMNS, row, strict=True):
+        row = {name: getattr(info, name, 0.0) for name in _COLUMNS}
+        for name, value in (row | {"dropped": len(info.dropped), "seconds": seconds}).items():
             self.trace[name].append(value)
         if info.active:
             self.useless = 0

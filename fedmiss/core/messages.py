@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
+from fedmiss.core.protocols import Compressor
 from fedmiss.core.state import Downlink, Dropped, Replies
-from fedmiss.core.sums import compress_rows
 from fedmiss.errors import UplinkError
 
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
-__all__ = ["HEADER", "LARGEST", "collect", "compress", "encode", "usable"]
+__all__ = ["HEADER", "LARGEST", "collect", "compress", "compress_rows", "encode", "usable"]
 
 HEADER = 16  # bytes counted with each code: round, size, cost and checksum, 4 each
 LARGEST = 1e30  # of a number that a worker may want to send; its decoded message may be 1e15 times larger
@@ -33,6 +33,17 @@ def usable(X: F64) -> Bool:
     """(a,) which of the (a, q) vectors are finite and below :data:`LARGEST`."""
     out: Bool = np.abs(X).max(axis=-1, initial=0.0) < LARGEST  # nan compares as false
     return out
+
+
+def compress_rows(compressor: Compressor, X: F64, U: F64) -> tuple[F64, I64]:
+    """Return decode(encode(x)) of each row and the length of its code: ``compress_batch``, or one row at a time."""
+    batch = getattr(compressor, "compress_batch", None)
+    if batch is not None:
+        out: tuple[F64, I64] = batch(X, U)
+        return out
+    codes = [compressor.encode(x, u) for x, u in zip(X, U, strict=True)]
+    Q = np.array([compressor.decode(code, X.shape[1]) for code in codes]).reshape(X.shape)
+    return Q, np.array([len(code) for code in codes], dtype=np.int64)
 
 
 def compress(algo: FedEM, down: Downlink, slots: I64, X: F64, xi: F64, count: int) -> Replies:

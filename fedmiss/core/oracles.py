@@ -6,7 +6,7 @@ given, and a model's ``s_bar_many`` repeats its ``s_bar``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -18,16 +18,8 @@ from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 
 __all__ = [
-    "Around",
-    "Full",
-    "Minibatch",
-    "NoMemory",
-    "OneByOne",
-    "Spider",
-    "draw_rows",
-    "s_bar_many",
-    "sizes_of",
-]
+    "Around", "Full", "Minibatch", "NoMemory", "OneByOne", "Spider", "check_batch", "draw_rows", "s_bar_many", "sizes_of",
+]  # fmt: skip
 
 
 def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
@@ -89,10 +81,12 @@ def sizes_of(data: Shards, slots: I64) -> I64:
     return np.array([len(data[c]) for c in slots], dtype=np.int64)
 
 
-def check_batch(b: int) -> None:
-    """Refuse a minibatch without rows."""
+def check_batch(b: int, k_in: int = 1) -> None:
+    """Refuse a minibatch without rows, and an outer loop without rounds."""
     if b < 1:
         raise ConfigError(f"minibatch size b={b} (must be at least 1).")
+    if k_in < 1:
+        raise ConfigError(f"k_in={k_in} rounds in an outer loop (must be at least 1).")
 
 
 class OneByOne:
@@ -114,7 +108,7 @@ class OneByOne:
         """Return the answers of ``one``, worker by worker."""
         out, count = np.empty((len(slots), model.q)), 0
         for i, c in enumerate(slots):
-            mine = [WorkerContext(context.V_i[i], _ith(context, i)) for context in own]
+            mine = [context.of(i) for context in own]
             try:
                 out[i], memory[c], cost = self.one(model, memory[c], down, data[c], u[i], *mine)  # type: ignore[attr-defined]
             except DomainError as error:
@@ -129,14 +123,7 @@ class NoMemory(OneByOne):
     __slots__ = ()
 
     def many(
-        self,
-        model: Model,
-        memory: None,
-        down: Downlink,
-        data: Shards,
-        slots: I64,
-        u: F64,
-        *own: WorkerContext,
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Any
     ) -> tuple[F64, int]:
         """Return the answers of ``one``, worker by worker."""
         return super().many(model, dict.fromkeys(slots.tolist()), down, data, slots, u, *own)
@@ -176,10 +163,6 @@ class Around:
         return out
 
 
-def _ith(own: WorkerContext, i: int) -> Callable[..., np.random.Generator]:
-    return lambda _=0: own.rng(i)
-
-
 @dataclass(frozen=True, slots=True)
 class Full(NoMemory):
     """The exact local statistic: all rows, no noise."""
@@ -187,14 +170,7 @@ class Full(NoMemory):
     draws: ClassVar[int] = 0
 
     def many(
-        self,
-        model: Model,
-        memory: None,
-        down: Downlink,
-        data: Shards,
-        slots: I64,
-        u: F64,
-        *own: WorkerContext,
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Any
     ) -> tuple[F64, int]:
         """s_bar over all rows of each worker."""
         return s_bar_many(model, down.theta, data, slots, None), int(sizes_of(data, slots).sum())
@@ -222,14 +198,7 @@ class Minibatch(NoMemory):
         return self.b
 
     def many(
-        self,
-        model: Model,
-        memory: None,
-        down: Downlink,
-        data: Shards,
-        slots: I64,
-        u: F64,
-        *own: WorkerContext,
+        self, model: Model, memory: None, down: Downlink, data: Shards, slots: I64, u: F64, *own: Any
     ) -> tuple[F64, int]:
         """s_bar over each worker's minibatch of round k."""
         index = draw_rows(u, sizes_of(data, slots), replace=self.replace)
@@ -264,9 +233,7 @@ class Spider:
     replace: bool = True
 
     def __post_init__(self) -> None:
-        check_batch(self.b)
-        if self.k_in < 1:
-            raise ConfigError(f"k_in={self.k_in} rounds in an outer loop (must be at least 1).")
+        check_batch(self.b, self.k_in)
 
     @property
     def draws(self) -> int:
@@ -296,14 +263,10 @@ class Spider:
             index = draw_rows(u[~fresh], sizes_of(data, move), replace=self.replace)
             # one call for both points: the new theta first, then the theta of each worker's last answer
             rounds, which = np.unique(last[~fresh], return_inverse=True)
-            both = _s_bar_mixed(
-                model,
-                [down.theta, *(memory.seen[int(k)][1] for k in rounds)],
-                np.concatenate([np.zeros(len(move), dtype=np.int64), which + 1]),
-                data,
-                np.concatenate([move, move]),
-                np.concatenate([index, index]),
-            )
+            thetas = [down.theta, *(memory.seen[int(k)][1] for k in rounds)]
+            which = np.concatenate([np.zeros(len(move), dtype=np.int64), which + 1])
+            twice = np.concatenate([move, move]), np.concatenate([index, index])
+            both = _s_bar_mixed(model, thetas, which, data, *twice)
             # algorithm 2, line 8: S_c <- S_c + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_last) ]
             memory.S[move] += both[: len(move)] - both[len(move) :]
             count += 2 * self.b * len(move)
@@ -317,12 +280,8 @@ class Spider:
         """Statistics, rounds, and the S_hat of those rounds; theta is T(S_hat) again."""
         rounds = sorted(memory.seen)
         points = np.array([memory.seen[k][0] for k in rounds]).reshape(len(rounds), memory.S.shape[1])
-        return {
-            "S": memory.S,
-            "last": memory.last,
-            "rounds": np.array(rounds, dtype=np.int64),
-            "points": points,
-        }
+        known = {"rounds": np.array(rounds, dtype=np.int64), "points": points}
+        return {"S": memory.S, "last": memory.last} | known
 
     def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> _SpiderMany:
         """Restore, recomputing theta = T(S_hat) at the points still needed."""

@@ -19,16 +19,8 @@ if TYPE_CHECKING:
     from fedmiss.core.state import Downlink, Replies, ServerState
 
 __all__ = [
-    "Compressor",
-    "Engine",
-    "Model",
-    "Oracle",
-    "Participation",
-    "Rows",
-    "Shards",
-    "Theta",
-    "WorkerContext",
-]
+    "Compressor", "Engine", "Model", "Oracle", "Participation", "Rows", "Shards", "Theta", "WorkerContext",
+]  # fmt: skip
 
 Rows = Any  # a worker's data: only len(rows) and rows[index] are asked of it by the core
 Shards = Any  # the data of all workers in slot order: an (n, m, ...) array, or a sequence of Rows
@@ -45,6 +37,10 @@ class WorkerContext:
 
     V_i: F64
     rng: Callable[..., np.random.Generator]
+
+    def of(self, at: int | I64) -> WorkerContext:
+        """The context of one of several workers, or of some of them."""
+        return WorkerContext(self.V_i[at], lambda i=0: self.rng(int(np.ravel(at)[i])))
 
 
 @runtime_checkable
@@ -67,8 +63,8 @@ class Model(Protocol):
     ``to_wire(theta, D)``, ``from_wire(theta, Q)``
         A linear bijection of (..., q) increments and its inverse, known on both sides from theta: the coordinates in
         which messages are compressed. Compressed moments, for one, keep their variance positive in coordinates of theta.
-    ``s_bar_at(X, data, slots, index) -> (a, q)``
-        For :class:`~fedmiss.core.local_steps.LocalSteps`: each worker at its own point T(X[i]).
+    ``local_walk(x, data, slots, index, eta, H, shift) -> (a, q)``
+        Several steps at once, see :class:`~fedmiss.core.local_steps.LocalSteps`.
     ``log_likelihood(theta, rows) -> float``
         The MEAN over ``rows`` of log p(y; theta).
     ``surrogate(theta, S) -> float``
@@ -76,8 +72,6 @@ class Model(Protocol):
     ``penalty(theta) -> float``
         R(theta); 0 without it. EM raises log_likelihood - penalty. ``check_model`` uses these three to find wrong
         formulas, and :func:`fedmiss.core.likelihood.watch_likelihood` writes the first into traces.
-    ``domain_error(S) -> str | None``
-        Why S is outside the domain of T, None when it is inside.
     """
 
     @property

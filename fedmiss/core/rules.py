@@ -5,8 +5,9 @@ A rule is an object with the members of :class:`Field`; derive from it and chang
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from fedmiss.arrays import F64
 from fedmiss.core.protocols import Compressor, Model
@@ -16,7 +17,9 @@ from fedmiss.errors import ConfigError
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
-__all__ = ["RULES", "Bare", "Error", "Field", "Nothing", "Statistic", "rule_of"]
+__all__ = [
+    "EF21", "RULES", "Bare", "Error", "FedMM", "Field", "Nothing", "Statistic", "ef21_step", "rule_of",
+]  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -137,6 +140,68 @@ class Bare(Nothing):
         """H leads to the mean of what came."""
         # V stays 0: what is sent is S_c, and H = sum (w_c / p_c) C(S_c) - S_k has the bias of C at the root as well.
         return V + alpha * mean, V + scaled - S_hat
+
+
+@dataclass(frozen=True)
+class EF21(Field):
+    """V_c <- V_c + C(h_c(S_k) - V_c), S <- S + gamma mean V_c: no bias at the root, with Top-k too.
+
+    FedEM's step with alpha = 1 and no 1/p; silent workers count with what is remembered (``Remembered``). With gamma at
+    most :func:`ef21_step`, the objective plus gamma / theta times the mean of ||V_c - h_c||^2 falls by 1 - gamma mu a round.
+
+    Source: Richtarik, Sokolov, Fatkhullin (2021), algorithm 2 and theorem 2. Differs in: statistics in place of gradients;
+    the field h_c stands for minus the gradient.
+    """
+
+    scales: ClassVar[bool] = False
+
+    def check(self, algo: FedEM) -> None:
+        """Alpha must be 1."""
+        if algo.alpha != 1.0:
+            raise ConfigError(f"EF21 has alpha=1, got {algo.alpha:g}; give alpha=1.")
+
+
+def ef21_step(compressor: Any, q: int, *, L: float, L_mean: float, mu: float) -> tuple[float, float]:
+    """(gamma, theta): the largest step for which the linear rate is proved, and the weight of the memories' error.
+
+    ``L`` of the mean field, ``L_mean`` the root mean square of the workers' constants, ``mu`` of strong convexity or PL.
+    """
+    # Their alpha is the contraction delta of C, theta = 1 - sqrt(1 - alpha), beta = (1 - alpha) / theta.
+    left = 1.0 - float(compressor.delta(q))
+    theta = 1.0 - left**0.5
+    # Theorem 2: gamma <= min( 1 / (L + L_mean sqrt(2 beta / theta)), theta / (2 mu) ).
+    return min(1.0 / (L + L_mean * (2.0 * left) ** 0.5 / theta), theta / (2.0 * mu)), theta
+
+
+@dataclass(frozen=True)
+class FedMM(Field):
+    """FedEM's memories and step, followed by a projection (or proximal step) of S in the space of surrogates.
+
+    Workers send what characterises their majorizing functions, not their parameters. A noisy step may leave the set on
+    which T is defined; ``project`` brings it back. A projection keeps the roots that lie inside. ``||H||^2`` in the
+    trace is that of the step before it.
+
+    Source: the idea of Dieuleveut, Fort, Hegazy, Wai (arXiv 2507.17534). Differs from it: a projection only, no general
+    proximal term; its norm is the caller's choice, fixed over rounds. ``fedmiss experiment fedmm`` draws the paper's
+    curves on a problem of our own sizes, since its text could not be had.
+
+    Parameters
+    ----------
+    project : function of S giving the nearest statistic at which T is defined; None takes the model's ``project``
+    """
+
+    project: Callable[[F64], F64] | None = None
+
+    def place(self, model: Model, S_hat: F64) -> F64:
+        """Project."""
+        project = getattr(model, "project", None) if self.project is None else self.project
+        if project is None:
+            raise ConfigError(
+                f"FedMM needs project(S), and {type(model).__name__} has none; give FedMM(project=...)."
+            )
+        # Instead of line 15 of algorithm 1: S_{k+1} = projection of S_k + gamma H.
+        out: F64 = project(S_hat)
+        return out
 
 
 RULES: dict[str, Field] = {

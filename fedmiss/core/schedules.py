@@ -10,8 +10,6 @@ from fedmiss.errors import ConfigError
 
 __all__ = ["Decreasing", "Piecewise", "SaemSteps", "Times"]
 
-Schedule = float | Callable[[int], float]
-
 
 def _positive(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0.0):

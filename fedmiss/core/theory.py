@@ -12,7 +12,6 @@ assumptions A4, A5, A7, A8:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,12 +72,8 @@ def gamma_star(constants: Constants, *, n: int, omega: float, k_max: int, p: flo
     # Exact answers of everybody: the bound of corollary 2 has no noise to balance.
     if constants.sigma2 == 0.0:
         return cap
-    return min(
-        cap,
-        math.sqrt(
-            constants.W_gap * n / (k_max * constants.L_W * (1.0 + 5.0 * omega_p(omega, p)) * constants.sigma2)
-        ),
-    )
+    noise = k_max * constants.L_W * (1.0 + 5.0 * omega_p(omega, p)) * constants.sigma2
+    return min(cap, math.sqrt(constants.W_gap * n / noise))
 
 
 def gamma_vr(constants: Constants, *, n: int, omega: float) -> float:
@@ -88,26 +83,14 @@ def gamma_vr(constants: Constants, *, n: int, omega: float) -> float:
     """
     # The last factor of eq. (10), (1 + omega) sqrt(omega + (1 + 10 omega) / 8).
     spread = (1.0 + omega) * math.sqrt(omega + (1.0 + 10.0 * omega) / 8.0)
-    return (constants.v_min / constants.L_W) / (
-        1.0
-        + 4.0 * math.sqrt(2.0) * (constants.v_max / constants.L_W) * constants.L_rows / math.sqrt(n) * spread
-    )
+    c = constants
+    factor = 1.0 + 4.0 * math.sqrt(2.0) * (c.v_max / c.L_W) * c.L_rows / math.sqrt(n) * spread
+    return (c.v_min / c.L_W) / factor
 
 
 def nearby(s: F64, h: F64, rng: np.random.Generator) -> list[F64]:
     """Points between s (q,) and what three workers would say, whose fields at s are ``h`` (n, q)."""
     return [s + rng.uniform(0.02, 0.3) * h[c] for c in rng.permutation(len(h))[:3]]
-
-
-def _pairs(
-    model: Model, data: Shards, path: Sequence[F64], slots: I64, rng: np.random.Generator
-) -> list[tuple[F64, F64]]:
-    """Points to compare: those of the path, and points between them and what single workers would say."""
-    pairs = []
-    for s in path:
-        h = s_bar_many(model, model.T(s), data, slots, None) - s
-        pairs += [(s, t) for t in nearby(s, h, rng)]
-    return pairs
 
 
 def _row_variance(model: Model, data: Shards, s: F64, workers: I64) -> float:
@@ -150,7 +133,10 @@ def estimate_constants(
     path = [np.array(S_hat, dtype=np.float64)]
     for _ in range(rounds):
         path.append(pooled_s_bar(model, model.T(path[-1]), data, roster))
-    pairs = _pairs(model, data, path[:: max(rounds // 6, 1)], slots, rng)
+    pairs = []  # points of the path, each with points between it and what single workers would say
+    for s in path[:: max(rounds // 6, 1)]:
+        h = s_bar_many(model, model.T(s), data, slots, None) - s
+        pairs += [(s, t) for t in nearby(s, h, rng)]
     local = s_bar_many(model, model.T(path[0]), data, slots, None)
     some = [data[c][rng.permutation(len(data[c]))[:8]] for c in rng.permutation(roster.n)[:20]]
     rows = [shard[j : j + 1] for shard in some for j in range(len(shard))]
@@ -189,11 +175,10 @@ def estimate_constants(
         L_W = max(L_W, float(np.linalg.norm(Bs @ (P.T @ (w @ hs)) - Bt @ (P.T @ (w @ ht)))) / gap)
     # A7: the variance of a mean of b rows is that of one row over b.
     sigma2 = 0.0 if b is None else _row_variance(model, data, path[-1], rng.permutation(roster.n)[:20]) / b
-    everything = [data[c] for c in range(roster.n)]
 
     def W(s: F64) -> float:
         theta = model.T(s)
-        return -float(roster.weights @ [log_likelihood(theta, shard) for shard in everything])
+        return -float(roster.weights @ [log_likelihood(theta, data[c]) for c in slots])
 
     # L^2 is a mean of squares in both theorems: over workers (1 and 4), over rows (3).
     return Constants(

@@ -92,9 +92,8 @@ class LocalEngine:
 
     def round(self, algo: FedEM, server: ServerState, down: Downlink, active: I64) -> Replies:
         """Every active worker answers; the memories of those whose messages count move at once."""
-        at = (
-            slice(None) if len(active) == len(self.V) else active
-        )  # a slice is a view: no copy when all answer
+        # A slice is a view: no copy when all answer.
+        at = slice(None) if len(active) == len(self.V) else active
         D, X, xi, count = algo.answers(self.V[at], self._memory, down, self._rows, active)
         replies = compress(algo, down, active, X, xi, count)
         if len(replies.slots) < len(active):

@@ -11,19 +11,18 @@ from matplotlib.axes import Axes
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering
 from fedmiss.core import Result
-from fedmiss.experiments.figure2 import as_groups, figure2, loess
+from fedmiss.experiments.figure2 import ALPHA, BATCH, GAMMA, GROUPS, OBSERVERS, RANK, figure2, loess
 from fedmiss.experiments.folder import Folder
 from fedmiss.federation.algorithm7 import run_algorithm7
 from fedmiss.federation.local import fit_counts
-from fedmiss.models.lowrank.data import GroupPanel
+from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.paper_step import fit_observed
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.simulate.panels import simulate_panel
+from fedmiss.simulate.panels import Panel, simulate_panel
 
 __all__ = ["main"]
 
-SITES, MONTHS, RECORDS, OBSERVERS, GROUPS = 9_721, 525, 12_185, 2_465, 10
-GAMMA, ALPHA, BATCH, RANK = 1e-4, 1e-3, 100, 2
+SITES, MONTHS, RECORDS = 9_721, 525, 12_185
 
 
 @dataclass(frozen=True)
@@ -41,6 +40,19 @@ class _Run:
     def share(self) -> float:
         """Share of the way from the start to the optimum."""
         return (self.first - self.last) / (self.first - self.optimum)
+
+
+def _as_groups(panel: Panel, J: int, L: int) -> GroupPanel:
+    """Split a simulated panel's visits into its groups; cells are visited once."""
+    groups = []
+    for group in np.unique(panel.group):
+        own = panel.group == group
+        who = np.unique(panel.observer[own], return_inverse=True)[1]
+        groups.append(
+            Group.of(f"g{int(group):02d}", panel.site_index[own], panel.month_index[own], panel.y[own], who)
+        )
+    month = np.arange(L)
+    return GroupPanel.of(J, L, groups, (month % 12 + 1, 1977 + month // 12))
 
 
 def _run(folder: Folder, panel: GroupPanel, epochs: float) -> _Run:
@@ -62,7 +74,7 @@ def main(folder: Folder) -> None:
     simulated = simulate_panel(
         J, L, n / J / L, seed=folder.seed, observers=observers, groups=GROUPS, test_cells=1_000
     )
-    panel = as_groups(simulated, J, L)
+    panel = _as_groups(simulated, J, L)
     run = _run(folder, panel, epochs)
     folder.trace(run.result, run.total)
     ours = fit_counts(panel, CountSettings(rank=RANK, seed=folder.seed))
@@ -98,7 +110,6 @@ def _figure(folder: Folder, run: _Run, totals: dict[str, F64], epochs: float) ->
         axes[0].set(
             xlabel="month", ylabel="birds, all sites", title="total over sites, with LOESS", ylim=(0, None)
         )
-        axes[0].legend()
         axes[1].plot(month, missing, ".", color="0.5", ms=3)
         axes[1].plot(month, loess(missing), color="C3")
         axes[1].set(xlabel="month", ylabel="sites without a count", title="missing cells per month")
@@ -108,7 +119,6 @@ def _figure(folder: Folder, run: _Run, totals: dict[str, F64], epochs: float) ->
         axes[2].plot(epoch[known], seen[known], color="C1", label="algorithm 7")
         axes[2].axhline(run.optimum, color="0.4", ls="--", label="optimum (solved directly)")
         axes[2].set(xlabel="epochs", ylabel="objective F", title="how far from converged")
-        axes[2].legend()
 
     smooths = {
         "algorithm7_loess": loess(totals["algorithm7"]), "truth_loess": loess(totals["truth"]),

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from fedmiss.arrays import F64
 from fedmiss.compressors import Dithering
 from fedmiss.core import Bernoulli, Downlink, FedEM, Model, Roster, ServerState, em, pooled_s_bar, run
-from fedmiss.core.fedmm import FedMM
+from fedmiss.core.rules import FedMM
 from fedmiss.engines import LocalEngine
 from fedmiss.experiments.folder import Folder, band, plot_band
 from fedmiss.rng import rng_for
@@ -197,9 +197,8 @@ def _draw(folder: Folder, columns: dict[str, F64], runs: int) -> None:
                 values = band([np.maximum(curve, 1e-16) for curve in all_of(kind, way, what)])
                 plot_band(ax, columns["round"], values, colour, f"{way} added up")
             ax.set(title=f"{kind}: {what}", xlabel="rounds")
-            ax.legend(fontsize=7)
 
-    folder.figure("fedmm", draw, columns, panels=6, size=(2.9, 3.2))
+    folder.figure("fedmm", draw, columns, panels=6, size=(2.9, 3.2), legend=7)
     last = {
         (kind, way, what): float(np.mean([curve[-5:].mean() for curve in all_of(kind, way, what)]))
         for kind in kinds for way in ("surrogates", "parameters") for what in shown

@@ -20,9 +20,11 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
 from fedmiss.report.loess import loess as smooth
 from fedmiss.rng import rng_for
-from fedmiss.simulate.panels import Panel
 
-__all__ = ["SPECIES", "Printed", "as_groups", "figure2", "loess", "records_of"]
+__all__ = [
+    "ALPHA", "BATCH", "GAMMA", "GROUPS", "OBSERVERS", "RANK", "SPECIES", "Printed", "figure2", "loess",
+    "records_of",
+]  # fmt: skip
 
 OBSERVERS, GROUPS = 2_465, 10
 SPAN = 0.15  # of LOESS
@@ -60,10 +62,8 @@ class Printed:
         most = self.sites - self.missing[0]
         share = (np.arange(n_stamps) + 0.5) / n_stamps
         # The exponent makes the records add up to the printed number: the mean of most t^k over (0, 1) is most / (k + 1).
-        out: I64 = np.maximum(np.round(most * share ** (most * n_stamps / self.records - 1.0)), 1).astype(
-            np.int64
-        )
-        return out
+        per = np.round(most * share ** (most * n_stamps / self.records - 1.0))
+        return np.maximum(per, 1).astype(np.int64)
 
 
 SPECIES = {
@@ -80,19 +80,6 @@ SPECIES = {
 }  # fmt: skip
 
 
-def as_groups(panel: Panel, J: int, L: int) -> GroupPanel:
-    """Split a simulated panel's visits into its groups; cells are visited once."""
-    groups = []
-    for group in np.unique(panel.group):
-        own = panel.group == group
-        who = np.unique(panel.observer[own], return_inverse=True)[1]
-        groups.append(
-            Group.of(f"g{int(group):02d}", panel.site_index[own], panel.month_index[own], panel.y[own], who)
-        )
-    month = np.arange(L)
-    return GroupPanel.of(J, L, groups, (month % 12 + 1, 1977 + month // 12))
-
-
 def loess(y: F64, span: float = SPAN) -> F64:
     """LOESS curve over the months."""
     return smooth(np.arange(y.size, dtype=np.float64), y, span)
@@ -106,9 +93,7 @@ def records_of(one: Printed, seed: int) -> GroupPanel:
     # exp of N(-s^2/2, s^2) has mean 1: flocks differ, and their mean is as asked.
     flock = one.flock * rng.lognormal(-0.5 * 0.8**2, 0.8, one.sites)
     # Smallest exponential over weight first: a weighted draw of sites without replacement.
-    site = np.concatenate(
-        [np.argsort(rng.exponential(1.0, one.sites) / often)[:visits] for visits in per]
-    )  # without replacement
+    site = np.concatenate([np.argsort(rng.exponential(1.0, one.sites) / often)[:visits] for visits in per])
     month = np.repeat(np.arange(per.size), per)
     season = 1.0 + 0.3 * np.cos(2 * np.pi * (one.stamps % 12) / 12)
     counts = rng.poisson(np.maximum(flock[site] * season[month] * rng.gamma(2.0, 0.5, site.size), 0.2)) + 0.0
@@ -129,14 +114,13 @@ def figure2(folder: Folder) -> None:
     for name, one in SPECIES.items():
         panel = records_of(one, folder.seed)
         nothing, means = np.zeros(panel.L), _month_means(panel)
+        first = "sums of counts, zeros elsewhere"
         starts = {
-            "sums of counts, zeros elsewhere": _start(panel, nothing, 1.0),
+            first: _start(panel, nothing, 1.0),
             "mean over groups, zeros elsewhere": _start(panel, nothing, 1.0 / GROUPS),
             "counts, month means elsewhere": _start(panel, means, 1.0),
         }
-        result = _run(
-            panel, starts["sums of counts, zeros elsewhere"], epochs, folder.seed, f"figure 2: {name}"
-        )
+        result = _run(panel, starts[first], epochs, folder.seed, f"figure 2: {name}")
         last = (result.theta.U @ result.theta.V.T).sum(axis=0)
         totals = {words: (start.U @ start.V.T).sum(axis=0) for words, start in starts.items()}
         per = np.bincount(np.concatenate([group.month for group in panel.groups]), minlength=panel.L)
@@ -145,7 +129,7 @@ def figure2(folder: Folder) -> None:
             "stamp": one.stamps.astype(float), "total": last, "loess": loess(last), "missing": missing,
             "missing loess": loess(missing), **totals,
         }  # fmt: skip
-        moved = float(np.abs(last - totals["sums of counts, zeros elsewhere"]).sum() / np.abs(last).sum())
+        moved = float(np.abs(last - totals[first]).sum() / np.abs(last).sum())
         top = ", ".join(f"{total.max():,.0f} from {words}" for words, total in totals.items())
         lines.append(
             f"{name}: {int(per.sum()):,} records at {one.sites} sites in {panel.L} months with records leave "
@@ -183,16 +167,10 @@ def _draw(folder: Folder, parts: dict[str, dict[str, F64]], epochs: float) -> No
         for i, (name, part) in enumerate(parts.items()):
             one, left, right = SPECIES[name], axes[2 * i], axes[2 * i + 1]
             at = np.arange(part["stamp"].size)
-            left.plot(
-                at, part["total"], "x", ms=3, color="C0", alpha=0.7, label=f"algorithm 7, {epochs:g} epochs"
-            )
+            words, ticks = f"algorithm 7, {epochs:g} epochs", np.linspace(*one.counts, 5 if i == 0 else 4)
+            left.plot(at, part["total"], "x", ms=3, color="C0", alpha=0.7, label=words)
             left.plot(at, part["loess"], ":", color="C0")
-            left.set(
-                title=name,
-                ylabel="sum of estimated counts",
-                yticks=np.linspace(*one.counts, 5 if i == 0 else 4),
-            )
-            left.legend(fontsize=7)
+            left.set(title=name, ylabel="sum of estimated counts", yticks=ticks)
             right.plot(at, part["missing"], "^", ms=2, color="C3")
             right.plot(at, part["missing loess"], ":", color="C3")
             right.set(title=name, ylabel="cells without a record")
@@ -200,7 +178,7 @@ def _draw(folder: Folder, parts: dict[str, dict[str, F64]], epochs: float) -> No
                 ax.set_xticks(np.arange(len(one.ticks)) * one.step, one.ticks, rotation=60, fontsize=7)
 
     columns = {f"{name} {key}": value for name, part in parts.items() for key, value in part.items()}
-    folder.figure("figure2", draw, padded(columns), panels=4, size=(3.6, 3.6))
+    folder.figure("figure2", draw, padded(columns), panels=4, size=(3.6, 3.6), legend=7)
 
 
 def _month_means(panel: GroupPanel) -> F64:

@@ -9,7 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
@@ -20,32 +19,17 @@ from fedmiss.pipeline.fit_folder import trace_columns
 from fedmiss.tables import write_table
 
 __all__ = [
-    "Band",
-    "Column",
-    "Folder",
-    "band",
-    "band_columns",
-    "columns_of",
-    "padded",
-    "plot_band",
-    "trace_rows",
-]
-
+    "Band", "Column", "Folder", "band", "band_columns", "columns_of", "padded", "plot_band", "subplots",
+]  # fmt: skip
 
 Band = tuple[F64, F64, F64]  # mean, lower and upper edge
 Column = NDArray[Any]  # numbers or words, one a row
 
 
-def trace_rows(result: Result, total: int, **labels: str | float) -> dict[str, Column]:
-    """Columns of schema ``trace`` from a run's trace, with further columns: labels, and what was observed."""
-    trace = result.trace
-    rounds = len(trace["k"])
-    known = ("k", "h_norm2", "active", "bytes_up", "bytes_down", "seconds", "evaluations", "gamma", "dropped")
-    return {
-        **trace_columns(result, total),
-        **{name: np.full(rounds, value) for name, value in labels.items()},
-        **{name: column for name, column in trace.items() if name not in known and name != "objective"},
-    }
+def subplots(panels: int, width: float, height: float) -> tuple[Figure, list[Axes]]:
+    """A figure of panels beside each other, ``width`` and ``height`` inches each."""
+    fig = Figure(figsize=(width * panels, height), layout="constrained")
+    return fig, [fig.add_subplot(1, panels, i + 1) for i in range(panels)]
 
 
 class Folder:
@@ -62,9 +46,23 @@ class Folder:
         """Add a paragraph to the text of what is seen."""
         self._lines.append(text)
 
-    def trace(self, result: Result, total: int, **labels: str | float) -> None:
-        """Keep a run for trace.parquet."""
-        self._traces.append(trace_rows(result, total, **labels))
+    def trace(self, result: Result, total: int, run: str | None = None) -> None:
+        """Keep a run for trace.parquet: columns of schema ``trace``, its name if there are several, what was observed."""
+        trace = result.trace
+        known = (
+            "k",
+            "h_norm2",
+            "active",
+            "bytes_up",
+            "bytes_down",
+            "seconds",
+            "evaluations",
+            "gamma",
+            "dropped",
+        )
+        observed = {name: trace[name] for name in trace if name not in (*known, "objective")}
+        name = {} if run is None else {"run": np.full(len(trace["k"]), run)}
+        self._traces.append({**trace_columns(result, total), **name, **observed})
 
     def table(self, name: str, columns: Mapping[str, ArrayLike]) -> None:
         """Write NAME.csv."""
@@ -78,14 +76,15 @@ class Folder:
         *,
         panels: int = 1,
         size: tuple[float, float] = (6.0, 4.0),
+        legend: float | None = None,
     ) -> None:
-        """Draw NAME.svg and NAME.png, with the numbers in NAME.csv beside them."""
-        fig = Figure(figsize=(size[0] * panels, size[1]), layout="constrained")
-        FigureCanvasAgg(fig)
-        axes = [fig.add_subplot(1, panels, i + 1) for i in range(panels)]
+        """Draw NAME.svg and NAME.png, with the numbers in NAME.csv beside them; ``legend``: font size of the legends."""
+        fig, axes = subplots(panels, *size)
         draw(axes)
         for ax in axes:
             ax.grid(alpha=0.3)
+            if ax.get_legend_handles_labels()[0]:
+                ax.legend(fontsize=legend)
         if self.quick:
             fig.suptitle("quick setting, smaller than the paper's", fontsize=9, color="#a33")
         # No date in the file: the same numbers give the same bytes.
@@ -98,24 +97,17 @@ class Folder:
         if self._traces:
             names = dict.fromkeys(name for trace in self._traces for name in trace)
             # Runs may have observed different things: a column that a run lacks is NaN, of the column's own type.
-            blank = {name: next(trace[name] for trace in self._traces if name in trace) for name in names}
-            table = {
-                name: np.concatenate(
-                    [
-                        trace[name]
-                        if name in trace
-                        else np.full(len(trace["round"]), np.nan, blank[name].dtype)
-                        for trace in self._traces
-                    ]
-                )
-                for name in names
-            }
+            table = {}
+            for name in names:
+                kind = next(trace[name].dtype for trace in self._traces if name in trace)
+                parts = [
+                    trace[name] if name in trace else np.full(len(trace["round"]), np.nan, kind)
+                    for trace in self._traces
+                ]
+                table[name] = np.concatenate(parts)
             write_table(table, self.path / "trace.parquet", "trace")
-        setting = (
-            "Quick setting: smaller than the paper's, for a first look only."
-            if self.quick
-            else "Full setting."
-        )
+        quick = "Quick setting: smaller than the paper's, for a first look only."
+        setting = quick if self.quick else "Full setting."
         text = "\n\n".join([f"# {title}", setting, *self._lines])
         (self.path / "what_is_seen.md").write_text(text + "\n", encoding="utf-8")
         settings = {"quick": self.quick, "seed": self.seed, **settings}
@@ -140,11 +132,7 @@ def plot_band(ax: Axes, x: ArrayLike, values: Band, colour: str, label: str) -> 
 def band_columns(bands: Mapping[str, Band]) -> dict[str, F64]:
     """Columns of means and edges, by the words before each."""
     edges = ("mean", "low", "high")
-    return {
-        f"{words} {edge}": value
-        for words, values in bands.items()
-        for edge, value in zip(edges, values, strict=True)
-    }
+    return {f"{words} {edge}": values[i] for words, values in bands.items() for i, edge in enumerate(edges)}
 
 
 def columns_of(names: Sequence[str], rows: Iterable[Sequence[str | float]]) -> dict[str, Column]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -32,15 +33,7 @@ def main(folder: Folder) -> None:
     with progress("gmm: seeds", total=seeds) as show:
         for i in range(seeds):
             for name, setting in settings.items():
-                setting = Setting(
-                    setting.oracle,
-                    setting.gamma,
-                    setting.alpha,
-                    setting.p,
-                    setting.init,
-                    seed=1000 * folder.seed + i,
-                )
-                result = mix.run(setting, Stop(epochs=epochs))
+                result = mix.run(replace(setting, seed=1000 * folder.seed + i), Stop(epochs=epochs))
                 first.setdefault(name, result)
                 curves[name].append(on_grid(result, mix.total, grid))
             show(i + 1)
@@ -53,9 +46,8 @@ def main(folder: Folder) -> None:
     _levels(folder, mix, grid, first, bands, seeds)
     _work_to_goal(folder, mix, epochs)
     title = "FedEM and VR-FedEM on a synthetic mixture (figure 1)"
-    folder.finish(
-        title, epochs=epochs, seeds=seeds, **{name: str(setting) for name, setting in settings.items()}
-    )
+    words = {name: str(setting) for name, setting in settings.items()}
+    folder.finish(title, epochs=epochs, seeds=seeds, **words)
 
 
 def _figure1(
@@ -73,11 +65,9 @@ def _figure1(
             ax.semilogy(epochs, trace["h_norm2"], lw=0.5, color="#c33", label="$||H_k||^2$")
             ax.semilogy(epochs[seen], trace["true_h_norm2"][seen], "--", color="#236", label="$||h(S_k)||^2$")
             ax.set(title=f"{name}, one run", xlabel="epochs")
-            ax.legend()
         for (name, values), colour in zip(bands.items(), ("#236", "#c33"), strict=True):
             plot_band(axes[2], grid, values, colour, name)
         axes[2].set(title=f"mean $||h(S)||^2$, {seeds} seeds, 2 s.e.", xlabel="epochs")
-        axes[2].legend()
 
     folder.figure("figure1", draw, {"epochs": grid, **band_columns(bands)}, panels=3, size=(4.6, 3.8))
 
@@ -114,21 +104,16 @@ def _outer_loops(folder: Folder, mix: Mixture) -> None:
     result = mix.run(setting, Stop(rounds=20 * loops), every=20, label="gmm: outer loops")
     trace, at = result.trace, np.arange(0, 20 * loops, 20)
 
-    def draw(axes: Sequence[Axes]) -> None:
-        axes[0].semilogy(np.arange(loops), trace["h_norm2"][at], lw=0.6, color="#c33", label="$||H_k||^2$")
-        axes[0].semilogy(
-            np.arange(loops), trace["true_h_norm2"][at], "--", color="#236", label="$||h(S_k)||^2$"
-        )
-        axes[0].set(title="VR-FedEM, one run", xlabel="outer loops")
-        axes[0].legend()
+    loop, H, h = np.arange(loops), trace["h_norm2"][at], trace["true_h_norm2"][at]
 
-    columns = {
-        "outer_loop": np.arange(loops),
-        "H_norm2": trace["h_norm2"][at],
-        "h_norm2": trace["true_h_norm2"][at],
-    }
+    def draw(axes: Sequence[Axes]) -> None:
+        axes[0].semilogy(loop, H, lw=0.6, color="#c33", label="$||H_k||^2$")
+        axes[0].semilogy(loop, h, "--", color="#236", label="$||h(S_k)||^2$")
+        axes[0].set(title="VR-FedEM, one run", xlabel="outer loops")
+
+    columns = {"outer_loop": loop, "H_norm2": H, "h_norm2": h}
     folder.figure("figure1_outer_loops", draw, columns)
-    last = float(trace["true_h_norm2"][at[-1]])
+    last = float(h[-1])
     folder.results["vr_last_by_outer_loops"] = last
     folder.say(
         f"VR-FedEM by outer loops, the paper's axis: ||h(S)||^2 is {last:.1e} after {loops:,} of them."
@@ -158,7 +143,6 @@ def _one_worker(folder: Folder) -> None:
         for name, curve in curves.items():
             axes[0].semilogy(grid, curve, label=name)
         axes[0].set(title="one worker, gamma = 0.05, b = 10", xlabel="epochs", ylabel="$||h(S)||^2$")
-        axes[0].legend()
 
     folder.figure("one_worker", draw, {"epochs": grid, **curves})
     folder.say(
@@ -173,12 +157,8 @@ def _work_to_goal(folder: Folder, mix: Mixture, epochs: float) -> None:
     rows = []
     for name, oracle in (("FedEM", Minibatch(20)), ("VR-FedEM", Spider(5, 20))):
         for gamma in STEPS:
-            result = mix.run(
-                Setting(oracle, gamma=gamma, alpha=max(gamma, 1e-2), seed=folder.seed), Stop(epochs=epochs)
-            )
-            h = result.trace["true_h_norm2"]
-            # Work done before the round in which the field was observed.
-            done = np.concatenate([[0.0], np.cumsum(result.trace["evaluations"])[:-1]]) / mix.total
+            setting = Setting(oracle, gamma=gamma, alpha=max(gamma, 1e-2), seed=folder.seed)
+            h, done = _field(mix.run(setting, Stop(epochs=epochs)), mix.total)
             hit = np.flatnonzero(h <= GOAL)
             rows.append((name, gamma, float(done[hit[0]]) if hit.size else np.inf, float(np.nanmin(h))))
     folder.table("work_to_1e-10", columns_of(("algorithm", "gamma", "epochs", "lowest"), rows))
@@ -195,10 +175,15 @@ def _work_to_goal(folder: Folder, mix: Mixture, epochs: float) -> None:
     folder.results["epochs_to_1e-10"] = {f"{algorithm} {gamma:g}": work for algorithm, gamma, work, _ in rows}
 
 
+def _field(result: Result, total: int) -> tuple[F64, F64]:
+    """The true ||h(S)||^2 of each round, nan where it was not observed, and the epochs that were done before it."""
+    before = np.concatenate([[0.0], np.cumsum(result.trace["evaluations"])[:-1]]) / total
+    return result.trace["true_h_norm2"], before
+
+
 def on_grid(result: Result, total: int, grid: F64) -> F64:
     """The observed true ||h(S)||^2 at given epochs, interpolated on the log scale."""
-    h = result.trace["true_h_norm2"]
-    before = np.concatenate([[0.0], np.cumsum(result.trace["evaluations"])[:-1]]) / total
+    h, before = _field(result, total)
     seen = ~np.isnan(h)
     out: F64 = np.exp(np.interp(grid, before[seen], np.log(np.maximum(h[seen], 1e-300))))
     return out

@@ -37,10 +37,8 @@ def main(folder: Folder) -> None:
     def draw(axes: Sequence[Axes]) -> None:
         for (name, curve), style in zip(curves.items(), ("C0-", "C0--", "C3-", "C3--"), strict=True):
             axes[0].semilogy(at, np.maximum(curve, 1e-34), style, label=name)
-        axes[0].set(
-            xlabel="rounds", ylabel="$||h(S)||^2$", title="exact local statistics, quantized, p = 0.5"
-        )
-        axes[0].legend()
+        title = "exact local statistics, quantized, p = 0.5"
+        axes[0].set(xlabel="rounds", ylabel="$||h(S)||^2$", title=title)
 
     folder.figure("heterogeneity", draw, {"round": at, **curves})
     folder.results |= {"mean_last_quarter": floor, "rounds": rounds}
@@ -89,15 +87,12 @@ def _weights(folder: Folder) -> None:
     def draw(axes: Sequence[Axes]) -> None:
         for ax, kind in zip(axes, exact, strict=True):
             for name, colour in (("naive", "0.6"), ("FedEM", "C3"), ("VR-FedEM", "C0")):
-                label = f"{kind}, {name}"
-                ax.plot(
-                    columns[f"{label} epochs"], columns[f"{label} weight"], color=colour, lw=0.9, label=name
-                )
+                epoch, weight = (columns[f"{kind}, {name} {what}"] for what in ("epochs", "weight"))
+                ax.plot(epoch, weight, color=colour, lw=0.9, label=name)
             ax.axhline(exact[kind], color="k", ls=":", lw=0.8, label="EM on the pooled rows")
             ax.set(title=kind, xlabel="epochs", ylabel="weight of the first component")
-            ax.legend(fontsize=7)
 
-    folder.figure("weights", draw, padded(columns), panels=2, size=(4.6, 3.6))
+    folder.figure("weights", draw, padded(columns), panels=2, size=(4.6, 3.6), legend=7)
     folder.results["weight_error_second_half"] = {
         f"{kind}, {name}": level for (kind, name), level in levels.items()
     }

@@ -48,31 +48,16 @@ def main(folder: Folder) -> None:
 
 
 def squared_error(
-    algo: FedEM,
-    data: F64 | list[Law],
-    theta: F64,
-    *,
-    rounds: int,
-    every: int,
-    label: str,
-    start: F64 | None = None,
+    algo: FedEM, data: F64 | list[Law], theta: F64, start: F64, *, rounds: int, every: int, label: str
 ) -> tuple[F64, Result]:
-    """||theta_k - theta*||^2 of one run at rounds 0, every, 2 every, .., and the run; from 0 unless ``start`` is given."""
+    """||theta_k - theta*||^2 of one run from ``start`` at rounds 0, every, 2 every, .., and the run."""
 
     def observe(server: ServerState, down: Downlink) -> dict[str, float]:
         return {"squared_error": float(((server.S_hat - theta) ** 2).sum())}
 
-    first = np.zeros(theta.size) if start is None else start
     result = run(
-        algo,
-        LocalEngine(data),
-        first,
-        stop=rounds,
-        init="zero",
-        observe=observe,
-        observe_every=every,
-        label=label,
-    )
+        algo, LocalEngine(data), start, stop=rounds, init="zero", observe=observe, observe_every=every, label=label
+    )  # fmt: skip
     seen = result.trace["squared_error"]
     return seen[~np.isnan(seen)], result
 
@@ -104,20 +89,20 @@ def _td(folder: Folder) -> None:
             curves: dict[str, F64] = {}
             for name, make, extra in (("FedLSA", fed_lsa, {}), ("SCAFFLSA", scafflsa, {"alpha": 1.0})):
                 algo = make(H=H, eta=eta, b=1, **common, **extra)
+                label = f"{kind}, H = {H}"
                 curves[name], result = squared_error(
-                    algo, data, theta, rounds=rounds, every=every, label=f"{kind}, H = {H}", start=theta + 1.0
+                    algo, data, theta, theta + 1.0, rounds=rounds, every=every, label=label
                 )
                 if (kind, eta, H) == ("heterogeneous", 0.1, 1000):
                     folder.trace(result, result.server.acks.size, run=name)
                 columns[f"{name} eta={eta:g} H={H}"] = curves[name]
-            columns[f"rounds eta={eta:g} H={H}"] = float(every) * np.arange(
-                len(curves["FedLSA"]), dtype=np.float64
-            )
-            columns[f"squared bias eta={eta:g} H={H}"] = np.full(len(curves["FedLSA"]), float(miss @ miss))
-            panels.append((eta, H, every, curves, float(miss @ miss)))
+            points, level = len(curves["FedLSA"]), float(miss @ miss)
+            columns[f"rounds eta={eta:g} H={H}"] = float(every) * np.arange(points, dtype=np.float64)
+            columns[f"squared bias eta={eta:g} H={H}"] = np.full(points, level)
+            panels.append((eta, H, every, curves, level))
             late = {key: float(curve[-len(curve) // 5 :].mean()) for key, curve in curves.items()}
             lines.append(
-                f"| {kind} | {eta:g} | {H:,} | {rounds:,} | {miss @ miss:.2g} | {late['FedLSA']:.2g} | "
+                f"| {kind} | {eta:g} | {H:,} | {rounds:,} | {level:.2g} | {late['FedLSA']:.2g} | "
                 f"{late['SCAFFLSA']:.2g} |"
             )
 
@@ -127,17 +112,14 @@ def _td(folder: Folder) -> None:
                     ax.semilogy(np.arange(len(curve)) * every, curve, color=colour, lw=0.9, label=name)
                 if level >= LIMITS[eta][0]:
                     ax.axhline(level, color="C2", ls="--", label="FedLSA's squared bias")
-                ax.set(
-                    title=f"eta = {eta:g}, H = {H:,}", xlabel="rounds", ylabel=r"$\|\theta_t - \theta^*\|^2$"
-                )
-                ax.set_ylim(*LIMITS[eta])
-                ax.legend(fontsize=7)
+                ax.set(title=f"eta = {eta:g}, H = {H:,}", xlabel="rounds", ylim=LIMITS[eta])
+                ax.set_ylabel(r"$\|\theta_t - \theta^*\|^2$")
 
-        folder.figure(f"td_{kind}", draw, padded(columns), panels=len(panels), size=(3.2, 3.4))
+        folder.figure(f"td_{kind}", draw, padded(columns), panels=len(panels), size=(3.2, 3.4), legend=7)
     folder.say(
-        "TD learning with linear features on Garnet problems as the authors' program has them (30 states, p = "
-        f"8), N = {n_workers} "
-        f"agents, {samples:,} samples each, from theta* + 1. The smallest eigenvalue of the mean matrix is {smallest:.2g}. "
+        "TD learning with linear features on Garnet problems as the authors' program has them (30 states, p = 8), "
+        f"N = {n_workers} agents, {samples:,} samples each, from theta* + 1. The smallest eigenvalue of the mean matrix is "
+        f"{smallest:.2g}. "
         "Mean squared error over the last fifth:\n\n"
         "| agents | eta | H | rounds | squared bias of FedLSA | FedLSA | SCAFFLSA |\n|---|---|---|---|---|---|---|\n"
         + "\n".join(lines)
@@ -159,9 +141,8 @@ def _bias(folder: Folder) -> None:
             mean = means.mean(axis=0) - theta
             # Standard error over independent runs; within a run the iterates are correlated.
             error = means.std(axis=0, ddof=1) / np.sqrt(seeds)
-            lengths = [
-                float(np.linalg.norm(value)) for value in (mean, error, exact, first_order(A, b, eta, H))
-            ]
+            parts = (mean, error, exact, first_order(A, b, eta, H))
+            lengths = [float(np.linalg.norm(part)) for part in parts]
             rows.append((eta, float(H), *lengths, float(np.abs((mean - exact) / error).max())))
     names = ("eta", "H", "measured", "error", "formula", "first_order", "largest_z")
     table = columns_of(names, rows)
@@ -169,30 +150,15 @@ def _bias(folder: Folder) -> None:
     def draw(axes: Sequence[Axes]) -> None:
         grid = np.arange(1, max(Hs) + 1)
         for eta, colour in zip(etas, ("C0", "C3"), strict=True):
-            at = table["eta"] == eta
-            axes[0].errorbar(
-                table["H"][at],
-                table["measured"][at],
-                2 * table["error"][at],
-                fmt="o",
-                ms=4,
-                color=colour,
-                label=f"eta = {eta:g}, long runs",
-            )
-            axes[0].plot(
-                grid, [np.linalg.norm(bias(A, b, eta, int(H))) for H in grid], color=colour, label="formula"
-            )
-            axes[0].plot(
-                grid,
-                [np.linalg.norm(first_order(A, b, eta, int(H))) for H in grid],
-                ":",
-                color=colour,
-                label="first order",
-            )
+            H, measured, error = (table[name][table["eta"] == eta] for name in ("H", "measured", "error"))
+            words = f"eta = {eta:g}, long runs"
+            axes[0].errorbar(H, measured, 2 * error, fmt="o", ms=4, color=colour, label=words)
+            for law, style, label in ((bias, "-", "formula"), (first_order, ":", "first order")):
+                lengths = [np.linalg.norm(law(A, b, eta, int(steps))) for steps in grid]
+                axes[0].plot(grid, lengths, style, color=colour, label=label)
         axes[0].set(xlabel="H", ylabel="norm of the bias", title="bias of FedLSA, n = 10")
-        axes[0].legend(fontsize=7)
 
-    folder.figure("bias", draw, table)
+    folder.figure("bias", draw, table, legend=7)
     folder.say(
         f"Bias of FedLSA, mean of {seeds} long runs against the exact formula: largest deviation of an entry "
         f"{table['largest_z'].max():.1f} standard errors ({seeds - 1} degrees of freedom). First order is off by up to "
@@ -216,33 +182,21 @@ def _accuracy(folder: Folder) -> None:
     eps = (0.4, 0.2, 0.1) if folder.quick else (0.4, 0.2, 0.1, 0.05, 0.025, 0.0125)
     grid = range(1, 12, 2) if folder.quick else range(1, 14)
     steps = [2**i for i in (range(0, 11, 2) if folder.quick else range(13))]
-    found = {}
-    for name, scaffold in (("FedLSA", False), ("SCAFFLSA", True)):
-        found[name] = rounds_to(
-            data,
-            eps,
-            [2.0**-place for place in grid],
-            steps,
-            scaffold=scaffold,
-            theta_0=np.ones(3),
-            most=60 if folder.quick else 200,
-        )
+    etas, most = [2.0**-place for place in grid], 60 if folder.quick else 200
+    found = {
+        name: rounds_to(data, eps, etas, steps, scaffold=name == "SCAFFLSA", theta_0=np.ones(3), most=most)
+        for name in ("FedLSA", "SCAFFLSA")
+    }
     columns: dict[str, F64] = {"eps": np.array(eps)}
     for name, rows in found.items():
-        columns |= {
-            f"{name} T": np.array([row[0] for row in rows]),
-            f"{name} eta": np.array([row[1] for row in rows]),
-            f"{name} H": np.array([row[2] for row in rows]),
-        }
+        columns |= columns_of((f"{name} T", f"{name} eta", f"{name} H"), rows)
 
     def draw(axes: Sequence[Axes]) -> None:
         for name, colour in (("FedLSA", "C3"), ("SCAFFLSA", "C0")):
             T = np.array(columns[f"{name} T"], dtype=float)
             axes[0].loglog(1 / np.array(eps), np.where(T > 0, T, np.nan), "o-", color=colour, label=name)
-        axes[0].set(
-            xlabel="1 / eps", ylabel="fewest rounds", title="rounds to accuracy, exact second moments"
-        )
-        axes[0].legend()
+        title = "rounds to accuracy, exact second moments"
+        axes[0].set(xlabel="1 / eps", ylabel="fewest rounds", title=title)
 
     folder.figure("accuracy", draw, columns)
     words = {
@@ -263,9 +217,8 @@ def logistic_data(seed: int) -> tuple[RidgeLogistic, F64]:
     rng = rng_for(seed, "logistic")
     features = rng.standard_normal((8, 40, 3)) * (0.5 + rng.random((8, 1, 3)))
     weights = 1.5 * rng.standard_normal((8, 1, 3))
-    labels = np.where(
-        rng.random((8, 40)) < 1.0 / (1.0 + np.exp(-(features * weights).sum(axis=-1))), 1.0, -1.0
-    )
+    chance = 1.0 / (1.0 + np.exp(-(features * weights).sum(axis=-1)))
+    labels = np.where(rng.random((8, 40)) < chance, 1.0, -1.0)
     return RidgeLogistic(3, 0.1), np.concatenate([features, labels[..., None]], axis=-1)
 
 
@@ -286,36 +239,27 @@ def _extrapolation(folder: Folder) -> None:
             parts = (limits[i] - star, bias_first_order(model, data, eta, H), better)
             rows.append((H, eta, *(float(np.linalg.norm(part)) for part in parts)))
     table = columns_of(("H", "eta", "bias", "first_order", "extrapolated"), rows)
-    order = {
-        # Slope between two steps, of which one is twice the other: log2 of the quotient of the errors is the order.
-        H: {
-            name: np.log2(table[name][table["H"] == H][:-1] / table[name][table["H"] == H][1:])
-            for name in ("bias", "extrapolated")
-        }
-        for H in (5, 20)
-    }
+
+    def order(name: str, H: int) -> F64:
+        """Slope between two steps, of which one is twice the other: log2 of the quotient of the errors is the order."""
+        error = table[name][table["H"] == H]
+        return np.asarray(np.log2(error[:-1] / error[1:]))
 
     def draw(axes: Sequence[Axes]) -> None:
         for ax, H in zip(axes, (5, 20), strict=True):
-            at = table["H"] == H
-            ax.loglog(table["eta"][at], table["bias"][at], "o-", color="C3", label="federated averaging")
-            ax.loglog(table["eta"][at], table["first_order"][at], ":", color="C3", label="first order")
-            ax.loglog(
-                table["eta"][at],
-                table["extrapolated"][at],
-                "o-",
-                color="C0",
-                label="extrapolated from eta and eta/2",
-            )
+            part = {name: column[table["H"] == H] for name, column in table.items()}
+            ax.loglog(part["eta"], part["bias"], "o-", color="C3", label="federated averaging")
+            ax.loglog(part["eta"], part["first_order"], ":", color="C3", label="first order")
+            words = "extrapolated from eta and eta/2"
+            ax.loglog(part["eta"], part["extrapolated"], "o-", color="C0", label=words)
             ax.set(title=f"ridge logistic, H = {H}", xlabel="eta", ylabel="norm of the bias")
-            ax.legend(fontsize=7)
 
-    folder.figure("extrapolation", draw, table, panels=2, size=(4.6, 3.8))
+    folder.figure("extrapolation", draw, table, panels=2, size=(4.6, 3.8), legend=7)
     folder.say(
         "Richardson-Romberg on ridge logistic regression with exact gradients: the bias has order "
         + "; ".join(
-            f"{', '.join(f'{value:.2f}' for value in order[H]['bias'])} in eta at H = {H}, extrapolated "
-            f"{', '.join(f'{value:.1f}' for value in order[H]['extrapolated'][:-1])}"
+            f"{', '.join(f'{value:.2f}' for value in order('bias', H))} in eta at H = {H}, extrapolated "
+            f"{', '.join(f'{value:.1f}' for value in order('extrapolated', H)[:-1])}"
             for H in (5, 20)
         )
         + ". It takes two runs, so twice the work and the bytes."
@@ -329,34 +273,30 @@ def _compressed(folder: Folder) -> None:
     theta, eta, H, rounds = solution(A, b)[0], 0.01, 20, (600 if folder.quick else 3000)
     miss = bias(A, b, eta, H)
 
-    model, roster = LSA(theta.size), Roster.of([1] * 10)
-    rest = {"compressor": Dithering(1), "participation": Bernoulli(0.5), "seed": folder.seed}
-    algos = {
-        "no memory": fed_lsa(H=H, eta=eta, b=1, model=model, roster=roster, **rest),
-        "memory V": FedEM(
-            model, Dithering(1), roster, eta * H, oracle=LocalSteps(H, eta, 1), participation=Bernoulli(0.5),
-            seed=folder.seed,
-        ),
-        "compressed SCAFFLSA": scafflsa(H=H, eta=eta, b=1, model=model, roster=roster, **rest),
+    rest: dict[str, Any] = {
+        "model": LSA(theta.size), "roster": Roster.of([1] * 10), "compressor": Dithering(1),
+        "participation": Bernoulli(0.5), "seed": folder.seed,
     }  # fmt: skip
+    algos = {
+        "no memory": fed_lsa(H=H, eta=eta, b=1, **rest),
+        "memory V": FedEM(gamma=eta * H, oracle=LocalSteps(H, eta, 1), **rest),
+        "compressed SCAFFLSA": scafflsa(H=H, eta=eta, b=1, **rest),
+    }
+    zero, every, label = np.zeros(theta.size), rounds // 100, f"n = 10, H = {H}"
     curves = {
-        name: squared_error(algo, data, theta, rounds=rounds, every=rounds // 100, label=f"n = 10, H = {H}")[
-            0
-        ]
+        name: squared_error(algo, data, theta, zero, rounds=rounds, every=every, label=label)[0]
         for name, algo in algos.items()
     }
-    at = np.arange(100) * (rounds // 100)
+    at = np.arange(100) * every
 
     def draw(axes: Sequence[Axes]) -> None:
         for (name, curve), colour in zip(curves.items(), ("0.5", "C3", "C0"), strict=True):
             axes[0].semilogy(at, np.maximum(curve, 1e-32), color=colour, label=name)
         axes[0].axhline(float(miss @ miss), color="C3", ls="--", label="FedLSA's squared bias")
-        axes[0].set(
-            xlabel="rounds", ylabel="squared error", title="one-level dithering, p = 0.5, exact fields"
-        )
-        axes[0].legend(fontsize=7)
+        title = "one-level dithering, p = 0.5, exact fields"
+        axes[0].set(xlabel="rounds", ylabel="squared error", title=title)
 
-    folder.figure("compressed", draw, {"round": at, **curves})
+    folder.figure("compressed", draw, {"round": at, **curves}, legend=7)
     last = {key: float(curve[-10:].mean()) for key, curve in curves.items()}
     folder.say(
         f"Dithered to one level and p = 0.5, without noise in the data, after {rounds:,} rounds: no memory "

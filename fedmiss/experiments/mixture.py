@@ -24,7 +24,7 @@ from fedmiss.core import (
     mean_field,
     pooled_s_bar,
     run,
-)  # fmt: skip
+)
 from fedmiss.engines import LocalEngine
 from fedmiss.models.gmm import GMM, GMMParams
 from fedmiss.rng import rng_for
@@ -67,10 +67,8 @@ class Mixture:
         # S_0 is the pooled statistic at a theta: it lies in the domain of T, as a statistic of data does.
         theta = GMMParams(np.array([0.5, 0.5]), np.array([[-0.5, 0.0], [0.5, 0.0]]), np.eye(2))
         self.S_0: F64 = pooled_s_bar(self.model, theta, self.data, self.roster)
-        if far:
-            self.S_0 = np.array(
-                [0.5, 0.5, -1.1, -0.5, 1.1, 0.5]
-            )  # weights, and weights times (-2.2, -1) and (2.2, 1)
+        if far:  # weights, and weights times (-2.2, -1) and (2.2, 1)
+            self.S_0 = np.array([0.5, 0.5, -1.1, -0.5, 1.1, 0.5])
 
     @property
     def total(self) -> int:
@@ -79,17 +77,9 @@ class Mixture:
 
     def algo(self, setting: Setting) -> FedEM:
         """FedEM of a setting: one norm for the whole statistic, one level (omega = sqrt(6) - 1)."""
-        who: Participation = Full() if setting.p == 1.0 else Bernoulli(setting.p)
-        return FedEM(
-            self.model,
-            Dithering(levels=1, norm=2.0),
-            self.roster,
-            setting.gamma,
-            setting.alpha,
-            who,
-            setting.oracle,
-            setting.seed,
-        )
+        s, quant = setting, Dithering(levels=1, norm=2.0)
+        who: Participation = Full() if s.p == 1.0 else Bernoulli(s.p)
+        return FedEM(self.model, quant, self.roster, s.gamma, s.alpha, who, s.oracle, s.seed)
 
     def true_field(self, server: ServerState, down: Downlink) -> dict[str, float]:
         """||h(S_k)||^2, computed centrally: for simulations only."""

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64
 from fedmiss.compressors import Dithering
@@ -25,7 +24,7 @@ from fedmiss.core import (
     mean_field,
     pooled_s_bar,
     run,
-)  # fmt: skip
+)
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.experiments.folder import Folder, padded
@@ -54,11 +53,8 @@ def main(folder: Folder) -> None:
     digits = _start(Y, labels[order], n, folder.seed)
     runs = _runs(folder, digits, epochs, seconds)
     fits = _fits(digits, runs, int(epochs), seconds)
-    for figure, names in (
-        ("figure3", ("FedEM", "VR-FedEM")),
-        ("figure3_gamma_2e-2", ("FedEM, gamma = 2e-2", "VR-FedEM, gamma = 2e-2")),
-    ):
-        _weights_and_field(folder, figure, names, runs, digits.roster)
+    for figure, step in (("figure3", ""), ("figure3_gamma_2e-2", ", gamma = 2e-2")):
+        _weights_and_field(folder, figure, (f"FedEM{step}", f"VR-FedEM{step}"), runs, digits.roster)
     folder.say(
         f"{len(Y):,} images, {dropped} pixels (zero in all training images) dropped, {N_PC} principal components, "
         f"{n} workers of {m} images, {epochs:g} epochs. Log-likelihood (mean), purity, NMI:"
@@ -109,10 +105,8 @@ def _runs(folder: Folder, digits: _Digits, epochs: float, seconds: dict[str, flo
         if server.k % every:
             return seen | {"true_h_norm2": np.nan, "log_likelihood": np.nan}
         h = mean_field(d.model, server.S_hat, d.shards, roster, down.theta)
-        return seen | {
-            "true_h_norm2": float(h @ h),
-            "log_likelihood": d.model.log_likelihood(down.theta, d.Y),
-        }
+        value = d.model.log_likelihood(down.theta, d.Y)
+        return seen | {"true_h_norm2": float(h @ h), "log_likelihood": value}
 
     runs: dict[str, Result] = {}
     for name, oracle, gamma in (
@@ -173,11 +167,8 @@ def _sklearn(
 
 
 def _score(cluster: I64, labels: I64, log_likelihood: float) -> dict[str, float]:
-    return {
-        "log_likelihood": log_likelihood,
-        "purity": purity(cluster, labels),
-        "nmi": normalised_mutual_information(cluster, labels),
-    }
+    nmi = normalised_mutual_information(cluster, labels)
+    return {"log_likelihood": log_likelihood, "purity": purity(cluster, labels), "nmi": nmi}
 
 
 def _table(cluster: I64, labels: I64) -> F64:
@@ -209,26 +200,16 @@ def _write(
     epochs: float,
 ) -> None:
     """Write the scores of the fits, and what is seen in them and in the runs."""
-    folder.table(
-        "fits",
-        {
-            "fit": list(fits),
-            **{name: [fit[name] for fit in fits.values()] for name in ("log_likelihood", "purity", "nmi")},
-        },
-    )
+    columns = {name: [fit[name] for fit in fits.values()] for name in ("log_likelihood", "purity", "nmi")}
+    folder.table("fits", {"fit": list(fits), **columns})
     folder.results |= {"fits": fits, "cpu_seconds": seconds}
     pooled = fits["EM on the pooled rows"]["log_likelihood"]
     folder.say(
-        "\n".join(
-            [
-                "| fit | log-likelihood | above or below pooled EM | purity | NMI | CPU s |",
-                "|---|---|---|---|---|---|",
-            ]
-            + [
-                f"| {key} | {fit['log_likelihood']:.4f} | {100 * (fit['log_likelihood'] - pooled) / abs(pooled):+.3f} % | "
-                f"{fit['purity']:.4f} | {fit['nmi']:.4f} | {seconds[key]:.1f} |"
-                for key, fit in fits.items()
-            ]
+        "| fit | log-likelihood | above or below pooled EM | purity | NMI | CPU s |\n|---|---|---|---|---|---|\n"
+        + "\n".join(
+            f"| {key} | {fit['log_likelihood']:.4f} | {100 * (fit['log_likelihood'] - pooled) / abs(pooled):+.3f} % | "
+            f"{fit['purity']:.4f} | {fit['nmi']:.4f} | {seconds[key]:.1f} |"
+            for key, fit in fits.items()
         )
     )
     half = {name: float(np.median(r.trace["h_norm2"][len(r.trace["k"]) // 2 :])) for name, r in runs.items()}
@@ -258,18 +239,16 @@ def _weights_and_field(
     for name in names:
         trace = runs[name].trace
         keep = np.arange(0, len(trace["k"]), max(len(trace["k"]) // 400, 1))
-        epochs = np.cumsum(trace["evaluations"])[keep] / roster.total
-        parts.append(
-            (
-                name,
-                epochs,
-                trace["h_norm2"][keep],
-                np.array([trace[f"weight_{g + 1}"][keep] for g in range(G)]),
-            )
-        )
-    for name, epochs, norm, pi in parts:
+        epochs, norm = np.cumsum(trace["evaluations"])[keep] / roster.total, trace["h_norm2"][keep]
+        pi = np.array([trace[f"weight_{g + 1}"][keep] for g in range(G)])
+        parts.append((name, epochs, norm, pi))
         columns |= {f"{name} epochs": epochs, f"{name} h_norm2": norm}
         columns |= {f"{name} weight {g + 1}": pi[g] for g in range(G)}
+
+    # the paper's axis: an outer loop is one full pass and k_in - 1 pairs of minibatches
+    m = int(roster.sizes[0])
+    loop = (m + 2 * B * (K_IN - 1)) / m
+    there_and_back = (lambda epochs: np.asarray(epochs) / loop), (lambda loops: np.asarray(loops) * loop)
 
     def draw(axes: Sequence[Axes]) -> None:
         for (name, epoch, norm, pi), (left, right) in zip(parts, (axes[:2], axes[2:]), strict=True):
@@ -279,22 +258,7 @@ def _weights_and_field(
             right.semilogy(epoch, norm, lw=0.5, color="#c33")
             right.set(title=f"{name}: $||H||^2$", xlabel="epochs")
             if name.startswith("VR"):
-                # the paper's axis: an outer loop is one full pass and k_in - 1 pairs of minibatches
-                m = int(roster.sizes[0])
-                loop = (m + 2 * B * (K_IN - 1)) / m
                 for ax in (left, right):
-                    _outer_loops(ax, loop)
+                    ax.secondary_xaxis("top", functions=there_and_back).set_xlabel("outer loops")
 
     folder.figure(figure, draw, padded(columns), panels=4, size=(3.6, 3.4))
-
-
-def _outer_loops(ax: Axes, loop: float) -> None:
-    """Second axis, of outer loops that cost ``loop`` epochs each."""
-
-    def there(epochs: ArrayLike) -> ArrayLike:
-        return np.asarray(epochs) / loop
-
-    def back(loops: ArrayLike) -> ArrayLike:
-        return np.asarray(loops) * loop
-
-    ax.secondary_xaxis("top", functions=(there, back)).set_xlabel("outer loops")

@@ -41,14 +41,15 @@ def main(folder: Folder) -> None:
                 plot_band(ax, axis_values, values, f"C{i}", f"p = {share:g}")
         for ax, words in zip(axes, ("rounds", "epochs"), strict=True):
             ax.set(xlabel=words, ylabel="mean $||h(S)||^2$", title=f"FedEM, {seeds} seeds, 2 s.e.")
-            ax.legend()
 
     columns = band_columns({f"p={key:g}": values for key, values in bands.items()})
     folder.figure("participation", draw, {"round": at, **columns}, panels=2)
     late = at >= 0.75 * rounds
     level = {share: float(bands[share][0][late].mean()) for share in SHARES}
     # A curve that still falls says nothing of the limiting variance.
-    falling = level[1.0] < 0.5 * float(bands[1.0][0][at >= 0.5 * rounds].mean())
+    falling = ""
+    if level[1.0] < 0.5 * float(bands[1.0][0][at >= 0.5 * rounds].mean()):
+        falling = "The curves are still falling at the end: this ratio is of the start, not of the limit."
     folder.results |= {
         "mean_last_quarter": {f"{key:g}": value for key, value in level.items()},
         "epochs": {f"{key:g}": value for key, value in work.items()},
@@ -57,12 +58,7 @@ def main(folder: Folder) -> None:
         f"FedEM, b = 20, gamma = alpha = 1e-2, {rounds:,} rounds, {seeds} seeds. Mean ||h(S)||^2 over the last "
         "quarter: " + ", ".join(f"{value:.2g} at p = {key:g}" for key, value in level.items()) + ". "
         f"The level at p = 0.25 is {level[0.25] / level[1.0]:.3g} times that at p = 1 (theorem 4 lets the limiting "
-        "variance grow like 1/p). "
-        + (
-            "The curves are still falling at the end: this ratio is of the start, not of the limit."
-            if falling
-            else ""
-        )
+        "variance grow like 1/p). " + falling
     )
     folder.say(
         "The same rounds cost "

@@ -5,18 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from matplotlib import rc_context
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.experiments.folder import subplots
 from fedmiss.files import atomic_file, making_files
 from fedmiss.tables import read_table
 
 __all__ = ["plot_trace"]
 
 _AXES = {"round": "round", "epochs": "epochs", "bytes": "bytes up", "seconds": "seconds"}
-
-
 _ENDINGS = ("svg", "png", "csv")
 
 
@@ -68,23 +65,15 @@ def _draw(file: Path, targets: list[Path], by: str) -> None:
     frame["bytes"] = frame.groupby("run", sort=False)["bytes_up"].cumsum()
     has_objective = bool(frame["objective"].notna().any())
 
-    fig = Figure(figsize=(6.5 * (1 + has_objective), 4.2), layout="constrained")
-    FigureCanvasAgg(fig)
-    axes = [fig.add_subplot(1, 1 + has_objective, i + 1) for i in range(1 + has_objective)]
+    fig, axes = subplots(1 + has_objective, 6.5, 4.2)
     drawn = [name for name in ("h_norm2", "true_h_norm2") if name in frame]
     for i, (run, part) in enumerate(frame.groupby("run", sort=False)):
         for column, style in zip(drawn, ("-", "--"), strict=False):
             # A logarithmic axis has no place for 0 and NaN.
             seen = part[column] > 0
             words = "||H||^2" if column == "h_norm2" else "||h(S)||^2"
-            axes[0].semilogy(
-                part.loc[seen, by],
-                part.loc[seen, column],
-                style,
-                color=f"C{i}",
-                lw=0.8,
-                label=f"{run} ${words}$".strip(),
-            )
+            look = {"color": f"C{i}", "lw": 0.8, "label": f"{run} ${words}$".strip()}
+            axes[0].semilogy(part.loc[seen, by], part.loc[seen, column], style, **look)
         if has_objective:
             seen = part["objective"].notna()
             axes[1].plot(

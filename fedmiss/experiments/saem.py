@@ -21,7 +21,7 @@ from fedmiss.core import (
     ServerState,
     em,
     run,
-)  # fmt: skip
+)
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.experiments.folder import Folder, columns_of, padded
@@ -68,9 +68,8 @@ def _variance(folder: Folder) -> None:
                 z, _ = kernel.move(rng, z, np.ones(d), lambda at: (-0.5 * at * at, -at), np.array([0]))
                 # After a third of the steps: the chain starts at 0, below its stationary spread.
                 total += float((z * z).mean()) if step >= steps // 3 else 0.0
-            table.append(
-                (gamma, levels or 0, total / (steps - steps // 3), langevin_variance(gamma, d, levels))
-            )
+            measured = total / (steps - steps // 3)
+            table.append((gamma, levels or 0, measured, langevin_variance(gamma, d, levels)))
     frame = columns_of(("gamma", "levels", "measured", "formula"), table)
 
     def draw(axes: Sequence[Axes]) -> None:
@@ -80,21 +79,17 @@ def _variance(folder: Folder) -> None:
             words = "no quantizer" if levels is None else f"{levels} level{'s' * (levels > 1)}"
             axes[0].plot(frame["gamma"][at], frame["measured"][at], "o", ms=4, color=f"C{i}", label=words)
             axes[0].plot(fine, [langevin_variance(gamma, d, levels) for gamma in fine], color=f"C{i}", lw=0.9)
-        axes[0].set(
-            xlabel="step / variance",
-            ylabel="variance / target",
-            yscale="log",
-            title=f"unadjusted chain, d = {d}",
-        )
-        axes[0].legend(fontsize=7)
+        axes[0].set(xlabel="step / variance", ylabel="variance / target", yscale="log")
+        axes[0].set_title(f"unadjusted chain, d = {d}")
 
-    folder.figure("variance", draw, frame)
+    folder.figure("variance", draw, frame, legend=7)
+    one, none = (
+        frame["measured"][(frame["levels"] == levels) & (frame["gamma"] == 0.8)][0] for levels in (1, 0)
+    )
     folder.say(
         f"Unadjusted Langevin on a Gaussian in {d} dimensions: stationary variance against the formula, largest relative "
-        f"difference {100 * np.max(np.abs(frame['measured'] / frame['formula'] - 1)):.1f} %. At step 0.8 one "
-        "level multiplies "
-        f"the variance by {frame['measured'][(frame['levels'] == 1) & (frame['gamma'] == 0.8)][0]:.2f}, no quantizer by "
-        f"{frame['measured'][(frame['levels'] == 0) & (frame['gamma'] == 0.8)][0]:.2f}."
+        f"difference {100 * np.max(np.abs(frame['measured'] / frame['formula'] - 1)):.1f} %. At step 0.8 one level "
+        f"multiplies the variance by {one:.2f}, no quantizer by {none:.2f}."
     )
 
 
@@ -129,11 +124,10 @@ def _counts_bias(folder: Folder, model: PoissonMonths, counts: F64, truth: Month
                 ax.plot(frame["gamma"][at], frame[key][at], "o-", ms=4, color=f"C{i}", label=name)
             ax.axhline(0.0, color="0.6", lw=0.7)
             ax.set(
-                xlabel="step", ylabel=f"shift of the posterior {words}", title="Poisson counts, at the MLE"
+                xlabel="step", title="Poisson counts, at the MLE", ylabel=f"shift of the posterior {words}"
             )
-            ax.legend(fontsize=7)
 
-    folder.figure("counts", draw, frame, panels=2, size=(4.6, 3.8))
+    folder.figure("counts", draw, frame, panels=2, size=(4.6, 3.8), legend=7)
     worst = {name: float(np.abs(frame["shift_z2"][frame["kernel"] == name]).max()) for name in names}
     folder.say(
         "Shift of the posterior mean of z^2 on Poisson counts, largest over steps 0.1 to 1: "
@@ -154,10 +148,8 @@ def errors(model: PoissonMonths, S: F64, truth: Months) -> tuple[float, float]:
         theta = model.T(S)
     except DomainError:
         return np.inf, np.inf
-    return (
-        float(np.sqrt(np.mean((theta.beta - truth.beta) ** 2))),
-        float(np.sqrt(np.mean(np.log(theta.tau2 / truth.tau2) ** 2))),
-    )
+    gaps = (theta.beta - truth.beta, np.log(theta.tau2 / truth.tau2))
+    return float(np.sqrt(np.mean(gaps[0] ** 2))), float(np.sqrt(np.mean(gaps[1] ** 2)))
 
 
 def _distance(
@@ -166,12 +158,8 @@ def _distance(
     rounds = 200 if folder.quick else 800
     at = np.unique(np.geomspace(5, rounds, 25).astype(int))
     curves: dict[str, F64] = {}
-    for name, a, M in (
-        ("rho = 1", 0.0, 1),
-        ("a = 1", 1.0, 1),
-        ("a = 0.7", 0.7, 1),
-        ("a = 0.7, M = 4", 0.7, 4),
-    ):
+    ways = {"rho = 1": (0.0, 1), "a = 1": (1.0, 1), "a = 0.7": (0.7, 1), "a = 0.7, M = 4": (0.7, 4)}
+    for name, (a, M) in ways.items():
         algo = fed_saem(
             model, roster, Identity(), how="server", estep=Chains(5, M), steps=SaemSteps(50, a), seed=folder.seed
         )  # fmt: skip
@@ -197,12 +185,11 @@ def _distance(
             line = curves["a = 0.7"][late, which][0] * (at[late] / at[late][0]) ** -0.5
             ax.loglog(at[late], line, "k:", lw=0.8, label="r^(-1/2)")
             ax.set(xlabel="rounds", ylabel=f"rms distance to the MLE, {words}")
-            ax.legend(fontsize=7)
 
     columns: dict[str, F64 | I64] = {"round": at}
     for name, curve in curves.items():
         columns |= {f"{name} beta": curve[:, 0], f"{name} log tau2": curve[:, 1]}
-    folder.figure("distance", draw, columns, panels=2, size=(4.6, 3.8))
+    folder.figure("distance", draw, columns, panels=2, size=(4.6, 3.8), legend=7)
     folder.say(
         f"Distance to the quadrature MLE after {at[-1]} rounds (beta / log tau2): "
         + "; ".join(f"{key} {curve[-1, 0]:.4f} / {curve[-1, 1]:.4f}" for key, curve in curves.items())
@@ -241,12 +228,10 @@ def _bytes(folder: Folder) -> None:
             at = frame["sent"] == name
             error = np.maximum(frame["error"][at], 1e-12)
             axes[0].loglog(frame["bytes_a_message"][at], error, "os"[i % 2], color=f"C{i}", label=name)
-        axes[0].set(
-            xlabel="bytes a message", ylabel="relative error of S", title=f"exact statistics, {rounds} rounds"
-        )
-        axes[0].legend(fontsize=6)
+        title = f"exact statistics, {rounds} rounds"
+        axes[0].set(xlabel="bytes a message", ylabel="relative error of S", title=title)
 
-    folder.figure("bytes", draw, frame)
+    folder.figure("bytes", draw, frame, legend=6)
     folder.say(
         f"The compressor alone (model A, exact statistics, gamma = 0.2, {rounds} rounds), relative error of S:\n\n"
         "| sent | p | error | bytes a message | left the domain of T at round |\n|---|---|---|---|---|\n"
@@ -293,14 +278,12 @@ def _model_c(folder: Folder) -> None:
             algo, LocalEngine(data), roster.weights @ V, stop=rounds, init=V if how == "memory" else "zero",
             label=f"saem: model C, {name}",
         )  # fmt: skip
-        theta = result.theta
+        theta, true_w = result.theta, truth.w[:, 0]
         # (w, u) and (-w, -u) are one model: compare the nearer sign.
-        sign = 1.0 if float(theta.w[:, 0] @ truth.w[:, 0]) > 0 else -1.0
+        sign = 1.0 if float(theta.w[:, 0] @ true_w) > 0 else -1.0
         beta, w = theta.beta, sign * theta.w[:, 0]
         found[name] = (beta, w)
-        gaps = [
-            np.sqrt(np.mean((value - true) ** 2)) for value, true in ((beta, truth.beta), (w, truth.w[:, 0]))
-        ]
+        gaps = [np.sqrt(np.mean(gap**2)) for gap in (beta - truth.beta, w - true_w)]
         below = best - sum(len(rows) * model.log_likelihood(theta, rows) for rows in data)
         megabytes = result.trace["bytes_up"].sum() / 1e6
         table.append((name, *gaps, abs(np.log(theta.s2 / truth.s2)), below, megabytes))
@@ -336,11 +319,10 @@ def _draw_model_c(folder: Folder, found: dict[str, Pair], exact: Pair, error: Pa
             for j, (run_name, value) in enumerate(found.items()):
                 ax.plot(month + 0.1 * (j + 1), value[i], "o", ms=4, color=f"C{j}", label=run_name)
             ax.set(xlabel="month", ylabel=name)
-            ax.legend(fontsize=7)
 
     columns: dict[str, F64 | I64] = {
         "month": month, "beta": exact[0], "w": exact[1], "beta_se": error[0], "w_se": error[1],
     }  # fmt: skip
     for name, (beta, loadings) in found.items():
         columns |= {f"{name} beta": beta, f"{name} w": loadings}
-    folder.figure("model_c", draw, padded(columns), panels=2, size=(4.6, 3.8))
+    folder.figure("model_c", draw, padded(columns), panels=2, size=(4.6, 3.8), legend=7)

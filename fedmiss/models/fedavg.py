@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 
 __all__ = ["RidgeLogistic", "bias_first_order", "richardson_romberg"]
@@ -54,13 +54,6 @@ class RidgeLogistic:
     def s_bar(self, theta: F64, rows: F64) -> F64:
         """(p,) theta minus the gradient."""
         return theta - self.gradient(theta, rows)
-
-    def s_bar_at(self, X: F64, data: Sequence[F64] | F64, slots: I64, index: I64 | None) -> F64:
-        """(a, p) the same for each worker at its own point."""
-        out = np.empty_like(X)
-        for i, slot in enumerate(slots):
-            out[i] = self.s_bar(X[i], data[slot] if index is None else data[slot][index[i]])
-        return out
 
     def T(self, S: F64, /) -> F64:
         """The statistic is the parameter."""

@@ -1,4 +1,8 @@
-"""Gaussian mixtures with a known, common, full or diagonal covariance, as curved exponential families."""
+"""Gaussian mixtures with a known, common, full or diagonal covariance, as curved exponential families.
+
+For every kind of covariance the log-weights are linear in features F(y) (y; y and y^2; y and y y'), and the statistic
+is r (x) (1, F(y)). The E-step's kernels have one inner function, so that one worker and many give the same bits.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +14,104 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit, prange
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, DomainError
-from fedmiss.models._gmm_kernels import many, many_parallel, weights
 from fedmiss.rng import rng_for
 
 __all__ = ["GMM", "GMMParams", "random_rows", "second_moment"]
 
 Covariance = Literal["known", "tied", "full", "diag"]
-_FEATURES = {"known": 0, "tied": 0, "diag": 1, "full": 2}  # F(y): y; y and squares; y and products
+LINEAR, SQUARES, PRODUCTS = 0, 1, 2  # F(y): y; y and squares; y and products
+_FEATURES = {"known": LINEAR, "tied": LINEAR, "diag": SQUARES, "full": PRODUCTS}
 _PARALLEL = 5_000_000  # row-features times components in a call from which starting the threads pays
+
+
+@njit(cache=True)
+def _features(y: F64, kind: int, F: F64) -> None:
+    d = y.size
+    for i in range(d):
+        F[i] = y[i]
+    if kind == SQUARES:
+        for i in range(d):
+            F[d + i] = y[i] * y[i]
+    elif kind == PRODUCTS:
+        at = d
+        for i in range(d):
+            for j in range(i + 1):
+                F[at] = y[i] * y[j]
+                at += 1
+
+
+@njit(cache=True)
+def _weights(const: F64, A: F64, F: F64, r: F64) -> float:
+    """Fill r_g; return log sum_g exp(const_g + F . A_g)."""
+    G = const.size
+    for g in range(G):
+        r[g] = const[g]
+    for i in range(F.size):
+        v = F[i]
+        for g in range(G):
+            r[g] += v * A[i, g]
+    # E-step, the posterior probabilities of the paper's equation (58).
+    top = r[0]  # r_g = exp(l_g - max l) / sum: the posterior weights of the components, without overflow
+    for g in range(1, G):
+        top = max(top, r[g])
+    total = 0.0
+    for g in range(G):
+        r[g] = np.exp(r[g] - top)
+        total += r[g]
+    scale = 1.0 / total
+    for g in range(G):
+        r[g] *= scale
+    return float(top + np.log(total))
+
+
+@njit(cache=True)
+def _worker(const: F64, A: F64, kind: int, rows: F64, index: I64, out: F64) -> None:
+    """Mean statistic of the rows ``index`` of one worker (all rows when it is empty)."""
+    G, f = const.size, A.shape[0]
+    F, r = np.empty(f), np.empty(G)
+    out[:] = 0.0
+    count = index.size if index.size else rows.shape[0]
+    for j in range(count):
+        y = rows[index[j]] if index.size else rows[j]
+        _features(y, kind, F)
+        _weights(const, A, F, r)
+        for g in range(G):  # s = (r_g, r_g F(y))
+            out[g] += r[g]
+            v, at = r[g], G + g * f
+            for i in range(f):
+                out[at + i] += v * F[i]
+    for i in range(out.size):
+        out[i] /= count
+
+
+@njit(cache=True)
+def many(const: F64, A: F64, which: I64, kind: int, data: F64, slots: I64, index: I64, out: F64) -> None:
+    """Mean statistics of several workers of a stacked array (n, m, d); ``index`` is (a, b), or (a, 0) for all rows."""
+    for i in range(slots.size):
+        _worker(const[which[i]], A[which[i]], kind, data[slots[i]], index[i], out[i])
+
+
+@njit(cache=True, parallel=True)
+def many_parallel(
+    const: F64, A: F64, which: I64, kind: int, data: F64, slots: I64, index: I64, out: F64
+) -> None:
+    """Do as :func:`many`, over the cores."""
+    for i in prange(slots.size):
+        _worker(const[which[i]], A[which[i]], kind, data[slots[i]], index[i], out[i])
+
+
+@njit(cache=True)
+def weights(const: F64, A: F64, kind: int, rows: F64, r: F64) -> float:
+    """Fill the responsibilities (m, G) of each row; return the mean log-density, up to its constant."""
+    F, total = np.empty(A.shape[0]), 0.0
+    for j in range(rows.shape[0]):
+        _features(rows[j], kind, F)
+        total += _weights(const, A, F, r[j])
+    return float(total / rows.shape[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -141,16 +232,8 @@ class GMM:
         if not isinstance(data, np.ndarray):
             one = np.zeros(1, dtype=np.int64)
             for i, slot in enumerate(slots):
-                many(
-                    const,
-                    A,
-                    which[i : i + 1],
-                    kind,
-                    _f64(data[slot])[None],
-                    one,
-                    index[i : i + 1],
-                    out[i : i + 1],
-                )
+                at, rows = slice(i, i + 1), _f64(data[slot])[None]
+                many(const, A, which[at], kind, rows, one, index[at], out[at])
             return out
         work = n_slots * (index.shape[1] or data.shape[1]) * self.f * self.G
         kernel = many_parallel if work >= _PARALLEL else many
@@ -166,7 +249,8 @@ class GMM:
         # to 1: FedEM moves S along a field, and (60) normalises pi.
         s1, s2 = self._parts(S)
         if not bool((s1 > 0).all()):
-            raise DomainError(self._no_mass(s1))
+            empty = int(np.argmin(s1))
+            raise DomainError(f"component {empty + 1} of {self.G} has mass {s1[empty]:.3g} (must be > 0).")
         pi, moments = s1 / s1.sum(), s2 / s1[:, None]
         mu = np.ascontiguousarray(moments[:, : self.d])
         if self.covariance == "known":
@@ -183,8 +267,7 @@ class GMM:
         if self.covariance == "diag":
             var = moments[:, self.d :] - mu**2  # E[y_i^2 | g] - mu_gi^2
             if not bool((var > 0).all()):
-                worst = int(np.argmin(var.min(axis=1)))
-                raise DomainError(self._not_definite(worst, float(var.min())), component=worst)
+                raise self._not_definite(var.min(axis=1))
             return GMMParams(pi, mu, var, "diag")
         i, j = np.tril_indices(self.d)
         Sigma = np.empty((self.G, self.d, self.d))
@@ -198,41 +281,20 @@ class GMM:
         try:
             np.linalg.cholesky(Sigma)
         except np.linalg.LinAlgError:
-            smallest = np.linalg.eigvalsh(Sigma)[:, 0]
-            worst = int(np.argmin(smallest))
-            raise DomainError(self._not_definite(worst, float(smallest[worst])), component=worst) from None
+            raise self._not_definite(np.linalg.eigvalsh(Sigma)[:, 0]) from None
 
-    def _not_definite(self, g: int, value: float) -> str:
-        which = (
-            "the common covariance"
-            if self.covariance == "tied"
-            else f"covariance of component {g + 1} of {self.G}"
-        )
-        return f"{which} has smallest eigenvalue {value:.2g} (must be > 0)."
-
-    def _no_mass(self, s1: F64) -> str:
-        empty = int(np.argmin(s1))
-        return f"component {empty + 1} of {self.G} has mass {s1[empty]:.3g} (must be > 0)."
+    def _not_definite(self, smallest: np.ndarray) -> DomainError:
+        """Name the component with the least of the smallest eigenvalues (G,)."""
+        worst = int(np.argmin(smallest))
+        tied = self.covariance == "tied"
+        which = "the common covariance" if tied else f"covariance of component {worst + 1} of {self.G}"
+        words = f"{which} has smallest eigenvalue {float(smallest[worst]):.2g} (must be > 0)."
+        return DomainError(words, component=worst)
 
     def phi(self, theta: GMMParams) -> F64:
         """(q,) natural parameter, paired with the statistic (for a common covariance that is known)."""
         const, A = theta.natural
         return np.concatenate([const, A.T.ravel()])
-
-    def domain_error(self, S: F64) -> str | None:
-        """Why ``S`` is outside the domain of T, None when it is inside."""
-        try:
-            self.T(S)
-        except DomainError as error:
-            return str(error)
-        return None
-
-    def log_density_constant(self, theta: GMMParams) -> float:
-        """The part of log p(y) that :attr:`GMMParams.natural` leaves out for every component, without -y'Py/2."""
-        constant = -0.5 * self.d * math.log(2 * math.pi)
-        if self.covariance in ("known", "tied"):
-            constant -= 0.5 * float(np.linalg.slogdet(theta.Sigma)[1])
-        return constant
 
     def log_likelihood(self, theta: GMMParams, rows: F64) -> float:
         """Mean over rows of log p(y; theta)."""
@@ -254,9 +316,11 @@ class GMM:
         """(m, G) posterior weights of the components for each row, and the mean log-likelihood."""
         const, A = theta.natural
         r = np.empty((len(rows), self.G))
-        value = weights(const, A, _FEATURES[self.covariance], _f64(rows), r) + self.log_density_constant(
-            theta
-        )
+        value = weights(const, A, _FEATURES[self.covariance], _f64(rows), r)
+        constant = -0.5 * self.d * math.log(2 * math.pi)
+        if self.covariance in ("known", "tied"):
+            constant -= 0.5 * float(np.linalg.slogdet(theta.Sigma)[1])
+        value += constant
         if self.covariance in ("known", "tied"):
             # -y'Sigma^-1 y / 2, which the features leave out for a common covariance.
             whitened = np.linalg.solve(np.linalg.cholesky(theta.Sigma), rows.T)

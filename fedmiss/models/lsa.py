@@ -2,17 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
+from numba import njit
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
-from fedmiss.models._lsa_kernels import walk
 from fedmiss.rng import rng_for
 
 __all__ = ["LSA", "Law", "garnet", "linear_pools", "mean_system"]
+
+
+@njit(cache=True)
+def _walk(rows: F64, index: I64, b: int, eta: float, steps: int, shift: F64, x: F64) -> None:
+    """Move x (p,) by ``steps`` steps; rows (m, p, p + 1) hold [A | b]; ``index`` (steps * b,), or empty: all rows."""
+    p = x.size
+    h = np.empty(p)
+    count = b if index.size else rows.shape[0]
+    for t in range(steps):
+        h[:] = 0.0
+        for j in range(count):
+            r = index[t * b + j] if index.size else j
+            for i in range(p):
+                # h(x) = b(Z) - A(Z) x, the mean field of LSA at one draw.
+                g = rows[r, i, p]
+                for l in range(p):
+                    g -= rows[r, i, l] * x[l]
+                h[i] += g
+        for i in range(p):
+            # FedLSA: shift = 0. SCAFFLSA: shift = V - V_c = xi_c, the control variate.
+            x[i] += eta * (h[i] / count + shift[i])
 
 
 class LSA:
@@ -66,14 +86,8 @@ class LSA:
             elif isinstance(rows, Law):
                 chosen = rows.pick(chosen)
                 rows = rows.atoms
-            walk(np.ascontiguousarray(rows), chosen, batch, eta, H, shift[i], x[i])
+            _walk(np.ascontiguousarray(rows), chosen, batch, eta, H, shift[i], x[i])
         return x
-
-    def noise(self, rows: F64, theta: F64) -> F64:
-        """(p, p) covariance of A(Z) theta - b(Z) over a pool: what drives the error at the solution."""
-        residual = (rows[:, :, : self.p] * theta).sum(axis=-1) - rows[:, :, self.p]
-        out: F64 = np.cov(residual.T, bias=True).reshape(self.p, self.p)
-        return out
 
 
 def mean_system(data: Sequence[F64 | Law] | F64) -> tuple[F64, F64]:
@@ -184,25 +198,11 @@ def garnet(
         values, vectors = np.linalg.eig(P.T)
         mu = np.abs(np.real(vectors[:, np.argmax(np.real(values))]))
         mu /= mu.sum()
-        r = (
-            reward * (1.0 if worker % 2 == 0 else -1.0)
-            if heterogeneous
-            else reward + spread * rng.random(states)
-        )
+        sign = 1.0 if worker % 2 == 0 else -1.0
+        r = sign * reward if heterogeneous else reward + spread * rng.random(states)
         # TD(0): A = phi(s) (phi(s) - gamma phi(s'))', b = phi(s) r(s), with probability mu(s) P(s, s').
         now, after = np.nonzero(P)
         A = phi[now][:, :, None] * (phi[now] - gamma * phi[after])[:, None, :]
         b = phi[now] * r[now, None]
         laws.append(Law(np.concatenate([A, b[..., None]], axis=-1), mu[now] * P[now, after]))
     return laws
-
-
-def as_pools(data: Iterable[npt.ArrayLike]) -> list[F64]:
-    """Pools as a list of (m_c, p, p + 1) arrays, checked."""
-    pools = [np.asarray(rows, dtype=np.float64) for rows in data]
-    for worker, rows in enumerate(pools):
-        if rows.ndim != 3 or rows.shape[2] != rows.shape[1] + 1 or not np.isfinite(rows).all():
-            raise ConfigError(
-                f"pool {worker} has shape {rows.shape} (expected (m, p, p + 1), finite numbers)."
-            )
-    return pools

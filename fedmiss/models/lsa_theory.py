@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
-from fedmiss.models.lsa import as_pools, mean_system
+from fedmiss.models.lsa import mean_system
 
 __all__ = ["Moments", "bias", "bias_first_order", "check_stable", "rounds_to", "second_moments", "solution"]
 
@@ -131,7 +131,12 @@ def second_moments(
     data : pools (m, p, p + 1) of the workers
     theta_0 : (p,) start, default 0
     """
-    pools = as_pools(data)
+    pools = [np.asarray(rows, dtype=np.float64) for rows in data]
+    for worker, rows in enumerate(pools):
+        if rows.ndim != 3 or rows.shape[2] != rows.shape[1] + 1 or not np.isfinite(rows).all():
+            raise ConfigError(
+                f"pool {worker} has shape {rows.shape} (expected (m, p, p + 1), finite numbers)."
+            )
     A, b = mean_system(pools)
     n, p = b.shape
     check_stable(A, eta, H)

@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.special import gammaln
 
-from fedmiss.compressors import Dithering, Identity, Natural, RandK, block_quantization
+from fedmiss.compressors import Blocks, Dithering, Identity, Natural, RandK, TopK, block_quantization
+from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.core.testing import check_compressor
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 from tests.oracles.reference import block_dithering
@@ -87,8 +89,6 @@ def test_dithering_is_the_formula_and_survives_the_wire(values, block, s, r, see
 @settings(max_examples=100, deadline=None)
 @given(st.integers(1, 3000), st.integers(1, 2**31 - 1), st.floats(0.0, 1.0), st.integers(0, 2**32))
 def test_the_coder_gives_back_any_levels(count, top, density, seed):
-    from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
-
     rng = np.random.default_rng(seed)
     magnitude = np.minimum(np.floor(2.0 ** (rng.random(count) * 31.5)), top).astype(np.int64)
     levels = magnitude * rng.choice([-1, 1], count) * (rng.random(count) < density)
@@ -107,18 +107,10 @@ def entropy(levels):
     return float(-(p * np.log2(p)).sum())
 
 
-@pytest.mark.parametrize(
-    "compressor",
-    [
-        Dithering(1),
-        Dithering(4),
-        Dithering(16),
-        Dithering(1, 2.0, 64),
-        Dithering(16, math.inf, 256),
-        Dithering(255, math.inf),
-    ],
-    ids=str,
-)
+CODED = (Dithering(1, 2.0, 64), Dithering(16, math.inf, 256), Dithering(255, math.inf))
+
+
+@pytest.mark.parametrize("compressor", [*map(Dithering, (1, 4, 16)), *CODED], ids=str)
 @pytest.mark.parametrize("kind", ["gaussian", "heavy", "sparse"])
 def test_bytes_are_within_ten_percent_of_the_entropy_of_the_levels_plus_norms(compressor, kind):
     q = 20_000
@@ -208,8 +200,6 @@ def test_short_messages_are_near_what_an_adaptive_code_can_reach(q, levels, shar
 
     60 messages: at most 6 % and one byte a message (the tag) above that code and the norms.
     """
-    from scipy.special import gammaln
-
     rng, size, ideal = np.random.default_rng(0), 0, 0.0
     for _ in range(60):
         x = rng.normal(size=q) * (rng.random(q) < share)
@@ -221,3 +211,50 @@ def test_short_messages_are_near_what_an_adaptive_code_can_reach(q, levels, shar
         bits = gammaln(q + k / 2) - gammaln(k / 2) - (gammaln(counts + 0.5) - gammaln(0.5)).sum()
         size, ideal = size + len(code), ideal + bits / np.log(2) / 8 + 4
     assert size <= 1.06 * ideal + 60
+
+
+def test_norms_are_rounded_up_so_that_no_entry_is_cut():
+    """A norm rounded to the nearest float32 is too small half of the time: |x| / norm > 1 has no level."""
+    rng = np.random.default_rng(0)
+    for norm, ord_ in ((2.0, 2), (math.inf, np.inf), (1.0, 1)):
+        coder = Dithering(1, norm)
+        for _ in range(200):
+            x = rng.normal(size=7)
+            sent = float(np.frombuffer(coder.encode(x, rng.random(7))[1:5], dtype="<f4")[0])
+            exact = np.linalg.norm(x, ord_)
+            assert exact * (1 - 1e-15) <= sent <= exact * (1 + 2.0**-22)
+
+
+@pytest.mark.parametrize(
+    "compressor", [Natural(6), Natural(2), Dithering(5), Dithering(3, 2.0, 10), RandK(9)], ids=str
+)
+@pytest.mark.parametrize("q", [5, 30, 400])
+def test_payloads_one_byte_short_or_long_are_refused(compressor, q):
+    rng = np.random.default_rng(2)
+    for scale in (1.0, 0.0, 1e-3):
+        x = rng.normal(size=q) * scale
+        code = compressor.encode(x, rng.random(q))
+        assert np.isfinite(compressor.decode(code, q)).all()
+        for bad in (code[:-1], *(code + bytes([b]) for b in (0, 1, 255))):
+            with pytest.raises(UplinkError):
+                compressor.decode(bad, q)
+
+
+def test_blocks_of_free_lengths():
+    c = Blocks((1, 9, 4), Dithering(1))
+    out = check_compressor(c, 14, draws=1500)
+    assert out["omega"] == pytest.approx(2.0, rel=1e-6)  # sqrt(9) - 1
+    equal, free = Dithering(1, 2.0, 7), Blocks((7, 7), Dithering(1))
+    x, u = np.random.default_rng(0).normal(size=14), np.random.default_rng(1).random(14)
+    np.testing.assert_array_equal(equal.decode(equal.encode(x, u), 14), free.decode(free.encode(x, u), 14))
+    code = free.encode(x, u)
+    for bad in (code[:-1], code + b"\x00", code[:1], b""):
+        with pytest.raises(UplinkError):
+            free.decode(bad, 14)
+    for make, words in (
+        (lambda: Blocks(()), "lengths"),
+        (lambda: Blocks((2,), TopK(1)), "biased"),
+        (lambda: c.omega(13), "q=13"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            make()

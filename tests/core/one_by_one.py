@@ -71,14 +71,16 @@ def equal(a, b):
 
 def same_everywhere(algo, data, S_0, folder=None, *, stop=20, **more):
     """Check that a run has the same bits stacked or not, one by one in any order, and resumed; return it."""
-    whole = run(algo, LocalEngine(data), S_0, stop=stop, **more)
+    stacked, each = LocalEngine(data), list(data)
+    whole = run(algo, stacked, S_0, stop=stop, **more)
     for engine in (
-        LocalEngine(list(data)),
+        LocalEngine(each),
         PlainEngine(data),
-        PlainEngine(list(data), backwards=True),
+        PlainEngine(each, backwards=True),
         LossyEngine(data),
     ):
         equal(whole, run(algo, engine, S_0, stop=stop, **more))
+        assert np.array_equal(stacked.V, engine.V)
     if folder is not None:
         file = folder / "state.npz"
         run(algo, LocalEngine(data), S_0, stop=stop * 2 // 5, checkpoint=file, **more)

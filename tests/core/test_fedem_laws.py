@@ -19,6 +19,7 @@ from fedmiss.core import (
     Spider,
     em,
     naive_fedem,
+    revise,
     run,
     spider_em,
     vr_fedem,
@@ -116,18 +117,9 @@ def test_a_trajectory_follows_algorithm_1_line_by_line():
         u = uniforms(5, "worker", k, [c], q)[0]
         return comp.decode(comp.encode(x, u), q)
 
+    active = [who.active(5, k, n) for k in range(25)]
     expected = fedem_trajectory(
-        model.s_bar,
-        model.T,
-        data,
-        np.ones(q),
-        V_0,
-        0.2,
-        0.4,
-        0.5,
-        25,
-        quantize,
-        lambda k: who.active(5, k, n),
+        model.s_bar, model.T, data, np.ones(q), V_0, 0.2, 0.4, 0.5, 25, quantize, active.__getitem__
     )
     engine = LocalEngine(data)
     result = run(algo, engine, np.ones(q), stop=25, init=V_0)
@@ -259,14 +251,8 @@ def test_vr_fedem_with_full_batches_is_fedem():
 @pytest.mark.slow
 def test_vr_fedem_converges_where_fedem_stalls_and_counts_its_work():
     model, data, roster, S_0 = mixture(n=5, m=40)
-    settings = {
-        "model": model,
-        "compressor": Dithering(),
-        "roster": roster,
-        "gamma": 0.1,
-        "alpha": 0.3,
-        "seed": 1,
-    }
+    common = {"model": model, "compressor": Dithering(), "roster": roster}
+    settings = common | {"gamma": 0.1, "alpha": 0.3, "seed": 1}
     vr = run(vr_fedem(b=4, k_in=10, **settings), LocalEngine(data), S_0, stop=2000)
     fed = run(FedEM(oracle=Minibatch(4), **settings), LocalEngine(data), S_0, stop=2000)
     solution = em(model, data, roster, S_0, rounds=3000, tol=1e-28)[0]
@@ -325,10 +311,58 @@ def test_a_round_without_answers_moves_by_V_alone():
     assert (info.active, info.h_norm2) == (0, 3.0)
 
 
-def test_plain_engine_settles_like_the_stacked_one():
-    data = linear_data(n=5)
-    algo = FedEM(Linear(), Dithering(), Roster.of([8] * 5), 0.1, 0.3, Bernoulli(0.5), Minibatch(2), seed=9)
-    a, b = LocalEngine(data), PlainEngine(data)
-    run(algo, a, np.zeros(3), stop=30)
-    run(algo, b, np.zeros(3), stop=30)
-    assert np.array_equal(a.V, b.V)
+@pytest.mark.parametrize("engine", [LocalEngine, PlainEngine])
+def test_naive_fedem_has_zero_memories_whatever_the_start(engine):
+    algo = naive_fedem(FedEM(Linear(), Dithering(), Roster.of([8] * 5), 0.1, 0.3))
+    runs = [run(algo, engine(linear_data()), np.zeros(3), stop=20, init=init) for init in ("h", "zero")]
+    assert np.array_equal(runs[0].server.S_hat, runs[1].server.S_hat)
+    assert not runs[0].server.V.any()
+    with pytest.raises(ConfigError, match="memories of 0"):
+        run(algo, engine(linear_data()), np.zeros(3), stop=1, init=np.ones((5, 3)))
+
+
+def test_bytes_down_are_statistic_parameter_and_header_of_each_that_answered():
+    model, data, roster, S_0 = mixture(n=3, m=10)
+    result = run(FedEM(model, Dithering(), roster, 0.1, 0.3), LocalEngine(data), S_0, stop=2)
+    theta = 8 * (2 + 2 * 2 + 2 * 2)  # pi, mu, Sigma
+    assert result.trace["bytes_down"].tolist() == [3 * (HEADER + 8 * model.q + theta)] * 2
+
+
+# ---- workers leave and join: the run ends at the root of those who are in the roster at the end ----------------------
+
+
+def roster_of(names):
+    return Roster.of(dict.fromkeys(names, 8))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_one_leaves_at_200_and_one_joins_at_400(seed):
+    rows = dict(zip([f"w{c:02d}" for c in range(13)], linear_data(n=13, seed=seed), strict=True))
+    twelve = sorted(rows)[:12]
+    eleven, model = twelve[:3] + twelve[4:], Linear()
+    stages = [(twelve, 200), (eleven, 200), ([*eleven, "w12"], 3000)]
+    algo = FedEM(model, Dithering(8), roster_of(twelve), 0.2, participation=Bernoulli(0.8), seed=seed)
+    S_hat, V, engine = np.zeros(3), "h", None
+    for names, rounds in stages:
+        if engine is not None:
+            algo, V = revise(algo, result.server, engine.V, roster_of(names), rows)  # noqa: F821
+            S_hat = result.server.S_hat  # noqa: F821
+        engine = LocalEngine({n: rows[n] for n in names})
+        result = run(algo, engine, S_hat, stop=rounds, init=V)
+        mean = np.average(engine.V, axis=0, weights=algo.roster.weights)
+        np.testing.assert_allclose(result.server.V, mean, atol=1e-10)  # of those who are in the roster
+    root = model.root([rows[n] for n in sorted(stages[-1][0])])
+    np.testing.assert_allclose(result.server.S_hat, root, atol=1e-10)
+    others = model.root([rows[n] for n in twelve])
+    assert np.abs(root - others).max() > 1e-3
+
+
+def test_rows_of_who_is_new_are_asked_for():
+    data = linear_data(n=2)
+    algo = FedEM(Linear(), Dithering(8), roster_of("ab"), 0.2)
+    engine = LocalEngine(dict(zip("ab", data, strict=True)))
+    result = run(algo, engine, np.zeros(3), stop=5)
+    with pytest.raises(ConfigError, match="worker 'c' is new"):
+        revise(algo, result.server, engine.V, roster_of("ac"), {})
+    with pytest.raises(ConfigError, match="one memory for each worker"):
+        revise(algo, result.server, engine.V[:1], roster_of("ab"), {})

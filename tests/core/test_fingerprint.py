@@ -52,16 +52,8 @@ OTHERS = {
 @pytest.mark.parametrize("name", OTHERS)
 def test_a_checkpoint_of_other_settings_is_refused_and_the_setting_named(name, tmp_path):
     data = linear_data()
-    algo = FedEM(
-        Shifted(1.0),
-        Dithering(),
-        Roster.of([8] * 5),
-        Decreasing(0.01),
-        0.3,
-        Bernoulli(PROBS),
-        Minibatch(3),
-        seed=1,
-    )
+    settings = (0.3, Bernoulli(PROBS), Minibatch(3), 1)
+    algo = FedEM(Shifted(1.0), Dithering(), Roster.of([8] * 5), Decreasing(0.01), *settings)
     if name == "function":
         algo = replace(algo, gamma=schedule(1.0))
     if name == "given participation":

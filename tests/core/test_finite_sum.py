@@ -1,17 +1,20 @@
-"""Oracles beside SPIDER's, and the exchange before a run."""
+"""Oracles of a finite sum: VR-FedEM with one worker is SPIDER-EM to the bit, and those beside it; how rows are drawn."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from fedmiss.compressors import Blocks, Dithering, Identity, TopK
-from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Streaming, em, run
-from fedmiss.core.testing import check_compressor, check_oracle
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import Bernoulli, FedEM, Fiem, Minibatch, Roster, SemVr, Streaming, em, run, spider_em
+from fedmiss.core.oracles import draw_rows
+from fedmiss.core.testing import check_oracle
 from fedmiss.engines import LocalEngine
-from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.errors import ConfigError
+from fedmiss.rng import uniforms
 from tests.core.one_by_one import PlainEngine, same_everywhere
 from tests.core.toys import Linear, linear_data, mixture
+from tests.oracles.reference import spider_em as spider_oracle
 
 
 @pytest.mark.parametrize("oracle", [Streaming(3), SemVr(3, 4), Fiem(2)], ids=str)
@@ -38,9 +41,6 @@ def test_variance_reduction_converges_where_minibatches_stall():
 
 def test_fiem_is_its_recursion_line_by_line():
     """Table renewed on I, then mean + s_J - table_J, on the core's draws."""
-    from fedmiss.core.oracles import draw_rows
-    from fedmiss.rng import uniforms
-
     data, model = linear_data(n=1, m=9), Linear()
     algo = FedEM(model, Identity(), Roster.of([9]), 0.2, 0.0, oracle=Fiem(1), seed=3)
     found = run(algo, LocalEngine(data), np.ones(3), stop=25, init="zero").server.S_hat
@@ -73,21 +73,42 @@ def test_a_stream_reads_every_row_once_whoever_is_absent():
         assert abs(seen.count(block) - answers / 3) <= 3
 
 
-def test_blocks_of_free_lengths():
-    c = Blocks((1, 9, 4), Dithering(1))
-    out = check_compressor(c, 14, draws=1500)
-    assert out["omega"] == pytest.approx(2.0, rel=1e-6)  # sqrt(9) - 1
-    equal, free = Dithering(1, 2.0, 7), Blocks((7, 7), Dithering(1))
-    x, u = np.random.default_rng(0).normal(size=14), np.random.default_rng(1).random(14)
-    np.testing.assert_array_equal(equal.decode(equal.encode(x, u), 14), free.decode(free.encode(x, u), 14))
-    code = free.encode(x, u)
-    for bad in (code[:-1], code + b"\x00", code[:1], b""):
-        with pytest.raises(UplinkError):
-            free.decode(bad, 14)
-    for make, words in (
-        (lambda: Blocks(()), "lengths"),
-        (lambda: Blocks((2,), TopK(1)), "biased"),
-        (lambda: c.omega(13), "q=13"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            make()
+@pytest.mark.parametrize("replace", [True, False])
+@pytest.mark.parametrize("engine", [LocalEngine, PlainEngine])
+def test_vr_fedem_with_one_worker_is_spider_em(replace, engine):
+    model, data, _, S_0 = mixture(n=1, m=60)
+    algo = spider_em(
+        b=5, k_in=6, replace=replace, model=model, compressor=Identity(), roster=Roster.of([60]), gamma=0.2, alpha=0.0,
+        seed=3,
+    )  # fmt: skip
+    batches = [
+        draw_rows(uniforms(3, "worker", k, [0], 5), np.array([60]), replace=replace)[0] for k in range(30)
+    ]
+    expected = spider_oracle(model.s_bar, model.T, data[0], S_0, 0.2, batches, 6)
+    for k in (1, 7, 30):
+        got = run(algo, engine(data), S_0, stop=k, init="zero").server.S_hat
+        assert np.array_equal(got, expected[k - 1])
+
+
+def test_rows_are_drawn_uniformly_and_without_replacement_never_twice():
+    u = np.random.default_rng(0).random((20000, 3))
+    sizes = np.full(20000, 7)
+    for replace in (True, False):
+        rows = draw_rows(u, sizes, replace=replace)
+        assert rows.min() >= 0
+        assert rows.max() <= 6
+        counts = np.array([np.bincount(rows[:, j], minlength=7) for j in range(3)])
+        z = (counts - 20000 / 7) / np.sqrt(20000 / 7 * 6 / 7)
+        assert np.abs(z).max() < 5
+        twice = (rows[:, 0] == rows[:, 1]).mean()
+        assert twice == (pytest.approx(1 / 7, abs=5 * np.sqrt(6 / 49 / 20000)) if replace else 0)
+
+
+def test_workers_of_unequal_size_draw_within_their_own_rows():
+    u = np.random.default_rng(1).random((500, 4))
+    sizes = np.random.default_rng(2).integers(4, 30, 500)
+    for replace in (True, False):
+        rows = draw_rows(u, sizes, replace=replace)
+        assert (rows < sizes[:, None]).all()
+    with pytest.raises(ConfigError, match=r"b=4 without replacement.*holds 3"):
+        draw_rows(u, np.full(500, 3), replace=False)

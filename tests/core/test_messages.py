@@ -1,4 +1,4 @@
-"""Answers that cannot be used count as missing, whatever is wrong with them; V stays the mean of the V_c."""
+"""Answers that cannot be used count as missing, whatever is wrong with them; V stays the mean of the V_c; causes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import pytest
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, Minibatch, Roster, Spider, run
 from fedmiss.engines import LocalEngine
-from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.errors import ConfigError, DomainError, UplinkError
+from fedmiss.models.gmm import GMM, GMMParams
 from tests.core.one_by_one import PlainEngine
-from tests.core.toys import Linear, linear_data
+from tests.core.toys import Linear, linear_data, mixture
 
 
 def V_gap(algo, engine, server):
@@ -130,3 +131,38 @@ def test_the_average_is_the_mean_of_the_statistics():
         observe=lambda server, down: seen.append(server.S_hat) or {},
     )  # fmt: skip
     np.testing.assert_allclose(result.S_mean, np.mean([*seen[5:], result.server.S_hat], axis=0), rtol=1e-13)
+
+
+# ---- a message names the cause: the M-step, or parameters in the place of a statistic, and not a worker's data --------
+
+
+class Broken(GMM):
+    """Its M-step gives nan after a number of calls."""
+
+    left = 10
+
+    def T(self, S):
+        theta = super().T(S)
+        object.__setattr__(self, "left", self.left - 1)
+        return theta if self.left >= 0 else GMMParams(theta.pi, theta.mu * np.nan, theta.Sigma)
+
+
+@pytest.mark.parametrize("left", range(4))
+@pytest.mark.parametrize("init", ["h", "zero"])
+def test_an_m_step_of_nan_is_named_and_no_worker_is_blamed(left, init):
+    _, data, roster, S = mixture(n=3, m=20)
+    model = Broken(2, 2, "known", Sigma=np.eye(2))
+    object.__setattr__(model, "left", left)
+    with pytest.raises(DomainError, match=r"the M-step T\(S\) gave nan") as told:
+        run(FedEM(model, Identity(), roster, 0.2), LocalEngine(data), S, stop=6, init=init)
+    assert "look at that worker's data" not in str(told.value)
+
+
+def test_what_is_no_first_statistic_is_named():
+    model, data, roster, S = mixture(n=3, m=20)
+    algo, engine = FedEM(model, Identity(), roster, 0.2), LocalEngine(data)
+    with pytest.raises((DomainError, ConfigError), match="S_0") as told:
+        run(algo, engine, np.zeros(model.q), stop=6)
+    assert "worker's data" not in str(told.value)
+    with pytest.raises(ConfigError, match=r"is a GMMParams .*not from parameters theta: take pooled_s_bar"):
+        run(algo, engine, model.T(S), stop=6)

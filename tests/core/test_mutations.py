@@ -23,15 +23,15 @@ SHARDS = LAWS + "test_equal_shards_give_the_pooled_fit_and_pooled_weights_do_for
 H_LAW = LAWS + "test_H_is_unbiased_over_absences_minibatches_and_quantization"
 FIXED = LAWS + "test_a_fixed_point_with_its_memories_does_not_move"
 Q_LAW = "tests/compressors/test_laws.py::test_the_law"
+NORMS = "tests/compressors/test_laws.py::test_norms_are_rounded_up_so_that_no_entry_is_cut"
 SAME = "tests/engines/test_same_run_other_machine.py::test_unequal_workers_give_the_same_bits"
-SPIDER = "tests/core/test_spider.py::test_vr_fedem_with_one_worker_is_spider_em"
+SPIDER = "tests/core/test_finite_sum.py::test_vr_fedem_with_one_worker_is_spider_em"
 ABSENT = LAWS + "test_absent_workers_move_from_their_own_last_point"
 
-PLANTED = "tests/core/test_planted.py::"
 MESSAGES = "tests/core/test_messages.py::"
 
 FEDEM, RULES = "core/fedem.py", "core/rules.py"
-ORACLES, DITHER = "core/oracles.py", "compressors/_dither.py"
+ORACLES, DITHER = "core/oracles.py", "compressors/dither.py"
 SERVER = "return V + alpha * mean, V + scaled  # no"  # of FedEM's rule
 
 MUTANTS = {
@@ -73,18 +73,18 @@ MUTANTS = {
     ),
     "tied covariance with pi for the masses": (
         {"models/gmm.py": [("Sigma = self.YY - (s1[:, None] * mu)", "Sigma = self.YY - (pi[:, None] * mu)")]},
-        [PLANTED + "test_the_common_covariance_takes_masses_as_they_are"],
+        ["tests/models/test_gmm.py::test_the_common_covariance_takes_masses_as_they_are"],
     ),
     "gamma* with omega for omega_p": (
         {"core/theory.py": [("5.0 * omega_p(omega, p)) * constants.sigma2", "5.0 * omega) * constants.sigma2")]},
-        [PLANTED + "test_gamma_star_at_partial_participation_is_corollary_2_with_theorem_4s_factor"],
+        ["tests/core/test_theory.py::test_gamma_star_at_partial_participation_is_corollary_2_with_theorem_4s_factor"],
     ),
     "bytes down without theta": (
-        {"core/downlink.py": [("8 * q + theta_bytes(down.theta)", "8 * q")]},
-        [PLANTED + "test_bytes_down_are_statistic_parameter_and_header_of_each_that_answered"],
+        {FEDEM: [("8 * q + theta_bytes(down.theta)", "8 * q")]},
+        [LAWS + "test_bytes_down_are_statistic_parameter_and_header_of_each_that_answered"],
     ),
     "norm rounded to the nearest": (
-        {DITHER: [("bits[at] += 1", "pass")]}, [PLANTED + "test_norms_are_rounded_up_so_that_no_entry_is_cut"],
+        {DITHER: [("bits[at] += 1", "pass")]}, [NORMS],
     ),
     "poison let through": (
         {"core/messages.py": [("if not float(np.abs(Q_i).max(initial=0.0)) < _DECODED:", "if False:")]},
@@ -106,18 +106,8 @@ def copy(tmp_path_factory):
 
 
 def run_tests(root, tests):
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-q",
-        "-p",
-        "no:cacheprovider",
-        "--tb=no",
-        "-m",
-        "not mc",
-        *tests,
-    ]
+    options = ["-q", "-p", "no:cacheprovider", "--tb=no", "-m", "not mc"]
+    command = [sys.executable, "-m", "pytest", *options, *tests]
     env = os.environ | {"PYTHONPATH": str(root)}
     return subprocess.run(command, cwd=root, env=env, capture_output=True, text=True, check=False)
 

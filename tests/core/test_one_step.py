@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedmiss.compressors import Dithering, Identity, RandK, TopK
+from fedmiss.compressors import Dithering, Identity, TopK
 from fedmiss.core import (
     Bernoulli,
     Decreasing,
@@ -42,10 +42,6 @@ class Heterogeneous(Linear):
         slope = 0.5 + 0.4 * np.tanh(rows[:, 0].mean() / 3)
         return rows.mean(axis=0) + slope * theta
 
-    def solution(self, data):
-        slopes = [0.5 + 0.4 * np.tanh(rows[:, 0].mean() / 3) for rows in data]
-        return data.mean(axis=(0, 1)) / (1 - np.mean(slopes))
-
 
 # ---- local steps ---------------------------------------------------------------------------------------------------
 
@@ -62,52 +58,12 @@ def test_one_local_step_is_fedem_to_the_bit(b, correct):
         equal(run(plain, engine(data), np.zeros(3), stop=40), run(local, engine(data), np.zeros(3), stop=40))
 
 
-def test_corrected_local_steps_solve_what_plain_ones_miss():
-    data = linear_data(n=6, seed=3)
-    model = Heterogeneous()
-    settings = {"model": model, "compressor": Identity(), "roster": Roster.of([8] * 6)}
-    root = model.solution(data)
-    good = run(local_em(H=8, eta=0.2, alpha=1.0, **settings), LocalEngine(data), np.zeros(3), stop=400)
-    np.testing.assert_allclose(good.server.S_hat, root, rtol=1e-11)
-    plain = run(fed_lsa(H=8, eta=0.2, b=None, **settings), LocalEngine(data), np.zeros(3), stop=400)
-    assert np.abs(plain.server.S_hat - root).max() > 0.1 * np.abs(root).max()
-    assert not plain.server.V.any()
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("compressor", [Dithering(), RandK(1)], ids=str)
-def test_compressed_local_steps_with_absences_keep_V_and_solve(compressor):
-    data = linear_data(n=6, seed=3)
-    model = Heterogeneous()
-    algo = local_em(
-        H=5,
-        eta=0.02,
-        model=model,
-        compressor=compressor,
-        roster=Roster.of([8] * 6),
-        participation=Bernoulli(0.5),
-    )
-    engine = LossyEngine(data, loss=0.1, seed=1)
-    result = run(algo, engine, np.zeros(3), stop=60, init="zero")
-    V_i = engine.V
-    np.testing.assert_allclose(result.server.V, V_i.mean(axis=0), atol=1e-13 * np.abs(V_i).max())
-    long = run(algo, LocalEngine(data), np.zeros(3), stop=3000, init="zero")
-    np.testing.assert_allclose(long.server.S_hat, model.solution(data), rtol=1e-9)
-
-
 @pytest.mark.parametrize("correct", [True, False])
 def test_local_steps_follow_section_1_line_by_line(correct):
     data = linear_data(n=4, seed=5)
     model, eta, H, n = Heterogeneous(), 0.1, 6, 4
-    algo = local_em(
-        H=H,
-        eta=eta,
-        correct=correct,
-        model=model,
-        compressor=Identity(),
-        roster=Roster.of([8] * n),
-        alpha=0.4,
-    )
+    settings = {"model": model, "compressor": Identity(), "roster": Roster.of([8] * n)}
+    algo = local_em(H=H, eta=eta, correct=correct, alpha=0.4, **settings)
     V_c = np.random.default_rng(0).normal(size=(n, 3))
     result = run(algo, LocalEngine(data), np.ones(3), stop=15, init=V_c)
     S, V, V_c = np.ones(3), V_c.mean(axis=0), V_c.copy()
@@ -129,13 +85,9 @@ def test_local_steps_follow_section_1_line_by_line(correct):
 def test_a_broadcast_with_V_is_paid_for():
     data = linear_data()
     settings = {"model": Linear(), "compressor": Identity(), "roster": N8}
-    down = [
-        run(make(H=3, eta=0.1, b=2, **settings), LocalEngine(data), np.zeros(3), stop=1, init="zero").trace[
-            "bytes_down"
-        ][0]
-        for make in (fed_lsa, scafflsa)
-    ]
-    assert down[1] - down[0] == 5 * 8 * 3
+    algos = [make(H=3, eta=0.1, b=2, **settings) for make in (fed_lsa, scafflsa)]
+    runs = [run(algo, LocalEngine(data), np.zeros(3), stop=1, init="zero") for algo in algos]
+    assert runs[1].trace["bytes_down"][0] - runs[0].trace["bytes_down"][0] == 5 * 8 * 3
 
 
 def test_impossible_local_steps_are_refused():
@@ -202,20 +154,6 @@ def test_top_k_with_1_over_p_or_another_alpha_is_refused():
         TopK(2).omega(10)
 
 
-@pytest.mark.parametrize("engine", [LocalEngine, PlainEngine])
-def test_ef21_converges_where_top_k_alone_does_not(engine):
-    data = linear_data()
-    model = Linear()
-    root = model.root(data)
-    settings = (model, TopK(1), N8, 0.1)
-    p = Remembered(Bernoulli(0.6))
-    good = run(FedEM(*settings, participation=p), engine(data), np.zeros(3), stop=600, init="zero")
-    np.testing.assert_allclose(good.server.S_hat, root, rtol=1e-9)
-    bad = run(FedEM(*settings, memory="none", participation=p), engine(data), np.zeros(3), stop=600)
-    assert np.abs(bad.server.S_hat - root).max() > 1e-2
-    assert (good.trace["bytes_up"] == good.trace["active"] * (16 + 8 + 2)).all()
-
-
 def test_ef21_follows_its_recursion():
     """g_c <- g_c + C(grad_c - g_c), S <- S + gamma mean g_c (Richtarik et al. 2021), V_c in the place of g_c."""
     data, model = linear_data(), Linear()
@@ -230,6 +168,7 @@ def test_ef21_follows_its_recursion():
             g[c, top] += gap[top]
         S = S + 0.1 * g.mean(axis=0)
     np.testing.assert_allclose(result.server.S_hat, S, rtol=1e-12)
+    assert (result.trace["bytes_up"] == result.trace["active"] * (16 + 8 + 2)).all()
 
 
 @pytest.mark.parametrize("memory", ["error", "statistic"])
@@ -341,18 +280,10 @@ def test_an_e_step_with_its_own_generator_has_the_same_bits_everywhere(tmp_path)
     check_oracle(Geometric(), Linear(), linear_data(n=4), np.ones(3), unbiased=2000)
 
 
-@pytest.mark.parametrize(
-    "oracle",
-    [
-        FullBatch(),
-        Minibatch(3),
-        Minibatch(3, replace=False),
-        Spider(3, 4),
-        LocalSteps(3, 0.1, 2, True),
-        LocalSteps(2, 0.1),
-    ],
-    ids=str,
-)
+MINI, LOCAL = (Minibatch(3), Minibatch(3, replace=False)), (LocalSteps(3, 0.1, 2, True), LocalSteps(2, 0.1))
+
+
+@pytest.mark.parametrize("oracle", [FullBatch(), *MINI, Spider(3, 4), *LOCAL], ids=str)
 def test_every_oracle_obeys_the_laws(oracle):
     unbiased = 2000 if isinstance(oracle, Minibatch) else 0
     check_oracle(oracle, Heterogeneous(), linear_data(n=4), np.ones(3), unbiased=unbiased)
@@ -360,25 +291,21 @@ def test_every_oracle_obeys_the_laws(oracle):
 
 @dataclass(frozen=True, slots=True)
 class Wrong(NoMemory):
-    fault: str
+    biased: bool
     draws = 2
 
     def one(self, model, memory, down, rows, u):
         index = (u * len(rows)).astype(int)
-        if self.fault == "biased":
+        if self.biased:
             index = np.minimum(index, 2)
         return model.s_bar(down.theta, rows[index]), None, 2
 
 
-@pytest.mark.parametrize(("fault", "words"), [("biased", "standard errors"), ("", "")])
-def test_the_checker_of_oracles_finds_faults(fault, words):
-    def check():
-        check_oracle(Wrong(fault), Linear(), linear_data(n=3), np.ones(3), unbiased=1500)
-
-    if not fault:
-        return check()
-    with pytest.raises(AssertionError, match=words):
-        check()
+def test_the_checker_of_oracles_finds_a_bias():
+    given = (Linear(), linear_data(n=3), np.ones(3))
+    check_oracle(Wrong(biased=False), *given, unbiased=1500)
+    with pytest.raises(AssertionError, match="standard errors"):
+        check_oracle(Wrong(biased=True), *given, unbiased=1500)
 
 
 # ---- compressed broadcasts -----------------------------------------------------------------------------------------
@@ -389,15 +316,8 @@ def test_the_checker_of_oracles_finds_faults(fault, words):
 def test_broadcasts_compressed_too_still_lead_to_the_root(oracle, tmp_path):
     data = linear_data(n=6)
     model, roster = Linear(), Roster.of([8] * 6)
-    settings = {
-        "model": model,
-        "compressor": Dithering(),
-        "roster": roster,
-        "gamma": 0.05,
-        "oracle": oracle,
-        "seed": 3,
-    }
-    settings["participation"] = Bernoulli(0.7)
+    settings = {"model": model, "compressor": Dithering(), "roster": roster, "gamma": 0.05}
+    settings |= {"oracle": oracle, "seed": 3, "participation": Bernoulli(0.7)}
     algo = FedEM(downlink=Dithering(), **settings)
     result = run(algo, LocalEngine(data), np.zeros(3), stop=4000)
     np.testing.assert_allclose(result.server.S_hat, model.root(data), atol=1e-10)

@@ -1,6 +1,8 @@
-"""Who answers: the rates are those promised, draws depend on seed and round only, schedules are followed."""
+"""Who answers: the rates are those promised, draws depend on seed and round only, schedules and steps are followed."""
 
 from __future__ import annotations
+
+import math
 
 import numpy as np
 import pytest
@@ -68,3 +70,33 @@ def test_rosters():
             Roster.of(bad)
     with pytest.raises(ConfigError, match="'mean'"):
         Roster.of([1], "mean")
+
+
+@pytest.mark.parametrize(
+    ("gamma", "words"),
+    [
+        (lambda k: 0.1 - 0.05 * k, r"gamma=0\.0 at round 2"),
+        (lambda k: math.nan, r"gamma=nan at round 0"),
+        (lambda k: math.inf if k == 3 else 0.1, r"gamma=inf at round 3"),
+        (lambda k: 0.5 * (k + 1), r"gamma=1\.5 at round 2"),
+        (lambda k: "fast", r"gamma='fast' at round 0"),
+    ],
+)
+def test_a_schedule_is_checked_in_every_round(gamma, words):
+    with pytest.raises(ConfigError, match=words):
+        run(
+            FedEM(Linear(), Identity(), Roster.of([8] * 5), gamma, 0.3),
+            LocalEngine(linear_data()),
+            np.zeros(3),
+            stop=9,
+        )
+
+
+def test_impossible_schedules_are_refused():
+    for make in (
+        lambda: Decreasing(-0.1), lambda: Decreasing(0.1, k0=0.0), lambda: Decreasing(0.1, power=-1.0),
+        lambda: Piecewise((1,), (0.1,)), lambda: Piecewise((0, 5), (0.1,)), lambda: Piecewise((0, 5), (0.1, 0.0)),
+        lambda: Piecewise((0, 5, 3), (0.1, 0.2, 0.3)), lambda: Piecewise((), ()),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError):
+            make()

@@ -9,9 +9,8 @@ import pytest
 
 from fedmiss.compressors import Identity, RandK, TopK
 from fedmiss.core import Bernoulli, FedEM, Remembered, Roster, run
-from fedmiss.core.ef21 import EF21, ef21_step
-from fedmiss.core.fedmm import FedMM
 from fedmiss.core.marina import Marina, marina_step
+from fedmiss.core.rules import EF21, FedMM, ef21_step
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from tests.core.one_by_one import same_everywhere
@@ -73,16 +72,8 @@ def test_ef21_falls_at_the_proved_rate_under_top_k(k, seed):
 @pytest.mark.parametrize("seed", range(2))
 def test_ef21_reaches_the_root_though_workers_differ_and_are_absent(seed):
     data, root, _, _, _, _ = problem(seed)
-    algo = FedEM(
-        Quadratic(),
-        TopK(2),
-        Roster.of([1] * N),
-        0.2,
-        1.0,
-        Remembered(Bernoulli(0.5)),
-        memory=EF21(),
-        seed=seed,
-    )
+    settings = {"participation": Remembered(Bernoulli(0.5)), "memory": EF21(), "seed": seed}
+    algo = FedEM(Quadratic(), TopK(2), Roster.of([1] * N), 0.2, 1.0, **settings)
     S = run(algo, LocalEngine(data), np.zeros(Q), stop=1200).server.S_hat
     assert np.abs(S - root).max() < 1e-8 * np.abs(root).max()
     naive = replace(algo, memory="none")
@@ -177,12 +168,8 @@ def test_rules_refuse_settings_that_they_cannot_use():
     m = Marina(0.5, Identity())
     with pytest.raises(ConfigError, match="MARINA needs"):
         FedEM(Quadratic(), RandK(2), roster, 0.1, 1.0, memory=m)
+    algo = FedEM(Quadratic(), Identity(), roster, 0.1, memory=FedMM())
     with pytest.raises(ConfigError, match="project"):
-        run(
-            FedEM(Quadratic(), Identity(), roster, 0.1, memory=FedMM()),
-            LocalEngine(problem(0)[0]),
-            np.zeros(Q),
-            stop=1,
-        )
+        run(algo, LocalEngine(problem(0)[0]), np.zeros(Q), stop=1)
     with pytest.raises(ConfigError, match="unknown"):
         FedEM(Quadratic(), Identity(), roster, 0.1, memory="some")

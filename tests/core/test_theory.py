@@ -36,11 +36,18 @@ def test_theorem_1_and_4():
 def test_corollary_2_minimises_the_bound_and_is_capped():
     kw = {"n": 16, "omega": 3.0, "k_max": 10_000}
     best = gamma_star(C, **kw)
-    assert best == pytest.approx(math.sqrt(0.7 * 16 / (10_000 * 2.0 * 16 * 0.4)), rel=1e-12)
     # it minimises W_gap / (gamma k) + gamma L_W (1 + 5 omega) sigma2 / n, the bracket of the bound
     bracket = [0.7 / (g * 10_000) + g * 2.0 * 16 * 0.4 / 16 for g in (0.8 * best, best, 1.2 * best)]
     assert bracket[1] == min(bracket)
     assert gamma_star(C, n=16, omega=3.0, k_max=1) == gamma_max(C, n=16, omega=3.0)
+
+
+def test_gamma_star_at_partial_participation_is_corollary_2_with_theorem_4s_factor():
+    for p in (0.2, 0.5, 1.0):
+        factor = 1 + 5 * (3.0 + (1 - p) / p * 4.0)
+        expected = math.sqrt(0.7 * 16 / (10**6 * 2.0 * factor * 0.4))
+        assert expected < gamma_max(C, n=16, omega=3.0, p=p)
+        assert gamma_star(C, n=16, omega=3.0, k_max=10**6, p=p) == pytest.approx(expected, rel=1e-12)
 
 
 def test_theorem_3():
@@ -104,15 +111,8 @@ def test_memories_of_vr_fedem_approach_the_local_fields_as_proposition_26_says(i
         G = []
         for seed in range(10):
             engine, seen = PlainEngine(data), []
-            algo = FedEM(
-                Half(),
-                compressor,
-                Roster.of([40] * 4),
-                gamma,
-                1 / (1 + omega),
-                oracle=Spider(b, k_in),
-                seed=seed,
-            )
+            settings = {"alpha": 1 / (1 + omega), "oracle": Spider(b, k_in), "seed": seed}
+            algo = FedEM(Half(), compressor, Roster.of([40] * 4), gamma, **settings)
 
             def observe(server, down, engine=engine, algo=algo, seen=seen):
                 V = engine.V

@@ -7,7 +7,7 @@ import pytest
 
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, Roster, em, pooled_s_bar, run
-from fedmiss.core.fedmm import FedMM
+from fedmiss.core.rules import FedMM
 from fedmiss.engines import LocalEngine
 from fedmiss.experiments.fedmm import Dictionary, Parameters, workers
 

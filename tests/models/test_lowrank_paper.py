@@ -1,17 +1,20 @@
-"""Algorithm 7: the sparse form against a dense one, and against the direct solver."""
+"""Algorithm 7: the sparse form against a dense one, and against the direct solver; its M-step; its minibatches."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
+from scipy.optimize import minimize
 
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, Minibatch, Roster, run
 from fedmiss.engines import LocalEngine
+from fedmiss.models.lowrank import paper_step
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
-from fedmiss.models.lowrank.paper_step import fit_observed
+from fedmiss.models.lowrank.paper_step import MStep, fit_observed
 from tests.core.one_by_one import same_everywhere
 
 from .panels import simulate
@@ -89,19 +92,6 @@ def test_em_never_raises_the_objective_and_ends_where_the_direct_solver_does(fam
     assert model.h_norm2(H, carry, theta) < 1e-6
 
 
-def test_m_step_of_other_families_is_the_minimiser():
-    """At T(S) the gradient over all cells vanishes: (S - psi') V = lambda U and (S - psi')' U = lambda V."""
-    for family in ("poisson", "bernoulli"):
-        _, model, data = setting(family)
-        S, carry = np.zeros(model.q), model.carry_start(np.zeros(model.q))
-        for _ in range(3):
-            theta, _, S, carry = em_step(model, data, S, carry, 1.0)
-        theta = model.T(S, carry)
-        D = dense_statistic(model, S, carry) - family_of(family).mean(theta.U @ theta.V.T)
-        np.testing.assert_allclose(D @ theta.V, model.penalty * theta.U, atol=1e-3)
-        np.testing.assert_allclose(D.T @ theta.U, model.penalty * theta.V, atol=1e-3)
-
-
 def test_statistic_of_a_fully_observed_panel_is_the_data():
     rng = np.random.default_rng(0)
     Y = rng.normal(size=(4, 3))
@@ -115,8 +105,6 @@ def test_statistic_of_a_fully_observed_panel_is_the_data():
 
 @pytest.mark.parametrize("shape", [(70, 60), (60, 70), (9, 5)])
 def test_thresholded_svd_by_lanczos_equals_dense(shape):
-    import scipy.sparse as sp
-
     rng = np.random.default_rng(1)
     A, B = rng.normal(size=(shape[0], 3)), rng.normal(size=(shape[1], 3))
     E = sp.random_array(shape, density=0.1, rng=rng, format="csr")
@@ -126,17 +114,10 @@ def test_thresholded_svd_by_lanczos_equals_dense(shape):
     np.testing.assert_allclose(got.U.T @ got.U, got.V.T @ got.V, atol=1e-7)
 
 
-def algorithm(model, rows, **kw):
-    names = sorted(rows)
-    roster = Roster.of({n: len(rows[n]) for n in names})
-    settings = {"gamma": 0.3, "participation": Bernoulli(0.6), "oracle": Minibatch(10), "seed": 3} | kw
-    return FedEM(model, Dithering(levels=4), roster, **settings), [rows[n] for n in names]
-
-
 def test_vectorised_plain_and_resumed_runs_have_the_same_bits(tmp_path):
-    panel, model, _ = setting("gaussian")
-    rows = model.rows(panel)
-    algo, data = algorithm(model, rows)
+    _, model, data = setting("gaussian")
+    settings = {"gamma": 0.3, "participation": Bernoulli(0.6), "oracle": Minibatch(10), "seed": 3}
+    algo = FedEM(model, Dithering(levels=4), Roster.of([len(rows) for rows in data]), **settings)
     same_everywhere(algo, data, np.zeros(model.q), tmp_path)
 
 
@@ -145,16 +126,108 @@ def test_vectorised_plain_and_resumed_runs_have_the_same_bits(tmp_path):
 def test_compressed_partial_runs_reach_the_same_optimum(compressor):
     panel, model, data = setting("gaussian", penalty=1.0)
     rows = model.rows(panel)
-    names = sorted(rows)
-    algo = FedEM(
-        model,
-        compressor,
-        Roster.of({n: len(rows[n]) for n in names}),
-        gamma=0.2,
-        participation=Bernoulli(0.5),
-        seed=1,
-    )
-    result = run(algo, LocalEngine([rows[n] for n in names]), np.zeros(model.q), stop=3000)
+    roster = Roster.of({name: len(row) for name, row in rows.items()})
+    algo = FedEM(model, compressor, roster, gamma=0.2, participation=Bernoulli(0.5), seed=1)
+    result = run(algo, LocalEngine(rows), np.zeros(model.q), stop=3000)
     best = fit_observed(panel, family="gaussian", rank=2, penalty=3.0)[2]
     assert model.objective(result.theta, data) == pytest.approx(best / 3, rel=1e-4)
     assert result.trace["h_norm2"][-1] < 1e-8
+
+
+# ---- the M-step ends at a minimum, and a minibatch counts as its setting says -------------------------------------------
+
+
+def problem(family, rank, seed, J=24, L=11):
+    """A start and a statistic psi'(U V') + sparse residuals, as the server holds it."""
+    rng, kind = np.random.default_rng(seed), family_of(family)
+    U, V = 0.5 * rng.standard_normal((J, rank)), 0.5 * rng.standard_normal((L, rank))
+    mean = kind.mean(U @ V.T)
+    seen = rng.random((J, L)) < 0.3
+    drawn = rng.poisson(mean) if family == "poisson" else rng.random((J, L)) < mean
+    sparse = np.where(seen, 0.5 * (drawn - mean), 0.0)
+    left, s, right = np.linalg.svd(mean, full_matrices=False)
+    return kind, U, V, left * s, right.T, sparse
+
+
+def dense(kind, U, V, S, penalty):
+    """Objective and gradient, with every matrix formed."""
+    E = U @ V.T
+    D = kind.mean(E) - S
+    value = (kind.psi(E) - S * E).sum() + 0.5 * penalty * ((U**2).sum() + (V**2).sum())
+    return value, D @ V + penalty * U, D.T @ U + penalty * V
+
+
+@pytest.mark.parametrize("family", ["poisson", "bernoulli"])
+@pytest.mark.parametrize("rank", [1, 2, 4])
+@pytest.mark.parametrize("penalty", [0.02, 0.5])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_gradient_is_zero_to_rounding_and_the_objective_has_not_risen(family, rank, penalty, seed):
+    kind, U, V, A, B, sparse = problem(family, rank, seed)
+    S = A @ B.T + sparse
+    u, v = MStep(kind, penalty, sp.csr_array(sparse), A, B).minimise(U, V)
+    value, gu, gv = dense(kind, u, v, S, penalty)
+
+    def terms(U, V):
+        mean = kind.mean(U @ V.T)
+        return np.hypot(np.linalg.norm(mean @ V), np.linalg.norm(mean.T @ U))
+
+    scale = max(terms(U, V), terms(u, v))
+    assert np.hypot(np.linalg.norm(gu), np.linalg.norm(gv)) <= 3e-12 * scale
+    assert value <= dense(kind, U, V, S, penalty)[0]
+
+
+@pytest.mark.parametrize("family", ["poisson", "bernoulli"])
+@pytest.mark.parametrize("block", [2_000_000, 60])
+def test_one_side_is_what_both_sides_give_for_it(monkeypatch, family, block):
+    monkeypatch.setattr(paper_step, "BLOCK", block)
+    kind, U, V, A, B, sparse = problem(family, 2, 0)
+    step = MStep(kind, 0.1, sp.csr_array(sparse), A, B)
+    for side in (0, 1):
+        np.testing.assert_allclose(step._slope(U, V, side), step.gradient(U, V)[side], rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(step._curvature(U, V, (side,))[0], step._curvature(U, V)[side], rtol=1e-12)
+
+
+@pytest.mark.parametrize("family", ["poisson", "bernoulli"])
+@pytest.mark.parametrize("seed", range(3))
+def test_the_minimum_is_that_of_a_plain_minimiser_of_the_dense_objective(family, seed):
+    """Both start at the M-step's answer moved a little, so that they are in one valley."""
+    kind, U, V, A, B, sparse = problem(family, 1, seed, J=7, L=5)
+    S, shape = A @ B.T + sparse, (U.shape, V.shape)
+    u, v = MStep(kind, 0.1, sp.csr_array(sparse), A, B).minimise(U, V)
+
+    def split(x):
+        return x[: U.size].reshape(shape[0]), x[U.size :].reshape(shape[1])
+
+    def f(x):
+        value, gu, gv = dense(kind, *split(x), S, 0.1)
+        return value, np.concatenate([gu.ravel(), gv.ravel()])
+
+    x = np.concatenate([u.ravel(), v.ravel()])
+    moved = x + 0.02 * np.random.default_rng(seed).standard_normal(x.size)
+    found = minimize(f, moved, jac=True, method="BFGS", options={"gtol": 1e-9})
+    p, q = split(found.x)
+    assert abs(found.fun - f(x)[0]) <= 1e-9 * (1 + abs(found.fun))
+    np.testing.assert_allclose(u @ v.T, p @ q.T, atol=1e-5)
+
+
+@pytest.mark.parametrize("family", ["gaussian", "poisson", "bernoulli"])
+@pytest.mark.parametrize(("batch", "weight"), [(None, "m"), (5, "b"), (10_000, "m")])
+def test_a_minibatch_has_the_mean_that_its_setting_says(family, batch, weight):
+    """full: the whole statistic; paper: b / m of it. The tolerance is five standard errors of the mean of the draws."""
+    rng, cells = np.random.default_rng(1), np.arange(80)
+    kinds = {"poisson": lambda n: rng.poisson(2.0, n), "bernoulli": lambda n: rng.random(n) < 0.4}
+    draw = kinds.get(family, rng.standard_normal)
+    held = [rng.permutation(cells)[:n] for n in (23, 41)]
+    groups = [Group.of(f"g{c}", k // 8, k % 8, draw(k.size).astype(float)) for c, k in enumerate(held)]
+    panel = GroupPanel.of(10, 8, groups)
+    model = FedMissEM(panel, family=family, rank=1)
+    rng, draws, b = np.random.default_rng(0), 4000, 5
+    for name, whole in model.rows(panel).items():
+        rows = model.rows(panel, batch)[name]
+        m = len(whole)
+        full = model.s_bar(model.start, whole)
+        got = np.array([model.s_bar(model.start, rows[rng.integers(0, m, b)]) for _ in range(draws)])
+        want = full if weight == "m" else full * b / m
+        error = got.std(axis=0, ddof=1) / np.sqrt(draws)
+        assert (np.abs(got.mean(axis=0) - want) <= 5 * error + 1e-12).all()
+        assert m > 2 * b

@@ -160,17 +160,6 @@ def test_order_of_groups_and_names_of_observers_do_not_matter():
     np.testing.assert_allclose(fit_counts(renamed, settings).expected(), first, rtol=1e-7)
 
 
-def test_splitting_a_group_changes_nothing():
-    rng = np.random.default_rng(0)
-    s, t, y = rng.integers(0, 20, 200), rng.integers(0, 12, 200), rng.poisson(3.0, 200).astype(float)
-    who = rng.integers(0, 8, 200)
-    fits = [
-        fit_counts(split(20, 12, s, t, y, who, group), CountSettings(rank=1)).expected()
-        for group in (s % 2, s % 4)
-    ]
-    np.testing.assert_allclose(fits[0], fits[1], rtol=1e-8)
-
-
 def test_empty_rows_columns_and_zero_sites_have_defined_answers():
     s, t, y = np.array([0, 0, 1, 1, 3]), np.array([0, 1, 0, 1, 0]), np.array([3.0, 5.0, 0.0, 0.0, 2.0])
     panel = GroupPanel.of(5, 4, [Group.of("a", s, t, y)], (np.array([1, 2, 3, 4]), np.array([2000] * 4)))

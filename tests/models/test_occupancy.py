@@ -8,14 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedmiss.models.lowrank.occupancy import (
-    SURE,
-    ChainPosterior,
-    chain_posterior,
-    log_yearly,
-    log_zero,
-    zero_inflated,
-)
+from fedmiss.models.lowrank import occupancy
+from fedmiss.models.lowrank.occupancy import SURE, ChainPosterior, chain_posterior, log_yearly, log_zero
 from fedmiss.models.lowrank.predictive import CountLaw
 
 
@@ -48,16 +42,6 @@ def test_the_posterior_is_that_of_all_paths_enumerated(seed):
         parts += [(1 - before).sum(1), ((1 - before) * now).sum(1)]
         sums += share[j] * np.array([p @ x for x in parts])
     np.testing.assert_allclose(post.sums(share), sums, rtol=1e-10)
-
-
-def test_a_bird_says_that_the_site_was_occupied_and_a_year_without_visits_says_nothing():
-    chain = np.array([0.3, 0.1, 0.2])
-    nothing = chain_posterior(np.zeros((1, 4)), chain).present[0]
-    prior = [0.3]
-    for _ in range(3):
-        prior.append(prior[-1] * 0.8 + (1 - prior[-1]) * 0.1)
-    np.testing.assert_allclose(nothing, prior, rtol=1e-12)
-    assert chain_posterior(np.array([[0.0, SURE, 0.0, 0.0]]), chain).present[0, 1] == pytest.approx(1.0)
 
 
 def test_draws_have_the_chain_s_probabilities():
@@ -93,7 +77,7 @@ def test_intervals_are_quantiles_of_the_mixture():
         draws = eta + sd * rng.standard_normal(n)
         here = rng.random(n) < q
         one = np.full((1, 1), eta), np.full((1, 1), sd**2), np.full((1, 1), q)
-        low, high, mean_low, mean_high = zero_inflated(law, np.exp, *one, 0.95)
+        low, high, mean_low, mean_high = occupancy.zero_inflated(law, np.exp, *one, 0.95)
         counts = np.where(here, law.draw(draws, rng), 0.0)
         for limit, a in ((low, 0.025), (high, 0.975)):
             around = [np.mean(counts < limit[0, 0] - 0.5), np.mean(counts < limit[0, 0] + 0.5)]

@@ -16,15 +16,8 @@ from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.notebook import card
 
 __all__ = [
-    "HELD_OUT",
-    "Choice",
-    "Trial",
-    "check_candidates",
-    "choose",
-    "default_candidates",
-    "model_name",
-    "scores",
-]
+    "HELD_OUT", "Choice", "Trial", "check_candidates", "choose", "default_candidates", "model_name", "scores",
+]  # fmt: skip
 
 
 def model_name(settings: CountSettings) -> str:
@@ -168,11 +161,8 @@ def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:
     second limit matters on small panels, where few folds leave large errors. Of candidates with the same scores (ranks above
     what the panel can bear are one fit) only the first is kept.
     """
-    # Differences within a fold: a fold with a flock is bad for every candidate, and that is no evidence between them.
     wide = table.pivot(index="fold", columns="candidate", values="deviance")
-    excess = wide.sub(wide[chosen], axis=0)
-    mean = excess.mean()
-    error: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
+    mean, error = _above(wide, chosen)
     name = summary["model"].to_numpy()
     hardly = (
         (mean <= NEAR_ERRORS * error) & (mean <= NEAR_SHARE * wide[chosen].mean()) & (name == name[chosen])
@@ -182,6 +172,16 @@ def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:
         if not any(_same(wide[candidate], wide[other]) for other in (chosen, *near)):
             near.append(int(candidate))
     return near
+
+
+def _above(wide: pd.DataFrame, best: int) -> tuple[F64, F64]:
+    """Mean over folds of each candidate's deviance above that of ``best``, and its standard error.
+
+    Differences within a fold: a fold with a flock is bad for every candidate, and that is no evidence between them.
+    """
+    excess = wide.sub(wide[best], axis=0)
+    error: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
+    return excess.mean().to_numpy(dtype=float), error.to_numpy(dtype=float)
 
 
 def _same(scores: pd.Series, others: pd.Series) -> bool:
@@ -216,16 +216,9 @@ def _choose(
     score = summary["deviance"].to_numpy(dtype=float)
     name = summary["model"].to_numpy()
     wide = table.pivot(index="fold", columns="candidate", values="deviance")
-
-    def above(best: int) -> tuple[F64, F64]:
-        """Mean over folds of the deviance above that of ``best``, and its standard error."""
-        excess = wide.sub(wide[best], axis=0)
-        bound: pd.Series = excess.std(ddof=1) / np.sqrt(excess.count())
-        return excess.mean().to_numpy(dtype=float), bound.to_numpy(dtype=float)
-
     # First the best rank of the first candidate's distribution; a rival has to be clearly better than that one.
     best = int(np.where(name == name[0], score, np.inf).argmin())
-    mean, error = above(best)
+    mean, error = _above(wide, best)
     clear = mean < -2 * error
     if clear.any():
         best = int(np.where(clear, score, np.inf).argmin())
@@ -233,7 +226,7 @@ def _choose(
         # Factors that the panel does not bear switch themselves off: of ranks that are one fit, the lowest.
         one = [int(i) for i in np.flatnonzero(name == name[best]) if _same(wide[i], wide[best])]
         return min(one, key=lambda i: candidates[i].rank)
-    mean, error = above(best)
+    mean, error = _above(wide, best)
     near = [i for i in range(len(candidates)) if name[i] == name[best] and mean[i] <= error[i]] or [best]
     return min(near, key=lambda i: candidates[i].rank)
 

@@ -76,23 +76,13 @@ class Group:
                 f"group {name!r}, visit {bad}: the count is {counts[bad]} (must be a number); drop X counts first."
             )
         # By site, then month: solvers walk the visits of a site in one stretch, and a cell's visits stand together.
-        order = np.lexsort((months, sites))
+        at = np.lexsort((months, sites))
         who = np.zeros(sites.size, np.int32) if observer is None else np.asarray(observer, dtype=np.int32)
         efforts = np.zeros((sites.size, 0)) if effort is None else np.asarray(effort, dtype=float)
         weights = np.ones(sites.size) if weight is None else np.asarray(weight, dtype=float)
-        ids = None if checklist is None else np.asarray(checklist, dtype=object)[order]
-        sums = None if exposure is None else np.asarray(exposure, dtype=float)[order]
-        return cls(
-            name,
-            sites[order],
-            months[order],
-            counts[order],
-            who[order],
-            efforts[order],
-            weights[order],
-            ids,
-            sums,
-        )
+        ids = None if checklist is None else np.asarray(checklist, dtype=object)[at]
+        sums = None if exposure is None else np.asarray(exposure, dtype=float)[at]
+        return cls(name, sites[at], months[at], counts[at], who[at], efforts[at], weights[at], ids, sums)
 
     @property
     def n_observers(self) -> int:
@@ -199,20 +189,14 @@ class GroupPanel:
         """Return the same visits as one group (for comparison; a real federation cannot)."""
         # Observers are numbered within a group: shift them, or observers of two groups would be one.
         start = np.cumsum([0] + [group.n_observers for group in self.groups])
-        one = Group.of(
-            "all",
-            np.concatenate([group.site for group in self.groups]),
-            np.concatenate([group.month for group in self.groups]),
-            np.concatenate([group.count for group in self.groups]),
-            np.concatenate(
-                [group.observer + first for group, first in zip(self.groups, start, strict=False)]
-            ),
-            np.concatenate([group.effort for group in self.groups]),
-            np.concatenate([group.weight for group in self.groups]),
-            exposure=None
-            if all(group.exposure is None for group in self.groups)
-            else np.concatenate(
+        shifted = [
+            replace(group, observer=group.observer + first)
+            for group, first in zip(self.groups, start, strict=False)
+        ]
+        names = ("site", "month", "count", "observer", "effort", "weight")
+        columns = {name: np.concatenate([getattr(group, name) for group in shifted]) for name in names}
+        if any(group.exposure is not None for group in self.groups):
+            columns["exposure"] = np.concatenate(
                 [np.ones(g.count.size) if g.exposure is None else g.exposure for g in self.groups]
-            ),
-        )
-        return replace(self, groups=(one,))
+            )
+        return replace(self, groups=(Group.of("all", **columns),))

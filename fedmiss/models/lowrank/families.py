@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Protocol
 
 import numpy as np
 from scipy.special import xlogy
@@ -21,29 +20,14 @@ from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.predictive import CountLaw, Law, PresenceLaw, ValueLaw
 
 __all__ = [
-    "BERNOULLI",
-    "FAMILIES",
-    "GAUSSIAN",
-    "LOG1P",
-    "POISSON",
-    "RAW",
-    "SCALES",
-    "Family",
-    "Scale",
-    "family_of",
+    "BERNOULLI", "FAMILIES", "GAUSSIAN", "LOG1P", "POISSON", "SCALES", "Family", "Scale", "family_of",
     "negbin_deviance",
-]
+]  # fmt: skip
 
 COMPILED = (0, 1, 2)  # codes of which compiled loops have branches
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
 VAR_MAX = 20.0  # bound of the variance of a lognormal
 SHRINK = 0.39269908169872414  # pi / 8: variance of a logistic in units of a probit
-
-
-class LawOf(Protocol):
-    """Law of an observation: dispersion, 1 / size of the negative binomial, variance of observer effects."""
-
-    def __call__(self, *, phi: float, inverse_size: float, observers: float) -> Law: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -58,7 +42,8 @@ class Family:
     link : natural parameter of a mean, kept inside its domain
     deviance : unit deviance of observations y at means mu (2 (saturated - fitted log-likelihood))
     marginal : of (eta, var): predictor whose mean is the expected mean of a predictor N(eta, var)
-    law : law of an observation
+    law : of (phi, inverse_size, observers), given by name: law of an observation with this dispersion, 1 / size of the
+        negative binomial, and variance of observer effects
     values : observations that counts are
     log_error : error of a prediction mu of y, on the log scale
     unit : square of the unit of the predictor, from the variance of the observations: 1 where the link has no unit
@@ -85,7 +70,7 @@ class Family:
     link: Callable[[float], float]
     deviance: Callable[[F64, F64], F64]
     marginal: Callable[[F64, F64], F64]
-    law: LawOf
+    law: Callable[..., Law]
     values: Callable[[F64], F64] = lambda count: count
     log_error: Callable[[F64, F64], F64] = lambda y, mu: np.log1p(y) - np.log1p(mu)
     unit: Callable[[float], float] = lambda variance: 1.0
@@ -204,64 +189,40 @@ def family_of(name: str | Family) -> Family:
     return FAMILIES[name]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Scale:
-    """The scale on which counts are modelled: as they are.
+    """The scale on which counts are modelled; by default as they are.
 
-    ``needs`` is the family that goes with it, None for any; ``log`` whether it is logarithmic.
+    Parameters
+    ----------
+    name, log : its name, and whether it is logarithmic
+    needs : the family that goes with it, None for any
+    values : counts on this scale
+    counts : of (mean, smear): expected counts, from the family's mean and the calibration of totals
+    shift : what the calibration adds to the predictor of an observation
+    birds : observations on this scale as counts
+    scoring_family : of the model's family: the one whose deviance compares predicted with counted birds
     """
 
-    name: ClassVar[str] = "raw"
-    needs: ClassVar[Family | None] = None
-    log: ClassVar[bool] = False
-
-    def values(self, count: F64) -> F64:
-        """Counts on this scale."""
-        return count
-
-    def counts(self, mean: F64, smear: float) -> F64:
-        """Expected counts, from the family's mean and the calibration of totals."""
-        return smear * mean
-
-    def shift(self, smear: float) -> float:
-        """What the calibration adds to the predictor of an observation."""
-        return float(np.log(smear))
-
-    def birds(self, value: F64) -> F64:
-        """Observations on this scale as counts."""
-        return value
-
-    def scoring_family(self, family: Family) -> Family:
-        """Return the family whose deviance compares predicted with counted birds."""
-        return family
+    name: str
+    log: bool = False
+    needs: Family | None = None
+    values: Callable[[F64], F64] = lambda count: count
+    counts: Callable[[F64, float], F64] = lambda mean, smear: smear * mean
+    shift: Callable[[float], float] = lambda smear: float(np.log(smear))
+    birds: Callable[[F64], F64] = lambda value: value
+    scoring_family: Callable[[Family], Family] = lambda family: family
 
 
-class Log1p(Scale):
-    """log(1 + count)."""
-
-    name, needs, log = "log1p", GAUSSIAN, True
-
-    def values(self, count: F64) -> F64:
-        """See :meth:`Scale.values`."""
-        return np.log1p(count)
-
-    def counts(self, mean: F64, smear: float) -> F64:
-        """See :meth:`Scale.counts`."""
-        # Duan's smearing factor (JASA 1983) takes exp(E log(1 + y)) to the mean of 1 + y.
-        return np.maximum(smear * np.exp(np.minimum(mean, ETA_MAX)) - 1.0, 0.0)
-
-    def shift(self, smear: float) -> float:
-        """See :meth:`Scale.shift`: it belongs to the mean of exp(value), not to the values."""
-        return 0.0
-
-    def birds(self, value: F64) -> F64:
-        """See :meth:`Scale.birds`: whole numbers."""
-        return np.maximum(np.rint(np.expm1(np.minimum(value, ETA_MAX))), 0.0)
-
-    def scoring_family(self, family: Family) -> Family:
-        """See :meth:`Scale.scoring_family`."""
-        return POISSON
-
-
-RAW, LOG1P = Scale(), Log1p()
-SCALES: dict[str, Scale] = {scale.name: scale for scale in (RAW, LOG1P)}
+LOG1P = Scale(
+    name="log1p",
+    log=True,
+    needs=GAUSSIAN,
+    values=np.log1p,
+    # Duan's smearing factor (JASA 1983) takes exp(E log(1 + y)) to the mean of 1 + y.
+    counts=lambda mean, smear: np.maximum(smear * np.exp(np.minimum(mean, ETA_MAX)) - 1.0, 0.0),
+    shift=lambda smear: 0.0,  # it belongs to the mean of exp(value), not to the values
+    birds=lambda value: np.maximum(np.rint(np.expm1(np.minimum(value, ETA_MAX))), 0.0),  # whole numbers
+    scoring_family=lambda family: POISSON,
+)
+SCALES: dict[str, Scale] = {scale.name: scale for scale in (Scale(name="raw"), LOG1P)}

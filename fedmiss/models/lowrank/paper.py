@@ -302,7 +302,3 @@ class FedMissEM:
             e = eta[rows[:, 0].astype(np.int64)]
             total += float((self.family.psi(e) - rows[:, 1] * e).sum())
         return total / self.n + 0.5 * self.penalty * float((theta.U**2).sum() + (theta.V**2).sum())
-
-    def domain_error(self, S: F64) -> str | None:
-        """Why ``S`` is outside the domain of T: only when it is not finite."""
-        return None if np.isfinite(S).all() else "the statistic holds a number that is not finite"

@@ -5,14 +5,14 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core import FedEM, Full, Remembered, Roster, SaemSteps
 from fedmiss.core.oracles import Around
-from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Shards, Theta, WorkerContext
+from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Shards, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 from fedmiss.models.saem.chains import Chains, Kernel, Langevin, Latent
@@ -30,14 +30,7 @@ class Smoothed(Around):
     """
 
     rho: SaemSteps
-
-    @property
-    def wants_own(self) -> bool:
-        """V_c is the start."""
-        return True
-
-    def _own(self, own: WorkerContext) -> tuple[WorkerContext, ...]:
-        return (own,) if getattr(self.inner, "wants_own", False) else ()
+    wants_own: ClassVar[bool] = True  # V_c is the start
 
     def start_many(self, n: int, q: int) -> tuple[I64, F64, object]:
         """Counts, statistics (nan: none yet), memory of the oracle inside."""
@@ -46,16 +39,18 @@ class Smoothed(Around):
     def many(
         self,
         model: Model,
-        memory: tuple[I64, F64, object],
+        memory: tuple[I64, F64, Any],
         down: Downlink,
         data: Shards,
         slots: I64,
         u: F64,
-        *own: WorkerContext,
+        *own: Any,
     ) -> tuple[F64, int]:
         """Ask the oracle inside for all, and move each towards its answer."""
         count, S, inner = memory
-        new, cost = self.inner.many(model, inner, down, data, slots, u, *self._own(own[0]))
+        new, cost = self.inner.many(
+            model, inner, down, data, slots, u, *own[: getattr(self.inner, "wants_own", 0)]
+        )
         for i, slot in enumerate(slots):
             # rho runs on the worker's own count of answers, so a worker
             # that was silent does not come back with a frozen step.
@@ -126,22 +121,10 @@ def fed_saem(
         raise ConfigError(f"how={how!r} is unknown; use 'server', 'memory' or 'error'.")
     # Silent workers count with what the server remembers of them: 1/p would scale the bias of Top-k too.
     kept = who if isinstance(who, (Full, Remembered)) else Remembered(who)
+    common = {"participation": kept, "seed": seed, **settings}
     if how == "error":
-        return FedEM(
-            model,
-            compressor,
-            roster,
-            rho,
-            participation=kept,
-            oracle=oracle,
-            seed=seed,
-            memory="error",
-            **settings,
-        )
-    return FedEM(
-        model, compressor, roster, 1.0, participation=kept, oracle=Smoothed(oracle, rho), seed=seed,
-        memory="statistic", **settings,
-    )  # fmt: skip
+        return FedEM(model, compressor, roster, rho, oracle=oracle, memory="error", **common)
+    return FedEM(model, compressor, roster, 1.0, oracle=Smoothed(oracle, rho), memory="statistic", **common)
 
 
 def louis(

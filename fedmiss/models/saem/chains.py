@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -17,17 +17,8 @@ from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for
 
 __all__ = [
-    "Chains",
-    "Kernel",
-    "Langevin",
-    "Laplace",
-    "Latent",
-    "State",
-    "Target",
-    "kappa",
-    "langevin_variance",
-    "quantize",
-]
+    "Chains", "Kernel", "Langevin", "Laplace", "Latent", "State", "Target", "kappa", "langevin_variance", "quantize",
+]  # fmt: skip
 
 State = Mapping[str, np.ndarray]  # of the chains of a worker; the first axis of each array is the chain
 Target = Callable[[F64], tuple[F64, F64]]  # z -> (log density of each entry, its gradient), both (M, N)
@@ -244,18 +235,7 @@ class Laplace:
     def move(
         self, rng: np.random.Generator, z: F64, P: F64, target: Target, starts: I64
     ) -> tuple[F64, float]:
-        """One step of M chains, as :meth:`Langevin.move`; ``starts`` is not needed.
-
-        Parameters
-        ----------
-        z : (M, N) latents
-        P : (N,) scale on which differences are taken
-        target : z -> (log density of each entry, its gradient), both (M, N)
-
-        Returns
-        -------
-        new z, share of latents accepted
-        """
+        """One step of M chains, as :meth:`Langevin.move`; P is the scale of differences, ``starts`` is not needed."""
         # The mode depends on theta and the other latents, not on z:
         # a proposal around it is independent of the chain's place.
         mode, h = z.copy(), 1e-4 * np.sqrt(P)
@@ -298,20 +278,12 @@ class Chains(OneByOne):
     K: int = 5
     M: int = 4
     kernel: Kernel = field(default_factory=Langevin)
+    wants_own: ClassVar[bool] = True  # the number of a chain's draws is not known beforehand
+    draws: ClassVar[int] = 0
 
     def __post_init__(self) -> None:
         if self.K < 1 or self.M < 1:
             raise ConfigError(f"K={self.K} steps of M={self.M} chains (both must be at least 1).")
-
-    @property
-    def wants_own(self) -> bool:
-        """A chain's draws are not counted beforehand."""
-        return True
-
-    @property
-    def draws(self) -> int:
-        """No uniforms by number."""
-        return 0
 
     def one(
         self, model: Model, memory: State | None, down: Downlink, rows: Rows, u: F64, *own: WorkerContext

@@ -59,17 +59,13 @@ class Visits:
         order = np.argsort(site, kind="stable")
         code = np.unique(site[order], return_inverse=True)[1].astype(np.int64)
         who = np.zeros(n_visits) if observer is None else np.asarray(observer)
-        return Visits(
-            code,
-            month[order],
-            np.unique(who[order], return_inverse=True)[1].astype(np.int64),
-            y[order],
-            np.zeros(n_visits) if log_e is None else np.asarray(log_e, dtype=np.float64)[order],
-            np.zeros((n_visits, 0))
-            if x is None
-            else np.asarray(x, dtype=np.float64).reshape(n_visits, -1)[order],
-            np.flatnonzero(np.diff(code, prepend=-1)).astype(np.int64),
+        observers = np.unique(who[order], return_inverse=True)[1].astype(np.int64)
+        effort = np.zeros(n_visits) if log_e is None else np.asarray(log_e, dtype=np.float64)
+        other = (
+            np.zeros((n_visits, 0)) if x is None else np.asarray(x, dtype=np.float64).reshape(n_visits, -1)
         )
+        starts = np.flatnonzero(np.diff(code, prepend=-1)).astype(np.int64)
+        return Visits(code, month[order], observers, y[order], effort[order], other[order], starts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -176,18 +172,16 @@ class Counts:
             one = [{name: value[chain : chain + 1] for name, value in state.items()} for chain in range(M)]
             return np.array([[self.statistic(rows, part) * m] for part in one])
         size = len(rows.starts)
-        return np.array(
-            [self._sums(rows, *self._uzo(rows, state, chain), rows.site, size) for chain in range(M)]
-        )
+        out = []
+        for chain in range(M):
+            u, o = self._spread(rows, state, chain)
+            out.append(self._sums(rows, u, state["z"][chain], o, rows.site, size))
+        return np.array(out)
 
     def _spread(self, rows: Visits, state: State, chain: int) -> tuple[F64, F64]:
         """Factors and observer effects of a chain, by visit."""
         u = state["u"][chain].reshape(-1, self.r)[rows.site] if self.r else np.zeros((len(rows), 0))
         return u, state["o"][chain][rows.observer] if self.observers else np.zeros(len(rows))
-
-    def _uzo(self, rows: Visits, state: State, chain: int) -> tuple[F64, F64, F64]:
-        u, o = self._spread(rows, state, chain)
-        return u, state["z"][chain], o
 
     # ---- M-step -----------------------------------------------------------------------------------------------
 
@@ -330,16 +324,14 @@ class Counts:
 
     # ---- exact answers for one factor and no observers ----------------------------------------------------------
 
-    def _quadrature(
-        self, theta: CountsTheta, rows: Visits, nodes: int = 41
-    ) -> tuple[F64, F64, F64, F64, F64]:
+    def _quadrature(self, theta: CountsTheta, rows: Visits) -> tuple[F64, F64, F64, F64, F64]:
         """Nodes (g,), site weights (J, g), log p(y_j) (J,), E[z | u] and E[z^2 | u] (m, g)."""
         if self.r != 1 or self.observers:
             raise ConfigError(
                 f"the E-step with r={self.r} factors and observers={self.observers} has no quadrature (only r=1 without "
                 "observers); use Chains, and first_statistics for the first memories."
             )
-        u, log_w = gauss_hermite(nodes)
+        u, log_w = gauss_hermite(41)
         mu = (theta.beta[rows.month] + rows.x @ theta.kappa)[:, None] + theta.w[rows.month] * u
         log_p, z, z2 = poisson_normal(
             rows.y[:, None], rows.log_e[:, None], mu, np.full_like(mu, theta.s2), nodes=20

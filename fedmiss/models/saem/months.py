@@ -12,21 +12,15 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import gammaln
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64
 from fedmiss.core.protocols import Shards
 from fedmiss.errors import ConfigError, DomainError
-from fedmiss.models.saem.chains import Kernel, Latent, State
+from fedmiss.models.saem.chains import Kernel, Latent, State, Target
 from fedmiss.rng import rng_for
 
 __all__ = [
-    "GaussMonths",
-    "Months",
-    "PoissonMonths",
-    "first_statistics",
-    "gauss_hermite",
-    "poisson_normal",
-    "simulate_months",
-]
+    "GaussMonths", "Months", "PoissonMonths", "first_statistics", "gauss_hermite", "poisson_normal", "simulate_months",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,19 +63,23 @@ class _LatentMonths:
         d2 = Q[..., self.L :] * np.sqrt(2) * theta.tau2 + 2 * theta.beta * d1
         return np.concatenate([d1, d2], axis=-1)
 
-    def _counts(self, rows: F64) -> tuple[F64, F64]:
-        """Observations and log exposures, (m, L) each."""
-        if rows.ndim == 2:
-            return rows, np.zeros_like(rows)
-        return rows[..., 0], np.log(rows[..., 1])
-
     def statistic(self, rows: F64, state: State) -> F64:
         """(q,) mean over chains and sites of (z, z^2)."""
         z = state["z"].reshape(-1, self.L)
         return np.concatenate([z.mean(axis=0), (z * z).mean(axis=0)])
 
-    def _starts(self, rows: F64) -> I64:
-        return np.arange(len(rows), dtype=np.int64) * self.L
+    def move(
+        self, theta: Months, rows: F64, state: State, kernel: Kernel, rng: np.random.Generator
+    ) -> tuple[State, float]:
+        """One step of the chains."""
+        m = len(rows)
+        P, target = self._posterior(rows, np.tile(theta.beta, m), np.tile(theta.tau2, m))
+        z, share = kernel.move(rng, state["z"], P, target, np.arange(m, dtype=np.int64) * self.L)
+        return {"z": z}, share
+
+    def _posterior(self, rows: F64, beta: F64, tau2: F64) -> tuple[F64, Target]:
+        """Preconditioner P (m L,) and target of the chains, for ``beta`` and ``tau2`` of each latent."""
+        raise NotImplementedError
 
     def unit_totals(self, rows: F64, state: State) -> F64:
         """(M, m, q) statistics of the sites, which are independent given theta: their mean is :meth:`statistic`."""
@@ -115,12 +113,8 @@ class GaussMonths(_LatentMonths):
         """Chains start at the data."""
         return {"z": np.repeat(rows.reshape(1, -1), M, axis=0).astype(np.float64)}
 
-    def move(
-        self, theta: Months, rows: F64, state: State, kernel: Kernel, rng: np.random.Generator
-    ) -> tuple[State, float]:
-        """One step of the chains."""
-        m = len(rows)
-        y, beta, tau2 = rows.reshape(-1), np.tile(theta.beta, m), np.tile(theta.tau2, m)
+    def _posterior(self, rows: F64, beta: F64, tau2: F64) -> tuple[F64, Target]:
+        y = rows.reshape(-1)
 
         def target(z: F64) -> tuple[F64, F64]:
             # log p = -(y - z)^2 / 2 - (z - beta)^2 / (2 tau2) and its derivative.
@@ -128,8 +122,7 @@ class GaussMonths(_LatentMonths):
             return -0.5 * (a * a + (z - beta) * b), a - b
 
         # P is the exact posterior variance of model A.
-        z, share = kernel.move(rng, state["z"], 1.0 / (1.0 / tau2 + 1.0), target, self._starts(rows))
-        return {"z": z}, share
+        return 1.0 / (1.0 / tau2 + 1.0), target
 
 
 class PoissonMonths(_LatentMonths):
@@ -139,6 +132,12 @@ class PoissonMonths(_LatentMonths):
 
     Source: none, a check of FL-SAEM with an E-step by quadrature.
     """
+
+    def _counts(self, rows: F64) -> tuple[F64, F64]:
+        """Counts and log exposures, (m, L) each."""
+        if rows.ndim == 2:
+            return rows, np.zeros_like(rows)
+        return rows[..., 0], np.log(rows[..., 1])
 
     def s_bar(self, theta: Months, rows: F64) -> F64:
         """E-step by 30 adaptive Gauss-Hermite nodes a cell."""
@@ -156,18 +155,9 @@ class PoissonMonths(_LatentMonths):
         y, log_e = self._counts(rows)
         return {"z": np.repeat((np.log(y + 0.5) - log_e).reshape(1, -1), M, axis=0)}
 
-    def move(
-        self, theta: Months, rows: F64, state: State, kernel: Kernel, rng: np.random.Generator
-    ) -> tuple[State, float]:
-        """One step of the chains; P = 1 / (1/tau2 + y + 1/2), the curvature of a Poisson latent."""
+    def _posterior(self, rows: F64, beta: F64, tau2: F64) -> tuple[F64, Target]:
         counts, log_e = self._counts(rows)
-        m = len(rows)
-        y, e, beta, tau2 = (
-            counts.reshape(-1),
-            np.exp(log_e).reshape(-1),
-            np.tile(theta.beta, m),
-            np.tile(theta.tau2, m),
-        )
+        y, e = counts.reshape(-1), np.exp(log_e).reshape(-1)
 
         def target(z: F64) -> tuple[F64, F64]:
             with np.errstate(over="ignore"):
@@ -175,8 +165,8 @@ class PoissonMonths(_LatentMonths):
             b = (z - beta) / tau2
             return y * z - rate - 0.5 * (z - beta) * b, y - rate - b
 
-        z, share = kernel.move(rng, state["z"], 1.0 / (1.0 / tau2 + y + 0.5), target, self._starts(rows))
-        return {"z": z}, share
+        # P is 1 over the curvature of a Poisson latent, 1 / tau2 + e exp(z), and e exp(z) is about y + 1/2.
+        return 1.0 / (1.0 / tau2 + y + 0.5), target
 
 
 def first_statistics(model: Latent, data: Shards) -> F64:

@@ -65,7 +65,13 @@ SECRET = "secret.key"  # of a group, beside its visits
 FORMAT = 2
 
 # what a full disk or a forbidden place answers; other errors inside a step are not about writing
-_REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_REFUSALS = {
+    errno.ENOSPC: "the disk is full; free some space or ",
+    errno.EDQUOT: "the disk quota is used up; free some space or ",
+    errno.EACCES: "this user may not write there; ",
+    errno.EPERM: "this user may not write there; ",
+    errno.EROFS: "the file system is read-only; ",
+}
 
 
 class FlowRow(TypedDict):
@@ -105,15 +111,12 @@ class Manifest(Content):
 
 
 def _explain(error: OSError, path: Path) -> InputError:
-    reason = {
-        errno.ENOSPC: "the disk is full; free some space or choose another folder with --out",
-        errno.EDQUOT: "the disk quota is used up; free some space or choose another folder with --out",
-        errno.EACCES: "this user may not write there; choose another folder with --out",
-        errno.EPERM: "this user may not write there; choose another folder with --out",
-        errno.EROFS: "the file system is read-only; choose another folder with --out",
-        errno.ENOTDIR: f"{path.parent} lies inside a file; choose another folder with --out",
-        errno.EEXIST: f"{path.parent} is a file; choose another folder with --out",
-    }.get(error.errno or 0, error.strerror or str(error))
+    known = {
+        errno.ENOTDIR: f"{path.parent} lies inside a file; ",
+        errno.EEXIST: f"{path.parent} is a file; ",
+        **_REFUSALS,
+    }.get(error.errno or 0)
+    reason = f"{known}choose another folder with --out" if known else error.strerror or str(error)
     return InputError(f"cannot write {path}: {reason}. Nothing half-written was left.", path=str(path))
 
 
@@ -141,13 +144,10 @@ def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None)
     tmp = temporary(path)
     _make_parent(path)
     try:
-        yield tmp
-        to_disk(tmp)  # a rename must not come first
-        put_file(tmp, path, ours)
-    except OSError as error:
-        if error.errno in _REFUSALS:
-            raise _explain(error, path) from error
-        raise
+        with _explained(path):
+            yield tmp
+            to_disk(tmp)  # a rename must not come first
+            put_file(tmp, path, ours)
     finally:
         remove_own(tmp)
 
@@ -393,9 +393,12 @@ def _sealed(path: Path) -> bool:
         raw = read_json(path)
     except InputError:
         return False
-    return isinstance(raw, dict) and hash_json(
-        {key: value for key, value in raw.items() if key != "seal"}
-    ) == raw.get("seal")
+    return isinstance(raw, dict) and _hash_unsealed(raw) == raw.get("seal")
+
+
+def _hash_unsealed(manifest: Mapping[str, object], *without: str) -> str:
+    """Return the SHA-256 of a manifest without its seal, and without the parts named."""
+    return hash_json({key: value for key, value in manifest.items() if key not in ("seal", *without)})
 
 
 def _entry(path: Path) -> FileEntry:
@@ -417,21 +420,16 @@ def update_manifest(folder: str | Path, **parts: object) -> None:
 
 def identity(folder: str | Path) -> str:
     """Return the SHA-256 of what a folder is: its manifest without the list of files, which hold clock times too."""
-    return hash_json(
-        {key: value for key, value in read_manifest(folder).items() if key not in ("files", "seal")}
-    )
+    return _hash_unsealed(read_manifest(folder), "files")
 
 
 def seal(folder: Path) -> None:
     """Bring the manifest's list of files up to date, where files came or went after it was written."""
     if not (folder / MANIFEST).exists():
         return
-    manifest = read_manifest(folder)
-    known, now = manifest["files"], files_of(folder)
+    known, now = read_manifest(folder)["files"], files_of(folder)
     if now != sorted(known):
-        _write_sealed(
-            folder, {**manifest, "files": {name: known.get(name) or _entry(folder / name) for name in now}}
-        )
+        update_manifest(folder, files={name: known.get(name) or _entry(folder / name) for name in now})
 
 
 _MAKER = {
@@ -481,8 +479,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
             f"format {FORMAT}; {'install the newer fedmiss' if newer else again + ' under another name'}.",
             path=str(folder),
         )
-    content = {key: value for key, value in found.items() if key != "seal"}
-    if hash_json(content) != found.get("seal"):
+    if _hash_unsealed(found) != found.get("seal"):
         raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
     fault = misfit(dict(found), Manifest)
     if not fault and found["kind"] in FACTS:

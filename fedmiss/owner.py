@@ -326,12 +326,12 @@ def _remove_files(folder: Path, names: Iterable[str], last: str) -> None:
         folder.rmdir()
 
 
-def remove_folder(folder: Path, kind: str = "") -> str:
+def remove_folder(folder: Path) -> str:
     """Remove a finished folder whole, or not at all: then the reason is returned."""
     if not any(folder.iterdir()):
         folder.rmdir()
         return ""
-    if not (refusal := not_ours(folder, kind)):
+    if not (refusal := not_ours(folder)):
         _remove_files(folder, _manifest(folder)["files"], MANIFEST)
     return refusal
 

@@ -56,13 +56,10 @@ def demo(
     open_: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
 ) -> None:
     """Run the whole job on embedded data: great egrets in the Everglades. Needs no network and no file."""
-    from fedmiss.pipeline.demo import run_all, run_demo
+    from fedmiss.pipeline.demo import run_demo
 
     first_use()
-    if all_:
-        results = run_all(out, bootstrap=bootstrap, date=date, say=typer.echo)
-    else:
-        results = [run_demo(out, bootstrap=bootstrap, date=date, say=typer.echo)]
+    results = run_demo(out, every_species=all_, bootstrap=bootstrap, date=date, say=typer.echo)
     conclude(results)
     page = results[0].index if all_ else results[0].page
     if open_ and page is not None:

@@ -175,13 +175,7 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> tuple[list
     tables, held = count_tables(recipe.files, recipe.ingest)
     if not held or named:
         return tables, list(dict.fromkeys(named)) if held else []
-    enough = [name for name in sorted(held) if held[name] >= recipe.min_records]
-    names = sorted(enough, key=lambda name: -held[name])  # the largest first: none is left alone at the end
-    if not names:
-        most = max(held.values(), default=0)
-        raise ConfigError(
-            f"no species has {recipe.min_records} rows (the most is {most}); lower min_records in the recipe."
-        )
+    names = _with_enough(held, recipe.min_records, "rows")
     if few := len(held) - len(names):
         say(
             f"{few} of {len(held)} species have fewer than {recipe.min_records} rows (min_records) and are left out"
@@ -335,15 +329,9 @@ def _each(
 
 def _species(recipe: Recipe, records: Path) -> list[str]:
     table = read_table(records / "records.parquet", "records", columns=["species"]).to_pandas()
-    counts = table["species"].value_counts()
+    counts = {str(name): int(number) for name, number in table["species"].value_counts().items()}
     if recipe.species == ("all",):
-        names = sorted(sorted(counts[counts >= recipe.min_records].index), key=lambda name: -counts[name])
-        if not names:
-            raise ConfigError(
-                f"no species has {recipe.min_records} records (the most is {int(counts.max()) if len(counts) else 0}); "
-                "lower min_records in the recipe."
-            )
-        return [str(name) for name in names]
+        return _with_enough(counts, recipe.min_records, "records")
     if recipe.species:
         return list(recipe.species)
     if recipe.panel.species:
@@ -351,10 +339,20 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
     if recipe.ingest.species:
         return list(recipe.ingest.species)
     if len(counts) == 1:
-        return [str(counts.index[0])]
+        return list(counts)
     raise ConfigError(
         f'the records hold {len(counts)} species; name them in the recipe: species = ["..."], or species = "all".'
     )
+
+
+def _with_enough(held: Mapping[str, int], least: int, what: str) -> list[str]:
+    """Return the species with at least so many rows or records, the largest first: none is left alone at the end."""
+    names = [name for name in sorted(held) if held[name] >= least]
+    if not names:
+        raise ConfigError(
+            f"no species has {least} {what} (the most is {max(held.values(), default=0)}); lower min_records in the recipe."
+        )
+    return sorted(names, key=lambda name: -held[name])
 
 
 def run_species(

@@ -14,7 +14,7 @@ from fedmiss.etl import ingest, rows
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
-from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_all
+from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_demo
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.resources import resource
 from fedmiss.tables import read_table
@@ -172,7 +172,7 @@ def test_zeros_of_the_survey_stand_where_its_table_is_complete():
 
 @pytest.mark.nightly
 def test_the_demo_of_all_species(tmp_path):
-    results = run_all(tmp_path / "birds", bootstrap=25, date="2026-01-02")
+    results = run_demo(tmp_path / "birds", every_species=True, bootstrap=25, date="2026-01-02")
     assert [r.error for r in results] == [""] * len(SPECIES)
     index = read_table(tmp_path / "birds" / "index.parquet", "report_index").to_pandas()
     assert set(index["common_name"]) == {names[1] for names in SPECIES.values()}

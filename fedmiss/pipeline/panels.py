@@ -101,12 +101,6 @@ class PanelFolder:
         """Whether the panel has sites of a table that nobody visited (``fedmiss panel --sites frame``)."""
         return bool(self.manifest["settings"].get("sites") == "frame")
 
-    def wanted_terms(self, wanted: str) -> str | tuple[str, ...]:
-        """Read ``auto``, ``none`` or a comma list of effort terms; which of them ``auto`` takes is agreed by the groups."""
-        if wanted in ("auto", "none"):
-            return wanted
-        return tuple(term.strip() for term in wanted.split(",") if term.strip())
-
     def visits(self, *, effort: bool = True) -> tuple[dict[str, Visits], dict[str, I64]]:
         """What every group holds, and which sites of the panel are its own.
 

@@ -460,37 +460,37 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     ['g01', 'g02']
     """
     folder = Path(folder)
+    file = folder / MANIFEST
     maker = f"; `fedmiss {_MAKER[kind]}` makes one" if kind in _MAKER else ""
+
+    def refusal(text: str) -> InputError:
+        return InputError(text, path=str(folder))
+
     if not folder.exists():
-        raise InputError(f"there is no folder {folder}{maker}.", path=str(folder))
-    if not (folder / MANIFEST).exists():
-        raise InputError(f"{folder} was not made by fedmiss: it has no {MANIFEST}.", path=str(folder))
-    found: object = read_json(folder / MANIFEST)
+        raise refusal(f"there is no folder {folder}{maker}.")
+    if not file.exists():
+        raise refusal(f"{folder} was not made by fedmiss: it has no {MANIFEST}.")
+    found: object = read_json(file)
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
-        raise InputError(
-            f"{folder / MANIFEST} does not say what the folder is; make it again.", path=str(folder)
-        )
+        raise refusal(f"{file} does not say what the folder is; make it again.")
     again = f"make it again with `fedmiss {_MAKER.get(found['kind'], '...')} --out`"
     made = found.get("format", 1)
     if made != FORMAT:
         newer = isinstance(made, int) and made > FORMAT
-        raise InputError(
+        raise refusal(
             f"{folder} was made by fedmiss {found.get('fedmiss', '(unknown)')} in format {made}, and this version reads "
-            f"format {FORMAT}; {'install the newer fedmiss' if newer else again + ' under another name'}.",
-            path=str(folder),
+            f"format {FORMAT}; {'install the newer fedmiss' if newer else again + ' under another name'}."
         )
     if _hash_unsealed(found) != found.get("seal"):
-        raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
+        raise refusal(f"{file} is not as it was written; {again}.")
     fault = misfit(dict(found), Manifest)
     if not fault and found["kind"] in FACTS:
         fault = FACTS[found["kind"]].misfit(found.get("results", {}))
     if fault:
-        raise InputError(f"{folder / MANIFEST} has a wrong entry: {fault}; {again}.", path=str(folder))
-    manifest: Manifest = said(found, str(folder / MANIFEST))
+        raise refusal(f"{file} has a wrong entry: {fault}; {again}.")
+    manifest: Manifest = said(found, str(file))
     if kind is not None and manifest["kind"] != kind:
-        raise InputError(
-            f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.", path=str(folder)
-        )
+        raise refusal(f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.")
     for name, entry in manifest["files"].items() if verify else ():
         _check_file(folder / name, entry, again)
     return manifest
@@ -498,19 +498,14 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
 
 def _check_file(path: Path, entry: FileEntry, again: str) -> None:
     if not path.is_file():
-        raise InputError(
-            f"{path} is missing, and its folder cannot be used without it; {again}.", path=str(path)
-        )
-    size = path.stat().st_size
-    if size != entry["bytes"]:
-        raise InputError(
-            f"{path} is damaged: it has {size} bytes, and {entry['bytes']} were written; {again}.",
-            path=str(path),
-        )
-    if hash_file(path) != entry["sha256"]:
-        raise InputError(
-            f"{path} is damaged: its content is not what was written (SHA-256); {again}.", path=str(path)
-        )
+        fault = "is missing, and its folder cannot be used without it"
+    elif (size := path.stat().st_size) != entry["bytes"]:
+        fault = f"is damaged: it has {size} bytes, and {entry['bytes']} were written"
+    elif hash_file(path) != entry["sha256"]:
+        fault = "is damaged: its content is not what was written (SHA-256)"
+    else:
+        return
+    raise InputError(f"{path} {fault}; {again}.", path=str(path))
 
 
 def write_secret(path: str | Path) -> None:

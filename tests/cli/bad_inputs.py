@@ -134,11 +134,6 @@ def forbidden(folder: Path) -> Path:
     return folder / "locked"
 
 
-def full(folder: Path) -> AbstractContextManager[None]:
-    """Every rename onto a final name fails as on a full disk."""
-    return refusing("replace", errno.ENOSPC, folder)
-
-
 def read_only(folder: Path) -> AbstractContextManager[None]:
     return refusing("mkdir", errno.EACCES, folder / "locked")
 
@@ -277,7 +272,6 @@ CASES = (
     ),
     Case("the folder's name is a file's", impute_into("notes.txt"), ("notes.txt is a file",), 2),
     Case("a folder inside a file", impute_into("notes.txt/new"), ("notes.txt is a file",)),
-    Case("full disk", panel(*WIGEON, "--groups", 3), ("the disk is full", "new"), 1, full),
     Case(
         "read-only folder",
         lambda b, f: ("panel", b / "records", *WIGEON, "--groups", 3, "--out", forbidden(f) / "new"),

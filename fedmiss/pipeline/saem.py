@@ -73,18 +73,17 @@ def posterior_of_sites(
     rows: Visits,
     *,
     rounds: int = 200,
-    K: int = 5,
     M: int = 4,
-    burn: int = 50,
     seed: int = 0,
 ) -> tuple[F64, F64]:
-    """Posterior means (J, r) and covariances (J, r, r) of the factors of a worker's sites at theta, by chains."""
+    """Posterior means (J, r) and covariances (J, r, r) of the factors of a worker's sites at theta, by ``M`` chains."""
+    burn, moves = 50, 5  # rounds left out, moves of a round
     rng, state, kernel = rng_for(seed, "posterior of sites"), model.latent_start(rows, M), Langevin()
     J, r, count = len(rows.starts), model.r, 0
     # Moments of the factors' draws at a fixed theta: first and second, over all chains and rounds after the burn-in.
     mean, square = np.zeros((J, r)), np.zeros((J, r, r))
     for k in range(burn + rounds):
-        for _ in range(K):
+        for _ in range(moves):
             state, _ = model.move(theta, rows, state, kernel, rng)
         if k >= burn:
             u = np.asarray(state["u"]).reshape(M, J, r)

@@ -49,15 +49,8 @@ def _manifest_key(folder: Path, settings: object) -> str:
 
 def input_files(recipe: Recipe) -> list[Path]:
     """Return the files that a recipe reads; raise InputError when one is not there."""
-    polygon = recipe.ingest.filters.polygon
-    groups = [recipe.species_groups] if recipe.species_groups else []
-    inputs = [
-        *recipe.files,
-        *recipe.sampling,
-        *recipe.unvetted,
-        *([Path(polygon)] if polygon else []),
-        *groups,
-    ]
+    beside = (recipe.ingest.filters.polygon, recipe.species_groups)
+    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *(Path(path) for path in beside if path)]
     for path in inputs:
         if not path.exists():
             raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
@@ -330,12 +323,9 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
     counts = {str(name): int(number) for name, number in table["species"].value_counts().items()}
     if recipe.species == ("all",):
         return _with_enough(counts, recipe.min_records, "records")
-    if recipe.species:
-        return list(recipe.species)
-    if recipe.panel.species:
-        return [recipe.panel.species]
-    if recipe.ingest.species:
-        return list(recipe.ingest.species)
+    for named in (recipe.species, (recipe.panel.species,), recipe.ingest.species):
+        if any(named):
+            return list(named)
     if len(counts) == 1:
         return list(counts)
     raise ConfigError(

@@ -50,7 +50,6 @@ from fedmiss.progress import note
 from fedmiss.tables import read_table, write_table
 
 __all__ = [
-    "MEMBERS",
     "checkpoint",
     "effort_of",
     "finish",

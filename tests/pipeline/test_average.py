@@ -92,6 +92,9 @@ def test_a_groups_own_part_of_an_average_has_its_sites_numbers(panel, fit, tmp_p
     both = own.merge(whole, on=["site_id", "month"], suffixes=("", "_whole"))
     assert len(both) == len(own)
     np.testing.assert_allclose(both["expected"], both["expected_whole"], rtol=1e-12)
+    copied = (tmp_path / "own" / "fit", fit)
+    for name in ("cv.parquet", "trace.parquet", "members/2/month_factors.parquet"):
+        assert len({(folder / name).read_bytes() for folder in copied}) == 1, name
 
 
 @pytest.mark.slow

@@ -47,6 +47,9 @@ def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):
     both = own.merge(whole, on=["site_id", "month"], suffixes=("", "_whole"))
     assert len(both) == len(own) == len(mine) * 36
     np.testing.assert_allclose(both["expected"], both["expected_whole"], rtol=1e-12)
+    tables = ("draws", "month_factors", "site_factors", "site_trends", "trace")
+    assert sorted(path.stem for path in (tmp_path / "own" / "fit").rglob("*.parquet")) == sorted(tables)
+    assert len(frame(tmp_path / "own" / "fit" / "site_trends")) == len(mine)
     draws = frame(tmp_path / "own" / "fit" / "draws")
     centre = draws.groupby("month_index")["total"].median().to_numpy()
     point = own.groupby("month_index")["expected"].sum().to_numpy()

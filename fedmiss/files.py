@@ -65,7 +65,13 @@ SECRET = "secret.key"  # of a group, beside its visits
 FORMAT = 2
 
 # what a full disk or a forbidden place answers; other errors inside a step are not about writing
-_REFUSALS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+_REFUSALS = {
+    errno.ENOSPC: "the disk is full; free some space or ",
+    errno.EDQUOT: "the disk quota is used up; free some space or ",
+    errno.EACCES: "this user may not write there; ",
+    errno.EPERM: "this user may not write there; ",
+    errno.EROFS: "the file system is read-only; ",
+}
 
 
 class FlowRow(TypedDict):
@@ -105,15 +111,12 @@ class Manifest(Content):
 
 
 def _explain(error: OSError, path: Path) -> InputError:
-    reason = {
-        errno.ENOSPC: "the disk is full; free some space or choose another folder with --out",
-        errno.EDQUOT: "the disk quota is used up; free some space or choose another folder with --out",
-        errno.EACCES: "this user may not write there; choose another folder with --out",
-        errno.EPERM: "this user may not write there; choose another folder with --out",
-        errno.EROFS: "the file system is read-only; choose another folder with --out",
-        errno.ENOTDIR: f"{path.parent} lies inside a file; choose another folder with --out",
-        errno.EEXIST: f"{path.parent} is a file; choose another folder with --out",
-    }.get(error.errno or 0, error.strerror or str(error))
+    known = {
+        errno.ENOTDIR: f"{path.parent} lies inside a file; ",
+        errno.EEXIST: f"{path.parent} is a file; ",
+        **_REFUSALS,
+    }.get(error.errno or 0)
+    reason = f"{known}choose another folder with --out" if known else error.strerror or str(error)
     return InputError(f"cannot write {path}: {reason}. Nothing half-written was left.", path=str(path))
 
 
@@ -141,13 +144,10 @@ def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None)
     tmp = temporary(path)
     _make_parent(path)
     try:
-        yield tmp
-        to_disk(tmp)  # a rename must not come first
-        put_file(tmp, path, ours)
-    except OSError as error:
-        if error.errno in _REFUSALS:
-            raise _explain(error, path) from error
-        raise
+        with _explained(path):
+            yield tmp
+            to_disk(tmp)  # a rename must not come first
+            put_file(tmp, path, ours)
     finally:
         remove_own(tmp)
 
@@ -393,9 +393,12 @@ def _sealed(path: Path) -> bool:
         raw = read_json(path)
     except InputError:
         return False
-    return isinstance(raw, dict) and hash_json(
-        {key: value for key, value in raw.items() if key != "seal"}
-    ) == raw.get("seal")
+    return isinstance(raw, dict) and _hash_unsealed(raw) == raw.get("seal")
+
+
+def _hash_unsealed(manifest: Mapping[str, object], *without: str) -> str:
+    """Return the SHA-256 of a manifest without its seal, and without the parts named."""
+    return hash_json({key: value for key, value in manifest.items() if key not in ("seal", *without)})
 
 
 def _entry(path: Path) -> FileEntry:
@@ -417,21 +420,16 @@ def update_manifest(folder: str | Path, **parts: object) -> None:
 
 def identity(folder: str | Path) -> str:
     """Return the SHA-256 of what a folder is: its manifest without the list of files, which hold clock times too."""
-    return hash_json(
-        {key: value for key, value in read_manifest(folder).items() if key not in ("files", "seal")}
-    )
+    return _hash_unsealed(read_manifest(folder), "files")
 
 
 def seal(folder: Path) -> None:
     """Bring the manifest's list of files up to date, where files came or went after it was written."""
     if not (folder / MANIFEST).exists():
         return
-    manifest = read_manifest(folder)
-    known, now = manifest["files"], files_of(folder)
+    known, now = read_manifest(folder)["files"], files_of(folder)
     if now != sorted(known):
-        _write_sealed(
-            folder, {**manifest, "files": {name: known.get(name) or _entry(folder / name) for name in now}}
-        )
+        update_manifest(folder, files={name: known.get(name) or _entry(folder / name) for name in now})
 
 
 _MAKER = {
@@ -462,38 +460,37 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     ['g01', 'g02']
     """
     folder = Path(folder)
+    file = folder / MANIFEST
     maker = f"; `fedmiss {_MAKER[kind]}` makes one" if kind in _MAKER else ""
+
+    def refusal(text: str) -> InputError:
+        return InputError(text, path=str(folder))
+
     if not folder.exists():
-        raise InputError(f"there is no folder {folder}{maker}.", path=str(folder))
-    if not (folder / MANIFEST).exists():
-        raise InputError(f"{folder} was not made by fedmiss: it has no {MANIFEST}.", path=str(folder))
-    found: object = read_json(folder / MANIFEST)
+        raise refusal(f"there is no folder {folder}{maker}.")
+    if not file.exists():
+        raise refusal(f"{folder} was not made by fedmiss: it has no {MANIFEST}.")
+    found: object = read_json(file)
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
-        raise InputError(
-            f"{folder / MANIFEST} does not say what the folder is; make it again.", path=str(folder)
-        )
+        raise refusal(f"{file} does not say what the folder is; make it again.")
     again = f"make it again with `fedmiss {_MAKER.get(found['kind'], '...')} --out`"
     made = found.get("format", 1)
     if made != FORMAT:
         newer = isinstance(made, int) and made > FORMAT
-        raise InputError(
+        raise refusal(
             f"{folder} was made by fedmiss {found.get('fedmiss', '(unknown)')} in format {made}, and this version reads "
-            f"format {FORMAT}; {'install the newer fedmiss' if newer else again + ' under another name'}.",
-            path=str(folder),
+            f"format {FORMAT}; {'install the newer fedmiss' if newer else again + ' under another name'}."
         )
-    content = {key: value for key, value in found.items() if key != "seal"}
-    if hash_json(content) != found.get("seal"):
-        raise InputError(f"{folder / MANIFEST} is not as it was written; {again}.", path=str(folder))
+    if _hash_unsealed(found) != found.get("seal"):
+        raise refusal(f"{file} is not as it was written; {again}.")
     fault = misfit(dict(found), Manifest)
     if not fault and found["kind"] in FACTS:
         fault = FACTS[found["kind"]].misfit(found.get("results", {}))
     if fault:
-        raise InputError(f"{folder / MANIFEST} has a wrong entry: {fault}; {again}.", path=str(folder))
-    manifest: Manifest = said(found, str(folder / MANIFEST))
+        raise refusal(f"{file} has a wrong entry: {fault}; {again}.")
+    manifest: Manifest = said(found, str(file))
     if kind is not None and manifest["kind"] != kind:
-        raise InputError(
-            f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.", path=str(folder)
-        )
+        raise refusal(f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.")
     for name, entry in manifest["files"].items() if verify else ():
         _check_file(folder / name, entry, again)
     return manifest
@@ -501,19 +498,14 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
 
 def _check_file(path: Path, entry: FileEntry, again: str) -> None:
     if not path.is_file():
-        raise InputError(
-            f"{path} is missing, and its folder cannot be used without it; {again}.", path=str(path)
-        )
-    size = path.stat().st_size
-    if size != entry["bytes"]:
-        raise InputError(
-            f"{path} is damaged: it has {size} bytes, and {entry['bytes']} were written; {again}.",
-            path=str(path),
-        )
-    if hash_file(path) != entry["sha256"]:
-        raise InputError(
-            f"{path} is damaged: its content is not what was written (SHA-256); {again}.", path=str(path)
-        )
+        fault = "is missing, and its folder cannot be used without it"
+    elif (size := path.stat().st_size) != entry["bytes"]:
+        fault = f"is damaged: it has {size} bytes, and {entry['bytes']} were written"
+    elif hash_file(path) != entry["sha256"]:
+        fault = "is damaged: its content is not what was written (SHA-256)"
+    else:
+        return
+    raise InputError(f"{path} {fault}; {again}.", path=str(path))
 
 
 def write_secret(path: str | Path) -> None:

@@ -232,6 +232,11 @@ class FitFacts(JobFacts):
     overdispersion: float | None = field(default=None, metadata=_SOMETIMES)
     standard_errors: dict[str, float] | None = field(default=None, metadata=_SOMETIMES)
 
+    @property
+    def errors_known(self) -> bool:
+        """Whether the errors of the cells are known, and not their points alone."""
+        return self.method == "fast" and self.time != "fixed"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JointFacts(JobFacts):

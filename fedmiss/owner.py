@@ -125,26 +125,10 @@ def _mark(folder: Path, begin: str) -> dict[str, set[str]] | None:
     return found
 
 
-def _begin_work_mark(folder: Path) -> None:
-    tmp = temporary(folder / MARK)
-    try:
-        tmp.write_text(_WORK + secrets.token_hex(16), encoding="utf-8")
-        os.replace(tmp, folder / MARK)
-    finally:
-        tmp.unlink(missing_ok=True)
-
-
 def _note(folder: Path, name: str, digest: str) -> None:
     """Write down, before it is put there, what is put into a folder."""
     with open(folder / MARK, "ab") as stream:
         stream.write(f"\n{digest} {json.dumps(name)}".encode())
-
-
-def _strange_mark(folder: Path) -> ConfigError:
-    return ConfigError(
-        f"{folder / MARK} was not made by fedmiss, which keeps there what it wrote; rename it.",
-        path=str(folder),
-    )
 
 
 # --- files
@@ -206,21 +190,23 @@ def put_file(tmp: Path, path: Path, ours: Callable[[Path], bool] | None = None) 
         if name not in (_mark(folder, _WORK) or {}):
             _note(folder, name, "0" * 64)
     elif not what and (ours is None or not ours(tmp)):
-        if not os.path.lexists(folder / MARK) or _is_empty(folder / MARK):
-            with open(folder / MARK, "ab") as stream:
+        mark = folder / MARK
+        # An empty mark is one whose maker was killed before the first word.
+        if not os.path.lexists(mark) or (
+            mark.is_file() and not mark.is_symlink() and not mark.stat().st_size
+        ):
+            with open(mark, "ab") as stream:
                 if not stream.tell():
                     stream.write(f"{_FILES}{secrets.token_hex(16)}".encode())
         known, digest = _mark(folder, _FILES), hash_file(tmp)
         if known is None:
-            raise _strange_mark(folder)
+            raise ConfigError(
+                f"{folder / MARK} was not made by fedmiss, which keeps there what it wrote; rename it.",
+                path=str(folder),
+            )
         if digest not in known.get(path.name, ()):
             _note(folder, path.name, digest)
     os.replace(tmp, path)
-
-
-def _is_empty(file: Path) -> bool:
-    """Whether a mark is one whose maker was killed before the first word."""
-    return file.is_file() and not file.is_symlink() and not file.stat().st_size
 
 
 def refuse_others(path: Path) -> None:
@@ -326,12 +312,12 @@ def _remove_files(folder: Path, names: Iterable[str], last: str) -> None:
         folder.rmdir()
 
 
-def remove_folder(folder: Path, kind: str = "") -> str:
+def remove_folder(folder: Path) -> str:
     """Remove a finished folder whole, or not at all: then the reason is returned."""
     if not any(folder.iterdir()):
         folder.rmdir()
         return ""
-    if not (refusal := not_ours(folder, kind)):
+    if not (refusal := not_ours(folder)):
         _remove_files(folder, _manifest(folder)["files"], MANIFEST)
     return refusal
 
@@ -404,7 +390,12 @@ def begin_work(work: Path) -> None:
         raise _in_the_way(work, "fedmiss did not make it")
     drop_unfinished(work)
     if _mark(work, _WORK) is None:
-        _begin_work_mark(work)
+        tmp = temporary(work / MARK)
+        try:
+            tmp.write_text(_WORK + secrets.token_hex(16), encoding="utf-8")
+            os.replace(tmp, work / MARK)
+        finally:
+            tmp.unlink(missing_ok=True)
     refuse_strangers(work)
 
 

@@ -44,7 +44,7 @@ def progress(label: str, total: float | None = None, *, unit: str = "") -> Itera
         yield lambda done: _go_on()
         return
     if not sys.stderr.isatty():
-        yield _Lines(label, total)
+        yield _lines(label, total)
         return
     from rich.console import Console  # heavy, and only a terminal needs it
     from rich.progress import (
@@ -69,25 +69,24 @@ def progress(label: str, total: float | None = None, *, unit: str = "") -> Itera
         yield show
 
 
-class _Lines:
-    """Says how far the work is, for a log."""
+def _lines(label: str, total: float | None) -> Callable[[float], None]:
+    """Return what says how far the work is, for a log."""
+    start = time.monotonic()
+    next_line = start + 10.0
 
-    def __init__(self, label: str, total: float | None) -> None:
-        self.label, self.total = label, total
-        self.start = time.monotonic()
-        self.next = self.start + 10.0
-
-    def __call__(self, done: float) -> None:
+    def show(done: float) -> None:
+        nonlocal next_line
         _go_on()
         now = time.monotonic()
-        if now < self.next:
+        if now < next_line:
             return
-        self.next = now + 30.0
-        spent = now - self.start
+        next_line = now + 30.0
+        spent = now - start
         far = ""
-        if self.total and done > 0:
-            far = f", {min(done / self.total, 1.0):.0%}"
-        if self.total and done >= 0.05 * self.total:  # before, most of the time went into compiling
-            left = spent * max(self.total - done, 0.0) / done
-            far += f", about {left:.0f} s left"
-        print(f"{self.label}: {spent:.0f} s{far}", file=sys.stderr, flush=True)
+        if total and done > 0:
+            far = f", {min(done / total, 1.0):.0%}"
+        if total and done >= 0.05 * total:  # before, most of the time went into compiling
+            far += f", about {spent * max(total - done, 0.0) / done:.0f} s left"
+        print(f"{label}: {spent:.0f} s{far}", file=sys.stderr, flush=True)
+
+    return show

@@ -172,6 +172,12 @@ def test_only_what_fedmiss_wrote_is_replaced(tmp_path):
     with pytest.raises(ConfigError, match=r"holds groups/my notes\.txt, which fedmiss did not write there"):
         make(out, overwrite=True)
     (out / "groups" / "my notes.txt").unlink()
+    whole = (out / "b.txt").read_bytes()
+    (out / "b.txt").write_text("edited")
+    with pytest.raises(ConfigError, match=r"holds b\.txt, which was changed after fedmiss wrote it"):
+        make(out, overwrite=True)
+    assert (out / "b.txt").read_text() == "edited"
+    (out / "b.txt").write_bytes(whole)
     with pytest.raises(ConfigError, match="holds a 'panel', not a 'fit'"):
         make(out, "fit", overwrite=True)
     (out / "link").symlink_to(tmp_path, target_is_directory=True)

@@ -123,7 +123,7 @@ def test_writers_into_named_folders_are_known():
         "network/nvflare_kits.py": "a temporary folder of its own, or the unfinished folder of a study",
         "network/demo.py": "a log, added to", "network/engine.py": "a log, added to",
         "community/page.py": "the unfinished folder of the community",
-        "pipeline/cluster.py": "an unfinished name of its own",
+        "pipeline/parallel.py": "an unfinished name of its own",
         "pipeline/own.py": "the unfinished folder of one organisation's panel",
         "report/build.py": "the unfinished report", "report/exchange.py": "the unfinished report",
         "report/joint.py": "the unfinished report",
@@ -280,17 +280,6 @@ def made(path: Path) -> Path:
         (tmp / "index.html").write_text("page")
         files.write_manifest(tmp, "report", settings={}, inputs={})
     return path
-
-
-def test_a_page_that_was_edited_is_not_replaced(tmp_path):
-    out = made(tmp_path / "out")
-    (out / "index.html").write_text("mine")
-    with (
-        pytest.raises(ConfigError, match=r"holds index\.html, which was changed after fedmiss wrote it"),
-        files.atomic_folder(out, "report", overwrite=True),
-    ):
-        raise AssertionError("never reached")
-    assert (out / "index.html").read_text() == "mine"
 
 
 def test_what_comes_into_a_folder_while_its_successor_is_made_is_kept(tmp_path):

@@ -1,7 +1,7 @@
-"""The list of commands: one line each, one file each; and what becomes of their errors.
+"""The list of commands, and what becomes of their errors.
 
-Each command lives in its own file and imports what it needs inside the function, so ``fedmiss --help`` stays
-fast. Exit codes: 0 done, 1 the data or the model, 2 the usage, 130 interrupted.
+Each command imports what it needs inside the function, so ``fedmiss --help`` stays fast. Exit codes: 0 done, 1 the data or
+the model, 2 the usage, 130 interrupted.
 """
 
 from __future__ import annotations
@@ -18,17 +18,18 @@ from fedmiss.errors import in_words
 
 __all__ = ["COMMANDS", "register"]
 
-# command -> module of fedmiss.cli that defines a function of the same name (dashes become underscores)
-COMMANDS = (
-    "demo", "ingest", "table", "panel", "fit", "impute", "report", "own", "run", "community", "inspect", "simulate", "trim",
-    "doctor", "experiment", "plot",
-)  # fmt: skip
+# command, in the order of the help -> module of fedmiss.cli that defines a function of the same name
+COMMANDS = {
+    "demo": "steps", "ingest": "steps", "table": "steps", "panel": "steps", "fit": "steps", "impute": "steps",
+    "report": "steps", "own": "steps", "run": "steps", "community": "steps", "inspect": "show", "simulate": "research",
+    "trim": "trim", "doctor": "doctor", "experiment": "research", "plot": "research",
+}  # fmt: skip
 
 
 def register(app: typer.Typer) -> None:
     """Add every command to the application."""
-    for name in COMMANDS:
-        module = importlib.import_module(f"fedmiss.cli.{name}")
+    for name, home in COMMANDS.items():
+        module = importlib.import_module(f"fedmiss.cli.{home}")
         app.command(name)(_one_message(getattr(module, name)))
     module = importlib.import_module("fedmiss.cli.federation")
     several = typer.Typer(help="Studies between organisations, over a network.", no_args_is_help=True)

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
+from fedmiss.cli.options import refuse_typed
 from fedmiss.errors import InputError
 from fedmiss.files import MANIFEST, Manifest, read_manifest
 from fedmiss.folders import FitFacts, ImputedFacts, PanelFacts
 
-__all__ = ["describe", "say_written"]
+__all__ = ["inspect", "say_written"]
 
 
 def say_written(folder: Path, *made_from: Path) -> None:
@@ -84,9 +85,27 @@ def _summary(manifest: Manifest) -> str:
     return "; ".join(words) + "." if words else kind
 
 
-def describe(path: Path) -> str:
+def inspect(
+    context: typer.Context,
+    path: Annotated[Path, typer.Argument(help="A folder or parquet file made by fedmiss.")],
+    messages: Annotated[
+        bool,
+        typer.Option("--messages", help="For a fit: content of each kind of message between groups and hub."),
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a folder's manifest as JSON.")] = False,
+) -> None:
+    """Describe in words what a file or folder made by fedmiss holds."""
+    if json:
+        refuse_typed(context, ("messages",), "--json prints the manifest")
+        import json as to_json
+
+        typer.echo(to_json.dumps(read_manifest(path), indent=2, ensure_ascii=False))
+        return
+    typer.echo(_messages(path) if messages else _describe(path))
+
+
+def _describe(path: Path) -> str:
     """Describe a produced folder or table."""
-    path = Path(path)
     if path.is_dir():
         return _describe_folder(path)
     if not path.exists():
@@ -136,7 +155,7 @@ def _ledger(ledger: dict[str, Any]) -> list[str]:
     return lines
 
 
-def messages(path: Path) -> str:
+def _messages(path: Path) -> str:
     """Say in words what each kind of message of a fit held."""
     from fedmiss.federation.words import describe_kinds
 

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedmiss.cli.options import refuse_typed
+from fedmiss.cli.steps import conclude
+from fedmiss.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedmiss.pipeline.trims import Trims
@@ -20,99 +22,6 @@ __all__ = ["trim"]
 InTable = partial(typer.Option, rich_help_panel="The table")
 OfMany = partial(typer.Option, rich_help_panel="All species of a table")
 
-Table = Annotated[
-    Path,
-    typer.Argument(
-        help="site, year[, month], count[, weight][, covariates] as CSV, .xlsx, .ods or parquet; or a TRIM .tcf file."
-    ),
-]
-Model = Annotated[
-    int, typer.Option(help="1: no change, 2: slopes, 3: one effect for each year.", min=1, max=3)
-]
-Changepoints = Annotated[
-    str | None,
-    typer.Option(
-        help="Model 2: auto (stepwise from all), all, or years as 1990,2000.", show_default="one slope"
-    ),
-]
-Stepwise = Annotated[
-    bool, typer.Option("--stepwise", help="Model 2: remove weak change points step by step.")
-]
-Overdispersion = Annotated[
-    bool,
-    typer.Option(
-        "--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square over its df."
-    ),
-]
-Serial = Annotated[
-    bool, typer.Option("--serial", help="Correlation of a site's counts in neighbouring years.")
-]
-Covariate = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="Column of site categories; repeat for more. Gives totals for each too.", show_default=False
-    ),
-]
-Weights = Annotated[
-    bool,
-    typer.Option(
-        "--weights/--no-weights", help="Use the weight column in the totals.", show_default="if there is one"
-    ),
-]
-Months = Annotated[
-    bool,
-    typer.Option(
-        "--months/--no-months",
-        help="Use the month column; without it the counts of a year are combined by --repeats.",
-        show_default="if there is one",
-    ),
-]
-Base = Annotated[int | None, typer.Option(help="Base year of the index.", show_default="the first")]
-Level = Annotated[
-    float | None,
-    typer.Option(
-        help="Confidence level of intervals of totals and indices, as 0.95.", show_default="no intervals"
-    ),
-]
-Rule = Annotated[str, typer.Option(help="Rule of the trend class: rtrim, trim (3.61) or pecbms.")]
-Columns = Annotated[
-    str | None, InTable(help="Columns that are not found by name, as site=plot,count=n.", show_default=False)
-]
-Species = Annotated[
-    str, InTable(help="The species to read, where the table names several.", show_default=False)
-]
-Repeats = Annotated[str, InTable(help="Several counts of a cell: refuse, sum, max or mean.")]
-Spellings = Annotated[
-    str, InTable(help="Sites that differ in case, blanks or accents: refuse, join or apart.")
-]
-Wide = Annotated[bool, InTable("--wide", help="One column for each year.")]
-Sheet = Annotated[str, InTable(help="Sheet of a workbook that has several.", show_default=False)]
-HeaderRow = Annotated[
-    int | None, InTable(help="Row or line in which the column names stand.", min=1, show_default="found")
-]
-Missing = Annotated[
-    list[str] | None, InTable(help="One more code for a missing count, as 999.", show_default=False)
-]
-Out = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="Folder for TRIM's .out and .ocv, and CSV tables.", show_default=False),
-]
-AsJson = Annotated[bool, typer.Option("--json", help="Print everything as JSON.")]
-AllSpecies = Annotated[
-    bool,
-    OfMany(
-        "--all-species",
-        help="Fit every species of the table by itself into --out, with the tables of all; run again to go on.",
-    ),
-]
-SpeciesGroups = Annotated[
-    Path | None,
-    OfMany(help="Table of species and group (habitat); each group gets an indicator.", show_default=False),
-]
-Jobs = Annotated[int | None, OfMany(help="Species at a time.", min=1, show_default="one per core")]
-Date = Annotated[str | None, OfMany(help="Date on the page of all species.", show_default="today")]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")]
-
 # A TRIM command file says all this itself.
 _OF_TABLES = (
     "model", "changepoints", "stepwise", "overdispersion", "serial", "covariate", "weights", "months", "columns", "species",
@@ -122,33 +31,109 @@ _OF_TABLES = (
 
 def trim(
     context: typer.Context,
-    table: Table,
-    model: Model = 3,
-    changepoints: Changepoints = None,
-    stepwise: Stepwise = False,
-    overdispersion: Overdispersion = False,
-    serial: Serial = False,
-    covariate: Covariate = None,
-    weights: Weights = True,
-    months: Months = True,
-    base: Base = None,
-    level: Level = None,
-    rule: Rule = "rtrim",
-    columns: Columns = None,
-    species: Species = "",
-    repeats: Repeats = "refuse",
-    spellings: Spellings = "refuse",
-    wide: Wide = False,
-    missing: Missing = None,
-    sheet: Sheet = "",
-    header_row: HeaderRow = None,
-    out: Out = None,
-    json: AsJson = False,
-    overwrite: Overwrite = False,
-    all_species: AllSpecies = False,
-    species_groups: SpeciesGroups = None,
-    jobs: Jobs = None,
-    date: Date = None,
+    table: Annotated[
+        Path,
+        typer.Argument(
+            help="site, year[, month], count[, weight][, covariates] as CSV, .xlsx, .ods or parquet; or a TRIM .tcf file."
+        ),
+    ],
+    model: Annotated[
+        int, typer.Option(help="1: no change, 2: slopes, 3: one effect for each year.", min=1, max=3)
+    ] = 3,
+    changepoints: Annotated[
+        str | None,
+        typer.Option(
+            help="Model 2: auto (stepwise from all), all, or years as 1990,2000.", show_default="one slope"
+        ),
+    ] = None,
+    stepwise: Annotated[
+        bool, typer.Option("--stepwise", help="Model 2: remove weak change points step by step.")
+    ] = False,
+    overdispersion: Annotated[
+        bool,
+        typer.Option(
+            "--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square over its df."
+        ),
+    ] = False,
+    serial: Annotated[
+        bool, typer.Option("--serial", help="Correlation of a site's counts in neighbouring years.")
+    ] = False,
+    covariate: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Column of site categories; repeat for more. Gives totals for each too.", show_default=False
+        ),
+    ] = None,
+    weights: Annotated[
+        bool,
+        typer.Option(
+            "--weights/--no-weights",
+            help="Use the weight column in the totals.",
+            show_default="if there is one",
+        ),
+    ] = True,
+    months: Annotated[
+        bool,
+        typer.Option(
+            "--months/--no-months",
+            help="Use the month column; without it the counts of a year are combined by --repeats.",
+            show_default="if there is one",
+        ),
+    ] = True,
+    base: Annotated[
+        int | None, typer.Option(help="Base year of the index.", show_default="the first")
+    ] = None,
+    level: Annotated[
+        float | None,
+        typer.Option(
+            help="Confidence level of intervals of totals and indices, as 0.95.", show_default="no intervals"
+        ),
+    ] = None,
+    rule: Annotated[
+        str, typer.Option(help="Rule of the trend class: rtrim, trim (3.61) or pecbms.")
+    ] = "rtrim",
+    columns: Annotated[
+        str | None,
+        InTable(help="Columns that are not found by name, as site=plot,count=n.", show_default=False),
+    ] = None,
+    species: Annotated[
+        str, InTable(help="The species to read, where the table names several.", show_default=False)
+    ] = "",
+    repeats: Annotated[str, InTable(help="Several counts of a cell: refuse, sum, max or mean.")] = "refuse",
+    spellings: Annotated[
+        str, InTable(help="Sites that differ in case, blanks or accents: refuse, join or apart.")
+    ] = "refuse",
+    wide: Annotated[bool, InTable("--wide", help="One column for each year.")] = False,
+    missing: Annotated[
+        list[str] | None, InTable(help="One more code for a missing count, as 999.", show_default=False)
+    ] = None,
+    sheet: Annotated[str, InTable(help="Sheet of a workbook that has several.", show_default=False)] = "",
+    header_row: Annotated[
+        int | None, InTable(help="Row or line in which the column names stand.", min=1, show_default="found")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out", "-o", help="Folder for TRIM's .out and .ocv, and CSV tables.", show_default=False
+        ),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")] = False,
+    all_species: Annotated[
+        bool,
+        OfMany(
+            "--all-species",
+            help="Fit every species of the table by itself into --out, with the tables of all; run again to go on.",
+        ),
+    ] = False,
+    species_groups: Annotated[
+        Path | None,
+        OfMany(
+            help="Table of species and group (habitat); each group gets an indicator.", show_default=False
+        ),
+    ] = None,
+    jobs: Annotated[int | None, OfMany(help="Species at a time.", min=1, show_default="one per core")] = None,
+    date: Annotated[str | None, OfMany(help="Date on the page of all species.", show_default="today")] = None,
 ) -> None:
     """Fit TRIM's models 1, 2 or 3: totals, indices, slopes and tests; no low rank, no federation."""
     import json as to_json
@@ -156,6 +141,7 @@ def trim(
     from fedmiss.report.trim.files import as_json, describe
     from fedmiss.report.trim.fit import Shown
 
+    shown = Shown(rule, base, level)
     if out is None:
         refuse_typed(context, ("overwrite",), "without --out no folder is written")
     if not all_species:
@@ -169,30 +155,32 @@ def trim(
     else:
         from fedmiss.etl.counts import CountOptions
         from fedmiss.etl.options import parse_map
-        from fedmiss.pipeline.trims import Trims
+        from fedmiss.pipeline.trims import Trims, run_trims
         from fedmiss.report.trim import TrimSettings
 
         named, gaps = parse_map(columns), tuple(missing or ())
         options = CountOptions(named, gaps, repeats, wide, spellings, months, species, sheet, header_row)
         settings = TrimSettings(model, _points(changepoints), stepwise, overdispersion, serial)
-        plan = Trims(options, settings, Shown(rule, base, level), tuple(covariate or ()), weights)
+        plan = Trims(options, settings, shown, tuple(covariate or ()), weights)
         if all_species:
             refuse_typed(
                 context,
                 ("species", "json", "overwrite"),
                 "--all-species writes all into --out, and goes on where it was",
             )
-            _all(table, plan, out, species_groups, jobs, date)
+            if out is None:
+                raise ConfigError("--all-species needs a folder for the results: add --out trends.")
+            conclude(run_trims(table, out, plan, groups=species_groups, jobs=jobs, date=date, say=typer.echo))
             return
         fit, said = _from_table(table, plan)
     for line in (*said, *fit.notes):
         typer.echo(f"note: {line}", err=True)
     if out is not None:
-        _write(fit, out, table, Shown(rule, base, level), said, overwrite=overwrite)
+        _write(fit, out, table, shown, said, overwrite=overwrite)
     if json:
-        typer.echo(to_json.dumps(as_json(fit, Shown(rule, base, level)), indent=2))
+        typer.echo(to_json.dumps(as_json(fit, shown), indent=2))
     else:
-        typer.echo(describe(fit, Shown(rule, base, level)))
+        typer.echo(describe(fit, shown))
         if out is not None:
             typer.echo(
                 f"Wrote {out}: TRIM's {table.stem}.out and {table.stem}.ocv, totals, parameters and imputed counts as CSV."
@@ -216,8 +204,6 @@ def _write(fit: TrimFit, out: Path, table: Path, shown: Shown, said: list[str], 
 
 
 def _points(text: str | None) -> str | tuple[int, ...]:
-    from fedmiss.errors import ConfigError
-
     if text is None or text in ("auto", "all"):
         return text or ()
     try:
@@ -227,7 +213,6 @@ def _points(text: str | None) -> str | tuple[int, ...]:
 
 
 def _from_table(path: Path, plan: Trims) -> tuple[TrimFit, list[str]]:
-    from fedmiss.errors import ConfigError
     from fedmiss.etl.counts import read_counts
     from fedmiss.pipeline.trims import fit_table
 
@@ -239,15 +224,3 @@ def _from_table(path: Path, plan: Trims) -> tuple[TrimFit, list[str]]:
         if idle:
             raise ConfigError(f"{flag} does nothing here: {path}: {why}. Leave {flag} out.")
     return fit_table(read, plan)
-
-
-def _all(
-    table: Path, plan: Trims, out: Path | None, groups: Path | None, jobs: int | None, date: str | None
-) -> None:
-    from fedmiss.cli.run import conclude
-    from fedmiss.errors import ConfigError
-    from fedmiss.pipeline.trims import run_trims
-
-    if out is None:
-        raise ConfigError("--all-species needs a folder for the results: add --out trends.")
-    conclude(run_trims(table, out, plan, groups=groups, jobs=jobs, date=date, say=typer.echo))

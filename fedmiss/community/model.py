@@ -138,6 +138,13 @@ class Cells:
         """Standard visits (n,) of each cell."""
         return np.ones(self.count.size) if self.exposure is None else self.exposure
 
+    def visited(self) -> F64:
+        """Standard visits (J, S) of every cell, or lists for presence; 0 where there was none."""
+        visits = self.weight if self.exposure is None else self.exposure
+        out = np.zeros((self.J, self.S))
+        np.add.at(out, (self.site, self.species), visits)
+        return out
+
     def visits(self, site_id: np.ndarray, covariates: Mapping[str, np.ndarray]) -> Visits:
         """The cells as visits of an organisation's own sites (J,), in months that are the species."""
         size = self.count.size
@@ -310,14 +317,8 @@ def fit_by(
         best = alone
     tell("what each species gained")
     # Other folds than those of the choice: on its own folds the chosen model would look better than it is.
-    gains = _gains(
-        federation,
-        alone,
-        best,
-        lambda models: compared(models, settings.seed + 1),
-        settings.folds,
-        settings.seed + 1,
-    )
+    seed = settings.seed + 1
+    gains = _gains(federation, alone, best, lambda models: compared(models, seed), settings.folds, seed)
     tell("fit")
     fit = federation.fit(best)
     features = federation.hub.features

@@ -57,9 +57,10 @@ def site_sums(community: Community) -> F64:
     several organisations they are added up, so that axes are those of all sites.
     """
     q, rank = _posterior(community), community.rank
-    U, C = q.P[:, len(q.P[0]) - rank :], q.C[:, len(q.P[0]) - rank :, len(q.P[0]) - rank :]
+    first = q.P.shape[1] - rank
+    U, C = q.P[:, first:], q.C[:, first:, first:]
     # The mean of logarithms, so that a few sites with hundreds of visits do not make the usual number.
-    visits = np.log(np.maximum(_visits(community), 1.0))
+    visits = np.log(np.maximum(community.cells.visited().max(axis=1), 1.0))
     return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), [visits.sum()]])
 
 
@@ -130,18 +131,6 @@ def _correlation(W: F64, psi: float) -> F64:
     out: F64 = covariance / np.maximum(sd[:, None] * sd[None, :], 1e-12)
     np.fill_diagonal(out, 1.0)
     return out
-
-
-def _visits(community: Community) -> F64:
-    """Standard visits (J,) of the sites here, by the species that was counted on most of them."""
-    visits = community.cells.weight if community.cells.exposure is None else community.cells.exposure
-    each = np.bincount(
-        community.cells.site * community.cells.S + community.cells.species,
-        visits,
-        community.cells.J * community.cells.S,
-    )
-    most: F64 = each.reshape(community.cells.J, community.cells.S).max(axis=1)
-    return most
 
 
 def usual_visits(community: Community, sums: F64 | None = None) -> float:
@@ -220,12 +209,8 @@ def _of_cells(
     return gradient, curve[:, None, None] * (np.outer(z, z) + D)
 
 
-STEPS = {
-    "1": 1,
-    "2 to 3": 2,
-    "4 to 9": 4,
-    "10 or more": 10,
-}  # numbers of lists of a site, and where each begins
+# numbers of lists of a site, and where each begins
+STEPS = {"1": 1, "2 to 3": 2, "4 to 9": 4, "10 or more": 10}
 
 
 def steps_of(lists: F64) -> I64:

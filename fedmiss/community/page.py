@@ -63,7 +63,7 @@ def _species(tables: Tables) -> HtmlTable:
         [
             Cell(row.common_name or row.species), Cell(count(row.n_sites), row.n_sites),
             Cell(count(row.n_lists), row.n_lists),
-            Cell(count(row.birds), row.birds), Cell(share(row.gain) if row.gain >= 0 else f"−{share(-row.gain)}", row.gain),
+            Cell(count(row.birds), row.birds), Cell(_signed(row.gain), row.gain),
         ]
         for row in records(tables.species)
     ]  # fmt: skip
@@ -71,6 +71,11 @@ def _species(tables: Tables) -> HtmlTable:
     if not tables.fit.rank:  # nothing to gain from
         columns, rows = columns[:-1], [row[:-1] for row in rows]
     return HtmlTable("Species", columns, rows, note="All columns are in species.parquet.")
+
+
+def _signed(value: float) -> str:
+    """A share, or minus one, in per cent."""
+    return share(value) if value >= 0 else f"−{share(-value)}"
 
 
 def _correlation(value: float) -> Cell:
@@ -84,10 +89,9 @@ def _strongest(tables: Tables) -> HtmlTable | None:
         return None
     order = table.sort_values("correlation", ascending=False)
     positive, negative = order[order["correlation"] > 0].head(12), order[order["correlation"] < 0].tail(12)
-    place = {name: i for i, name in enumerate(tables.lists.species)}
     rows = [
         [
-            Cell(tables.named(place[row.species])), Cell(tables.named(place[row.other])), _correlation(row.correlation),
+            Cell(tables.names[row.species]), Cell(tables.names[row.other]), _correlation(row.correlation),
             Cell(f"{_correlation(row.lower).text} to {_correlation(row.upper).text}", row.lower),
         ]
         for row in records(pd.concat([positive, negative]))
@@ -101,13 +105,13 @@ def _responses(tables: Tables) -> HtmlTable | None:
     """How many species respond to each covariate, and which the most."""
     if tables.responses.empty:
         return None
-    place, rows = {name: i for i, name in enumerate(tables.lists.species)}, []
+    rows = []
     for name, part in tables.responses.groupby("covariate", sort=False):
         sure = part[(part["lower"] > 0) | (part["upper"] < 0)].sort_values("response")
         up, down = sure[sure["response"] > 0], sure[sure["response"] < 0]
         words = [
-            ", ".join(tables.named(place[name]) for name in names) or "none"
-            for names in (up["species"][::-1][:4], down["species"][:4])
+            ", ".join(tables.names[bird] for bird in most) or "none"
+            for most in (up["species"][::-1][:4], down["species"][:4])
         ]
         rows.append(
             [
@@ -147,7 +151,7 @@ def _paper(tables: Tables) -> HtmlTable | None:
     if paper is None:
         return None
     rows = [
-        [Cell(words), Cell(number(value, 4), value), Cell(share_off(value, paper.none), value)]
+        [Cell(words), Cell(number(value, 4), value), Cell(_signed(1.0 - value / paper.none), value)]
         for words, value in (
             ("levels of site and species alone", paper.none),
             (f"this page's model, {count(tables.fit.rank)} axes", paper.chosen),
@@ -167,12 +171,6 @@ def _paper(tables: Tables) -> HtmlTable | None:
     return HtmlTable(
         "The paper's algorithm 7", ["Model", "Deviance of a left-out cell", "Taken off"], rows, note=note
     )
-
-
-def share_off(value: float, of: float) -> str:
-    """How much less, or more, as a share."""
-    off = 1.0 - value / of
-    return share(off) if off >= 0 else f"−{share(-off)}"
 
 
 def _season(tables: Tables) -> str:

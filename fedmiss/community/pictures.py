@@ -25,17 +25,17 @@ MAPPED = 2  # axes with a map
 def all_pictures(tables: Tables) -> dict[str, Plot]:
     """Every picture that the community bears, by name."""
     with style():
-        made = [_ordination(tables), *(_axis_map(tables, i) for i in range(min(tables.fit.rank, MAPPED)))]
-        made += [_associations(tables), _richness(tables)]
-        made += [_gains_by_lists(tables), _gains_by_species(tables)] if tables.fit.rank else []
+        made: list[Plot | None] = [_richness(tables)]
+        if tables.fit.rank:
+            maps = [_axis_map(tables, i) for i in range(min(tables.fit.rank, MAPPED))]
+            made = [_ordination(tables), *maps, _associations(tables), *made]
+            made += [_gains_by_lists(tables), _gains_by_species(tables)]
     return {picture.name: picture for picture in made if picture is not None}
 
 
-def _ordination(tables: Tables) -> Plot | None:
+def _ordination(tables: Tables) -> Plot:
     """Sites as points and species as arrows on the first two axes; with one axis the species alone, in order."""
     scores, loadings = tables.axes.scores, tables.axes.loadings
-    if tables.fit.rank == 0:
-        return None
     data = pd.DataFrame({"species": list(tables.lists.species)})
     for i in range(min(tables.fit.rank, 2)):
         data[f"axis_{i + 1}"] = loadings[:, i]
@@ -51,9 +51,9 @@ def _ordination(tables: Tables) -> Plot | None:
         ax.annotate(
             "", (across, up), (0, 0), arrowprops={"arrowstyle": "-|>", "color": ORANGE, "lw": 1.0}, zorder=3
         )
-    for (across, up), at in zip(_apart(tips, ax, scores), longest, strict=True):
+    for (across, up), name in zip(_apart(tips, ax, scores), tables.at(longest), strict=True):
         ax.text(
-            across, up, tables.named(int(at)), fontsize=8, color=INK, zorder=4, ha="left" if across >= 0 else "right",
+            across, up, name, fontsize=8, color=INK, zorder=4, ha="left" if across >= 0 else "right",
             va="center",
             bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75},
         )  # fmt: skip
@@ -116,8 +116,7 @@ def _one_axis(tables: Tables, data: pd.DataFrame) -> Plot:
 
 
 def _names(tables: Tables, ax: Panel, species: pd.Series) -> None:
-    place = {name: i for i, name in enumerate(tables.lists.species)}
-    ax.set_yticks(np.arange(len(species)), [tables.named(place[bird]) for bird in species], fontsize=8)
+    ax.set_yticks(np.arange(len(species)), [tables.names[bird] for bird in species], fontsize=8)
     ax.set_ylim(-0.7, len(species) - 0.3)
 
 
@@ -155,7 +154,7 @@ def _map(
 
 def _axis_map(tables: Tables, axis: int) -> Plot | None:
     order = np.argsort(tables.axes.loadings[:, axis])
-    low, high = (", ".join(tables.named(int(at)) for at in part) for part in (order[:3], order[::-1][:3]))
+    low, high = (", ".join(tables.at(part)) for part in (order[:3], order[::-1][:3]))
     return _map(
         tables, f"axis-{axis + 1}", f"Axis {axis + 1} on the map", tables.axes.scores[:, axis], f"score on axis {axis + 1}",
         f"Commoner where the score is high: {high}; where it is low: {low}.", centred=True,
@@ -192,10 +191,8 @@ def _richness(tables: Tables) -> Plot | None:
     )  # fmt: skip
 
 
-def _associations(tables: Tables) -> Plot | None:
+def _associations(tables: Tables) -> Plot:
     """Correlations as a square, species in the order of a clustering; what may be 0 is left white."""
-    if not tables.fit.rank:
-        return None
     n_species = tables.lists.S
     first, second = np.triu_indices(n_species, 1)
     square = {name: np.zeros((n_species, n_species)) for name in ("correlation", "lower", "upper")}
@@ -217,7 +214,7 @@ def _associations(tables: Tables) -> Plot | None:
     fig = figure(side, side)
     ax = fig.subplots()
     image = ax.imshow(shown, cmap="RdBu_r", vmin=-reach, vmax=reach)
-    names = [tables.named(int(at)) for at in strong]
+    names = tables.at(strong)
     ax.set_xticks(range(len(names)), names, rotation=90, fontsize=7.5)
     ax.set_yticks(range(len(names)), names, fontsize=7.5)
     ax.spines[:].set_visible(False)

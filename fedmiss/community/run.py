@@ -80,7 +80,7 @@ def build_community(
         tables = tables_of(lists, fit, effort, season=season)
         if s.fedmissem:
             tables = replace(tables, paper=fit_paper(fit, max_rank=s.max_rank, seed=s.seed, watch=watch))
-        write_folder(tmp, tables, s, source, s.site_table, said, dt.date.today().isoformat())
+        write_folder(tmp, tables, s, source, s.site_table, said)
         show(STAGES)
     return out
 
@@ -92,7 +92,6 @@ def write_folder(
     records: Path,
     site_table: str | Path | None,
     said: list[str],
-    date: str,
 ) -> None:
     """Write tables, page and manifest of a community into its folder."""
     manifest = read_manifest(records, "records")  # whoever read the lists has checked the files
@@ -109,7 +108,7 @@ def write_folder(
     table_writer(tmp / "scores.parquet", "community_scores", score_rows(tables))
     from fedmiss.community.page import write_page  # matplotlib takes a second to load
 
-    write_page(tmp, tables, settings, warnings, date)
+    write_page(tmp, tables, settings, warnings, dt.date.today().isoformat())
     write_manifest(
         tmp,
         KIND,

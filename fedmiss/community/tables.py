@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -69,9 +69,17 @@ class Tables:
         whole = self.species[["deviance_alone", "deviance"]].sum()
         return 1.0 - float(whole["deviance"]) / max(float(whole["deviance_alone"]), 1e-12)
 
-    def named(self, index: int) -> str:
-        """Common name of a species, else its scientific name."""
-        return self.lists.common[index] or self.lists.species[index]
+    @property
+    def names(self) -> dict[str, str]:
+        """Common name of each species by its scientific name, which stands in where there is none."""
+        return {
+            name: common or name for name, common in zip(self.lists.species, self.lists.common, strict=True)
+        }
+
+    def at(self, species: Iterable[int]) -> list[str]:
+        """Names of the species with these numbers."""
+        names = list(self.names.values())
+        return [names[number] for number in species]
 
 
 def tables_of(
@@ -192,12 +200,11 @@ def expected_rows(tables: Tables) -> dict[str, object]:
     """Expected counts (J S rows) on one standard visit."""
     fit, cells = AverageFit((tables.fit.fit,)), tables.fit.cells
     band = fit.interval()
-    weight = cells.weight if cells.exposure is None else cells.exposure
-    visits = np.bincount(cells.site * cells.S + cells.species, weight, cells.J * cells.S)
     return {
         "site_id": np.repeat(tables.sites["site_id"].to_numpy(), cells.S),
         "species": np.tile(np.array(tables.lists.species, dtype=object), cells.J), "expected": fit.expected().ravel(),
-        "lower": band.expected_lower.ravel(), "upper": band.expected_upper.ravel(), "visits": visits,
+        "lower": band.expected_lower.ravel(), "upper": band.expected_upper.ravel(),
+        "visits": cells.visited().ravel(),
     }  # fmt: skip
 
 
@@ -208,19 +215,19 @@ def score_rows(tables: Tables) -> Iterator[dict[str, object]]:
         "site_id": np.repeat(ids, rank),
         "axis": np.tile(np.arange(1, rank + 1, dtype=np.int32), n_sites),
     }
-    none = np.full(n_sites * rank, None, dtype=object)
+    rows = n_sites * rank
+    axes = tables.axes
     yield {
-        "without": none,
+        "without": np.full(rows, None, dtype=object),
         **common,
-        "score": tables.axes.scores.ravel(),
-        "score_se": tables.axes.scores_se.ravel(),
+        "score": axes.scores.ravel(),
+        "score_se": axes.scores_se.ravel(),
     }
     # One block a species: what the panel of that species takes must not hold its own counts.
-    for name, scores in zip(tables.lists.species, left_out_scores(tables.fit, tables.axes), strict=True):
-        without = np.full(n_sites * rank, name, dtype=object)
+    for name, scores in zip(tables.lists.species, left_out_scores(tables.fit, axes), strict=True):
         yield {
-            "without": without,
+            "without": np.full(rows, name, dtype=object),
             **common,
             "score": scores.ravel(),
-            "score_se": np.full(n_sites * rank, np.nan),
+            "score_se": np.full(rows, np.nan),
         }

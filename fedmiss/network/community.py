@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -71,7 +70,7 @@ def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:
     )
     t = tables_of(j.lists, j.fit, j.effort, j.sums)
     with atomic_folder(kit.folder / OWN, "community", overwrite=True, inputs=[records]) as tmp:
-        write_folder(tmp, t, settings, records, kit.site_table, [own, *notes], dt.date.today().isoformat())
+        write_folder(tmp, t, settings, records, kit.site_table, [own, *notes])
     species, names = j.lists.species, np.array(j.lists.species, dtype=object)
     axes = axes_of(j.fit, j.sums)
     tables = {

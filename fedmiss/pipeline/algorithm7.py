@@ -24,6 +24,7 @@ from fedmiss.pipeline.fit_folder import (
     finish,
     model_facts,
     partial_folder,
+    run_facts,
     write_fit,
     write_fit_manifest,
     write_run_trace,
@@ -108,34 +109,24 @@ def _compressor(settings: FedMissEMSettings) -> Compressor:
 def _facts(
     fit: CountFit, panel: PanelFacts, settings: FedMissEMSettings, n_groups: int, n_cells: int, result: Result
 ) -> FitFacts:
-    chosen, trace = fit.settings, result.trace
+    chosen, seen = fit.settings, result.trace["objective"]
     # The objective needs all groups' rows and is computed now and then only; blanks lie in between.
-    known = trace["objective"][~np.isnan(trace["objective"])]
+    known = seen[~np.isnan(seen)]
     name = chosen.family.capitalize() + (" on log1p" if chosen.scale == "log1p" else "")
     return FitFacts(
-        **replace(model_facts(fit), model=name, dispersion=None, edf=None).as_results(),
-        species=panel.species,
-        common_name=panel.common_name,
+        **model_facts(fit, name).as_results(),
+        **run_facts(fit, panel, result),
         method="fedmissem",
         effort={},
         standard_effort="one visit",
         observer_effects=False,
         observer_sd=None,
-        h_norm=float(np.sqrt(trace["h_norm2"][-1])),
-        bytes_up=int(trace["bytes_up"].sum()),
-        bytes_down=int(trace["bytes_down"].sum()),
         n_groups=n_groups,
-        n_visits=panel.n_visits,
-        n_counted=fit.n_counted,
-        n_sites=fit.J,
-        n_months=fit.L,
-        bootstrap=0,
         objective=float(known[-1]),
         objective_start=float(known[0]),
         n_cells_observed=n_cells,
         participation=settings.participation,
-        compressor=settings.compressor
-        or (f"random dithering, {settings.levels} levels" if settings.levels else "identity"),
+        compressor=("random " if not settings.compressor and settings.levels else "") + sent(settings),
     )
 
 

@@ -15,11 +15,11 @@ from fedmiss.etl.panel import make_panel
 from fedmiss.etl.sources import Source
 from fedmiss.files import hash_file, hash_json, identity, read_manifest, refuse_link, update_manifest
 from fedmiss.locks import clear_inside, locked
-from fedmiss.pipeline.cluster import over_cluster
 from fedmiss.pipeline.failures import (
     AGAIN,
     SpeciesResult,
     check_folders,
+    failed,
     in_recipe,
     lost,
     next_move,
@@ -28,7 +28,7 @@ from fedmiss.pipeline.failures import (
 )
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
-from fedmiss.pipeline.processes import over_processes
+from fedmiss.pipeline.parallel import over_cluster, over_processes
 from fedmiss.pipeline.recipe import Recipe, slug
 from fedmiss.pipeline.steps import step as once
 from fedmiss.report.build import build_report
@@ -49,15 +49,8 @@ def _manifest_key(folder: Path, settings: object) -> str:
 
 def input_files(recipe: Recipe) -> list[Path]:
     """Return the files that a recipe reads; raise InputError when one is not there."""
-    polygon = recipe.ingest.filters.polygon
-    groups = [recipe.species_groups] if recipe.species_groups else []
-    inputs = [
-        *recipe.files,
-        *recipe.sampling,
-        *recipe.unvetted,
-        *([Path(polygon)] if polygon else []),
-        *groups,
-    ]
+    beside = (recipe.ingest.filters.polygon, recipe.species_groups)
+    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *(Path(path) for path in beside if path)]
     for path in inputs:
         if not path.exists():
             raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
@@ -117,29 +110,26 @@ def _run(
             )
         check_folders(apart, OTHERWISE)
         say("ingest")
-        found, failed = _import_each(recipe, apart, tables, hashes, say)
+        found, failures = _import_each(recipe, apart, tables, hashes, say)
         del tables  # their texts
-        return _all_species(recipe, found, failed, say, jobs, scheduler)
+        return _all_species(recipe, found, failures, say, jobs, scheduler)
     # One folder of records for all species: checklists and zeros are the same for each.
     records = recipe.out / "records"
     say("ingest")
     ran = once(records, _ingest_key(recipe, hashes), partial(_ingest, recipe, records, recipe.files))
     say("  done" if ran else "  unchanged, kept")
     refused = read_manifest(records, "records")["results"].get(REFUSED, {})
-    failed = [
-        SpeciesResult(
-            name, recipe.out / slug(name), None, why["error"], step="ingest",
-            next=next_move("ingest", why["near"], named=True),
-        )
+    failures = [
+        failed(name, recipe.out, "ingest", why["error"], next_move("ingest", why["near"], named=True))
         for name, why in refused.items()
-    ]  # fmt: skip
+    ]
     names = [name for name in _species(recipe, records) if name not in refused]
     if recipe.community:
         recipe = _with_community(recipe, records, say)
-    if len(names) == 1 and not failed:
+    if len(names) == 1 and not failures:
         return [run_species(recipe, names[0], records, recipe.out, say=say)]
     check_folders(names, OTHERWISE)
-    return _all_species(recipe, {name: (name, records) for name in names}, failed, say, jobs, scheduler)
+    return _all_species(recipe, {name: (name, records) for name in names}, failures, say, jobs, scheduler)
 
 
 def _with_community(recipe: Recipe, records: Path, say: Callable[[str], None]) -> Recipe:
@@ -175,13 +165,7 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> tuple[list
     tables, held = count_tables(recipe.files, recipe.ingest)
     if not held or named:
         return tables, list(dict.fromkeys(named)) if held else []
-    enough = [name for name in sorted(held) if held[name] >= recipe.min_records]
-    names = sorted(enough, key=lambda name: -held[name])  # the largest first: none is left alone at the end
-    if not names:
-        most = max(held.values(), default=0)
-        raise ConfigError(
-            f"no species has {recipe.min_records} rows (the most is {most}); lower min_records in the recipe."
-        )
+    names = _with_enough(held, recipe.min_records, "rows")
     if few := len(held) - len(names):
         say(
             f"{few} of {len(held)} species have fewer than {recipe.min_records} rows (min_records) and are left out"
@@ -197,7 +181,7 @@ def _ingest_key(recipe: Recipe, hashes: list[tuple[str, str]]) -> str:
 def _all_species(
     recipe: Recipe,
     found: dict[str, tuple[str, Path]],
-    failed: list[SpeciesResult],
+    failures: list[SpeciesResult],
     say: Callable[[str], None],
     jobs: int | None,
     scheduler: str | None,
@@ -205,7 +189,7 @@ def _all_species(
     """Run several species and write their index; ``found``: the name of each in its records, and their folder."""
     one_by_one = _each(recipe, found, jobs, scheduler)
     results = []
-    for result in chain(failed, one_by_one):
+    for result in chain(failures, one_by_one):
         results.append(result)
         say(result.line)
     groups = read_groups(recipe.species_groups) if recipe.species_groups else {}
@@ -228,14 +212,15 @@ def _absent(
             }
     missing = not_counted([name for names in groups.values() for name in names], known)
     table = recipe.species_groups and recipe.species_groups.name
-    return [
-        SpeciesResult(
-            name, recipe.out / slug(name), None, f"{table} names this species, and the run has none of that name.",
-            step="groups",
-            next=f"{f'write {near[0]}' if near else 'correct the name, or take it out'} in {table}, and {AGAIN}",
-        )
+    error = f"{table} names this species, and the run has none of that name."
+    moves = {
+        name: f"write {near[0]}" if near else "correct the name, or take it out"
         for name, near in missing.items()
-    ]  # fmt: skip
+    }
+    return [
+        failed(name, recipe.out, "groups", error, f"{move} in {table}, and {AGAIN}")
+        for name, move in moves.items()
+    ]
 
 
 def _ingest(recipe: Recipe, records: Path, files: Sequence[Path | Source], *, overwrite: bool) -> None:
@@ -280,7 +265,7 @@ def _import_each(
     say: Callable[[str], None],
 ) -> tuple[dict[str, tuple[str, Path]], list[SpeciesResult]]:
     """Import every species of tables that were read before; return name and records of each, and those that failed."""
-    found, failed, ran = {}, [], False
+    found, failures, ran = {}, [], False
     for name in names:
         folder = recipe.out / slug(name)
         one = replace(recipe, species=(), ingest=replace(recipe.ingest, species=(name,)))
@@ -293,16 +278,16 @@ def _import_each(
             (own,) = _species(replace(one, ingest=replace(one.ingest, species=())), records)
             found[name] = (own, records)
         except Exception as error:
-            failed.append(_failure(recipe, name, error, "ingest"))
+            failures.append(_failure(recipe, name, error, "ingest"))
     say("  done" if ran else "  unchanged, kept")
-    return found, failed
+    return found, failures
 
 
 def _failure(recipe: Recipe, name: str, error: Exception, step: str) -> SpeciesResult:
     """Turn the error of a species into its result, so that the others go on."""
     fields = error.fields if isinstance(error, FedmissError) else {}
     move = next_move(step, fields.get("near", ()), named="near" in fields)
-    return SpeciesResult(name, recipe.out / slug(name), None, sentence(error, step), step=step, next=move)
+    return failed(name, recipe.out, step, sentence(error, step), move)
 
 
 def _one_of_many(recipe: Recipe, found: dict[str, tuple[str, Path]], name: str) -> SpeciesResult:
@@ -335,26 +320,27 @@ def _each(
 
 def _species(recipe: Recipe, records: Path) -> list[str]:
     table = read_table(records / "records.parquet", "records", columns=["species"]).to_pandas()
-    counts = table["species"].value_counts()
+    counts = {str(name): int(number) for name, number in table["species"].value_counts().items()}
     if recipe.species == ("all",):
-        names = sorted(sorted(counts[counts >= recipe.min_records].index), key=lambda name: -counts[name])
-        if not names:
-            raise ConfigError(
-                f"no species has {recipe.min_records} records (the most is {int(counts.max()) if len(counts) else 0}); "
-                "lower min_records in the recipe."
-            )
-        return [str(name) for name in names]
-    if recipe.species:
-        return list(recipe.species)
-    if recipe.panel.species:
-        return [recipe.panel.species]
-    if recipe.ingest.species:
-        return list(recipe.ingest.species)
+        return _with_enough(counts, recipe.min_records, "records")
+    for named in (recipe.species, (recipe.panel.species,), recipe.ingest.species):
+        if any(named):
+            return list(named)
     if len(counts) == 1:
-        return [str(counts.index[0])]
+        return list(counts)
     raise ConfigError(
         f'the records hold {len(counts)} species; name them in the recipe: species = ["..."], or species = "all".'
     )
+
+
+def _with_enough(held: Mapping[str, int], least: int, what: str) -> list[str]:
+    """Return the species with at least so many rows or records, the largest first: none is left alone at the end."""
+    names = [name for name in sorted(held) if held[name] >= least]
+    if not names:
+        raise ConfigError(
+            f"no species has {least} {what} (the most is {max(held.values(), default=0)}); lower min_records in the recipe."
+        )
+    return sorted(names, key=lambda name: -held[name])
 
 
 def run_species(

@@ -10,10 +10,10 @@ import polars as pl
 
 from fedmiss.files import atomic_file
 from fedmiss.pipeline.chain import SpeciesResult, run_recipe
-from fedmiss.pipeline.recipe import Recipe, read_recipe
+from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.resources import resource
 
-__all__ = ["SPECIES", "peak_counts", "published_totals", "run_all", "run_demo", "write_survey"]
+__all__ = ["COMPLETE", "SPECIES", "nest_counts", "peak_counts", "published_totals", "run_demo"]
 
 SURVEY = "everglades_great_egret_flights_long.csv"
 PEAKS = "everglades_peak_counts.csv"
@@ -33,25 +33,23 @@ REGIONS = {
 }  # fmt: skip
 
 
-def write_survey(path: Path) -> int:
-    """Write the nesting counts of the embedded survey as a plain table; return the number of rows.
+def nest_counts() -> pl.DataFrame:
+    """Nesting counts of great egrets of the embedded survey, as a plain table.
 
     Counts of roosting birds and of birds of unknown behaviour are left out: one colony would be counted twice.
+
+    Returns
+    -------
+    observer, site, date, scientific_name, common_name, count, latitude, longitude
     """
+    latin, english = SPECIES["greg"]
     table = pl.read_csv(resource("demo_data", SURVEY), infer_schema=False)
-    nests = table.filter(pl.col("behavior") == "nesting").select(
-        "observer",
-        "site",
-        "date",
-        pl.lit("Ardea alba").alias("scientific_name"),
-        pl.lit("Great Egret").alias("common_name"),
-        "count",
-        "latitude",
-        "longitude",
+    names = {"scientific_name": pl.lit(latin), "common_name": pl.lit(english)}
+    return (
+        table.filter(pl.col("behavior") == "nesting")
+        .with_columns(**names)
+        .select("observer", "site", "date", *names, "count", "latitude", "longitude")
     )
-    with atomic_file(path) as tmp:
-        nests.write_csv(tmp)
-    return nests.height
 
 
 def peak_counts() -> pl.DataFrame:
@@ -104,44 +102,31 @@ def published_totals() -> pl.DataFrame:
     return pl.read_csv(resource("demo_data", "everglades_published_totals.csv"))
 
 
-def run_all(
+def run_demo(
     out: Path,
     *,
+    every_species: bool = False,
     bootstrap: int | None = None,
     date: str | None = None,
-    jobs: int | None = None,
     say: Callable[[str], None] = print,
 ) -> list[SpeciesResult]:
-    """Run the recipe ``pipelines/everglades-birds.toml`` on the embedded peak counts, in the folder ``out``."""
-    table = out / "wading_birds.csv"
+    """Run a recipe of ``pipelines/`` on embedded counts, in the folder ``out``: great egrets, or every species."""
+    name, counted = ("birds", "wading_birds") if every_species else ("egrets", "great_egret_nests")
+    table = out / f"{counted}.csv"
     if not table.exists():
-        counts = peak_counts()
+        counts = peak_counts() if every_species else nest_counts()
         with atomic_file(table) as tmp:
             counts.write_csv(tmp)
-        say(
-            f"survey: {counts.height:,} yearly counts of {len(SPECIES)} species, {counts['site'].n_unique():,} colonies, "
-            f"Everglades, {min(counts['year'])}-{max(counts['year'])} (CC0, Weecology lab) -> {table}"
+        what = (
+            f"{counts.height:,} yearly counts of {len(SPECIES)} species, {counts['site'].n_unique():,} colonies, "
+            f"Everglades, {min(counts['year'])}-{max(counts['year'])}"
+            if every_species
+            else f"{counts.height} counts of nesting great egrets, Everglades, 2004-2026"
         )
-    return run_recipe(_recipe("everglades-birds.toml", out, table, bootstrap, date), say=say, jobs=jobs)
-
-
-def run_demo(
-    out: Path, *, bootstrap: int | None = None, date: str | None = None, say: Callable[[str], None] = print
-) -> SpeciesResult:
-    """Run the recipe ``pipelines/everglades-egrets.toml`` on the embedded data, in the folder ``out``."""
-    table = out / "great_egret_nests.csv"
-    if not table.exists():
-        n_counts = write_survey(table)
-        say(
-            f"survey: {n_counts} counts of nesting great egrets, Everglades, 2004-2026 (CC0, Weecology lab) -> {table}"
-        )
-    return run_recipe(_recipe("everglades-egrets.toml", out, table, bootstrap, date), say=say)[0]
-
-
-def _recipe(name: str, out: Path, table: Path, bootstrap: int | None, date: str | None) -> Recipe:
-    recipe = replace(read_recipe(resource("pipelines", name), out), files=(table,))
+        say(f"survey: {what} (CC0, Weecology lab) -> {table}")
+    recipe = replace(read_recipe(resource("pipelines", f"everglades-{name}.toml"), out), files=(table,))
     if bootstrap is not None:
         recipe = replace(recipe, fit=replace(recipe.fit, bootstrap=bootstrap))  # type: ignore[type-var]
     if date is not None:
         recipe = replace(recipe, report=replace(recipe.report, date=date))
-    return recipe
+    return run_recipe(recipe, say=say)

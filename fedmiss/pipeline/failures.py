@@ -20,6 +20,7 @@ __all__ = [
     "AGAIN",
     "SpeciesResult",
     "check_folders",
+    "failed",
     "in_recipe",
     "lost",
     "next_move",
@@ -66,9 +67,14 @@ def check_folders(names: Iterable[str], otherwise: str) -> None:
             )
 
 
+def failed(name: str, out: Path, step: str, error: str, move: str) -> SpeciesResult:
+    """Return the result of a species of a run into ``out`` that failed at ``step``; ``move`` is what the user can do."""
+    return SpeciesResult(name, out / slug(name), None, error, step=step, next=move)
+
+
 def lost(name: str, out: Path, error: str, move: str = f"add --jobs 1 and {AGAIN}") -> SpeciesResult:
     """Return the result of a species whose process ended with this error, at a step that nobody knows."""
-    return SpeciesResult(name, out / slug(name), None, error, step="a step unknown", next=move)
+    return failed(name, out, "a step unknown", error, move)
 
 
 def with_index(

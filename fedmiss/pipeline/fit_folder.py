@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -30,8 +31,7 @@ from fedmiss.files import (
     write_checked,
     write_manifest,
 )
-from fedmiss.folders import FitFacts, JointFacts, ModelFacts, or_nan
-from fedmiss.models.lowrank.choice import model_name
+from fedmiss.folders import FitFacts, JointFacts, ModelFacts, PanelFacts, or_nan
 from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
@@ -50,7 +50,6 @@ from fedmiss.progress import note
 from fedmiss.tables import read_table, write_table
 
 __all__ = [
-    "MEMBERS",
     "checkpoint",
     "effort_of",
     "finish",
@@ -58,6 +57,7 @@ __all__ = [
     "model_facts",
     "partial_folder",
     "read_fit",
+    "run_facts",
     "saved",
     "trace_columns",
     "write_draws",
@@ -298,34 +298,40 @@ def write_run_trace(work: Path, result: Result, n_rows: int) -> None:
     write_table({**columns, "objective": known}, work / "trace.parquet", "trace")
 
 
-def model_facts(fit: CountFit) -> ModelFacts:
-    """Facts of a model that no job has fitted (:mod:`fedmiss.federation.hub.job` has those of a job's models)."""
-    posterior = fit.posterior
-    # Fixed time effects have no variances.
-    estimated = posterior is not None and bool(np.isfinite(posterior.tau).all())
+def model_facts(fit: CountFit, name: str) -> ModelFacts:
+    """Facts of a model, called ``name``, that no job has fitted (:mod:`fedmiss.federation.hub.job` has those of a job's)."""
+    settings, posterior = fit.settings, fit.posterior
     return ModelFacts(
-        family=fit.settings.family,
-        scale=fit.settings.scale,
-        model=model_name(fit.settings),
-        effects=fit.settings.effects,
-        dispersion_model=fit.settings.dispersion,
-        rank=fit.settings.rank,
+        family=settings.family,
+        scale=settings.scale,
+        model=name,
+        effects=settings.effects,
+        dispersion_model=settings.dispersion,
+        rank=settings.rank,
         slopes=fit.slopes,
-        features=list(fit.settings.features),
-        time=fit.settings.time,
-        penalty=fit.settings.penalty,
+        penalty=settings.penalty,
         mu=fit.theta.mu,
         phi=fit.aux.phi,
-        dispersion=fit.dispersion if np.isfinite(fit.dispersion) else None,
-        negbin_size=fit.aux.size if np.isfinite(fit.aux.size) else None,
-        edf=fit.edf if np.isfinite(fit.edf) else None,
+        dispersion=None,
+        negbin_size=None,
+        edf=None,
         smear=fit.smear,
-        site_variances=posterior.tau.tolist() if posterior is not None and estimated else None,
-        month_variances=posterior.noise.tolist() if posterior is not None and estimated else None,
+        site_variances=None if posterior is None else posterior.tau.tolist(),
+        month_variances=None if posterior is None else posterior.noise.tolist(),
         converged=fit.fit.converged,
         stop_reason=fit.fit.stop_reason,
         rounds=fit.fit.sweeps,
     )
+
+
+def run_facts(fit: CountFit, panel: PanelFacts, result: Result) -> dict[str, Any]:
+    """Facts of a fit that a run through the core made, beside those of its model; it has no bootstrap."""
+    trace = result.trace
+    return {
+        "species": panel.species, "common_name": panel.common_name, "n_visits": panel.n_visits, "n_counted": fit.n_counted,
+        "n_sites": fit.J, "n_months": fit.L, "bootstrap": 0, "h_norm": float(np.sqrt(trace["h_norm2"][-1])),
+        "bytes_up": int(trace["bytes_up"].sum()), "bytes_down": int(trace["bytes_down"].sum()),
+    }  # fmt: skip
 
 
 def effort_of(job: JointFacts) -> dict[str, float]:

@@ -6,6 +6,7 @@ import hashlib
 import io
 import json
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -278,10 +279,8 @@ class Kept:
             stage: {key: sum(line[key] for line in parts.values()) for key in numbers}
             for stage, parts in self.parts.items()
         }
-        messages: dict[str, int] = {}
-        for parts in self.parts.values():
-            for line in parts.values():
-                for kind, message in line["messages"].items():
-                    messages[kind] = messages.get(kind, 0) + message
+        messages: Counter[str] = Counter()
+        for line in (line for parts in self.parts.values() for line in parts.values()):
+            messages.update(line["messages"])
         sums = {key: sum(line[key] for line in stages.values()) for key in numbers}
         return sums | {"stages": stages, "messages": dict(sorted(messages.items()))}

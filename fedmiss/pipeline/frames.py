@@ -51,7 +51,10 @@ def from_dataframe(
     >>> (p.J, p.L, p.m)
     (2, 2, 3)
     """
-    frame = frame if isinstance(frame, pd.DataFrame) else _as_pandas(frame)
+    if not isinstance(frame, pd.DataFrame):
+        if not hasattr(frame, "to_pandas"):  # as polars, and others that know the way
+            raise InputError(f"the table is a {type(frame).__name__}; give a data frame of pandas or polars.")
+        frame = frame.to_pandas()
     for name in filter(None, (site, time, count, observer, group)):
         if name not in frame.columns:
             raise InputError(
@@ -75,14 +78,6 @@ def from_dataframe(
         groups.append(Group.of(str(name), at_site[mine], at_month[mine], value[mine], observer=local))
     calendar = (months % 12 + 1, months // 12)
     return GroupPanel.of(sites.size, months.size, groups, calendar, site_id=sites)
-
-
-def _as_pandas(frame: object) -> pd.DataFrame:
-    """Return a frame of polars, or of another library that knows the way, as one of pandas."""
-    if not hasattr(frame, "to_pandas"):
-        raise InputError(f"the table is a {type(frame).__name__}; give a data frame of pandas or polars.")
-    found: pd.DataFrame = frame.to_pandas()
-    return found
 
 
 def _one_species(frame: pd.DataFrame, species: str, used: set[str | None]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, Bool
 from fedmiss.errors import EngineError
 
 try:
@@ -117,10 +117,8 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
 
     def transform(self, X: Any) -> F64:
         """Return ``X`` with every NaN filled by its expected count, (n_sites, n_months) float64."""
-        check_is_fitted(self)
-        X = self._checked(X, reset=False)
-        seen = np.isfinite(X)
-        eta, _ = self._rows(np.where(seen, X, 0.0), seen)
+        X, seen = self._seen(X)
+        eta, _ = self._rows(X, seen)
         return np.where(seen, X, np.exp(eta))
 
     def draw(self, X: Any, number: int = 20, random_state: int = 0) -> F64:
@@ -147,9 +145,8 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         check_is_fitted(self)
         if number < 1:
             raise ValueError(f"number is {number}; draw 1 or more copies.")
-        X = self._checked(X, reset=False)
-        seen = np.isfinite(X)
-        eta, spread = self._rows(np.where(seen, X, 0.0), seen)
+        X, seen = self._seen(X)
+        eta, spread = self._rows(X, seen)
         law, rng = AverageFit((self.fit_,)).law, rng_for(random_state, "draws of an imputer")
         out = np.empty((number, *X.shape))
         for i in range(number):
@@ -182,9 +179,7 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         >>> SiteMonthImputer(rank=0, dispersion="none").fit(X).score(X) > 0.9
         True
         """
-        check_is_fitted(self)
-        X = self._checked(X, reset=False)
-        seen = np.isfinite(X)
+        X, seen = self._seen(X)
         counts = X[seen]
         if counts.size < 2 or counts.min() == counts.max():
             raise ValueError(
@@ -195,7 +190,7 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         predicted = np.empty_like(X)
         for number in range(min(_PARTS, counts.size)):
             left = seen & (part != number)
-            eta, _ = self._rows(np.where(left, X, 0.0), left)
+            eta, _ = self._rows(X, left)
             predicted[part == number] = np.exp(eta[part == number])
         return float(d2_tweedie_score(counts, predicted[seen], power=1))
 
@@ -218,12 +213,18 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
             )
         return np.asarray(X, dtype=np.float64)
 
-    def _rows(self, y: F64, seen: Any) -> tuple[F64, Callable[[np.random.Generator], F64]]:
+    def _seen(self, X: Any) -> tuple[F64, Bool]:
+        """A matrix for a fitted imputer, and which of its cells have a count."""
+        check_is_fitted(self)
+        X = self._checked(X, reset=False)
+        return X, np.isfinite(X)
+
+    def _rows(self, X: F64, seen: Bool) -> tuple[F64, Callable[[np.random.Generator], F64]]:
         """Log expected counts of rows at the fitted months, and what draws their errors.
 
         Newton steps on a row's coefficients, all rows at once; the errors are those of the curvature at the end.
         """
-        fit = self.fit_
+        fit, y = self.fit_, np.where(seen, X, 0.0)
         theta = fit.theta
         rows = np.column_stack([np.ones(fit.L), theta.V])  # (L, p)
         # What is fixed of the predictor: level and months. A row's own coefficients are a and u.

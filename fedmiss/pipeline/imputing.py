@@ -22,7 +22,14 @@ from fedmiss.progress import progress
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, table_writer
 
-__all__ = ["counted_visits", "drawn", "impute_panel"]
+__all__ = ["LIMITS", "counted_visits", "drawn", "impute_panel"]
+
+LIMITS = (
+    "expected_lower",
+    "expected_upper",
+    "lower",
+    "upper",
+)  # ends of intervals, as they are called in tables
 
 
 def counted_visits(panel: PanelFolder, J: int, L: int) -> sp.csr_array:
@@ -91,7 +98,7 @@ def impute_panel(
     check_same_panel(panel, manifest, fit_path)
     facts = FitFacts.of(manifest["results"], fit_path)
     settings, fit = settings or ImputeSettings(), AverageFit(fit.fits)
-    J, L, errors = fit.J, fit.L, facts.method == "fast" and facts.time != "fixed"
+    J, L, errors = fit.J, fit.L, facts.errors_known
     if settings.draws and not errors:
         raise ConfigError(f"--draws {settings.draws} is impossible: {POINTS_ONLY}")
     visits = counted_visits(panel, J, L)
@@ -108,7 +115,7 @@ def impute_panel(
             band = fit.interval(rows) if errors else None
             limits = {
                 name: pa.nulls(expected.size, pa.float64()) if band is None else getattr(band, name).ravel()
-                for name in ("expected_lower", "expected_upper", "lower", "upper")
+                for name in LIMITS
             }
             present = fit.present(rows)
             # Expected numbers of occupied sites in the first and the last month.

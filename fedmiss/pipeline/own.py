@@ -20,7 +20,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.files import FlowRow, Manifest, atomic_folder, read_manifest, write_manifest
 from fedmiss.folders import FitFacts
 from fedmiss.group_names import group_name
-from fedmiss.pipeline.fit_folder import MEMBERS
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel, panel_hash
 from fedmiss.report.build import build_report
@@ -118,14 +117,13 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
 
 def _write_fit(fit: Path, manifest: Manifest, draws: Path, mine: np.ndarray, tmp: Path) -> None:
     out = tmp / "fit"
-    _write_rows(fit / "site_trends.parquet", "site_trends", mine, out)
-    for member in (Path(), *(path.relative_to(fit) for path in fit.glob(f"{MEMBERS}/*"))):
-        _write_rows(fit / member / "site_factors.parquet", "site_factors", mine, out / member)
-        # Months are of all groups together: copied, not cut.
-        shutil.copyfile(fit / member / "month_factors.parquet", out / member / "month_factors.parquet")
-    for name in ("trace.parquet", "cv.parquet"):
-        if (fit / name).exists():
-            shutil.copyfile(fit / name, out / name)
+    for table in sorted(fit.rglob("*.parquet")):  # those of the averaged members too
+        place = out / table.relative_to(fit)
+        if table.stem in ("site_factors", "site_trends"):
+            _write_rows(table, table.stem, mine, place.parent)
+        elif table.stem in ("month_factors", "trace", "cv"):  # of all groups together: copied, not cut
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(table, place)
     shutil.copyfile(draws, out / "draws.parquet")
     panel = open_panel(tmp / "panel")
     mine_only = panel.facts

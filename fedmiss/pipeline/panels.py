@@ -22,6 +22,7 @@ from fedmiss.tables import read_table
 __all__ = ["PanelFolder", "check_same_panel", "effort_names", "open_panel", "panel_hash"]
 
 FEWEST_ZEROS = 0.01  # share of counts that are zero above which zeros are written down
+_VISIT = ["observer_id", "site_index", "month_index", "count", "detected"]
 _COLUMNS = {"duration": "duration_minutes", "distance": "distance_km", "observers": "n_observers"}
 
 
@@ -101,12 +102,6 @@ class PanelFolder:
         """Whether the panel has sites of a table that nobody visited (``fedmiss panel --sites frame``)."""
         return bool(self.manifest["settings"].get("sites") == "frame")
 
-    def wanted_terms(self, wanted: str) -> str | tuple[str, ...]:
-        """Read ``auto``, ``none`` or a comma list of effort terms; which of them ``auto`` takes is agreed by the groups."""
-        if wanted in ("auto", "none"):
-            return wanted
-        return tuple(term.strip() for term in wanted.split(",") if term.strip())
-
     def visits(self, *, effort: bool = True) -> tuple[dict[str, Visits], dict[str, I64]]:
         """What every group holds, and which sites of the panel are its own.
 
@@ -116,8 +111,7 @@ class PanelFolder:
         ids = self.sites["site_id"].to_numpy(object)
         region = self.sites["region"].fillna("").to_numpy(object)
         stamps, covariates = self.stamps, expanded(self.covariates())
-        columns = ["observer_id", "site_index", "month_index", "count", "detected"]
-        columns += ["checklist_id"] if self.several_sources else []
+        columns = _VISIT + (["checklist_id"] if self.several_sources else [])
         columns += list(_COLUMNS.values()) if effort else []
         tables = {
             folder.name: read_table(folder / "visits.parquet", "visits", columns=columns)
@@ -180,8 +174,7 @@ class PanelFolder:
         """Counts of every group without effort (X left out), or detections for the Bernoulli family."""
         groups = []
         for folder in self.groups:
-            columns = ["observer_id", "site_index", "month_index", "count", "detected"]
-            visits = read_table(folder / "visits.parquet", "visits", columns=columns).to_pandas()
+            visits = read_table(folder / "visits.parquet", "visits", columns=_VISIT).to_pandas()
             if family == "bernoulli":
                 value = visits["detected"].to_numpy(float)
             else:

@@ -94,12 +94,13 @@ def _fixed(settings: FastSettings | SaemSettings) -> bool:
 
 def plan_of(folder: PanelFolder, settings: FastSettings | SaemSettings) -> DataSpec:
     """What is wanted of the groups of a panel folder."""
-    model = "quasi" if isinstance(settings, SaemSettings) else settings.model
+    wanted = "none" if _fixed(settings) else settings.effort
+    terms = tuple(term.strip() for term in wanted.split(",") if term.strip())
     return DataSpec(
         species=folder.facts.species,
         months=folder.stamps,
-        effort=folder.wanted_terms("none" if _fixed(settings) else settings.effort),
-        detections=MODELS.get(model, MODELS["quasi"])["family"] == "bernoulli",
+        effort=wanted if wanted in ("auto", "none") else terms,
+        detections=isinstance(settings, FastSettings) and settings.model == "bernoulli",
         minimum=settings.minimum,
     )
 

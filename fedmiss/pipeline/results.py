@@ -16,7 +16,7 @@ from fedmiss.federation.results import POINTS_ONLY, AverageFit, CountFit
 from fedmiss.files import Manifest
 from fedmiss.folders import ALL, FitFacts
 from fedmiss.pipeline.fit_folder import read_fit
-from fedmiss.pipeline.imputing import counted_visits, drawn
+from fedmiss.pipeline.imputing import LIMITS, counted_visits, drawn
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots
 from fedmiss.report.coverage import Least, first_base, usable_counts
@@ -59,6 +59,10 @@ class SpeciesFit:
     expected: F64
     observed: Bool
     draws: F64 | None
+
+    @property
+    def _facts(self) -> FitFacts:
+        return FitFacts.of(self.manifest["results"])
 
     @property
     def _series(self) -> MonthlySeries:
@@ -110,7 +114,7 @@ class SpeciesFit:
     def _repr_html_(self) -> str:
         """Show the trend and the index in a notebook."""
         trend = self.trend().iloc[0]
-        name = escape(str(self.manifest["results"].get("species", "")))
+        name = escape(self._facts.species)
         head = (
             f"<p><b>{name}</b>: {escape(str(trend['trend_class']))}, {trend['percent_per_year']:+.1f} % per "
             "year (95 % interval "
@@ -128,8 +132,7 @@ class SpeciesFit:
         """
         J, L = self.expected.shape
         # Point estimates have no errors: blanks, and not intervals of width 0.
-        band = AverageFit(self.fit.fits).interval() if self._errors else None
-        names = ("expected_lower", "expected_upper", "lower", "upper")
+        band = AverageFit(self.fit.fits).interval() if self._facts.errors_known else None
         return pd.DataFrame(
             {
                 "site_id": self.panel.sites["site_id"].repeat(L).to_numpy(),
@@ -137,17 +140,11 @@ class SpeciesFit:
                 "expected": self.expected.ravel(),
                 **{
                     name: np.full(J * L, np.nan) if band is None else getattr(band, name).ravel()
-                    for name in names
+                    for name in LIMITS
                 },
                 "observed": self.observed.ravel(),
             }
         )
-
-    @property
-    def _errors(self) -> bool:
-        """Whether the errors of the cells are known."""
-        facts = FitFacts.of(self.manifest["results"])
-        return facts.method == "fast" and facts.time != "fixed"
 
     def draw_counts(self, number: int = 20, seed: int = 0) -> F64:
         """Draw ``number`` matrices (number, J, L) of counts of one visit at standard effort, for multiple imputation.
@@ -156,7 +153,7 @@ class SpeciesFit:
         ------
         ConfigError    a fit of another method than ``fast``
         """
-        if not self._errors:
+        if not self._facts.errors_known:
             raise ConfigError(POINTS_ONLY)
         fit = AverageFit(self.fit.fits)
         return np.stack([counts for _, counts in drawn(fit, number, seed)])

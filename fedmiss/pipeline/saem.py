@@ -8,7 +8,7 @@ variances are Louis'. It is slow, it has no season that would fill a month witho
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -33,6 +33,7 @@ from fedmiss.pipeline.fit_folder import (
     finish,
     model_facts,
     partial_folder,
+    run_facts,
     write_fit,
     write_fit_manifest,
     write_run_trace,
@@ -72,18 +73,17 @@ def posterior_of_sites(
     rows: Visits,
     *,
     rounds: int = 200,
-    K: int = 5,
     M: int = 4,
-    burn: int = 50,
     seed: int = 0,
 ) -> tuple[F64, F64]:
-    """Posterior means (J, r) and covariances (J, r, r) of the factors of a worker's sites at theta, by chains."""
+    """Posterior means (J, r) and covariances (J, r, r) of the factors of a worker's sites at theta, by ``M`` chains."""
+    burn, moves = 50, 5  # rounds left out, moves of a round
     rng, state, kernel = rng_for(seed, "posterior of sites"), model.latent_start(rows, M), Langevin()
     J, r, count = len(rows.starts), model.r, 0
     # Moments of the factors' draws at a fixed theta: first and second, over all chains and rounds after the burn-in.
     mean, square = np.zeros((J, r)), np.zeros((J, r, r))
     for k in range(burn + rounds):
-        for _ in range(K):
+        for _ in range(moves):
             state, _ = model.move(theta, rows, state, kernel, rng)
         if k >= burn:
             u = np.asarray(state["u"]).reshape(M, J, r)
@@ -170,13 +170,11 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     fit = _count_fit(model, theta, workers, federation, settings.seed, rounds)
     write_fit(work, fit)
     errors, notes = _errors(model, theta, data, settings.seed)
-    trace, agreed = result.trace, federation.agreement
+    agreed = federation.agreement
     write_run_trace(work, result, sum(len(rows) for rows in data))
-    panel = folder.facts
     facts = FitFacts.of_members(
-        [replace(model_facts(fit), model="Poisson log-normal", dispersion=None, edf=None)],
-        species=panel.species,
-        common_name=panel.common_name,
+        [model_facts(fit, "Poisson log-normal")],
+        **run_facts(fit, folder.facts, result),
         method="saem",
         effort=dict(zip(effort_names(agreed.terms, agreed.blanks), theta.kappa.tolist(), strict=True)),
         standard_effort=agreed.standard_effort,
@@ -184,16 +182,8 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
         observer_sd=float(np.sqrt(theta.tau2_o)) if observers else None,
         n_groups=len(folder.groups),
         n_solved=len(federation.programs),
-        n_visits=panel.n_visits,
-        n_counted=fit.n_counted,
-        n_sites=federation.J,
-        n_months=federation.L,
         n_cells_observed=federation.n_cells(),
-        bootstrap=0,
-        h_norm=float(np.sqrt(trace["h_norm2"][-1])),
-        exchanges=len(trace["k"]),
-        bytes_up=int(trace["bytes_up"].sum()),
-        bytes_down=int(trace["bytes_down"].sum()),
+        exchanges=len(result.trace["k"]),
         participation=settings.participation,
         workers=len(names),
         overdispersion=theta.s2,

@@ -50,9 +50,6 @@ Model = Annotated[
     str, Setting("auto, quasi, negbin, log1p, gaussian or bernoulli; not saem.", among=("auto", *MODELS))
 ]
 Rank = Annotated[int | Literal["auto"], Setting("auto (by cross-validation) or a number.", low=0)]
-Penalty = Annotated[
-    float | None, Setting("fedmissem: ridge on the factors; by default 1 / number of groups.", low=0)
-]
 Effort = Annotated[str, Setting("auto, none, or any of duration,distance,observers; not fedmissem.")]
 Observers = Annotated[
     bool, Setting("fast, saem: observer effects, kept inside groups (fast: tried with --structure auto).")
@@ -67,17 +64,6 @@ Minimum = Annotated[
 ]
 Seed = Annotated[int, Setting("Seed of everything random.", low=0)]
 Rounds = Annotated[int | None, Setting("fedmissem, saem: rounds; by default 2,000 and 900.", low=1)]
-Alpha = Annotated[
-    float | None, Setting("fedmissem: step size of the memories; by default 1/(1+omega).", above=0, high=1)
-]
-Levels = Annotated[int, Setting("fedmissem: levels of the random dithering; 0 sends floats.", low=0)]
-CompressorName = Annotated[
-    str,
-    Setting(
-        "fedmissem: the compressor, an unbiased one, by name and numbers, for example natural or randk:k=200. Default: "
-        "dithering with --levels."
-    ),
-]
 Participation = Annotated[
     float, Setting("fedmissem, saem: probability that a group answers a round.", above=0, high=1)
 ]
@@ -187,7 +173,9 @@ class FedMissEMSettings(FitSettings):
     method: Method = "fedmissem"
     model: Model = "auto"
     rank: Rank = "auto"
-    penalty: Penalty = None
+    penalty: Annotated[
+        float | None, Setting("fedmissem: ridge on the factors; by default 1 / number of groups.", low=0)
+    ] = None
     rounds: Rounds = None
     gamma: Annotated[
         float | None,
@@ -195,9 +183,18 @@ class FedMissEMSettings(FitSettings):
             "fedmissem: step of the server; by default p/(1+omega), less with minibatches.", above=0, high=1
         ),
     ] = None
-    alpha: Alpha = None
-    levels: Levels = 16
-    compressor: CompressorName = ""
+    alpha: Annotated[
+        float | None,
+        Setting("fedmissem: step size of the memories; by default 1/(1+omega).", above=0, high=1),
+    ] = None
+    levels: Annotated[int, Setting("fedmissem: levels of the random dithering; 0 sends floats.", low=0)] = 16
+    compressor: Annotated[
+        str,
+        Setting(
+            "fedmissem: the compressor, an unbiased one, by name and numbers, for example natural or randk:k=200. Default: "
+            "dithering with --levels."
+        ),
+    ] = ""
     participation: Participation = 1.0
     batch: Annotated[int | None, Setting("fedmissem: visits per round and group; by default all.", low=1)] = (
         None

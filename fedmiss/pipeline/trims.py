@@ -16,8 +16,8 @@ from fedmiss.etl.one_species import fold, not_counted, read_groups
 from fedmiss.etl.rows import read_texts
 from fedmiss.files import atomic_folder, hash_file, hash_json, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
-from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, lost, sentence, with_index
-from fedmiss.pipeline.processes import over_processes
+from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, failed, lost, sentence, with_index
+from fedmiss.pipeline.parallel import over_processes
 from fedmiss.pipeline.recipe import slug
 from fedmiss.pipeline.steps import step
 from fedmiss.report.species import headline, write_page
@@ -134,18 +134,13 @@ def run_trims(
         say(f"note: {line}")
     if table.unnamed:
         say(f"note: {table.unnamed:,} rows name no species; they are left out.")
-    failed = [
-        _absent(name, near, out, str(groups))
-        for name, near in not_counted(
-            [name for members in grouped.values() for name in members], table.names
-        ).items()
-    ]
+    missing = not_counted([name for members in grouped.values() for name in members], table.names)
+    results = [_absent(name, near, out, str(groups)) for name, near in missing.items()]
     check_folders(table.parts, " in the table")
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
         clear_inside(out)
         out.mkdir(exist_ok=True)
-        results = list(failed)
         work = partial(_one, path=path.resolve(), table=table, out=out, plan=plan)
         for name, result, error in over_processes(work, list(table.parts), jobs):
             done = result or lost(name, out, error)
@@ -161,9 +156,7 @@ def run_trims(
 def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:
     move = f"write {' or '.join(near)}" if near else "correct the name, or take it out"
     error = f"{where} names the species {name!r}, of which the counts hold no row."
-    return SpeciesResult(
-        name, out / slug(name), None, error, step="read", next=f"{move} in {where}, and {AGAIN}"
-    )
+    return failed(name, out, "read", error, f"{move} in {where}, and {AGAIN}")
 
 
 def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> SpeciesResult:
@@ -188,9 +181,8 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
         ran = step(folder, key, make)
         return SpeciesResult(name, folder, folder / "index.html", redone=("fit",) if ran else ())
     except Exception as error:
-        move = f"{_MOVES[at]}, and {AGAIN}"
         why = sentence(error) if not isinstance(error, FedmissError) else str(error)
-        return SpeciesResult(name, folder, None, why, step=at, next=move)
+        return failed(name, out, at, why, f"{_MOVES[at]}, and {AGAIN}")
 
 
 def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *, overwrite: bool) -> None:

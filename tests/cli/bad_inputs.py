@@ -1,6 +1,6 @@
 """What users get wrong: how the folder looks, what they type, and what the answer must name.
 
-``tests/cli/test_bad_input.py`` holds every case to one clear line; ``show_bad_input.py`` prints them all.
+``tests/cli/test_bad_input.py`` holds every case to one clear line.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from unittest import mock
 from terminal import fedmiss, refusing
 
 Words = tuple[object, ...]
+Prepare = Callable[[Path, Path], Words]  # of the base and the empty folder
 
 
 @dataclass(frozen=True)
@@ -26,7 +27,7 @@ class Case:
     """One mistake: ``words`` prepares the folder and returns what is typed; ``says`` must be in the answer."""
 
     name: str
-    words: Callable[[Path, Path], Words]
+    words: Prepare
     says: tuple[str, ...]
     code: int = 1
     during: Callable[[Path], AbstractContextManager[None]] = lambda folder: contextlib.nullcontext()
@@ -92,19 +93,6 @@ def records_of(folder: Path, **table: object) -> Path:
     return folder / "records"
 
 
-def ingest(*words: object) -> Words:
-    return ("ingest", *words, "--no-cache", "--out", "new")
-
-
-def recipe(folder: Path, text: str) -> Words:
-    return ("run", write(folder / "trend.toml", text))
-
-
-def head(base: Path, lines: int) -> str:
-    with open(ebd(base), encoding="utf-8") as stream:
-        return "".join(line for line, _ in zip(stream, range(lines), strict=False))
-
-
 def copy(base: Path, name: str, folder: Path) -> Path:
     return Path(shutil.copytree(base / name, folder / name))
 
@@ -141,19 +129,9 @@ def not_ours(folder: Path) -> Path:
     return folder / "thesis"
 
 
-def mine(base: Path, folder: Path, name: str) -> Path:
-    copy(base, name, folder)
-    return folder / name
-
-
 def forbidden(folder: Path) -> Path:
     (folder / "locked").mkdir()
     return folder / "locked"
-
-
-def full(folder: Path) -> AbstractContextManager[None]:
-    """Every rename onto a final name fails as on a full disk."""
-    return refusing("replace", errno.ENOSPC, folder)
 
 
 def read_only(folder: Path) -> AbstractContextManager[None]:
@@ -165,18 +143,84 @@ def interrupted(folder: Path) -> AbstractContextManager[None]:
     return mock.patch("fedmiss.federation.hub.job.replicates", side_effect=KeyboardInterrupt)
 
 
+def without_groups(base: Path, folder: Path) -> Path:
+    panel = copy(base, "panel", folder)
+    shutil.rmtree(panel / "groups")
+    return panel
+
+
+# --- what is typed
+
+
+def ingest(*words: object) -> Words:
+    return ("ingest", *words, "--no-cache", "--out", "new")
+
+
+def file(name: str, text: str) -> Prepare:
+    """Import a file with this text."""
+    return lambda base, folder: ingest(write(folder / name, text))
+
+
+def start_of_ebd(lines: int, old: str = "", new: str = "") -> Prepare:
+    """Import the first lines of an eBird file, with one text replaced."""
+
+    def words(base: Path, folder: Path) -> Words:
+        with open(ebd(base), encoding="utf-8") as stream:
+            head = "".join(line for line, _ in zip(stream, range(lines), strict=False))
+        return ingest(write(folder / "ebd.txt", head.replace(old, new) if old else head))
+
+    return words
+
+
+def panel(*words: object) -> Prepare:
+    """Make a panel of the good records."""
+    return lambda base, folder: ("panel", base / "records", *words, "--out", folder / "new")
+
+
+def few(*words: object, **table: object) -> Prepare:
+    """Make a panel of a small table (see :func:`csv`)."""
+    return lambda base, folder: ("panel", records_of(folder, **table), *words, "--out", "new")
+
+
+def fit(*words: object) -> Prepare:
+    """Fit the good panel."""
+    return lambda base, folder: ("fit", base / "panel", *words, "--out", "new")
+
+
+def fit_of(damaged: Callable[[Path, Path], Path]) -> Prepare:
+    """Fit a panel in which something is broken."""
+    return lambda base, folder: ("fit", damaged(base, folder), "--out", "new")
+
+
+def impute_into(name: str) -> Prepare:
+    """Impute into a place at or below a file."""
+
+    def words(base: Path, folder: Path) -> Words:
+        write(folder / "notes.txt", "x")
+        return ("impute", base / "panel", base / "fit", "--out", folder / name)
+
+    return words
+
+
+def recipe(text: str) -> Prepare:
+    return lambda base, folder: ("run", write(folder / "trend.toml", text))
+
+
+def of(base: Path, **folders: str) -> Words:
+    """Options that name folders."""
+    return tuple(word for name, folder in folders.items() for word in (f"--{name}", base / folder))
+
+
+FILES = '[ingest]\nfiles = "ebd.txt"\n'
+
 CASES = (
-    # --- the twenty of the plan, in its order
+    # --- files
     Case("wrong path", lambda b, f: ingest("ebd_WA.txt"), ("there is no file ebd_WA.txt",)),
-    Case("empty file", lambda b, f: ingest(write(f / "ebd.txt", "")), ("ebd.txt is empty", "0 bytes")),
-    Case(
-        "header without rows",
-        lambda b, f: ingest(write(f / "ebd.txt", head(b, 1))),
-        ("ebd.txt", "header and no rows"),
-    ),
+    Case("empty file", file("ebd.txt", ""), ("ebd.txt is empty", "0 bytes")),
+    Case("header without rows", start_of_ebd(1), ("ebd.txt", "header and no rows")),
     Case(
         "not an eBird file",
-        lambda b, f: ingest(write(f / "letter.txt", "Dear Sir,\nno birds today.\n")),
+        file("letter.txt", "Dear Sir,\nno birds.\n"),
         ("letter.txt is no eBird", "--map"),
         2,
     ),
@@ -187,183 +231,38 @@ CASES = (
         2,
     ),
     Case(
-        "a column of eBird's is missing",
-        lambda b, f: ingest(write(f / "ebd.txt", head(b, 9).replace("OBSERVATION DATE", "WHEN"))),
-        ("OBSERVATION DATE",),
+        "a column of eBird's is missing", start_of_ebd(9, "OBSERVATION DATE", "WHEN"), ("OBSERVATION DATE",)
     ),
-    Case(
-        "species not in the records",
-        lambda b, f: ("panel", b / "records", "--species", "Amercan Wigeon", "--out", "new"),
-        ("'Amercan Wigeon'", "American Wigeon?"),
-    ),
+    Case("cut download", lambda b, f: ingest(cut_gz(b, f)), ("ebd_cut.txt.gz",)),
     Case(
         "species not in the file",
         lambda b, f: ingest(ebd(b), "--species", "Golden Eagel"),
         ("Golden Eagel", "Golden Eagle"),
         2,
     ),
+    # --- panels
     Case(
-        "one observer only",
-        lambda b, f: ("panel", records_of(f, observers=1), "--groups", 2, "--out", "new"),
-        ("one observer only", "--groups 1"),
-        2,
+        "species not in the records",
+        panel("--species", "Amercan Wigeon"),
+        ("'Amercan Wigeon'", "American Wigeon?"),
     ),
-    Case(
-        "no counts at all",
-        lambda b, f: ("panel", records_of(f, counts=("X",)), "--groups", 2, "--out", "new"),
-        ("none of its 36 visits has a count", "all are X"),
-    ),
-    Case(
-        "fewer observers than groups",
-        lambda b, f: ("panel", records_of(f), "--groups", 10, "--out", "new"),
-        ("3 observers", "--groups 10", "--groups 3"),
-        2,
-    ),
-    Case(
-        "the folder exists already",
-        lambda b, f: ("panel", b / "records", *WIGEON, "--out", mine(b, f, "panel")),
-        ("panel exists already", "--overwrite"),
-        2,
-    ),
-    Case(
-        "full disk",
-        lambda b, f: ("panel", b / "records", *WIGEON, "--groups", 3, "--out", f / "new"),
-        ("the disk is full", "new"),
-        1,
-        full,
-    ),
-    Case(
-        "damaged table",
-        lambda b, f: ("fit", damaged_panel(b, f), "--out", "new"),
-        ("visits.parquet is damaged", "bytes", "fedmiss panel"),
-    ),
-    Case(
-        "folder of another kind",
-        lambda b, f: ("fit", b / "records", "--out", "new"),
-        ("'records'", "'panel'"),
-    ),
-    Case(
-        "fit of another panel",
-        lambda b, f: ("impute", b / "eagles", b / "fit", "--out", "new"),
-        ("fit was not fitted on", "eagles"),
-    ),
-    Case(
-        "unknown setting in a recipe",
-        lambda b, f: recipe(f, '[ingest]\nfiles = "ebd.txt"\n[fit]\nbootstarp = 9\n'),
-        ("trend.toml: fit", "'bootstarp'", "'bootstrap'"),
-        2,
-    ),
-    Case(
-        "wrong type in a recipe",
-        lambda b, f: recipe(f, '[ingest]\nfiles = "ebd.txt"\n[panel]\ngroups = "ten"\n'),
-        ("panel.groups is 'ten'", "a whole number"),
-        2,
-    ),
-    Case(
-        "recipe without files",
-        lambda b, f: recipe(f, "[ingest]\ncomplete = true\n"),
-        ("ingest.files is missing",),
-        2,
-    ),
-    Case(
-        "unknown model",
-        lambda b, f: ("fit", b / "panel", "--model", "nebgin", "--out", "new"),
-        ("'nebgin'", "negbin"),
-        2,
-    ),
-    Case(
-        "impossible rank",
-        lambda b, f: ("fit", b / "panel", "--rank", "-2", "--out", "new"),
-        ("--rank is '-2'",),
-        2,
-    ),
-    Case(
-        "unknown effort",
-        lambda b, f: ("fit", b / "panel", "--effort", "duration,wind", "--out", "new"),
-        ("'wind'", "duration, distance, observers"),
-        2,
-    ),
-    Case(
-        "read-only folder",
-        lambda b, f: ("panel", b / "records", *WIGEON, "--groups", 3, "--out", forbidden(f) / "new"),
-        ("this user may not write there",),
-        1,
-        read_only,
-    ),
-    # --- and more of the same
-    Case("not a TOML file", lambda b, f: recipe(f, "files: ebd.txt\n"), ("trend.toml is not a TOML recipe",)),
-    Case("no such recipe", lambda b, f: ("run", "trend.toml"), ("there is no recipe trend.toml",)),
-    Case(
-        "recipe names a missing file",
-        lambda b, f: recipe(f, '[ingest]\nfiles = "ebd.txt"\n'),
-        ("there is no file", "ebd.txt", "trend"),
-    ),
-    Case(
-        "ingest is not a table", lambda b, f: recipe(f, "ingest = 3\n"), ("ingest is 3", "must be a table"), 2
-    ),
-    Case(
-        "species is a number",
-        lambda b, f: recipe(f, 'species = 3\n[ingest]\nfiles = "ebd.txt"\n'),
-        ("species is 3", "a list"),
-        2,
-    ),
-    Case(
-        "min_records in words",
-        lambda b, f: recipe(f, 'min_records = "few"\n[ingest]\nfiles = "ebd.txt"\n'),
-        ("min_records is 'few'",),
-        2,
-    ),
-    Case(
-        "unknown table in a recipe",
-        lambda b, f: recipe(f, '[ingets]\nfiles = "ebd.txt"\n'),
-        ("'ingets'", "'ingest'"),
-        2,
-    ),
-    Case(
-        "a range of words in a recipe",
-        lambda b, f: recipe(f, '[ingest]\nfiles = "ebd.txt"\nduration = ["a", 3]\n'),
-        ("duration[1] is 'a'",),
-        2,
-    ),
-    Case(
-        "no species named",
-        lambda b, f: ("panel", b / "records", "--out", "new"),
-        ("holds 3 species", "--species"),
-        2,
-    ),
-    Case(
-        "unknown column to group by",
-        lambda b, f: ("panel", b / "records", *WIGEON, "--group-by", "club", "--out", "new"),
-        ("'club'", "region"),
-        2,
-    ),
-    Case(
-        "no group",
-        lambda b, f: ("panel", b / "records", *WIGEON, "--groups", 0, "--out", "new"),
-        ("--groups is 0",),
-        2,
-    ),
-    Case(
-        "unknown choice of sites",
-        lambda b, f: ("panel", b / "records", *WIGEON, "--sites", "some", "--out", "new"),
-        ("'some'", "seen, all or frame"),
-        2,
-    ),
-    Case(
-        "no site is left",
-        lambda b, f: ("panel", b / "records", *WIGEON, "--min-visits", 9999, "--out", "new"),
-        ("--min-visits",),
-    ),
+    Case("no species named", panel(), ("holds 3 species", "--species"), 2),
+    Case("one observer only", few("--groups", 2, observers=1), ("one observer only", "--groups 1"), 2),
+    Case("no counts at all", few(counts=("X",)), ("none of its 36 visits has a count", "all are X")),
+    Case("fewer observers than groups", few("--groups", 9), ("3 observers", "--groups 9", "--groups 3"), 2),
+    Case("unknown column to group by", panel(*WIGEON, "--group-by", "club"), ("'club'", "region"), 2),
+    Case("no site is left", panel(*WIGEON, "--min-visits", 9999), ("--min-visits",)),
     Case(
         "damaged records",
         lambda b, f: ("panel", damaged_records(b, f), *WIGEON, "--out", "new"),
         ("records.parquet is damaged", "20 bytes", "fedmiss ingest"),
     ),
-    Case("cut download", lambda b, f: ingest(cut_gz(b, f)), ("ebd_cut.txt.gz",)),
+    # --- places
     Case(
-        "damaged manifest",
-        lambda b, f: ("fit", broken_manifest(b, f), "--out", "new"),
-        ("manifest.json is not valid JSON",),
+        "the folder exists already",
+        lambda b, f: ("panel", b / "records", *WIGEON, "--out", copy(b, "panel", f)),
+        ("panel exists already", "--overwrite"),
+        2,
     ),
     Case(
         "a folder of the user's own",
@@ -371,69 +270,69 @@ CASES = (
         ("was not made by fedmiss", "will not delete it"),
         2,
     ),
+    Case("the folder's name is a file's", impute_into("notes.txt"), ("notes.txt is a file",), 2),
+    Case("a folder inside a file", impute_into("notes.txt/new"), ("notes.txt is a file",)),
     Case(
-        "the folder's name is a file's",
-        lambda b, f: ("impute", b / "panel", b / "fit", "--out", write(f / "notes.txt", "x")),
-        ("notes.txt is a file",),
-        2,
+        "read-only folder",
+        lambda b, f: ("panel", b / "records", *WIGEON, "--groups", 3, "--out", forbidden(f) / "new"),
+        ("this user may not write there",),
+        1,
+        read_only,
     ),
-    Case(
-        "a folder inside a file",
-        lambda b, f: ("impute", b / "panel", b / "fit", "--out", write(f / "notes.txt", "x") / "new"),
-        ("notes.txt is a file",),
-    ),
+    # --- fits and what follows
     Case("no such panel", lambda b, f: ("fit", "panle", "--out", "new"), ("there is no folder panle",)),
     Case(
-        "no groups in the panel",
-        lambda b, f: ("fit", without_groups(b, f), "--out", "new"),
-        ("cells.parquet is missing", "fedmiss panel"),
+        "folder of another kind",
+        lambda b, f: ("fit", b / "records", "--out", "new"),
+        ("'records'", "'panel'"),
     ),
+    Case("damaged table", fit_of(damaged_panel), ("visits.parquet is damaged", "bytes", "fedmiss panel")),
+    Case("damaged manifest", fit_of(broken_manifest), ("manifest.json is not valid JSON",)),
+    Case("no groups in the panel", fit_of(without_groups), ("cells.parquet is missing", "fedmiss panel")),
+    Case("unknown model", fit("--model", "nebgin"), ("'nebgin'", "negbin"), 2),
+    Case("unknown effort", fit("--effort", "duration,wind"), ("'wind'", "duration, distance, observers"), 2),
+    Case("unknown method", fit("--method", "slow"), ("'slow'", "fedmissem"), 2),
     Case(
-        "unknown method",
-        lambda b, f: ("fit", b / "panel", "--method", "slow", "--out", "new"),
-        ("'slow'", "fedmissem"),
-        2,
-    ),
-    Case(
-        "unknown model of algorithm 7",
-        lambda b, f: ("fit", b / "panel", "--method", "fedmissem", "--model", "negbin", "--out", "new"),
+        "a model that algorithm 7 lacks",
+        fit("--method", "fedmissem", "--model", "negbin"),
         ("'negbin'", "log1p"),
         2,
     ),
-    Case("one fold", lambda b, f: ("fit", b / "panel", "--folds", 1, "--out", "new"), ("--folds is 1",), 2),
     Case(
-        "negative number of replicates",
-        lambda b, f: ("fit", b / "panel", "--bootstrap", -1, "--out", "new"),
-        ("--bootstrap is -1",),
-        2,
+        "fit of another panel",
+        lambda b, f: ("impute", b / "eagles", b / "fit", "--out", "new"),
+        ("fit was not fitted on", "eagles"),
+    ),
+    Case(
+        "report on a fit of another panel",
+        lambda b, f: ("report", *of(b, panel="eagles", fit="fit", imputed="imputed"), "--out", "new"),
+        ("belongs to another panel", "fedmiss impute"),
     ),
     Case("inspect a text file", lambda b, f: ("inspect", ebd(b)), ("is not a file of fedmiss",)),
     Case("inspect nothing", lambda b, f: ("inspect", "nothing"), ("there is no file or folder nothing",)),
     Case("too few records to simulate", lambda b, f: ("simulate", "--records", 3, "--out", "new"), ("3",), 2),
+    # --- recipes
+    Case("no such recipe", lambda b, f: ("run", "trend.toml"), ("there is no recipe trend.toml",)),
+    Case("not a TOML file", recipe("files: ebd.txt\n"), ("trend.toml is not a TOML recipe",)),
+    Case("recipe without files", recipe("[ingest]\ncomplete = true\n"), ("ingest.files is missing",), 2),
+    Case("recipe names a missing file", recipe(FILES), ("there is no file", "ebd.txt", "trend")),
+    Case("ingest is not a table", recipe("ingest = 3\n"), ("ingest is 3", "must be a table"), 2),
+    Case("unknown table in a recipe", recipe('[ingets]\nfiles = "ebd.txt"\n'), ("'ingets'", "'ingest'"), 2),
     Case(
-        "report on a fit of another panel",
-        lambda b, f: (
-            *(
-                "report",
-                "--panel",
-                b / "eagles",
-                "--fit",
-                b / "fit",
-                "--imputed",
-                b / "imputed",
-                "--out",
-                "new",
-            ),
-        ),
-        ("belongs to another panel", "fedmiss impute"),
+        "unknown setting in a recipe",
+        recipe(f"{FILES}[fit]\nbootstarp = 9\n"),
+        ("trend.toml: fit", "'bootstarp'", "'bootstrap'"),
+        2,
     ),
+    Case(
+        "wrong type in a recipe",
+        recipe(f'{FILES}[panel]\ngroups = "ten"\n'),
+        ("panel.groups is 'ten'", "a whole number"),
+        2,
+    ),
+    Case("species is a number", recipe(f"species = 3\n{FILES}"), ("species is 3", "a list"), 2),
+    Case("min_records in words", recipe(f'min_records = "few"\n{FILES}'), ("min_records is 'few'",), 2),
 )
-
-
-def without_groups(base: Path, folder: Path) -> Path:
-    panel = copy(base, "panel", folder)
-    shutil.rmtree(panel / "groups")
-    return panel
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from bad_inputs import WIGEON, ebd, interrupted
+from bad_inputs import WIGEON, ebd, interrupted, of
 from terminal import fedmiss
 
 from fedmiss.files import read_manifest
@@ -65,17 +65,8 @@ def test_panel_fit_and_imputed(base):
 
 @pytest.mark.slow
 def test_report(base, here):
-    words = (
-        "--panel",
-        base / "panel",
-        "--fit",
-        base / "fit",
-        "--imputed",
-        base / "imputed",
-        "--out",
-        here / "report",
-    )
-    assert fedmiss("report", *words).code == 0
+    folders = of(base, panel="panel", fit="fit", imputed="imputed")
+    assert fedmiss("report", *folders, "--out", here / "report").code == 0
     text = said(here / "report")
     assert "report, made by fedmiss" in text
     assert "American Wigeon" in text

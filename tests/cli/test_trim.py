@@ -67,19 +67,8 @@ def test_a_model_without_change_has_no_table_of_parameters(table):
 
 def test_files_are_those_of_trim(table, tmp_path):
     path, frame = table
-    done = trim(
-        path,
-        "--model",
-        "2",
-        "--changepoints",
-        "auto",
-        "--no-weights",
-        "--no-months",
-        "--repeats",
-        "sum",
-        "-o",
-        tmp_path / "o",
-    )
+    model = ("--model", "2", "--changepoints", "auto")
+    done = trim(path, *model, "--no-weights", "--no-months", "--repeats", "sum", "-o", tmp_path / "o")
     assert done.exit_code == 0, done.output
     out = next((tmp_path / "o").glob("*.out"))
     totals = pd.read_csv(tmp_path / "o" / "totals.csv")
@@ -101,12 +90,29 @@ def test_files_are_those_of_trim(table, tmp_path):
         (["--changepoints", "neun"], 2, "--changepoints is 'neun'"),
         (["--model", "2", "--changepoints", "1999"], 2, "change point 1999"),
         (["--no-months"], 1, "stands 3 times"),
+        (["--level", "1"], 2, "--level is 1 (must lie between 0 and 1"),
+        (["--level", "nan"], 2, "--level is nan (must lie between 0 and 1"),
+        (["--stepwise", "--model", "2", "--changepoints", "auto"], 2, "--stepwise does nothing"),
+        (["--overwrite"], 2, "--overwrite does nothing"),
+        (["--species", "Parus major"], 2, "--species does nothing"),
     ],
 )
-def test_what_is_wrong_is_named(table, words, code, said):
+def test_what_is_wrong_or_does_nothing_is_named(table, words, code, said):
     done = trim(table[0], *words)
     assert done.exit_code == code
     assert said in done.stderr.replace("\n", " ")
+
+
+def test_options_that_the_table_or_a_command_file_makes_idle_are_refused(tmp_path):
+    bare, command = tmp_path / "bare.csv", tmp_path / "x.tcf"
+    bare.write_text("site,year,count\na,1,2\nb,1,3\na,2,3\nb,2,\n")
+    for flag in ("--no-weights", "--no-months"):
+        assert f"{flag} does nothing here" in trim(bare, flag).stderr
+    command.write_text("FILE bare.csv\n")
+    for flag in ("--serial", "--wide", "--no-weights", "--model=3", "--missing=9"):
+        said = trim(command, flag).stderr
+        assert flag.partition("=")[0] in said
+        assert "does nothing here: x.tcf says" in said
 
 
 def test_overdispersion_is_off_as_in_rtrim_and_the_scatter_is_said(tmp_path):
@@ -145,28 +151,3 @@ def test_the_base_and_the_level_hold_on_the_screen_in_json_and_in_files(table, t
     first = files["time"].min()  # readers of .out files take the first time for the base
     assert f"{first:>6}     1                       1\n" in out
     assert "0.9 from" in trim(table[0], *words).stdout
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        (["--stepwise", "--model", "2", "--changepoints", "auto"], "--stepwise does nothing"),
-        (["--overwrite"], "--overwrite does nothing"),
-        (["--species", "Parus major"], "--species does nothing"),
-        (["--level", "1"], "--level is 1 (must lie between 0 and 1"),
-        (["--level", "nan"], "--level is nan (must lie between 0 and 1"),
-    ],
-)
-def test_an_option_that_does_nothing_is_refused(table, words, said):
-    done = trim(table[0], *words)
-    assert done.exit_code == 2
-    assert said in done.stderr.replace("\n", " ")
-    bare = table[0].with_name("bare.csv")
-    bare.write_text("site,year,count\na,1,2\nb,1,3\na,2,3\nb,2,\n")
-    for flag in ("--no-weights", "--no-months"):
-        assert f"{flag} does nothing here" in trim(bare, flag).stderr
-    command = table[0].with_name("x.tcf")
-    command.write_text("FILE bare.csv\n")
-    for flag in ("--serial", "--wide", "--no-weights", "--model=3", "--missing=9"):
-        assert f"{flag.partition('=')[0]}" in trim(command, flag).stderr
-        assert "does nothing here: x.tcf says" in trim(command, flag).stderr

@@ -14,7 +14,7 @@ from fedmiss.files import read_manifest
 def cli():
     import typer
 
-    from fedmiss.cli.ingest import ingest
+    from fedmiss.cli.steps import ingest
 
     app = typer.Typer()
     app.command("ingest")(ingest)
@@ -105,7 +105,7 @@ def test_help_names_every_option_in_the_guide(cli):
         pytest.skip("no documentation beside the package")
     import typer
 
-    from fedmiss.cli.ingest import ingest
+    from fedmiss.cli.steps import ingest
 
     text, app = guide.read_text(encoding="utf-8"), typer.Typer(add_completion=False)
     app.command()(ingest)

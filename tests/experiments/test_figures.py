@@ -242,8 +242,7 @@ def test_purity_and_nmi_are_scikit_learns():
 
 
 def test_the_commands(digits, tmp_path):
-    from fedmiss.cli.experiment import experiment
-    from fedmiss.cli.plot import plot
+    from fedmiss.cli.research import experiment, plot
 
     with pytest.raises(ConfigError, match=r"no experiment 'gm'; known are .*gmm"):
         experiment("gm")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,8 @@ from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.build import build_report
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
-from fedmiss.tables import read_table
+from tests.folders import frame
+from tests.pipeline.test_resume import Killed, cut_off
 
 AVERAGE = FitSettings(model="quasi", max_rank=1, folds=2, structure="none", bootstrap=24, own=True)
 
@@ -59,25 +60,16 @@ def test_a_folder_with_an_average_reads_back_as_the_mean_of_its_members(panel, f
         alone.append(one.expected())
     np.testing.assert_array_equal(read.expected(), np.mean(alone, axis=0))
     np.testing.assert_array_equal(open_fit(panel, fit).expected, read.expected())
-    imputed = read_table(
-        impute_panel(panel, fit, tmp_path / "imputed") / "imputed.parquet", "imputed"
-    ).to_pandas()
+    imputed = frame(impute_panel(panel, fit, tmp_path / "imputed") / "imputed")
     np.testing.assert_array_equal(imputed["expected"].to_numpy().reshape(24, 36), read.expected())
-    single = fit_panel(panel, tmp_path / "single", FitSettings(**{**settings_of(AVERAGE), "average": False}))
+    single = fit_panel(panel, tmp_path / "single", replace(AVERAGE, average=False))
     assert isinstance(read_fit(single)[1], CountFit)
     assert not (single / "members").exists()
-
-
-def settings_of(s: FitSettings) -> dict:
-    return {f.name: getattr(s, f.name) for f in fields(s)}
 
 
 @pytest.mark.slow
 def test_an_average_that_was_cut_off_goes_on(panel, fit, tmp_path, monkeypatch):
     genuine = job.replicates
-
-    class Killed(BaseException):
-        pass
 
     def replicates(link, panel, members, numbers, **more):
         if max(numbers) >= 15:
@@ -85,10 +77,7 @@ def test_an_average_that_was_cut_off_goes_on(panel, fit, tmp_path, monkeypatch):
         return genuine(link, panel, members, numbers, **more)
 
     monkeypatch.setattr(job, "lockstep_size", lambda *a: 10)
-    monkeypatch.setattr(job, "replicates", replicates)
-    with pytest.raises(Killed):
-        fit_panel(panel, tmp_path / "cut", AVERAGE)
-    monkeypatch.setattr(job, "replicates", genuine)
+    cut_off(monkeypatch, job, "replicates", panel, tmp_path / "cut", AVERAGE, replicates)
     cut = fit_panel(panel, tmp_path / "cut", AVERAGE)
     for name in ("draws.parquet", "site_trends.parquet", "members/2/site_factors.parquet", "visited.parquet"):
         assert (cut / name).read_bytes() == (fit / name).read_bytes(), name
@@ -98,13 +87,14 @@ def test_an_average_that_was_cut_off_goes_on(panel, fit, tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_groups_own_part_of_an_average_has_its_sites_numbers(panel, fit, tmp_path):
     own_report(panel, fit, "g01", tmp_path / "own")
-    whole = read_table(
-        impute_panel(panel, fit, tmp_path / "imputed") / "imputed.parquet", "imputed"
-    ).to_pandas()
-    own = read_table(tmp_path / "own" / "imputed" / "imputed.parquet", "imputed").to_pandas()
+    whole = frame(impute_panel(panel, fit, tmp_path / "imputed") / "imputed")
+    own = frame(tmp_path / "own" / "imputed" / "imputed")
     both = own.merge(whole, on=["site_id", "month"], suffixes=("", "_whole"))
     assert len(both) == len(own)
     np.testing.assert_allclose(both["expected"], both["expected_whole"], rtol=1e-12)
+    copied = (tmp_path / "own" / "fit", fit)
+    for name in ("cv.parquet", "trace.parquet", "members/2/month_factors.parquet"):
+        assert len({(folder / name).read_bytes() for folder in copied}) == 1, name
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError, EngineError
-from fedmiss.pipeline import cluster
+from fedmiss.pipeline import parallel
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.recipe import read_recipe
 
@@ -87,21 +87,21 @@ def test_the_cluster_gives_the_same_tables_and_survives_a_killed_worker(workers,
 
 
 def test_workers_of_another_version_or_without_the_disk_are_refused_by_name(workers, tmp_path, monkeypatch):
-    monkeypatch.setattr(cluster, "__version__", "9.9.9")
+    monkeypatch.setattr(parallel, "__version__", "9.9.9")
     with pytest.raises(ConfigError, match=r"another version of fedmiss than 9\.9\.9: tcp://"):
-        list(cluster.over_cluster(workers.scheduler_address, str, ["a"], tmp_path))
+        list(parallel.over_cluster(workers.scheduler_address, str, ["a"], tmp_path))
     monkeypatch.undo()
-    monkeypatch.setattr(cluster, "_look", lambda token: (cluster.__version__, False))
+    monkeypatch.setattr(parallel, "_look", lambda token: (parallel.__version__, False))
     with pytest.raises(ConfigError, match="these workers do not see"):
-        list(cluster.over_cluster(workers.scheduler_address, str, ["a"], tmp_path))
+        list(parallel.over_cluster(workers.scheduler_address, str, ["a"], tmp_path))
 
 
 def test_a_failing_species_stops_no_other_and_no_scheduler_is_told(workers, tmp_path):
     found = {
         n: (r, e)
-        for n, r, e in cluster.over_cluster(workers.scheduler_address, int, ["1", "x", "3"], tmp_path)
+        for n, r, e in parallel.over_cluster(workers.scheduler_address, int, ["1", "x", "3"], tmp_path)
     }
     assert (found["1"][0], found["3"][0]) == (1, 3)
     assert "ValueError" in found["x"][1]
     with pytest.raises(EngineError, match="no Dask scheduler answers"):
-        list(cluster.over_cluster("tcp://127.0.0.1:1", str, ["a"], tmp_path))
+        list(parallel.over_cluster("tcp://127.0.0.1:1", str, ["a"], tmp_path))

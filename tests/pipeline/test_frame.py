@@ -16,7 +16,7 @@ from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.build import build_report
 from fedmiss.report.settings import ReportSettings
 from fedmiss.rng import rng_for
-from fedmiss.tables import read_table
+from tests.folders import frame
 
 SQUARES, YEARS = 60, 8
 pytestmark = pytest.mark.slow
@@ -58,7 +58,7 @@ def test_the_page_sets_the_area_beside_the_visited_sites(walk):
     row = pd.read_csv(folder / "report" / "tables" / "visited.csv").iloc[0]
     assert row["region"] == "visited sites"
     assert row["n_sites"] == 30
-    imputed = read_table(folder / "imputed" / "imputed.parquet", "imputed").to_pandas()
+    imputed = frame(folder / "imputed" / "imputed")
     went = imputed["site_index"] < 30
     share = imputed.loc[went, "expected"].sum() / imputed["expected"].sum()
     assert row["share"] == pytest.approx(share, rel=1e-5)
@@ -67,7 +67,7 @@ def test_the_page_sets_the_area_beside_the_visited_sites(walk):
 
 def test_totals_of_visited_sites_are_a_part_of_those_of_the_area(walk):
     folder = walk[0]
-    draws = read_table(folder / "fit" / "draws.parquet", "draws").to_pandas()
+    draws = frame(folder / "fit" / "draws")
     wide = draws.pivot_table(index=["draw", "month_index"], columns="region", values="total")
     assert sorted(wide) == ["all", "visited sites"]
     assert (wide["visited sites"] < wide["all"]).all()
@@ -78,7 +78,7 @@ def test_totals_of_visited_sites_are_a_part_of_those_of_the_area(walk):
 
 def test_squares_that_nobody_visited_follow_their_height(walk):
     folder, level = walk
-    imputed = read_table(folder / "imputed" / "imputed.parquet", "imputed").to_pandas()
+    imputed = frame(folder / "imputed" / "imputed")
     total = np.log(imputed.groupby("site_index")["expected"].mean().to_numpy())[30:]
     assert np.corrcoef(total, level[30:])[0, 1] > 0.9
     cells = imputed[imputed["site_index"] >= 30]

@@ -19,7 +19,7 @@ from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.plans import base_settings, federation_of
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
-from fedmiss.tables import read_table
+from tests.folders import frame
 
 LIMITS = ("expected_lower", "expected_upper", "lower", "upper")
 
@@ -41,23 +41,23 @@ def chain(tmp_path_factory):
 
 def test_the_table_has_intervals_that_hold_the_expected_count(chain):
     _, panel, fit, imputed = chain
-    table = read_table(imputed / "imputed.parquet", "imputed").to_pandas()
+    table = frame(imputed / "imputed")
     assert table[list(LIMITS)].notna().all().all()
     assert (table["expected_lower"] <= table["expected"]).all()
     assert (table["expected"] <= table["expected_upper"]).all()
     # scatter comes on top: one visit's count varies more than its expectation
     assert (table["upper"] >= np.floor(table["expected_upper"])).all()
     assert (table["lower"] == np.rint(table["lower"])).all()
-    frame = open_fit(panel, fit).imputed()
+    opened = open_fit(panel, fit).imputed()
     for name in ("expected", *LIMITS):
-        np.testing.assert_array_equal(frame[name], table[name])
+        np.testing.assert_array_equal(opened[name], table[name])
 
 
 def test_draws_have_the_moments_and_the_quantiles_of_the_intervals(chain):
     """Over draws: mean log expectation and its standard deviation, and the share of counts inside the interval."""
     _, _, _, imputed = chain
-    table = read_table(imputed / "imputed.parquet", "imputed").to_pandas()
-    draws = read_table(imputed / "draws.parquet", "imputed_draws").to_pandas()
+    table = frame(imputed / "imputed")
+    draws = frame(imputed / "draws", "imputed_draws")
     n, cells = 60, len(table)
     assert len(draws) == n * cells
     assert sorted(draws["draw"].unique()) == list(range(n))
@@ -77,11 +77,11 @@ def test_draws_have_the_moments_and_the_quantiles_of_the_intervals(chain):
 def test_draws_do_not_depend_on_their_number_and_follow_the_seed(chain, tmp_path):
     _, panel, fit, imputed = chain
     few = impute_panel(panel, fit, tmp_path / "few", ImputeSettings(draws=3))
-    a = read_table(imputed / "draws.parquet", "imputed_draws").to_pandas()
-    b = read_table(few / "draws.parquet", "imputed_draws").to_pandas()
+    a = frame(imputed / "draws", "imputed_draws")
+    b = frame(few / "draws", "imputed_draws")
     np.testing.assert_array_equal(a["count"][: len(b)], b["count"])
     other = impute_panel(panel, fit, tmp_path / "other", ImputeSettings(draws=3, seed=1))
-    c = read_table(other / "draws.parquet", "imputed_draws").to_pandas()
+    c = frame(other / "draws", "imputed_draws")
     assert (b["count"] != c["count"]).any()
     np.testing.assert_array_equal(open_fit(panel, fit).draw_counts(3).ravel(), b["count"])
 
@@ -110,11 +110,11 @@ def test_methods_without_errors_leave_the_limits_empty(tmp_path):
     p = simulate_panel(20, 12, 0.6, seed=2, groups=2)
     panel = write_panel(p, tmp_path / "panel")
     fit = fit_panel(panel, tmp_path / "fit", FitSettings(method="fedmissem", rank=1, rounds=20))
-    table = read_table(impute_panel(panel, fit, tmp_path / "i") / "imputed.parquet", "imputed").to_pandas()
+    table = frame(impute_panel(panel, fit, tmp_path / "i") / "imputed")
     assert table[list(LIMITS)].isna().all().all()
     assert open_fit(panel, fit).imputed()["lower"].isna().all()
     fixed = fit_panel(panel, tmp_path / "fixed", FitSettings(time="fixed", bootstrap=0))
-    table = read_table(impute_panel(panel, fixed, tmp_path / "k") / "imputed.parquet", "imputed").to_pandas()
+    table = frame(impute_panel(panel, fixed, tmp_path / "k") / "imputed")
     assert table[list(LIMITS)].isna().all().all()
     with pytest.raises(ConfigError, match="only fits of --method fast"):
         impute_panel(panel, fit, tmp_path / "j", ImputeSettings(draws=2))
@@ -149,7 +149,7 @@ def test_empty_sites_go_through_the_folders(tmp_path):
     settings = FitSettings(rank=0, model="quasi", bootstrap=3, occupancy=True)
     fit = fit_panel(panel, tmp_path / "fit", settings)
     imputed = impute_panel(panel, fit, tmp_path / "imputed", ImputeSettings(draws=2))
-    table = read_table(imputed / "imputed.parquet", "imputed").to_pandas()
+    table = frame(imputed / "imputed")
     manifest, read = read_fit(fit)
     np.testing.assert_allclose(read.expected(), table["expected"].to_numpy().reshape(read.J, read.L))
     here = federation_of(open_panel(panel), settings).fit(base_settings(settings))

@@ -14,10 +14,11 @@ from fedmiss.etl import ingest, rows
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
-from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_all
+from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_demo
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.resources import resource
 from fedmiss.tables import read_table
+from tests.folders import frame
 
 NAMES = {"Alauda arvensis": "Skylark", "Parus major": "Great Tit", "Turdus merula": "Blackbird"}
 RECIPE = """
@@ -62,7 +63,7 @@ def test_all_species_of_a_table_each_by_itself(tmp_path):
     page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
     for k, (latin, english) in enumerate(NAMES.items()):
         folder = tmp_path / "out" / slug(latin)
-        records = read_table(folder / "records" / "records.parquet", "records").to_pandas()
+        records = frame(folder / "records" / "records")
         assert set(records["species"]) == {latin}
         sites = read_table(folder / "panel" / "sites.parquet", "sites")["site_id"].to_pylist()
         assert sorted(sites) == sorted(f"S{s}" for s in range(k, k + 8)), "no site of another species"
@@ -172,9 +173,9 @@ def test_zeros_of_the_survey_stand_where_its_table_is_complete():
 
 @pytest.mark.nightly
 def test_the_demo_of_all_species(tmp_path):
-    results = run_all(tmp_path / "birds", bootstrap=25, date="2026-01-02")
+    results = run_demo(tmp_path / "birds", every_species=True, bootstrap=25, date="2026-01-02")
     assert [r.error for r in results] == [""] * len(SPECIES)
-    index = read_table(tmp_path / "birds" / "index.parquet", "report_index").to_pandas()
+    index = frame(tmp_path / "birds" / "index", "report_index")
     assert set(index["common_name"]) == {names[1] for names in SPECIES.values()}
     assert np.isfinite(index["percent_lo"]).all()
     assert read_manifest(tmp_path / "birds")["results"]["n_failed"] == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, fields
+from dataclasses import asdict
 
 import pytest
 
@@ -11,13 +11,13 @@ from fedmiss.files import read_manifest
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.pipeline.settings import METHODS, FitSettings
-from fedmiss.settings import definitions
+from fedmiss.settings import defaults, definitions
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from tests.cli.terminal import fedmiss
 
 ALL = definitions(FitSettings)
-DEFAULTS = {f.name: f.default for kind in reversed(METHODS) for f in fields(kind)}
+DEFAULTS = defaults(FitSettings)
 OTHER = {
     "model": "log1p", "rank": 1, "penalty": 2.0, "time": "fixed", "effort": "none", "observers": True, "occupancy": True,
     "folds": 3,
@@ -120,7 +120,7 @@ def test_a_setting_that_does_nothing_beside_the_others_is_refused(settings, flag
     "name", ["gamma", "alpha", "levels", "participation", "batch", "batch_sum", "rank", "seed"]
 )
 def test_a_setting_of_algorithm_7_changes_its_result_and_its_manifest_alone(name, panel, tmp_path):
-    more = {"rounds": 4, "batch": 6, "participation": 0.9} | {}
+    more = {"rounds": 4, "batch": 6, "participation": 0.9}
     value = OTHER[name]
     a = fit_panel(panel, tmp_path / "a", FitSettings(method="fedmissem", **more))
     b = fit_panel(panel, tmp_path / "b", FitSettings(method="fedmissem", **more | {name: value}))

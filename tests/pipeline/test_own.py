@@ -12,7 +12,7 @@ from fedmiss.pipeline.own import own_report
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
-from fedmiss.tables import read_table
+from tests.folders import frame
 
 
 @pytest.mark.slow
@@ -30,24 +30,27 @@ def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):
     page = own_report(panel, fit, group, tmp_path / "own")
     assert (page / "index.html").exists()
 
-    visits = read_table(panel / "groups" / group / "visits.parquet", "visits").to_pandas()
-    every = read_table(panel / "sites.parquet", "sites").to_pandas()
+    visits = frame(panel / "groups" / group / "visits")
+    every = frame(panel / "sites")
     mine = sorted(every["site_id"].iloc[visits["site_index"].unique()])
     others = set(every["site_id"]) - set(mine)
     assert others, "the panel must have sites that the group has not"
-    sites = read_table(tmp_path / "own" / "panel" / "sites.parquet", "sites").to_pandas()
+    sites = frame(tmp_path / "own" / "panel" / "sites")
     assert sorted(sites["site_id"]) == mine
     text = (page / "index.html").read_text()
     names = set(every.loc[every["site_id"].isin(others), "site_name"]) | others
     assert not [n for n in names if f">{n}<" in text]
 
     impute_panel(panel, fit, tmp_path / "imputed")
-    whole = read_table(tmp_path / "imputed" / "imputed.parquet", "imputed").to_pandas()
-    own = read_table(tmp_path / "own" / "imputed" / "imputed.parquet", "imputed").to_pandas()
+    whole = frame(tmp_path / "imputed" / "imputed")
+    own = frame(tmp_path / "own" / "imputed" / "imputed")
     both = own.merge(whole, on=["site_id", "month"], suffixes=("", "_whole"))
     assert len(both) == len(own) == len(mine) * 36
     np.testing.assert_allclose(both["expected"], both["expected_whole"], rtol=1e-12)
-    draws = read_table(tmp_path / "own" / "fit" / "draws.parquet", "draws").to_pandas()
+    tables = ("draws", "month_factors", "site_factors", "site_trends", "trace")
+    assert sorted(path.stem for path in (tmp_path / "own" / "fit").rglob("*.parquet")) == sorted(tables)
+    assert len(frame(tmp_path / "own" / "fit" / "site_trends")) == len(mine)
+    draws = frame(tmp_path / "own" / "fit" / "draws")
     centre = draws.groupby("month_index")["total"].median().to_numpy()
     point = own.groupby("month_index")["expected"].sum().to_numpy()
     assert np.abs(np.log(centre / point)).mean() < 0.3

@@ -89,7 +89,7 @@ def test_every_option_of_ingest_says_the_same_in_a_recipe(option, tmp_path, monk
 def test_no_option_of_ingest_is_missing_in_recipes():
     import typer
 
-    from fedmiss.cli.ingest import ingest
+    from fedmiss.cli.steps import ingest
 
     app = typer.Typer()
     app.command()(ingest)

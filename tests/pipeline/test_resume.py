@@ -9,12 +9,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fedmiss import owner
 from fedmiss.errors import FedmissError
-from fedmiss.federation import algorithm7, resume
+from fedmiss.federation import algorithm7
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub import job
 from fedmiss.federation.hub.members import FULL
@@ -229,46 +227,6 @@ def test_rounds_of_the_last_fit_are_used_unless_damaged(panel, tmp_path, monkeyp
     same_fit(tmp_path / "cut", tmp_path / "whole")
 
 
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_a_flipped_bit_in_unfinished_work_changes_no_number(panel, tmp_path, monkeypatch):
-    """In every file that a stopped fit left: what is damaged is computed again."""
-    monkeypatch.setattr(resume, "PAUSE", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 0.0)
-    monkeypatch.setattr(job, "lockstep_size", lambda *a: 2)
-    settings = FitSettings(model="quasi", rank="auto", max_rank=0, folds=2, bootstrap=6)
-    fit_panel(panel, tmp_path / "whole", settings)
-    genuine = job.replicates
-
-    def replicates(link, panel, members, numbers, **more):
-        if max(numbers) >= 4:
-            raise Killed
-        return genuine(link, panel, members, numbers, **more)
-
-    cut_off(monkeypatch, job, "replicates", panel, tmp_path / "cut", settings, replicates)
-    part = tmp_path / "cut.partial"
-    part.rename(tmp_path / "kept")
-    names = [p.relative_to(tmp_path / "kept") for p in sorted((tmp_path / "kept").rglob("*")) if p.is_file()]
-    assert {"key.json", "ledger.json", "draws-00000.npz", "groups.npz"} <= {p.name for p in names}
-    rng = np.random.default_rng(2)
-    for name in names:
-        for _ in range(3):
-            shutil.copytree(tmp_path / "kept", part)
-            raw = bytearray((part / name).read_bytes())
-            bit = int(rng.integers(8 * len(raw)))
-            raw[bit // 8] ^= 1 << bit % 8
-            (part / name).write_bytes(raw)
-            try:
-                fit_panel(panel, tmp_path / "cut", settings)
-            except FedmissError:  # a file has lost its proof, or the list of them its own
-                if name.name != owner.MARK:
-                    raise
-                shutil.rmtree(part)
-                continue
-            same_fit(tmp_path / "cut", tmp_path / "whole")
-            shutil.rmtree(tmp_path / "cut")
-
-
 @pytest.mark.parametrize("rounds", [1, 30, 59])
 def test_algorithm_7_killed_between_rounds(panel, whole, tmp_path, monkeypatch, rounds):
     genuine = algorithm7.run
@@ -300,45 +258,38 @@ def test_a_folder_of_unfinished_work_is_not_a_fit(panel, tmp_path, monkeypatch):
         read_manifest(tmp_path / "fit.partial", "fit")
 
 
-def kill_when(words: list[object], folder: Path, ready: str) -> None:
-    """Start the real command in ``folder`` and send SIGKILL as soon as a file that matches ``ready`` is there."""
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("settings", "ready"),
+    [
+        (("--model", "quasi", "--rank", 1, "--bootstrap", 600), "draws-00000.npz"),
+        (
+            (
+                *("--method", "fedmissem", "--rank", 2, "--rounds", 3000, "--levels", 4),
+                *("--participation", 0.7, "--batch", 20, "--gamma", 0.1),
+            ),
+            "checkpoint/*.npz",
+        ),
+    ],
+    ids=["bootstrap", "algorithm 7"],
+)
+def test_sigkill_of_the_real_command(panel, tmp_path, settings, ready):
+    words = ["fit", str(panel), *map(str, settings), "--out"]
     process = subprocess.Popen(
-        [*entry_point(), *map(str, words)],
-        cwd=folder,
+        [*entry_point(), *words, "fit"],
+        cwd=tmp_path,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         text=True,
     )
     end = time.monotonic() + 300
-    while not list(folder.glob(ready)):
+    while not list(tmp_path.glob(f"fit.partial/{ready}")):
         assert process.poll() is None, process.communicate()
         assert time.monotonic() < end
         time.sleep(0.005)
     process.kill()
     process.communicate()
     assert process.returncode == -9
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    "ready",
-    ["fit.partial/draws-00000.npz", pytest.param("fit.partial/draws-00200.npz", marks=pytest.mark.nightly)],
-)
-def test_sigkill_in_the_bootstrap_of_the_real_command(panel, tmp_path, ready):
-    words = ["fit", panel, "--model", "quasi", "--rank", 1, "--bootstrap", 600, "--out"]
-    kill_when([*words, "fit"], tmp_path, ready)
-    assert not (tmp_path / "fit").exists()
-    for name in ("fit", "whole"):
-        done = real(*words, name, cwd=tmp_path, timeout=300)
-        assert done.code == 0, done.err
-    same_fit(tmp_path / "fit", tmp_path / "whole")
-
-
-@pytest.mark.slow
-def test_sigkill_of_algorithm_7_in_the_real_command(panel, tmp_path):
-    words = ["fit", panel, "--method", "fedmissem", "--rank", 2, "--rounds", 3000, "--levels", 4]
-    words += ["--participation", 0.7, "--batch", 20, "--gamma", 0.1, "--out"]
-    kill_when([*words, "fit"], tmp_path, "fit.partial/checkpoint/*.npz")
     assert not (tmp_path / "fit").exists()
     for name in ("fit", "whole"):
         done = real(*words, name, cwd=tmp_path, timeout=300)

@@ -8,6 +8,7 @@ import pytest
 from fedmiss.simulate.truth import read_expected
 from fedmiss.tables import read_table
 from tests.cli.terminal import fedmiss
+from tests.folders import frame
 
 RECIPE = """
 species = "American Wigeon"
@@ -37,8 +38,8 @@ def test_fitted_totals_against_the_truth(tmp_path, kept):
     done = fedmiss("run", tmp_path / "trend.toml")
     assert done.code == 0, done.err
     out = tmp_path / "trend-out"
-    sites = read_table(out / "panel" / "sites.parquet", "sites").to_pandas()
-    months = read_table(out / "panel" / "months.parquet", "months").to_pandas()
+    sites = frame(out / "panel" / "sites")
+    months = frame(out / "panel" / "months")
     truth = read_expected(
         tmp_path / "sim" / "truth", "Mareca americana", list(sites["site_id"]), list(months["month"])
     )
@@ -47,7 +48,7 @@ def test_fitted_totals_against_the_truth(tmp_path, kept):
     )
     seen = np.zeros(len(sites), dtype=bool)
     for group in (out / "panel" / "groups").iterdir():
-        visits = read_table(group / "visits.parquet", "visits").to_pandas()
+        visits = frame(group / "visits")
         seen[visits.loc[visits["detected"], "site_index"]] = True
     assert seen.all() == (kept == "seen")
     fitted, true = imputed[seen].sum(axis=0), truth[seen].sum(axis=0)

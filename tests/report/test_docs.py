@@ -21,7 +21,7 @@ def test_the_example_runs():
 
 
 def test_every_option_is_in_the_guide():
-    from fedmiss.cli.report import report
+    from fedmiss.cli.steps import report
 
     app = typer.Typer()
     app.command()(report)

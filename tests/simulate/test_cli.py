@@ -5,7 +5,7 @@ from __future__ import annotations
 import typer
 from typer.testing import CliRunner
 
-from fedmiss.cli.simulate import simulate
+from fedmiss.cli.research import simulate
 from fedmiss.errors import ConfigError
 from fedmiss.files import read_manifest
 

@@ -1,27 +1,86 @@
-"""Species of one run over an existing Dask cluster (extra ``dask``); one organisation's own machines only.
+"""Species of one run in parallel: in processes of this computer, or over an existing Dask cluster (extra ``dask``).
 
-Never between organisations: a worker reads the records folder. Between organisations the federation speaks.
+A cluster is one organisation's own machines, never those of several: a worker reads the records folder. Between
+organisations the federation speaks.
 """
 
 from __future__ import annotations
 
+import os
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, TypeVar
 
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.owner import remove_own, temporary
+from fedmiss.system import cores, hear_no_interrupt
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["over_cluster"]
+__all__ = ["over_cluster", "over_processes"]
 
 T = TypeVar("T")
 
 _RETRIES = 2  # a species whose worker is lost is tried again elsewhere
+
+
+def over_processes(
+    work: Callable[[str], T], names: Sequence[str], jobs: int | None = None
+) -> Iterator[tuple[str, T | None, str]]:
+    """Run ``work(name)`` for every name; yield name, result (or None) and error, each when it is done.
+
+    Parameters
+    ----------
+    jobs : processes, by default one per core; 1 runs all here, one after the other
+    """
+    jobs = jobs or max(1, min(len(names), cores()))
+    if jobs == 1:
+        yield from ((name, work(name), "") for name in names)
+        return
+    # Spawned, not forked: a fork inherits the locks of the readers' threads and waits for them for ever.
+    # All cores together, however many processes share them.
+    threads = max(1, cores() // jobs)
+    pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker, (threads,))
+    waiting = {pool.submit(work, name): name for name in names}
+    try:
+        for future in as_completed(waiting):
+            try:
+                yield waiting[future], future.result(), ""
+            except BrokenProcessPool:
+                yield waiting[future], None, "its process was ended from outside (often: out of memory)."
+    except BaseException:
+        # An error or Ctrl-C here: the pool would wait for species that nobody wants any more.
+        for child in active_children():
+            child.terminate()
+        raise
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _begin_worker(threads: int) -> None:
+    """Ctrl-C is the parent's business; and a worker ends with its parent, however that ended.
+
+    ``threads``: what each library may start, so that workers do not wait for one another's. Libraries read it when they
+    are loaded, which is later: this module loads none.
+    """
+    for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"):
+        os.environ.setdefault(name, str(threads))
+    hear_no_interrupt()
+    parent = parent_process()
+
+    def follow() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)  # what was half-written is under a temporary name, and the next run removes it
+
+    Thread(target=follow, daemon=True).start()
 
 
 def over_cluster(
@@ -43,13 +102,13 @@ def over_cluster(
     ConfigError : workers with another version of fedmiss, or that do not see ``shared``; each is named
     """
     try:
-        from distributed import Client, as_completed  # an optional extra
+        import distributed  # an optional extra
     except ImportError:
         raise EngineError(
             "--scheduler needs the extra 'dask', which is not installed. Install fedmiss[dask], or use --jobs."
         ) from None
     try:
-        client = Client(address, timeout="10s")
+        client = distributed.Client(address, timeout="10s")
     except (OSError, TimeoutError, ValueError) as error:
         raise EngineError(
             f"no Dask scheduler answers at {address!r} ({error}); start one with `dask scheduler` and give its address."
@@ -65,7 +124,7 @@ def over_cluster(
             for name in names
         }
         try:
-            for future in as_completed(list(waiting)):
+            for future in distributed.as_completed(list(waiting)):
                 failed = future.exception()
                 name = waiting[future]
                 if failed is None:

@@ -1,4 +1,4 @@
-"""``fedmiss simulate``."""
+"""Commands of method researchers: made-up data, the papers' figures, traces of runs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Annotated, Any
 import typer
 
 from fedmiss.cli.options import Out, Overwrite, refuse_typed
+from fedmiss.cli.show import say_written
+from fedmiss.files import read_manifest
 
-__all__ = ["simulate"]
+__all__ = ["experiment", "plot", "simulate"]
 
 _OF_FILES = ("records", "species", "end", "columns", "blank_last", "gz")
 _OF_PANELS = ("months", "observed", "family", "rank", "groups", "observer_sd", "effort_sd")
@@ -57,9 +59,6 @@ def simulate(
     overwrite: Overwrite = False,
 ) -> None:
     """Write simulated data with known truth: eBird-format files of any size, or a panel."""
-    from fedmiss.cli.show import say_written
-    from fedmiss.files import read_manifest
-
     if panel:
         refuse_typed(context, _OF_FILES, "it is for eBird files, and --panel writes a panel")
         from fedmiss.simulate.panel_folder import write_panel
@@ -82,3 +81,50 @@ def simulate(
     for row in read_manifest(out)["results"]["marginals"]:
         real, got = (" / ".join(f"{value:g}" for value in row[key]) for key in ("real", "simulated"))
         typer.echo(f"  {row['what']}: {got} (real extracts: {real})")
+
+
+def experiment(
+    name: Annotated[str, typer.Argument(help="Name of the experiment; a wrong name lists all names.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Folder to make; default experiment-NAME.")
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="A smaller setting, labelled so, in a few seconds.")
+    ] = False,
+    seed: Annotated[int, typer.Option(help="Seed: the same seed gives the same numbers.")] = 0,
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", help="Folder of input data, for experiments that need them (mnist)."),
+    ] = None,
+    overwrite: Overwrite = False,
+) -> None:
+    """Reproduce a figure of the papers: figures, their numbers, and a text of what is seen."""
+    from fedmiss.experiments import run_experiment
+
+    where = out or Path(f"experiment-{name}")
+    folder = run_experiment(name, where, quick=quick, seed=seed, data=data, overwrite=overwrite)
+    typer.echo((folder / "what_is_seen.md").read_text(encoding="utf-8").strip())
+    typer.echo(f"\nFigures and tables: {folder}")
+
+
+def plot(
+    path: Annotated[Path, typer.Argument(help="A trace.parquet, or the folder of a fit or an experiment.")],
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="Name of the figures, no extension.",
+            show_default="FOLDER-trace beside the folder",
+        ),
+    ] = None,
+    by: Annotated[str, typer.Option(help="Horizontal axis: round, epochs, bytes or seconds.")] = "round",
+    overwrite: Annotated[
+        bool, typer.Option("--overwrite", help="Replace figures that fedmiss wrote.")
+    ] = False,
+) -> None:
+    """Draw the trace of a run: ||H||^2, the true field and the objective where known (svg, png, csv)."""
+    from fedmiss.experiments.plot_trace import plot_trace
+
+    for file in plot_trace(path, out, by, overwrite=overwrite):
+        typer.echo(f"wrote {file}")

@@ -112,6 +112,12 @@ class Source:
         """Return the error about a value: where it stands, and what is wrong with it."""
         return InputError(f"{self.place(int(line), column)}: {said}", line=int(line))
 
+    def refuse(self, bad: pl.Series, lines: pl.Series, column: str, said: Callable[[int], str]) -> None:
+        """Raise the error about the first ``bad`` value of a column, if there is one; ``said`` tells what is wrong."""
+        if bad.any():
+            first = int(bad.arg_max() or 0)
+            raise self.fault(lines[first], column, said(first))
+
 
 @dataclass(slots=True)
 class Block:

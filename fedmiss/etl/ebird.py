@@ -14,7 +14,7 @@ from fedmiss.errors import InputError
 from fedmiss.etl import _keys, _lines
 from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, kept_columns, resolve
-from fedmiss.etl.fields import Dictionary, Fields, Parsed
+from fedmiss.etl.fields import Block, Dictionary, Fields, Parsed, ReadReport, read_blocks
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
@@ -26,9 +26,9 @@ from fedmiss.etl.projection import (
     Meta,
     ParquetSink,
     meta_of,
+    write_repeats,
 )
-from fedmiss.etl.repeats import write_repeats
-from fedmiss.etl.sources import Block, Faults, ReadReport, Source, read_blocks
+from fedmiss.etl.sources import Faults, Source
 
 __all__ = ["project_ebird", "read_clock", "read_decimal"]
 

@@ -23,7 +23,6 @@ from fedmiss.etl.flow import (
     terms_of,
     why_no_zeros,
 )
-from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import check_map, project_counts, project_plain
@@ -31,7 +30,7 @@ from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
 from fedmiss.etl.rows import read_texts
-from fedmiss.etl.select import ListRules
+from fedmiss.etl.select import ListRules, make_checklists
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand

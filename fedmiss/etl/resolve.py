@@ -19,8 +19,7 @@ import polars as pl
 from fedmiss.arrays import I32, I64, Bool
 from fedmiss.etl.codes import COUNT_BAD
 from fedmiss.etl.columns import KEEP
-from fedmiss.etl.projection import Projection, row_groups
-from fedmiss.etl.repeats import latest_edits
+from fedmiss.etl.projection import Projection, latest_edits, row_groups
 from fedmiss.etl.rows import joined_texts
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
 from fedmiss.files import scratch_folder
@@ -156,7 +155,6 @@ def _portions(
         int(source.read("taxa", ["rows"])["rows"].to_numpy()[codes >= 0].sum())
         for source, codes in zip(sources, choice.code, strict=True)
     )
-    events.expect(total)
     # -(-a // b) rounds up.
     n = min(256, max(1, -(-total // PORTION)))  # as many files are open at once
     if n == 1:

@@ -131,17 +131,17 @@ def test_a_line_without_an_end_is_refused_early(run, tmp_path, monkeypatch, pack
     """Every byte is looked at once: a search that begins anew for every portion would take hours."""
     import gzip
 
-    from fedmiss.etl import sources
+    from fedmiss.etl import fields
 
     looked = 0
-    genuine = sources._last_line_end
+    genuine = fields._last_line_end
 
     def counting(buf, have, seen_before):
         nonlocal looked
         looked += have - seen_before
         return genuine(buf, have, seen_before)
 
-    monkeypatch.setattr(sources, "_last_line_end", counting)
+    monkeypatch.setattr(fields, "_last_line_end", counting)
     ebd, _ = write_pair(tmp_path, [seen(visit("S1"), "2")], [visit("S1")])
     content = ebd.read_bytes() + b"S2\t" + b"x" * (16 << 20)
     path = tmp_path / ("long.txt.gz" if packed else "long.txt")

@@ -184,21 +184,15 @@ def _species(
     )
     flow.append(("species found", places.height, f"at {J:,} sites"))
     hidden = {name for name, entry in entries.items() if not entry["zeros_allowed"]}
-    mute = places.filter(pl.col("species").is_in(list(hidden)))
-    if mute.height:
-        flow.append(
-            (
-                "left out: species without zeros (sensitive)",
-                -mute.height,
-                listed(mute["species"].to_list(), 4),
-            )
-        )
-    places = places.filter(~pl.col("species").is_in(list(hidden)))
-    rare = places.filter(pl.col("n_sites") < min_sites)
-    if rare.height:
-        note = listed(rare["species"].to_list(), 4)
-        flow.append((f"left out: species at fewer than {min_sites} sites", -rare.height, note))
-    names = tuple(places.filter(pl.col("n_sites") >= min_sites)["species"].to_list())
+    for step, keep in (
+        ("species without zeros (sensitive)", ~pl.col("species").is_in(list(hidden))),
+        (f"species at fewer than {min_sites} sites", pl.col("n_sites") >= min_sites),
+    ):
+        lost = places.filter(~keep)["species"].to_list()
+        if lost:
+            flow.append((f"left out: {step}", -len(lost), listed(lost, 4)))
+        places = places.filter(keep)
+    names = tuple(places["species"].to_list())
     return names, tuple(str(entries[name]["common_name"] or "") for name in names)
 
 

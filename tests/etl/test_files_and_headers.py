@@ -242,11 +242,8 @@ def test_mostly_bad_rows_stop_the_import(tmp_path, run):
 
 
 def test_layout_table_has_the_known_widths():
-    assert {k: (len(e), len(s)) for k, (e, s) in LAYOUTS.items()} == {
-        46: (46, 30),
-        49: (49, 30),
-        52: (52, 33),
-    }
+    widths = {k: (len(e), len(s)) for k, (e, s) in LAYOUTS.items()}
+    assert widths == {46: (46, 30), 49: (49, 30), 52: (52, 33)}
 
 
 def test_the_input_is_hashed(tmp_path, run):

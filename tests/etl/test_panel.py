@@ -209,6 +209,8 @@ def test_a_panel_is_one_group_unless_more_are_asked_for(tmp_path):
     with pytest.raises(ConfigError, match="--seed does nothing here: there is one group"):
         PanelSettings(seed=3)
     assert PanelSettings(groups=2, seed=3).seed == 3
+    with pytest.raises(ConfigError, match="--groups does nothing here: --group-by region makes the groups"):
+        PanelSettings(groups=3, group_by="region")
 
 
 def test_groups_by_a_column(tmp_path):

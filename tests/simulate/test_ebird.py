@@ -18,15 +18,7 @@ from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 from fedmiss.simulate.text import LAYOUTS
 from fedmiss.simulate.truth import read_expected
 from fedmiss.simulate.world import EFFORT_SLOPE, UNTIMED_MINUTES, make_world
-
-EBD_52 = """GLOBAL UNIQUE IDENTIFIER|LAST EDITED DATE|TAXONOMIC ORDER|CATEGORY|TAXON CONCEPT ID|COMMON NAME
-SCIENTIFIC NAME|SUBSPECIES COMMON NAME|SUBSPECIES SCIENTIFIC NAME|EXOTIC CODE|OBSERVATION COUNT|BREEDING CODE
-BREEDING CATEGORY|BEHAVIOR CODE|AGE/SEX|COUNTRY|COUNTRY CODE|STATE|STATE CODE|COUNTY|COUNTY CODE|IBA CODE|BCR CODE
-USFWS CODE|ATLAS BLOCK|LOCALITY|LOCALITY ID|LOCALITY TYPE|LATITUDE|LONGITUDE|OBSERVATION DATE
-TIME OBSERVATIONS STARTED|OBSERVER ID|OBSERVER ORCID ID|SAMPLING EVENT IDENTIFIER|OBSERVATION TYPE|PROTOCOL NAME
-PROTOCOL CODE|PROJECT NAMES|PROJECT IDENTIFIERS|DURATION MINUTES|EFFORT DISTANCE KM|EFFORT AREA HA
-NUMBER OBSERVERS|ALL SPECIES REPORTED|GROUP IDENTIFIER|HAS MEDIA|APPROVED|REVIEWED|REASON|CHECKLIST COMMENTS
-SPECIES COMMENTS""".replace("\n", "|").split("|")
+from tests.etl.ebird_files import LAYOUTS as EBIRD
 
 
 def read(path):
@@ -57,12 +49,10 @@ def table(sim, name):
 
 def test_columns_are_ebirds(texts):
     (ebd, _), (sampling, _) = texts
-    assert ebd == EBD_52
-    shared = EBD_52[EBD_52.index("COUNTRY") : EBD_52.index("GROUP IDENTIFIER") + 1]
-    assert sampling == ["LAST EDITED DATE", *shared, "CHECKLIST COMMENTS"]
-    for name, n in (("52", (52, 33)), ("49", (49, 30)), ("46", (46, 30))):
-        layout = LAYOUTS[name]
-        assert (len(layout.observation_header), len(layout.sampling_header)) == n
+    assert (ebd, sampling) == EBIRD[52]
+    for width, (observations, lists) in EBIRD.items():
+        layout = LAYOUTS[str(width)]
+        assert (layout.observation_header, layout.sampling_header) == (tuple(observations), tuple(lists))
 
 
 def test_fields_look_like_ebirds(texts):

@@ -89,15 +89,16 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
             f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}",
             missing=lacking,
         )
-    if "species" not in chosen and "common_name" not in chosen:
+    if not {"species", "common_name"} & set(chosen):
         # A column of species that the map leaves out would be counts of several added up.
         free = [column for column in species_columns(source.header) if column not in chosen.values()]
-        chosen |= {"species": free[0]} if free else {}
-    if "species" not in chosen and "common_name" not in chosen and not one_species:
-        raise ConfigError(
-            f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
-            "with --species."
-        )
+        if free:
+            chosen["species"] = free[0]
+        elif not one_species:
+            raise ConfigError(
+                f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
+                "with --species."
+            )
     return chosen
 
 

@@ -129,34 +129,36 @@ def read_rows(
     """
     absent = [pl.lit("").alias(blank) for blank in blanks if blank not in columns]
     if source.sheet:
-        yield _of_sheet(source, columns, rows).with_columns(absent)
-        return
-    if source.separator == "":
-        frame = pl.read_parquet(
-            source.path, columns=list(dict.fromkeys(source.header[column] for column in columns.values()))
-        )
-        rows.read += frame.height
-        yield (
-            frame.select(
-                *(
-                    pl.col(source.header[column]).cast(pl.String).fill_null("").alias(key)
-                    for key, column in columns.items()
-                )
-            )
-            .with_row_index(LINE, offset=1)
-            .with_columns(absent)
-        )
-        return
+        chunks: Iterable[pl.DataFrame] = [_of_sheet(source, columns, rows)]
+    elif source.separator == "":
+        chunks = [_of_parquet(source, columns, rows)]
+    else:
+        chunks = _of_text(source, columns, rows, quoted, advance)
+    for chunk in chunks:
+        yield chunk.with_columns(absent)
+
+
+def _of_text(
+    source: Source, columns: dict[str, int], rows: Rows, quoted: bool, advance: Callable[[float], None]
+) -> Iterator[pl.DataFrame]:
     schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
     got: list[tuple[int | str, ...]] = []
     yielded = False
     for line, row in _records(source, rows, quoted, advance):
         got.append((line, *(row[column].strip() for column in columns.values())))
         if len(got) == CHUNK:
-            yield pl.DataFrame(got, schema, orient="row").with_columns(absent)
+            yield pl.DataFrame(got, schema, orient="row")
             got, yielded = [], True
     if got or not yielded:
-        yield pl.DataFrame(got, schema, orient="row").with_columns(absent)
+        yield pl.DataFrame(got, schema, orient="row")
+
+
+def _of_parquet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
+    title = {key: source.header[column] for key, column in columns.items()}
+    frame = pl.read_parquet(source.path, columns=list(dict.fromkeys(title.values())))
+    rows.read += frame.height
+    texts = {key: frame[name].cast(pl.String).fill_null("") for key, name in title.items()}
+    return pl.DataFrame(texts).with_row_index(LINE, offset=1)
 
 
 def _of_sheet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:

@@ -306,7 +306,7 @@ def _places(world: World) -> pl.Series:
 
 
 def _blank(text: pl.Series, where: Bool, other: str = "") -> pl.Series:
-    return pl.select(pl.when(pl.Series(where)).then(pl.lit(other)).otherwise(text)).to_series()
+    return text.set(pl.Series(where), other)
 
 
 def _number(value: I64, unit: int = 1) -> pl.Series:

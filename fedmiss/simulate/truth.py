@@ -69,9 +69,7 @@ class TruthWriter:
         lists = pl.DataFrame(
             {
                 "checklist_id": _prefixed("S", number),
-                "group_id": pl.select(
-                    pl.when(pl.Series(block.shared[kept])).then(_prefixed("G", group))
-                ).to_series(),
+                "group_id": _prefixed("G", group).set(pl.Series(~block.shared[kept]), None),
                 "observer_id": observer_ids(self.world, block.observer[kept]),
                 "site_id": site_ids(block.site[kept]),
                 "date": pl.Series(block.day[kept].astype(np.int32)).cast(pl.Date),
@@ -84,9 +82,7 @@ class TruthWriter:
             {
                 "checklist_id": lists["checklist_id"].gather(pl.Series(row)),
                 "species": self.names.gather(pl.Series(species)),
-                "count": pl.select(
-                    pl.when(pl.Series(count >= 0)).then(pl.Series(count.astype(np.int64)))
-                ).to_series(),
+                "count": pl.Series(count.astype(np.int64)).set(pl.Series(count < 0), None),
             }
         )
         for name, table in (("truth_checklists", lists), ("truth_visits", reports)):

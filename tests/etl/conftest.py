@@ -12,6 +12,7 @@ import pytest
 from ebird_files import write_pair
 
 from fedmiss.etl.cells import aggregate, species_visits
+from fedmiss.etl.counts import CountOptions, CountTable, read_counts
 from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.tables import read_table
 
@@ -115,3 +116,14 @@ def plain(tmp_path: Path, run: Callable[..., Outcome]) -> Callable[..., Outcome]
         return run(tmp_path / name, **settings)
 
     return _plain
+
+
+@pytest.fixture
+def read(tmp_path: Path) -> Callable[..., CountTable]:
+    """Write a table and read it as one of counts; options by keyword."""
+
+    def _read(text: str, **options: Any) -> CountTable:
+        (tmp_path / "t.csv").write_text(text, encoding="utf-8")
+        return read_counts(tmp_path / "t.csv", CountOptions(**options))
+
+    return _read

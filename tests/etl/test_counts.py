@@ -8,21 +8,9 @@ import pytest
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.columns import familiar
-from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.plain import MONTH_OF_YEARLY
 
 ROWS = "site,year,count,weight\nA,2001,5,1.5\nA,2002,NA,1.5\nB,2001,0,2\nB,2002,7,2\n"
-
-
-@pytest.fixture
-def read(tmp_path):
-    """Write a table and read it as one of counts; options by keyword."""
-
-    def _read(text, **options):
-        (tmp_path / "t.csv").write_text(text, encoding="utf-8")
-        return read_counts(tmp_path / "t.csv", CountOptions(**options))
-
-    return _read
 
 
 @pytest.mark.parametrize(("separator", "decimal"), [(",", "."), (";", "."), ("\t", "."), (";", ",")])

@@ -166,7 +166,7 @@ def test_regions_by_code_or_name(pair):
     assert kept(pair, changes, Filters(counties=("Lane",))) == {"2"}
     rows = [visit("S1")]
     out = pair([seen(rows[0], "1")], rows, filters=Filters(states=("Wahsington",)))
-    assert any("near names: washington" in w for w in out.manifest["warnings"])
+    assert "near names: washington" in out.warnings
 
 
 def test_bounding_box_and_polygon(pair, tmp_path):

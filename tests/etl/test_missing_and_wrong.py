@@ -47,7 +47,7 @@ def test_filters_on_checklists(pair, field, values, filters, kept):
 def test_a_value_that_no_row_has_is_told(pair):
     rows = many("BCR CODE", ["5"])
     out = pair([seen(rows[0], "2")], rows, filters=Filters(bcrs=("55",), projects=("X",)))
-    told = " ".join(out.manifest["warnings"])
+    told = out.warnings
     assert "Bird Conservation Region names '55'" in told
     assert "project names 'X'" in told
 
@@ -103,7 +103,7 @@ def test_the_placeholder_in_a_personal_export(run, tmp_path):
     path.write_text("\n".join([header, *rows]) + "\n")
     out = run(path)
     assert out.visits() == {"S1": 2}
-    assert any("date unknown" in w for w in out.manifest["warnings"])
+    assert "date unknown" in out.warnings
 
 
 def test_domestic_types_belong_to_their_species(pair):

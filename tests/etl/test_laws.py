@@ -96,8 +96,7 @@ def test_cells_do_not_depend_on_how_the_rows_come(tmp_path, seed, groups):
 
 def test_portions_and_row_groups_do_not_change_the_answer(tmp_path, monkeypatch):
     """Records that do not fit in memory at once go through in portions that keep shared lists together."""
-    records, visits = random_rows(5, 200, 900)
-    ebd, sed = write_pair(tmp_path, records, visits)
+    ebd, sed = write_pair(tmp_path, *random_rows(5, 200, 900))
     expected = run(tmp_path, [ebd], [sed])
     monkeypatch.setattr(resolve, "PORTION", 70)
     monkeypatch.setattr(projection, "ROW_GROUP", 64)
@@ -287,8 +286,7 @@ def test_dictionary_codes_survive_growth(tmp_path):
 @pytest.mark.slow
 def test_the_cache_answers_the_second_time(tmp_path, monkeypatch):
     """Another species of the same file reads no text; a changed file is read again."""
-    records, visits = random_rows(3)
-    ebd, sed = write_pair(tmp_path, records, visits)
+    ebd, sed = write_pair(tmp_path, *random_rows(3))
     first = run(tmp_path, [ebd], [sed])
     with monkeypatch.context() as patch:
         patch.setattr("fedmiss.etl.ebird.read_blocks", lambda *a, **k: pytest.fail("the text was read again"))
@@ -335,8 +333,7 @@ def test_ids_are_found_wherever_they_lie(ids):
 
 
 def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):
-    records, visits = random_rows(3)
-    ebd, sed = write_pair(tmp_path / "in", records, visits)
+    ebd, sed = write_pair(tmp_path / "in", *random_rows(3))
 
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
@@ -352,8 +349,7 @@ def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_no_cache_leaves_no_cache(tmp_path):
-    records, visits = random_rows(3)
-    ebd, sed = write_pair(tmp_path / "in", records, visits)
+    ebd, sed = write_pair(tmp_path / "in", *random_rows(3))
     ingest([ebd], tmp_path / "work" / "out", sampling=[sed], keep_cache=False)
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["out"]
 

@@ -43,6 +43,12 @@ def test_what_is_no_count_is_refused_with_its_line(read, row, words):
         read(f"site,year,count\nA,2001,1\nA,2002,2\n{row}\n")
 
 
+@pytest.mark.parametrize("month", ["0", "13", "May", ""])
+def test_what_is_no_month_is_refused(read, month):
+    with pytest.raises(InputError, match=f"line 3, column 'mois': '{month}' is no month; write 1 to 12"):
+        read(f"site,year,mois,count\nA,2001,12,1\nA,2001,{month},2\n")
+
+
 @pytest.mark.parametrize("bad", ["-1", ""])
 def test_a_weight_that_is_negative_or_blank_is_refused(read, bad):
     with pytest.raises(InputError, match=f"line 3, column 'weight': '{bad}' is no weight"):

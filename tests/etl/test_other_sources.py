@@ -91,13 +91,8 @@ def test_myebird_rolls_up_by_two_words(tmp_path, run):
         "Accipitridae gen. sp.": 256,
         "Anas platyrhynchos x Cairina moschata": 512,
     }
-    out = run(
-        csv(
-            tmp_path,
-            "ann.csv",
-            [new_row(sci=t, name=t.split(" (")[0], count=str(n)) for t, n in taxa.items()],
-        )
-    )
+    rows = [new_row(sci=t, name=t.split(" (")[0], count=str(n)) for t, n in taxa.items()]
+    out = run(csv(tmp_path, "ann.csv", rows))
     got = dict(out.records.select("species", "count").iter_rows())
     assert got == {"Columba livia": 3, "Setophaga coronata": 4, "Perisoreus canadensis": 8}
     assert out.flow("records: taxa above species") == -6

@@ -365,17 +365,12 @@ def _checklists(
     def optional(key: str) -> pl.Series:
         return pl.Series(batch[key][take]).fill_nan(None)
 
-    def ids(key: str, prefix: str) -> pl.Series:
-        numbers = pl.Series(batch[key][take])
-        return pl.Series(key, [prefix]).new_from_index(0, take.size) + numbers.cast(pl.String)
-
     place = batch["place"][take]
     start = pl.Series(batch["start"][take]) // 60  # -1 stays -1
     table = pl.DataFrame(
         {
             "checklist_id": event_names(source, batch["event"][take]),
-            "group_id": ids("group", source.meta["group_prefix"]),
-            "_group": batch["group"][take],
+            "group_id": pl.Series(batch["group"][take]),
             "observer_id": names["observers"]["observer"].gather(batch["observer"][take]),
             **{column: sites[column].gather(place) for column in sites.columns},
             "date": pl.Series(batch["date"][take]).cast(pl.Date),
@@ -392,11 +387,13 @@ def _checklists(
         party = [events.members.get(int(row)) for row in take + first_row]
         table = table.with_columns(observer_id=pl.coalesce(pl.Series(party, dtype=pl.String), "observer_id"))
     return table.with_columns(
-        group_id=pl.when(pl.col("_group") >= 0).then("group_id"),
+        group_id=pl.when(pl.col("group_id") >= 0).then(
+            pl.lit(source.meta["group_prefix"]) + pl.col("group_id").cast(pl.String)
+        ),
         start_minutes=pl.when(pl.col("start_minutes") >= 0).then("start_minutes").cast(pl.Int16),
         n_observers=pl.col("n_observers").round().cast(pl.Int32, strict=False),
         protocol=pl.col("protocol").replace("", None),
-    ).drop("_group")
+    )
 
 
 def event_names(source: Projection, event: I64) -> pl.Series:

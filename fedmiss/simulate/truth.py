@@ -98,18 +98,17 @@ class TruthWriter:
         months, totals = [], []
         with self._open_table("truth_sites", RANK) as table:
             for species, bird in enumerate(world.species):
-                name = pl.lit(bird.scientific).alias("species")
+                name = {"species": bird.scientific}  # one value for every row of a frame
                 a, u = world.a[site, species].astype(np.float64), world.u[site, species].astype(np.float64)
                 factors = {f"u{factor + 1}": u[:, factor] for factor in range(RANK)}
-                rows = pl.DataFrame({"site_id": site_ids(site), "a": a, **factors}).select(name, pl.all())
+                rows = pl.DataFrame({**name, "site_id": site_ids(site), "a": a, **factors})
                 table.write_table(rows.to_arrow().cast(table.schema))
-                effects = pl.DataFrame({"month": world.months, "b": world.b[species], **curves})
-                months.append(effects.select(name, pl.all()))
+                months.append(pl.DataFrame({**name, "month": world.months, "b": world.b[species], **curves}))
                 # Single precision is six times as fast here; a sum of many is right to about 1e-7.
                 a32, u32, V32 = world.a[site, species], world.u[site, species], world.V.astype(np.float32)
                 total = np.array([np.exp(a32 + u32 @ value).sum(dtype=np.float64) for value in V32])
                 total *= np.exp(world.mu[species] + world.b[species])
-                totals.append(pl.DataFrame({"month": world.months, "total": total}).select(name, pl.all()))
+                totals.append(pl.DataFrame({**name, "month": world.months, "total": total}))
         self._table("truth_months", pl.concat(months))
         self._table("truth_totals", pl.concat(totals))
         self._table(

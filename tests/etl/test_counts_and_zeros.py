@@ -33,14 +33,15 @@ def test_categories(pair):
     """Line 16: feral pigeons stay (t32); spuh, slash, hybrid and 'sp. (Domestic type)' are above species."""
     rows = [
         seen(A, "7", PIGEON, CATEGORY="domestic", **{"EXOTIC CODE": "N"}),
+        seen(A, "1", PIGEON, CATEGORY="hybrid"),
         seen(A, "1", ("Larus sp.", "gull sp."), CATEGORY="spuh"),
         seen(A, "1", ("Larus occidentalis/glaucescens", "Western/Glaucous-winged Gull"), CATEGORY="slash"),
         seen(A, "1", ("Larus occidentalis x glaucescens", "hybrid gull"), CATEGORY="hybrid"),
         seen(A, "1", ("Anser sp. (Domestic type)", "Domestic goose sp."), CATEGORY="domestic"),
     ]
     out = pair(rows, [A])
-    assert out.records["species"].to_list() == ["Columba livia"]
-    assert out.flow("records: taxa above species") == -4
+    assert out.records.select("species", "count").rows() == [("Columba livia", 7)]
+    assert out.flow("records: taxa above species") == -5
     with pytest.raises(ConfigError, match="is a slash, not a species"):
         pair(rows, [A], species=("Western/Glaucous-winged Gull",))
 

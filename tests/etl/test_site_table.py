@@ -89,7 +89,7 @@ def test_another_table_makes_another_fit(panel):
     ("text", "words"),
     [
         ("elevation\n4\n", "no column that names the site"),
-        ("site,e\na,4\na,5\n", "line 3, column 'site': 'a' stands in line 2 too"),
+        ("site,e\nz,1\na,4\na,5\n", "line 4, column 'site': 'a' stands in line 3 too"),
         ("site,e\n,4\nb,5\n", "line 2, column 'site': the site has no name"),
         (
             "site,e\na,1\nb,2\nc,3\nd,4\nx,4OO\n",

@@ -62,10 +62,8 @@ def test_explicit_zero_is_a_non_detection(pair):
 
 def test_big_counts_are_kept(pair):
     """Line 21: auk turns 2^31 and more into X."""
-    assert pair([seen(A, "2147483648"), seen(B, "99999999999")], [A, B]).visits() == {
-        "S1": 2**31,
-        "S2": 99999999999,
-    }
+    counts = {"S1": 2**31, "S2": 99999999999}
+    assert pair([seen(visit(k), str(n)) for k, n in counts.items()], [A, B]).visits() == counts
 
 
 @pytest.mark.parametrize("bad", ["-3", "3.5", "abc", "1e3", "9" * 30, ""])
@@ -89,12 +87,8 @@ def test_duplicates_keep_the_latest_edit(pair):
 def test_a_later_edit_under_another_species_removes_the_old_record(pair):
     """Line 22: the same record re-identified in a later download."""
     old = seen(A, "4", **{"LAST EDITED DATE": "2020-01-01 08:00:00"})
-    new = {
-        **old,
-        "SCIENTIFIC NAME": WARBLER[0],
-        "COMMON NAME": WARBLER[1],
-        "LAST EDITED DATE": "2021-01-01 08:00:00",
-    }
+    new = old | {"LAST EDITED DATE": "2021-01-01 08:00:00"}
+    new["SCIENTIFIC NAME"], new["COMMON NAME"] = WARBLER
     out = pair([old, new, seen(B, "1")], [A, B], species=("Wood Thrush",))
     assert out.visits() == {"S1": 0, "S2": 1}
 
@@ -117,12 +111,9 @@ def test_no_species_is_dropped_for_being_unknown(pair):
 def test_mixed_releases_warn(tmp_path, run):
     """Line 23."""
     files = []
-    for i, release in enumerate(("relApr-2024", "relApr-2025")):
-        ebd, sed = write_pair(tmp_path / str(i), [seen(visit(f"S{i + 1}"), "1")], [visit(f"S{i + 1}")])
-        files += [
-            ebd.rename(ebd.with_name(f"ebd_{release}.txt")),
-            sed.rename(sed.with_name(f"s_{release}.txt")),
-        ]
+    for row, release in ((A, "relApr-2024"), (B, "relApr-2025")):
+        for path in write_pair(tmp_path / release, [seen(row, "1")], [row]):
+            files.append(path.rename(path.with_name(f"{path.stem}_{release}.txt")))
     out = run(*files)
     assert "different releases (Apr-2024, Apr-2025)" in out.warnings
     assert out.visits() == {"S1": 1, "S2": 1}

@@ -255,15 +255,10 @@ def test_grid_cells_are_equal_in_area_and_hold_their_points():
 
 
 def test_grid_sites_join_near_localities(pair):
-    near = {
-        "1": ("47.6600", "-122.3200"),
-        "2": ("47.6601", "-122.3201"),
-        "3": ("48.6", "-122.3"),
-        "4": ("", ""),
-    }
+    near = [("47.6600", "-122.3200"), ("47.6601", "-122.3201"), ("48.6", "-122.3"), ("", "")]
     rows = [
         visit(f"S{k}", **{"LATITUDE": a, "LONGITUDE": b, "LOCALITY ID": f"L{k}"})
-        for k, (a, b) in near.items()
+        for k, (a, b) in enumerate(near, 1)
     ]
     out = pair([seen(r, "1") for r in rows], rows, site="grid:3km")
     sites = dict(out.checklists.select("checklist_id", "site_id").iter_rows())
@@ -282,12 +277,8 @@ def test_site_rules_are_checked(rule):
 def test_effort_travels_with_units(pair):
     row = visit("S1", **{"TIME OBSERVATIONS STARTED": "23:59:30", "BREEDING CODE": "S "})
     got = pair([seen(row, "1")], [row]).checklists.row(0, named=True)
-    assert (got["start_minutes"], got["duration_minutes"], got["distance_km"], got["n_observers"]) == (
-        1439,
-        60,
-        2.5,
-        2,
-    )
+    effort = ("start_minutes", "duration_minutes", "distance_km", "n_observers")
+    assert [got[name] for name in effort] == [1439, 60, 2.5, 2]
     assert (got["protocol"], got["region"], got["date"]) == ("Traveling", "US-WA-033", date(2020, 5, 14))
 
 

@@ -18,20 +18,18 @@ from fedmiss.etl.settings import PanelSettings
 KEEP = ("BREEDING CODE", "Species comments")
 
 
+def kept(code, comments):
+    return {"BREEDING CODE": code, "SPECIES COMMENTS": comments}
+
+
 def files_of(pair, **more):
     rows = [visit(f"S{i}", **({"GROUP IDENTIFIER": "G1"} if i < 3 else {})) for i in range(1, 7)]
     records = [
-        seen(
-            rows[1],
-            "3",
-            WARBLER,
-            CATEGORY="issf",
-            **{"BREEDING CODE": "NY", "SPECIES COMMENTS": "two\xa0broods"},
-        ),
-        seen(rows[1], "2", WARBLER, CATEGORY="form", **{"BREEDING CODE": "FL", "SPECIES COMMENTS": "=A1+1"}),
-        seen(rows[1], "1", WARBLER, CATEGORY="form", **{"BREEDING CODE": "NY", "SPECIES COMMENTS": ""}),
-        seen(rows[3], "4", WARBLER, **{"BREEDING CODE": "", "SPECIES COMMENTS": ""}),
-        seen(rows[4], "X", WARBLER, **{"SPECIES COMMENTS": "árbol, with commas"}),
+        seen(rows[1], "3", WARBLER, CATEGORY="issf", **kept("NY", "two\xa0broods")),
+        seen(rows[1], "2", WARBLER, CATEGORY="form", **kept("FL", "=A1+1")),
+        seen(rows[1], "1", WARBLER, CATEGORY="form", **kept("NY", "")),
+        seen(rows[3], "4", WARBLER, **kept("", "")),
+        seen(rows[4], "X", WARBLER, **kept("", "árbol, with commas")),
         seen(rows[5], "9", **{"SPECIES COMMENTS": "another species"}),
     ]
     return pair(records, rows, **more)
@@ -81,14 +79,14 @@ def test_files_in_which_a_column_has_another_name(pair, tmp_path):
 
 
 def test_other_kinds_of_files(run, tmp_path):
-    def kept(path, name, **more):
+    def texts(path, name, **more):
         return run(path, keep=(name,), **more).records[name].to_list()
 
     mine = csv(tmp_path, "ann.csv", [new_row("S1"), new_row("S2", "Blackbird", "Turdus merula")], NEW)
-    assert kept(mine, "Location") == ["Old Mill"] * 2
-    assert sorted(kept(csv(tmp_path, "0001.csv", [gbif_row(1), gbif_row(2)], GBIF), "gbifID")) == ["1", "2"]
+    assert texts(mine, "Location") == ["Old Mill"] * 2
+    assert sorted(texts(csv(tmp_path, "0001.csv", [gbif_row(1), gbif_row(2)], GBIF), "gbifID")) == ["1", "2"]
     header, rows = f"{PLAIN},ring", [f"a,p{i},2020-05-01,greg,3,30,1,r{i}" for i in range(3)]
-    assert kept(csv(tmp_path, "plots.csv", rows, header), "ring", column_map=MAP) == ["r0", "r1", "r2"]
+    assert texts(csv(tmp_path, "plots.csv", rows, header), "ring", column_map=MAP) == ["r0", "r1", "r2"]
 
 
 HARD = ("備考", "メモ", "größe", "grüße", "Ring no.", "Ring-no", "row")

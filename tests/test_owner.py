@@ -112,11 +112,11 @@ def test_writers_into_named_folders_are_known():
     """Whoever opens a file to write does so below a folder that it was given to fill, or through the owner."""
     allowed = {
         "simulate/text.py": "into memory", "etl/ebird.py": "the unfinished folder of the cache",
-        "etl/rows.py": "the unfinished folder of the cache", "etl/repeats.py": "the unfinished folder of the cache",
+        "etl/rows.py": "the unfinished folder of the cache",
         "cli/doctor.py": "a temporary folder of its own",
         "etl/fields.py": "the unfinished folder of the cache",
         "etl/flow.py": "the unfinished records folder",
-        "etl/lists.py": "the unfinished folder of the cache or records folder",
+        "etl/select.py": "the unfinished folder of the cache or records folder",
         "etl/projection.py": "the unfinished folder of the cache",
         "experiments/folder.py": "the unfinished folder of the experiment",
         "federation/masks.py": "a new file only (O_EXCL)",

@@ -154,7 +154,7 @@ def trim(
         fit, said = fit_trim(**read_tcf(table).arguments), [f"settings and table come from {table.name}."]
     else:
         from fedmiss.etl.counts import CountOptions
-        from fedmiss.etl.options import parse_map
+        from fedmiss.etl.filters import parse_map
         from fedmiss.pipeline.trims import Trims, run_trims
         from fedmiss.report.trim import TrimSettings
 

@@ -1,4 +1,4 @@
-"""Compiled loops over keys: digests of fields, codes of repeated values, ids in buckets.
+"""Compiled loops over keys: digests of fields, codes of repeated values.
 
 Numba takes arrays one by one, so the arguments of a loop are not grouped.
 """
@@ -11,7 +11,7 @@ import numpy as np
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl._bits import load8
 
-__all__ = ["encode", "find", "gather", "move", "read_guids"]
+__all__ = ["encode", "gather", "move", "read_guids"]
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xBF58476D1CE4E5B9)
@@ -126,24 +126,3 @@ def gather(buf: U8, start: I32, offsets: I32, out: U8) -> None:
         for k in range(offsets[i], offsets[i + 1]):
             out[k] = buf[begin]
             begin += 1
-
-
-@nb.njit(cache=True, nogil=True)
-def find(ids: np.ndarray, first: I32, shift: int, wanted: I64, out: I32) -> None:
-    """Write the place of each wanted id among the ascending ``ids``; see ``lookup.Buckets``."""
-    base, top = np.int64(ids[0]), np.int64(ids[-1])
-    for row in range(wanted.size):
-        value = wanted[row]
-        if value < base or value > top:
-            continue
-        # A bucket is a stretch of ids of one length: the search is over the few that lie in it.
-        bucket = (value - base) >> shift
-        low, high = first[bucket], first[bucket + 1]
-        while low < high:
-            middle = (low + high) >> 1
-            if ids[middle] < value:
-                low = middle + 1
-            else:
-                high = middle
-        if low < ids.size and ids[low] == value:
-            out[row] = low

@@ -129,20 +129,21 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
             "on the others. A table of lists says so in a column `complete`; an EBD comes with its sampling file "
             "(`fedmiss ingest EBD --sampling FILE`)."
         )
-    at = pl.DataFrame(
-        {"row": lists["row"].cast(pl.Int64), "list_": pl.int_range(lists.height, dtype=pl.Int32, eager=True)}
-    )
+    at = lists.select(pl.col("row").cast(pl.Int64), list_=pl.int_range(pl.len(), dtype=pl.Int32))
     found = (
         pl.scan_parquet(folder / "records.parquet")
         .select(pl.col("checklist_row").cast(pl.Int64).alias("row"), "species", "count", "detected", "reason")
         .join(at.lazy(), on="row")
         .collect()
     )
-    missing = found.filter(pl.col("reason").is_in(MISSING).fill_null(False))
-    found = found.filter(pl.col("detected") & ~pl.col("reason").is_in(MISSING).fill_null(False))
+    unknown = pl.col("reason").is_in(MISSING).fill_null(False)
+    missing, found = found.filter(unknown), found.filter(pl.col("detected") & ~unknown)
     sites = sites_of(lists).sort("site_id")
-    place = dict(zip(sites["site_id"].to_list(), range(sites.height), strict=True))
-    site = lists["site_id"].replace_strict(place, return_dtype=pl.Int32).to_numpy()
+    site = (
+        lists["site_id"]
+        .replace_strict(sites["site_id"], range(sites.height), return_dtype=pl.Int32)
+        .to_numpy()
+    )
     if species is None:
         names, common = _species(found, site, entries, sites.height, min_sites, flow)
     else:
@@ -151,11 +152,8 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
     number = {name: i for i, name in enumerate(names)}
     keep = pl.col("species").is_in(names)
     found, missing = found.filter(keep), missing.filter(keep)
-    code = found["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy().astype(np.int32)
-    lost_of = (
-        missing["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy()
-        if missing.height
-        else np.zeros(0)
+    code, lost_of = (
+        part["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy() for part in (found, missing)
     )
     warnings = list(manifest["warnings"])
     if species is None:
@@ -184,21 +182,15 @@ def _species(
     )
     flow.append(("species found", places.height, f"at {J:,} sites"))
     hidden = {name for name, entry in entries.items() if not entry["zeros_allowed"]}
-    mute = places.filter(pl.col("species").is_in(list(hidden)))
-    if mute.height:
-        flow.append(
-            (
-                "left out: species without zeros (sensitive)",
-                -mute.height,
-                listed(mute["species"].to_list(), 4),
-            )
-        )
-    places = places.filter(~pl.col("species").is_in(list(hidden)))
-    rare = places.filter(pl.col("n_sites") < min_sites)
-    if rare.height:
-        note = listed(rare["species"].to_list(), 4)
-        flow.append((f"left out: species at fewer than {min_sites} sites", -rare.height, note))
-    names = tuple(places.filter(pl.col("n_sites") >= min_sites)["species"].to_list())
+    for step, keep in (
+        ("species without zeros (sensitive)", ~pl.col("species").is_in(list(hidden))),
+        (f"species at fewer than {min_sites} sites", pl.col("n_sites") >= min_sites),
+    ):
+        lost = places.filter(~keep)["species"].to_list()
+        if lost:
+            flow.append((f"left out: {step}", -len(lost), listed(lost, 4)))
+        places = places.filter(keep)
+    names = tuple(places["species"].to_list())
     return names, tuple(str(entries[name]["common_name"] or "") for name in names)
 
 

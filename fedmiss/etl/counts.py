@@ -25,7 +25,7 @@ from fedmiss.etl.one_species import (
     species_columns_by_content,
     tells_apart,
 )
-from fedmiss.etl.rows import decimals, read_texts
+from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.spreadsheets import serial_date
 from fedmiss.notebook import card
@@ -189,7 +189,7 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
         raise ConfigError(
             f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
         )
-    return _Reading(source, options).table(read_texts(source), years)
+    return _Reading(source, options).table(read_texts(source))
 
 
 def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
@@ -201,29 +201,27 @@ def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
     """
     source = _one(path, options)
     raw = read_texts(source)
-    taxa = _Reading(source, options).taxa(raw, wide_years(source.header, 1 if options.wide else 3))
-    held = {column: raw[f"_{source.header.index(column)}"] for column in taxa}
-    main = next((key for key, values in held.items() if names_in(values)), "")
-    if not main:
+    held = _species_named(source, raw, options)
+    if not held:
         raise ConfigError(
             f"{source.name}: no column names a species (its columns: {listed(source.header, 12)}); say which with "
             "--columns species=..."
         )
-    parts: dict[str, list[str]] = {}
+    main = next(iter(held))
     # Spellings of one species that differ in case or blanks are one part.
-    for name in held[main].unique(maintain_order=True).to_list():
-        parts.setdefault(fold(name or ""), []).append(name)
-    names = {shown: parts[key] for key, (shown, _) in names_in(held[main]).items()}
-    rows = {shown: raw.filter(held[main].is_in(written)) for shown, written in sorted(names.items())}
+    spellings: dict[str, list[str]] = {}
+    for name in raw[main].unique(maintain_order=True).to_list():
+        spellings.setdefault(fold(name), []).append(name)
+    rows = {
+        shown: raw.filter(raw[main].is_in(spellings[key]))
+        for key, (shown, _) in sorted(held[main].items(), key=lambda item: item[1])
+    }
     others: dict[str, str] = {}
-    for column in taxa:
-        at = f"_{source.header.index(column)}"
+    for column in held:
         for shown, part in rows.items():
-            others |= {key: shown for key in names_in(part[at]) if key not in others}
-    unnamed = int(parts.get("") is not None and held[main].is_in(parts[""]).sum())
-    return SplitCounts(
-        source, {name: replace(source, texts=row) for name, row in rows.items()}, others, unnamed
-    )
+            others |= {key: shown for key in names_in(part[column]) if key not in others}
+    parts = {name: replace(source, texts=part) for name, part in rows.items()}
+    return SplitCounts(source, parts, others, raw.height - sum(part.height for part in rows.values()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +239,16 @@ class SplitCounts:
 
 def species_of_counts(source: Source, options: CountOptions) -> dict[str, int]:
     """Return the species that a table of counts names, with their rows; none for a table without a species column."""
-    raw = read_texts(source)
-    taxa = _Reading(source, options).taxa(raw, wide_years(source.header))
-    held = [names_in(raw[f"_{source.header.index(column)}"]) for column in taxa]
-    first = next((names for names in held if names), {})
-    return {name: rows for name, rows in sorted(first.values())}
+    held = _species_named(source, read_texts(source), options)
+    return dict(sorted(next(iter(held.values()), {}).values()))
+
+
+def _species_named(
+    source: Source, raw: pl.DataFrame, options: CountOptions
+) -> dict[str, dict[str, tuple[str, int]]]:
+    """Return the columns that name species, the best first, with the names in each (see ``names_in``)."""
+    held = {column: names_in(raw[column]) for column in _Reading(source, options).taxa(raw)}
+    return {column: names for column, names in held.items() if names}
 
 
 def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Series) -> None:
@@ -254,9 +257,12 @@ def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Ser
     # One value that cannot be thousands (0,125 or 12,5) shows that the comma is a decimal one throughout.
     if not commas.any() or not text.str.contains(r"^-?[1-9]\d{0,2},\d{3}$").filter(commas).all():
         return
-    i = int(commas.arg_max() or 0)
-    said = f"{text[i]!r} may be thousands or a decimal comma; write it without the comma."
-    raise source.fault(lines[i], column, said)
+    source.refuse(
+        commas,
+        lines,
+        column,
+        lambda row: f"{text[row]!r} may be thousands or a decimal comma; write it without the comma.",
+    )
 
 
 _RANGE = re.compile(r"(\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)")
@@ -300,70 +306,56 @@ _CUBE = (
 
 
 class _Reading:
+    """The columns of one table, by what they are called and what they hold, and what is said of them."""
+
     def __init__(self, source: Source, options: CountOptions) -> None:
         self.source, self.options = source, options
         self.said: list[str] = list(source.said)
+        self.years = wide_years(source.header, 1 if options.wide else 3)
+        self.named = dict(options.columns or {})
+        check_named("--columns", self.named, NAMES, source.name, source.header)
+        self.named_species = self.named.pop("species", "")
+        self.columns: dict[str, str] = {}
 
-    @property
-    def _at(self) -> dict[str, str]:
-        return {column: f"_{i}" for i, column in reversed(list(enumerate(self.source.header)))}
-
-    def taxa(self, raw: pl.DataFrame, years: list[str]) -> list[str]:
+    def taxa(self, raw: pl.DataFrame) -> list[str]:
         """Columns that name the species of a row, the best first."""
-        header, at = self.source.header, self._at
-        named = (self.options.columns or {}).get("species")
-        check_named("--columns", {"species": named} if named else {}, NAMES, self.source.name, header)
-        known = self._known(header, years)
-        taxa = [named] if named else species_columns(column for column in header if column not in years)
+        header = [column for column in self.source.header if column and column not in self.years]
+        taxa = [self.named_species] if self.named_species else species_columns(header)
+        for column in taxa:
+            refuse_mixed(self.source, column, raw[column], raw[LINE])
         if taxa:
-            for column in taxa:
-                refuse_mixed(self.source, column, raw[at[column]], raw["_line"])
             return taxa
-        free = {
-            column: raw[at[column]]
-            for column in header
-            if column and column not in years and column not in known.values()
-        }
+        known = self._known(self.source.header).values()
+        free = {column: raw[column] for column in header if column not in known}
         return species_columns_by_content(free, self.options.species)
 
-    def table(self, raw: pl.DataFrame, years: list[str]) -> CountTable:
-        header, at = self.source.header, self._at
-        taxa = self.taxa(raw, years)
-        name, common, all_rows = "", "", raw.height
+    def table(self, raw: pl.DataFrame) -> CountTable:
+        """Read the texts of all columns; see :func:`read_counts`."""
+        years, taxa, all_rows, name = self.years, self.taxa(raw), raw.height, ""
         if taxa:
-            raw, name, said = only(
-                raw.rename({at[column]: column for column in taxa}),
-                taxa,
-                self.options.species,
-                self.source.short_name,
-            )
-            common = common_name(raw, taxa)
-            raw = raw.rename({column: at[column] for column in taxa})
+            raw, name, said = only(raw, taxa, self.options.species, self.source.short_name)
             self.said += said
-        others = all_rows - raw.height
-        columns = self._columns(raw, years, taxa)
-        rest = [
-            column
-            for column in header
-            if column and column not in columns.values() and column not in years and column not in taxa
-        ]
-        frame = raw.select(
-            pl.col("_line").alias("line"),
-            *(pl.col(at[column]).alias(key) for key, column in columns.items()),
-            *(
-                pl.col(at[column]).alias(column if column not in (*NAMES, "line") else f"{column}_")
-                for column in rest
-            ),
-            *(pl.col(at[year]).alias(f"year {year}") for year in years),
+        columns = self.columns = self._columns(raw, taxa)
+        used = (*columns.values(), *years, *taxa)
+        covariates = {
+            f"{column}_" if column in (*NAMES, "line") else column: raw[column]
+            for column in self.source.header
+            if column and column not in used
+        }
+        rest = list(covariates)
+        frame = pl.DataFrame(
+            {"line": raw[LINE]}
+            | {key: raw[column] for key, column in columns.items()}
+            | covariates
+            | {year: raw[year] for year in years}
         )
-        rest = [column if column not in (*NAMES, "line") else f"{column}_" for column in rest]
         if years:
             frame = frame.unpivot(
-                on=[f"year {year}" for year in years],
-                index=[column for column in frame.columns if not column.startswith("year ")],
+                on=years,
+                index=[column for column in frame.columns if column not in years],
                 variable_name="year",
                 value_name="count",
-            ).with_columns(pl.col("year").str.strip_prefix("year ").str.strip_chars_start("Xx"))
+            ).with_columns(pl.col("year").str.strip_chars_start("Xx"))
         # Only where all values are of that form: a lone 2024-05 among years is a slip of the pen.
         months = frame["year"].str.contains(r"^\d{4}-(0[1-9]|1[0-2])$")  # as 2024-05
         if "month" not in frame.columns and self.options.months and months.len() and months.all():
@@ -372,7 +364,7 @@ class _Reading:
         if normal(columns.get("count", "")) == "occurrences":
             self.said.append(_CUBE)
         more = frame.height - raw.height  # rows that years as columns add
-        frame = self._values(frame, columns)
+        frame = self._values(frame)
         before = frame.height
         frame, joined = settle_spellings(frame, self.source.name, self.options.spellings)
         self.said += joined
@@ -402,30 +394,28 @@ class _Reading:
             columns,
             tuple(rest),
             tuple(self.said),
-            all_rows + more,
-            name,
-            common,
-            others,
-            before - tidy.height,
+            rows_read=all_rows + more,
+            species=name,
+            common_name=common_name(raw, taxa),
+            other_species=all_rows - raw.height,
+            joined=before - tidy.height,
         )
 
-    def _known(self, header: Sequence[str], years: list[str]) -> dict[str, str]:
+    def _known(self, header: Sequence[str]) -> dict[str, str]:
         """Return the columns that were named or that their names give away."""
-        chosen = {key: column for key, column in (self.options.columns or {}).items() if key != "species"}
-        check_named("--columns", chosen, NAMES, self.source.name, header)
-        sought = {key: words for key, words in NAMES.items() if not (years and key in ("year", "count"))}
-        return familiar(header, sought, chosen)
+        sought = {key: words for key, words in NAMES.items() if not (self.years and key in ("year", "count"))}
+        return familiar(header, sought, self.named)
 
-    def _columns(self, raw: pl.DataFrame, years: list[str], taxa: list[str]) -> dict[str, str]:
+    def _columns(self, raw: pl.DataFrame, taxa: list[str]) -> dict[str, str]:
         header = tuple(column for column in self.source.header if column not in taxa)
-        chosen = self._known(header, years)
-        wanted = ("site",) if years else ("site", "year", "count")
+        chosen = self._known(header)
+        wanted = ("site",) if self.years else ("site", "year", "count")
         lacking = [name for name in wanted if name not in chosen]
         # A column that no name gives away may be the only one that holds years, or the only one that holds counts.
-        for key, holds in (("year", self._all_years), ("count", self._all_counts)):
+        for key, holds in (("year", _all_years), ("count", _all_counts)):
             if key == "year" in lacking or lacking == [key]:
-                others = [column for column in header if column not in chosen.values()]
-                free = [other for other in others if holds(raw[f"_{self.source.header.index(other)}"])]
+                others = [column for column in header if column and column not in chosen.values()]
+                free = [other for other in others if holds(raw[other])]
                 if len(free) == 1:
                     chosen[key] = free[0]
                     lacking.remove(key)
@@ -446,65 +436,47 @@ class _Reading:
             if name in chosen and (name != "month" or self.options.months)
         }
 
-    @staticmethod
-    def _all_years(values: pl.Series) -> bool:
-        return bool(values.str.contains(r"^(1[89]|20)\d\d$").all()) and values.n_unique() > 1
-
-    @staticmethod
-    def _all_counts(values: pl.Series) -> bool:
-        return bool((values.str.contains(r"^\d+$") | values.str.to_uppercase().is_in(_MISSING)).all())
-
-    def _values(self, frame: pl.DataFrame, columns: dict[str, str]) -> pl.DataFrame:
-        blank = frame["site"] == ""
-        self._refuse(
-            frame, blank, "site", columns.get("site", "site"), "name every site, or leave the row out"
-        )
-        whole = {"year": "write it as 2024 (and a month in a column of its own)", "month": "write 1 to 12"}
+    def _values(self, frame: pl.DataFrame) -> pl.DataFrame:
+        self._refuse(frame, frame["site"] == "", "site", "name every site, or leave the row out")
         out = {}
-        for key, remedy in whole.items():
+        for key, low, high, remedy in (
+            ("year", 0, _NO_YEAR - 1, "write it as 2024 (and a month in a column of its own)"),
+            ("month", 1, 12, "write 1 to 12"),
+        ):
             if key in frame.columns:
-                value = frame[key].str.strip_suffix(".0").cast(pl.Int64, strict=False)
-                bad = value.is_null() | (
-                    (value < 1) | (value > 12) if key == "month" else (value < 0) | (value >= _NO_YEAR)
-                ).fill_null(False)
-                self._refuse(frame, bad, key, columns.get(key, key), remedy)
-                out[key] = value
-        words = [*_MISSING, *(word.upper() for word in self.options.missing)]
-        for key in ("count", "weight"):
+                out[key] = frame[key].str.strip_suffix(".0").cast(pl.Int64, strict=False)
+                self._refuse(frame, ~out[key].is_between(low, high).fill_null(False), key, remedy)
+        for key, remedy in (
+            ("count", "give one number, or NA where it was not counted (--missing takes a value as NA)"),
+            ("weight", "weights are above 0"),
+        ):
             if key in frame.columns:
-                out[key] = self._decimal(frame, key, columns.get(key, key), words)
+                out[key] = self._decimal(frame, key, remedy)
         return frame.with_columns(**out)
 
-    def _decimal(self, frame: pl.DataFrame, key: str, column: str, words: list[str]) -> pl.Series:
-        text = frame[key].str.strip_chars()
+    def _decimal(self, frame: pl.DataFrame, key: str, remedy: str) -> pl.Series:
+        text, column = frame[key].str.strip_chars(), self.columns.get(key, key)
         commas = text.str.contains(r"^\d+,\d+$")
         if commas.any():
             self.said.append(
                 f"{column}: {int(commas.sum()):,} values with a decimal comma ({text.filter(commas)[0]})."
             )
         refuse_thousands(self.source, column, text, frame["line"])
-        value, bad = decimals(text, words)
-        bad |= (value < 0).fill_null(False)
-        remedy = {
-            "count": "give one number, or NA where it was not counted (--missing takes a value as NA)",
-            "weight": "weights are above 0",
-        }[key]
-        if key == "weight":
-            bad |= (value <= 0).fill_null(True)
-        self._refuse(frame, bad, key, column, remedy)
+        value, bad = decimals(text, [*_MISSING, *(word.upper() for word in self.options.missing)])
+        bad |= (value <= 0).fill_null(True) if key == "weight" else (value < 0).fill_null(False)
+        self._refuse(frame, bad, key, remedy)
         return value
 
-    def _refuse(self, frame: pl.DataFrame, bad: pl.Series, key: str, column: str, remedy: str) -> None:
-        n_bad = int(bad.sum())
-        if n_bad:
-            row = frame.filter(bad).row(0, named=True)
-            more = f" {n_bad:,} rows are like this." if n_bad > 1 else ""
-            if column not in self.source.header and key == "count":  # one column for each year
-                column = next(
-                    column for column in self.source.header if column.strip().lstrip("Xx") == str(row["year"])
-                )
-            remedy = advice(key, row[key]) or remedy
-            raise self.source.fault(row["line"], column, f"{row[key]!r} is no {key}; {remedy}.{more}")
+    def _refuse(self, frame: pl.DataFrame, bad: pl.Series, key: str, remedy: str) -> None:
+        if not bad.any():
+            return
+        row, n_bad = frame.filter(bad).row(0, named=True), int(bad.sum())
+        more = f" {n_bad:,} rows are like this." if n_bad > 1 else ""
+        column = self.columns.get(key, key)
+        if key == "count" and key not in self.columns:  # one column for each year
+            column = next(year for year in self.years if year.strip().lstrip("Xx") == str(row["year"]))
+        remedy = advice(key, row[key]) or remedy
+        raise self.source.fault(row["line"], column, f"{row[key]!r} is no {key}; {remedy}.{more}")
 
     def _repeats(self, frame: pl.DataFrame, rest: list[str]) -> pl.DataFrame:
         keys = [name for name in ("site", "year", "month") if name in frame.columns]
@@ -541,3 +513,11 @@ class _Reading:
             f"counts.{perhaps}"
         )
         return joined.select(frame.columns)
+
+
+def _all_years(values: pl.Series) -> bool:
+    return bool(values.str.contains(r"^(1[89]|20)\d\d$").all()) and values.n_unique() > 1
+
+
+def _all_counts(values: pl.Series) -> bool:
+    return bool((values.str.contains(r"^\d+$") | values.str.to_uppercase().is_in(_MISSING)).all())

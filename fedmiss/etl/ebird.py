@@ -14,7 +14,7 @@ from fedmiss.errors import InputError
 from fedmiss.etl import _keys, _lines
 from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, kept_columns, resolve
-from fedmiss.etl.fields import Dictionary, Fields, Parsed
+from fedmiss.etl.fields import Block, Dictionary, Fields, Parsed, ReadReport, read_blocks
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import (
     EVENT_COLUMNS,
@@ -26,9 +26,9 @@ from fedmiss.etl.projection import (
     Meta,
     ParquetSink,
     meta_of,
+    write_repeats,
 )
-from fedmiss.etl.repeats import write_repeats
-from fedmiss.etl.sources import Block, Faults, ReadReport, Source, read_blocks
+from fedmiss.etl.sources import Faults, Source
 
 __all__ = ["project_ebird", "read_clock", "read_decimal"]
 
@@ -99,8 +99,8 @@ class _Reader:
         self.parsed = {key: Parsed(self.slot[key], parse) for key, parse in _NUMBERS.items() if events}
         self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
         self.long = self.short = self.rows = 0
-        self.dates = [2**31 - 1, -(2**31)]
-        self.record_dates = list(self.dates)
+        self.dates: list[int] | None = None  # first and last day
+        self.record_dates: list[int] | None = None
 
     def fields(self, block: Block) -> Fields:
         fields = Fields(block, self.positions)
@@ -143,8 +143,17 @@ class _Reader:
             first = int(rows[0])
             self.faults.add(kinds, what, rows.size, first + first_line, fields.text(first, self.slot[key]))
 
-    def usable(self, fields: Fields, first_line: int, event: I64, group: I64, more: dict[str, Bool]) -> Bool:
-        """Rows with an event id, a readable group id and whatever else is asked; the others are noted."""
+    def usable(
+        self,
+        fields: Fields,
+        first_line: int,
+        event: I64,
+        group: I64,
+        more: dict[str, Bool],
+        *,
+        fault: bool = True,
+    ) -> Bool:
+        """Rows with an event id, a readable group id and whatever else is asked; the others are noted if a ``fault``."""
         good = np.ones(fields.n, dtype=np.bool_)
         checks = {"event": event < 0, "group": group == BAD, **more}
         names = {**EBD_RECORD, **EVENT, **PLACE, "unknown": ("",)}
@@ -154,7 +163,8 @@ class _Reader:
                 what = "no usable " + names[key][0].upper()
                 if key == "unknown":
                     what, key = NO_DATE, "date"
-                self._note(self.faults.malformed, what, fields, rows, first_line, key)
+                if fault:
+                    self._note(self.faults.malformed, what, fields, rows, first_line, key)
                 good[rows] = False
         return good
 
@@ -178,7 +188,7 @@ class _Reader:
         if not good.all():
             columns = {key: column[good] for key, column in columns.items()}
         self.books["reach"].encode(fields.buf, *self._region(fields))
-        _widen(self.record_dates, date[(date != BAD) & (date != UNKNOWN_DATE)])
+        self.record_dates = _widened(self.record_dates, date[(date != BAD) & (date != UNKNOWN_DATE)])
         rows = np.bincount(columns["taxon"], minlength=self.books["taxa"].size)
         # Codes only grow: the numbers so far are those of the first codes.
         rows[: self.taxon_rows.size] += self.taxon_rows
@@ -194,12 +204,7 @@ class _Reader:
             "observer": fields.lengths[:, self.slot["observer"]] == 0,
             "site": fields.lengths[:, self.slot["site"]] == 0,
         }
-        if fault:
-            good = self.usable(fields, first_line, event, group, bad)
-        else:
-            good = (event >= 0) & (group != BAD)
-            for unusable in bad.values():
-                good &= ~unusable
+        good = self.usable(fields, first_line, event, group, bad, fault=fault)
         numbers = {}
         for key, parsed in self.parsed.items():
             out = parsed.read(fields.buf, fields.starts, fields.lengths)
@@ -226,14 +231,16 @@ class _Reader:
         }
         if not good.all():
             columns = {key: column[good] for key, column in columns.items()}
-        _widen(self.dates, columns["date"])
+        self.dates = _widened(self.dates, columns["date"])
         return columns
 
 
-def _widen(span: list[int], days: I32) -> None:
-    """Make a span of days include more."""
-    if days.size:
-        span[:] = min(span[0], int(days.min())), max(span[1], int(days.max()))
+def _widened(span: list[int] | None, days: I32) -> list[int] | None:
+    """Return the first and last day of a span and of more days."""
+    if not days.size:
+        return span
+    ends = [*(span or ()), int(days.min()), int(days.max())]
+    return [min(ends), max(ends)]
 
 
 def _distinct(columns: Columns) -> Columns:
@@ -311,8 +318,8 @@ def project_ebird(
         short_rows=reader.short,
         unterminated=report.unterminated,
         absent_columns=reader.absent,
-        dates=reader.dates if reader.dates[0] <= reader.dates[1] else None,
-        record_dates=reader.record_dates if reader.record_dates[0] <= reader.record_dates[1] else None,
+        dates=reader.dates,
+        record_dates=reader.record_dates,
         release=f"{release[1]}-{release[2]}" if release else "",
     )
 

@@ -1,8 +1,10 @@
-"""The wanted fields of a block of eBird text, and the codes and numbers of repeated values."""
+"""eBird text in large blocks of whole lines, the wanted fields of a block, and the codes and numbers of repeated values."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +13,155 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedmiss.arrays import F64, I32, U8
+from fedmiss.errors import InputError
 from fedmiss.etl import _keys, _lines
 from fedmiss.etl.projection import ROW_GROUP
-from fedmiss.etl.sources import Block
+from fedmiss.etl.sources import Source, Stream, broken_input, is_gzip, open_source
+from fedmiss.files import hash_file
 
-__all__ = ["Dictionary", "Fields", "Parsed"]
+__all__ = ["Block", "Dictionary", "Fields", "Parsed", "ReadReport", "read_blocks"]
+
+BLOCK_BYTES = 2 << 20
+MOST_LINE = 4 * BLOCK_BYTES  # eBird's comments stay below a hundredth of it
+
+
+@dataclass(slots=True)
+class Block:
+    """Whole lines: ``buf[:stop]``, ``lines`` of them; ``first_line`` counts the header as line 1.
+
+    ``seps`` and ``ends`` say where the fields end (see ``_lines.separators``).
+    """
+
+    buf: U8
+    stop: int
+    first_line: int
+    lines: int
+    seps: I32
+    ends: I32
+
+
+@dataclass(slots=True)
+class ReadReport:
+    """What reading a source to its end has found."""
+
+    lines: int = 0  # data lines, blank ones included
+    sha256: str = ""
+    unterminated: bool = False  # the last line has no line end
+
+
+def read_blocks(
+    source: Source, report: ReadReport, advance: Callable[[float], None] = lambda done: None
+) -> Iterator[Block]:
+    """Read a text source in blocks of whole lines, each checked to be UTF-8 and split; ``report`` is filled on the way.
+
+    The arrays of a block are reused for the next one. A last line without a line end is given one and reported.
+
+    Raises
+    ------
+    InputError : bytes that are not UTF-8 (with their line), damaged archives, a file that changes while read
+    """
+    size = source.path.stat().st_size
+    plain = source.member is None and not is_gzip(source.path)
+    digest = hashlib.sha256()
+    buf = np.empty(BLOCK_BYTES + 1, dtype=np.uint8)
+    seps = ends = np.empty(0, dtype=np.int32)
+    have = 0
+    line = 2
+    with broken_input(source.name), open_source(source) as (stream, position):
+        header = _read_exactly(stream, source.header_bytes)
+        digest.update(header)
+        total = len(header)
+        finished = False
+        while not finished:
+            if have >= buf.size - 1:
+                buf = _twice_as_long(buf, have, source, line)
+            window = memoryview(buf)[have : buf.size - 1]  # type: ignore[arg-type]
+            n = stream.readinto(window) or 0
+            if plain:
+                digest.update(window[:n])
+            total += n
+            finished = n == 0
+            have += n
+            if finished:
+                if have == 0:
+                    break
+                buf[have] = 10
+                have += 1
+                report.unterminated = True
+            stop = _last_line_end(buf, have, have - n - (1 if finished else 0))
+            if stop == 0:
+                continue
+            if (bad := _bad_utf8(buf, stop)) >= 0:
+                raise _not_utf8(source, line + int(np.count_nonzero(buf[:bad] == 10)), int(buf[bad]))
+            if seps.size < buf.size + 64:
+                seps, ends = (np.empty(buf.size + 64, dtype=np.int32) for _ in range(2))
+            n_lines = int(_lines.separators(buf, stop, ord(source.separator), seps, ends))
+            yield Block(buf, stop, line, n_lines, seps, ends)
+            line += n_lines
+            report.lines += n_lines
+            buf[: have - stop] = buf[stop:have]
+            have -= stop
+            advance(position())
+    now = source.path.stat().st_size
+    if (plain and total != now) or size != now:
+        raise InputError(
+            f"{source.name} changed while it was read ({total:,} bytes read of {size:,}); wait until it is "
+            "complete and try again.",
+            path=source.name,
+        )
+    report.sha256 = digest.hexdigest() if plain else hash_file(source.path)
+
+
+def _twice_as_long(buf: U8, have: int, source: Source, line: int) -> U8:
+    """Return a longer buffer for a line that is longer than the block, unless no text has such lines."""
+    if have > MOST_LINE:
+        raise InputError(
+            f"{source.name} line {line} has more than {MOST_LINE:,} bytes and no end, so this is no text table "
+            "(or its lines end with CR alone: save it with LF or CR LF).",
+            path=source.name,
+        )
+    return np.concatenate([buf, np.empty(buf.size, dtype=np.uint8)])
+
+
+def _bad_utf8(buf: U8, stop: int) -> int:
+    """Return the place of the first byte of ``buf[:stop]`` that is not UTF-8, or -1."""
+    text = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, stop], np.int32)), pa.py_buffer(buf))
+    try:
+        text.validate(full=True)  # as one string: ten times as fast as to decode it
+        return -1
+    except pa.ArrowInvalid:
+        pass
+    try:
+        buf[:stop].tobytes().decode()
+    except UnicodeDecodeError as error:
+        return error.start
+    return -1
+
+
+def _not_utf8(source: Source, line: int, byte: int) -> InputError:
+    return InputError(
+        f"{source.name} line {line}: the byte 0x{byte:02x} is not UTF-8. Convert the file "
+        "(for example: iconv -f LATIN1 -t UTF-8), or download it again if it was damaged.",
+        line=line,
+    )
+
+
+def _last_line_end(buf: U8, have: int, seen: int) -> int:
+    """Index after the last line end in ``buf[seen:have]``, 0 when there is none."""
+    low = have
+    while low > seen:
+        low = max(seen, low - 4096)
+        hit = buf[low:have].tobytes().rfind(b"\n")
+        if hit >= 0:
+            return low + hit + 1
+    return 0
+
+
+def _read_exactly(stream: Stream, n: int) -> bytes:
+    data = b""
+    while len(data) < n and (more := stream.read(n - len(data))):
+        data += more
+    return data
 
 
 class Fields:

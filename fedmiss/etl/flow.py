@@ -23,17 +23,19 @@ def summarise(
     """Return the results of the manifest: totals, and records, X, zeros and visits of each species."""
     sensitive = {name.casefold() for name in settings.sensitive}
     species: list[SpeciesRow] = []
-    for i, (name, common) in enumerate(zip(choice.names, choice.common, strict=True)):
-        records = int(counts.records[i])
+    numbers = counts.of_species.T.tolist()
+    for name, common, (records, x, explicit_zeros, on_zero_ok) in zip(
+        choice.names, choice.common, numbers, strict=True
+    ):
         zeros_allowed = not ({name.casefold(), (common or "").casefold()} & sensitive)
-        zeros = lists["zero_ok"] - int(counts.on_zero_ok[i]) if zeros_allowed else 0
+        zeros = lists["zero_ok"] - on_zero_ok if zeros_allowed else 0
         species.append(
             {
                 "species": name,
                 "common_name": common,
                 "records": records,
-                "x": int(counts.not_counted[i]),
-                "explicit_zeros": int(counts.explicit_zeros[i]),
+                "x": x,
+                "explicit_zeros": explicit_zeros,
                 "zeros": zeros,
                 "visits": records + zeros,
                 "zeros_allowed": zeros_allowed,
@@ -42,7 +44,7 @@ def summarise(
     return {
         "n_checklists": lists["written"],
         "n_zero_ok": lists["zero_ok"],
-        "n_records": int(counts.records.sum()),
+        "n_records": sum(row["records"] for row in species),
         "orphans": len(counts.orphans),
         "species": species,
     }

@@ -23,7 +23,6 @@ from fedmiss.etl.flow import (
     terms_of,
     why_no_zeros,
 )
-from fedmiss.etl.lists import make_checklists
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import check_map, project_counts, project_plain
@@ -31,7 +30,7 @@ from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
 from fedmiss.etl.rows import read_texts
-from fedmiss.etl.select import ListRules
+from fedmiss.etl.select import ListRules, make_checklists
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
@@ -111,7 +110,9 @@ def _import(
     with scratch_folder(out) as scratch:
         store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else scratch))
         clear_inside(store.folder)
-        projections = _project(sources, store, settings, warnings)
+        projections = _project(sources, store, settings)
+        releases = {projection.meta["release"] for projection in projections} - {""}
+        warnings += _read_warnings(projections, releases)
         if not any(
             projection.meta["rows"] or projection.meta["role"] == "sampling" for projection in projections
         ):
@@ -153,19 +154,9 @@ def _import(
                 flow=row_flow(projections, lists_flow, counts.steps, results, presence_only=presence_only),
                 terms=terms_of(
                     "simulated" if family == "ebird" and all_simulated(lists) else sources[0].role,
+                    sorted(releases),
                     sorted(
-                        {
-                            projection.meta["release"]
-                            for projection in projections
-                            if projection.meta.get("release")
-                        }
-                    ),
-                    sorted(
-                        {
-                            licence
-                            for projection in projections
-                            for licence in projection.meta.get("licences", [])
-                        }
+                        {name for projection in projections for name in projection.meta.get("licences", [])}
                     ),
                     sorted({source.citation for source in sources if source.citation}),
                 ),
@@ -217,9 +208,7 @@ def _family(sources: list[Source]) -> str:
     return family
 
 
-def _project(
-    sources: list[Source], store: Cache, settings: IngestSettings, warnings: list[str]
-) -> list[Projection]:
+def _project(sources: list[Source], store: Cache, settings: IngestSettings) -> list[Projection]:
     """Return the projection of every source, from the cache or made now."""
     projections = []
     for source in sources:  # before any is read, which may take long
@@ -228,11 +217,14 @@ def _project(
     for source in sources:
         build, more = _builder(source, settings, sources)
         key = store.key(source, json.dumps(more, default=asdict))
-        projection = store.projection(key, partial(_watched, source, partial(build, source, **more)))
+        projections.append(store.projection(key, partial(_watched, source, partial(build, source, **more))))
         give_back()
-        projections.append(projection)
-        warnings += source_warnings(projection)
-    releases = {projection.meta["release"] for projection in projections if projection.meta.get("release")}
+    return projections
+
+
+def _read_warnings(projections: list[Projection], releases: set[str]) -> list[str]:
+    """Return the sentences about what reading the sources has found."""
+    warnings = [sentence for projection in projections for sentence in source_warnings(projection)]
     if len(releases) > 1:
         warnings.append(
             f"the files are of different releases ({', '.join(sorted(releases))}); species names change every "
@@ -242,7 +234,7 @@ def _project(
         warnings.append(
             "unvetted records are used only to hold back zeros: a species in them counts as missing."
         )
-    return projections
+    return warnings
 
 
 def _watched(source: Source, build: Callable[..., Meta], folder: Path) -> Meta:

@@ -10,7 +10,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import did_you_mean, familiar, near_names, plain, quoted
-from fedmiss.etl.rows import read_texts
+from fedmiss.etl.rows import LINE, read_texts
 from fedmiss.etl.sources import Source, expand
 
 __all__ = [
@@ -229,14 +229,12 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
             f"{listed(source.header, 8)}.",
             path=source.name,
         )
-    raw = read_texts(source)
-    at = {column: f"_{source.header.index(column)}" for column in (species, group)}
     out: dict[str, list[str]] = {}
-    for row in raw.rows(named=True):
-        name, kind = row[at[species]].strip(), row[at[group]].strip()
+    for row in read_texts(source).rows(named=True):
+        name, kind = row[species].strip(), row[group].strip()
         if not name or not kind:
             said = "blank; name the species and its group, or leave the row out."
-            raise source.fault(row["_line"], group if name else species, said)
+            raise source.fault(row[LINE], group if name else species, said)
         out.setdefault(kind, []).append(name)
     return {kind: tuple(dict.fromkeys(names)) for kind, names in sorted(out.items())}
 

@@ -128,12 +128,7 @@ def make_panel(
             }
             | ({"site table": hash_file(settings.site_table)} if settings.site_table else {})
             | ({"community": identity(settings.community)} if settings.community else {}),
-            results=replace(
-                _facts(species, common, visits, sites, months, groups),
-                implied_zeros=any(
-                    row["zeros"] for manifest in manifests for row in manifest["results"]["species"]
-                ),
-            ).as_results(),
+            results=_facts(species, common, visits, sites, months, groups, manifests).as_results(),
             flow=flow,
             terms=manifests[0]["terms"],
             warnings=warnings,
@@ -163,6 +158,7 @@ def _facts(
     sites: pl.DataFrame,
     months: pl.DataFrame,
     groups: dict[str, dict[str, int]],
+    manifests: list[Manifest],
 ) -> PanelFacts:
     counted = visits["count"].is_not_null()
     return PanelFacts(
@@ -188,6 +184,7 @@ def _facts(
         groups=groups,
         # a table of yearly counts has no months: all its counts have the same one (see plain)
         period="year" if _yearly(visits) else "month",
+        implied_zeros=any(row["zeros"] for manifest in manifests for row in manifest["results"]["species"]),
     )
 
 
@@ -359,14 +356,11 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
     """
     # A month that no year visits would be the model's invention in every year: it is no part of the axis.
     present = set(zip(dates.dt.year().to_list(), dates.dt.month().to_list(), strict=True))
-    season = sorted({month for _, month in present})
+    season = {month for _, month in present}
     first, last = min(present), max(present)
-    rows = [
-        (year, month)
-        for year in range(first[0], last[0] + 1)
-        for month in season
-        if first <= (year, month) <= last
-    ]
+    years = range(first[0], last[0] + 1)
+    spanned = [(year, month) for year in years for month in range(1, 13) if first <= (year, month) <= last]
+    rows = [(year, month) for year, month in spanned if month in season]
     months = pl.DataFrame(
         {
             "month_index": pl.Series(range(len(rows)), dtype=pl.Int32),
@@ -378,13 +372,8 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
     gaps = [f"{year:04d}-{month:02d}" for year, month in rows if (year, month) not in present]
     names = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
     # A calendar month outside the season matters only when the series spans it.
-    spanned = {
-        month
-        for year in range(first[0], last[0] + 1)
-        for month in range(1, 13)
-        if first <= (year, month) <= last
-    }
-    return months, gaps, ", ".join(names[month - 1] for month in sorted(spanned - set(season)))
+    left_out = sorted({month for _, month in spanned} - season)
+    return months, gaps, ", ".join(names[month - 1] for month in left_out)
 
 
 def stray_dates(dates: pl.Series) -> str:

@@ -15,6 +15,7 @@ from fedmiss.etl.counts import CountOptions, advice, read_counts, settle_spellin
 from fedmiss.etl.one_species import refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
+    LINE,
     Rows,
     decimals,
     digest_ids,
@@ -88,15 +89,16 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
             f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}",
             missing=lacking,
         )
-    if "species" not in chosen and "common_name" not in chosen:
+    if not {"species", "common_name"} & set(chosen):
         # A column of species that the map leaves out would be counts of several added up.
         free = [column for column in species_columns(source.header) if column not in chosen.values()]
-        chosen |= {"species": free[0]} if free else {}
-    if "species" not in chosen and "common_name" not in chosen and not one_species:
-        raise ConfigError(
-            f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
-            "with --species."
-        )
+        if free:
+            chosen["species"] = free[0]
+        elif not one_species:
+            raise ConfigError(
+                f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
+                "with --species."
+            )
     return chosen
 
 
@@ -194,7 +196,7 @@ def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str,
         row = chunk.row(int(bad.arg_max() or 0), named=True)
         if said := advice(key, row[key]):
             why = f"is no {key}; {said}."
-        raise rows.source.fault(row["_line"], column or key, f"{row[key]!r} {why}")
+        raise rows.source.fault(row[LINE], column or key, f"{row[key]!r} {why}")
 
 
 def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: str) -> pl.DataFrame:
@@ -248,7 +250,7 @@ def _visits(
         pl.col("latitude", "longitude").str.replace(r"^(-?\d+),(\d+)$", "$1.$2"),
         "protocol",
         name,
-        line=pl.col("_line"),
+        line=pl.col(LINE),
         event=digest_ids(name),
         count=count,
         species=pl.col("species" if "species" in columns else "common_name"),
@@ -295,7 +297,14 @@ def project_counts(
     said = list(table.said)
     asked = " ".join(one_species.split())
     species = table.species or asked or source.path.name.split(".")[0]
-    frame = _whole(table.frame.filter(pl.col("count").is_not_null()), source)
+    frame = table.frame.filter(pl.col("count").is_not_null())
+    counts = frame["count"]
+    odd = counts != counts.round()
+    source.refuse(
+        odd, frame["line"], "",
+        lambda row: f"the count {counts[row]:g} is no whole number (rows: {odd.sum():,}), and this model is one of whole "
+        "counts. Round them if they are rounded means, or use `fedmiss trim`, which takes them as they are.",
+    )  # fmt: skip
     frame = frame.with_columns(year=_years(frame["year"], source, first_year))
     if "month" not in frame.columns:
         frame = frame.with_columns(month=pl.lit(MONTH_OF_YEARLY, pl.Int64))
@@ -338,24 +347,13 @@ def _amount(frame: pl.DataFrame, column: str, source: Source) -> tuple[str, pl.S
     """Return a column of effort as numbers, with its name; a blank is an effort that nobody noted."""
     value, bad = decimals(frame[column].fill_null(""))
     bad |= (value < 0).fill_null(False)
-    if bad.any():
-        row = frame.filter(bad).row(0, named=True)
-        said = f"{row[column]!r} is no effort; write a number, or leave it blank."
-        raise source.fault(row["line"], column, said)
+    source.refuse(
+        bad,
+        frame["line"],
+        column,
+        lambda row: f"{frame[column][row]!r} is no effort; write a number, or leave it blank.",
+    )
     return column, value
-
-
-def _whole(frame: pl.DataFrame, source: Source) -> pl.DataFrame:
-    odd = frame.filter(pl.col("count") != pl.col("count").round())
-    if odd.height:
-        row = odd.row(0, named=True)
-        raise source.fault(
-            row["line"],
-            "",
-            f"the count {row['count']:g} is no whole number (rows: {odd.height:,}), and this model is one of whole counts. "
-            "Round them if they are rounded means, or use `fedmiss trim`, which takes them as they are.",
-        )
-    return frame
 
 
 def _years(years: pl.Series, source: Source, first_year: int | None) -> pl.Series:

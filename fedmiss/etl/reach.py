@@ -45,7 +45,7 @@ class Reach:
     parts: int = 3
 
     def covers(self, places: pl.DataFrame) -> Bool:
-        """Say which places lie within."""
+        """Say which of some places, each named once, lie within."""
         smallest = pl.coalesce(pl.col(region).replace("", None) for region in REGIONS).fill_null("")
         inside = np.ones(places.height, dtype=np.bool_)
         if self.region:
@@ -56,12 +56,7 @@ class Reach:
             if mask.any():  # otherwise no place has such a code, and nothing can be excluded
                 inside &= mask
         if self.places is not None:
-            codes = places.select(code=smallest)
-            met = codes["code"].unique()
-            known = pl.DataFrame(
-                {"code": met, "known": pl.Series(self._held(met.to_list()), dtype=pl.Boolean)}
-            )
-            inside &= codes.join(known, on="code", how="left", maintain_order="left")["known"].to_numpy()
+            inside &= np.array(self._held(places.select(smallest).to_series().to_list()), dtype=np.bool_)
         return inside
 
     def _held(self, codes: list[str]) -> list[bool]:

@@ -7,6 +7,7 @@ a species its place in the list of names.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -19,8 +20,7 @@ import polars as pl
 from fedmiss.arrays import I32, I64, Bool
 from fedmiss.etl.codes import COUNT_BAD
 from fedmiss.etl.columns import KEEP
-from fedmiss.etl.projection import Projection, row_groups
-from fedmiss.etl.repeats import latest_edits
+from fedmiss.etl.projection import Projection, latest_edits, row_groups
 from fedmiss.etl.rows import joined_texts
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
 from fedmiss.files import scratch_folder
@@ -53,15 +53,16 @@ class SpeciesChoice:
 
 @dataclass(slots=True)
 class RecordCounts:
-    """What became of the records; ``steps`` are rows by step, the arrays hold one number per species."""
+    """What became of the records.
 
-    steps: dict[str, int]
-    records: I64
-    not_counted: I64
-    explicit_zeros: I64
-    on_zero_ok: I64  # records, and visits held back, that take the place of a zero
+    ``steps`` are rows by step, ``fates`` rows by the fate of their checklist. ``of_species`` (4, species): records, those
+    not counted, explicit zeros, and what takes the place of a zero (records, and visits held back).
+    """
+
+    steps: Counter[str]
+    of_species: I64
     orphans: set[int] = field(default_factory=set)
-    fates: dict[int, int] = field(default_factory=dict)
+    fates: Counter[int] = field(default_factory=Counter)
 
 
 def write_records(
@@ -71,17 +72,8 @@ def write_records(
 
     ``cache`` keeps what has been found out about several files of records.
     """
-    steps = dict.fromkeys(
-        (
-            *("above", "other species", "duplicates", "explicit zeros", "orphans", "unvetted", "escapees"),
-            *("copies", "rolled up", "written", "X", "held back"),
-        ),
-        0,
-    )
-    n = len(choice.names)
-    counts = RecordCounts(
-        steps, np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64), np.zeros(n, np.int64)
-    )
+    steps = Counter[str]()
+    counts = RecordCounts(steps, np.zeros((4, len(choice.names)), np.int64))
     for i, source in enumerate(sources):
         rows = source.read("taxa", ["rows"])["rows"].to_numpy()
         steps["above"] += int(rows[choice.above[i]].sum())
@@ -100,11 +92,10 @@ def write_records(
     names = [column.removeprefix(KEEP) for column in texts.columns]
     unique = ("checklist_id", "checklist_row", *names)
     steps["written"] = table_writer(path, "records", chunks(), unique=unique, texts=names)
-    for i, name in enumerate(events.steps):
-        if counts.fates.get(FILTERED + i):
-            steps[f"on checklists left out by {name}"] = counts.fates[FILTERED + i]
-    if counts.fates.get(NO_SITE):
-        steps["on checklists without coordinates"] = counts.fates[NO_SITE]
+    lost = {FILTERED + i: f"left out by {name}" for i, name in enumerate(events.steps)}
+    for fate, why in (lost | {NO_SITE: "without coordinates"}).items():
+        if counts.fates[fate]:
+            steps[f"on checklists {why}"] = counts.fates[fate]
     return counts
 
 
@@ -156,7 +147,6 @@ def _portions(
         int(source.read("taxa", ["rows"])["rows"].to_numpy()[codes >= 0].sum())
         for source, codes in zip(sources, choice.code, strict=True)
     )
-    events.expect(total)
     # -(-a // b) rounds up.
     n = min(256, max(1, -(-total // PORTION)))  # as many files are open at once
     if n == 1:
@@ -273,7 +263,7 @@ def _resolve(
     row = part["row"].to_numpy()
     part = part.with_columns(fate=events.fate[row], own=part["event"].to_numpy() == events.kept_event[row])
     for fate, number in part.group_by("fate").len().filter(pl.col("fate") > KEPT_ZERO_OK).iter_rows():
-        counts.fates[fate] = counts.fates.get(fate, 0) + number
+        counts.fates[fate] += number
     part = part.filter(pl.col("fate") <= KEPT_ZERO_OK)
     held = part.filter(pl.col("flag") != 0)
     steps["unvetted"] += held.filter(pl.col("flag") == UNVETTED).height
@@ -306,11 +296,7 @@ def _tally(found: pl.DataFrame, events: Events, counts: RecordCounts) -> None:
     real, uncounted = pl.col("reason") < _EXOTIC, pl.col("reason") > 0
     zero_ok = pl.Series(events.fate[found["row"].to_numpy()]) == KEPT_ZERO_OK
 
-    def add(to: I64, mask: pl.Expr | pl.Series) -> None:
+    masks: tuple[pl.Expr | pl.Series, ...] = (real, real & uncounted, real & ~pl.col("detected"), zero_ok)
+    for to, mask in zip(counts.of_species, masks, strict=True):
         to += np.bincount(found.filter(mask)["species"], minlength=to.size)
-
-    add(counts.records, real)
-    add(counts.not_counted, real & uncounted)
-    add(counts.explicit_zeros, real & ~pl.col("detected"))
-    add(counts.on_zero_ok, zero_ok)
     counts.steps["X"] += found.filter(real & uncounted).height

@@ -35,6 +35,7 @@ from fedmiss.etl.spreadsheets import sheet_rows
 from fedmiss.files import hash_file
 
 __all__ = [
+    "LINE",
     "Rows",
     "decimals",
     "digest_ids",
@@ -48,6 +49,7 @@ __all__ = [
 ]
 
 CHUNK = 100_000
+LINE = "line\n"  # the column with the number of each row's line; no column of a table is called like this
 _NOTHING = ("", "NA", "NAN", "NULL", "NONE")
 # What a column holds that a table does not have.
 _ABSENT: dict[str, pl.Expr] = {
@@ -93,7 +95,7 @@ class Rows(Faults):
     ) -> None:
         if n_bad := int(bad.sum()):
             row = frame.row(int(bad.arg_max() or 0), named=True)
-            self.add(kinds, what, n_bad, row["_line"], row[column])
+            self.add(kinds, what, n_bad, row[LINE], row[column])
 
     def meta(self, **more: Unpack[Meta]) -> Meta:
         """Return the meta data that every projection has, and ``more``."""
@@ -117,7 +119,7 @@ def read_rows(
     blanks: Iterable[str] = (),
     advance: Callable[[float], None] = lambda done: None,
 ) -> Iterator[pl.DataFrame]:
-    """Yield chunks, one at least, with ``_line`` and one string column per entry of ``columns`` (name -> position).
+    """Yield chunks, one at least, with ``LINE`` and one string column per entry of ``columns`` (name -> position).
 
     ``blanks``: names that get a column of blanks where ``columns`` does not have them.
 
@@ -127,38 +129,40 @@ def read_rows(
     """
     absent = [pl.lit("").alias(blank) for blank in blanks if blank not in columns]
     if source.sheet:
-        yield _of_sheet(source, columns, rows).with_columns(absent)
-        return
-    if source.separator == "":
-        frame = pl.read_parquet(
-            source.path, columns=list(dict.fromkeys(source.header[column] for column in columns.values()))
-        )
-        rows.read += frame.height
-        yield (
-            frame.select(
-                *(
-                    pl.col(source.header[column]).cast(pl.String).fill_null("").alias(key)
-                    for key, column in columns.items()
-                )
-            )
-            .with_row_index("_line", offset=1)
-            .with_columns(absent)
-        )
-        return
-    schema = {"_line": pl.Int64(), **dict.fromkeys(columns, pl.String())}
+        chunks: Iterable[pl.DataFrame] = [_of_sheet(source, columns, rows)]
+    elif source.separator == "":
+        chunks = [_of_parquet(source, columns, rows)]
+    else:
+        chunks = _of_text(source, columns, rows, quoted, advance)
+    for chunk in chunks:
+        yield chunk.with_columns(absent)
+
+
+def _of_text(
+    source: Source, columns: dict[str, int], rows: Rows, quoted: bool, advance: Callable[[float], None]
+) -> Iterator[pl.DataFrame]:
+    schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
     got: list[tuple[int | str, ...]] = []
     yielded = False
     for line, row in _records(source, rows, quoted, advance):
         got.append((line, *(row[column].strip() for column in columns.values())))
         if len(got) == CHUNK:
-            yield pl.DataFrame(got, schema, orient="row").with_columns(absent)
+            yield pl.DataFrame(got, schema, orient="row")
             got, yielded = [], True
     if got or not yielded:
-        yield pl.DataFrame(got, schema, orient="row").with_columns(absent)
+        yield pl.DataFrame(got, schema, orient="row")
+
+
+def _of_parquet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
+    title = {key: source.header[column] for key, column in columns.items()}
+    frame = pl.read_parquet(source.path, columns=list(dict.fromkeys(title.values())))
+    rows.read += frame.height
+    texts = {key: frame[name].cast(pl.String).fill_null("") for key, name in title.items()}
+    return pl.DataFrame(texts).with_row_index(LINE, offset=1)
 
 
 def _of_sheet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
-    """Return the rows below the header of a sheet that hold anything; ``_line`` is the number that the sheet shows."""
+    """Return the rows below the header of a sheet that hold anything; ``LINE`` is the number that the sheet shows."""
     held = [
         (line, row)
         for line, row in enumerate(sheet_rows(source.path, source.sheet), 1)
@@ -166,8 +170,8 @@ def _of_sheet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFra
     ]
     rows.read += len(held)
     values = {key: [row[column] for _, row in held] for key, column in columns.items()}
-    schema = {"_line": pl.Int64(), **dict.fromkeys(columns, pl.String())}
-    return pl.DataFrame({"_line": [line for line, _ in held], **values}, schema)
+    schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
+    return pl.DataFrame({LINE: [line for line, _ in held], **values}, schema)
 
 
 def _records(
@@ -221,22 +225,22 @@ def _records(
 
 
 def read_texts(source: Source) -> pl.DataFrame:
-    """Return all values of a table as texts, columns ``_0``, ``_1``, ... and ``_line``.
+    """Return all values of a table as texts: ``LINE``, and the columns that have a name.
 
     A table whose ``texts`` are kept with it is not read again.
     """
     if source.texts is not None:
         return source.texts
     rows = Rows(source)
-    names = {f"c{i}": i for i in range(len(source.header))}
-    parts = list(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
-    if not parts or not sum(part.height for part in parts):
+    names = {title: i for i, title in enumerate(source.header) if title}
+    texts = pl.concat(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
+    if texts.is_empty():
         raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
     if rows.malformed:
         raise InputError(
             f"{source.name} {rows.examples[0]}; a value with a comma in it needs quotes around it."
         )
-    return pl.concat(parts).rename({f"c{i}": f"_{i}" for i in range(len(source.header))})
+    return texts
 
 
 def _undecodable_line(source: Source) -> int:

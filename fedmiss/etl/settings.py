@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from fedmiss.errors import ConfigError
-from fedmiss.etl.filters import Filters, Where, Words, preset
-from fedmiss.etl.options import parse_map
+from fedmiss.etl.filters import Filters, Where, Words, parse_map, preset
 from fedmiss.settings import Setting, Settings, defaults, definitions
 
 __all__ = ["IngestSettings", "PanelSettings", "ingest_settings"]

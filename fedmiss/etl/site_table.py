@@ -11,7 +11,7 @@ import polars as pl
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import PLACES, familiar
 from fedmiss.etl.counts import refuse_thousands
-from fedmiss.etl.rows import decimals, read_texts
+from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.models.lowrank.structure import LIMIT
 
@@ -161,52 +161,27 @@ def read_site_table(path: str | Path) -> SiteTable:
         raise InputError(
             f"{source.name} has no column that names the site (its columns: {listed(source.header, 8)}); call it site_id."
         )
-    place = {name: i for i, name in enumerate(source.header)}
-    text = {name: raw[f"_{value}"].str.strip_chars() for name, value in place.items()}
-    line = raw["_line"]
+    text = {name: raw[name].str.strip_chars() for name in source.header if name}
+    line = raw[LINE]
     ids = text[at["site_id"]]
     _check_ids(source, ids, line, at["site_id"])
+    blank = pl.Series([None] * ids.len(), dtype=pl.String)
     out: dict[str, pl.Series] = {"site_id": ids}
     for key in ("site_name", "region"):
-        out[key] = _gaps(text[at[key]]) if key in at else pl.Series([None] * ids.len(), dtype=pl.String)
+        out[key] = _gaps(text[at[key]]) if key in at else blank
     for key, limit in (("latitude", 90.0), ("longitude", 180.0)):
-        if key not in at:
-            out[key] = pl.Series([None] * ids.len(), dtype=pl.Float64)
-            continue
-        number = _number(source, at[key], text[at[key]], line, strict=True)
-        assert number is not None
-        bad = (number.abs() > limit).fill_null(False)
-        if bad.any():
-            first = int(bad.arg_max() or 0)
-            swapped = (
-                " Are latitude and longitude swapped?"
-                if key == "latitude" and abs(number[first]) <= 180
-                else ""
-            )
-            wrong = f"{number[first]:g} is no {key} (-{limit:g} to {limit:g} degrees).{swapped}"
-            raise source.fault(line[first], at[key], wrong)
-        out[key] = number
+        out[key] = (
+            _degrees(source, key, at[key], text[at[key]], line, limit) if key in at else blank.cast(float)
+        )
     covariates, said = [], []
-    for name in source.header:
+    for name in text:
         if name in at.values():
             continue
         values = _gaps(text[name])
         if values.null_count() == values.len():
             said.append(f"the column {name!r} of {source.name} is empty; it is left out.")
             continue
-        number = _number(source, name, text[name], line, strict=False)
-        if number is None:
-            # A gap is no category.
-            levels = values.n_unique() - int(values.null_count() > 0)
-            if levels > MOST_LEVELS:
-                some = listed(values.drop_nulls().unique().sort().to_list(), 3)
-                raise InputError(
-                    f"{source.name}, column {name!r}: {levels} different texts ({some}); a "
-                    f"category has at most {MOST_LEVELS}. Join some of them, or leave the column out."
-                )
-            if values.str.contains(": ", literal=True).any():
-                values = values.str.replace_all(": ", ":", literal=True)
-        out[name] = values if number is None else number
+        out[name] = _covariate(source, name, text[name], line, values)
         covariates.append(name)
     return SiteTable(pl.DataFrame(out), tuple(covariates), tuple(said))
 
@@ -217,36 +192,60 @@ def _gaps(text: pl.Series) -> pl.Series:
 
 
 def _check_ids(source: Source, ids: pl.Series, line: pl.Series, column: str) -> None:
-    empty = ids == ""
-    if empty.any():
-        raise source.fault(line[int(empty.arg_max() or 0)], column, "the site has no name.")
+    source.refuse(ids == "", line, column, lambda row: "the site has no name.")
     twice = ids.is_duplicated()
     if twice.any():
-        first = int(twice.arg_max() or 0)
-        again = int(np.flatnonzero((ids == ids[first]).to_numpy())[1])
+        first, again = (ids == ids[int(twice.arg_max() or 0)]).arg_true()[:2]
         said = f"{ids[first]!r} stands in line {line[first]} too; give every site one row."
         raise source.fault(line[again], column, said)
 
 
-def _number(
-    source: Source, column: str, text: pl.Series, line: pl.Series, *, strict: bool
-) -> pl.Series | None:
-    """The column as numbers, null for gaps; None where it is one of texts."""
+def _degrees(
+    source: Source, key: str, column: str, text: pl.Series, line: pl.Series, limit: float
+) -> pl.Series:
+    """Latitude or longitude, null for gaps."""
+    number = _number(source, column, text, line)
+
+    def said(row: int) -> str:
+        crossed = key == "latitude" and abs(number[row]) <= 180
+        swapped = " Are latitude and longitude swapped?" if crossed else ""
+        return f"{number[row]:g} is no {key} (-{limit:g} to {limit:g} degrees).{swapped}"
+
+    source.refuse((number.abs() > limit).fill_null(False), line, column, said)
+    return number
+
+
+def _covariate(source: Source, column: str, text: pl.Series, line: pl.Series, levels: pl.Series) -> pl.Series:
+    """The column as numbers where most of it are, or else its ``levels``; null for gaps."""
     value, bad = decimals(text, _ABSENT)
-    good = int(value.filter(~bad).is_not_null().sum())
-    if not strict and good < MOSTLY * (good + int(bad.sum())):
-        return None
-    if not strict:  # no degree has thousands
+    good = int(value.is_not_null().sum())
+    if good >= MOSTLY * (good + int(bad.sum())):
         refuse_thousands(source, column, text, line)
-    if bad.any():
-        first = int(bad.arg_max() or 0)
-        others = f"the other {good:,} values are" if good else "a number is needed"
-        said = f"{text[first]!r} is no number, and {others}; correct it, or leave it blank."
-        raise source.fault(line[first], column, said)
-    large = (value.abs() > LARGEST).fill_null(False)
-    if large.any():
-        first = int(large.arg_max() or 0)
-        raise source.fault(
-            line[first], column, f"{value[first]:g} is beyond {LARGEST:g}; give it in a larger unit."
+        return _number(source, column, text, line)
+    held = levels.drop_nulls().unique()
+    if held.len() > MOST_LEVELS:
+        raise InputError(
+            f"{source.name}, column {column!r}: {held.len()} different texts ({listed(held.sort().to_list(), 3)}); a "
+            f"category has at most {MOST_LEVELS}. Join some of them, or leave the column out."
         )
+    return levels.str.replace_all(": ", ":", literal=True)
+
+
+def _number(source: Source, column: str, text: pl.Series, line: pl.Series) -> pl.Series:
+    """The column as numbers, null for gaps."""
+    value, bad = decimals(text, _ABSENT)
+    good = int(value.is_not_null().sum())
+    others = f"the other {good:,} values are" if good else "a number is needed"
+    source.refuse(
+        bad,
+        line,
+        column,
+        lambda row: f"{text[row]!r} is no number, and {others}; correct it, or leave it blank.",
+    )
+    source.refuse(
+        (value.abs() > LARGEST).fill_null(False),
+        line,
+        column,
+        lambda row: f"{value[row]:g} is beyond {LARGEST:g}; give it in a larger unit.",
+    )
     return value

@@ -1,43 +1,34 @@
-"""Files as they come: plain text, .gz, .zip, .tar; what each of them is; and their lines in large blocks."""
+"""Files as they come: plain text, .gz, .zip, .tar, workbooks, parquet; and what each of them is."""
 
 from __future__ import annotations
 
 import codecs
 import gzip
-import hashlib
 import io
 import re
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-import pyarrow as pa
 import pyarrow.parquet as pq
 
-from fedmiss.arrays import I32, U8
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.codes import NO_DATE
 from fedmiss.etl.columns import find_header, normal
 from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
-from fedmiss.files import hash_file
 
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = [
-    "BLOCK_BYTES", "EXAMPLES", "Block", "Faults", "ReadReport", "Source", "broken_input", "expand", "open_source",
-    "read_blocks",
-]  # fmt: skip
+__all__ = ["EXAMPLES", "Faults", "Source", "Stream", "broken_input", "expand", "is_gzip", "open_source"]
 
 Stream = io.RawIOBase | io.BufferedIOBase
-BLOCK_BYTES = 2 << 20
 EXAMPLES = 5  # faults that are shown
 HEAD_BYTES = 1 << 16
 _LOOKED = 20  # lines in which the names of columns are looked for
@@ -46,7 +37,6 @@ _ASCII = bytes(range(128))
 _WINDOWS = "cp1252"
 _MARKS = "\u2018\u2019\u201c\u201d\u2013\u2014\u2026\u00b0\u00ab\u00bb\u00a7\u00a0\u20ac\u00b7"
 _ODD = "\u0192\u02c6\u00aa\u00ba\u00b5"  # letters to Unicode, and no part of names
-MOST_LINE = 4 * BLOCK_BYTES  # eBird's comments stay below a hundredth of it
 ROLES = {
     "ebd": "eBird Basic Dataset",
     "sampling": "eBird sampling events",
@@ -112,20 +102,11 @@ class Source:
         """Return the error about a value: where it stands, and what is wrong with it."""
         return InputError(f"{self.place(int(line), column)}: {said}", line=int(line))
 
-
-@dataclass(slots=True)
-class Block:
-    """Whole lines: ``buf[:stop]``, ``lines`` of them; ``first_line`` counts the header as line 1.
-
-    ``seps`` and ``ends`` say where the fields end (see ``_lines.separators``).
-    """
-
-    buf: U8
-    stop: int
-    first_line: int
-    lines: int
-    seps: I32
-    ends: I32
+    def refuse(self, bad: pl.Series, lines: pl.Series, column: str, said: Callable[[int], str]) -> None:
+        """Raise the error about the first ``bad`` value of a column, if there is one; ``said`` tells what is wrong."""
+        if bad.any():
+            first = int(bad.arg_max() or 0)
+            raise self.fault(lines[first], column, said(first))
 
 
 class Faults:
@@ -401,7 +382,7 @@ def _decoded(source: Source) -> Source:
     seen, line, first = set[int](), 0, 0
     utf8 = True
     decoder = codecs.getincrementaldecoder("utf-8")()
-    with broken_input(source.name), _open(source.path, source.member) as (stream, _):
+    with broken_input(source.name), open_source(source) as (stream, _):
         while block := stream.read(1 << 20):
             if utf8:
                 try:
@@ -424,11 +405,9 @@ def _decoded(source: Source) -> Source:
     return replace(source, encoding=_WINDOWS, said=(said,))
 
 
-@contextmanager
-def open_source(source: Source) -> Iterator[tuple[Stream, Callable[[], int]]]:
+def open_source(source: Source) -> AbstractContextManager[tuple[Stream, Callable[[], int]]]:
     """Open a source's bytes, unpacked; the second value says how far the file on disk has been read."""
-    with _open(source.path, source.member) as opened:
-        yield opened
+    return _open(source.path, source.member)
 
 
 @contextmanager
@@ -436,7 +415,7 @@ def _open(path: Path, member: str | None) -> Iterator[tuple[Stream, Callable[[],
     with ExitStack() as stack:
         raw = stack.enter_context(open(path, "rb", buffering=0))
         if member is None:
-            packed = _is_gzip(path)
+            packed = is_gzip(path)
             inner: Stream = io.BufferedReader(raw, 1 << 20) if packed else raw
         else:
             packed = member.lower().endswith(".gz")
@@ -453,132 +432,7 @@ def _inside(stack: ExitStack, raw: io.FileIO, path: Path, member: str) -> object
     return stack.enter_context(tarfile.open(fileobj=raw)).extractfile(member)
 
 
-@dataclass(slots=True)
-class ReadReport:
-    """What reading a source to its end has found."""
-
-    lines: int = 0  # data lines, blank ones included
-    sha256: str = ""
-    unterminated: bool = False  # the last line has no line end
-
-
-def read_blocks(
-    source: Source, report: ReadReport, advance: Callable[[float], None] = lambda done: None
-) -> Iterator[Block]:
-    """Read a text source in blocks of whole lines, each checked to be UTF-8 and split; ``report`` is filled on the way.
-
-    The arrays of a block are reused for the next one. A last line without a line end is given one and reported.
-
-    Raises
-    ------
-    InputError : bytes that are not UTF-8 (with their line), damaged archives, a file that changes while read
-    """
-    from fedmiss.etl import _lines  # compiled: not loaded for tables of other kinds
-
-    size = source.path.stat().st_size
-    plain = source.member is None and not _is_gzip(source.path)
-    digest = hashlib.sha256()
-    buf = np.empty(BLOCK_BYTES + 1, dtype=np.uint8)
-    seps = ends = np.empty(0, dtype=np.int32)
-    have = 0
-    line = 2
-    with broken_input(source.name), _open(source.path, source.member) as (stream, position):
-        header = _read_exactly(stream, source.header_bytes)
-        digest.update(header)
-        total = len(header)
-        finished = False
-        while not finished:
-            if have >= buf.size - 1:
-                buf = _twice_as_long(buf, have, source, line)
-            window = memoryview(buf)[have : buf.size - 1]  # type: ignore[arg-type]
-            n = stream.readinto(window) or 0
-            if plain:
-                digest.update(window[:n])
-            total += n
-            finished = n == 0
-            have += n
-            if finished:
-                if have == 0:
-                    break
-                buf[have] = 10
-                have += 1
-                report.unterminated = True
-            stop = _last_line_end(buf, have, have - n - (1 if finished else 0))
-            if stop == 0:
-                continue
-            if (bad := _bad_utf8(buf, stop)) >= 0:
-                raise _not_utf8(source, line + int(np.count_nonzero(buf[:bad] == 10)), int(buf[bad]))
-            if seps.size < buf.size + 64:
-                seps, ends = (np.empty(buf.size + 64, dtype=np.int32) for _ in range(2))
-            n_lines = int(_lines.separators(buf, stop, ord(source.separator), seps, ends))
-            yield Block(buf, stop, line, n_lines, seps, ends)
-            line += n_lines
-            report.lines += n_lines
-            buf[: have - stop] = buf[stop:have]
-            have -= stop
-            advance(position())
-    now = source.path.stat().st_size
-    if (plain and total != now) or size != now:
-        raise InputError(
-            f"{source.name} changed while it was read ({total:,} bytes read of {size:,}); wait until it is "
-            "complete and try again.",
-            path=source.name,
-        )
-    report.sha256 = digest.hexdigest() if plain else hash_file(source.path)
-
-
-def _twice_as_long(buf: U8, have: int, source: Source, line: int) -> U8:
-    """Return a longer buffer for a line that is longer than the block, unless no text has such lines."""
-    if have > MOST_LINE:
-        raise InputError(
-            f"{source.name} line {line} has more than {MOST_LINE:,} bytes and no end, so this is no text table "
-            "(or its lines end with CR alone: save it with LF or CR LF).",
-            path=source.name,
-        )
-    return np.concatenate([buf, np.empty(buf.size, dtype=np.uint8)])
-
-
-def _bad_utf8(buf: U8, stop: int) -> int:
-    """Return the place of the first byte of ``buf[:stop]`` that is not UTF-8, or -1."""
-    text = pa.StringArray.from_buffers(1, pa.py_buffer(np.array([0, stop], np.int32)), pa.py_buffer(buf))
-    try:
-        text.validate(full=True)  # as one string: ten times as fast as to decode it
-        return -1
-    except pa.ArrowInvalid:
-        pass
-    try:
-        buf[:stop].tobytes().decode()
-    except UnicodeDecodeError as error:
-        return error.start
-    return -1
-
-
-def _not_utf8(source: Source, line: int, byte: int) -> InputError:
-    return InputError(
-        f"{source.name} line {line}: the byte 0x{byte:02x} is not UTF-8. Convert the file "
-        "(for example: iconv -f LATIN1 -t UTF-8), or download it again if it was damaged.",
-        line=line,
-    )
-
-
-def _last_line_end(buf: U8, have: int, seen: int) -> int:
-    """Index after the last line end in ``buf[seen:have]``, 0 when there is none."""
-    low = have
-    while low > seen:
-        low = max(seen, low - 4096)
-        hit = buf[low:have].tobytes().rfind(b"\n")
-        if hit >= 0:
-            return low + hit + 1
-    return 0
-
-
-def _read_exactly(stream: Stream, n: int) -> bytes:
-    data = b""
-    while len(data) < n and (more := stream.read(n - len(data))):
-        data += more
-    return data
-
-
-def _is_gzip(path: Path) -> bool:
+def is_gzip(path: Path) -> bool:
+    """Whether a file is packed by gzip, by its first bytes."""
     with open(path, "rb") as stream:
         return stream.read(2) == b"\x1f\x8b"

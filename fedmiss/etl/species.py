@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 
-import numpy as np
 import polars as pl
 
 from fedmiss.arrays import I32, Bool
@@ -30,9 +29,8 @@ def choose_species(records: list[Projection], settings: IngestSettings, warnings
     taxa = [record.read("taxa").with_columns(plain) for record in records]
     merged = pl.concat([taxon.with_columns(source=pl.lit(i, pl.Int32)) for i, taxon in enumerate(taxa)])
     below = pl.col("species").str.contains(BINOMIAL) & pl.col("category").is_in(["", *BELOW_OR_SPECIES])
-    free = [
-        i for i, record in enumerate(records) if record.meta.get("any_name")
-    ]  # plain tables name species as they like
+    # Plain tables name species as they like.
+    free = [i for i, record in enumerate(records) if record.meta.get("any_name")]
     merged = merged.with_columns(
         keep=pl.when(pl.col("source").is_in(free)).then(pl.col("species") != "").otherwise(below)
     )
@@ -45,31 +43,19 @@ def choose_species(records: list[Projection], settings: IngestSettings, warnings
     )
     names: list[str] = known["species"].to_list()
     common: list[str] = known["common_name"].to_list()
-    if settings.species:
-        chosen = _named(settings.species, known, merged, records, settings, warnings)
-    else:
-        chosen = names
+    chosen = _named(known, merged, records, settings, warnings) if settings.species else names
     shown = dict(zip(names, common, strict=True))
-    index = {name: i for i, name in enumerate(chosen)}
-    exotic_kept = {code.strip().upper() for code in settings.exotic}
     code: list[I32] = []
     above, exotic, unvetted = [], [], []
-    for record, taxon in zip(records, taxa, strict=True):
-        keep = merged.filter(pl.col("source") == len(code))["keep"].fill_null(False).to_numpy()
-        code.append(
-            np.array(
-                [
-                    index.get(name, -1) if kept else -1
-                    for name, kept in zip(taxon["species"].to_list(), keep, strict=True)
-                ],
-                np.int32,
-            )
+    for i, (record, taxon) in enumerate(zip(records, taxa, strict=True)):
+        keep = merged.filter(pl.col("source") == i)["keep"].fill_null(False)
+        number = taxon["species"].replace_strict(
+            chosen, range(len(chosen)), default=-1, return_dtype=pl.Int32
         )
-        above.append(~keep)
+        code.append(number.set(~keep, -1).to_numpy())
+        above.append((~keep).to_numpy())
         exotic.append(
-            np.array(
-                [code.strip().upper() not in exotic_kept for code in taxon["exotic"].to_list()], np.bool_
-            )
+            (~taxon["exotic"].str.strip_chars().str.to_uppercase().is_in(settings.exotic)).to_numpy()
         )
         unvetted.append(_held_back(taxon, settings) | (record.meta["role"] == "unvetted"))
     _check_sensitive(settings, known, warnings)
@@ -89,7 +75,6 @@ def _held_back(taxa: pl.DataFrame, settings: IngestSettings) -> Bool:
 
 
 def _named(
-    wanted: tuple[str, ...],
     known: pl.DataFrame,
     merged: pl.DataFrame,
     records: list[Projection],
@@ -103,7 +88,7 @@ def _named(
             if name:
                 names.setdefault(name.casefold(), sci)
     chosen: list[str] = []
-    for name in wanted:
+    for name in settings.species:
         key = " ".join(name.split()).casefold()
         if key in names:
             hit = names[key]

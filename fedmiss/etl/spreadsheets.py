@@ -144,53 +144,56 @@ def _hidden(path: Path, sheet: str, _size: int, _changed: int) -> Hidden:
     """Return merged areas (first and last cell), and the cells whose formula failed, with what they show."""
     with zipfile.ZipFile(path) as archive:
         ods = "xl/workbook.xml" not in archive.namelist()
-        return _found_ods(archive, sheet) if ods else _found_xlsx(archive, sheet)
+        part = "content.xml" if ods else _part_of(archive, sheet)
+        signs = rb'-spanned="[^1]|"error"' if ods else rb'<mergeCell |\bt="e"'
+        if not re.search(signs, archive.read(part)):  # far faster than to parse it
+            return [], []
+        with archive.open(part) as stream:
+            return _found_ods(stream, sheet) if ods else _found_xlsx(stream)
 
 
 def _row_of(cell: str) -> int:
     return int(re.sub(r"\D", "", cell))
 
 
-def _found_xlsx(archive: zipfile.ZipFile, sheet: str) -> Hidden:
+def _part_of(archive: zipfile.ZipFile, sheet: str) -> str:
+    """Return the name of the file in an ``.xlsx`` that holds a sheet."""
     book = ElementTree.fromstring(archive.read("xl/workbook.xml"))
     link = next(page.get(_LINK) for page in book.iter(f"{_MAIN}sheet") if page.get("name") == sheet)
     links = ElementTree.fromstring(archive.read("xl/_rels/workbook.xml.rels"))
     target = next(str(r.get("Target")) for r in links if r.get("Id") == link)
+    return target.lstrip("/") if target.startswith("/") else f"xl/{target}"
+
+
+def _found_xlsx(stream: IO[bytes]) -> Hidden:
     merged: list[tuple[str, str]] = []
     failed: list[tuple[str, str]] = []
-    part_name = target.lstrip("/") if target.startswith("/") else f"xl/{target}"
-    if not re.search(rb'<mergeCell |\bt="e"', archive.read(part_name)):  # far faster than to parse it
-        return merged, failed
-    with archive.open(part_name) as stream:
-        for _, part in ElementTree.iterparse(stream):
-            if part.tag == f"{_MAIN}mergeCell":
-                first, _, last = str(part.get("ref")).partition(":")
-                merged.append((first, last or first))
-            elif part.tag == f"{_MAIN}c":
-                if part.get("t") == "e":
-                    failed.append((str(part.get("r")), part.findtext(f"{_MAIN}v") or "an error"))
-            elif part.tag == f"{_MAIN}row":
-                part.clear()
+    for _, part in ElementTree.iterparse(stream):
+        if part.tag == f"{_MAIN}mergeCell":
+            first, _, last = str(part.get("ref")).partition(":")
+            merged.append((first, last or first))
+        elif part.tag == f"{_MAIN}c":
+            if part.get("t") == "e":
+                failed.append((str(part.get("r")), part.findtext(f"{_MAIN}v") or "an error"))
+        elif part.tag == f"{_MAIN}row":
+            part.clear()
     return merged, failed
 
 
-def _found_ods(archive: zipfile.ZipFile, sheet: str) -> Hidden:
+def _found_ods(stream: IO[bytes], sheet: str) -> Hidden:
     merged: list[tuple[str, str]] = []
     failed: list[tuple[str, str]] = []
-    if not re.search(rb'-spanned="[^1]|"error"', archive.read("content.xml")):  # far faster than to parse it
-        return merged, failed
-    with archive.open("content.xml") as stream:
-        for row, part in _ods_rows(stream, sheet):
-            at = 0
-            for cell in part:
-                down, right = (
-                    int(cell.get(f"{_TABLE}number-{name}-spanned", "1")) for name in ("rows", "columns")
-                )
-                if down > 1 or right > 1:
-                    merged.append((address(row, at), address(row + down - 1, at + right - 1)))
-                if cell.get(f"{_CALC}value-type") == "error":
-                    failed.append((address(row, at), "".join(cell.itertext()) or "an error"))
-                at += int(cell.get(f"{_TABLE}number-columns-repeated", "1"))
+    for row, part in _ods_rows(stream, sheet):
+        at = 0
+        for cell in part:
+            down, right = (
+                int(cell.get(f"{_TABLE}number-{name}-spanned", "1")) for name in ("rows", "columns")
+            )
+            if down > 1 or right > 1:
+                merged.append((address(row, at), address(row + down - 1, at + right - 1)))
+            if cell.get(f"{_CALC}value-type") == "error":
+                failed.append((address(row, at), "".join(cell.itertext()) or "an error"))
+            at += int(cell.get(f"{_TABLE}number-columns-repeated", "1"))
     return merged, failed
 
 

@@ -69,12 +69,12 @@ class Marginals:
 
     def table(self) -> list[dict[str, Any]]:
         """Return rows of {"what", "real", "simulated"}; quantiles are 25/50/75/90/99 % and the maximum."""
-        observer, site, month = (np.concatenate(triple) for triple in zip(*self._triples, strict=True))
+        observer, site, at = (np.concatenate(triple) for triple in zip(*self._triples, strict=True))
         got: dict[str, Any] = {
             "checklists per observer": _quantiles(self.per_observer[self.per_observer > 0]),
             "visits per site": _quantiles(self.per_site[self.per_site > 0]),
             "sites per observer": _quantiles(_distinct(observer, site)),
-            "months per observer": _quantiles(_distinct(observer, month)),
+            "months per observer": _quantiles(_distinct(observer, at)),
         }
         for species in range(min(2, len(self.world.species))):
             counts = np.concatenate(self._counts[species])
@@ -88,23 +88,15 @@ class Marginals:
         top = busy[: max(round(busy.size / 10), 1)].sum() / busy.sum()
         got["share of checklists by the top tenth of observers"] = (float(top),)
         labels = self.world.months
-        by_month = np.array(
-            [
-                self.per_month[[label[5:] == f"{month:02d}" for label in labels]].sum()
-                for month in range(1, 13)
-            ]
-        )
+        year, month = (np.array([int(label[part]) for label in labels]) for part in (slice(4), slice(5, 7)))
+        by_month = np.bincount(month, self.per_month, 13)[1:]
         got["share of checklists by month, January to December"] = tuple(by_month / by_month.sum())
-        years = sorted({str(label)[:4] for label in labels})
-        if len(years) >= 3:
-            whole = [year for year in years if sum(str(label)[:4] == year for label in labels) == 12]
-            per_year = np.array(
-                [self.per_month[[label[:4] == year for label in labels]].sum() for year in whole]
-            )
-            if len(whole) >= 3 and per_year.min() > 0:
-                # Growth over ten years from a line through the logarithms of whole years.
-                slope = np.polyfit(np.arange(len(whole)), np.log(per_year), 1)[0]
-                got["growth of checklists over ten years"] = (float(np.exp(10 * slope)),)
+        whole = np.bincount(year) == 12
+        per_year = np.bincount(year, self.per_month)[whole]
+        if per_year.size >= 3 and per_year.min() > 0:
+            # Growth over ten years from a line through the logarithms of whole years.
+            slope = np.polyfit(np.arange(per_year.size), np.log(per_year), 1)[0]
+            got["growth of checklists over ten years"] = (float(np.exp(10 * slope)),)
         return [
             {"what": what, "real": list(real), "simulated": [round(float(value), 4) for value in got[what]]}
             for what, real in TARGETS.items()

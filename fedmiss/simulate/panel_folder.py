@@ -184,29 +184,22 @@ def _write_group(folder: Path, rows: pl.DataFrame) -> dict[str, int]:
 def _write_truth(
     panel: Panel, folder: Path, site_ids: pl.Series, labels: np.ndarray[tuple[int], np.dtype[np.str_]]
 ) -> None:
-    name = pl.lit(SPECIES_NAME).alias("species")
     rank = range(panel.U.shape[1])
-    sites = pl.DataFrame(
-        {"site_id": site_ids, "a": panel.a, **{f"u{factor + 1}": panel.U[:, factor] for factor in rank}}
+    name = {"species": SPECIES_NAME}  # one value for every row of a frame
+    u, v = (
+        {f"{x}{factor + 1}": X[:, factor] for factor in rank} for x, X in (("u", panel.U), ("v", panel.V))
     )
-    months = pl.DataFrame(
-        {"month": labels, "b": panel.b, **{f"v{factor + 1}": panel.V[:, factor] for factor in rank}}
-    )
-    totals = pl.DataFrame({"month": labels, "total": panel.totals})
-    test = pl.DataFrame(
-        {
+    tables = {
+        "truth_sites": pl.DataFrame({**name, "site_id": site_ids, "a": panel.a, **u}),
+        "truth_months": pl.DataFrame({**name, "month": labels, "b": panel.b, **v}),
+        "truth_totals": pl.DataFrame({**name, "month": labels, "total": panel.totals}),
+        "truth_test": {
             "site_index": panel.test_site,
             "month_index": panel.test_month,
             "as_visited": panel.test_visited,
             "expected": panel.expected_at(panel.test_site, panel.test_month),
             "count": panel.y_test.astype(np.int64),
-        }
-    )
-    tables = {
-        "truth_sites": sites.select(name, pl.all()),
-        "truth_months": months.select(name, pl.all()),
-        "truth_totals": totals.select(name, pl.all()),
-        "truth_test": test,
+        },
         "truth_observers": {"observer_id": _observer_ids(panel).to_list(), "effect": panel.observer_effect},
         "truth_species": {
             "species": [SPECIES_NAME],

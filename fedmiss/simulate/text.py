@@ -150,22 +150,19 @@ class Writer:
         self.days = pl.Series(
             np.arange(world.first_day[0], world.first_day[-1] + 800).astype("datetime64[D]")
         ).dt.strftime("%Y-%m-%d")
-        minute = np.arange(1440)
-        self.clock = pl.Series([f"{one // 60:02d}:{one % 60:02d}:00" for one in minute])
+        self.clock = pl.Series([f"{minute // 60:02d}:{minute % 60:02d}:00" for minute in range(1440)])
         self.edited = _edited(world.seed)
         if self.modern:
-            kinds = [
-                f"{protocol}\t{protocol}\t{code}\t{names}\t{ids}"
-                for protocol, code in zip(PROTOCOLS, _CODES, strict=True)
-                for names, ids in (("", ""), ("Simland Atlas|Marsh Count", "PRJ101|PRJ202"))
-            ]
+            kind, projects = "{0}\t{0}\t{1}\t{2}", ("\t", "Simland Atlas|Marsh Count\tPRJ101|PRJ202")
         else:
-            kinds = [
-                f"{protocol}\t{c}\t{code}"
-                for protocol, c in zip(PROTOCOLS, _CODES, strict=True)
-                for code in _PROJECTS
+            kind, projects = "{0}\t{1}\t{2}", _PROJECTS
+        self.protocols = pl.Series(
+            [
+                kind.format(protocol, code, project)
+                for protocol, code in zip(PROTOCOLS, _CODES, strict=True)
+                for project in projects
             ]
-        self.protocols = pl.Series(kinds)
+        )
         self.checklist_comments = pl.Series(["", *_CHECKLIST_COMMENTS])
         self.species_comments = pl.Series(["", *_SPECIES_COMMENTS])
         # code, category, (behaviour,) age/sex
@@ -309,7 +306,7 @@ def _places(world: World) -> pl.Series:
 
 
 def _blank(text: pl.Series, where: Bool, other: str = "") -> pl.Series:
-    return pl.select(pl.when(pl.Series(where)).then(pl.lit(other)).otherwise(text)).to_series()
+    return text.set(pl.Series(where), other)
 
 
 def _number(value: I64, unit: int = 1) -> pl.Series:

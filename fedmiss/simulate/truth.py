@@ -69,9 +69,7 @@ class TruthWriter:
         lists = pl.DataFrame(
             {
                 "checklist_id": _prefixed("S", number),
-                "group_id": pl.select(
-                    pl.when(pl.Series(block.shared[kept])).then(_prefixed("G", group))
-                ).to_series(),
+                "group_id": _prefixed("G", group).set(pl.Series(~block.shared[kept]), None),
                 "observer_id": observer_ids(self.world, block.observer[kept]),
                 "site_id": site_ids(block.site[kept]),
                 "date": pl.Series(block.day[kept].astype(np.int32)).cast(pl.Date),
@@ -84,9 +82,7 @@ class TruthWriter:
             {
                 "checklist_id": lists["checklist_id"].gather(pl.Series(row)),
                 "species": self.names.gather(pl.Series(species)),
-                "count": pl.select(
-                    pl.when(pl.Series(count >= 0)).then(pl.Series(count.astype(np.int64)))
-                ).to_series(),
+                "count": pl.Series(count.astype(np.int64)).set(pl.Series(count < 0), None),
             }
         )
         for name, table in (("truth_checklists", lists), ("truth_visits", reports)):
@@ -102,18 +98,17 @@ class TruthWriter:
         months, totals = [], []
         with self._open_table("truth_sites", RANK) as table:
             for species, bird in enumerate(world.species):
-                name = pl.lit(bird.scientific).alias("species")
+                name = {"species": bird.scientific}  # one value for every row of a frame
                 a, u = world.a[site, species].astype(np.float64), world.u[site, species].astype(np.float64)
                 factors = {f"u{factor + 1}": u[:, factor] for factor in range(RANK)}
-                rows = pl.DataFrame({"site_id": site_ids(site), "a": a, **factors}).select(name, pl.all())
+                rows = pl.DataFrame({**name, "site_id": site_ids(site), "a": a, **factors})
                 table.write_table(rows.to_arrow().cast(table.schema))
-                effects = pl.DataFrame({"month": world.months, "b": world.b[species], **curves})
-                months.append(effects.select(name, pl.all()))
+                months.append(pl.DataFrame({**name, "month": world.months, "b": world.b[species], **curves}))
                 # Single precision is six times as fast here; a sum of many is right to about 1e-7.
                 a32, u32, V32 = world.a[site, species], world.u[site, species], world.V.astype(np.float32)
                 total = np.array([np.exp(a32 + u32 @ value).sum(dtype=np.float64) for value in V32])
                 total *= np.exp(world.mu[species] + world.b[species])
-                totals.append(pl.DataFrame({"month": world.months, "total": total}).select(name, pl.all()))
+                totals.append(pl.DataFrame({**name, "month": world.months, "total": total}))
         self._table("truth_months", pl.concat(months))
         self._table("truth_totals", pl.concat(totals))
         self._table(

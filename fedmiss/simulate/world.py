@@ -116,26 +116,26 @@ class World:
 
     def places(self, observer: I64, draw: F64) -> I64:
         """Pick a site from each observer's own list; ``draw`` are uniforms."""
-        # An observer's list of places exists nowhere: entry r is a hash
-        # of (observer, r), so that memory does not grow with visits.
-        rank = _list_rank(draw, 1.2, np.zeros(1))
-        at = np.searchsorted(self.site_cdf, _hash01(self.seed, 1, observer, rank))
-        return np.minimum(at, self.n_sites - 1)
-
-    def friends(self, observer: I64, draw: F64) -> I64:
-        """Pick a companion from each observer's own list of friends; ``draw`` are uniforms."""
-        rank = _list_rank(draw, 1.2, np.zeros(1))
-        at = np.searchsorted(self.observer_cdf, _hash01(self.seed, 3, observer, rank))
-        return np.minimum(at, self.n_observers - 1)
+        return self._listed(1, self.site_cdf, observer, draw, power=1.2)
 
     def times(self, observer: I64, draw: F64) -> I64:
         """Pick a month from each observer's own list; ``draw`` are uniforms."""
-        rank = _list_rank(draw, 1.4, self.breadth[observer])
-        at = np.searchsorted(self.month_cdf, _hash01(self.seed, 2, observer, rank))
-        return np.minimum(at, self.months.size - 1)
+        return self._listed(2, self.month_cdf, observer, draw, power=1.4, breadth=self.breadth[observer])
+
+    def friends(self, observer: I64, draw: F64) -> I64:
+        """Pick a companion from each observer's own list of friends; ``draw`` are uniforms."""
+        return self._listed(3, self.observer_cdf, observer, draw, power=1.2)
+
+    def _listed(
+        self, stream: int, cdf: F64, observer: I64, draw: F64, *, power: float, breadth: F64 | float = 0.0
+    ) -> I64:
+        # An observer's list exists nowhere: entry r is a hash of
+        # (observer, r), so that memory does not grow with visits.
+        rank = _list_rank(draw, power, breadth)
+        return np.minimum(np.searchsorted(cdf, _hash01(self.seed, stream, observer, rank)), cdf.size - 1)
 
 
-def _list_rank(draw: F64, power: float, breadth: F64) -> I64:
+def _list_rank(draw: F64, power: float, breadth: F64 | float) -> I64:
     """Return ranks 0, 1, 2, ... with P(rank >= r) = ((breadth + 1 + r) / (breadth + 1)) ** -power."""
     # Inverse of the survival function above.
     x = (breadth + 1) * (np.maximum(draw, 1e-12) ** (-1 / power) - 1)

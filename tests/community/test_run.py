@@ -10,8 +10,8 @@ from fedmiss.community.run import build_community
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.community import read_lists, scores_without
+from fedmiss.etl.filters import parse_map
 from fedmiss.etl.ingest import ingest
-from fedmiss.etl.options import parse_map
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import IngestSettings, PanelSettings
 from fedmiss.files import read_manifest

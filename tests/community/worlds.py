@@ -10,7 +10,7 @@ import pandas as pd
 
 import fedmiss
 from fedmiss.community.model import Cells
-from fedmiss.etl.options import parse_map
+from fedmiss.etl.filters import parse_map
 
 SIZE = 2.0
 MAP = (

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+import typer
 from ebird_files import seen, visit, write_pair
 from typer.testing import CliRunner
 
+import fedmiss
+from fedmiss.cli.steps import ingest
 from fedmiss.errors import ConfigError
 from fedmiss.files import read_manifest
 
 
 @pytest.fixture
 def cli():
-    import typer
-
-    from fedmiss.cli.steps import ingest
-
     app = typer.Typer()
     app.command("ingest")(ingest)
     app.command("other")(lambda: None)
@@ -95,18 +96,10 @@ def test_an_existing_folder_is_kept(cli, tmp_path):
     assert cli(ebd, "-o", tmp_path / "r", "--overwrite").exit_code == 0
 
 
-def test_help_names_every_option_in_the_guide(cli):
-    from pathlib import Path
-
-    import fedmiss
-
+def test_help_names_every_option_in_the_guide():
     guide = Path(fedmiss.__file__).parent.parent / "docs" / "guide" / "ingest.md"
     if not guide.exists():
         pytest.skip("no documentation beside the package")
-    import typer
-
-    from fedmiss.cli.steps import ingest
-
     text, app = guide.read_text(encoding="utf-8"), typer.Typer(add_completion=False)
     app.command()(ingest)
     for parameter in typer.main.get_command(app).params:

@@ -33,14 +33,15 @@ def test_categories(pair):
     """Line 16: feral pigeons stay (t32); spuh, slash, hybrid and 'sp. (Domestic type)' are above species."""
     rows = [
         seen(A, "7", PIGEON, CATEGORY="domestic", **{"EXOTIC CODE": "N"}),
+        seen(A, "1", PIGEON, CATEGORY="hybrid"),
         seen(A, "1", ("Larus sp.", "gull sp."), CATEGORY="spuh"),
         seen(A, "1", ("Larus occidentalis/glaucescens", "Western/Glaucous-winged Gull"), CATEGORY="slash"),
         seen(A, "1", ("Larus occidentalis x glaucescens", "hybrid gull"), CATEGORY="hybrid"),
         seen(A, "1", ("Anser sp. (Domestic type)", "Domestic goose sp."), CATEGORY="domestic"),
     ]
     out = pair(rows, [A])
-    assert out.records["species"].to_list() == ["Columba livia"]
-    assert out.flow("records: taxa above species") == -4
+    assert out.records.select("species", "count").rows() == [("Columba livia", 7)]
+    assert out.flow("records: taxa above species") == -5
     with pytest.raises(ConfigError, match="is a slash, not a species"):
         pair(rows, [A], species=("Western/Glaucous-winged Gull",))
 
@@ -61,10 +62,8 @@ def test_explicit_zero_is_a_non_detection(pair):
 
 def test_big_counts_are_kept(pair):
     """Line 21: auk turns 2^31 and more into X."""
-    assert pair([seen(A, "2147483648"), seen(B, "99999999999")], [A, B]).visits() == {
-        "S1": 2**31,
-        "S2": 99999999999,
-    }
+    counts = {"S1": 2**31, "S2": 99999999999}
+    assert pair([seen(visit(k), str(n)) for k, n in counts.items()], [A, B]).visits() == counts
 
 
 @pytest.mark.parametrize("bad", ["-3", "3.5", "abc", "1e3", "9" * 30, ""])
@@ -88,12 +87,8 @@ def test_duplicates_keep_the_latest_edit(pair):
 def test_a_later_edit_under_another_species_removes_the_old_record(pair):
     """Line 22: the same record re-identified in a later download."""
     old = seen(A, "4", **{"LAST EDITED DATE": "2020-01-01 08:00:00"})
-    new = {
-        **old,
-        "SCIENTIFIC NAME": WARBLER[0],
-        "COMMON NAME": WARBLER[1],
-        "LAST EDITED DATE": "2021-01-01 08:00:00",
-    }
+    new = old | {"LAST EDITED DATE": "2021-01-01 08:00:00"}
+    new["SCIENTIFIC NAME"], new["COMMON NAME"] = WARBLER
     out = pair([old, new, seen(B, "1")], [A, B], species=("Wood Thrush",))
     assert out.visits() == {"S1": 0, "S2": 1}
 
@@ -116,14 +111,11 @@ def test_no_species_is_dropped_for_being_unknown(pair):
 def test_mixed_releases_warn(tmp_path, run):
     """Line 23."""
     files = []
-    for i, release in enumerate(("relApr-2024", "relApr-2025")):
-        ebd, sed = write_pair(tmp_path / str(i), [seen(visit(f"S{i + 1}"), "1")], [visit(f"S{i + 1}")])
-        files += [
-            ebd.rename(ebd.with_name(f"ebd_{release}.txt")),
-            sed.rename(sed.with_name(f"s_{release}.txt")),
-        ]
+    for row, release in ((A, "relApr-2024"), (B, "relApr-2025")):
+        for path in write_pair(tmp_path / release, [seen(row, "1")], [row]):
+            files.append(path.rename(path.with_name(f"{path.stem}_{release}.txt")))
     out = run(*files)
-    assert any("different releases (Apr-2024, Apr-2025)" in w for w in out.manifest["warnings"])
+    assert "different releases (Apr-2024, Apr-2025)" in out.warnings
     assert out.visits() == {"S1": 1, "S2": 1}
 
 
@@ -142,7 +134,7 @@ def test_no_sampling_file_no_zeros(tmp_path, run):
     out = run(path)
     assert out.visits() == {"S1": 3}
     assert not out.checklists["zero_ok"].any()
-    assert any("no sampling file was given" in w for w in out.manifest["warnings"])
+    assert "no sampling file was given" in out.warnings
 
 
 def test_orphans_are_left_out_and_named(pair):
@@ -151,7 +143,7 @@ def test_orphans_are_left_out_and_named(pair):
     assert out.visits() == {"S1": 3, "S2": 0}
     assert out.manifest["results"]["orphans"] == 1
     assert (out.folder / "orphans.txt").read_text() == "S77\n"
-    assert any("S77" in w for w in out.manifest["warnings"])
+    assert "S77" in out.warnings
 
 
 def test_unvetted_records_hold_back_zeros(tmp_path, run):
@@ -186,7 +178,7 @@ def test_sensitive_species_have_no_zeros(pair):
     out = pair([seen(A, "3"), seen(B, "1", WARBLER)], [A, B], sensitive=("Wood Thrush",))
     assert out.visits() == {"S1": 3}
     assert out.visits("Yellow-rumped Warbler") == {"S1": 0, "S2": 1}
-    assert any("named as sensitive" in w for w in out.manifest["warnings"])
+    assert "named as sensitive" in out.warnings
 
 
 def test_species_by_either_name_in_one_pass(pair):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from ebird_files import THRUSH, WARBLER, seen, visit
+from ebird_files import EBD_52, WARBLER, seen, text, visit
 
 from fedmiss.errors import ConfigError
 from fedmiss.etl.filters import Filters
@@ -124,15 +124,9 @@ def test_orphan_copy_of_a_known_group_is_no_false_zero(pair):
 
 def test_copies_without_sampling_file(tmp_path, run):
     """Presence only: the records' own group ids decide."""
-    from ebird_files import EBD_52, text
-
     a, b = shared("S1", "S2")
     path = tmp_path / "ebd.txt"
     path.write_bytes(text([seen(a, "5"), seen(b, "7"), seen(visit("S9"), "1")], EBD_52))
     out = run(path)
     assert out.visits() == {"S1": 5, "S9": 1}
     out.check_flow_adds_up()
-
-
-def test_species_name(pair):
-    assert pair([seen(visit("S1"), "2")], [visit("S1")]).visits(THRUSH[0]) == {"S1": 2}

@@ -12,27 +12,24 @@ from test_other_sources import GBIF, MAP, NEW, PLAIN, csv, gbif_row, new_row
 from fedmiss.errors import ConfigError
 from fedmiss.etl import resolve
 from fedmiss.etl.export import export_table
-from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import PanelSettings
 
 KEEP = ("BREEDING CODE", "Species comments")
 
 
+def kept(code, comments):
+    return {"BREEDING CODE": code, "SPECIES COMMENTS": comments}
+
+
 def files_of(pair, **more):
     rows = [visit(f"S{i}", **({"GROUP IDENTIFIER": "G1"} if i < 3 else {})) for i in range(1, 7)]
     records = [
-        seen(
-            rows[1],
-            "3",
-            WARBLER,
-            CATEGORY="issf",
-            **{"BREEDING CODE": "NY", "SPECIES COMMENTS": "two\xa0broods"},
-        ),
-        seen(rows[1], "2", WARBLER, CATEGORY="form", **{"BREEDING CODE": "FL", "SPECIES COMMENTS": "=A1+1"}),
-        seen(rows[1], "1", WARBLER, CATEGORY="form", **{"BREEDING CODE": "NY", "SPECIES COMMENTS": ""}),
-        seen(rows[3], "4", WARBLER, **{"BREEDING CODE": "", "SPECIES COMMENTS": ""}),
-        seen(rows[4], "X", WARBLER, **{"SPECIES COMMENTS": "árbol, with commas"}),
+        seen(rows[1], "3", WARBLER, CATEGORY="issf", **kept("NY", "two\xa0broods")),
+        seen(rows[1], "2", WARBLER, CATEGORY="form", **kept("FL", "=A1+1")),
+        seen(rows[1], "1", WARBLER, CATEGORY="form", **kept("NY", "")),
+        seen(rows[3], "4", WARBLER, **kept("", "")),
+        seen(rows[4], "X", WARBLER, **kept("", "árbol, with commas")),
         seen(rows[5], "9", **{"SPECIES COMMENTS": "another species"}),
     ]
     return pair(records, rows, **more)
@@ -81,17 +78,15 @@ def test_files_in_which_a_column_has_another_name(pair, tmp_path):
     assert out.records["CHECKLIST COMMENTS"].to_list() == ["rain"]
 
 
-def test_other_kinds_of_files(tmp_path):
-    def kept(path, name, **more):
-        folder = tmp_path / f"out-{path.stem}"
-        ingest([path], folder, IngestSettings(keep=(name,), **more), keep_cache=False)
-        return pl.read_parquet(folder / "records.parquet")[name].to_list()
+def test_other_kinds_of_files(run, tmp_path):
+    def texts(path, name, **more):
+        return run(path, keep=(name,), **more).records[name].to_list()
 
     mine = csv(tmp_path, "ann.csv", [new_row("S1"), new_row("S2", "Blackbird", "Turdus merula")], NEW)
-    assert kept(mine, "Protocol Type" if "Protocol Type" in NEW else "Location") != []
-    assert sorted(kept(csv(tmp_path, "0001.csv", [gbif_row(1), gbif_row(2)], GBIF), "gbifID")) != []
+    assert texts(mine, "Location") == ["Old Mill"] * 2
+    assert sorted(texts(csv(tmp_path, "0001.csv", [gbif_row(1), gbif_row(2)], GBIF), "gbifID")) == ["1", "2"]
     header, rows = f"{PLAIN},ring", [f"a,p{i},2020-05-01,greg,3,30,1,r{i}" for i in range(3)]
-    assert kept(csv(tmp_path, "plots.csv", rows, header), "ring", column_map=MAP) == ["r0", "r1", "r2"]
+    assert texts(csv(tmp_path, "plots.csv", rows, header), "ring", column_map=MAP) == ["r0", "r1", "r2"]
 
 
 HARD = ("備考", "メモ", "größe", "grüße", "Ring no.", "Ring-no", "row")
@@ -99,7 +94,7 @@ HARD = ("備考", "メモ", "größe", "grüße", "Ring no.", "Ring-no", "row")
 
 @pytest.mark.slow
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_names_that_are_alike_or_of_other_alphabets(tmp_path, suffix):
+def test_names_that_are_alike_or_of_other_alphabets(run, tmp_path, suffix):
     rows = [f"a,p{i},2020-05-01,greg,3,30,1," + ",".join(f"{h}{i}" for h in HARD) for i in range(3)]
     path = csv(tmp_path, "plots.csv", rows, f"{PLAIN},{','.join(HARD)}")
     if suffix == "parquet":
@@ -107,32 +102,25 @@ def test_names_that_are_alike_or_of_other_alphabets(tmp_path, suffix):
         path = tmp_path / "plots.parquet"
         frame.write_parquet(path)
     for name in HARD:
-        out = tmp_path / f"out {name}"
-        ingest(
-            [path],
-            out,
-            IngestSettings(keep=(name, "n" if name == "row" else "who"), column_map=MAP),
-            keep_cache=False,
-        )
-        assert pl.read_parquet(out / "records.parquet")[name].to_list() == [f"{name}{i}" for i in range(3)]
+        keep = (name, "n" if name == "row" else "who")
+        assert run(path, keep=keep, column_map=MAP).records[name].to_list() == [
+            f"{name}{i}" for i in range(3)
+        ]
     for keep, message in (
         (("ring NO",), "several columns like 'ring NO': 'Ring no.', 'Ring-no'; write one exactly"),
         (("who", "WHO"), "'WHO' is a column that is kept already"),
     ):
         with pytest.raises(ConfigError, match=message):
-            ingest([path], tmp_path / "x", IngestSettings(keep=keep, column_map=MAP), keep_cache=False)
+            run(path, keep=keep, column_map=MAP)
 
 
-def test_counts_that_become_one_keep_all_their_texts(tmp_path):
-    rows = [
-        f"a,p1,2020-05-01,greg,{n},30,1,{t}" for n, t in ((5, "five"), (7, "seven"), (7, "five"), (2, ""))
-    ]
+@pytest.mark.parametrize(("rule", "count"), [("sum", 21), ("max", 7), ("mean", 5)])
+def test_counts_that_become_one_keep_all_their_texts(run, tmp_path, rule, count):
+    counts = ((5, "five"), (7, "seven"), (7, "five"), (2, ""))
+    rows = [f"a,p1,2020-05-01,greg,{n},30,1,{note}" for n, note in counts]
     path = csv(tmp_path, "plots.csv", rows, f"{PLAIN},note")
-    for rule in ("sum", "max", "mean"):
-        settings = IngestSettings(keep=("note",), column_map=MAP, repeats=rule)
-        ingest([path], tmp_path / rule, settings, keep_cache=False)
-        got = pl.read_parquet(tmp_path / rule / "records.parquet").select("count", "note").rows()
-        assert got == [({"sum": 21, "max": 7, "mean": 5}[rule], "five; seven")]
+    got = run(path, keep=("note",), column_map=MAP, repeats=rule).records.select("count", "note")
+    assert got.rows() == [(count, "five; seven")]
 
 
 @pytest.mark.parametrize(
@@ -149,8 +137,6 @@ def test_columns_that_cannot_be_kept(pair, name, message):
         files_of(pair, keep=(name,))
 
 
-def test_tables_of_counts_keep_nothing(tmp_path):
-    path = tmp_path / "counts.csv"
-    path.write_text("site;year;count;plot\na;2001;4;x\nb;2001;10;y\n")
-    with pytest.raises(ConfigError, match=r"counts\.csv is a table of counts"):
-        ingest([path], tmp_path / "out", IngestSettings(keep=("plot",)))
+def test_tables_of_counts_keep_nothing(plain):
+    with pytest.raises(ConfigError, match=r"t\.csv is a table of counts"):
+        plain("site;year;count;plot\na;2001;4;x\nb;2001;10;y\n", keep=("plot",))

@@ -16,12 +16,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmiss.errors import FedmissError
-from fedmiss.etl import projection, repeats, resolve
+from fedmiss.etl import projection, resolve
 from fedmiss.etl.cells import aggregate, species_visits
+from fedmiss.etl.fields import ReadReport, read_blocks
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, ingest
-from fedmiss.etl.select import Buckets, Events, find_sorted
-from fedmiss.etl.sources import ReadReport, expand, read_blocks
+from fedmiss.etl.select import Events, find_sorted
+from fedmiss.etl.sources import expand
 
 BIRDS = [("Hylocichla mustelina", "Wood Thrush"), ("Turdus merula", "Blackbird"), ("Larus sp.", "gull sp.")]
 
@@ -95,13 +96,11 @@ def test_cells_do_not_depend_on_how_the_rows_come(tmp_path, seed, groups):
 
 def test_portions_and_row_groups_do_not_change_the_answer(tmp_path, monkeypatch):
     """Records that do not fit in memory at once go through in portions that keep shared lists together."""
-    records, visits = random_rows(5, 200, 900)
-    ebd, sed = write_pair(tmp_path, records, visits)
+    ebd, sed = write_pair(tmp_path, *random_rows(5, 200, 900))
     expected = run(tmp_path, [ebd], [sed])
     monkeypatch.setattr(resolve, "PORTION", 70)
-    monkeypatch.setattr("fedmiss.etl.select.MANY", 0)
     monkeypatch.setattr(projection, "ROW_GROUP", 64)
-    monkeypatch.setattr("fedmiss.etl.sources.BLOCK_BYTES", 4096)
+    monkeypatch.setattr("fedmiss.etl.fields.BLOCK_BYTES", 4096)
     ingest([ebd], tmp_path / "small", sampling=[sed], cache=tmp_path / "cache2")
     assert cells(tmp_path / "small") == expected
 
@@ -219,12 +218,12 @@ def test_many_damaged_files(tmp_path, kind):
 @given(raw=st.binary(max_size=300), size=st.integers(8, 64))
 def test_blocks_give_back_every_byte(raw, size, tmp_path_factory):
     """Whole lines, in order, nothing lost or doubled, whatever the block size; UTF-8 is judged as Python does."""
-    from fedmiss.etl import sources
+    from fedmiss.etl import fields
 
     path = tmp_path_factory.getbasetemp() / "blocks.txt"
     path.write_bytes(b"a\tb\n" + raw)
-    before = sources.BLOCK_BYTES
-    sources.BLOCK_BYTES = size
+    before = fields.BLOCK_BYTES
+    fields.BLOCK_BYTES = size
     try:
         report = ReadReport()
         got = b"".join(bytes(b.buf[: b.stop]) for b in read_blocks(expand(path)[0], report))
@@ -233,7 +232,7 @@ def test_blocks_give_back_every_byte(raw, size, tmp_path_factory):
             raw.decode("utf-8")
         return
     finally:
-        sources.BLOCK_BYTES = before
+        fields.BLOCK_BYTES = before
     raw.decode("utf-8")
     assert got == raw + (b"\n" if raw and not raw.endswith(b"\n") else b"")
     assert report.lines == got.count(b"\n")
@@ -287,14 +286,13 @@ def test_dictionary_codes_survive_growth(tmp_path):
 @pytest.mark.slow
 def test_the_cache_answers_the_second_time(tmp_path, monkeypatch):
     """Another species of the same file reads no text; a changed file is read again."""
-    records, visits = random_rows(3)
-    ebd, sed = write_pair(tmp_path, records, visits)
+    ebd, sed = write_pair(tmp_path, *random_rows(3))
     first = run(tmp_path, [ebd], [sed])
     with monkeypatch.context() as patch:
         patch.setattr("fedmiss.etl.ebird.read_blocks", lambda *a, **k: pytest.fail("the text was read again"))
         assert run(tmp_path, [ebd], [sed], groups="raw") != first
         patch.setattr(
-            "fedmiss.etl.lists.write_checklists", lambda *a, **k: pytest.fail("the lists were made again")
+            "fedmiss.etl.select.write_checklists", lambda *a, **k: pytest.fail("the lists were made again")
         )
         assert run(tmp_path, [ebd], [sed]) == first
     raw = ebd.read_bytes()
@@ -326,18 +324,16 @@ def test_other_filters_take_over_which_copies_stand(tmp_path, monkeypatch, group
 @given(
     ids=st.lists(st.integers(0, 60) | st.integers(10**8, 10**8 + 10**6) | st.integers(0, 2**62), max_size=40)
 )
-def test_buckets_find_what_binary_search_finds(ids):
+def test_ids_are_found_wherever_they_lie(ids):
     """However unevenly the ids are spread, and for ids below, between and above them."""
     held = np.unique(np.array(ids[::2], dtype=np.int64))
     wanted = np.array([*ids, -1, 0, 2**62 + 1], dtype=np.int64)
     expected = [held.tolist().index(w) if w in held else -1 for w in wanted.tolist()]
-    assert Buckets(held).find(wanted).tolist() == expected
     assert find_sorted(held, wanted).tolist() == expected
 
 
 def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):
-    records, visits = random_rows(3)
-    ebd, sed = write_pair(tmp_path / "in", records, visits)
+    ebd, sed = write_pair(tmp_path / "in", *random_rows(3))
 
     def stop(*args, **kwargs):
         raise KeyboardInterrupt
@@ -353,15 +349,14 @@ def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):
 
 
 def test_no_cache_leaves_no_cache(tmp_path):
-    records, visits = random_rows(3)
-    ebd, sed = write_pair(tmp_path / "in", records, visits)
+    ebd, sed = write_pair(tmp_path / "in", *random_rows(3))
     ingest([ebd], tmp_path / "work" / "out", sampling=[sed], keep_cache=False)
     assert [p.name for p in (tmp_path / "work").iterdir()] == ["out"]
 
 
 def test_utf8_is_checked_as_python_does():
     """The first byte that is no UTF-8 is found where ``bytes.decode`` finds it, in blocks of any length."""
-    from fedmiss.etl.sources import _bad_utf8
+    from fedmiss.etl.fields import _bad_utf8
 
     rng = random.Random(3)
     broken = 0
@@ -387,7 +382,7 @@ def test_utf8_is_checked_as_python_does():
 @pytest.mark.parametrize("n_files", [1, 3])
 def test_repeated_identifiers_are_all_found(tmp_path, monkeypatch, at_once, n_files):
     """However many portions they are compared in: exactly the records whose identifier is repeated are listed."""
-    monkeypatch.setattr(repeats, "AT_ONCE", at_once)
+    monkeypatch.setattr(projection, "AT_ONCE", at_once)
     rng = np.random.default_rng(at_once)
     guid = rng.integers(0, 4000, 5000) * np.int64(0x9E3779B97F4A7) * rng.choice([-1, 1], 5000)  # 0 is a blank
     files = []
@@ -398,7 +393,7 @@ def test_repeated_identifiers_are_all_found(tmp_path, monkeypatch, at_once, n_fi
         files.append(tmp_path / f"records{k}.parquet")
         with projection.ParquetSink(files[-1], projection.RECORD_COLUMNS, by="taxon") as sink:
             sink.add(table)
-    repeats.write_repeats(files, tmp_path / "repeats.parquet")
+    projection.write_repeats(files, tmp_path / "repeats.parquet")
     values, n = np.unique(guid[guid != 0], return_counts=True)
     expected = np.flatnonzero(np.isin(guid, values[n > 1]))
     found = pl.read_parquet(tmp_path / "repeats.parquet").sort("edited")
@@ -420,7 +415,7 @@ def test_several_files_are_compared_once(tmp_path, monkeypatch):
     for _ in range(2):
         ingest([first, second], out, thrush, sampling=[sed], cache=tmp_path / "cache", overwrite=True)
         assert pl.read_parquet(out / "records.parquet").select("checklist_id", "count").rows() == [("S2", 2)]
-        monkeypatch.setattr(repeats, "write_repeats", lambda *a: pytest.fail("compared again"))
+        monkeypatch.setattr(projection, "write_repeats", lambda *a: pytest.fail("compared again"))
     monkeypatch.setattr(resolve, "PORTION", 1)
     both = tmp_path / "both"
     ingest([first, second], both, sampling=[sed], cache=tmp_path / "cache")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import gzip
 from functools import partial
 
 import pandas as pd
@@ -11,9 +12,12 @@ import pytest
 from ebird_files import EBD_52, SED_33, WARBLER, seen, text, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl import fields
 from fedmiss.etl.export import export_table
 from fedmiss.etl.export import harmless as guarded
 from fedmiss.etl.filters import Filters
+from fedmiss.etl.panel import PanelSettings, make_panel
+from fedmiss.files import read_manifest
 from fedmiss.report.exchange import harmless
 
 MUSCOVY = ("Cairina moschata", "Muscovy Duck")
@@ -47,7 +51,7 @@ def test_filters_on_checklists(pair, field, values, filters, kept):
 def test_a_value_that_no_row_has_is_told(pair):
     rows = many("BCR CODE", ["5"])
     out = pair([seen(rows[0], "2")], rows, filters=Filters(bcrs=("55",), projects=("X",)))
-    told = " ".join(out.manifest["warnings"])
+    told = out.warnings
     assert "Bird Conservation Region names '55'" in told
     assert "project names 'X'" in told
 
@@ -93,17 +97,15 @@ def test_the_placeholder_of_an_unknown_date_is_a_missing_date(pair, tmp_path):
     assert sum("date unknown (eBird writes 1900-01-01)" in w for w in out.manifest["warnings"]) == 2
 
 
-def test_the_placeholder_in_a_personal_export(run, tmp_path):
-    header = "Submission ID,Common Name,Scientific Name,Count,Location,Date,All Obs Reported"
-    rows = [
-        "S1,Wood Thrush,Hylocichla mustelina,2,Meadow,2020-05-14,1",
-        "S2,Wood Thrush,Hylocichla mustelina,9,Meadow,1900-01-01,0",
-    ]
-    path = tmp_path / "MyEBirdData.csv"
-    path.write_text("\n".join([header, *rows]) + "\n")
-    out = run(path)
+EXPORT = "Submission ID,Common Name,Scientific Name,Count,State/Province,Location,Date,Time,Duration (Min),All Obs Reported"
+BIRD = "Wood Thrush,Hylocichla mustelina"
+
+
+def test_the_placeholder_in_a_personal_export(plain):
+    rows = [f"S1,{BIRD},2,,Meadow,2020-05-14,,,1", f"S2,{BIRD},9,,Meadow,1900-01-01,,,0"]
+    out = plain("\n".join([EXPORT, *rows, ""]), "MyEBirdData.csv")
     assert out.visits() == {"S1": 2}
-    assert any("date unknown" in w for w in out.manifest["warnings"])
+    assert "date unknown" in out.warnings
 
 
 def test_domestic_types_belong_to_their_species(pair):
@@ -129,19 +131,15 @@ def test_a_file_without_column_names_is_explained(run, tmp_path, kind):
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_line_without_an_end_is_refused_early(run, tmp_path, monkeypatch, packed):
     """Every byte is looked at once: a search that begins anew for every portion would take hours."""
-    import gzip
-
-    from fedmiss.etl import sources
-
     looked = 0
-    genuine = sources._last_line_end
+    genuine = fields._last_line_end
 
     def counting(buf, have, seen_before):
         nonlocal looked
         looked += have - seen_before
         return genuine(buf, have, seen_before)
 
-    monkeypatch.setattr(sources, "_last_line_end", counting)
+    monkeypatch.setattr(fields, "_last_line_end", counting)
     ebd, _ = write_pair(tmp_path, [seen(visit("S1"), "2")], [visit("S1")])
     content = ebd.read_bytes() + b"S2\t" + b"x" * (16 << 20)
     path = tmp_path / ("long.txt.gz" if packed else "long.txt")
@@ -168,19 +166,11 @@ def test_cells_that_a_spreadsheet_would_run():
 
 @pytest.mark.slow
 def test_personal_exports_make_one_group_each(run, tmp_path):
-    from fedmiss.etl.panel import PanelSettings, make_panel
-    from fedmiss.files import read_manifest
-
-    header = (
-        "Submission ID,Common Name,Scientific Name,Count,State/Province,Location,Date,Time,Duration (Min),"
-    )
-    header += "All Obs Reported"
-    bird = "Wood Thrush,Hylocichla mustelina"
     for k, (who, state) in enumerate((("ann", "US-WA"), ("bob", "FR-75"))):
         rows = [
-            f"S{100 * k + m},{bird},{m},{state},Meadow {who},2020-{m:02d}-14,07:05,60,1" for m in range(1, 10)
+            f"S{100 * k + m},{BIRD},{m},{state},Meadow {who},2020-{m:02d}-14,07:05,60,1" for m in range(1, 10)
         ]
-        (tmp_path / f"{who}.csv").write_text("\n".join([header, *rows]) + "\n")
+        (tmp_path / f"{who}.csv").write_text("\n".join([EXPORT, *rows]) + "\n")
     out = run(tmp_path / "ann.csv", tmp_path / "bob.csv")
     made = make_panel(out.folder, tmp_path / "p", PanelSettings(group_by="file"))
     assert sorted(p.name for p in (made / "groups").iterdir()) == ["ann", "bob"]

@@ -113,48 +113,35 @@ def test_every_way_in_asks_for_a_species(tmp_path):
     assert max(g.count.max() for g in panel.groups) < 1000
 
 
-def test_records_of_plain_tables_join_spellings_of_one_species(tmp_path):
-    rows = [
-        f"o,p{i},2020-05-0{1 + k},{n},{k + 1}"
-        for i in range(3)
-        for k, n in enumerate((LARK, " alauda  arvensis", TIT))
-    ]
-    path = tmp_path / "t.csv"
-    path.write_text("\n".join(["observer,site,date,species,count", *rows]) + "\n")
-    settings_ = fedmiss.IngestSettings(species=("ALAUDA ARVENSIS",), column_map={"auto": ""})
-    fedmiss.ingest([path], tmp_path / "r", settings_)
-    records = pl.read_parquet(tmp_path / "r" / "records.parquet")
-    assert sorted(records["count"]) == [1, 1, 1, 2, 2, 2]
+def test_records_of_plain_tables_join_spellings_of_one_species(plain):
+    names = (LARK, " alauda  arvensis", TIT)
+    rows = [f"o,p{i},2020-05-0{1 + k},{n},{k + 1}" for i in range(3) for k, n in enumerate(names)]
+    text = "\n".join(["observer,site,date,species,count", *rows, ""])
+    out = plain(text, species=("ALAUDA ARVENSIS",), column_map={"auto": ""})
+    assert sorted(out.records["count"]) == [1, 1, 1, 2, 2, 2]
 
 
-def test_one_name_of_several_species_is_refused_and_a_further_name_chooses(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text(
-        "site,year,count,species,english,code\n"
+def test_one_name_of_several_species_is_refused_and_a_further_name_chooses(read):
+    text = (
+        "site,year,count,species,common name,species code\n"
         "a,2001,1,Parus major,Great Tit,gt\na,2001,2,Parus minor,Great Tit,jt\na,2001,4,Parus ater,Coal Tit,ct\n"
     )
-    header = path.read_text().replace("english", "common name").replace(",code", ",species code")
-    path.write_text(header)
     with pytest.raises(ConfigError, match=r"'great tit' .* is 2 species .*Parus major, Parus minor"):
-        read_counts(path, CountOptions(species="great tit"))
-    assert read_counts(path, CountOptions(species="coal tit")).species == "Parus ater"
-    assert read_counts(path, CountOptions(species="jt")).frame["count"].to_list() == [2.0]
+        read(text, species="great tit")
+    assert read(text, species="coal tit").species == "Parus ater"
+    assert read(text, species="jt").frame["count"].to_list() == [2.0]
 
 
-def test_a_column_under_a_name_of_its_own_is_found_by_what_it_holds_or_named(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("site,year,count,x9\na,2001,1,Parus major\na,2001,2,Parus minor\n")
+def test_a_column_under_a_name_of_its_own_is_found_by_what_it_holds_or_named(read):
     with pytest.raises(ConfigError, match="the column 'x9' names 2 species"):
-        read_counts(path, CountOptions(repeats="sum"))
-    path.write_text("site,year,count,x9\na,2001,1,lark\na,2001,2,tit\n")
+        read("site,year,count,x9\na,2001,1,Parus major\na,2001,2,Parus minor\n", repeats="sum")
+    text = "site,year,count,x9\na,2001,1,lark\na,2001,2,tit\n"
     with pytest.raises(InputError, match="'x9' tells them apart"):
-        read_counts(path)
-    assert any("'x9' tells them apart" in s for s in read_counts(path, CountOptions(repeats="sum")).said)
-    for named in (
-        {"species": "x9"},
-        None,
-    ):  # a column in which the species asked for stands is the column of species
-        assert read_counts(path, CountOptions(columns=named, species="Tit")).frame["count"].to_list() == [2.0]
+        read(text)
+    assert any("'x9' tells them apart" in s for s in read(text, repeats="sum").said)
+    # A column in which the species asked for stands is the column of species.
+    for named in ({"species": "x9"}, None):
+        assert read(text, columns=named, species="Tit").frame["count"].to_list() == [2.0]
 
 
 @pytest.mark.parametrize("kind", [pd.DataFrame, pl.DataFrame])
@@ -171,25 +158,21 @@ def test_a_frame_too_has_its_species_found_by_what_stands_in_a_column(kind):
     assert fedmiss.from_dataframe(lark, time="year").m == 3
 
 
-def test_sites_that_look_like_scientific_names_are_sites(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("site,year,count\nNorth wood,2001,1\nSouth field,2001,2\n")
-    assert read_counts(path).frame["site"].to_list() == ["North wood", "South field"]
-    named = CountOptions(columns={"site": "where"})
-    path.write_text("where,year,count\nNorth wood,2001,1\nSouth field,2001,2\n")
-    assert read_counts(path, named).frame["site"].to_list() == ["North wood", "South field"]
-    frame = pd.DataFrame({"site": ["North wood", "South field"], "year": [2001, 2001], "count": [1, 2]})
+def test_sites_that_look_like_scientific_names_are_sites(read):
+    sites = ["North wood", "South field"]
+    text = "site,year,count\nNorth wood,2001,1\nSouth field,2001,2\n"
+    assert read(text).frame["site"].to_list() == sites
+    assert read(text.replace("site", "where"), columns={"site": "where"}).frame["site"].to_list() == sites
+    frame = pd.DataFrame({"site": sites, "year": [2001, 2001], "count": [1, 2]})
     assert fedmiss.from_dataframe(frame, time="year").J == 2
 
 
-def test_rows_without_a_name_are_left_out_and_said(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("site,year,count,species\na,2001,1,Parus major\na,2002,2,\nb,2001,3,Parus major\n")
-    read = read_counts(path)
-    assert read.frame["count"].to_list() == [1.0, 3.0]
-    assert any("1 rows name no species" in s for s in read.said)
-    path.write_text("site,year,count,species\na,2001,1,\na,2002,2,\n")
-    assert read_counts(path).frame.height == 2  # the column says nothing
+def test_rows_without_a_name_are_left_out_and_said(read):
+    got = read("site,year,count,species\na,2001,1,Parus major\na,2002,2,\nb,2001,3,Parus major\n")
+    assert got.frame["count"].to_list() == [1.0, 3.0]
+    assert any("1 rows name no species" in s for s in got.said)
+    # A column that is blank says nothing.
+    assert read("site,year,count,species\na,2001,1,\na,2002,2,\n").frame.height == 2
 
 
 @pytest.mark.parametrize(
@@ -205,8 +188,6 @@ def test_names_fold_and_join():
     assert got.to_list() == ["A b", "A b", "A b", None, "C d"]
 
 
-def test_two_columns_of_one_name_are_refused(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("site,year,count,Count\na,2001,1,2\n")
+def test_two_columns_of_one_name_are_refused(read):
     with pytest.raises(FedmissError, match="columns 3 and 4 are both named 'Count'"):
-        read_counts(path)
+        read("site,year,count,Count\na,2001,1,2\n")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from datetime import date, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,40 +28,35 @@ VISIT = st.tuples(
 )
 
 
-def records(folder: Path, rows: list[tuple[int, int, date, str]]) -> Path:
-    """Ingest a plain table of visits."""
+def ingested(folder: Path, header: str, rows: Iterable[Iterable[object]], **more: object) -> Path:
+    """Ingest a plain table whose columns have familiar names."""
     folder.mkdir(parents=True)
-    lines = [f"o{o},s{s},{d},{c},v{k},{'AB'[s % 2]}" for k, (o, s, d, c) in enumerate(rows)]
-    table = folder / "t.csv"
-    table.write_text("observer,site,date,count,visit,region\n" + "\n".join(lines) + "\n")
-    ingest(
-        [table],
-        folder / "records",
-        IngestSettings(species=("Wood Stork",), column_map={"auto": ""}),
-        keep_cache=False,
-    )
+    lines = [header, *(",".join(map(str, row)) for row in rows)]
+    (folder / "t.csv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    settings = IngestSettings(column_map={"auto": ""}, **more)  # type: ignore[arg-type]
+    ingest([folder / "t.csv"], folder / "records", settings, keep_cache=False)
     return folder / "records"
+
+
+def records(folder: Path, rows: list[tuple[int, int, date, str]], step: int = 1) -> Path:
+    """Ingest visits, the last first where ``step`` is -1."""
+    written = [(f"o{o}", f"s{s}", d, c, f"v{k}", "AB"[s % 2]) for k, (o, s, d, c) in enumerate(rows)][::step]
+    return ingested(folder, "observer,site,date,count,visit,region", written, species=("Wood Stork",))
 
 
 def panel(records: Path | list[Path], out: Path, **more: object) -> Path:
     return make_panel(records, out, PanelSettings(**{"sites": "all", **more}))  # type: ignore[arg-type]
 
 
-def visits(folder: Path) -> pl.DataFrame:
-    parts = [
-        pl.read_parquet(g / "visits.parquet").with_columns(pl.lit(g.name).alias("group"))
-        for g in groups(folder)
-    ]
-    return pl.concat(parts)
-
-
-def cells(folder: Path) -> pl.DataFrame:
+def table(folder: Path, name: str) -> pl.DataFrame:
+    """A table of all groups, with the group of each row."""
     return pl.concat(
-        [
-            pl.read_parquet(g / "cells.parquet").with_columns(pl.lit(g.name).alias("group"))
-            for g in groups(folder)
-        ]
+        [pl.read_parquet(g / f"{name}.parquet").with_columns(group=pl.lit(g.name)) for g in groups(folder)]
     )
+
+
+def visits(folder: Path) -> pl.DataFrame:
+    return table(folder, "visits")
 
 
 def groups(folder: Path) -> list[Path]:
@@ -99,7 +95,7 @@ def test_laws_of_any_panel(rows, n_groups, seed):
                 panel(source, root / "p", groups=n_groups, seed=seed)
             return
         made = panel(source, root / "p", groups=n_groups, seed=seed)
-        v, c = visits(made), cells(made)
+        v, c = visits(made), table(made, "cells")
         sites, months = pl.read_parquet(made / "sites.parquet"), pl.read_parquet(made / "months.parquet")
 
         # every visit once, in the group of its observer, and groups of even size
@@ -139,7 +135,7 @@ def test_laws_of_any_panel(rows, n_groups, seed):
         assert read_manifest(made)["results"]["birds"] == typed.sum()
 
         # the sum over groups is the cell table of one group
-        one = cells(panel(source, root / "one"))
+        one = table(panel(source, root / "one"), "cells")
         total = (
             c.group_by("site_index", "month_index")
             .agg(pl.col(SUMS).cast(pl.Int64).sum())
@@ -176,20 +172,15 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def test_the_order_of_rows_does_not_matter(tmp_path):
-    table = pl.DataFrame(
+    met = pl.DataFrame(
         {"observer_id": [f"o{o}" for o, *_ in ROWS], "checklist_id": [f"v{k}" for k in range(len(ROWS))]}
     )
-    a = assign_groups(table, PanelSettings(groups=3, seed=4))
-    b = assign_groups(table.reverse(), PanelSettings(groups=3, seed=4)).reverse()
+    a = assign_groups(met, PanelSettings(groups=3, seed=4))
+    b = assign_groups(met.reverse(), PanelSettings(groups=3, seed=4)).reverse()
     assert a.equals(b)
-    first = records(tmp_path / "a", ROWS)
-    lines = (tmp_path / "a" / "t.csv").read_text().splitlines()
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "t.csv").write_text("\n".join([lines[0], *lines[:0:-1]]) + "\n")
-    plain = IngestSettings(species=("Wood Stork",), column_map={"auto": ""})
-    ingest([tmp_path / "b" / "t.csv"], tmp_path / "b" / "records", plain, keep_cache=False)
+    first, last = records(tmp_path / "a", ROWS), records(tmp_path / "b", ROWS, step=-1)
     one = panel(first, tmp_path / "p1", groups=3)
-    two = panel(tmp_path / "b" / "records", tmp_path / "p2", groups=3)
+    two = panel(last, tmp_path / "p2", groups=3)
     assert content(one) == content(two)
 
 
@@ -209,6 +200,8 @@ def test_a_panel_is_one_group_unless_more_are_asked_for(tmp_path):
     with pytest.raises(ConfigError, match="--seed does nothing here: there is one group"):
         PanelSettings(seed=3)
     assert PanelSettings(groups=2, seed=3).seed == 3
+    with pytest.raises(ConfigError, match="--groups does nothing here: --group-by region makes the groups"):
+        PanelSettings(groups=3, group_by="region")
 
 
 def test_groups_by_a_column(tmp_path):
@@ -285,42 +278,17 @@ def test_every_name_of_a_group_has_a_folder_of_its_own(names):
 def test_groups_whose_names_are_no_folder_names(tmp_path):
     """No region leaves the panel, and none is merged with another."""
     regions = ["..", "Ä", "Ö", "東京", "a/b", "a-b", "r" * 300, "CON", "north", "North"]
-    table = pl.DataFrame(
-        [
-            {"who": f"o{k}", "plot": f"s{k % 10}", "day": date(2018, 1 + k % 12, 3), "n": k % 4, "region": regions[k % 10]}
-            for k in range(120)
-        ]
-    )  # fmt: skip
-    table.write_csv(tmp_path / "t.csv")
-    columns = {"observer": "who", "site": "plot", "date": "day", "count": "n", "region": "region"}
-    ingest([tmp_path / "t.csv"], tmp_path / "in", IngestSettings(column_map=columns, species=("Wood Stork",)))
-    made = panel(tmp_path / "in", tmp_path / "p", group_by="region", sites="all")
-    assert {p.name for p in tmp_path.iterdir()} == {"t.csv", "in", "p", ".fedmiss-cache"}
+    rows = [(f"o{k}", f"s{k % 10}", date(2018, 1 + k % 12, 3), k % 4, regions[k % 10]) for k in range(120)]
+    source = ingested(tmp_path / "in", "observer,site,date,count,region", rows, species=("Wood Stork",))
+    made = panel(source, tmp_path / "p", group_by="region", sites="all")
+    assert {p.name for p in tmp_path.iterdir()} == {"in", "p"}
     by_group = dict(visits(made).group_by("group").len().iter_rows())
     assert [by_group[folder] for folder in group_folders(regions).values()] == [12] * 10
 
 
-def write_table(path: Path, rows) -> Path:
-    pl.DataFrame(rows, orient="row", schema=["visit", "who", "plot", "day", "bird", "n"]).write_csv(path)
-    return path
-
-
-def bird_records(folder: Path, name: str, rows, species=()) -> Path:
-    columns = {
-        "visit": "visit",
-        "observer": "who",
-        "site": "plot",
-        "date": "day",
-        "species": "bird",
-        "count": "n",
-    }
-    ingest(
-        [write_table(folder / f"{name}.csv", rows)],
-        folder / name / "records",
-        IngestSettings(column_map=columns, assume_complete=True, species=species),
-        keep_cache=False,
-    )
-    return folder / name / "records"
+def bird_records(folder: Path, name: str, rows: Iterable[Iterable[object]]) -> Path:
+    """Ingest complete visits with their species."""
+    return ingested(folder / name, "visit,observer,site,date,species,count", rows, assume_complete=True)
 
 
 def some(who: str, bird: str, first: int = 0) -> list[tuple[str, str, str, str, str, int]]:
@@ -333,21 +301,13 @@ def test_a_species_that_one_folder_never_met_has_zeros_there(tmp_path):
     one = bird_records(tmp_path, "one", some("ann", "Wood Stork"))
     two = bird_records(tmp_path, "two", some("bob", "Limpkin", 100))
     for order in ([one, two], [two, one]):
-        out = make_panel(
-            order,
-            tmp_path / f"p{order.index(one)}",
-            PanelSettings(species="wood stork", sites="all"),
-        )
+        out = panel(order, tmp_path / f"p{order.index(one)}", species="wood stork")
         v = visits(out)
         assert set(v["group"]) == {"one-records", "two-records"}
         assert v.filter(pl.col("group") == "two-records")["count"].to_list() == [0] * 24
         assert any("two-records holds no record of Wood Stork" in w for w in read_manifest(out)["warnings"])
     with pytest.raises(ConfigError, match="named twice"):
-        make_panel(
-            [one, tmp_path / "one" / ".." / "one" / "records"],
-            tmp_path / "never",
-            PanelSettings(species="Limpkin"),
-        )
+        panel([one, tmp_path / "one" / ".." / "one" / "records"], tmp_path / "never", species="Limpkin")
 
 
 def test_a_checklist_that_two_folders_hold_counts_once(tmp_path):
@@ -374,10 +334,8 @@ def test_one_count_above_all_others_is_told(tmp_path):
     rows = [
         (*row[:-1], 2_000_000_000 if k == 5 else row[-1]) for k, row in enumerate(some("ann", "Wood Stork"))
     ]
-    for name, table, told in (("odd", rows, True), ("even", some("ann", "Wood Stork"), False)):
-        made = make_panel(
-            bird_records(tmp_path, name, table), tmp_path / f"p-{name}", PanelSettings(groups=1)
-        )
+    for name, met, told in (("odd", rows, True), ("even", some("ann", "Wood Stork"), False)):
+        made = panel(bird_records(tmp_path, name, met), tmp_path / f"p-{name}", sites="seen")
         said = [w for w in read_manifest(made)["warnings"] if "larger than all others" in w]
         assert bool(said) == told
         assert not told or "2,000,000,000 birds at s2 on 2018-06-11" in said[0]

@@ -26,6 +26,10 @@ LISTS = {
 VISITS = {event: visit(event, **more) for event, more in LISTS.items()}
 
 
+def giving_zeros(out):
+    return set(out.checklists.filter("zero_ok")["checklist_id"])
+
+
 def zeros(run, tmp_path, records, name: str):
     """Import records under a file name; return the lists that give zeros, and the sentence about reach."""
     ebd, sed = write_pair(tmp_path / "in", records, list(VISITS.values()))
@@ -33,10 +37,9 @@ def zeros(run, tmp_path, records, name: str):
     out = run(ebd, sampling=[sed])
     out.check_flow_adds_up()
     out.check_cells()
-    ok = out.checklists.filter("zero_ok")["checklist_id"].to_list()
     said = [w for w in out.manifest["warnings"] if "complete checklists lie" in w]
     assert sorted(out.checklists["checklist_id"]) == sorted(LISTS)
-    return {c for c in ok}, said
+    return giving_zeros(out), said
 
 
 @pytest.mark.parametrize(
@@ -66,11 +69,11 @@ def test_many_species_have_records_wherever_somebody_looked(run, tmp_path, monke
     if not counties:
         for v in VISITS.values():
             monkeypatch.setitem(v, "COUNTY CODE", "")
-    records = [seen(VISITS["S1"], "1", (f"Avis species{chr(97 + k)}", f"Bird {k}")) for k in range(26)]
-    if counties:
-        records += [seen(VISITS["S6"], "2", (f"Ales species{chr(97 + k)}", f"Flyer {k}")) for k in range(26)]
-    else:
-        records += [seen(VISITS["S2"], "2", (f"Ales species{chr(97 + k)}", f"Flyer {k}")) for k in range(26)]
+    records = [
+        seen(VISITS[event], "1", (f"{genus} species{chr(97 + k)}", f"{genus} {k}"))
+        for event, genus in (("S1", "Avis"), ("S6" if counties else "S2", "Ales"))
+        for k in range(26)
+    ]
     ok, said = zeros(run, tmp_path, records, "birds.txt")
     assert ok == {"S1", "S2", "S6"}
     assert "3 complete checklists lie beyond the records" in said[0]
@@ -92,7 +95,7 @@ def test_columns_that_a_custom_download_lacks_cut_nothing(run, tmp_path, lost, o
     ebd.write_bytes(text([seen(VISITS[e], "1", n) for n in names for e in ("S1", "S3")], columns["records"]))
     sed.write_bytes(text(list(VISITS.values()), columns["lists"]))
     out = run(ebd, sampling=[sed])
-    ok = set(out.checklists.filter("zero_ok")["checklist_id"])
+    ok = giving_zeros(out)
     dated = set(LISTS) - {"S4"}  # after the last record of any species
     if lost == ("COUNTY CODE",):
         assert ok == dated - {"S5"}  # Oregon; Skagit cannot be told from King
@@ -108,26 +111,17 @@ def test_few_species_may_truly_be_absent(run, tmp_path):
     assert said[0].startswith("3 of 6 complete checklists lie outside the dates or the states")
 
 
-def test_files_of_several_regions_reach_over_all_of_them(run, tmp_path):
+@pytest.mark.parametrize("found", [True, False])
+def test_files_of_several_regions_reach_over_all_of_them(run, tmp_path, found):
+    """In Oregon the species was found, or looked for and never found: true zeros either way."""
     ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    other, _ = write_pair(tmp_path / "b", [seen(VISITS["S5"], "3")], [])
+    other, _ = write_pair(tmp_path / "b", [seen(VISITS["S5"], "3")] if found else [], [])
     ebd = ebd.rename(ebd.with_name("ebd_US-WA_woothr_202001_202012_relApr-2025.txt"))
-    other = other.rename(other.with_name("ebd_US-OR_woothr_202001_202112_relApr-2025.txt"))
+    other = other.rename(other.with_name("ebd_US-OR_woothr_202001_202012_relApr-2025.txt"))
     out = run(ebd, other, sampling=[sed])
-    assert set(out.checklists.filter("zero_ok")["checklist_id"]) == {"S1", "S2", "S5", "S6"}
-    assert any("2 complete checklists lie beyond" in w for w in out.manifest["warnings"])
-    again = run(ebd, other, sampling=[sed])
-    assert again.manifest["warnings"] == out.manifest["warnings"]  # said from the cache too
-
-
-def test_a_file_without_records_reaches_as_its_name_says(run, tmp_path):
-    """The species was looked for in Oregon and never found: true zeros."""
-    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    none, _ = write_pair(tmp_path / "b", [], [])
-    ebd = ebd.rename(ebd.with_name("ebd_US-WA_woothr_202001_202012_relApr-2025.txt"))
-    none = none.rename(none.with_name("ebd_US-OR_woothr_202001_202012_relApr-2025.txt"))
-    out = run(ebd, none, sampling=[sed])
-    assert set(out.checklists.filter("zero_ok")["checklist_id"]) == {"S1", "S2", "S5", "S6"}
+    assert giving_zeros(out) == {"S1", "S2", "S5", "S6"}
+    assert "2 complete checklists lie beyond" in out.warnings
+    assert run(ebd, other, sampling=[sed]).warnings == out.warnings  # said from the cache too
 
 
 def test_months_of_a_file_name_are_whole():

@@ -35,16 +35,26 @@ def table_of(tmp_path, text):
     return path
 
 
-def test_numbers_categories_and_gaps_reach_the_panel(tmp_path, records):
-    path = table_of(tmp_path, SITES)
-    panel = make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(path)))
-    folder = open_panel(panel)
+@pytest.fixture
+def panel(tmp_path, records):
+    """Make a panel with the table of sites that is given as a text."""
+
+    def _panel(text, name="panel", **more):
+        settings = PanelSettings(site_table=str(table_of(tmp_path, text)), **more)
+        return make_panel(records, tmp_path / name, settings)
+
+    return _panel
+
+
+def test_numbers_categories_and_gaps_reach_the_panel(panel):
+    made = panel(SITES)
+    folder = open_panel(made)
     assert folder.sites["site_id"].to_list() == ["a", "b", "c", "d"]
     columns = folder.covariates()
     np.testing.assert_array_equal(columns["elevation"], [400.5, np.nan, np.nan, 120.0])
     assert columns["habitat"].tolist() == ["forest", "farm", "", ""]
     assert sorted(columns) == ["elevation", "habitat", "latitude", "longitude"]
-    manifest = read_manifest(panel, "panel")
+    manifest = read_manifest(made, "panel")
     assert manifest["settings"]["site_table"] == "sites.csv", "the name, not the path"
     said = " ".join(manifest["warnings"])
     assert "1 of 4 sites of the panel are not in the table of sites (c)" in said
@@ -57,10 +67,8 @@ def test_numbers_categories_and_gaps_reach_the_panel(tmp_path, records):
         np.testing.assert_array_equal(v.covariates["elevation"], columns["elevation"][at[name]])
 
 
-def test_a_frame_adds_the_sites_that_nobody_visited(tmp_path, records):
-    path = table_of(tmp_path, SITES)
-    panel = make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(path), sites="frame"))
-    folder = open_panel(panel)
+def test_a_frame_adds_the_sites_that_nobody_visited(panel):
+    folder = open_panel(panel(SITES, sites="frame"))
     assert folder.sites["site_id"].to_list() == ["a", "b", "c", "d", "x"]
     assert folder.frame
     assert folder.covariates()["elevation"][4] == 2000.0
@@ -70,23 +78,18 @@ def test_a_frame_adds_the_sites_that_nobody_visited(tmp_path, records):
     assert sum(v.site_id.size for v in folder.visits()[0].values()) == 5, "each site is held by one group"
 
 
-def test_another_table_makes_another_fit(tmp_path, records):
+def test_another_table_makes_another_fit(panel):
     """A fit is of a panel whose covariates are part of its identity."""
-    hashes = []
-    for i, text in enumerate((SITES, SITES.replace("120", "121"))):
-        panel = make_panel(
-            records, tmp_path / f"panel{i}", PanelSettings(site_table=str(table_of(tmp_path, text)))
-        )
-        files = read_manifest(panel, "panel")["files"]
-        hashes.append(files["site_covariates.parquet"]["sha256"])
-    assert hashes[0] != hashes[1]
+    made = (panel(SITES, "one"), panel(SITES.replace("120", "121"), "two"))
+    one, two = (read_manifest(folder, "panel")["files"]["site_covariates.parquet"] for folder in made)
+    assert one["sha256"] != two["sha256"]
 
 
 @pytest.mark.parametrize(
     ("text", "words"),
     [
         ("elevation\n4\n", "no column that names the site"),
-        ("site,e\na,4\na,5\n", "line 3, column 'site': 'a' stands in line 2 too"),
+        ("site,e\nz,1\na,4\na,5\n", "line 4, column 'site': 'a' stands in line 3 too"),
         ("site,e\n,4\nb,5\n", "line 2, column 'site': the site has no name"),
         (
             "site,e\na,1\nb,2\nc,3\nd,4\nx,4OO\n",
@@ -106,10 +109,9 @@ def test_another_table_makes_another_fit(tmp_path, records):
         ("site,e\n", "nothing to read"),
     ],
 )
-def test_every_fault_is_a_sentence(tmp_path, records, text, words):
-    path = table_of(tmp_path, text)
+def test_every_fault_is_a_sentence(tmp_path, panel, text, words):
     with pytest.raises(InputError, match=words):
-        make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(path)))
+        panel(text)
     assert not (tmp_path / "panel").exists()
 
 
@@ -123,10 +125,9 @@ def test_a_table_that_is_not_there(tmp_path, records):
         make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(tmp_path / "nowhere.csv")))
 
 
-def test_a_site_elsewhere_in_the_table_is_said(tmp_path, records):
-    path = table_of(tmp_path, "site,lat,lon,e\na,45,6,1\nb,45.1,6.1,2\nc,45.2,9.9,3\n")
-    panel = make_panel(records, tmp_path / "panel", PanelSettings(site_table=str(path)))
-    assert any("c is at 45.20, 6.20 in the records" in w for w in read_manifest(panel, "panel")["warnings"])
+def test_a_site_elsewhere_in_the_table_is_said(panel):
+    made = panel("site,lat,lon,e\na,45,6,1\nb,45.1,6.1,2\nc,45.2,9.9,3\n")
+    assert any("c is at 45.20, 6.20 in the records" in w for w in read_manifest(made, "panel")["warnings"])
 
 
 def test_in_a_recipe_the_table_lies_beside_it(tmp_path):

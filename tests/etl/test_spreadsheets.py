@@ -9,7 +9,6 @@ import openpyxl
 import polars as pl
 import pytest
 
-import fedmiss
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.site_table import read_site_table
@@ -140,14 +139,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("fault", BAD)
-def test_what_a_spreadsheet_hides_is_refused_with_its_cell(tmp_path, fault):
+def test_what_a_spreadsheet_hides_is_refused_with_its_cell(run, tmp_path, fault):
     change, words = BAD[fault]
     path = xlsx(tmp_path / "c.xlsx", [HEAD, *ROWS], change=change)
     with pytest.raises((InputError, ConfigError), match=words) as told:
         read_counts(path, LARK)
     assert "\n" not in str(told.value)
     with pytest.raises((InputError, ConfigError)):  # the importer reads through the same door
-        fedmiss.ingest([path], tmp_path / "records", fedmiss.IngestSettings(species=("Alauda arvensis",)))
+        run(path, species=("Alauda arvensis",))
 
 
 def test_merged_cells_of_ods_have_their_address(tmp_path):
@@ -197,17 +196,15 @@ def test_bytes_that_are_no_letters_are_not_guessed(tmp_path):
         read_counts(path)
 
 
-def test_visits_are_read_from_a_sheet_and_dates_as_numbers_are_refused(tmp_path):
+def test_visits_are_read_from_a_sheet_and_dates_as_numbers_are_refused(run, tmp_path):
     head = ["observer", "site", "date", "species", "count"]
     rows = [["o", "A", dt.date(2020, 5, d), "Parus major", d] for d in range(1, 9)]
     path = xlsx(tmp_path / "v.xlsx", [head, *rows])
-    settings = fedmiss.IngestSettings(column_map={"auto": ""})
-    fedmiss.ingest([path], tmp_path / "r", settings)
-    lists = pl.read_parquet(tmp_path / "r" / "checklists.parquet")
+    lists = run(path, column_map={"auto": ""}).checklists
     assert sorted(lists["date"].to_list()) == [r[2] for r in rows]
     rows[4][2] = 45000
     with pytest.raises(InputError, match=r"Counts!C6, column 'date': '45000' is no date; .*write 2023-03-15"):
-        fedmiss.ingest([xlsx(tmp_path / "w.xlsx", [head, *rows])], tmp_path / "s", settings)
+        run(xlsx(tmp_path / "w.xlsx", [head, *rows]), column_map={"auto": ""})
     sites = xlsx(
         tmp_path / "sites.xlsx", [["site", "height"], ["A", 5], ["B", "x"], *([k, 1] for k in range(30))]
     )
@@ -215,29 +212,22 @@ def test_visits_are_read_from_a_sheet_and_dates_as_numbers_are_refused(tmp_path)
         read_site_table(sites)
 
 
-def test_a_table_of_counts_may_name_observer_and_effort(tmp_path):
+def test_a_table_of_counts_may_name_observer_and_effort(run, tmp_path):
     head = [*HEAD, "observer", "effort"]
     rows = [["A", "Parus major", y, y - 2000, f"o{y % 2}", 30 + y % 3] for y in range(2001, 2009)]
-    done = fedmiss.ingest([xlsx(tmp_path / "c.xlsx", [head, *rows])], tmp_path / "r")
-    lists = pl.read_parquet(tmp_path / "r" / "checklists.parquet").sort("date")
+    out = run(xlsx(tmp_path / "c.xlsx", [head, *rows]))
+    lists = out.checklists.sort("date")
     assert lists["observer_id"].to_list() == [r[4] for r in rows]
     assert lists["duration_minutes"].to_list() == [r[5] for r in rows]
-    assert any("'effort' is the duration of the visits, in minutes" in w for w in done["warnings"])
+    assert "'effort' is the duration of the visits, in minutes" in out.warnings
     rows[2][5] = "long"
     with pytest.raises(InputError, match=r"Counts!F4, column 'effort': 'long' is no effort"):
-        fedmiss.ingest([xlsx(tmp_path / "d.xlsx", [head, *rows])], tmp_path / "s")
+        run(xlsx(tmp_path / "d.xlsx", [head, *rows]))
 
 
-def test_a_cube_of_gbif_is_a_table_of_records_by_cell_and_month(tmp_path):
+def test_a_cube_of_gbif_is_a_table_of_records_by_cell_and_month(run, tmp_path):
     """Columns as GBIF's SQL downloads name them: a tab-separated table in a zip."""
-    head = [
-        "specieskey",
-        "species",
-        "yearmonth",
-        "eeacellcode",
-        "occurrences",
-        "mincoordinateuncertaintyinmeters",
-    ]
+    head = "specieskey species yearmonth eeacellcode occurrences mincoordinateuncertaintyinmeters".split()
     rows = [
         [k, name, f"20{y}-0{m}", f"1kmE3872N310{c}", y + m + c, 250]
         for k, name in ((2481139, "Larus argentatus"), (9515886, "Larus fuscus"))
@@ -247,20 +237,14 @@ def test_a_cube_of_gbif_is_a_table_of_records_by_cell_and_month(tmp_path):
     with zipfile.ZipFile(tmp_path / "cube.zip", "w") as archive:
         archive.write(table, "0001.csv")
     got = read_counts(table, CountOptions(species="Larus fuscus"))
-    assert got.columns == {
-        "site": "eeacellcode",
-        "year": "yearmonth",
-        "count": "occurrences",
-        "month": "yearmonth",
-    }
+    named = {"site": "eeacellcode", "year": "yearmonth", "count": "occurrences", "month": "yearmonth"}
+    assert got.columns == named
     assert got.frame["month"].unique().sort().to_list() == [5, 6]
     assert got.frame["count"].sum() == sum(r[4] for r in rows[8:])
     assert any("not of birds" in s for s in got.said)
-    done = fedmiss.ingest(
-        [tmp_path / "cube.zip"], tmp_path / "r", fedmiss.IngestSettings(species=("Larus fuscus",))
-    )
-    assert done["results"]["n_records"] == 8
-    assert any("not of birds" in w for w in done["warnings"])
+    out = run(tmp_path / "cube.zip", species=("Larus fuscus",))
+    assert out.records.height == 8
+    assert "not of birds" in out.warnings
     by_key = read_counts(text(tmp_path / "k.csv", [[h for h in head if h != "species"], *([r[0], *r[2:]] for r in rows)]),
                          CountOptions(species="2481139"))  # fmt: skip
     assert by_key.frame.height == 8

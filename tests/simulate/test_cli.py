@@ -18,9 +18,8 @@ def run(*words):
 
 
 def test_writes_files_and_says_how_lifelike_they_are(tmp_path):
-    done = run(
-        "--records", 1500, "--species", 3, "--seed", 4, "--gz", "--columns", 49, "--out", tmp_path / "s"
-    )
+    words = "--records 1500 --species 3 --seed 4 --gz --columns 49 --out".split()
+    done = run(*words, tmp_path / "s")
     assert done.exit_code == 0, done.output
     assert "visits per site" in done.output
     assert "real extracts" in done.output
@@ -32,20 +31,8 @@ def test_writes_files_and_says_how_lifelike_they_are(tmp_path):
 
 
 def test_writes_a_panel(tmp_path):
-    done = run(
-        "--panel",
-        "weak",
-        "--sites",
-        30,
-        "--months",
-        24,
-        "--observed",
-        0.4,
-        "--groups",
-        3,
-        "--out",
-        tmp_path / "p",
-    )
+    words = "--panel weak --sites 30 --months 24 --observed 0.4 --groups 3 --out".split()
+    done = run(*words, tmp_path / "p")
     assert done.exit_code == 0, done.output
     results = read_manifest(tmp_path / "p", "panel")["results"]
     settings = read_manifest(tmp_path / "p")["settings"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -73,23 +72,19 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     years = series.years
     base = settings.base or first_base(data.observed, years, settings.least)
     cover = coverage(data, years)
-    thin = tuple(thin_counts(cover, data, int(years.used.sum())))
+    thin = list(thin_counts(cover, data, int(years.used.sum())))
     entered = entries(data, series, settings)
-    trend = series.trend(base=base, rule=settings.rule, convention=settings.convention).iloc[0]
+    trend = Part(series, None, cover.n_sites).trend(settings, base)
     # The class may depend on sites that came or went: known only once the trend is.
     if reason := entry_reason(entered, float(trend["percent_lo"]), float(trend["percent_hi"])):
-        thin = (*thin, reason)
+        thin.append(reason)
     refuse = "; ".join(thin) or None
     by_month = monthly_coverage(data)
     sites = _sites(data, years, settings)
     parts, grand = _parts(data, settings, refuse), data.totals.mean()
     return Analysis(
         data=data,
-        settings=settings,
-        date=settings.date or dt.date.today().isoformat(),
-        n_sites=cover.n_sites,
         found=cover.n_detected > 0,
-        thin=thin,
         coverage=cover,
         monthly=series.monthly().merge(by_month, on=["month_index", "month"]),
         yearly=_with_coverage(series.index(base), data, years),
@@ -101,7 +96,12 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         regions=region_table(parts, settings, grand),
         visited=region_table(_visited(data, settings, refuse), settings, grand),
         sites=sites,
-        **found_in(series, settings, base, refuse, by_month["missing"].to_numpy(dtype=np.float64)),
+        **found_in(
+            Part(series, refuse, cover.n_sites),
+            settings,
+            base,
+            by_month["missing"].to_numpy(dtype=np.float64),
+        ),
     )
 
 

@@ -85,7 +85,7 @@ def write_report(analysis: Analysis, folder: Path) -> None:
         inputs=dict(analysis.data.hashes),
         results=_results(analysis),
         flow=analysis.data.flow,
-        terms=dict(analysis.data.panel.get("terms", {})),
+        terms=dict(analysis.data.panel["terms"]),
         warnings=caveats(analysis),
     )
 
@@ -102,11 +102,7 @@ def _translated(analysis: Analysis, html: str, folder: Path) -> str:
         *("birds", "Birds", analysis.unit, analysis.unit.capitalize()),
         *analysis.data.groups["group"].astype(str),
         *(name for place in places for name in place),
-        *(
-            str(said).rstrip(".")
-            for said in dict(analysis.data.panel.get("terms", {})).values()
-            if " " in str(said)
-        ),
+        *(str(said).rstrip(".") for said in dict(analysis.data.panel["terms"]).values() if " " in str(said)),
     ]
     html = catalog.page(html, names)
     if catalog.missing:

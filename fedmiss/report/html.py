@@ -175,7 +175,7 @@ def citation(findings: Findings, author: str, kind: str = "trend report") -> str
 
 def cite_as(analysis: Analysis) -> str:
     """Say how to cite the report of a panel, with its address and its data."""
-    data = str(analysis.data.panel.get("terms", {}).get("citation", "")).rstrip(".")
+    data = str(analysis.data.panel["terms"].get("citation", "")).rstrip(".")
     where = f" {analysis.settings.url}" if analysis.settings.url else ""
     return (
         citation(analysis, analysis.settings.author or "[your organisation]")

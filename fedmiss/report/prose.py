@@ -126,16 +126,16 @@ def headline_of(findings: Findings, support: str, subject: str, doubt: str = "")
     return Headline(kind.capitalize() + doubt, sentence, support, "" if doubt else sure)
 
 
-def over_the_period(findings: Findings) -> str:
-    """Return the change of the trend line from the first to the last year; empty where the trend has no class."""
-    trend = findings.trend
-    if str(trend["trend_class"]) not in _SAID:
+def over_the_period(windows: pd.DataFrame) -> str:
+    """Return the change of the trend line from the first to the last year; empty where the trend has no class.
+
+    Parameters
+    ----------
+    windows : of :func:`fedmiss.report.changes.window_trends`; its first row is of all years
+    """
+    if windows.empty or windows["trend_class"].iloc[0] not in _SAID:
         return ""
-    steps = int(trend["to_year"]) - int(trend["from_year"])
-    change, lo, hi = (
-        100 * math.expm1(steps * math.log1p(trend[name] / 100)) if trend[name] > -100 else -100.0
-        for name in ("percent_per_year", "percent_lo", "percent_hi")
-    )
+    change, lo, hi = windows[["change_percent", "change_lo", "change_hi"]].iloc[0]
     return (
         f"Over the whole period that is {percent(change)} ({interval_words(lo, hi)}): the same line, from its first year to "
         "its last. Two single years may differ by more or less."
@@ -277,7 +277,7 @@ def _of_counts(analysis: Analysis) -> Iterator[str]:
 
 def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
     """Say what a reader must know of the model; ``birds``: whether any were counted."""
-    if findings.data.effort is not None and not findings.data.effort:
+    if not findings.data.effort:
         yield (
             "Effort does not enter the model, so a change in how long or how far people searched cannot be told from a "
             "change in birds."

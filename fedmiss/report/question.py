@@ -85,13 +85,9 @@ def answer(findings: Findings, choice: Choice) -> Answer:
     return Answer(series.index(base), trend.iloc[0])
 
 
-def _whole(findings: Findings) -> Part:
-    return Part(findings.series, "; ".join(findings.thin) or None, findings.n_sites)
-
-
 def _chosen(findings: Findings, choice: Choice) -> tuple[MonthlySeries, str | None]:
     """Return the series of a choice, and why it gets no class."""
-    whole = _whole(findings)
+    whole = findings.whole
     part = whole if choice.region == ALL else findings.parts[choice.region]
     series, refuse = part.series, part.refuse
     if (choice.without or choice.left_out) and not _same_season(findings, part):
@@ -198,7 +194,7 @@ def stored(findings: Findings, places: Mapping[int, tuple[float, float]] | None 
         "notes": notes,
         "absent": [part for part in findings.parts if part not in parts],
         "sources": [
-            _source(findings, ALL, _whole(findings)),
+            _source(findings, ALL, findings.whole),
             *(_source(findings, name, part) for name, part in parts.items()),
         ],
         "sites": sites,

@@ -142,11 +142,11 @@ def test_without_effort_nothing_is_said_of_recorded_effort():
     for a in (
         findings(None, {"log(hours)": 0.3}),
         findings(visits(0.3, 0.06, 0.8), {}),
-        findings(None, None),
+        findings(None, {}),
     ):
         assert "recorded effort off by half" not in set(sensitivity(a)["what"])
         assert effort_caution(a) == []
-    assert sensitivity(findings(None, None, slope=np.nan)).empty
+    assert sensitivity(findings(None, {}, slope=np.nan)).empty
 
 
 def test_counts_scatter_about_the_fitted_ones_as_their_variance_says_on_the_scale_of_logarithms():

@@ -198,9 +198,13 @@ def year_support(observed: Bool, years: Years) -> tuple[I64, I64]:
     observed : (J, L) cells with a count
     """
     member = years.W > 0
-    cells = member @ observed.sum(axis=0)
-    by_site = observed.astype(np.float32) @ member.T.astype(np.float32)
-    return cells.astype(np.int64), (by_site > 0).sum(axis=0).astype(np.int64)
+    cells, sites = member @ observed.sum(axis=0), in_years(observed, member).sum(axis=0)
+    return cells.astype(np.int64), sites.astype(np.int64)
+
+
+def in_years(cells: Bool, member: Bool) -> Bool:
+    """Whether a site has any of ``cells`` (J, L) in the months of each year, rows of ``member`` (Y, L); (J, Y)."""
+    return np.asarray(cells.astype(np.float32) @ member.T.astype(np.float32) > 0)
 
 
 def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = None) -> I64:
@@ -226,7 +230,7 @@ def first_base(observed: Bool, years: Years, least: Least) -> str | None:
     return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 
-def influential_sites(data: ReportInputs, years: Years) -> pd.DataFrame:
+def influential_sites(data: ReportInputs, sites: pd.DataFrame, years: Years) -> pd.DataFrame:
     """Return the site-month with the largest count and the sites that weigh most in total and in trend.
 
     Columns: ``what`` (``largest count``, ``largest site``, ``trend without``), ``site_index``, ``site_id``, ``month``
@@ -234,7 +238,7 @@ def influential_sites(data: ReportInputs, years: Years) -> pd.DataFrame:
     year: least-squares slope of the fitted total without the site; the model is not fitted again).
     """
     rows: list[tuple[str, int, str, float, float]] = []
-    cells, ids = data.cells, data.sites["site_id"].to_numpy(object)
+    cells, ids = data.cells, sites["site_id"].to_numpy(object)
     birds = float(cells["count_sum"].sum())
     if birds > 0:
         top = cells.iloc[int(cells["count_sum"].to_numpy().argmax())]

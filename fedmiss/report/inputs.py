@@ -115,10 +115,6 @@ class ReportInputs(Source):
         """Regions that sites name, sorted."""
         return sorted(str(region) for region in self.sites["region"].dropna().unique())
 
-    def region_totals(self, region: str) -> F64:
-        """Total over the region's sites in each month, (L,) birds."""
-        return np.asarray(self.expected[(self.sites["region"] == region).to_numpy()].sum(axis=0))
-
 
 def _frame(path: Path, schema: str) -> pd.DataFrame:
     frame: pd.DataFrame = read_table(path, schema).to_pandas()

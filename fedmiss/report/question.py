@@ -252,15 +252,10 @@ def _sites(
     n_years = analysis.years.year.size
     index = table["site_index"].to_numpy()[::n_years]
     rows = analysis.sites.iloc[index]
-    names = rows["site_name"].where(
-        rows["site_name"].astype(bool) & rows["site_name"].notna(), rows["site_id"]
-    )
-    if analysis.settings.coarse_map > 0:
-        names = "site " + rows["site_index"].astype(str)
     number = {name: at + 1 for at, name in enumerate(parts)}
     return {
         "index": index.tolist(),
-        "name": [str(name) for name in names],
+        "name": [analysis.site_names[site] for site in index],
         "region": [number.get(region, 0) if isinstance(region, str) else 0 for region in rows["region"]],
         "at": [places.get(int(site)) for site in index],
         "kind": rows["trend_class"].tolist(),

@@ -13,7 +13,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, interval
 from fedmiss.report.loess import choose_span, loess
-from fedmiss.report.slopes import check_convention, contrast_error, scatter_of_years, trend_row
+from fedmiss.report.slopes import contrast_error, scatter_of_years, trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
 __all__ = ["MIN_YEARS", "MonthlySeries"]
@@ -163,7 +163,6 @@ class MonthlySeries:
         level: float = 0.95,
     ) -> pd.DataFrame:
         """Return the trend per year, its class, and the change since the base period: one row."""
-        check_convention(convention)
         axis = self.years
         mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
         year, total, values = self.within(mask)
@@ -219,17 +218,18 @@ class MonthlySeries:
                 # Each replicate is set against its own mean: a level that
                 # is unknown for all months does not widen the profile.
                 relative_draws = by_draw / by_draw.mean(axis=1, keepdims=True)
-        limits, relative_limits = interval(profile, by_draw, level), interval(relative, relative_draws, level)
-        columns = {
-            "month_of_year": season,
-            "n_years": member.sum(axis=1),
-            "total": profile,
-            "lo": limits.lo,
-            "hi": limits.hi,
-        }
+        limits, band = interval(profile, by_draw, level), interval(relative, relative_draws, level)
         return pd.DataFrame(
-            columns
-            | {"relative": relative, "relative_lo": relative_limits.lo, "relative_hi": relative_limits.hi}
+            {
+                "month_of_year": season,
+                "n_years": member.sum(axis=1),
+                "total": profile,
+                "lo": limits.lo,
+                "hi": limits.hi,
+                "relative": relative,
+                "relative_lo": band.lo,
+                "relative_hi": band.hi,
+            }
         )
 
     def smooth(self, n_missing: F64, span: float | None = None) -> pd.DataFrame:

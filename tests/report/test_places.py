@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.analysis import ReportSettings, analyse, trim_beside
 from fedmiss.report.basemap import draw_basemap, draw_scale, frame_of
-from fedmiss.report.beside import trim_beside
 from fedmiss.report.changes import alert_of
 from fedmiss.report.html import cite_as, photo_uri
 from fedmiss.report.inputs import read_inputs

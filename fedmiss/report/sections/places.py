@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import biased_visits
@@ -32,12 +31,7 @@ def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
 
 
 def _sites(analysis: Analysis) -> HtmlTable:
-    def name(row: Any) -> Cell:
-        if analysis.settings.coarse_map:
-            return Cell(f"site {row.site_index}")
-        return Cell(str(row.site_name if isinstance(row.site_name, str) and row.site_name else row.site_id))
-
-    columns: list[Column] = [("Site", name)]
+    columns: list[Column] = [("Site", lambda r: Cell(analysis.site_names[r.site_index]))]
     if analysis.sites["region"].notna().any():
         columns.append(("Region", lambda r: Cell(str(r.region) if isinstance(r.region, str) else "")))
     cells = "Cells counted" if analysis.yearly_counts else "Months counted"

@@ -27,13 +27,8 @@ from fedmiss.report.years import make_years
 
 def axis(n_years, season=(4, 5, 6), first=2000):
     rows = [(first + y, m) for y in range(n_years) for m in season]
-    return pd.DataFrame(
-        {
-            "month": [f"{y}-{m:02d}" for y, m in rows],
-            "year": [r[0] for r in rows],
-            "month_of_year": [r[1] for r in rows],
-        }
-    )
+    months = pd.DataFrame(rows, columns=["year", "month_of_year"])
+    return months.assign(month=[f"{y}-{m:02d}" for y, m in rows])
 
 
 def counted(per_year, J=20, months=3):

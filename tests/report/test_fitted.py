@@ -22,15 +22,9 @@ def data(counted, fitted, variance=None, months=3):
     years = len(counted)
     month = np.arange(years * months)
     per = lambda x: np.repeat(np.asarray(x, float) / months, months)  # noqa: E731
-    visited = pd.DataFrame(
-        {
-            "month_index": month,
-            "weight": per(np.full(years, 30.0)),
-            "counted": per(counted),
-            "fitted": per(fitted),
-            "variance": per(np.asarray(fitted, float) if variance is None else variance),
-        }
-    )
+    columns = {"weight": np.full(years, 30.0), "counted": counted, "fitted": fitted}
+    columns["variance"] = fitted if variance is None else variance
+    visited = pd.DataFrame({"month_index": month} | {name: per(value) for name, value in columns.items()})
     return visited, pd.DataFrame({"year": 2010 + month // months})
 
 

@@ -106,6 +106,12 @@ def test_slope_and_sandwich_by_their_formula():
     assert row["slope"] == pytest.approx((inv @ X.T @ np.log(t))[1], rel=1e-12)
     assert row["slope_se"] == pytest.approx(np.sqrt((inv @ X.T @ Om @ X @ inv)[1, 1]), rel=1e-12)
     assert row["label"] == classify(row["slope"], row["slope_se"], J, "rtrim").label
+    # Wald's test of the deviations, in a basis of all contrasts that no line can move
+    N = np.linalg.qr(X, mode="complete")[0][:, 2:]
+    z = N.T @ got.gamma
+    W, df, _ = got.wald_deviations()
+    assert df == J - 2
+    assert pytest.approx(z @ np.linalg.solve(N.T @ got.var_gamma @ N, z)) == W
 
 
 def test_index_is_one_without_error_in_the_base_and_free_of_scale():

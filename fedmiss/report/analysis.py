@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, Bool
+from fedmiss.errors import InputError
 from fedmiss.folders import ALL, VISITED
-from fedmiss.report.beside import Beside, trim_beside
+from fedmiss.report import words
 from fedmiss.report.classes import NOT_CLASSIFIED, classify
 from fedmiss.report.coverage import (
     MIN_SITE_YEARS,
@@ -19,6 +20,7 @@ from fedmiss.report.coverage import (
     coverage,
     first_base,
     imputed_share,
+    in_years,
     influential_sites,
     monthly_coverage,
     thin_counts,
@@ -32,9 +34,23 @@ from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.slopes import log_slope
-from fedmiss.report.years import Years, weekly
+from fedmiss.report.years import Years, base_years, weekly
 
-__all__ = ["Analysis", "ReportSettings", "analyse"]
+__all__ = ["Analysis", "Beside", "ReportSettings", "analyse", "trim_beside"]
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """The two indices side by side.
+
+    ``table`` has ``year``, ``index``, ``index_lo``, ``index_hi``, ``trim``, ``trim_se`` (base = 100); ``trend`` is TRIM's
+    slope in words, ``numbers`` are the numbers in these words; ``problem`` says why TRIM's model was not fitted.
+    """
+
+    table: pd.DataFrame
+    trend: str = ""
+    problem: str = ""
+    numbers: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +74,14 @@ class Analysis(Findings):
         """The seasonal profile by week; empty where the data have no weeks."""
         return weekly(self)
 
+    @cached_property
+    def site_names(self) -> list[str]:
+        """The name of each site, else its id; where positions are coarse its number: a name gives away the exact place."""
+        if self.settings.coarse_map > 0:
+            return [f"site {site}" for site in self.sites["site_index"]]
+        pairs = zip(self.sites["site_name"], self.sites["site_id"], strict=True)
+        return [str(name if isinstance(name, str) and name else site) for name, site in pairs]
+
     @property
     def sites_differ(self) -> bool:
         """True when sites have trends of their own to show."""
@@ -66,34 +90,27 @@ class Analysis(Findings):
 
 def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     """Compute every table of the report."""
-    seen = usable_counts(data.observed, data.months, settings.least)
-    if not data.cells["n_detected"].any():
-        seen = np.zeros_like(seen)  # never detected: no year has an index
-    series = MonthlySeries.of(data.totals, data.months, data.draws.get(ALL), seen)
+    series = _series(data, settings, ALL, np.ones(len(data.sites), dtype=bool))
     years = series.years
     base = settings.base or first_base(data.observed, years, settings.least)
     cover = coverage(data, years)
-    thin = tuple(thin_counts(cover, data, int(years.used.sum())))
+    thin = list(thin_counts(cover, data, int(years.used.sum())))
     entered = entries(data, series, settings)
-    trend = series.trend(base=base, rule=settings.rule, convention=settings.convention).iloc[0]
+    trend = Part(series, None, cover.n_sites).trend(settings, base)
     # The class may depend on sites that came or went: known only once the trend is.
     if reason := entry_reason(entered, float(trend["percent_lo"]), float(trend["percent_hi"])):
-        thin = (*thin, reason)
+        thin.append(reason)
     refuse = "; ".join(thin) or None
     by_month = monthly_coverage(data)
     sites = _sites(data, years, settings)
     parts, grand = _parts(data, settings, refuse), data.totals.mean()
     return Analysis(
         data=data,
-        settings=settings,
-        date=settings.date or dt.date.today().isoformat(),
-        n_sites=cover.n_sites,
         found=cover.n_detected > 0,
-        thin=thin,
         coverage=cover,
         monthly=series.monthly().merge(by_month, on=["month_index", "month"]),
         yearly=_with_coverage(series.index(base), data, years),
-        influential=_withheld(influential_sites(data, years), settings),
+        influential=influential_sites(data, sites, years),
         # Where all sites share one trend, a correlation with trends of sites would be one with nothing.
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         entries=entered,
@@ -101,13 +118,22 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         regions=region_table(parts, settings, grand),
         visited=region_table(_visited(data, settings, refuse), settings, grand),
         sites=sites,
-        **found_in(series, settings, base, refuse, by_month["missing"].to_numpy(dtype=np.float64)),
+        **found_in(
+            Part(series, refuse, cover.n_sites),
+            settings,
+            base,
+            by_month["missing"].to_numpy(dtype=np.float64),
+        ),
     )
 
 
-def _withheld(table: pd.DataFrame, settings: ReportSettings) -> pd.DataFrame:
-    """Withhold site ids where positions are coarse: an id gives away the exact place."""
-    return table.assign(site_id="withheld") if settings.coarse_map > 0 else table
+def _series(data: ReportInputs, settings: ReportSettings, name: str, at: Bool) -> MonthlySeries:
+    """The totals of the sites ``at`` (J,), whose replicates have this name."""
+    seen = usable_counts(data.observed[at], data.months, settings.least)
+    if not data.cells.loc[at[data.cells["site_index"]], "n_detected"].any():
+        # Never detected there: no year has an index. The trend would be that of the model, or of the other regions.
+        seen = np.zeros_like(seen)
+    return MonthlySeries.of(data.expected[at].sum(axis=0), data.months, data.draws.get(name), seen)
 
 
 def _with_coverage(yearly: pd.DataFrame, data: ReportInputs, years: Years) -> pd.DataFrame:
@@ -125,16 +151,11 @@ def _parts(data: ReportInputs, settings: ReportSettings, refuse: str | None) -> 
     names = data.region_names()
     for region in names if len(names) > 1 else []:
         mask = (data.sites["region"] == region).to_numpy()
-        seen = usable_counts(data.observed[mask], data.months, settings.least)
-        if not data.cells.loc[data.cells["site_index"].isin(np.flatnonzero(mask)), "n_detected"].any():
-            seen = np.zeros_like(seen)  # never detected there: its trend would be that of the other regions
-        series = MonthlySeries.of(data.region_totals(region), data.months, data.draws.get(region), seen)
-        few = int(mask.sum())
+        series, n_sites = _series(data, settings, region, mask), int(mask.sum())
+        thin: str | None = "no year of the region has enough counts that found the species"
         if series.years.used.any():
-            thin = refuse or _region_reason(data, region, few)
-        else:
-            thin = "no year of the region has enough counts that found the species"
-        parts[region] = Part(series, thin, few)
+            thin = refuse or _region_reason(data, region, n_sites)
+        parts[region] = Part(series, thin, n_sites)
     return parts
 
 
@@ -144,8 +165,7 @@ def _visited(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
     if VISITED not in data.draws or at.all() or not at.any():
         return {}
     seen = usable_counts(data.observed, data.months, settings.least)
-    totals: F64 = data.expected[at].sum(axis=0)
-    series = MonthlySeries.of(totals, data.months, data.draws[VISITED], seen)
+    series = MonthlySeries.of(data.expected[at].sum(axis=0), data.months, data.draws[VISITED], seen)
     return {VISITED: Part(series, refuse, int(at.sum()))}
 
 
@@ -170,17 +190,15 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
         table = data.site_trends.sort_values("site_index")
         # The fit's own slopes of sites, with the spread of the replicates, where it has kept them.
         slope, se = table["slope"].to_numpy(dtype=np.float64), table["slope_se"].to_numpy(dtype=np.float64)
-    # (J, Y): whether anybody counted at the site in the season of the year.
-    counted = (data.observed.astype(np.int64) @ (years.W.T > 0)) > 0
-    n_years = (counted & used).sum(axis=1)
+    n_years = (in_years(data.observed, years.W > 0) & used).sum(axis=1)
     n_used = int(used.sum())
     if not n_used:
-        slope, se = np.full(slope.shape, np.nan), np.full(slope.shape, np.nan)
+        slope, se = np.full((2, len(data.sites)), np.nan)
     names = [
         classify(change, error, n_used, settings.rule).name
-        if years >= MIN_SITE_YEARS and not data.one_trend
+        if counted >= MIN_SITE_YEARS and not data.one_trend
         else NOT_CLASSIFIED
-        for change, error, years in zip(slope, se, n_years, strict=True)
+        for change, error, counted in zip(slope, se, n_years, strict=True)
     ]
     out = data.sites[["site_index", "site_id", "site_name", "region", "latitude", "longitude"]].copy()
     if settings.coarse_map > 0:
@@ -199,3 +217,47 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
         percent_per_year=100.0 * (np.exp(slope) - 1.0),
         trend_class=names,
     )
+
+
+def trim_beside(analysis: Analysis) -> Beside | None:
+    """Fit TRIM's model 3 (with months where a year has several) to the mean count of every counted cell.
+
+    Effort and observers do not enter, as in TRIM. Only the season's months and the years that enter the trend are used, so
+    that both indices speak of the same. None when the report does not ask for it.
+    """
+    if not analysis.settings.trim:
+        return None
+    # TRIM's solver takes half a second to load.
+    from fedmiss.report.trim import TrimSettings, fit_trim
+
+    years = analysis.years
+    cells = analysis.data.cells.merge(analysis.data.months, on="month_index")
+    # The same months and years for both: TRIM would take a lone December for a year.
+    inside = cells["year"].isin(years.year[years.used]) & cells["month_of_year"].isin(years.season)
+    cells = cells[(cells["n_counted"] > 0) & inside]
+    try:
+        fit = fit_trim(
+            cells["site_index"],
+            cells["year"],
+            # TRIM takes one count a site and time: the mean of the visits, since their number is effort and not birds.
+            cells["count_sum"] / cells["n_counted"],
+            TrimSettings(model=3, overdispersion=True),
+            month=cells["month_of_year"],
+        )
+    except InputError as error:
+        empty = pd.DataFrame(columns=["year", "index", "index_lo", "index_hi", "trim", "trim_se"])
+        return Beside(empty, problem=str(error))
+    base = years.year[base_years(analysis.base, years)]
+    index = fit.index(base=[int(year) for year in base if year in fit.times] or None)
+    both = analysis.yearly[["year", "index", "index_lo", "index_hi"]].merge(
+        pd.DataFrame({"year": index["time"], "trim": 100 * index["index"], "trim_se": 100 * index["se"]}),
+        on="year",
+    )
+    row = fit.overall(rule=analysis.settings.rule).iloc[0]
+    change, half = 100 * (row["multiplicative"] - 1), 196 * row["multiplicative_se"]
+    lo, hi = change - half, change + half
+    trend = (
+        f"{words.per_year(change, lo, hi)}, {row['trend_class']}, overdispersion {words.number(fit.sigma2)}"
+    )
+    numbers = {"trim_percent": change, "trim_percent_lo": lo, "trim_percent_hi": hi}
+    return Beside(both, trend, numbers=numbers | {"trim_overdispersion": fit.sigma2})

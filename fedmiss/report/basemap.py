@@ -17,7 +17,7 @@ from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from shapely.geometry import LinearRing, LineString, Polygon
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64
 from fedmiss.report.style import figure
 from fedmiss.resources import resource
 
@@ -70,31 +70,18 @@ def frame_of(longitude: F64, latitude: F64) -> Frame:
 
 
 @cache
-def _piece(name: str) -> dict[str, F64 | I64]:
+def _piece(name: str) -> dict[str, np.ndarray]:
     with np.load(resource("reports", "basemap", f"{name}.npz")) as file:
         return {k: file[k].astype(np.int64 if k.endswith("start") else np.float64) for k in file.files}
 
 
-def _covers(box: F64, frame: Frame) -> bool:
-    return bool(
-        box[0] <= frame.west and box[1] <= frame.south and box[2] >= frame.east and box[3] >= frame.north
-    )
-
-
 def _pieces(name: str, kind: str, frame: Frame) -> list[F64]:
     """Rings or lines that touch the frame."""
-    held = _piece(name)
-    points, start = held[kind].astype(np.float64), held[f"{kind}_start"].astype(np.int64)
+    points, start = _piece(name)[kind], _piece(name)[f"{kind}_start"]
     if not start.size:
         return []
-    low = np.minimum.reduceat(points, start)
-    high = np.maximum.reduceat(points, start)
-    near = (
-        (low[:, 0] < frame.east)
-        & (high[:, 0] > frame.west)
-        & (low[:, 1] < frame.north)
-        & (high[:, 1] > frame.south)
-    )
+    low, high = np.minimum.reduceat(points, start), np.maximum.reduceat(points, start)
+    near = (low < (frame.east, frame.north)).all(axis=1) & (high > (frame.west, frame.south)).all(axis=1)
     ends = np.append(start[1:], len(points))
     return [points[start[at] : ends[at]] for at in np.flatnonzero(near)]
 
@@ -102,8 +89,8 @@ def _pieces(name: str, kind: str, frame: Frame) -> list[F64]:
 def draw_basemap(ax: Axes, frame: Frame) -> None:
     """Draw land, sea and borders into the frame; lines are thinned to what the map can show."""
     step = (frame.east - frame.west) / 700
-    piece = _FINE if _covers(np.asarray(_piece(_FINE)["box"]), frame) else "world"
     view = shapely.box(*frame)
+    piece = _FINE if shapely.box(*_piece(_FINE)["box"]).covers(view) else "world"
     vertices: list[F64] = []
     codes: list[int] = []
     for ring in _pieces(piece, "land", frame):
@@ -135,22 +122,12 @@ def draw_scale(ax: Axes, frame: Frame) -> None:
     # 1, 2 or 5 times a power of ten, the largest that is no longer than the aim.
     power = 10.0 ** math.floor(math.log10(aim))
     length = max(step * power for step in (1, 2, 5) if step * power <= aim)
-    degrees = length / _KM * frame.squeeze
-    left, bottom = (
-        frame.west + 0.04 * (frame.east - frame.west),
-        frame.south + 0.05 * (frame.north - frame.south),
-    )
-    tick = 0.012 * (frame.north - frame.south)
-    ax.plot(
-        [left, left, left + degrees, left + degrees],
-        [bottom + tick, bottom, bottom, bottom + tick],
-        color="#333333",
-        lw=1.1,
-        zorder=5,
-    )
-    ax.annotate(
-        f"{length:g} km", (left + degrees / 2, bottom + tick), ha="center", va="bottom", fontsize=8, zorder=5
-    )
+    degrees, high = length / _KM * frame.squeeze, frame.north - frame.south
+    left, bottom = frame.west + 0.04 * (frame.east - frame.west), frame.south + 0.05 * high
+    right, top = left + degrees, bottom + 0.012 * high
+    ax.plot([left, left, right, right], [top, bottom, bottom, top], color="#333333", lw=1.1, zorder=5)
+    middle = (left + degrees / 2, top)
+    ax.annotate(f"{length:g} km", middle, ha="center", va="bottom", fontsize=8, zorder=5)
 
 
 def empty_map(frame: Frame, *, more: float, least: float) -> tuple[Figure, Axes]:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
-
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.progress import note
 from fedmiss.report.analysis import Analysis, ReportSettings, analyse
-from fedmiss.report.exchange import write_exchange
+from fedmiss.report.exchange import plain, write_exchange
 from fedmiss.report.findings import Findings
 from fedmiss.report.html import page, photo_uri, write_share_image
 from fedmiss.report.inputs import read_inputs
@@ -85,7 +83,7 @@ def write_report(analysis: Analysis, folder: Path) -> None:
         inputs=dict(analysis.data.hashes),
         results=_results(analysis),
         flow=analysis.data.flow,
-        terms=dict(analysis.data.panel.get("terms", {})),
+        terms=dict(analysis.data.panel["terms"]),
         warnings=caveats(analysis),
     )
 
@@ -94,26 +92,20 @@ def _translated(analysis: Analysis, html: str, folder: Path) -> str:
     """Translate the page; write the sentences that have no translation beside it."""
     if analysis.settings.language is None:
         return html
-    catalog, sites = read_catalog(analysis.settings.language), analysis.data.sites
-    places = (sites[name].dropna().astype(str) for name in ("site_id", "site_name", "region"))
+    catalog, data = read_catalog(analysis.settings.language), analysis.data
     names = [
         analysis.species,
         analysis.common_name,
         *("birds", "Birds", analysis.unit, analysis.unit.capitalize()),
-        *analysis.data.groups["group"].astype(str),
-        *(name for place in places for name in place),
-        *(
-            str(said).rstrip(".")
-            for said in dict(analysis.data.panel.get("terms", {})).values()
-            if " " in str(said)
-        ),
+        *data.groups["group"].astype(str),
+        *data.sites[["site_id", "site_name", "region"]].stack().dropna().astype(str),
+        *(str(said).rstrip(".") for said in data.panel["terms"].values() if " " in str(said)),
     ]
     html = catalog.page(html, names)
     if catalog.missing:
         catalog.write_missing(folder / UNTRANSLATED)
-        note(
-            f"{len(catalog.missing)} sentences of the page have no translation; they are in {UNTRANSLATED} beside it."
-        )
+        lacking = f"{len(catalog.missing)} sentences of the page have no translation"
+        note(f"{lacking}; they are in {UNTRANSLATED} beside it.")
     return html
 
 
@@ -126,13 +118,6 @@ def write_figures(plots: dict[str, Plot], folder: Path) -> None:
         write_csv(plot.data, folder / f"{name}.csv")
 
 
-def _plain(value: object) -> object:
-    """Return a JSON value: numpy scalars as Python's, a missing number as null."""
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
 def report_results(findings: Findings) -> dict[str, object]:
     """Return what a person, and an index page of many species, reads first of the trend."""
     keep = [
@@ -143,7 +128,7 @@ def report_results(findings: Findings) -> dict[str, object]:
     return {
         "species": findings.species,
         "common_name": findings.common_name,
-        **{name: _plain(findings.trend[name]) for name in keep},
+        **{name: plain(findings.trend[name]) for name in keep},
         "n_draws": findings.n_draws,
         "span": findings.curve.attrs["span"],
     }
@@ -156,6 +141,6 @@ def _results(analysis: Analysis) -> dict[str, object]:
         "n_sites": coverage.n_sites,
         "n_months": coverage.n_months,
         "n_counted": coverage.n_counted,
-        "share_observed": _plain(coverage.share_observed),
-        "share_imputed_total": _plain(coverage.share_imputed_total),
+        "share_observed": plain(coverage.share_observed),
+        "share_imputed_total": plain(coverage.share_imputed_total),
     }

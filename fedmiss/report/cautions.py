@@ -59,10 +59,8 @@ def _thin_years(analysis: Analysis) -> Iterator[str]:
     yearly = analysis.yearly
     if analysis.coverage.n_detected == 0:
         return
-    thin, used = (
-        yearly.loc[yearly["complete"] & ~yearly["used"] & (yearly["cells_observed"] > 0), "year"],
-        yearly.loc[yearly["used"], "year"],
-    )
+    few = yearly["complete"] & ~yearly["used"] & (yearly["cells_observed"] > 0)
+    thin, used = yearly.loc[few, "year"], yearly.loc[yearly["used"], "year"]
     for said in left_out(thin, "has", "have", f"fewer than {_counts(analysis, asked(analysis)[0])} counted"):
         shorter = len(used) and (thin.min() < used.min() or thin.max() > used.max())
         yield f"{said} What is said is of {used.min()} to {used.max()}." if shorter else said
@@ -79,9 +77,8 @@ def _uncounted(analysis: Analysis) -> Iterator[str]:
     coverage = analysis.coverage
     if coverage.n_detected and not coverage.birds_counted:
         yield (
-            f"None of the {count(coverage.n_detected)} visits that found the species has a number (all are X, "
-            "present but not "
-            "counted): nothing can be said of numbers. What is shown is how many sites are occupied."
+            f"None of the {count(coverage.n_detected)} visits that found the species has a number (all are X, present but "
+            "not counted): nothing can be said of numbers. What is shown is how many sites are occupied."
         )
 
 
@@ -111,8 +108,7 @@ def _moved_season(analysis: Analysis) -> Iterator[str]:
 def _place(analysis: Analysis, row: Any) -> str:
     if analysis.settings.coarse_map:
         return "one site (its name is withheld)"
-    name = analysis.data.sites["site_name"].iloc[int(row.site_index)]
-    return f"the site {name if isinstance(name, str) and name else row.site_id}"
+    return f"the site {analysis.site_names[row.site_index]}"
 
 
 def carried(analysis: Analysis) -> Iterator[str]:
@@ -133,11 +129,9 @@ def carried(analysis: Analysis) -> Iterator[str]:
             "trend are mostly its own."
         )
     shift, trend = rows.get("trend without"), analysis.trend
-    if (
-        shift is not None
-        and trend["n_years"] >= 3
-        and abs(shift.slope_without - trend["slope"]) > trend["slope_se"]
-    ):
+    if shift is None or trend["n_years"] < 3:
+        return
+    if abs(shift.slope_without - trend["slope"]) > trend["slope_se"]:
         yield (
             f"Without {_place(analysis, shift)} the totals would change by {percent(100 * math.expm1(shift.slope_without))} "
             f"per year instead of {percent(trend['percent_per_year'])}: the trend rests on that site."
@@ -162,15 +156,15 @@ def _pooled(analysis: Analysis) -> Iterator[str]:
 
 def parts_by_share(analysis: Analysis) -> list[tuple[list[str], list[str], float]]:
     """Return groups, regions and share of the total of each part that has no region in common with others, largest first."""
-    parts = groups_apart(analysis.data)
+    data = analysis.data
     totals = {
-        name: float(analysis.data.expected[(analysis.data.sites["region"] == name).to_numpy()].sum())
-        for name in analysis.data.region_names()
+        name: float(data.expected[(data.sites["region"] == name).to_numpy()].sum())
+        for name in data.region_names()
     }
     whole = sum(totals.values())
     weighed = [
         (groups, regions, sum(totals[region] for region in regions) / whole if whole > 0 else math.nan)
-        for groups, regions in parts
+        for groups, regions in groups_apart(data)
     ]
     return sorted(weighed, key=lambda part: -part[2])
 

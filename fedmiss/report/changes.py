@@ -219,36 +219,17 @@ def window_trends(findings: Findings) -> pd.DataFrame:
     if used.size < 2:
         return pd.DataFrame(columns=_COLUMNS)
     last = int(used[-1])
-    spans = [("all years", int(used[0]))]
-    spans += [(f"{window} years", last - window) for window in WINDOWS if last - window > int(used[0])]
+    trends = {"all years": findings.trend}
+    for window in (window for window in WINDOWS if last - window > used[0]):
+        trends[f"{window} years"] = findings.whole.trend(findings.settings, years=(last - window, last))
     rows = []
-    refuse = "; ".join(findings.thin) or None
-    for name, first in spans:
-        years = None if name == "all years" else (first, last)
-        row = (
-            findings.trend
-            if years is None
-            else findings.series.trend(
-                rule=findings.settings.rule,
-                years=years,
-                refuse=refuse,
-                convention=findings.settings.convention,
-            ).iloc[0]
-        )
-        steps = int(row["to_year"]) - int(row["from_year"])
+    for name, trend in trends.items():
+        steps = int(trend["to_year"]) - int(trend["from_year"])
         change, lo, hi = (
-            _whole(row[name], steps) for name in ("percent_per_year", "percent_lo", "percent_hi")
+            _whole(trend[name], steps) for name in ("percent_per_year", "percent_lo", "percent_hi")
         )
-        kept = {
-            column: row[column]
-            for column in _COLUMNS
-            if column in row.index and not column.startswith("change")
-        }
-        rows.append(
-            kept
-            | {"window": name, "change_percent": change, "change_lo": lo, "change_hi": hi}
-            | {"alert": "" if row["reason"] else alert_of(change, hi)}
-        )
+        row = trend.to_dict() | {"window": name, "change_percent": change, "change_lo": lo, "change_hi": hi}
+        rows.append(row | {"alert": "" if trend["reason"] else alert_of(change, hi)})
     return pd.DataFrame(rows, columns=_COLUMNS)
 
 

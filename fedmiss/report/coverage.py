@@ -198,9 +198,13 @@ def year_support(observed: Bool, years: Years) -> tuple[I64, I64]:
     observed : (J, L) cells with a count
     """
     member = years.W > 0
-    cells = member @ observed.sum(axis=0)
-    by_site = observed.astype(np.float32) @ member.T.astype(np.float32)
-    return cells.astype(np.int64), (by_site > 0).sum(axis=0).astype(np.int64)
+    cells, sites = member @ observed.sum(axis=0), in_years(observed, member).sum(axis=0)
+    return cells.astype(np.int64), sites.astype(np.int64)
+
+
+def in_years(cells: Bool, member: Bool) -> Bool:
+    """Whether a site has any of ``cells`` (J, L) in the months of each year, rows of ``member`` (Y, L); (J, Y)."""
+    return np.asarray(cells.astype(np.float32) @ member.T.astype(np.float32) > 0)
 
 
 def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = None) -> I64:
@@ -226,44 +230,38 @@ def first_base(observed: Bool, years: Years, least: Least) -> str | None:
     return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 
-def influential_sites(data: ReportInputs, years: Years) -> pd.DataFrame:
+def influential_sites(data: ReportInputs, sites: pd.DataFrame, years: Years) -> pd.DataFrame:
     """Return the site-month with the largest count and the sites that weigh most in total and in trend.
 
     Columns: ``what`` (``largest count``, ``largest site``, ``trend without``), ``site_index``, ``site_id``, ``month``
     (blank for a site), ``share`` (of all birds counted; of the fitted total over the used years), ``slope_without`` (log per
     year: least-squares slope of the fitted total without the site; the model is not fitted again).
     """
-    rows = []
-    cells, ids = data.cells, data.sites["site_id"].to_numpy(object)
+    rows: list[tuple[str, int, str, float, float]] = []
+    cells, ids = data.cells, sites["site_id"].to_numpy(object)
     birds = float(cells["count_sum"].sum())
     if birds > 0:
-        counts = cells["count_sum"].to_numpy()
-        at = int(counts.argmax())
-        at_site, at_month = int(cells["site_index"].iloc[at]), int(cells["month_index"].iloc[at])
-        month = str(data.months["month"].iloc[at_month])
-        rows.append(("largest count", at_site, ids[at_site], month, float(counts[at]) / birds, np.nan))
+        top = cells.iloc[int(cells["count_sum"].to_numpy().argmax())]
+        month = str(data.months["month"].iloc[int(top["month_index"])])
+        rows.append(("largest count", int(top["site_index"]), month, float(top["count_sum"]) / birds, np.nan))
     used = years.used
     per_year = data.expected @ years.W[used].T
     total = per_year.sum(axis=0)
     if used.any() and total.sum() > 0 and len(ids) > 1:
         # Slopes without each site, all at once: rows of total minus the site's own.
         share = per_year.sum(axis=1) / total.sum()
-        without: F64 = (
-            log_slope(years.year[used], total - per_year) if used.sum() >= 3 else np.full(ids.size, np.nan)
-        )
-        at_site = int(share.argmax())
-        rows.append(
-            ("largest site", at_site, ids[at_site], "", float(share[at_site]), float(without[at_site]))
-        )
+        without: F64 = np.full(ids.size, np.nan)
+        if used.sum() >= 3:
+            without = log_slope(years.year[used], total - per_year)
+        found = {"largest site": int(share.argmax())}
         shift = np.abs(without - log_slope(years.year[used], total))
         if np.isfinite(shift).any():
-            at_site = int(np.nanargmax(shift))
-            rows.append(
-                ("trend without", at_site, ids[at_site], "", float(share[at_site]), float(without[at_site]))
-            )
-    return pd.DataFrame(
-        rows, columns=["what", "site_index", "site_id", "month", "share", "slope_without"]
-    ).astype({"site_index": "int64", "share": "float64", "slope_without": "float64"})
+            found["trend without"] = int(np.nanargmax(shift))
+        rows += [(what, at, "", float(share[at]), float(without[at])) for what, at in found.items()]
+    columns = {"what": object, "site_index": int, "month": object, "share": float, "slope_without": float}
+    table = pd.DataFrame(rows, columns=list(columns)).astype(columns)
+    table.insert(2, "site_id", ids[table["site_index"]])
+    return table
 
 
 def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:

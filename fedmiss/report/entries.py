@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64, Bool
+from fedmiss.report.coverage import in_years
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.slopes import log_slope
 from fedmiss.report.words import count, percent, share
@@ -73,13 +74,15 @@ def entries(data: ReportInputs, series: MonthlySeries, settings: ReportSettings)
     if year.size < 2 * EDGE_YEARS + 1:
         return []
     member = series.years.W[used] > 0
-    visited, found = (_by_year(data, member, column) for column in ("n_visits", "n_detected"))
+    at = data.cells["site_index"], data.cells["month_index"]
+    visits, finds = np.zeros((2, *data.expected.shape), dtype=bool)
+    visits[at], finds[at] = data.cells["n_visits"] > 0, data.cells["n_detected"] > 0
+    visited, found = in_years(visits, member), in_years(finds, member)
     total: F64 = data.expected @ series.years.W[used].T
     # Complete lists are made for all species: who makes one did not choose the site for this species.
     lists: float = data.fact("share_complete", default=0.0) * data.fact("implied_zeros", default=False)
     free = settings.free_sites or lists >= CHECKLISTS
-    # Last visits are first visits of the years in reverse.
-    back = np.s_[:, ::-1]
+    back = np.s_[:, ::-1]  # last visits are first visits of the years in reverse
     both = (
         _entry(FIRST, year, visited, found, total, free=free),
         _entry(LAST, year[::-1], visited[back], found[back], total[back], free=True),
@@ -93,15 +96,6 @@ def entry_table(found: Sequence[Entry]) -> pd.DataFrame:
         ("share", "found", "otherwise", "slope_if"), "float64"
     )
     return pd.DataFrame(found, columns=Entry._fields).astype(types | {"clear": "bool"})
-
-
-def _by_year(data: ReportInputs, member: Bool, column: str) -> Bool:
-    """Whether a site (J, Y) has any of ``column`` in the season of a year."""
-    cells = data.cells
-    at = np.zeros(data.expected.shape, dtype=np.float32)
-    at[cells["site_index"], cells["month_index"]] = cells[column].to_numpy() > 0
-    out: Bool = at @ member.T.astype(np.float32) > 0
-    return out
 
 
 def _entry(what: str, year: I64, visited: Bool, found: Bool, total: F64, *, free: bool) -> Entry | None:

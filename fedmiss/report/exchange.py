@@ -31,6 +31,7 @@ __all__ = [
     "harmless",
     "index_lines",
     "ocv_text",
+    "plain",
     "read_ocv",
     "read_out_totals",
     "slope_lines",
@@ -217,7 +218,14 @@ def ocv_text(cov: F64) -> str:
     return "\n".join("".join(f"{value:14.4f} " for value in row) for row in cov) + "\n"
 
 
-# -- CSV cells that a spreadsheet shows and does not run -----------------------------------------------------
+# -- values of JSON, and CSV cells that a spreadsheet shows and does not run ---------------------------------
+
+
+def plain(value: object) -> object:
+    """Return a JSON value: numpy scalars as Python's, a missing number as null."""
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 _RISKY = ("=", "+", "-", "@", "\t", "\r")

@@ -1,6 +1,6 @@
 """The figures of a report. Each takes the analysis and returns a Plot, or None when there is nothing to draw.
 
-This module, ``maps`` and ``sitemap`` load matplotlib, which takes a second, so they are imported only by what draws.
+This module, ``maps`` and ``basemap`` load matplotlib, which takes a second, so they are imported only by what draws.
 """
 
 from __future__ import annotations
@@ -98,9 +98,8 @@ def trend(findings: Findings) -> Plot:
         fig = figure(height=2.2)
         _draw_support(fig.subplots(), table)
         caption = f"No year has enough counts for an index. {rests[0].upper()}{rests[1:]}"
-        return Plot(
-            "trend", "What there is of each year", caption, "Yearly index: no year has one.", fig, table
-        )
+        alt = "Yearly index: no year has one."
+        return Plot("trend", "What there is of each year", caption, alt, fig, table)
     fig = figure(height=4.6)
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[3, 1.15])
     _draw_index(top, findings, table, used)
@@ -115,7 +114,7 @@ def trend(findings: Findings) -> Plot:
     elif not findings.n_draws:
         caption += "No interval: no bootstrap replicates. "
     caption += f"Orange: straight trend on the log scale. Below: {rests}"
-    least, most = (getattr(table[support[-1]], end)() for end in ("min", "max"))
+    least, most = table[support[-1]].agg(["min", "max"])
     below = f"{share(least)} to {share(most)} of a year's total is imputed."
     below = below if by_cell else f"{count(least)} to {count(most)} visits a year."
     alt = (
@@ -201,10 +200,8 @@ def beside(analysis: Analysis) -> Plot | None:
     bars(ax, year + 0.12, np.maximum(table["trim"] - half, 0), table["trim"] + half, PEACH)
     # lines break where years are left out
     every = table.set_index("year").reindex(range(int(year.min()), int(year.max()) + 1))
-    ax.plot(every.index - 0.12, every["index"], color=BLUE, marker="o", ms=4, lw=1.2, label="fedmiss")
-    ax.plot(
-        every.index + 0.12, every["trim"], color=ORANGE, marker="s", ms=3.5, lw=1.2, label="TRIM, model 3"
-    )
+    ax.plot(every.index - 0.12, every["index"], "o-", color=BLUE, ms=4, lw=1.2, label="fedmiss")
+    ax.plot(every.index + 0.12, every["trim"], "s-", color=ORANGE, ms=3.5, lw=1.2, label="TRIM, model 3")
     ax.set_ylim(bottom=0)
     ax.set_ylabel(f"index ({analysis.trend['base']} = 100)")
     # above the bars
@@ -243,36 +240,26 @@ def monthly_smooth(findings: Findings) -> Plot | None:
     low.plot(below["time"], below["missing_smooth"], color=ORANGE, lw=2)
     cells = "missing" in findings.monthly
     low.set_ylabel("sites without\na count" if cells else "visits")
-    spread = float(np.ptp(curve["missing"]))
-    low.set_ylim(
-        max(0.0, float(curve["missing"].min()) - 0.15 * spread - 1),
-        float(curve["missing"].max()) + 0.15 * spread + 1,
-    )
+    least, most = float(curve["missing"].min()), float(curve["missing"].max())
+    margin = 0.15 * (most - least) + 1
+    low.set_ylim(max(0.0, least - margin), most + margin)
     _thousands(low, whole=True)
     _years_axis(low, time)
     span = curve.attrs["span"]
     how = "chosen by leaving out whole years" if curve.attrs["span_chosen"] else "as set"
     extra = f" Not drawn, above the frame: {hidden} month{'s' if hidden > 1 else ''}." if hidden else ""
+    what, filled = ("sites without", ": what the estimate had to fill") if cells else ("visits with", "")
     caption = (
         f"Above: estimated total over sites of each month at standard effort (dots) and LOESS curve (span {span:g}, {how}; "
-        f"{curve.attrs['it']} robust iterations) with its 95 % interval where available. Below: number of "
-        + ("sites without a count" if cells else "visits with a count")
-        + " in each month, and its LOESS curve"
-        + (f": what the estimate had to fill.{extra}" if cells else f".{extra}")
+        f"{curve.attrs['it']} robust iterations) with its 95 % interval where available. Below: number of {what} a count in "
+        f"each month, and its LOESS curve{filled}.{extra}"
     )
-    filled = curve.dropna(subset=["smooth"])
     alt = "Monthly totals with a LOESS curve"
-    if len(filled):
-        alt += (
-            f" from {number(filled['smooth'].iloc[0])} {findings.unit} in {filled['month'].iloc[0]} to "
-            f"{number(filled['smooth'].iloc[-1])} {findings.unit} in {filled['month'].iloc[-1]}"
-        )
-    lowest, highest = count(curve["missing"].min()), count(curve["missing"].max())
-    alt += (
-        f"; below, sites without a count per month, between {lowest} and {highest} of {count(findings.n_sites)}."
-        if cells
-        else f"; below, visits per month, between {lowest} and {highest}."
-    )
+    if len(solid):
+        (start, first), (end, last) = solid[["month", "smooth"]].iloc[[0, -1]].to_numpy()
+        alt += f" from {number(first)} {findings.unit} in {start} to {number(last)} {findings.unit} in {end}"
+    what, of = ("sites without a count", f" of {count(findings.n_sites)}") if cells else ("visits", "")
+    alt += f"; below, {what} per month, between {count(least)} and {count(most)}{of}."
     title = "Monthly totals and missing cells" if cells else "Monthly totals and visits"
     return Plot("monthly", title, caption, alt, fig, curve, monthly_marks(curve, findings.unit))
 
@@ -337,8 +324,9 @@ def weeks(analysis: Analysis) -> Plot | None:
 def _month_range(findings: Findings) -> pd.DataFrame:
     """Smallest and largest total of each month of the year over the used years."""
     used = findings.monthly[findings.monthly["year"].isin(findings.years.year[findings.years.used])]
-    by_month = used.groupby("month_of_year")["total"].agg(low_year="min", high_year="max")
-    return by_month.reset_index()
+    return used.groupby("month_of_year", as_index=False).agg(
+        low_year=("total", "min"), high_year=("total", "max")
+    )
 
 
 def regions(findings: Findings) -> Plot | None:
@@ -358,19 +346,16 @@ def regions(findings: Findings) -> Plot | None:
     ax.axvline(0, color=GREY, lw=0.8)
     ax.set_ylim(-0.7, len(table) - 0.3)
     known_sites = bool((table["n_sites"] > 0).all())
-    names = zip(table["region"], table["n_sites"], strict=True)
-    ax.set_yticks(
-        y, [f"{region[:24]} ({n_sites})" if known_sites else region[:24] for region, n_sites in names]
-    )
+    names = table["region"].str[:24]
+    ax.set_yticks(y, names + " (" + table["n_sites"].astype(str) + ")" if known_sites else names)
     ax.set_xlabel("change per year, %")
     more = " Regions without enough counts for a number are in the table only."
     more = more if len(known) < len(findings.regions) else ""
     caption = (
         "Trend of each region (largest totals first) with its 95 % interval where available"
         f"{', and its number of sites after its name' if known_sites else ''}"
-        f"{'; the 25 largest of ' + str(len(known)) if len(known) > 25 else ''}. Values beyond "
-        f"±{reach:.0f} % are drawn at the edge."
-        f"{more}"
+        f"{f'; the 25 largest of {len(known)}' if len(known) > 25 else ''}. Values beyond ±{reach:.0f} % are drawn at the "
+        f"edge.{more}"
     )
     first = "; ".join(
         f"{row.region} {percent(row.percent_per_year)} per year" for row in records(table.head(5))
@@ -427,14 +412,14 @@ def convergence(analysis: Analysis) -> Plot | None:
     low.set_ylabel("MB sent\n(cumulative)")
     low.set_ylim(bottom=0)
     low.set_xlabel("round")
+    what = progress_words(analysis)
     caption = (
-        f"Above: {progress_words(analysis)}, which is 0 at a solution. Below: size of all messages between "
-        "groups and server so far, in this fit alone; no record is among them."
+        f"Above: {what}, which is 0 at a solution. Below: size of all messages between groups and server so far, in this "
+        "fit alone; no record is among them."
     )
     alt = (
-        f"Convergence over {count(trace['round'].max())} rounds: the "
-        f"{progress_words(analysis)} goes from {number(float(norm.iloc[0]))} to {number(float(norm.iloc[-1]))}; "
-        f"{number(float(megabytes.iloc[-1]))} MB were sent."
+        f"Convergence over {count(trace['round'].max())} rounds: the {what} goes from {number(float(norm.iloc[0]))} to "
+        f"{number(float(norm.iloc[-1]))}; {number(float(megabytes.iloc[-1]))} MB were sent."
     )
     data = trace[["round", "h_norm2", "objective", "active", "bytes_up", "bytes_down", "seconds"]]
     return Plot("convergence", "Convergence and communication", caption, alt, fig, data)

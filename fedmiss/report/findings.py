@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -19,39 +20,46 @@ from fedmiss.report.years import Years
 
 __all__ = ["ONE_TREND", "Findings", "Part", "found_in", "region_table"]
 
-_OF_TREND = [
-    "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi",
-    "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling", "reason",
+REGION = [  # columns of the table of regions
+    "region", "n_sites", "share", "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo",
+    "percent_hi", "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling",
+    "reason",
 ]  # fmt: skip
 ONE_TREND = "the model has rank 0, so every region has the same trend by construction"
-REGION = ["region", "n_sites", "share", *_OF_TREND]  # columns of the table of regions
 
 
 class Part(NamedTuple):
-    """The series of a region, why it may have no class (None: it may), and its number of sites (0: not known)."""
+    """A series of all sites or of a region, why it may have no class (None: it may), and how many sites (0: not known)."""
 
     series: MonthlySeries
     refuse: str | None
     n_sites: int
+
+    def trend(
+        self, settings: ReportSettings, base: str | None = None, years: tuple[int, int] | None = None
+    ) -> pd.Series:
+        """Return the trend by the report's rule and convention, the columns of ``overall_trend``."""
+        row = self.series.trend(
+            base=base, rule=settings.rule, years=years, refuse=self.refuse, convention=settings.convention
+        )
+        return row.iloc[0]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Findings:
     """The numbers of a report that follow from totals and replicates; every frame is a table of ``tables/``.
 
-    ``series`` holds the totals of all sites; its ``n_observed`` is 0 in years that have too few counts for the index.
-    ``n_sites`` is the number of sites behind them, ``found`` whether the species was found at all, ``thin`` every reason why
-    the counts do not allow a class. ``base`` is the base period (None: the first used year), ``parts`` the series of each
-    region. ``visited`` has one row, the trend of the visited sites, where other sites stand for an area; else none.
+    ``whole`` holds the totals of all sites; ``n_observed`` of its series is 0 in years that have too few counts for the
+    index. ``found`` is whether the species was found at all, ``base`` the base period (None: the first used year), ``parts``
+    the series of each region. ``visited`` has one row, the trend of the visited sites, where other sites stand for an area;
+    else none.
     """
 
     data: Source
     settings: ReportSettings
     date: str
-    n_sites: int
     found: bool
-    thin: tuple[str, ...]
-    series: MonthlySeries
+    whole: Part
     monthly: pd.DataFrame
     yearly: pd.DataFrame
     trend: pd.Series
@@ -65,6 +73,16 @@ class Findings:
     visited: pd.DataFrame
     covariance: tuple[I64, F64, F64] | None
     replicates: pd.DataFrame
+
+    @property
+    def series(self) -> MonthlySeries:
+        """The totals of all sites."""
+        return self.whole.series
+
+    @property
+    def n_sites(self) -> int:
+        """The number of sites behind the totals."""
+        return self.whole.n_sites
 
     @property
     def years(self) -> Years:
@@ -117,27 +135,27 @@ class Findings:
         return str(self.trend["trend_class"]) != NOT_CLASSIFIED
 
 
-def found_in(
-    series: MonthlySeries, settings: ReportSettings, base: str | None, refuse: str | None, below: F64
-) -> dict[str, Any]:
-    """Fields of :class:`Findings` that follow from the series alone.
+def found_in(whole: Part, settings: ReportSettings, base: str | None, below: F64) -> dict[str, Any]:
+    """Fields of :class:`Findings` that follow from the series of all sites alone.
 
     Parameters
     ----------
-    refuse : why no class may be given, or None
     below : (L,) what the lower curve of the monthly figure follows: cells without a count, or visits
     """
-    rule, convention = settings.rule, settings.convention
-    points = find_change_points(series)
+    series, points = whole.series, find_change_points(whole.series)
     # Covariances need two replicates, and a year to speak of.
     enough = series.draws is not None and len(series.draws) >= 2 and series.years.used.any()
     return {
-        "series": series,
-        "trend": series.trend(base=base, rule=rule, refuse=refuse, convention=convention).iloc[0],
-        "periods": periods(series, points, rule=rule, refuse=refuse, convention=convention),
+        "settings": settings,
+        "date": settings.date or dt.date.today().isoformat(),
+        "whole": whole,
+        "trend": whole.trend(settings, base),
+        "periods": periods(
+            series, points, rule=settings.rule, refuse=whole.refuse, convention=settings.convention
+        ),
         "points": points,
         "season": series.season(),
-        "curve": series.smooth(n_missing=below, span=settings.span),
+        "curve": series.smooth(below, settings.span),
         "base": base,
         "covariance": series.covariance() if enough else None,
         "replicates": _replicates(series),
@@ -148,14 +166,9 @@ def region_table(parts: Mapping[str, Part], settings: ReportSettings, grand: flo
     """The table of regions; ``grand`` is the mean monthly total of the whole, in birds."""
     rows = []
     for name, part in parts.items():
-        trend = part.series.trend(
-            rule=settings.rule, refuse=part.refuse, convention=settings.convention
-        ).iloc[0]
         share = float(part.series.totals.mean() / grand) if grand > 0 else np.nan
-        rows.append(
-            {"region": name, "n_sites": part.n_sites, "share": share}
-            | {name: trend[name] for name in _OF_TREND}
-        )
+        row = {"region": name, "n_sites": part.n_sites, "share": share}
+        rows.append(row | part.trend(settings).to_dict())
     return pd.DataFrame(rows, columns=REGION)
 
 

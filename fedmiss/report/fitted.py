@@ -39,16 +39,8 @@ def fitted_years(visited: pd.DataFrame | None, months: pd.DataFrame) -> pd.DataF
     # Sums before the quotient: months of few visits weigh little.
     ratio = (sums["counted"] / sums["fitted"]).where(sums["fitted"] > 0)
     error = (np.sqrt(sums["variance"]) / sums["fitted"]).where(sums["fitted"] > 0)
-    return pd.DataFrame(
-        {
-            "year": sums.index.to_numpy(),
-            "visits": sums["weight"].to_numpy(),
-            "counted": sums["counted"].to_numpy(),
-            "fitted": sums["fitted"].to_numpy(),
-            "ratio": ratio.to_numpy(),
-            "ratio_se": error.to_numpy(),
-        }
-    )
+    table = sums.rename(columns={"weight": "visits"}).assign(ratio=ratio, ratio_se=error)
+    return table.rename_axis("year").reset_index()[_COLUMNS]
 
 
 def lack_of_fit(table: pd.DataFrame) -> str:
@@ -64,10 +56,8 @@ def lack_of_fit(table: pd.DataFrame) -> str:
     year = rows["year"].to_numpy(dtype=float)
     year = year - float(weight @ year / weight.sum())
     # Weighted least squares of log ratio on year; weights are known variances, so the error is (X'WX)^(-1/2).
-    slope, error = (
-        float(weight @ (year * log_ratio)) / float(weight @ year**2),
-        float(weight @ year**2) ** -0.5,
-    )
+    spread = float(weight @ year**2)
+    slope, error = float(weight @ (year * log_ratio)) / spread, spread**-0.5
     drift = math.expm1(slope * (year[-1] - year[0]))
     if abs(slope) > 2.0 * error and abs(drift) > LEAST_DRIFT:
         way = "above" if drift > 0 else "below"
@@ -79,9 +69,7 @@ def lack_of_fit(table: pd.DataFrame) -> str:
     far = rows[np.abs(rows["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR_GAP * rows["ratio_se"])]
     if far.empty:
         return ""
-    years = ", ".join(str(int(each)) for each in far["year"].head(4)) + (
-        " and others" if len(far) > 4 else ""
-    )
+    years = ", ".join(far["year"].head(4).astype(str)) + (" and others" if len(far) > 4 else "")
     return (
         f"The fitted totals miss the counts of {years} by more than {100 * LEAST_GAP:.0f} %: do not lean on the index of "
         "such a year. See the table of counted and fitted birds."
@@ -115,27 +103,26 @@ def _growth(findings: Findings) -> tuple[float, float]:
     visited = findings.data.visited
     if visited is None or not findings.data.effort or "effort" not in visited:
         return 0.0, 0.0
-    weight, effort, square = (
-        visited[name].to_numpy(dtype=float) for name in ("weight", "effort", "effort_square")
-    )
     year = findings.data.months["year"].to_numpy(dtype=float)[visited["month_index"].to_numpy()]
-    inside = (weight > 0) & np.isin(year, findings.years.year[findings.years.used])
-    if inside.sum() < 3 or np.unique(year[inside]).size < 3:
+    inside = (visited["weight"] > 0).to_numpy() & np.isin(year, findings.years.year[findings.years.used])
+    year = year[inside]
+    if np.unique(year).size < 3:
         return 0.0, 0.0
-    # Means of visits by month: variation within months is kept apart, since error of records lives there.
-    inside_weight, inside_year, inside_effort = weight[inside], year[inside], effort[inside] / weight[inside]
-    # Weighted regression of mean effort on year: its slope is what recorded effort adds a year.
-    inside_year = inside_year - inside_weight @ inside_year / inside_weight.sum()
-    within = float((square[inside] - inside_weight * inside_effort**2).sum() / inside_weight.sum())
-    return float(inside_weight @ (inside_year * inside_effort) / (inside_weight @ inside_year**2)), max(
-        within, 0.0
+    weight, effort, square = (
+        visited[name].to_numpy(dtype=float)[inside] for name in ("weight", "effort", "effort_square")
     )
+    # Means of visits by month: variation within months is kept apart, since error of records lives there.
+    effort = effort / weight
+    within = float((square - weight * effort**2).sum() / weight.sum())
+    # Weighted regression of mean effort on year: its slope is what recorded effort adds a year.
+    year = year - weight @ year / weight.sum()
+    return float(weight @ (year * effort) / (weight @ year**2)), max(within, 0.0)
 
 
 def _attenuation(findings: Findings, within: float) -> float:
     """The reliability lambda of recorded effort if it is off by ``OFF_BY``; a power is at most in proportion."""
     powers: F64 = np.array(
-        [value for key, value in (findings.data.effort or {}).items() if not key.endswith(" unknown")]
+        [value for key, value in findings.data.effort.items() if not key.endswith(" unknown")]
     )
     # Error in log effort reaches log counts through the powers; independent errors of the columns add their variances.
     error = float((OFF_BY**2 * powers**2).sum())

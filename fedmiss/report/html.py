@@ -59,8 +59,7 @@ def _marks(plot: Plot) -> str:
     if not plot.marks:
         return ""
     fig, axes = plot.figure, plot.figure.axes
-    at = np.array([image for image, _ in plot.marks], dtype=float)
-    px = axes[0].transData.transform(np.column_stack([at, np.zeros(at.size)]))[:, 0] * 72.0 / fig.dpi
+    px = axes[0].transData.transform([(at, 0.0) for at, _ in plot.marks])[:, 0] * 72.0 / fig.dpi
     middle = (px[1:] + px[:-1]) / 2.0
     # Edges half-way between the marks; beyond the outermost ones by half of the smallest gap.
     half = float(np.min(np.diff(px))) / 2.0 if px.size > 1 else 9.0
@@ -96,14 +95,11 @@ def environment() -> Environment:
 
 def assets(*scripts: str) -> dict[str, object]:
     """Return what every page contains: style, version, the scripts of all pages, and those named."""
-    names = ("sort", "hover", *scripts)
-    return {
-        "css": Markup(resource("reports", "style.css").read_text(encoding="utf-8")),
-        "js": Markup(
-            "\n".join(resource("reports", f"{name}.js").read_text(encoding="utf-8") for name in names)
-        ),
-        "version": __version__,
-    }
+    css, *js = (
+        resource("reports", name).read_text(encoding="utf-8")
+        for name in ("style.css", "sort.js", "hover.js", *(f"{script}.js" for script in scripts))
+    )
+    return {"css": Markup(css), "js": Markup("\n".join(js)), "version": __version__}
 
 
 def page(analysis: Analysis, plots: dict[str, Plot]) -> str:
@@ -127,19 +123,12 @@ def rendered_page(
 ) -> str:
     """Render a page of these sections; ``kind`` is the report of what, in words."""
     env = environment()
-    rendered = [
-        {
-            "id": section.id,
-            "title": section.title,
-            "html": Markup(
-                env.get_template(f"species/sections/{section.id}.html.j2").render(
-                    findings=findings, plots=plots, **section.values
-                )
-            ),
-            "hidden": section.scripted,
-        }
-        for section in sections
-    ]
+
+    def rendered(section: Section) -> dict[str, object]:
+        template = env.get_template(f"species/sections/{section.id}.html.j2")
+        html = Markup(template.render(findings=findings, plots=plots, **section.values))
+        return {"id": section.id, "title": section.title, "html": html, "hidden": section.scripted}
+
     months = findings.data.months["year" if findings.yearly_counts else "month"]
     return env.get_template("species/page.html.j2").render(
         title=findings.settings.title or findings.name,
@@ -148,7 +137,7 @@ def rendered_page(
         n_sites=count(findings.n_sites),
         date=findings.date,
         headline=head,
-        sections=rendered,
+        sections=[rendered(section) for section in sections],
         tags=tags,
         photo=photo_uri(findings.settings.photo),
         photo_credit=findings.settings.photo_credit,
@@ -175,13 +164,10 @@ def citation(findings: Findings, author: str, kind: str = "trend report") -> str
 
 def cite_as(analysis: Analysis) -> str:
     """Say how to cite the report of a panel, with its address and its data."""
-    data = str(analysis.data.panel.get("terms", {}).get("citation", "")).rstrip(".")
+    data = str(analysis.data.panel["terms"].get("citation", "")).rstrip(".")
     where = f" {analysis.settings.url}" if analysis.settings.url else ""
-    return (
-        citation(analysis, analysis.settings.author or "[your organisation]")
-        + where
-        + (f" Data: {data}." if data else "")
-    )
+    said = citation(analysis, analysis.settings.author or "[your organisation]")
+    return f"{said}{where}{f' Data: {data}.' if data else ''}"
 
 
 def photo_uri(path: str | None) -> str:
@@ -202,9 +188,8 @@ def photo_uri(path: str | None) -> str:
         raise ConfigError(f"--photo {path} is neither a JPEG nor a PNG file; convert it.", path=path)
     if len(data) > _PHOTO_BYTES:
         raise ConfigError(
-            f"--photo {path} has {len(data) // 1000:,} kB (at most {_PHOTO_BYTES // 1000} kB); make it smaller, "
-            "1,200 pixels "
-            "wide is enough.",
+            f"--photo {path} has {len(data) // 1000:,} kB (at most {_PHOTO_BYTES // 1000} kB); make it smaller, 1,200 "
+            "pixels wide is enough.",
             path=path,
         )
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
@@ -235,9 +220,7 @@ def write_share_image(analysis: Analysis, path: Path) -> None:
         if len(used):
             index_line(ax, analysis.yearly)
             ax.set_ylabel("")
-            trend = per_year(
-                *(analysis.trend[name] for name in ("percent_per_year", "percent_lo", "percent_hi"))
-            )
+            trend = per_year(*analysis.trend[["percent_per_year", "percent_lo", "percent_hi"]])
             ax.set_title(trend, fontsize=9.5, loc="left")
         ax.set_ylim(bottom=0)
         ax.tick_params(labelsize=8)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import pyarrow as pa
 from numpy.typing import DTypeLike, NDArray
 
 from fedmiss.arrays import F32, F64, I64, Bool
@@ -29,15 +28,15 @@ class Source:
     """What every report is made of, of one organisation's panel or of several organisations together.
 
     ``draws`` region -> (B, L) replicates of monthly totals, ``cv`` scores of the candidates, ``visited`` counted and fitted
-    totals of the visits, by month, ``effort`` exponents of effort in the model by name (None: not known),
-    ``yearly_counts`` whether the counts are yearly: then no month is spoken of.
+    totals of the visits, by month, ``effort`` exponents of effort in the model by name, ``yearly_counts``
+    whether the counts are yearly: then no month is spoken of.
     """
 
     months: pd.DataFrame
     draws: Mapping[str, F64]
     cv: pd.DataFrame | None
     visited: pd.DataFrame | None
-    effort: Mapping[str, float] | None
+    effort: Mapping[str, float]
     yearly_counts: bool
 
     @property
@@ -55,16 +54,14 @@ class Source:
         """What a cell of the matrix is called."""
         return "site-year" if self.yearly_counts else "site-month"
 
-    def fact(self, *names: str, default: Any = None) -> Any:
-        """Return the first of ``names`` that some manifest knows, results before settings, fit before panel."""
-        if strange := set(names) - _FACTS:
-            raise LookupError(f"no folder has the fact {', '.join(sorted(strange))}; see fedmiss.folders")
+    def fact(self, name: str, default: Any = None) -> Any:
+        """Return a fact of the first manifest that knows it, results before settings, fit before panel."""
+        if name not in _FACTS:
+            raise LookupError(f"no folder has the fact {name}; see fedmiss.folders")
         for manifest in self.manifests:
             for part in ("results", "settings"):
-                for name in names:
-                    value = manifest.get(part, {}).get(name)
-                    if value is not None:
-                        return value
+                if (value := manifest.get(part, {}).get(name)) is not None:
+                    return value
         return default
 
 
@@ -112,22 +109,11 @@ class ReportInputs(Source):
     @property
     def flow(self) -> list[FlowRow]:
         """Rows of the row-flow table, from the last step that has one."""
-        return next(
-            (
-                list(manifest["flow"])
-                for manifest in (self.imputed, self.fit, self.panel)
-                if manifest.get("flow")
-            ),
-            [],
-        )
+        return list(self.imputed["flow"] or self.fit["flow"] or self.panel["flow"])
 
     def region_names(self) -> list[str]:
         """Regions that sites name, sorted."""
         return sorted(str(region) for region in self.sites["region"].dropna().unique())
-
-    def region_totals(self, region: str) -> F64:
-        """Total over the region's sites in each month, (L,) birds."""
-        return np.asarray(self.expected[(self.sites["region"] == region).to_numpy()].sum(axis=0))
 
 
 def _frame(path: Path, schema: str) -> pd.DataFrame:
@@ -189,34 +175,27 @@ def _read_weeks(panel: Path) -> pd.DataFrame | None:
 
 
 def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F32, F32], Bool]:
-    table = read_table(path, "imputed", columns=["site_index", "month_index", "expected", "observed"])
-    site, month = table["site_index"].to_numpy(), table["month_index"].to_numpy()
+    def matrix(name: str, dtype: DTypeLike) -> NDArray[Any]:
+        # One column at a time: they are large.
+        column = read_table(path, "imputed", columns=[name])[name]
+        return np.asarray(column.to_numpy(zero_copy_only=False), dtype=dtype).reshape(-1, n_months)
+
+    place = read_table(path, "imputed", columns=["site_index", "month_index"])
+    site, month = place["site_index"].to_numpy(), place["month_index"].to_numpy()
     if site.size != n_sites * n_months:
         raise InputError(
             f"{path} has {site.size} rows, but {n_sites} sites x {n_months} months need {n_sites * n_months}; "
             "it belongs to another panel. Run `fedmiss impute` again."
         )
-    if site.size and (site.max() >= n_sites or month.max() >= n_months):
+    # `fedmiss impute` writes the rows by site, then month.
+    at = np.arange(site.size)
+    if not (np.array_equal(site, at // n_months) and np.array_equal(month, at % n_months)):
         raise InputError(
-            f"{path} names site {site.max()} or month {month.max()}, which the panel does not have."
+            f"{path} does not list every month of every site of the panel, by site and then by month (it names sites to "
+            f"{site.max()} and months to {month.max()}); it belongs to another panel. Run `fedmiss impute` again."
         )
-    at = site.astype(np.int64) * n_months + month
-    in_order = np.array_equal(at, np.arange(at.size))
-
-    def matrix(table: pa.Table, name: str, blank: float, dtype: DTypeLike) -> NDArray[Any]:
-        rows = np.asarray(table[name].to_numpy(zero_copy_only=False), dtype=dtype)
-        if in_order:
-            return rows.reshape(n_sites, n_months)
-        values = np.full(at.size, blank, dtype=dtype)
-        values[at] = rows
-        return values.reshape(n_sites, n_months)
-
-    expected, observed = matrix(table, "expected", np.nan, float), matrix(table, "observed", False, bool)
-    del table
-    low, high = (  # one at a time: they are large
-        matrix(read_table(path, "imputed", columns=[name]), name, np.nan, np.float32)
-        for name in ("expected_lower", "expected_upper")
-    )
+    expected, observed = matrix("expected", float), matrix("observed", bool)
+    low, high = matrix("expected_lower", np.float32), matrix("expected_upper", np.float32)
     if not np.isfinite(expected).all():
         row, column = (int(found[0]) for found in np.nonzero(~np.isfinite(expected)))
         raise InputError(
@@ -268,11 +247,10 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         raise InputError(
             f"{fit}/site_trends.parquet has {len(site_trends)} rows for {len(sites)} sites; it belongs to another panel."
         )
-    effort = manifests["fit"].get("results", {}).get("effort")
     return ReportInputs(
         **manifests,
-        effort=effort if isinstance(effort, dict) else None,
-        yearly_counts=manifests["panel"].get("results", {}).get("period") == "year",
+        effort=manifests["fit"]["results"]["effort"],
+        yearly_counts=manifests["panel"]["results"].get("period") == "year",
         sites=sites,
         months=months,
         cells=cells,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -126,32 +125,31 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     # Visits add up over the season's months, of which the totals are means: hence the mask of W and not W.
     visits = np.rint((series.years.W > 0) @ data.visits).astype(np.int64)
     yearly = series.index(settings.base).assign(visits=visits)
-    thin = tuple(_thin(birds, yearly))
-    refuse, grand = "; ".join(thin) or None, float(data.totals[ALL].mean())
+    refuse, grand = "; ".join(_thin(birds, yearly)) or None, float(data.totals[ALL].mean())
     # Without interactions all regions share one trend: a class of each would say the same number of times.
     one = ONE_TREND if data.one_trend else None
-    parts = {total: _part(data, total, refuse or one) for total in data.totals if total not in (ALL, VISITED)}
-    visited = {total: _part(data, total, refuse) for total in data.totals if total == VISITED}
+    # Sites of a region are not known: regions have trends, and their share of the whole.
+    parts = {
+        name: Part(
+            MonthlySeries.of(total, data.months, data.draws.get(name), data.visits),
+            refuse if name == VISITED else refuse or one,
+            0,
+        )
+        for name, total in data.totals.items()
+        if name != ALL
+    }
+    visited = {VISITED: parts.pop(VISITED)} if VISITED in parts else {}
     return JointFindings(
         data=data,
-        settings=settings,
-        date=settings.date or dt.date.today().isoformat(),
-        n_sites=round(data.result.n_sites_all),
         found=birds > 0,
-        thin=thin,
         monthly=series.monthly().assign(visits=data.visits),
         yearly=yearly,
         parts=parts,
         regions=region_table(parts, settings, grand),
         visited=region_table(visited, settings, grand),
-        **found_in(series, settings, settings.base, refuse, data.visits),
-    )
-
-
-def _part(data: JointSource, name: str, refuse: str | None) -> Part:
-    """Sites of a region are not known: regions have trends, and their share of the whole."""
-    return Part(
-        MonthlySeries.of(data.totals[name], data.months, data.draws.get(name), data.visits), refuse, 0
+        **found_in(
+            Part(series, refuse, round(data.result.n_sites_all)), settings, settings.base, data.visits
+        ),
     )
 
 
@@ -175,10 +173,8 @@ def headline(findings: JointFindings) -> Headline:
 
 def caveats(findings: JointFindings) -> list[str]:
     """What a reader must know before using the numbers."""
-    yearly, least = (
-        findings.yearly,
-        "any month with the least numbers of visits, sites and organisations behind it",
-    )
+    yearly = findings.yearly
+    least = "any month with the least numbers of visits, sites and organisations behind it"
     tables = (
         "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
         "that one lists and another visited, counts twice: nobody sees the others' sites."

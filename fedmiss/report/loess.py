@@ -95,9 +95,7 @@ def _bisquare(residual: F64) -> F64:
     return (1.0 - np.minimum(size, 1.0) ** 2) ** 2
 
 
-def choose_span(
-    x: F64, y: F64, block: I64, it: int = 3, spans: tuple[float, ...] = SPANS, least: float = 0.0
-) -> tuple[float, F64]:
+def choose_span(x: F64, y: F64, block: I64, it: int = 3, least: float = 0.0) -> float:
     """Choose the span that predicts left-out years best, and the smoothest of those that do so equally well.
 
     Months of a year are alike, so leaving out single months would reward a curve that follows the season.
@@ -109,35 +107,32 @@ def choose_span(
     ----------
     x, y : (L,)
     block : (L,) the year of each point
+    it : robustifying iterations
     least : no span below this, so that a window holds several seasons
 
     Returns
     -------
-    span, errors : the chosen span, and the mean squared error of each of ``spans`` (NaN where not tried)
+    span : one of ``SPANS``
     """
     years = np.unique(block)
-    errors = np.full(len(spans), np.nan)
-    tried = [i for i, span in enumerate(spans) if span >= least] or [len(spans) - 1]
+    spans = [span for span in SPANS if span >= least] or [SPANS[-1]]
     if years.size < 4:
-        return max(spans), errors
+        return SPANS[-1]
     # A span is judged inside the series, where the left-out year has neighbours on both sides.
     inner = years[1:-1]
     if inner.size > 12:  # enough to choose; keeps long panels quick
         inner = inner[np.linspace(0, inner.size - 1, 12).round().astype(int)]
     # NaN where a left-out year cannot be predicted: such a span is no candidate.
-    by_year = np.full((len(spans), inner.size), np.nan)
-    for at in tried:
+    by_year = np.empty((len(spans), inner.size))
+    for i, span in enumerate(spans):
         for j, year in enumerate(inner):
             out = block == year
-            fitted = loess(x[~out], y[~out], spans[at], it, at=x[out])
-            by_year[at, j] = np.mean((y[out] - fitted) ** 2)
-    good = np.isfinite(by_year).all(axis=1)
-    if not good.any():
-        return max(spans), errors
-    errors[good] = by_year[good].mean(axis=1)
-    best = int(np.nanargmin(errors))
-    extra = by_year - by_year[best]
+            fitted = loess(x[~out], y[~out], span, it, at=x[out])
+            by_year[i, j] = np.mean((y[out] - fitted) ** 2)
+    errors = by_year.mean(axis=1)
+    if np.isnan(errors).all():
+        return SPANS[-1]
+    extra = by_year - by_year[np.nanargmin(errors)]
     # The one-standard-error rule, with the error of the difference: years that are hard for all spans do not blur it.
-    slack = extra.std(axis=1, ddof=1) / np.sqrt(inner.size) if inner.size > 1 else np.zeros(len(spans))
-    fine = good & (extra.mean(axis=1) <= slack + 1e-12)
-    return float(max(span for span, ok in zip(spans, fine, strict=True) if ok)), errors
+    slack = extra.std(axis=1, ddof=1) / np.sqrt(inner.size)
+    return max(span for span, ok in zip(spans, extra.mean(axis=1) <= slack + 1e-12, strict=True) if ok)

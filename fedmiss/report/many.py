@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import math
 import os
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -64,10 +65,9 @@ def index_frame(found: Mapping[str, Species]) -> pd.DataFrame:
     """Return one row per folder (schema ``report_index``), sorted by trend, those without a class last."""
     names = [column["name"] for column in load_schema("report_index").columns]
     frame = pd.DataFrame([one.row | {"folder": folder} for folder, one in found.items()], columns=names)
-    order = frame.assign(_late=frame["trend_class"] == NOT_CLASSIFIED, _slope=pd.to_numeric(frame["slope"]))
-    return order.sort_values(["_late", "_slope", "species"], ignore_index=True).drop(
-        columns=["_late", "_slope"]
-    )
+    late, slope = frame["trend_class"] == NOT_CLASSIFIED, pd.to_numeric(frame["slope"])
+    order = pd.DataFrame({"late": late, "slope": slope, "species": frame["species"]})
+    return frame.loc[order.sort_values(["late", "slope", "species"]).index].reset_index(drop=True)
 
 
 def build_index(
@@ -114,14 +114,15 @@ def build_index(
     out, failures, groups = Path(out), dict(failures or {}), dict(groups or {})
     if not reports and not failures:
         raise ConfigError("there is no report to list; make some with `fedmiss report` first.")
-    listed = read_manifest(out)["files"] if (out / MANIFEST).exists() else {}
+    there = read_manifest(out) if (out / MANIFEST).exists() else None
+    listed = there["files"] if there else {}
 
     def ours(path: Path) -> bool:
         known = path.name in listed and hash_file(path) == listed[path.name]["sha256"]
         # else a table of a run that was stopped before its manifest
         return known or (path.suffix == ".parquet" and is_ours(path))
 
-    if (out / MANIFEST).exists() and read_manifest(out)["kind"] != KIND:
+    if there and there["kind"] != KIND:
         raise ConfigError(
             f"{out} holds another thing of fedmiss, and no index of reports; choose another folder."
         )
@@ -150,18 +151,14 @@ def build_index(
             write_table(table, out / f"{name}.parquet", _TABLES[name])
         with atomic_file(out / f"{name}.csv", ours=ours) as tmp:
             write_csv(table, tmp)
+    places = {each: Path(os.path.normpath(out.resolve() / each)) for each in found}
+    members = {key: list(group) for key, group in groups.items()}
     write_manifest(
         out,
         KIND,
-        settings={
-            "title": title,
-            "date": date,
-            "groups": {key: list(group) for key, group in groups.items()},
-        },
+        settings={"title": title, "date": date, "groups": members},
         files=[file for file in _FILES if (out / file).exists()],
-        inputs={
-            f"{each}/{MANIFEST}": identity(Path(os.path.normpath(out.resolve() / each))) for each in found
-        },
+        inputs={f"{each}/{MANIFEST}": identity(place) for each, place in places.items()},
         results={"n_species": len(frame), "n_failed": len(failures)},
         warnings=[f"{name}: {why}" for name, why in sorted(failures.items())],
     )
@@ -172,23 +169,22 @@ def _tables(
     frame: pd.DataFrame, found: Mapping[str, Species], failures: Mapping[str, str], indicators: Indicators
 ) -> dict[str, pd.DataFrame]:
     """File name -> table of all species; one that has no row is not written."""
-    indices, by_year, lines = ([pd.DataFrame()] for _ in range(3))
-    for one in found.values():
-        used = one.yearly.loc[one.yearly["used"], ["year", "total", "total_se", "index"]]
-        used.insert(0, "species", one.row["species"])
-        indices.append(used)
-    for name, (table, linear) in indicators.items():
-        by_year.append(table.assign(group=name))
-        lines.append(linear.assign(group=name, n_species=int(table["n_species"].max())))
-    trends = [
-        {"species": one.row["species"], **row}
-        for one in found.values()
-        for row in one.trends.to_dict("records")
-    ]
-    several = {"indicator": by_year, "indicator_trends": lines, "indices": indices}
+    columns, species = ["species", "year", "total", "total_se", "index"], found.values()
+    stacks = {
+        "indicator": [table.assign(group=name) for name, (table, _) in indicators.items()],
+        "indicator_trends": [
+            linear.assign(group=name, n_species=int(table["n_species"].max()))
+            for name, (table, linear) in indicators.items()
+        ],
+        "indices": [
+            one.yearly[one.yearly["used"]].assign(species=one.row["species"])[columns] for one in species
+        ],
+    }
+    stacked = {name: pd.concat(tables) if tables else pd.DataFrame() for name, tables in stacks.items()}
+    # From rows and not from frames: a species without an interval has None, and the column is one of numbers still.
+    rows = [row | {"species": one.row["species"]} for one in species for row in one.trends.to_dict("records")]
     failed = pd.DataFrame(sorted(failures.items()), columns=["species", "failure"])
-    stacked = {name: pd.concat(tables[1:] or tables) for name, tables in several.items()}
-    return {"index": frame, "trends": pd.DataFrame(trends), **stacked, "failures": failed}
+    return {"index": frame, "trends": pd.DataFrame(rows), **stacked, "failures": failed}
 
 
 def _render(
@@ -240,30 +236,27 @@ def _bar(row: Mapping[Hashable, Any], reach: float, width: int = 120, height: in
     if not math.isfinite(mid):
         return ""
 
-    def x(value: float) -> float:
-        return width / 2 + max(-1.0, min(1.0, value / reach)) * (width / 2 - 6)
+    centre, middle, edge = width / 2, height / 2, width - 6
 
-    middle = height / 2
-    colour = CLASS_COLOURS.get(str(row["trend_class"]), "#bbbbbb")
-    parts = [
-        f'<line x1="{width / 2}" y1="1" x2="{width / 2}" y2="{height - 1}" stroke="#999" stroke-width=".8"/>'
-    ]
+    def x(value: float) -> float:
+        return centre + max(-1.0, min(1.0, value / reach)) * (edge - centre)
+
+    def line(x1: str, y1: float, x2: str, y2: float, pen: str) -> str:
+        return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" {pen}/>'
+
+    def arrow(base: int, tip: int) -> str:
+        return f'<path d="M{base} {middle - 4}L{tip} {middle}L{base} {middle + 4}Z" fill="#555"/>'
+
+    parts = [line(f"{centre}", 1, f"{centre}", height - 1, 'stroke="#999" stroke-width=".8"')]
     if math.isfinite(lo) and math.isfinite(hi):
-        parts.append(
-            f'<line x1="{x(lo):.1f}" y1="{middle}" x2="{x(hi):.1f}" y2="{middle}" stroke="#555" stroke-width="2"/>'
-        )
-        if lo < -reach:
-            parts.append(f'<path d="M6 {middle - 4}L1 {middle}L6 {middle + 4}Z" fill="#555"/>')
-        if hi > reach:
-            parts.append(
-                f'<path d="M{width - 6} {middle - 4}L{width - 1} {middle}L{width - 6} {middle + 4}Z" fill="#555"/>'
-            )
-    parts.append(
-        f'<circle cx="{x(mid):.1f}" cy="{middle}" r="4.5" fill="{colour}" stroke="#222" stroke-width=".8"/>'
-    )
+        parts.append(line(f"{x(lo):.1f}", middle, f"{x(hi):.1f}", middle, 'stroke="#555" stroke-width="2"'))
+        parts += [arrow(6, 1)] if lo < -reach else []
+        parts += [arrow(edge, width - 1)] if hi > reach else []
+    paint = f'fill="{CLASS_COLOURS[str(row["trend_class"])]}" stroke="#222" stroke-width=".8"'
     return (
         f'<svg viewBox="0 0 {width} {height}" width="{width}" height="{height}" role="img" '
-        f'aria-label="{percent(mid)} per year">{"".join(parts)}</svg>'
+        f'aria-label="{percent(mid)} per year">{"".join(parts)}'
+        f'<circle cx="{x(mid):.1f}" cy="{middle}" r="4.5" {paint}/></svg>'
     )
 
 
@@ -313,17 +306,12 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
         names |= {plain_name(name): folder for name in (one.row["species"], one.row["common_name"]) if name}
     out: Indicators = {}
     for group, species in {ALL: (), **groups}.items():
-        mine = (
-            set(totals)
-            if group == ALL
-            else {names[plain] for name in species if (plain := plain_name(name)) in names}
-        )
+        wanted = {plain_name(name) for name in species}
+        mine = set(totals) if group == ALL else {names[name] for name in wanted & set(names)}
         if len(mine) < 2:
             continue
-        part, around = (
-            {name: totals[name] for name in mine},
-            {name: draws[name] for name in mine if name in draws},
-        )
+        part = {name: totals[name] for name in mine}
+        around = {name: draws[name] for name in mine if name in draws}
         with contextlib.suppress(ConfigError):
             out[group] = indicator(part, around), indicator_trends(part, around)
     return out
@@ -375,20 +363,17 @@ def _row(row: Mapping[Hashable, Any], yearly: pd.DataFrame, reach: float) -> dic
 
 def _compared(frame: pd.DataFrame, found: Mapping[str, Species]) -> list[list[list[float]]]:
     """Return the used years of each species with their totals, for another base year."""
-    rows = []
-    for folder in frame["folder"]:
-        yearly = found[str(folder)].yearly
-        used = yearly[yearly["used"] & yearly["index"].notna()]
-        rows.append([used["year"].astype(float).tolist(), used["total"].tolist()])
-    return rows
+    every = (found[str(folder)].yearly for folder in frame["folder"])
+    used = [yearly[yearly["used"] & yearly["index"].notna()] for yearly in every]
+    return [[one["year"].astype(float).tolist(), one["total"].tolist()] for one in used]
 
 
 def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:
-    kinds = frame["trend_class"].astype(str)
-    down, up = (
-        int(kinds.isin([f"strong {way}", f"moderate {way}"]).sum()) for way in ("decline", "increase")
+    # The last word of a class: strong and moderate ones count together.
+    kinds = Counter(str(kind).split()[-1] for kind in frame["trend_class"])
+    down, up, stable, uncertain, none = (
+        kinds[word] for word in ("decline", "increase", "stable", "uncertain", "classified")
     )
-    stable, uncertain, none = (int((kinds == name).sum()) for name in ("stable", "uncertain", NOT_CLASSIFIED))
     failed = f" {len(failures)} failed; see below." if failures else ""
     return (
         f"Of {len(frame)} species: {down} decline, {up} increase, {stable} {'is' if stable == 1 else 'are'} stable, "

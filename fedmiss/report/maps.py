@@ -50,11 +50,8 @@ def heatmap(analysis: Analysis) -> Plot | None:
     value, seen = analysis.data.expected[rows], analysis.data.observed[rows]
     what = "chance of presence" if analysis.data.fact("family") == "bernoulli" else analysis.unit
     n_months = value.shape[1]
-    some = (
-        f" The {MAX_ROWS} most often counted of {count(analysis.coverage.n_sites)} sites."
-        if len(rows) < analysis.coverage.n_sites
-        else ""
-    )
+    some = f" The {MAX_ROWS} most often counted of {count(analysis.n_sites)} sites."
+    some = some if len(rows) < analysis.n_sites else ""
     time = "year" if analysis.yearly_counts else "month"
     caption = (
         f"Expected {what} at standard effort in every site and {time} (logarithmic scale).{some} Blue: cells with a count; "
@@ -78,7 +75,7 @@ def heatmap(analysis: Analysis) -> Plot | None:
 
 def _draw(value: F64, seen: Bool, year: I64, what: str) -> Figure:
     """Draw the matrix (rows, months) with a colour bar for counted and one for imputed cells."""
-    n_rows, n_months = value.shape
+    n_rows = len(value)
     positive = value[value > 0]
     top = float(np.quantile(positive, 0.999)) if positive.size else 1.0
     # A logarithmic scale of four decades at most: a few tiny expected counts would take all colours.
@@ -86,12 +83,7 @@ def _draw(value: F64, seen: Bool, year: I64, what: str) -> Figure:
     norm = LogNorm(floor, max(top, floor * 10), clip=True)
     fig = figure(height=float(np.clip(0.02 * n_rows + 1.6, 2.4, 6.0)) + 0.7)
     ax = fig.subplots()
-    ax.imshow(
-        _paint(np.maximum(value, floor), seen, norm),
-        aspect="auto",
-        interpolation="nearest",
-        extent=(-0.5, n_months - 0.5, n_rows - 0.5, -0.5),
-    )
+    ax.imshow(_paint(np.maximum(value, floor), seen, norm), aspect="auto", interpolation="nearest")
     # The first month of each year on the axis; at most eight are named.
     starts = np.flatnonzero(np.r_[True, year[1:] != year[:-1]])
     step = max(1, int(np.ceil(len(starts) / 8)))
@@ -130,7 +122,7 @@ _ACROSS = 28  # hexagons in the width of the map
 
 def site_map(analysis: Analysis) -> Plot | None:
     """Draw the sites that have coordinates; None when none has."""
-    table = analysis.sites[analysis.sites["latitude"].notna() & analysis.sites["longitude"].notna()]
+    table = analysis.sites.dropna(subset=["latitude", "longitude"])
     if table.empty:
         return None
     visits = analysis.data.cells.groupby("site_index")["n_visits"].sum()
@@ -175,17 +167,15 @@ def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> Non
     if not top > 0:
         return
     power = 10.0 ** np.floor(np.log10(top))
-    shown = [
-        value
-        for value in (power * top // power, power * top // power / 4, power * top // power / 20)
-        if value > 0
-    ]
-    per = float(areas.max()) / top
-    sizes = [float(np.sqrt(max(value * per, 9.0))) for value in shown]
+    per, largest = float(areas.max()) / top, power * top // power
     handles = [
-        Line2D([], [], ls="none", marker="o", mfc="none", mec=INK, ms=ms, label=number(value, 1))
-        for value, ms in zip(shown, sizes, strict=True)
-    ]
+        Line2D(
+            [], [], ls="none", marker="o", mfc="none", mec=INK, ms=float(np.sqrt(max(value * per, 9.0))),
+            label=number(value, 1),
+        )
+        for value in (largest, largest / 4, largest / 20)
+        if value > 0
+    ]  # fmt: skip
     fig.legend(
         handles=handles, loc="outside lower left", ncols=3, frameon=False, fontsize=8.5, title=f"{unit}, mean of the years",
         title_fontsize=8.5, columnspacing=2.2, handletextpad=1.1, alignment="left",
@@ -220,11 +210,11 @@ def _draw_classes(fig: Figure, ax: Axes, table: pd.DataFrame, *, frame_of_sites:
     for handle in legend.legend_handles:
         handle.set_sizes([40])  # type: ignore[union-attr]
     caption = (
-        "Each circle is a site. Its area is the mean estimated total, its colour the class of the site's own "
-        "trend. Unfilled: no "
-        f"class (counted in fewer than {MIN_SITE_YEARS} years, or no interval)."
-        + (" Grey rings: sites that nobody visited, with what is expected there." if never.any() else "")
+        "Each circle is a site. Its area is the mean estimated total, its colour the class of the site's own trend. "
+        f"Unfilled: no class (counted in fewer than {MIN_SITE_YEARS} years, or no interval)."
     )
+    if never.any():
+        caption += " Grey rings: sites that nobody visited, with what is expected there."
     return caption, f"Map of {count(len(table))} sites: {', '.join(present)}."
 
 
@@ -245,9 +235,8 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysis) 
         ), f"Map of {count(len(table))} sites by visits."
     _size_legend(fig, table, areas, analysis.unit)
     caption = (
-        f"Each circle is a site. Its area is the mean estimated number of {analysis.unit}, its colour the number of "
-        "visits. All sites "
-        "share one trend in this model, so trends are not on the map."
+        f"Each circle is a site. Its area is the mean estimated number of {analysis.unit}, its colour the number of visits. "
+        "All sites share one trend in this model, so trends are not on the map."
     )
     return caption, f"Map of {count(len(table))} sites by mean number of {analysis.unit} and visits."
 
@@ -278,9 +267,8 @@ def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFr
     middle, hexagon = np.unique(centre, axis=0, return_inverse=True)
 
     def summed(values: ArrayLike) -> F64:
-        return np.asarray(
-            np.bincount(hexagon.ravel(), weights=np.asarray(values, dtype=np.float64)), dtype=np.float64
-        )
+        out: F64 = np.bincount(hexagon.ravel(), weights=np.asarray(values)).astype(np.float64)
+        return out
 
     slope: F64 = np.full(len(middle), np.nan)
     if "site_index" in table and analysis.sites_differ:
@@ -288,9 +276,8 @@ def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFr
         per_year = analysis.data.expected[table["site_index"].to_numpy()] @ analysis.years.W[used].T
         # The trend of the hexagon's own total: a mean of its sites'
         # trends would weigh a site of two birds like one of 2,000.
-        slope = log_slope(
-            analysis.years.year[used], np.column_stack([summed(column) for column in per_year.T])
-        )
+        totals = np.column_stack([summed(column) for column in per_year.T])
+        slope = log_slope(analysis.years.year[used], totals)
     return pd.DataFrame(
         {
             "longitude": frame.west + middle[:, 0] * width,
@@ -323,9 +310,8 @@ def _draw_hexagons(
     values = table["percent_per_year"] if trend else np.maximum(table["visits"], 1)
     norm = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))
     # size of a hexagon in points squared: its circumscribed circle, from the width of the axes
-    size = np.sqrt(
-        np.maximum(table["mean_total"].to_numpy() / max(float(table["mean_total"].max()), 1e-9), 0.0)
-    )
+    total = table["mean_total"].to_numpy()
+    size = np.sqrt(np.maximum(total / max(float(total.max()), 1e-9), 0.0))
     inch = 4.6 / _ACROSS / np.sqrt(3.0)
     radius = inch * 72 * np.clip(0.35 + 0.65 * size, 0.35, 1.0)
     shapes = RegularPolyCollection(
@@ -337,22 +323,17 @@ def _draw_hexagons(
     ax.add_collection(shapes)
     label = "change per year, % (10 and beyond in full colour)" if trend else "visits"
     _colour_bar(fig, ax, shapes, label, plain=not trend)
-    n_sites = int(table["n_sites"].sum())
     what = "change per year of its total, without an interval" if trend else "number of visits"
+    places = f"{count(int(table['n_sites'].sum()))} sites in {count(len(table))} hexagons"
     caption = (
-        f"{count(n_sites)} sites in {count(len(table))} hexagons of {number(float(table['width_km'].iloc[0]), 2)} km. "
-        "The larger a hexagon, the more "
-        f"{analysis.unit} (mean of the years); its colour is the {what}."
+        f"{places} of {number(float(table['width_km'].iloc[0]), 2)} km. The larger a hexagon, the more {analysis.unit} "
+        f"(mean of the years); its colour is the {what}."
     )
     if not trend:
-        return caption, f"Map of {count(n_sites)} sites in {count(len(table))} hexagons, by visits."
-    down = int((table["percent_per_year"] < 0).sum())
+        return caption, f"Map of {places}, by visits."
+    down = count(int((table["percent_per_year"] < 0).sum()))
     middle = percent(float(table["percent_per_year"].median()))
-    return caption, (
-        f"Map of {count(n_sites)} sites in {count(len(table))} hexagons: {count(down)} of them decline; the median "
-        f"change is {middle} "
-        "per year."
-    )
+    return caption, f"Map of {places}: {down} of them decline; the median change is {middle} per year."
 
 
 def _merge_places(table: pd.DataFrame) -> pd.DataFrame:

@@ -6,7 +6,6 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import Bool
@@ -66,23 +65,15 @@ def headline(analysis: Analysis) -> Headline:
     if not analysis.found:
         # with n visits alike, a chance of finding above 1 - 0.05^(1/n) would have given a find in 95 of 100 cases
         rate = 1.0 - 0.05 ** (1.0 / max(analysis.coverage.n_visits, 1))
-        return Headline(
-            "Never found",
-            f"{analysis.name} was found on none of {count(analysis.coverage.n_visits)} visits "
-            f"{_where(analysis)}. There is no index and no trend "
-            f"to report. If visits were alike and independent, a chance of finding it above {share(rate)} on a visit is "
-            "excluded (95 %); where nobody looked, nothing is known.",
-            basis(analysis),
+        sentence = (
+            f"{analysis.name} was found on none of {count(analysis.coverage.n_visits)} visits {_where(analysis)}. There is "
+            "no index and no trend to report. If visits were alike and independent, a chance of finding it above "
+            f"{share(rate)} on a visit is excluded (95 %); where nobody looked, nothing is known."
         )
-    subject = (
-        f"{analysis.name}, as counted where it was found," if analysis.coverage.no_zeros else analysis.name
-    )
-    return headline_of(
-        analysis,
-        basis(analysis),
-        subject,
-        " (resting on one site or count)" if any(carried(analysis)) else "",
-    )
+        return Headline("Never found", sentence, basis(analysis))
+    subject = analysis.name + (", as counted where it was found," if analysis.coverage.no_zeros else "")
+    doubt = " (resting on one site or count)" if any(carried(analysis)) else ""
+    return headline_of(analysis, basis(analysis), subject, doubt)
 
 
 def _where(findings: Findings) -> str:
@@ -100,13 +91,12 @@ def headline_of(findings: Findings, support: str, subject: str, doubt: str = "")
     doubt : what is added to the class, where the fit has converged
     """
     trend, where = findings.trend, _where(findings)
-    if trend["n_years"] < 2:
-        return Headline(
-            "No trend",
-            f"{findings.name}: the panel has {int(trend['n_years'])} complete "
-            f"year{'' if trend['n_years'] == 1 else 's'} with enough counts, so there is no trend to report.",
-            support,
+    if (n := int(trend["n_years"])) < 2:
+        complete = f"{n} complete year{'' if n == 1 else 's'}"
+        sentence = (
+            f"{findings.name}: the panel has {complete} with enough counts, so there is no trend to report."
         )
+        return Headline("No trend", sentence, support)
     years = f"{trend['from_year']} to {trend['to_year']}"
     change = per_year(trend["percent_per_year"], trend["percent_lo"], trend["percent_hi"])
     kind = str(trend["trend_class"])
@@ -126,16 +116,16 @@ def headline_of(findings: Findings, support: str, subject: str, doubt: str = "")
     return Headline(kind.capitalize() + doubt, sentence, support, "" if doubt else sure)
 
 
-def over_the_period(findings: Findings) -> str:
-    """Return the change of the trend line from the first to the last year; empty where the trend has no class."""
-    trend = findings.trend
-    if str(trend["trend_class"]) not in _SAID:
+def over_the_period(windows: pd.DataFrame) -> str:
+    """Return the change of the trend line from the first to the last year; empty where the trend has no class.
+
+    Parameters
+    ----------
+    windows : of :func:`fedmiss.report.changes.window_trends`; its first row is of all years
+    """
+    if windows.empty or windows["trend_class"].iloc[0] not in _SAID:
         return ""
-    steps = int(trend["to_year"]) - int(trend["from_year"])
-    change, lo, hi = (
-        100 * math.expm1(steps * math.log1p(trend[name] / 100)) if trend[name] > -100 else -100.0
-        for name in ("percent_per_year", "percent_lo", "percent_hi")
-    )
+    change, lo, hi = windows[["change_percent", "change_lo", "change_hi"]].iloc[0]
     return (
         f"Over the whole period that is {percent(change)} ({interval_words(lo, hi)}): the same line, from its first year to "
         "its last. Two single years may differ by more or less."
@@ -147,9 +137,8 @@ def _orientation(trend: pd.Series, change: str, where: str) -> str:
     if not math.isfinite(trend["percent_lo"]) and math.isfinite(trend["percent_lo_sampling"]):
         narrow = interval_words(trend["percent_lo_sampling"], trend["percent_hi_sampling"])
         return (
-            f"Between the two years the total changed by {percent(trend['percent_per_year'])} per year "
-            f"({narrow}, of the error "
-            f"of the totals alone), {where}; two years cannot tell a trend from the ups and downs of single years."
+            f"Between the two years the total changed by {percent(trend['percent_per_year'])} per year ({narrow}, of the "
+            f"error of the totals alone), {where}; two years cannot tell a trend from the ups and downs of single years."
         )
     return f"For orientation only, the estimated change is {change}, {where}."
 
@@ -200,9 +189,8 @@ def basis(analysis: Analysis) -> str:
     held = f", held by {count(groups)} groups" if groups > 1 else ""
     return (
         f"It rests on {count(coverage.n_counted)} visits with a count{who} in {years}{held}; "
-        f"{share(coverage.share_observed)} of {count(coverage.n_cells)} "
-        f"{analysis.cell}s were counted, "
-        f"and {share(coverage.share_imputed_total)} of the total comes from {analysis.cell}s that were not."
+        f"{share(coverage.share_observed)} of {count(coverage.n_cells)} {analysis.cell}s were counted, and "
+        f"{share(coverage.share_imputed_total)} of the total comes from {analysis.cell}s that were not."
     )
 
 
@@ -240,9 +228,7 @@ def not_converged(findings: Findings, move: str = "") -> Iterator[str]:
     """Say it of a fit that did not converge; ``move``: what its owner can do."""
     if findings.data.fact("converged") is False:
         why = findings.data.fact("stop_reason", default="not said")
-        yield (
-            f"The fit did not converge (it stopped because: {why}). Use no number before a fit converges{move}."
-        )
+        yield f"The fit did not converge (it stopped because: {why}). Use no number before a fit converges{move}."
 
 
 def _of_counts(analysis: Analysis) -> Iterator[str]:
@@ -264,20 +250,16 @@ def _of_counts(analysis: Analysis) -> Iterator[str]:
     if unseen := coverage.months_unseen:
         has, its = ("has", "its total is") if unseen == 1 else ("have", "their totals are")
         yield f"{count(unseen)} of {count(coverage.n_months)} {period}s {has} no count at any site; {its} imputed whole."
-    season = season_text(analysis.years.season)
-    yield from left_out(
-        analysis.years.year[~analysis.years.complete],
-        "lacks",
-        "lack",
-        f"some months of the season ({season})",
-    )
-    empty = analysis.years.complete & (analysis.yearly["cells_observed"] == 0).to_numpy()
-    yield from left_out(analysis.years.year[empty], "has", "have", "no count")
+    years = analysis.years
+    some = f"some months of the season ({season_text(years.season)})"
+    yield from left_out(years.year[~years.complete], "lacks", "lack", some)
+    empty = years.complete & (analysis.yearly["cells_observed"] == 0).to_numpy()
+    yield from left_out(years.year[empty], "has", "have", "no count")
 
 
 def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
     """Say what a reader must know of the model; ``birds``: whether any were counted."""
-    if findings.data.effort is not None and not findings.data.effort:
+    if not findings.data.effort:
         yield (
             "Effort does not enter the model, so a change in how long or how far people searched cannot be told from a "
             "change in birds."
@@ -320,16 +302,14 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
 
 def limits(findings: Findings) -> list[str]:
     """Say what this report cannot tell, whatever its numbers are."""
+    sites = f"It speaks of the {count(findings.n_sites)} sites"
     spoken_of = (
-        f"It speaks of the {count(findings.n_sites)} sites in the panel, not of a country or a population: "
-        "places that nobody visits are not in it."
+        f"{sites} in the panel, not of a country or a population: places that nobody visits are not in it."
     )
     if not findings.visited.empty:
         spoken_of = (
-            f"It speaks of the {count(findings.n_sites)} sites of the table. What it says of those that nobody "
-            "visited holds as "
-            "far as they are like visited sites with the same covariates; beyond what visited sites span, the number at the "
-            "edge is used."
+            f"{sites} of the table. What it says of those that nobody visited holds as far as they are like visited sites "
+            "with the same covariates; beyond what visited sites span, the number at the edge is used."
         )
     scatter = (
         "That of the trend, and of a change between years, also covers the birds' ordinary ups and downs from year to year; "
@@ -367,12 +347,10 @@ def limits(findings: Findings) -> list[str]:
 def family_words(findings: Findings) -> str:
     """Name the model in words."""
     family = str(findings.data.fact("family", default="not said"))
-    words = _FAMILIES.get(family, family)
-    model = findings.data.fact("model")
-    if model:
+    if model := findings.data.fact("model"):
         return f"{model}{' (log link)' if family == 'poisson' else ''}"
-    scale = findings.data.fact("scale", default="raw")
-    return f"{words}{' on the log(1 + count) scale' if scale == 'log1p' else ''}"
+    scale = " on the log(1 + count) scale" if findings.data.fact("scale") == "log1p" else ""
+    return _FAMILIES.get(family, family) + scale
 
 
 def progress_words(findings: Findings) -> str:
@@ -398,13 +376,10 @@ def averaged_rows(findings: Findings) -> Bool:
 
 
 def _rows_of(findings: Findings, ranks: Sequence[float]) -> Bool:
-    cv = findings.data.cv
+    cv, model = findings.data.cv, findings.data.fact("model")
     assert cv is not None
-    model = findings.data.fact("model")
-    mask = cv["rank"].isin(ranks).to_numpy()
-    if model is not None:
-        mask = mask & (cv["model"] == model).to_numpy()
-    return np.asarray(mask, dtype=bool)
+    mask = cv["rank"].isin(ranks) & (model is None or cv["model"] == model)
+    return mask.to_numpy(dtype=bool)
 
 
 def latest(findings: Findings) -> str:

@@ -85,13 +85,9 @@ def answer(findings: Findings, choice: Choice) -> Answer:
     return Answer(series.index(base), trend.iloc[0])
 
 
-def _whole(findings: Findings) -> Part:
-    return Part(findings.series, "; ".join(findings.thin) or None, findings.n_sites)
-
-
 def _chosen(findings: Findings, choice: Choice) -> tuple[MonthlySeries, str | None]:
     """Return the series of a choice, and why it gets no class."""
-    whole = _whole(findings)
+    whole = findings.whole
     part = whole if choice.region == ALL else findings.parts[choice.region]
     series, refuse = part.series, part.refuse
     if (choice.without or choice.left_out) and not _same_season(findings, part):
@@ -198,7 +194,7 @@ def stored(findings: Findings, places: Mapping[int, tuple[float, float]] | None 
         "notes": notes,
         "absent": [part for part in findings.parts if part not in parts],
         "sources": [
-            _source(findings, ALL, _whole(findings)),
+            _source(findings, ALL, findings.whole),
             *(_source(findings, name, part) for name, part in parts.items()),
         ],
         "sites": sites,
@@ -256,15 +252,10 @@ def _sites(
     n_years = analysis.years.year.size
     index = table["site_index"].to_numpy()[::n_years]
     rows = analysis.sites.iloc[index]
-    names = rows["site_name"].where(
-        rows["site_name"].astype(bool) & rows["site_name"].notna(), rows["site_id"]
-    )
-    if analysis.settings.coarse_map > 0:
-        names = "site " + rows["site_index"].astype(str)
     number = {name: at + 1 for at, name in enumerate(parts)}
     return {
         "index": index.tolist(),
-        "name": [str(name) for name in names],
+        "name": [analysis.site_names[site] for site in index],
         "region": [number.get(region, 0) if isinstance(region, str) else 0 for region in rows["region"]],
         "at": [places.get(int(site)) for site in index],
         "kind": rows["trend_class"].tolist(),

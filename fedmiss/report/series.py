@@ -13,7 +13,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, interval
 from fedmiss.report.loess import choose_span, loess
-from fedmiss.report.slopes import check_convention, contrast_error, scatter_of_years, trend_row
+from fedmiss.report.slopes import contrast_error, scatter_of_years, trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
 __all__ = ["MIN_YEARS", "MonthlySeries"]
@@ -163,7 +163,6 @@ class MonthlySeries:
         level: float = 0.95,
     ) -> pd.DataFrame:
         """Return the trend per year, its class, and the change since the base period: one row."""
-        check_convention(convention)
         axis = self.years
         mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
         year, total, values = self.within(mask)
@@ -219,28 +218,22 @@ class MonthlySeries:
                 # Each replicate is set against its own mean: a level that
                 # is unknown for all months does not widen the profile.
                 relative_draws = by_draw / by_draw.mean(axis=1, keepdims=True)
-        limits, relative_limits = interval(profile, by_draw, level), interval(relative, relative_draws, level)
-        columns = {
-            "month_of_year": season,
-            "n_years": member.sum(axis=1),
-            "total": profile,
-            "lo": limits.lo,
-            "hi": limits.hi,
-        }
+        limits, band = interval(profile, by_draw, level), interval(relative, relative_draws, level)
         return pd.DataFrame(
-            columns
-            | {"relative": relative, "relative_lo": relative_limits.lo, "relative_hi": relative_limits.hi}
+            {
+                "month_of_year": season,
+                "n_years": member.sum(axis=1),
+                "total": profile,
+                "lo": limits.lo,
+                "hi": limits.hi,
+                "relative": relative,
+                "relative_lo": band.lo,
+                "relative_hi": band.hi,
+            }
         )
 
-    def smooth(
-        self,
-        *,
-        n_missing: ArrayLike | None = None,
-        span: float | None = None,
-        it: int = 3,
-        level: float = 0.95,
-    ) -> pd.DataFrame:
-        """Return the LOESS curve of the monthly totals, and that of the number of missing cells beside it.
+    def smooth(self, n_missing: F64, span: float | None = None) -> pd.DataFrame:
+        """Return the LOESS curve of the monthly totals, and that of ``n_missing`` (L,), what is missing in each month.
 
         ``span=None`` chooses the span by leaving out whole years of the seasonally adjusted series, and never one
         that holds less than four seasons (see ``loess.choose_span``). The curve of every replicate is fitted with the
@@ -248,37 +241,32 @@ class MonthlySeries:
         season are not smoothed (NaN).
 
         Columns: ``month_index``, ``month``, ``time`` (decimal year), ``total``, ``smooth``, ``smooth_lo``,
-        ``smooth_hi`` (birds), ``missing``, ``missing_smooth`` (cells; NaN without ``n_missing``).
+        ``smooth_hi`` (birds), ``missing``, ``missing_smooth`` (cells).
         ``attrs``: ``span``, ``it``, ``span_chosen`` (bool).
         """
         months, axis, time = self.months, self.years, decimal_year(self.months)
-        chosen = span is None
+        chosen, it = span is None, 3  # robust iterations, as is usual
         # A year that lacks months (often the last) would bend the end of the curve with its season, so it is left out.
-        keep = (
-            (axis.W[axis.complete] > 0).any(axis=0) if axis.complete.any() else np.ones(time.size, dtype=bool)
-        )
+        keep: Bool = np.ones(time.size, dtype=bool)
+        if axis.complete.any():
+            keep = np.asarray((axis.W[axis.complete] > 0).any(axis=0))
         xs, ys = time[keep], self.totals[keep]
         if span is None:
             month, year = (months[name].to_numpy(dtype=np.int64)[keep] for name in ("month_of_year", "year"))
             # At least four seasons in a window, or the curve would follow the season itself.
             least = min(0.8, 4.0 * len(axis.season) / max(xs.size, 1))
-            span, _ = choose_span(xs, _without_season(ys, month), year, it, least=least)
+            span = choose_span(xs, _without_season(ys, month), year, it, least)
         curve = loess(xs, ys, span, it)
         # One span for all replicates: choosing it anew in each would mix its choice into the band.
         curves = None if self.draws is None else loess(xs, self.draws[:, keep], span, it)
         if (ys >= 0).all():
             curve = np.maximum(curve, 0.0)  # a local line may dip below zero beside a peak; birds cannot
-        band = interval(curve, curves, level)
-        columns = {"smooth": curve, "smooth_lo": band.lo, "smooth_hi": band.hi}
+        band = interval(curve, curves)
         frame = months[["month_index", "month"]].reset_index(drop=True).assign(time=time, total=self.totals)
-        for name in ("smooth", "smooth_lo", "smooth_hi", "missing", "missing_smooth"):
-            frame[name] = np.nan
-        if n_missing is not None:
-            missing = np.asarray(n_missing, dtype=np.float64)
-            frame["missing"] = missing
-            columns["missing_smooth"] = loess(xs, missing[keep], span, it)
-        for name, value in columns.items():
-            frame.loc[keep, name] = value
+        frame[["smooth", "smooth_lo", "smooth_hi"]] = np.nan
+        frame.loc[keep, ["smooth", "smooth_lo", "smooth_hi"]] = np.column_stack([curve, band.lo, band.hi])
+        frame["missing"] = n_missing
+        frame.loc[keep, "missing_smooth"] = loess(xs, n_missing[keep], span, it)
         frame.attrs.update(span=span, it=it, span_chosen=chosen)
         return frame
 

@@ -7,8 +7,6 @@ true totals of just these years is known: only the error of the totals counts, a
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -18,8 +16,6 @@ from fedmiss.report.classes import classify, student_quantile
 from fedmiss.report.settings import CONVENTIONS
 
 __all__ = [
-    "Error",
-    "check_convention",
     "contrast_error",
     "log_slope",
     "scatter_of_years",
@@ -52,7 +48,16 @@ def log_slope(year: ArrayLike, total: F64) -> F64:
 def trend_row(
     year: I64, total: F64, values: F64 | None, rule: str, convention: str
 ) -> dict[str, float | int | str]:
-    """Return the columns of ``overall_trend`` that describe the slope through yearly totals (Y,), replicates (B, Y)."""
+    """Return the columns of ``overall_trend`` that describe the slope through yearly totals (Y,), replicates (B, Y).
+
+    Raises
+    ------
+    ConfigError : a convention that does not exist
+    """
+    if convention not in CONVENTIONS:
+        raise ConfigError(
+            f"--convention is {convention!r}; it must be long-term or trim.", convention=convention
+        )
     n = int(year.size)
     slope = float(log_slope(year, total))
     sampling = np.nan
@@ -61,13 +66,10 @@ def trend_row(
     # Both errors are always reported; the convention says which one decides.
     sigma2 = scatter_of_years(year, total, values)
     narrow = classify(slope, sampling, n, rule)
-    if convention == "trim":
-        se, verdict = sampling, narrow
-    else:
-        centred = year - year.mean() if n else np.empty(0)
-        se, quantile = contrast_error(
-            centred / (centred @ centred) if n > 1 else centred, sampling, sigma2, n
-        )
+    se, verdict = sampling, narrow
+    if convention != "trim":
+        centred = year - year.mean() if n > 1 else np.ones(n)
+        se, quantile = contrast_error(centred / (centred @ centred), sampling, sigma2, n)
         verdict = classify(slope, se, n, rule, quantile)
     factor = float(np.exp(slope))
     return {
@@ -105,21 +107,6 @@ def scatter_of_years(year: I64, total: F64, values: F64 | None) -> float:
     if not ((total > 0).all() and (values > 0).all()):
         return float("nan")
     return year_variance(year.astype(np.float64), np.log(total), np.cov(np.log(values), rowvar=False))
-
-
-class Error(NamedTuple):
-    """Standard error of a contrast of log yearly totals, and the Student or normal quantile that goes with it."""
-
-    se: float
-    quantile: float
-
-
-def check_convention(convention: str) -> None:
-    """Raise ConfigError for a convention that does not exist."""
-    if convention not in CONVENTIONS:
-        raise ConfigError(
-            f"--convention is {convention!r}; it must be long-term or trim.", convention=convention
-        )
 
 
 def year_variance(year: F64, logs: F64, cov: F64) -> float:
@@ -185,7 +172,9 @@ def year_variance(year: F64, logs: F64, cov: F64) -> float:
     return s
 
 
-def contrast_error(weights: F64, sampling: float, sigma2: float, n_years: int, level: float = 0.95) -> Error:
+def contrast_error(
+    weights: F64, sampling: float, sigma2: float, n_years: int, level: float = 0.95
+) -> tuple[float, float]:
     """Add the scatter of years to the sampling error of ``weights @ log totals``.
 
     ``se^2 = sampling^2 + sigma2 sum(weights^2)``, with the Student quantile of ``n_years - 2`` degrees of freedom, the
@@ -195,8 +184,12 @@ def contrast_error(weights: F64, sampling: float, sigma2: float, n_years: int, l
     ----------
     weights : (Y,) of the contrast: ``(t - mean t) / sum (t - mean t)^2`` for the slope
     sampling : standard error over the replicates
+
+    Returns
+    -------
+    se, quantile : the standard error, and the Student quantile that goes with it
     """
     if n_years < 3:
-        return Error(float("nan"), float("nan"))
+        return np.nan, np.nan
     se = float(np.sqrt(sampling**2 + sigma2 * float(weights @ weights)))
-    return Error(se, student_quantile(level, n_years - 2))
+    return se, student_quantile(level, n_years - 2)

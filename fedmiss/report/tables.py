@@ -113,8 +113,6 @@ def fact_table(analysis: Analysis) -> pd.DataFrame:
 
 def _counted(analysis: Analysis) -> dict[str, float | None]:
     coverage = analysis.coverage
-    effort = analysis.data.panel.get("results", {}).get("effort")
-    known = effort if isinstance(effort, dict) else {}
     year, base = asked(analysis)
     parts = parts_by_share(analysis)
     return (
@@ -148,7 +146,7 @@ def _counted(analysis: Analysis) -> dict[str, float | None]:
             "visits_that_found": coverage.n_detected,
             "coarse_map": analysis.settings.coarse_map or None,
         }
-        | {f"known_{key}": value for key, value in known.items()}
+        | {f"known_{key}": value for key, value in analysis.data.panel["results"]["effort"].items()}
         | {f"share_of_part_{i + 1}": part[2] for i, part in enumerate(parts[:PARTS_NAMED])}
     )
 
@@ -157,7 +155,7 @@ def _fitted(analysis: Analysis) -> dict[str, float | None]:
     facts = {name: value for name in _MODEL if isinstance(value := analysis.data.fact(name), int | float)}
     facts |= {f"average_rank_{i + 1}": rank for i, rank in enumerate(averaged_ranks(analysis))}
     facts["one_trend"] = analysis.data.one_trend  # 1: all sites share one trend
-    facts |= {f"effort_{key}": value for key, value in (analysis.data.effort or {}).items()}
+    facts |= {f"effort_{key}": value for key, value in analysis.data.effort.items()}
     less = analysis.data.fact("learning")
     facts |= {} if less is None else {"new_observer": math.exp(-less)}
     # The three probabilities of the chain of occupied sites (the guide's model page).

@@ -68,11 +68,7 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
         counts = np.maximum(counts, 1)
     panel, fit, imputed = root / "panel", root / "fit", root / "imputed"
     known = rng.random(J) < w.coordinates
-    region = (
-        np.array([f"XX-{i % w.regions:02d}" for i in range(J)], dtype=object)
-        if w.regions
-        else np.full(J, None)
-    )
+    region = np.array([f"XX-{i % w.regions:02d}" if w.regions else None for i in range(J)], dtype=object)
     sites = pd.DataFrame(
         {
             "site_index": np.arange(J, dtype=np.int32),
@@ -113,21 +109,13 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
         {"step": "records read", "rows": 1000, "note": ""},
         {"step": "no date", "rows": -3, "note": "dropped"},
     ]
-    results = {"species": "Ardea testa", "common_name": "Test Egret", "n_observers": 94, "groups": groups}
-    if w.effort:
-        results["effort"] = {"duration_minutes": 0.9, "distance_km": 0.8}
-    else:
-        results["effort"] = {"duration_minutes": 0.0}
+    results = {
+        "species": "Ardea testa", "common_name": "Test Egret", "n_observers": 94, "groups": groups,
+        "effort": {"duration_minutes": 0.9, "distance_km": 0.8} if w.effort else {"duration_minutes": 0.0},
+    }  # fmt: skip
     write_manifest(
-        panel,
-        "panel",
-        settings={"groups": 3},
-        inputs={},
-        results=results,
-        flow=flow,
-        terms=terms,
-        warnings=["a warning"],
-    )
+        panel, "panel", settings={"groups": 3}, inputs={}, results=results, flow=flow, terms=terms, warnings=["a warning"]
+    )  # fmt: skip
     _write_fit(fit, w, expected, months, region, rng, terms, flow)
     write_table(
         {
@@ -237,16 +225,8 @@ def folders(tmp_path_factory):
 def small(tmp_path_factory):
     """A quick one: three months a year, no regions, no cross-validation."""
     world = World(
-        n_sites=15,
-        n_years=9,
-        season=(4, 5, 6),
-        last_months=3,
-        n_draws=40,
-        seen=0.5,
-        regions=0,
-        trace=False,
-        cv=False,
-    )
+        n_sites=15, n_years=9, season=(4, 5, 6), last_months=3, n_draws=40, seen=0.5, regions=0, trace=False, cv=False
+    )  # fmt: skip
     return make_folders(tmp_path_factory.mktemp("small"), world)
 
 
@@ -260,30 +240,26 @@ def bare(tmp_path_factory):
     return make_folders(tmp_path_factory.mktemp("bare"), world)
 
 
+def made_report(folders, tmp_path_factory, **settings):
+    from fedmiss.report.build import build_report
+    from fedmiss.report.settings import ReportSettings
+
+    out = tmp_path_factory.mktemp("reports") / "report"
+    return build_report(**folders, out=out, settings=ReportSettings(date="2026-01-02", **settings)).parent
+
+
 @pytest.fixture(scope="session")
 def report(folders, tmp_path_factory):
     """The report of the full folders."""
-    from fedmiss.report.analysis import ReportSettings
-    from fedmiss.report.build import build_report
-
-    out = tmp_path_factory.mktemp("reports") / "full"
-    return build_report(**folders, out=out, settings=ReportSettings(date="2026-01-02")).parent
+    return made_report(folders, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def german_report(folders, tmp_path_factory):
-    from fedmiss.report.build import build_report
-    from fedmiss.report.settings import ReportSettings
-
-    out = tmp_path_factory.mktemp("german") / "report"
-    return build_report(**folders, out=out, settings=ReportSettings(date="2026-01-02", language="de")).parent
+    return made_report(folders, tmp_path_factory, language="de")
 
 
 @pytest.fixture(scope="session")
 def bare_report(bare, tmp_path_factory):
     """The report of the bare folders."""
-    from fedmiss.report.analysis import ReportSettings
-    from fedmiss.report.build import build_report
-
-    out = tmp_path_factory.mktemp("reports") / "bare"
-    return build_report(**bare, out=out, settings=ReportSettings(date="2026-01-02")).parent
+    return made_report(bare, tmp_path_factory)

@@ -27,13 +27,8 @@ from fedmiss.report.years import make_years
 
 def axis(n_years, season=(4, 5, 6), first=2000):
     rows = [(first + y, m) for y in range(n_years) for m in season]
-    return pd.DataFrame(
-        {
-            "month": [f"{y}-{m:02d}" for y, m in rows],
-            "year": [r[0] for r in rows],
-            "month_of_year": [r[1] for r in rows],
-        }
-    )
+    months = pd.DataFrame(rows, columns=["year", "month_of_year"])
+    return months.assign(month=[f"{y}-{m:02d}" for y, m in rows])
 
 
 def counted(per_year, J=20, months=3):
@@ -95,7 +90,7 @@ def test_the_count_and_the_site_that_carry_a_result_are_found():
     expected = np.exp(np.zeros((6, 1)) - 0.02 * t)
     expected[4] = 8 * np.exp(0.2 * t)
     data = data_of(expected, months, cells_of([0, 3, 4], [0, 5, 7], [1, 1, 2], [10, 80, 10]))
-    got = influential_sites(data, make_years(months)).set_index("what")
+    got = influential_sites(data, data.sites, make_years(months)).set_index("what")
     assert got.loc["largest count", ["site_id", "month", "share"]].tolist() == ["s3", "2005-05", 0.8]
     assert got.loc["largest site", "site_id"] == "s4"
     assert got.loc["largest site", "share"] == pytest.approx(expected[4].sum() / expected.sum())

@@ -22,15 +22,9 @@ def data(counted, fitted, variance=None, months=3):
     years = len(counted)
     month = np.arange(years * months)
     per = lambda x: np.repeat(np.asarray(x, float) / months, months)  # noqa: E731
-    visited = pd.DataFrame(
-        {
-            "month_index": month,
-            "weight": per(np.full(years, 30.0)),
-            "counted": per(counted),
-            "fitted": per(fitted),
-            "variance": per(np.asarray(fitted, float) if variance is None else variance),
-        }
-    )
+    columns = {"weight": np.full(years, 30.0), "counted": counted, "fitted": fitted}
+    columns["variance"] = fitted if variance is None else variance
+    visited = pd.DataFrame({"month_index": month} | {name: per(value) for name, value in columns.items()})
     return visited, pd.DataFrame({"year": 2010 + month // months})
 
 
@@ -142,11 +136,11 @@ def test_without_effort_nothing_is_said_of_recorded_effort():
     for a in (
         findings(None, {"log(hours)": 0.3}),
         findings(visits(0.3, 0.06, 0.8), {}),
-        findings(None, None),
+        findings(None, {}),
     ):
         assert "recorded effort off by half" not in set(sensitivity(a)["what"])
         assert effort_caution(a) == []
-    assert sensitivity(findings(None, None, slope=np.nan)).empty
+    assert sensitivity(findings(None, {}, slope=np.nan)).empty
 
 
 def test_counts_scatter_about_the_fitted_ones_as_their_variance_says_on_the_scale_of_logarithms():

@@ -23,17 +23,9 @@ def three(tmp_path_factory):
     out = []
     for i, (slope, draws) in enumerate(((0.12, 40), (-0.12, 40), (0.0, 0))):
         world = World(
-            n_sites=12,
-            n_years=8,
-            season=(4, 5),
-            last_months=2,
-            slope=slope,
-            n_draws=draws,
-            seen=0.6,
-            regions=0,
-            trace=False,
-            cv=False,
-        )
+            n_sites=12, n_years=8, season=(4, 5), last_months=2, slope=slope, n_draws=draws, seen=0.6, regions=0,
+            trace=False, cv=False,
+        )  # fmt: skip
         f = make_folders(root / f"in{i}", world, seed=i)
         build_report(**f, out=root / "reports" / f"s{i}", settings=ReportSettings(date="2026-01-02"))
         out.append(root / "reports" / f"s{i}")
@@ -43,7 +35,8 @@ def three(tmp_path_factory):
 @pytest.mark.slow
 def test_species_are_sorted_by_trend_and_failures_are_shown(three):
     root, reports = three
-    page = build_index(reports, root, failures={"Corvus <x>": "no counts at all"}, date="2026-01-02")
+    more = {"failures": {"Corvus <x>": "no counts at all"}, "date": "2026-01-02"}
+    page = build_index(reports, root, **more)
     text = page.read_text(encoding="utf-8")
     assert re.findall(r'href="(s\d/index.html)"', text) == ["s1/index.html", "s0/index.html", "s2/index.html"]
     assert "Corvus &lt;x&gt;" in text
@@ -52,12 +45,7 @@ def test_species_are_sorted_by_trend_and_failures_are_shown(three):
     assert table["trend_class"].tolist() == ["strong decline", "strong increase", "not classified"]
     assert table["folder"].tolist() == ["s1", "s0", "s2"]
     first = page.read_bytes()
-    assert (
-        build_index(
-            list(reversed(reports)), root, failures={"Corvus <x>": "no counts at all"}, date="2026-01-02"
-        ).read_bytes()
-        == first
-    )
+    assert build_index(reports[::-1], root, **more).read_bytes() == first
     assert read_manifest(root)["results"] == {"n_species": 3, "n_failed": 1}
     assert all((r / "index.html").exists() for r in reports)
 

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.analysis import ReportSettings, analyse, trim_beside
 from fedmiss.report.basemap import draw_basemap, draw_scale, frame_of
-from fedmiss.report.beside import trim_beside
 from fedmiss.report.changes import alert_of
 from fedmiss.report.html import cite_as, photo_uri
 from fedmiss.report.inputs import read_inputs
@@ -73,16 +72,17 @@ def test_a_frame_holds_its_places_and_the_page_stays_light(width, lon, lat):
 
 
 @pytest.mark.slow
-def test_hexagons_are_the_nearest_and_keep_the_sums(tmp_path):
+def test_hexagons_are_the_nearest_and_keep_the_sums(folders):
     rng = np.random.default_rng(2)
     x, y = 6 * rng.random(500), 5 * rng.random(500)
     centre = _nearest_centre(x, y)
     distance = np.hypot(*(centre - np.column_stack([x, y])).T)
     assert distance.max() <= 1 / np.sqrt(3) + 1e-6  # no point is farther than a corner
     unique = np.unique(centre, axis=0)
-    for p, d in zip(np.column_stack([x, y])[:60], distance[:60], strict=True):
-        assert np.hypot(*(unique - p).T).min() >= d - 1e-6
-    a = analyse(read_inputs(**make_folders(tmp_path, World())), ReportSettings(date="2026-01-02"))
+    assert (
+        np.hypot(unique[:, 0] - x[:, None], unique[:, 1] - y[:, None]).min(axis=1) >= distance - 1e-6
+    ).all()
+    a = analyse(read_inputs(**folders), ReportSettings(date="2026-01-02"))
     table = a.sites.assign(visits=1)
     frame = frame_of(table["longitude"].to_numpy(), table["latitude"].to_numpy())
     h = hexagons(table, a, frame)
@@ -123,8 +123,8 @@ def test_trim_beside_speaks_of_the_same_cells(tmp_path):
 
 
 @pytest.mark.slow
-def test_units_citation_and_photo(tmp_path):
-    data = read_inputs(**make_folders(tmp_path, World()))
+def test_units_citation_and_photo(folders, tmp_path):
+    data = read_inputs(**folders)
     a = analyse(data, ReportSettings(date="2026-01-02", unit="nests", author="A Club", url="https://x.org/r"))
     assert a.unit == "nests"
     for word in ("A Club (2026)", "2008 to 2021", "fedmiss", "https://x.org/r", "Made by a test"):

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import html
 import json
-import re
-import subprocess
 from dataclasses import replace
 
 import numpy as np
@@ -24,7 +21,7 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table
 
-from .test_browser import CHROMIUM, FLAGS
+from .browser import in_browser, needs_browser
 from .test_joint import result_of
 
 DATE = ReportSettings(date="2026-01-02")
@@ -40,17 +37,13 @@ def uneven(folders, *, kind="plain"):
     draws = {name: d * factor for name, d in data.draws.items()}
     observed = data.observed.copy()
     regions = data.region_names()
-    if (
-        kind == "hard"
-    ):  # a region with replicates that are not positive, one with a shorter season, one hardly counted
+    if kind == "hard":
+        # A region with replicates that are not positive, one with a shorter season, one hardly counted.
         draws[regions[0]] = draws[regions[0]] - 0.97 * draws[regions[0]].mean(axis=0)
         draws[ALL] = draws[ALL] - 0.9 * draws[ALL].min()
-        observed[
-            np.ix_(
-                (data.sites["region"] == regions[1]).to_numpy(), (data.months["month_of_year"] > 9).to_numpy()
-            )
-        ] = False
-        observed[np.ix_((data.sites["region"] == regions[2]).to_numpy(), year < 6)] = False
+        late, home = (data.months["month_of_year"] > 9).to_numpy(), data.sites["region"].to_numpy()
+        observed[np.ix_(home == regions[1], late)] = False
+        observed[np.ix_(home == regions[2], year < 6)] = False
     return replace(data, expected=data.expected * factor, draws=draws, observed=observed)
 
 
@@ -93,32 +86,6 @@ def asked_in_browser(page, a, asked, tmp_path) -> dict:
     return in_browser(page, script.replace("ASKED", json.dumps(raw)), tmp_path)
 
 
-def in_browser(page, script: str, tmp_path, width: int = 1000) -> dict:
-    """Return what a script returns once the page is loaded; errors of the page fail."""
-    script = """<script>var errors = [];
-    window.addEventListener("error", function (e) { errors.push(String(e.message)); });
-    document.addEventListener("securitypolicyviolation", function (e) { errors.push("blocked: " + e.blockedURI); });
-    window.addEventListener("load", function () {
-      var plain = function (k, v) { return typeof v === "number" && !isFinite(v) ? null : v; };
-      var got = (function () { SCRIPT })(), pre = document.createElement("pre");
-      pre.id = "answers";
-      pre.textContent = JSON.stringify({ got: got, errors: errors,
-        requests: performance.getEntriesByType("resource").length }, plain);
-      document.body.appendChild(pre);
-    });</script></head>""".replace("SCRIPT", script)
-    page.write_text(page.read_text(encoding="utf-8").replace("</head>", script, 1), encoding="utf-8")
-    run = subprocess.run(
-        [CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900",
-         "--dump-dom", page.as_uri()],
-        capture_output=True, text=True, timeout=300, check=True,
-    )  # fmt: skip
-    seen = re.search(r'<pre id="answers">(.*?)</pre>', run.stdout, re.DOTALL)
-    assert seen, run.stderr[-2000:]
-    out = json.loads(html.unescape(seen[1]))
-    assert (out["errors"], out["requests"]) == ([], 0)
-    return out["got"]
-
-
 def held_against_python(a, asked, got) -> dict[str, int]:
     """Compare; return how often each kind of answer was met."""
     met = dict.fromkeys(("error", "interval", "scatter", "class", "left"), 0)
@@ -150,7 +117,7 @@ def held_against_python(a, asked, got) -> dict[str, int]:
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@needs_browser
 @pytest.mark.parametrize(("kind", "n"), [("plain", 1000), ("hard", 400), ("joint", 200)])
 def test_the_browser_answers_as_python(kind, n, folders, tmp_path):
     if kind == "joint":
@@ -220,7 +187,7 @@ WALK = """
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@needs_browser
 @pytest.mark.parametrize("width", [400, 1200])
 def test_a_reader_walks_through_the_page(width, folders, tmp_path):
     """Years, base, region and site are chosen with hostile names about; all is said in words, and nothing runs."""
@@ -252,7 +219,7 @@ def test_a_reader_walks_through_the_page(width, folders, tmp_path):
 
 
 @pytest.mark.browser
-@pytest.mark.skipif(CHROMIUM is None, reason="no Chromium on this machine")
+@needs_browser
 def test_species_are_compared_with_another_base(report, bare_report, tmp_path):
     page = build_index([report, bare_report], tmp_path / "index", date="2026-01-02")
     walk = """var s = document.getElementById("compare-base");

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -10,31 +12,28 @@ from fedmiss.report.classes import classify
 from fedmiss.report.trim import TrimSettings, fit_trim
 
 OVER = TrimSettings(overdispersion=True)
+SERIAL = TrimSettings(serial_correlation=True, overdispersion=True)
 
 
-def panel(seed=0, n=25, J=9, seen=0.55, dispersion=1.0):
+def long(f):
+    """Site, year and count of every cell of a matrix (sites, years)."""
+    i, j = np.indices(f.shape)
+    return i.ravel(), 2000 + j.ravel(), f.ravel()
+
+
+def panel(seed=0, n=25, J=9, seen=0.55):
     rng = np.random.default_rng(seed)
     mu = np.exp(rng.normal(1.5, 1.0, n)[:, None] + np.cumsum(rng.normal(0, 0.2, J))[None, :])
-    if dispersion > 1:
-        shape = mu / (dispersion - 1)
-        f = rng.poisson(rng.gamma(shape, dispersion - 1)).astype(float)
-    else:
-        f = rng.poisson(mu).astype(float)
+    f = rng.poisson(mu).astype(float)
     f[rng.random((n, J)) > seen] = np.nan
     f[0] = rng.poisson(mu[0]) + 1.0  # one site counted throughout links the years
     f = f[np.nansum(f, axis=1) > 0]
-    i, j = np.indices(f.shape)
-    return f, i.ravel(), 2000 + j.ravel(), f.ravel()
+    return f, *long(f)
 
 
 def design(f):
-    n, J = f.shape
-    i, j = np.indices(f.shape)
-    X = np.zeros((n * J, n + J - 1))
-    X[np.arange(n * J), i.ravel()] = 1.0
-    rows = np.flatnonzero(j.ravel() > 0)
-    X[rows, n + j.ravel()[rows] - 1] = 1.0
-    return X
+    i, j = (at.ravel()[:, None] for at in np.indices(f.shape))
+    return np.hstack([i == np.arange(f.shape[0]), j == np.arange(1, f.shape[1])]).astype(float)
 
 
 def glm(f):
@@ -107,6 +106,12 @@ def test_slope_and_sandwich_by_their_formula():
     assert row["slope"] == pytest.approx((inv @ X.T @ np.log(t))[1], rel=1e-12)
     assert row["slope_se"] == pytest.approx(np.sqrt((inv @ X.T @ Om @ X @ inv)[1, 1]), rel=1e-12)
     assert row["label"] == classify(row["slope"], row["slope_se"], J, "rtrim").label
+    # Wald's test of the deviations, in a basis of all contrasts that no line can move
+    N = np.linalg.qr(X, mode="complete")[0][:, 2:]
+    z = N.T @ got.gamma
+    W, df, _ = got.wald_deviations()
+    assert df == J - 2
+    assert pytest.approx(z @ np.linalg.solve(N.T @ got.var_gamma @ N, z)) == W
 
 
 def test_index_is_one_without_error_in_the_base_and_free_of_scale():
@@ -130,10 +135,7 @@ def test_serial_correlation_is_found_and_solves_its_estimating_equations():
         z[:, j] = rho * z[:, j - 1] + np.sqrt(1 - rho**2) * z[:, j]
     f = np.maximum(np.round(mu + np.sqrt(2 * mu) * z), 0)
     f[rng.random((n, J)) < 0.3] = np.nan
-    i, j = np.indices(f.shape)
-    got = fit_trim(
-        i.ravel(), j.ravel(), f.ravel(), TrimSettings(serial_correlation=True, overdispersion=True)
-    )
+    got = fit_trim(*long(f), SERIAL)
     # TRIM's moment estimate is pulled down: residuals lose the site mean and cells are missing
     assert 0.15 < got.rho < rho
     R = got.rho ** np.abs(np.subtract.outer(np.arange(J), np.arange(J)))
@@ -145,7 +147,7 @@ def test_serial_correlation_is_found_and_solves_its_estimating_equations():
         assert abs(s.sum()) < 1e-4
         score_time[ok] += s
     assert np.abs(score_time).max() < 1e-3
-    plain = fit_trim(i.ravel(), j.ravel(), f.ravel(), OVER)
+    plain = fit_trim(*long(f), OVER)
     assert got.overall().loc[0, "slope_se"] > plain.overall().loc[0, "slope_se"]
 
 
@@ -156,12 +158,11 @@ def test_standard_errors_of_totals_and_slope_match_their_spread():
     mu = np.exp(rng.normal(2.5, 0.6, n))[:, None] * np.exp(-0.05 * np.arange(J))[None, :]
     hole = rng.random((n, J)) < 0.4
     hole[0] = False
-    i, j = np.indices(mu.shape)
     totals, se, slopes, slope_se = [], [], [], []
     for _ in range(B):
         f = rng.poisson(rng.gamma(mu / (phi - 1), phi - 1)).astype(float)
         f[hole] = np.nan
-        got = fit_trim(i.ravel(), j.ravel(), f.ravel(), OVER)
+        got = fit_trim(*long(f), OVER)
         # the total of what would be counted varies by itself: the model total does not
         totals.append(got.total_model)
         se.append(np.sqrt(np.diag(got.var_model)))
@@ -184,17 +185,35 @@ def test_weights_multiply_the_totals_and_nothing_else():
     np.testing.assert_allclose(two.mu, one.mu)
 
 
-def test_bad_panels_are_named():
-    with pytest.raises(InputError, match="site 1 at time 2000 has two counts"):
-        fit_trim([1, 1, 2], [2000, 2000, 2001], [1, 2, 3])
-    with pytest.raises(InputError, match="-3 is negative"):
-        fit_trim([1, 1], [2000, 2001], [1, -3])
-    with pytest.raises(InputError, match="time point 2001 has no positive count"):
-        fit_trim([1, 1, 1], [2000, 2001, 2002], [1, 0, 2])
-    with pytest.raises(InputError, match="no site links time 2000 with time 2002"):
-        fit_trim([1, 1, 2, 2], [2000, 2001, 2002, 2003], [1, 2, 3, 4])
+BAD = [
+    ([1, 1, 2], [2000, 2000, 2001], [1, 2, 3], {}, "site 1 at time 2000 has two counts"),
+    ([1, 1], [2000, 2001], [1, -3], {}, "-3 is negative"),
+    ([1, 1, 1], [2000, 2001, 2002], [1, 0, 2], {}, "time point 2001 has no positive count"),
+    ([1, 1, 2, 2], [2000, 2001, 2002, 2003], [1, 2, 3, 4], {}, "no site links time 2000 with time 2002"),
+    *(
+        ([1, 1, 2, 2], [2000, 2001] * 2, [1, 2, 3, 4], more, said)
+        for more, said in (
+            ({"covariates": {"habitat": ["a", "a", None, "b"]}}, "habitat is missing at site 2"),
+            ({"covariates": {"habitat": ["a", "b", "b", "b"]}}, "habitat changes within site 1"),
+            ({"weights": [1, 1, -1, -1]}, "weight of site 2 is -1"),
+            ({"settings": TrimSettings(2, (1999,), overdispersion=True)}, "change point 1999"),
+        )
+    ),
+]
+
+
+@pytest.mark.parametrize(("site", "time", "count", "more", "said"), BAD)
+def test_bad_panels_covariates_and_weights_are_named(site, time, count, more, said):
+    with pytest.raises((ConfigError, InputError), match=said):
+        fit_trim(site, time, count, **more)
+
+
+def test_a_site_without_birds_is_dropped_and_a_stratum_that_is_not_there_is_named():
     got = fit_trim([1, 1, 2, 2], [2000, 2001, 2000, 2001], [1, 2, 0, 0])
     assert got.dropped == (2,)
+    for ask in (got.stratum, got.n_sites):
+        with pytest.raises(ConfigError, match="no stratum 'north'; there are all"):
+            ask("north")
 
 
 def dense(f, X):
@@ -263,10 +282,8 @@ def test_model_1_is_the_mean_of_each_site():
 def test_a_change_point_at_every_year_is_model_3():
     _f, site, time, count = panel(5)
     for serial in (False, True):
-        two = fit_trim(
-            site, time, count, TrimSettings(2, "all", serial_correlation=serial, overdispersion=True)
-        )
-        three = fit_trim(site, time, count, TrimSettings(3, serial_correlation=serial, overdispersion=True))
+        three = fit_trim(site, time, count, SERIAL if serial else OVER)
+        two = fit_trim(site, time, count, replace(three.settings, model=2, changepoints="all"))
         np.testing.assert_allclose(two.total_imputed, three.total_imputed, rtol=1e-7)
         np.testing.assert_allclose(two.var_imputed, three.var_imputed, rtol=1e-5, atol=1e-7)
         steps = np.diff(three.gamma)
@@ -279,8 +296,7 @@ def test_stepwise_finds_the_planted_break_and_leaves_no_useless_one():
     line = np.where(np.arange(J) < 6, 0.15 * np.arange(J), 0.15 * 6 - 0.25 * (np.arange(J) - 6))
     f = rng.poisson(np.exp(rng.normal(2.5, 0.4, n)[:, None] + line[None, :])).astype(float)
     f[rng.random(f.shape) < 0.3] = np.nan
-    i, j = np.indices(f.shape)
-    got = fit_trim(i.ravel(), 2000 + j.ravel(), f.ravel(), TrimSettings(2, "auto", overdispersion=True))
+    got = fit_trim(*long(f), TrimSettings(2, "auto", overdispersion=True))
     assert 2006 in got.changepoints
     assert len(got.changepoints) < 8
     assert all(got.wald_change(k)[2] <= 0.2 for k in range(len(got.changepoints)))
@@ -289,20 +305,16 @@ def test_stepwise_finds_the_planted_break_and_leaves_no_useless_one():
 def test_serial_correlation_runs_over_the_years_of_one_month():
     """One month of many is fitted as if alone, when the other months are copies of it at other sites' places."""
     f, i, m, j, _ = monthly_panel(9, n=30, M=1, J=8)
-    alone = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True, overdispersion=True))
-    named = fit_trim(
-        i, j, f.ravel(), TrimSettings(3, serial_correlation=True, overdispersion=True), month=m + 5
-    )
+    alone, named = fit_trim(i, j, f.ravel(), SERIAL), fit_trim(i, j, f.ravel(), SERIAL, month=m + 5)
     assert alone.rho == pytest.approx(named.rho, rel=1e-12)
     f, i, m, j, _ = monthly_panel(9, n=30, M=3, J=8)
-    got = fit_trim(i, j, f.ravel(), TrimSettings(3, serial_correlation=True, overdispersion=True), month=m)
+    got = fit_trim(i, j, f.ravel(), SERIAL, month=m)
     r = np.where(got.cells.seen, (np.nan_to_num(got.cells.counts) - got.mu) / np.sqrt(got.mu), 0).reshape(
         30, 3, 8
     )
     both = np.isfinite(f)[:, :, 1:] & np.isfinite(f)[:, :, :-1]
-    assert got.rho == pytest.approx(
-        (r[:, :, 1:] * r[:, :, :-1])[both].sum() / (both.sum() * got.sigma2), rel=1e-6
-    )
+    products = (r[:, :, 1:] * r[:, :, :-1])[both]
+    assert got.rho == pytest.approx(products.mean() / got.sigma2, rel=1e-6)
 
 
 def test_a_gap_of_years_is_filled_by_model_2_and_refused_by_name_in_model_3():
@@ -310,24 +322,10 @@ def test_a_gap_of_years_is_filled_by_model_2_and_refused_by_name_in_model_3():
     got = fit_trim(site, time, count, TrimSettings(2, overdispersion=True))
     assert got.times == (2000, 2001, 2002, 2003, 2004)
     np.testing.assert_allclose(np.diff(np.log(got.total_model)), got.estimate.beta[0], rtol=1e-9)
-    three = fit_trim(
-        site, time, count
-    )  # the axis of model 3 has the years with counts, at their true distance
+    three = fit_trim(site, time, count)  # its axis has the years with counts, at their true distance
     x, y = np.array([2000.0, 2001, 2004]), np.log(three.total_imputed)
     assert three.overall().loc[0, "slope"] == pytest.approx(np.polyfit(x, y, 1)[0], rel=1e-9)
     with pytest.raises(InputError, match="after 2001 up to 2003"):
         fit_trim(site, time, count, TrimSettings(2, (2000, 2001, 2003), overdispersion=True))
     thin = fit_trim(site, time, count, TrimSettings(2, "auto", overdispersion=True))
     assert any("no change point at" in n for n in thin.notes)
-
-
-def test_bad_covariates_and_weights_are_named():
-    site, time, count = [1, 1, 2, 2], [2000, 2001] * 2, [1, 2, 3, 4]
-    with pytest.raises(InputError, match="habitat is missing at site 2"):
-        fit_trim(site, time, count, covariates={"habitat": ["a", "a", None, "b"]})
-    with pytest.raises(InputError, match="habitat changes within site 1"):
-        fit_trim(site, time, count, covariates={"habitat": ["a", "b", "b", "b"]})
-    with pytest.raises(InputError, match="weight of site 2 is -1"):
-        fit_trim(site, time, count, weights=[1, 1, -1, -1])
-    with pytest.raises(ConfigError, match="change point 1999"):
-        fit_trim(site, time, count, TrimSettings(2, (1999,), overdispersion=True))

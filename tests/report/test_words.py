@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
+from fedmiss.report.sections import change_cell
 from fedmiss.report.words import count, number, per_year, percent, quantity, share
 
 
@@ -48,3 +50,10 @@ def test_intervals_go_with_their_numbers():
     assert quantity(1234.0, 1000.0, 1500.0, "birds") == "1,230 birds (95 % interval 1,000 to 1,500)"
     assert quantity(5.0, math.nan, math.nan, "birds") == "5.00 birds (no interval available)"
     assert count(1234.5) == "1,234"
+
+
+@pytest.mark.parametrize(
+    ("n_draws", "lo", "text"), [(60, 0.5, "+1.0 %"), (60, math.nan, "n/a"), (0, math.nan, "+1.0 %")]
+)
+def test_a_change_without_its_interval_is_shown_only_where_none_was_asked_for(n_draws, lo, text):
+    assert change_cell(SimpleNamespace(n_draws=n_draws), 1.0, lo).text == text

@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 
 from fedmiss.report.words import percent, records
 
-__all__ = ["ORDER", "Cell", "HtmlTable", "Section", "cell", "range_cell", "table_of"]
+if TYPE_CHECKING:
+    from fedmiss.report.findings import Findings
+
+__all__ = [
+    "ORDER", "Cell", "Column", "HtmlTable", "Section", "cell", "change_cell", "range_cell", "reasons", "table_of",
+    "trend_columns",
+]  # fmt: skip
 
 ORDER = ("headline", "question", "index", "season", "places", "model", "data", "reading")
 
@@ -26,12 +32,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class HtmlTable:
-    """A table of the page; ``file`` is where all of it lies, without its ending."""
+    """A table of the page."""
 
     caption: str
     columns: list[str]
     rows: list[list[Cell]]
-    file: str = ""
     note: str = ""
 
     def is_text(self, column: int) -> bool:
@@ -65,18 +70,29 @@ def range_cell(lo: float, hi: float, words: Callable[[float], str] = percent) ->
     return Cell(f"{words(lo)} to {words(hi)}", lo)
 
 
-def table_of(
-    caption: str,
-    frame: pd.DataFrame,
-    columns: Sequence[tuple[str, Callable[[Any], Cell]]],
-    file: str = "",
-    note: str = "",
-) -> HtmlTable:
-    """Return a table with a row for each row of ``frame``.
+Column = tuple[str, Callable[[Any], Cell]]  # its head, and what makes its cell of a row (see ``records``)
 
-    Parameters
-    ----------
-    columns : the head of each column, and what makes its cell of a row (see ``records``)
-    """
+
+def table_of(caption: str, frame: pd.DataFrame, columns: Sequence[Column], note: str = "") -> HtmlTable:
+    """Return a table with a row for each row of ``frame``."""
     rows = [[make(row) for _, make in columns] for row in records(frame)]
-    return HtmlTable(caption, [head for head, _ in columns], rows, file, note)
+    return HtmlTable(caption, [head for head, _ in columns], rows, note)
+
+
+def change_cell(findings: Findings, value: float, lo: float) -> Cell:
+    """Return a change; n/a where its interval, with the limit ``lo``, is not known although intervals were asked for."""
+    return Cell(percent(value) if math.isfinite(lo) or not findings.n_draws else "n/a", value)
+
+
+def trend_columns(findings: Findings) -> list[Column]:
+    """Return the columns of every table of trends: change per year, its interval and class."""
+    return [
+        ("Change per year", lambda r: change_cell(findings, r.percent_per_year, r.percent_lo)),
+        ("95 % interval", lambda r: range_cell(r.percent_lo, r.percent_hi)),
+        ("Class", lambda r: Cell(str(r.trend_class))),
+    ]
+
+
+def reasons(table: pd.DataFrame) -> str:
+    """Return why rows of a table have no class, each reason once; empty where all have one."""
+    return "; ".join(sorted({str(reason) for reason in table["reason"] if reason}))

@@ -26,11 +26,9 @@ def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
     coverage, time = analysis.coverage, "year" if analysis.yearly_counts else "month"
     first, last = analysis.data.months[time].iloc[[0, -1]]
     counts = f"{count(coverage.n_counted)} with a count, {count(coverage.n_zeros)} that found none"
+    named = f"{analysis.common_name} ({analysis.species})" if analysis.common_name else analysis.species
     facts = [
-        (
-            "Species",
-            f"{analysis.common_name} ({analysis.species})" if analysis.common_name else analysis.species,
-        ),
+        ("Species", named),
         (f"{time.capitalize()}s", f"{first} to {last}, {count(coverage.n_months)} in all"),
         ("Sites", f"{count(coverage.n_sites)}, {count(coverage.sites_with_coordinates)} with coordinates"),
         ("Visits", f"{count(coverage.n_visits)}; {counts}"),
@@ -42,35 +40,31 @@ def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
         ("Sites counted in two or more years", count(coverage.sites_repeated)),
         ("Effort known", _effort(analysis)),
     ]
-    terms = {key: term for key, term in analysis.data.panel.get("terms", {}).items() if term}
+    terms = [
+        (key.capitalize(), str(term)) for key, term in sorted(analysis.data.panel["terms"].items()) if term
+    ]
     manifests = (analysis.data.panel, analysis.data.fit, analysis.data.imputed)
+    warnings = [str(warning) for manifest in manifests for warning in manifest["warnings"]]
     return Section(
         "data",
         "Data",
         {
             "facts": facts,
-            "terms": [(key.capitalize(), str(term)) for key, term in sorted(terms.items())],
+            "terms": terms,
             "flow": _flow(analysis),
             "groups": _groups(analysis),
-            "warnings": list(
-                dict.fromkeys(
-                    str(warning) for manifest in manifests for warning in manifest.get("warnings", [])
-                )
-            ),
+            "warnings": list(dict.fromkeys(warnings)),
         },
     )
 
 
 def _effort(analysis: Analysis) -> str:
-    effort = analysis.data.panel.get("results", {}).get("effort")
-    if not isinstance(effort, dict):
-        return "the panel does not say"
     known = [
-        f"{_EFFORT.get(key, key)} on {share(float(value))} of visits"
-        for key, value in effort.items()
-        if value and float(value) > 0
+        f"{_EFFORT.get(key, key)} on {share(part)} of visits"
+        for key, part in analysis.data.panel["results"]["effort"].items()
+        if part
     ]
-    return "; ".join(known) if known else "none recorded"
+    return "; ".join(known) or "none recorded"
 
 
 def _flow(analysis: Analysis) -> HtmlTable | None:
@@ -84,33 +78,27 @@ def _flow(analysis: Analysis) -> HtmlTable | None:
             ("Rows", lambda r: Cell("") if pd.isna(r.rows) else cell(count, r.rows)),
             ("Note", lambda r: Cell(r.note)),
         ],
-        "flow",
     )
 
 
 def flow_table(analysis: Analysis) -> pd.DataFrame:
     """Return what each step from the source to the panel dropped (schema ``report_flow``)."""
-    rows = [
-        (str(step.get("step", "")), step.get("rows"), str(step.get("note", "")))
-        for step in analysis.data.flow
-    ]
-    return pd.DataFrame(rows, columns=["step", "rows", "note"]).astype({"rows": "Int64"})
+    table = pd.DataFrame(analysis.data.flow, columns=["step", "rows", "note"])
+    return table.astype({"rows": "Int64"}).fillna({"step": "", "note": ""})
 
 
 def _groups(analysis: Analysis) -> HtmlTable | None:
     table = analysis.data.groups
     if len(table) < 2:
         return None
-    listed = table.head(_GROUPS_LISTED)
     return table_of(
         "Groups of observers",
-        listed,
+        table.head(_GROUPS_LISTED),
         [
             ("Group", lambda r: Cell(str(r.group))),
             ("Visits", lambda r: cell(count, r.visits)),
             ("With a count", lambda r: cell(count, r.counted)),
             (f"{analysis.cell.capitalize()}s", lambda r: cell(count, r.cells)),
         ],
-        "groups",
-        f"The first {len(listed)} of {len(table)} groups." if len(table) > len(listed) else "",
+        f"The first {_GROUPS_LISTED} of {len(table)} groups." if len(table) > _GROUPS_LISTED else "",
     )

@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
-import math
+import pandas as pd
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.changes import WINDOWS, window_trends
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings
 from fedmiss.report.prose import Headline, area, caveats, headline, latest, other_convention, over_the_period
-from fedmiss.report.sections import Cell, HtmlTable, Section, range_cell, table_of
+from fedmiss.report.sections import (
+    Cell,
+    HtmlTable,
+    Section,
+    change_cell,
+    range_cell,
+    reasons,
+    table_of,
+    trend_columns,
+)
 from fedmiss.report.style import Plot
 from fedmiss.report.words import percent, records
 
@@ -25,6 +34,7 @@ def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
 
 def found(findings: Findings, head: Headline, warnings: list[str], no_trim: str = "") -> Section:
     """Return the section of a page, with its own headline, caveats, and why TRIM's model could not be fitted."""
+    windows = window_trends(findings)
     return Section(
         "headline",
         "What was found",
@@ -33,9 +43,9 @@ def found(findings: Findings, head: Headline, warnings: list[str], no_trim: str 
             "latest": latest(findings),
             "area": area(findings),
             "other_convention": other_convention(findings),
-            "whole": over_the_period(findings),
+            "whole": over_the_period(windows),
             "stretches": _stretches(findings),
-            "windows": _windows(findings),
+            "windows": _windows(findings, windows),
             "caveats": warnings,
             "no_trim": no_trim,
         },
@@ -53,34 +63,25 @@ def _stretches(findings: Findings) -> str:
     return f"Parts of the period differ from the whole: {said}." if said else ""
 
 
-def _windows(findings: Findings) -> HtmlTable | None:
+def _windows(findings: Findings, table: pd.DataFrame) -> HtmlTable | None:
     """Return the table of trends and alerts by window; None where there is no trend."""
-    table = window_trends(findings)
     if table.empty:
         return None
-
-    def shown(value: float, lo: float) -> Cell:
-        """No number without an interval, where intervals were asked for."""
-        return Cell(percent(value) if math.isfinite(lo) or not findings.n_draws else "n/a", value)
-
     note = (
         "Change over the window: that of its straight trend, so it can differ from the change between two single "
         "years. Alert: a decline above 25 % or 50 % over the window whose 95 % interval does not include 0."
     ) + ("" if len(table) > len(WINDOWS) else " A window longer than the series has no row.")
-    refused = sorted({str(reason) for reason in table["reason"] if reason})
-    note += f" No class and no alert where: {'; '.join(refused)}." if refused else ""
+    if refused := reasons(table):
+        note += f" No class and no alert where: {refused}."
     return table_of(
         "Trend and alerts by window",
         table,
         [
             ("Window", lambda r: Cell(f"{r.window} ({r.from_year} to {r.to_year})")),
-            ("Change per year", lambda r: shown(r.percent_per_year, r.percent_lo)),
-            ("95 % interval", lambda r: range_cell(r.percent_lo, r.percent_hi)),
-            ("Class", lambda r: Cell(str(r.trend_class))),
-            ("Change over the window", lambda r: shown(r.change_percent, r.percent_lo)),
+            *trend_columns(findings),
+            ("Change over the window", lambda r: change_cell(findings, r.change_percent, r.percent_lo)),
             ("95 % interval", lambda r: range_cell(r.change_lo, r.change_hi)),
             ("Alert", lambda r: Cell(r.alert or "none")),
         ],
-        "windows",
         note,
     )

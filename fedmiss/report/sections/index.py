@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from fedmiss.report.changes import MIN_SEGMENT
 from fedmiss.report.findings import Findings
-from fedmiss.report.sections import Cell, HtmlTable, Section, cell, range_cell, table_of
+from fedmiss.report.sections import (
+    Cell,
+    Column,
+    HtmlTable,
+    Section,
+    cell,
+    range_cell,
+    reasons,
+    table_of,
+    trend_columns,
+)
 from fedmiss.report.style import Plot
-from fedmiss.report.words import count, number, percent, records, share
+from fedmiss.report.words import count, number, records, share
 
 __all__ = ["build"]
 
@@ -49,7 +58,7 @@ def _yearly(findings: Findings) -> HtmlTable:
             return Cell("base", 100.0)
         return range_cell(row.index_lo, row.index_hi, number)
 
-    rests: list[tuple[str, Callable[[Any], Cell]]] = [("Visits", lambda r: cell(count, r.visits))]
+    rests: list[Column] = [("Visits", lambda r: cell(count, r.visits))]
     if by_cell:
         rests = [
             (
@@ -70,40 +79,26 @@ def _yearly(findings: Findings) -> HtmlTable:
             ("95 % interval", interval),
             *rests,
         ],
-        "yearly",
         f"Total: {over}total over all sites, at standard effort.",
     )
 
 
-def _trend_columns(findings: Findings) -> list[tuple[str, Callable[[Any], Cell]]]:
-    def years(row: Any) -> Cell:
-        if not row.n_years:
-            return Cell("none", math.nan)
-        return Cell(f"{row.from_year} to {row.to_year}", float(row.from_year))
-
-    def change(row: Any) -> Cell:
-        # no number without an interval, where intervals were asked for
-        shown = not findings.n_draws or math.isfinite(row.percent_lo)
-        return Cell(percent(row.percent_per_year) if shown else "n/a", row.percent_per_year)
-
-    return [
-        ("Years", years),
-        ("Change per year", change),
-        ("95 % interval", lambda r: range_cell(r.percent_lo, r.percent_hi)),
-        ("Class", lambda r: Cell(str(r.trend_class))),
-    ]
+def _years(row: Any) -> Cell:
+    if not row.n_years:
+        return Cell("none", math.nan)
+    return Cell(f"{row.from_year} to {row.to_year}", float(row.from_year))
 
 
 def _periods(findings: Findings) -> HtmlTable | None:
     if findings.periods.empty:
         return None
-    refused = sorted({str(reason) for reason in findings.periods["reason"] if reason})
     rule = {"pecbms": "PECBMS", "rtrim": "rtrim"}[findings.settings.rule]
     own = " by TRIM's convention" if findings.settings.convention == "trim" else ""
     note = f"Classes by the rule of {rule}{own}; those by the other convention are in the file."
-    note += f" No class where: {'; '.join(refused)}." if refused else ""
-    columns = [("Period", lambda r: Cell(str(r.period))), *_trend_columns(findings)]
-    return table_of("Trend by period", findings.periods, columns, "periods", note)
+    if refused := reasons(findings.periods):
+        note += f" No class where: {refused}."
+    columns = [("Period", lambda r: Cell(str(r.period))), ("Years", _years), *trend_columns(findings)]
+    return table_of("Trend by period", findings.periods, columns, note)
 
 
 def _point(row: Any) -> str:
@@ -117,21 +112,18 @@ def _regions(findings: Findings) -> HtmlTable | None:
     if len(findings.regions) < 2 or not findings.found:
         return None
     table = findings.regions.sort_values("share", ascending=False).head(_REGIONS_LISTED)
-    columns: list[tuple[str, Callable[[Any], Cell]]] = [("Region", lambda r: Cell(str(r.region)))]
+    columns: list[Column] = [("Region", lambda r: Cell(str(r.region)))]
     if (table["n_sites"] > 0).all():
         columns.append(("Sites", lambda r: cell(count, r.n_sites)))
     columns.append(("Share of total", lambda r: cell(share, r.share)))
     if findings.data.one_trend:
         note = "All regions share one trend in this model, so it is not repeated here."
-        return table_of("Regions", table, columns, "regions", note)
-    columns += _trend_columns(findings)
-    note = (
-        f"The {_REGIONS_LISTED} largest of {len(findings.regions)} regions. "
-        if len(findings.regions) > _REGIONS_LISTED
-        else ""
-    )
+        return table_of("Regions", table, columns, note)
+    columns += [("Years", _years), *trend_columns(findings)]
+    some = f"The {_REGIONS_LISTED} largest of {len(findings.regions)} regions. "
+    note = some if len(findings.regions) > _REGIONS_LISTED else ""
     if table["reason"].nunique() > 1:
         columns.append(("Why no class", lambda r: Cell(str(r.reason))))
     elif reason := str(table["reason"].iloc[0]):  # one reason for all is a note
         note += f"No class: {reason}."
-    return table_of("Trend by region", table, columns, "regions", note)
+    return table_of("Trend by region", table, columns, note)

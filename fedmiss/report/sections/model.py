@@ -39,12 +39,11 @@ def build(findings: Findings, plots: dict[str, Plot]) -> Section:
 def _bytes(value: float | None) -> str:
     if value is None:
         return "not recorded"
-    size = float(value)
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if size < 1000 or unit == "GB":
-            return f"{number(size)} {unit}"
+    size, units = float(value), ["GB", "MB", "kB", "bytes"]
+    while size >= 1000 and len(units) > 1:
         size /= 1000
-    return ""
+        units.pop()
+    return f"{number(size)} {units[-1]}"
 
 
 def _value(value: object) -> str:
@@ -53,11 +52,9 @@ def _value(value: object) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
-        return (
-            (f"{value:,.4g}" if 1e-4 <= abs(value) < 1e6 else number(value, 3))
-            if math.isfinite(value)
-            else "not finite"
-        )
+        if not math.isfinite(value):
+            return "not finite"
+        return f"{value:,.4g}" if 1e-4 <= abs(value) < 1e6 else number(value, 3)
     if isinstance(value, int):
         return count(value)
     return str(value)
@@ -70,18 +67,10 @@ def _period(findings: Findings) -> str:
 def _predictor(findings: Findings) -> str:
     rank = findings.data.fact("rank")
     interaction = f"interaction of rank {rank}" if rank else ""
-    effects = (
-        "" if findings.data.fact("effects") is False else f"mean + site effect + {_period(findings)} effect"
-    )
+    effects = f"mean + site effect + {_period(findings)} effect"
+    effects = "" if findings.data.fact("effects") is False else effects
     slopes = "slope of the site x year" if findings.data.fact("slopes", default=False) else ""
     return " + ".join(part for part in (effects, slopes, interaction) if part) or "mean"
-
-
-def _terms(findings: Findings) -> str:
-    terms = findings.data.effort
-    if terms is None:
-        return "not recorded"
-    return ", ".join(f"{key} {number(float(term), 2)}" for key, term in terms.items()) or "none"
 
 
 def _observers(findings: Findings) -> str:
@@ -91,7 +80,7 @@ def _observers(findings: Findings) -> str:
     return _value(findings.data.fact("observer_effects"))
 
 
-_UNSAID = ("not recorded", "identity", "none")
+_UNSAID = ("", "none", "not recorded", "identity")
 
 
 def _averaged(findings: Findings) -> str:
@@ -110,9 +99,9 @@ def _words(findings: Findings) -> str:
     if rank:
         patterns = f"{rank} common pattern{'s' if rank != 1 else ''}"
         own.append(f"they follow {patterns}, each in its own measure")
-    differ = (
-        f"sites differ in their course: {', and '.join(own)}" if own else "all sites rise and fall together"
-    )
+    differ = "all sites rise and fall together"
+    if own:
+        differ = f"sites differ in their course: {', and '.join(own)}"
     said = [
         f"The counts are described by this model: {family_words(findings)}.",
         f"Every site has its own level, and every {_period(findings)} its own; {differ}.",
@@ -170,10 +159,8 @@ def _percent(slope: float) -> float:
 def trials(findings: Findings) -> pd.DataFrame:
     """Steps of the structure that were tried (schema ``report_trials``)."""
     columns = ["what", "judged_by", "gain", "error", "taken", "shift"]
-    table = pd.DataFrame(findings.data.fact("trials", default=[]), columns=columns)
-    return table.astype(
-        {"what": str, "judged_by": str, "gain": float, "error": float, "taken": bool, "shift": float}
-    )
+    types = dict(zip(columns, (str, str, float, float, bool, float), strict=True))
+    return pd.DataFrame(findings.data.fact("trials", default=[]), columns=columns).astype(types)
 
 
 def _trials(findings: Findings) -> HtmlTable | None:
@@ -196,13 +183,13 @@ def _trials(findings: Findings) -> HtmlTable | None:
             ("Taken", lambda r: Cell("yes" if r.taken else "no")),
             ("Trend", lambda r: cell(percent, _percent(r.shift))),
         ],
-        "trials",
         note,
     )
 
 
 def _facts(findings: Findings) -> list[tuple[str, str]]:
     fact = findings.data.fact
+    effort = (f"{key} {number(float(term), 2)}" for key, term in findings.data.effort.items())
     return [
         ("Model", family_words(findings)),
         ("Solver", _value(fact("method"))),
@@ -212,7 +199,7 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
         ("Dispersion", _value(fact("dispersion"))),
         ("Effective number of parameters", _value(fact("edf"))),
         ("Standard effort", _value(fact("standard_effort"))),
-        ("Effort in the model (exponents)", _terms(findings)),
+        ("Effort in the model (exponents)", ", ".join(effort)),
         ("Observer effects, kept inside the groups", _observers(findings)),
         ("Objective at the end", _value(fact("objective"))),
         (f"At the end, {progress_words(findings)} (0 at a solution)", _value(fact("h_norm"))),
@@ -237,11 +224,9 @@ def _sent(findings: Findings) -> list[tuple[str, str]]:
     """Return what organisations sent and got; a fit of one group sent nothing, so there is nothing to say."""
     if findings.solved < 2:
         return []
+    up = "Passed by the groups to the fit (of one person's groups nothing leaves the computer)"
     return [
-        (
-            "Passed by the groups to the fit (of one person's groups nothing leaves the computer)",
-            _bytes(findings.data.fact("bytes_up")),
-        ),
+        (up, _bytes(findings.data.fact("bytes_up"))),
         ("Passed to the groups", _bytes(findings.data.fact("bytes_down"))),
     ]
 
@@ -265,7 +250,6 @@ def _fitted(findings: Findings) -> HtmlTable | None:
             (f"Fitted {findings.unit}", lambda r: Cell(number(r.fitted, 4), r.fitted)),
             ("Counted / fitted", lambda r: cell(number, r.ratio)),
         ],
-        "fitted",
         note,
     )
 
@@ -275,11 +259,8 @@ def _cv(findings: Findings) -> HtmlTable | None:
     if cv is None or cv.empty:
         return None
     means = ["deviance", "log_rmse", "total_bias"]
-    weighted = cv.assign(
-        **{name: cv[name] * cv["n"] for name in means},
-        chosen=chosen_rows(findings),
-        mean=averaged_rows(findings),
-    )
+    weighted = cv.assign(chosen=chosen_rows(findings), mean=averaged_rows(findings))
+    weighted[means] = cv[means].mul(cv["n"], axis=0)
     keys = ["candidate", "model", "rank", "chosen", "mean"]
     table: pd.DataFrame = weighted.groupby(keys, as_index=False, dropna=False)[["n", *means]].sum()
     table[means] = table[means].div(table["n"], axis=0)
@@ -298,6 +279,5 @@ def _cv(findings: Findings) -> HtmlTable | None:
             ("Predicted / counted total", lambda r: cell(number, r.total_bias)),
             ("Visits held out", lambda r: cell(count, r.n)),
         ],
-        "cv",
         "On visits that the fit did not see; lower deviance is better, a ratio of 1 is unbiased.",
     )

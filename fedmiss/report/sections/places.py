@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import biased_visits
-from fedmiss.report.sections import Cell, HtmlTable, Section, cell, range_cell, table_of
+from fedmiss.report.sections import Cell, Column, HtmlTable, Section, cell, range_cell, table_of
 from fedmiss.report.sections.question import askable
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent
@@ -33,31 +31,21 @@ def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
 
 
 def _sites(analysis: Analysis) -> HtmlTable:
-    def name(row: Any) -> Cell:
-        if analysis.settings.coarse_map:
-            return Cell(f"site {row.site_index}")
-        return Cell(str(row.site_name if isinstance(row.site_name, str) and row.site_name else row.site_id))
-
-    columns: list[tuple[str, Callable[[Any], Cell]]] = [("Site", name)]
+    columns: list[Column] = [("Site", lambda r: Cell(analysis.site_names[r.site_index]))]
     if analysis.sites["region"].notna().any():
         columns.append(("Region", lambda r: Cell(str(r.region) if isinstance(r.region, str) else "")))
+    cells = "Cells counted" if analysis.yearly_counts else "Months counted"
     columns += [
-        (
-            "Cells counted" if analysis.yearly_counts else "Months counted",
-            lambda r: cell(count, r.cells_observed),
-        ),
+        (cells, lambda r: cell(count, r.cells_observed)),
         ("Years counted", lambda r: cell(count, r.years_counted)),
         (f"Mean, {analysis.unit}", lambda r: cell(number, r.mean_total)),
     ]
-    note = (
-        f"The {SHOWN} largest of {count(len(analysis.sites))} sites. " if len(analysis.sites) > SHOWN else ""
-    )
-    monthly = "estimate in the mean month of the season, all years"
-    note += f"Mean: {'mean of the years' if analysis.yearly_counts else monthly}. "
-    if analysis.data.one_trend:
-        note += "All sites share one trend in this model, so it is not repeated here."
-    else:
-        note += (
+    some = f"The {SHOWN} largest of {count(analysis.n_sites)} sites. " if analysis.n_sites > SHOWN else ""
+    mean = "estimate in the mean month of the season, all years"
+    mean = "mean of the years" if analysis.yearly_counts else mean
+    trend = "All sites share one trend in this model, so it is not repeated here."
+    if not analysis.data.one_trend:
+        trend = (
             "A site counted in fewer than three years has no class: its trend is borrowed from the others."
         )
         columns += [
@@ -66,7 +54,7 @@ def _sites(analysis: Analysis) -> HtmlTable:
             ("Class", lambda r: Cell(str(r.trend_class))),
         ]
     table = analysis.sites.sort_values("mean_total", ascending=False, kind="stable").head(SHOWN)
-    return table_of("Sites", table, columns, "sites", note)
+    return table_of("Sites", table, columns, f"{some}Mean: {mean}. {trend}")
 
 
 def _visits(analysis: Analysis) -> HtmlTable | None:
@@ -95,7 +83,6 @@ def _visits(analysis: Analysis) -> HtmlTable | None:
             ("Correlation", lambda r: Cell(number(r.correlation, 2), r.correlation)),
             ("Clear", lambda r: Cell("yes" if r.clear else "no")),
         ],
-        "visits",
         note,
     )
 

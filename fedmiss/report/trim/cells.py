@@ -43,25 +43,20 @@ class Cells:
     @property
     def seen(self) -> Bool:
         """Cells with a count, (I, T)."""
-        out: Bool = np.isfinite(self.counts)
-        return out
+        return np.asarray(np.isfinite(self.counts))
 
     @property
     def shape(self) -> tuple[int, int, int]:
         """Sites, months, time points."""
         return len(self.sites), len(self.months), len(self.times)
 
-    def members(self, covariate: int, category: int) -> Bool:
-        """Sites of one category, (I,)."""
-        out: Bool = self.category[:, covariate] == category
-        return out
-
-    def groups(self) -> Iterator[tuple[str, Bool]]:
-        """Yield words and mask (I,) of all sites, then of the sites of each category."""
-        yield "", np.ones(len(self.sites), dtype=bool)
+    def groups(self) -> Iterator[tuple[str, str, Bool]]:
+        """Yield name, words and mask (I,) of all sites, then of the sites of each category."""
+        yield "all", "", np.ones(len(self.sites), dtype=bool)
         for at, name in enumerate(self.covariates):
             for value, label in enumerate(self.labels[at]):
-                yield f" at sites with {name} {label}", self.members(at, value)
+                mask = np.asarray(self.category[:, at] == value)
+                yield f"{name}={label}", f" at sites with {name} {label}", mask
 
 
 def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *, every_year: bool) -> Cells:
@@ -79,28 +74,22 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
         change within a site, no site with a positive count, fewer than two time points.
     """
     _check_rows(frame)
-    keep_sites = frame.loc[frame["count"] > 0, "site"].unique()
-    sites = tuple(sorted(keep_sites))
-    dropped = tuple(sorted(set(frame["site"].unique()) - set(keep_sites)))
+    sites = tuple(sorted(frame.loc[frame["count"] > 0, "site"].unique()))
+    dropped = tuple(sorted(set(frame["site"].unique()) - set(sites)))
     times = sorted(frame["time"].unique())
-    whole = all(
-        isinstance(time, int | np.integer) or (isinstance(time, float) and time.is_integer())
-        for time in times
-    )
-    if every_year and whole and times:
+    numeric = all(isinstance(time, int | float | np.integer | np.floating) for time in times)
+    if every_year and times and numeric and all(float(time).is_integer() for time in times):
         times = list(range(int(times[0]), int(times[-1]) + 1))
     months = tuple(sorted(frame["month"].unique()))
     if not sites or len(times) < 2:
         raise InputError("the model needs a site with a positive count and two time points; there are fewer.")
     kept = frame[frame["site"].isin(set(sites))]
     row = pd.Index(sites).get_indexer(kept["site"])
-    column = pd.Index(months).get_indexer(kept["month"]) * len(times) + pd.Index(times).get_indexer(
-        kept["time"]
-    )
+    column = pd.Index(times).get_indexer(kept["time"])
+    column = column + len(times) * pd.Index(months).get_indexer(kept["month"])
     counts = np.full((len(sites), len(months) * len(times)), np.nan)
     counts[row, column] = kept["count"]
     names, category, labels = _categories(frame, covariates, sites)
-    numeric = [isinstance(time, int | float | np.integer | np.floating) for time in times]
     return Cells(
         sites=sites,
         times=tuple(times),
@@ -108,7 +97,7 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
         dropped=dropped,
         counts=counts,
         weights=_weights(weights, frame, kept.index, (row, column), counts.shape, sites),
-        time=np.array(times, dtype=float) if all(numeric) else np.arange(float(len(times))),
+        time=np.array(times, dtype=float) if numeric else np.arange(float(len(times))),
         covariates=names,
         category=category,
         labels=labels,
@@ -204,7 +193,7 @@ def check_links(cells: Cells) -> None:
     Only a model with one effect for each time point (model 3) needs this.
     """
     J = len(cells.times)
-    for where, mask in cells.groups():
+    for _, where, mask in cells.groups():
         f = np.nan_to_num(cells.counts[mask]).reshape(int(mask.sum()), len(cells.months), J)
         empty = [time for time, birds in zip(cells.times, f.sum(axis=(0, 1)), strict=True) if not birds > 0]
         if empty:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import numpy as np
 
@@ -39,11 +39,7 @@ class Design:
 
     def where(self, **wanted: int | str) -> list[int]:
         """Positions of the parameters whose fields have these values."""
-        return [
-            i
-            for i, term in enumerate(self.terms)
-            if all(getattr(term, key) == value for key, value in wanted.items())
-        ]
+        return [i for i, term in enumerate(self.terms) if wanted.items() <= asdict(term).items()]
 
 
 def positions_of(changepoints: Iterable[Label], times: tuple[Label, ...]) -> tuple[int, ...]:
@@ -111,8 +107,7 @@ def _slopes(time: F64, changepoints: tuple[int, ...]) -> F64:
     """(J, K): position of each time point within the stretch that starts at each change point."""
     starts = time[list(changepoints)]
     # A slope's column grows through its own stretch and keeps its end value after it: beta is then the slope of the
-    # stretch,
-    # not the change of slope.
+    # stretch, not the change of slope.
     lengths = np.append(np.diff(starts), time[-1] - starts[-1])
     return np.clip(time[:, None] - starts[None, :], 0.0, lengths[None, :])
 
@@ -122,7 +117,7 @@ def _check_stretches(cells: Cells, changepoints: tuple[int, ...]) -> None:
     # Counts at the start of a stretch belong to the one before: they fix the level, not this slope.
     f = np.nan_to_num(cells.counts).reshape(len(cells.sites), -1, J).sum(axis=1)
     ends = [*changepoints[1:], J - 1]
-    for where, mask in cells.groups():
+    for _, where, mask in cells.groups():
         for start, end in zip(changepoints, ends, strict=True):
             if not f[mask, start + 1 : end + 1].sum() > 0:
                 raise InputError(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from fedmiss.errors import listed
 from fedmiss.files import write_json
 from fedmiss.report.exchange import (
     FIRST_LINE,
@@ -16,6 +17,7 @@ from fedmiss.report.exchange import (
     harmless,
     index_lines,
     ocv_text,
+    plain,
     slope_lines,
     total_lines,
 )
@@ -24,6 +26,7 @@ from fedmiss.report.trim.fit import Shown, TrimFit
 __all__ = ["as_json", "describe", "out_text", "write_trim"]
 
 _TITLES = {1: "No Time Effects", 2: "Linear Trend", 3: "Effects for Each Time Point"}
+_IN_WORDS = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}
 
 
 def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
@@ -46,11 +49,8 @@ def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
         ]
     if (cells.weights != 1).any():
         lines += ["", " WEIGHTING = On"]
-    method = (
-        "Generalised Estimating Equations"
-        if settings.overdispersion or settings.serial_correlation
-        else "Maximum Likelihood"
-    )
+    equations = settings.overdispersion or settings.serial_correlation
+    method = "Generalised Estimating Equations" if equations else "Maximum Likelihood"
     lines += ["", f" ESTIMATION METHOD = {method}", *_stepwise_lines(fit), ""]
     if settings.overdispersion:
         lines.append(f"  Estimated Overdispersion     = {fit.sigma2:6.3f}")
@@ -76,8 +76,7 @@ def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
 
 
 def _head_lines(fit: TrimFit, title: str) -> list[str]:
-    cells = fit.cells
-    seen = np.isfinite(cells.counts)
+    cells, n_seen = fit.cells, int(fit.cells.seen.sum())
     return [
         FIRST_LINE,
         "",
@@ -97,8 +96,8 @@ def _head_lines(fit: TrimFit, title: str) -> list[str]:
         "",
         f" Number of observed zero counts    {int((cells.counts == 0).sum()):8d}",
         f" Number of observed positive counts{int((cells.counts > 0).sum()):8d}",
-        f" Total number of observed counts   {int(seen.sum()):8d}",
-        f" Number of missing counts          {int((~seen).sum()):8d}",
+        f" Total number of observed counts   {n_seen:8d}",
+        f" Number of missing counts          {cells.counts.size - n_seen:8d}",
         f" Total number of counts            {cells.counts.size:8d}",
         "",
         f" Total count                  {np.nansum(cells.counts):10.1f}",
@@ -120,15 +119,9 @@ def _wald_lines(fit: TrimFit) -> list[str]:
             row = rows.iloc[0]
             lines.append(f"  Wald-Test         {row['statistic']:9.2f}, df {row['df']:5d}, p {row['p']:7.4f}")
             continue
-        lines.append(
-            " Changepoint    Wald-Test  df   p  "
-            if test == "change of slope"
-            else " Covariate      Wald-Test  df   p  "
-        )
-        lines += [
-            f"{str(row.of).upper():>9}{row.statistic:14.2f}{row.df:5d}{row.p:8.4f}"
-            for row in rows.itertuples()
-        ]
+        of = "Changepoint" if test == "change of slope" else "Covariate"
+        lines.append(f" {of:<15}Wald-Test  df   p  ")
+        lines += [f"{str(r.of).upper():>9}{r.statistic:14.2f}{r.df:5d}{r.p:8.4f}" for r in rows.itertuples()]
     return lines
 
 
@@ -196,12 +189,10 @@ def _time_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
             lines += ["", " Time Deviations", *(f"{row.time:>6}{_numbers(row)}" for row in rest)]
         return [*lines, ""]
     lines = [f"                    {_COLUMNS}", " Constant", " --------"]
-    numbers = {name: at + 1 for at, name in enumerate(fit.cells.covariates)}
     for (covariate, category), rows in table.groupby(["covariate", "category"], sort=False):
         if str(covariate):
-            at = numbers[str(covariate)]
-            labels = fit.cells.labels[at - 1]
-            lines += [f" Covariate {at:2d}", " ------------", f" Category {labels.index(category) + 1:3d}"]
+            at, number = _place(fit, covariate, category)
+            lines += [f" Covariate {at:2d}", " ------------", f" Category {number:3d}"]
         lines.append(f"  Time  {fit.times[0]:>5}      0.0000      0.0000         1.0000      0.0000")
         lines += [f"        {row.upto:>5}{_numbers(row)}" for row in rows.itertuples()]
         lines.append("")
@@ -209,24 +200,28 @@ def _time_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
 
 
 def _slope_lines(fit: TrimFit, table: pd.DataFrame) -> list[str]:
-    stretches = table.groupby(table["from"].map(fit.times.index))
     if not fit.cells.covariates:
         if not fit.settings.changepoints:
             return [f"         {_COLUMNS}", *(f" Slope{_numbers(row)}" for row in table.itertuples()), ""]
         lines = [" Slope for Time Intervals", " from upto   Additive  std.err.    Multiplicative   std.err."]
         return [*lines, *(f"{row[4]:>5}{row.upto:>5}{_numbers(row)}" for row in table.itertuples()), ""]
     lines = [" Effects of Covariates on Slope for Time Intervals"]
-    for _, rows in stretches:
+    for _, rows in table.groupby(table["from"].map(fit.times.index)):
         first = rows.iloc[0]
         lines += [" from upto", f"{first['from']:>5}{first['upto']:>5}", f"               {_COLUMNS}"]
         for row in rows.itertuples():
             if not row.covariate:
                 lines += [f" Constant   {_numbers(row)}", ""]
                 continue
-            at = fit.cells.covariates.index(str(row.covariate))
-            number = fit.cells.labels[at].index(row.category) + 1
-            lines += [f" Covariate {at + 1:2d}", " ------------", f" Category {number:3d}{_numbers(row)}", ""]
+            at, number = _place(fit, row.covariate, row.category)
+            lines += [f" Covariate {at:2d}", " ------------", f" Category {number:3d}{_numbers(row)}", ""]
     return [*lines, ""]
+
+
+def _place(fit: TrimFit, covariate: Any, category: Any) -> tuple[int, int]:
+    """Return the number of a covariate, and of one of its categories, as TRIM counts them: from 1."""
+    at = fit.cells.covariates.index(str(covariate))
+    return at + 1, fit.cells.labels[at].index(category) + 1
 
 
 def _total_lines(fit: TrimFit) -> list[str]:
@@ -239,16 +234,8 @@ def _total_lines(fit: TrimFit) -> list[str]:
     return ["", *index, "", *total_lines(rows(fit.totals("model")), rows(fit.totals()), 0)]
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, np.integer | int) and not isinstance(value, bool):
-        return int(value)
-    if isinstance(value, np.floating | float):
-        return float(value) if np.isfinite(value) else None
-    return value if isinstance(value, str | bool) or value is None else str(value)
-
-
 def _rows(frame: pd.DataFrame) -> list[dict[str, object]]:
-    return [{str(key): _plain(value) for key, value in row.items()} for row in frame.to_dict("records")]
+    return [{str(key): plain(value) for key, value in row.items()} for row in frame.to_dict("records")]
 
 
 def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
@@ -257,10 +244,10 @@ def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
         "model": fit.settings.model,
         "sites": len(fit.sites),
         "dropped_sites": [str(site) for site in fit.dropped],
-        "time_points": [_plain(time) for time in fit.times],
-        "months": [_plain(month) for month in fit.cells.months] if len(fit.cells.months) > 1 else [],
-        "changepoints": [_plain(changepoint) for changepoint in fit.changepoints],
-        "stepwise": [{key: _plain(value) for key, value in step.items()} for step in fit.steps],
+        "time_points": [plain(time) for time in fit.times],
+        "months": [plain(month) for month in fit.cells.months] if len(fit.cells.months) > 1 else [],
+        "changepoints": [plain(changepoint) for changepoint in fit.changepoints],
+        "stepwise": [{key: plain(value) for key, value in step.items()} for step in fit.steps],
         "overdispersion": fit.sigma2 if fit.settings.overdispersion else None,
         "serial_correlation": fit.rho if fit.settings.serial_correlation else None,
         "goodness_of_fit": _rows(fit.goodness_of_fit()),
@@ -286,16 +273,13 @@ def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
 def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) -> None:
     """Write ``<stem>.out``, ``<stem>.ocv``, ``totals.csv``, ``coefficients.csv``, ``imputed.csv`` and ``trim.json``."""
     folder.mkdir(parents=True, exist_ok=True)
-    parts = []
+    parts = {}
     for name in fit.strata:
         for which in ("imputed", "model"):
-            table = fit.totals(which, name, shown.level)
-            index = fit.index(which, shown.base, name, shown.level).drop(columns="time")
-            index.columns = ["index", *(f"index_{name}" for name in index.columns[1:])]
-            parts.append(pd.concat([table, index], axis=1).assign(which=which, stratum=name))
-    first = ["stratum", "which"]
-    totals = pd.concat(parts)
-    totals = totals[[*first, *(column for column in totals.columns if column not in first)]]
+            index = fit.index(which, shown.base, name, shown.level).drop(columns="time").add_prefix("index_")
+            table = [fit.totals(which, name, shown.level), index.rename(columns={"index_index": "index"})]
+            parts[name, which] = pd.concat(table, axis=1)
+    totals = pd.concat(parts, names=["stratum", "which"]).droplevel(2).reset_index()
     cells = fit.cells
     n, M, J = cells.shape
     filled = pd.DataFrame(
@@ -329,26 +313,20 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
 def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
     """Return what ``fedmiss trim`` prints: fit, tests, slopes, then totals and indices of every stratum."""
     settings, cells = fit.settings, fit.cells
-    what = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}[
-        settings.model
-    ]
-    n_seen = int(cells.seen.sum())
+    n_seen, size = int(cells.seen.sum()), cells.counts.size
+    months = f", {len(cells.months)} months" if len(cells.months) > 1 else ""
     lines = [
-        f"Model {settings.model} ({what}): {len(cells.sites)} sites, {len(cells.times)} time points"
-        + (f", {len(cells.months)} months" if len(cells.months) > 1 else "")
-        + f", {n_seen} counts, {cells.counts.size - n_seen} cells to fill ({1 - n_seen / cells.counts.size:.0%})."
+        f"Model {settings.model} ({_IN_WORDS[settings.model]}): {len(cells.sites)} sites, {len(cells.times)} time points"
+        f"{months}, {n_seen} counts, {size - n_seen} cells to fill ({1 - n_seen / size:.0%})."
     ]
     if cells.dropped:
-        named = ", ".join(str(site) for site in cells.dropped[:5]) + (
-            ", ..." if len(cells.dropped) > 5 else ""
-        )
+        named = listed([str(site) for site in cells.dropped], 5)
         lines.append(f"Left out, because they have no positive count: {len(cells.dropped)} sites ({named}).")
     if settings.overdispersion:
         lines.append(f"Overdispersion: {fit.sigma2:.4g} times the variance of a Poisson count.")
     if settings.serial_correlation:
         lines.append(f"Serial correlation of neighbouring time points: {fit.rho:.3f}.")
-    for step in fit.steps:
-        lines.append(f"Change point {step['changepoint']} {step['step']} (p {step['p']:.4f}).")
+    lines += [f"Change point {step['changepoint']} {step['step']} (p {step['p']:.4f})." for step in fit.steps]
     if fit.changepoints:
         lines.append(f"Change points: {', '.join(str(changepoint) for changepoint in fit.changepoints)}.")
     lines += ["", "Goodness of fit", _table(fit.goodness_of_fit()), f"AIC (up to a constant): {fit.aic:.2f}"]
@@ -357,14 +335,9 @@ def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
         lines += ["", "Wald tests", _table(wald)]
     parameters = fit.coefficients()
     if len(parameters) and (settings.model == 2 or len(parameters) <= 24):
-        kept = parameters[
-            [
-                parameter
-                for parameter in parameters
-                if parameter not in ("covariate", "category") or cells.covariates
-            ]
-        ]
-        lines += ["", "Parameters (log scale, and as factors)", _table(kept)]
+        if not cells.covariates:
+            parameters = parameters.drop(columns=["covariate", "category"])
+        lines += ["", "Parameters (log scale, and as factors)", _table(parameters)]
     for name in fit.strata:
         lines += ["", "All sites" if name == "all" else f"Sites with {name.replace('=', ' = ')}"]
         for which in ("imputed", "model"):
@@ -374,23 +347,12 @@ def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
                 f"  slope, {which:8s}{slope:10.5f} (SE {overall['slope_se']:.5f}), per step x "
                 f"{overall['multiplicative']:.5f} (SE {overall['multiplicative_se']:.5f}): {overall['label']}"
             )
-        table, modelled = fit.totals(stratum=name), fit.totals("model", name)
-        index = fit.index(base=shown.base, stratum=name, level=shown.level)
-        joined = pd.DataFrame(
-            {
-                "time": table["time"],
-                "imputed": table["total"],
-                "SE": table["se"],
-                "index": index["index"],
-                "SE ": index["se"],
-                **(
-                    {} if shown.level is None else {f"{shown.level:.4g} from": index["lo"], "to": index["hi"]}
-                ),
-                "model": modelled["total"],
-                "SE  ": modelled["se"],
-            }
-        )
-        lines.append(_table(joined))
+        # Blanks keep the names of the columns apart.
+        index = fit.index(base=shown.base, stratum=name, level=shown.level).drop(columns="time")
+        index = index.rename(columns={"se": "SE ", "lo": f"{shown.level or 0:.4g} from", "hi": "to"})
+        table = fit.totals(stratum=name).rename(columns={"total": "imputed", "se": "SE"})
+        modelled = fit.totals("model", name)[["total", "se"]].set_axis(["model", "SE  "], axis=1)
+        lines.append(_table(pd.concat([table, index, modelled], axis=1)))
     return "\n".join(lines)
 
 

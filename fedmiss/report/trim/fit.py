@@ -74,6 +74,13 @@ def limits(value: F64, se: F64, level: float | None) -> dict[str, F64]:
     return {"lo": value * np.exp(-half), "hi": value * np.exp(half)}
 
 
+def _wald(value: F64, V: F64, df: int) -> tuple[float, int, float]:
+    """Wald's statistic of contrasts with covariance ``V``, its degrees of freedom, and the p-value."""
+    # Contrasts may be linearly dependent (deviations from a line are): hence a pseudo-inverse.
+    W = float(value @ np.linalg.pinv(V, rcond=1e-10) @ value)
+    return W, df, float(chdtrc(df, W))
+
+
 @dataclass(frozen=True)
 class Stratum:
     """Totals of some sites: ``model``, ``imputed`` (J,) with ``var_model``, ``var_imputed`` (J, J)."""
@@ -188,12 +195,7 @@ class TrimFit:
     @property
     def strata(self) -> tuple[str, ...]:
         """Names of the strata: ``all``, and ``covariate=category`` for each category."""
-        named = [
-            f"{name}={label}"
-            for name, labels in zip(self.cells.covariates, self.cells.labels, strict=True)
-            for label in labels
-        ]
-        return ("all", *named)
+        return tuple(name for name, _, _ in self.cells.groups())
 
     def stratum(self, name: str = "all") -> Stratum:
         """Return the totals of a stratum with their covariances.
@@ -202,8 +204,6 @@ class TrimFit:
         ------
         ConfigError : an unknown stratum; the message lists them
         """
-        if name not in self.strata:
-            raise ConfigError(f"there is no stratum {name!r}; there are {', '.join(self.strata)}.")
         if name not in self._kept:
             self._kept[name] = self._totals(self._members(name))
         return self._kept[name]
@@ -213,11 +213,10 @@ class TrimFit:
         return int(self._members(name).sum())
 
     def _members(self, name: str) -> Bool:
-        for at, (covariate, labels) in enumerate(zip(self.cells.covariates, self.cells.labels, strict=True)):
-            for value, label in enumerate(labels):
-                if name == f"{covariate}={label}":
-                    return self.cells.members(at, value)
-        return np.ones(len(self.sites), dtype=bool)
+        masks = {stratum: mask for stratum, _, mask in self.cells.groups()}
+        if name not in masks:
+            raise ConfigError(f"there is no stratum {name!r}; there are {', '.join(masks)}.")
+        return masks[name]
 
     def _totals(self, members: Bool) -> Stratum:
         """Sum over sites and months, with covariances by the delta method (TRIM 3 manual, appendix)."""
@@ -301,7 +300,8 @@ class TrimFit:
         With a ``level`` also ``lo`` and ``hi`` (see ``limits``).
         """
         total, var = self._chosen(which, stratum)
-        wanted = [self.times[0]] if base is None else list(base) if isinstance(base, list | tuple) else [base]
+        base = self.times[0] if base is None else base
+        wanted = list(base) if isinstance(base, list | tuple) else [base]
         mask = np.isin(np.asarray(self.times), wanted)
         if not mask.any():
             raise ConfigError(
@@ -375,10 +375,8 @@ class TrimFit:
             covariate: str = ""
             category: Label = ""
             if term.covariate >= 0:
-                covariate, category = (
-                    cells.covariates[term.covariate],
-                    cells.labels[term.covariate][term.category],
-                )
+                covariate = cells.covariates[term.covariate]
+                category = cells.labels[term.covariate][term.category]
             value, se = self.estimate.beta[i], np.sqrt(self.info.var_beta[i, i])
             rows.append(
                 (term.kind, covariate, category, start, upto, value, se, np.exp(value), np.exp(value) * se)
@@ -404,13 +402,8 @@ class TrimFit:
             }
         )
 
-    def _wald(self, L: F64, beta: F64 | None = None, var: F64 | None = None) -> tuple[float, int, float]:
-        value = L @ (self.estimate.beta if beta is None else beta)
-        V = L @ (self.info.var_beta if var is None else var) @ L.T
-        # Contrasts may be linearly dependent (deviations from a line
-        # are): a pseudo-inverse, and the rank as degrees of freedom.
-        W, df = float(value @ np.linalg.pinv(V, rcond=1e-10) @ value), int(np.linalg.matrix_rank(L))
-        return W, df, float(chdtrc(df, W))
+    def _wald(self, L: F64) -> tuple[float, int, float]:
+        return _wald(L @ self.estimate.beta, L @ self.info.var_beta @ L.T, int(np.linalg.matrix_rank(L)))
 
     def wald(self) -> pd.DataFrame:
         """Return TRIM's Wald tests that fit the model: ``test``, ``of``, ``statistic``, ``df``, ``p``.
@@ -418,23 +411,17 @@ class TrimFit:
         ``slope`` (model 2, one slope), ``change of slope`` at each change point (covariates included),
         ``deviations from a line`` (model 3 without covariates), ``covariate``.
         """
-        rows: list[tuple[str, Label, tuple[float, int, float]]] = []
+        rows: list[tuple[str, Label, float, int, float]] = []
         design, unit = self.design, np.eye(self.estimate.beta.size)
         if self.settings.model == 3 and not self.cells.covariates and len(self.times) > 2:
-            rows.append(("deviations from a line", "time effects", self.wald_deviations()))
+            rows.append(("deviations from a line", "time effects", *self.wald_deviations()))
         for place, name in enumerate(self.cells.covariates if self.settings.model > 1 else ()):
-            rows.append(("covariate", name, self._wald(unit[design.where(covariate=place)])))
+            rows.append(("covariate", name, *self._wald(unit[design.where(covariate=place)])))
         if self.settings.model == 2:
             single = design.changepoints == (0,) and not self.settings.changepoints
             for place, at in enumerate(self.changepoints):
-                rows.append(("slope" if single else "change of slope", at, self.wald_change(place)))
-        return pd.DataFrame(
-            [
-                {"test": test, "of": of, "statistic": wald, "df": df, "p": pv}
-                for test, of, (wald, df, pv) in rows
-            ],
-            columns=["test", "of", "statistic", "df", "p"],
-        )
+                rows.append(("slope" if single else "change of slope", at, *self.wald_change(place)))
+        return pd.DataFrame(rows, columns=["test", "of", "statistic", "df", "p"])
 
     def wald_change(self, k: int) -> tuple[float, int, float]:
         """Test the change of all slopes at change point number ``k``: Wald statistic, its df, p-value."""
@@ -448,8 +435,7 @@ class TrimFit:
         """Test the deviations of the time effects from a straight line: Wald statistic, its df, p-value."""
         x = self.cells.time - self.cells.time.mean()
         P = np.eye(x.size) - 1.0 / x.size - np.outer(x, x) / (x @ x)
-        W, _, _ = self._wald(P, self.gamma, self.var_gamma)
-        return W, x.size - 2, float(chdtrc(x.size - 2, W))
+        return _wald(P @ self.gamma, P @ self.var_gamma @ P.T, x.size - 2)
 
     def goodness_of_fit(self) -> pd.DataFrame:
         """Return ``test``, ``statistic``, ``df``, ``p`` for Pearson's chi-square and the likelihood ratio."""

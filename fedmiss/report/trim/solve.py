@@ -59,8 +59,7 @@ def estimate(cells: Cells, design: Design, *, serial: bool) -> Estimate:
 
 def _linear(design: Design, beta: F64) -> F64:
     """``x_it' beta``, (I, T)."""
-    out: F64 = (design.X @ beta)[design.site_class]
-    return out
+    return np.asarray((design.X @ beta)[design.site_class])
 
 
 def _newton(f: F64, seen: Bool, design: Design) -> tuple[F64, F64]:
@@ -87,11 +86,6 @@ def _newton(f: F64, seen: Bool, design: Design) -> tuple[F64, F64]:
     return np.exp(site_effects(f, E, eta)[:, None] + eta), beta
 
 
-def _blocks(n: int, J: int) -> Iterator[slice]:
-    size = max(1, 4_000_000 // (J * J))
-    return (slice(i, min(i + size, n)) for i in range(0, n, size))
-
-
 def _inverse(seen: Bool, R: F64) -> F64:
     """Return the inverse of R over the seen points of each site, zero elsewhere: (i, J, J)."""
     both = seen[:, :, None] & seen[:, None, :]
@@ -105,11 +99,12 @@ def _inverse(seen: Bool, R: F64) -> F64:
 def _pieces(cells: Cells, design: Design) -> Iterator[tuple[int, slice, I64]]:
     """Yield class, columns and sites of blocks that share a month and a class and fit into memory."""
     _I, M, J = cells.shape
+    size = max(1, 4_000_000 // (J * J))
     for c in range(len(design.X)):
         mine = np.flatnonzero(design.site_class == c)
         for m in range(M):
-            for b in _blocks(mine.size, J):
-                yield c, slice(m * J, (m + 1) * J), mine[b]
+            for start in range(0, mine.size, size):
+                yield c, slice(m * J, (m + 1) * J), mine[start : start + size]
 
 
 def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
@@ -136,7 +131,7 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
         new_rho = float((z[:, :, 1:] * z[:, :, :-1])[pairs].sum() / (pairs.sum() * sigma2))
         # A negative rho to a lag that is no whole number is not real: the sign follows the nearest whole lag.
         R = new_rho**lag if new_rho >= 0 else np.sign(new_rho) ** np.round(lag) * abs(new_rho) ** lag
-        d, U, W = np.zeros(n), np.zeros(n), np.zeros((n, M * J))
+        U, W = np.zeros(n), np.zeros((n, M * J))
         S, rhs = np.zeros((beta.size, beta.size)), np.zeros(beta.size)
         for c, columns, sites in _pieces(cells, design):
             X, root = design.X[c][columns], np.sqrt(mu[sites, columns])
@@ -148,12 +143,7 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
             U[sites] += score.sum(axis=1)
             S += X.T @ omega.sum(axis=0) @ X
             rhs += X.T @ score.sum(axis=0)
-        # Eliminate alpha: d_i is its information, W_i its products with the time points; S - sum_i (X'W_i)(X'W_i)' / d_i
-        # is the Schur
-        # complement for beta.
-        d = W.sum(axis=1)
-        WX = np.stack([W[i] @ design.X[c] for i, c in enumerate(design.site_class)])
-        S -= (WX / d[:, None]).T @ WX
+        S, d, WX = _without_sites(S, W, design)
         rhs -= WX.T @ (U / d)
         step = solve_scaled(S, rhs)
         beta = beta + step
@@ -185,15 +175,18 @@ def information(cells: Cells, design: Design, estimated: Estimate, sigma2: float
             omega = root[:, :, None] * _inverse(seen[sites, columns], estimated.R) * root[:, None, :] / sigma2
             W[sites, columns] = omega.sum(axis=2)
             S += X.T @ omega.sum(axis=0) @ X
+    S, d, _ = _without_sites(S, W, design)
+    root = np.sqrt(np.diag(S))
+    scale = np.outer(root, root)
+    return Information(np.linalg.inv(S / scale) / scale, W, d)
+
+
+def _without_sites(S: F64, W: F64, design: Design) -> tuple[F64, F64, F64]:
+    """Eliminate the site effects from the information ``S`` (p, p) of beta: ``S``, ``d`` (I,), ``X' W_i`` (I, p).
+
+    ``d_i`` is the information of alpha_i, ``W_i`` its products with the time points, and the Schur complement of beta is
+    ``S - sum_i (X' W_i)(X' W_i)' / d_i``.
+    """
     d = W.sum(axis=1)
     WX = np.stack([W[i] @ design.X[c] for i, c in enumerate(design.site_class)])
-    S -= (WX / d[:, None]).T @ WX
-    return Information(_solve_all(S), W, d)
-
-
-def _solve_all(S: F64) -> F64:
-    if not S.size:
-        return S
-    scale = np.sqrt(np.diag(S))
-    out: F64 = np.linalg.inv(S / np.outer(scale, scale)) / np.outer(scale, scale)
-    return out
+    return S - (WX / d[:, None]).T @ WX, d, WX

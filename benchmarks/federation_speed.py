@@ -73,18 +73,10 @@ def worker(name: str, folder: str) -> None:
         core_worker()
         return
     panel = panel_of(name, folder)
-    try:
-        from fedmiss.federation.local import bootstrap, cross_validate, fit_counts
-        from fedmiss.models.lowrank.choice import default_candidates
-        from fedmiss.models.lowrank.settings import CountSettings
+    from fedmiss.federation.local import bootstrap, cross_validate, fit_counts
+    from fedmiss.models.lowrank.choice import default_candidates
+    from fedmiss.models.lowrank.settings import CountSettings
 
-        more = {}
-    except ImportError:
-        from fedmiss.models.lowrank.bootstrap import bootstrap
-        from fedmiss.models.lowrank.counts import CountSettings, fit_counts
-        from fedmiss.models.lowrank.crossval import cross_validate, default_candidates
-
-        more = {"calendar": panel.calendar}
     negbin = CountSettings(rank=2, dispersion="negbin")
     fit = None
     for line in sys.stdin:
@@ -96,7 +88,7 @@ def worker(name: str, folder: str) -> None:
         if case == "cv":
             cross_validate(panel, default_candidates(negbin))
         elif case == "bootstrap":
-            bootstrap(panel, fit, draws=draws, **more)
+            bootstrap(panel, fit, draws=draws)
         else:
             fit_counts(panel, CountSettings(rank=int(case[3:]), dispersion="negbin"))
         print(time.process_time() - cpu, time.perf_counter() - wall, flush=True)

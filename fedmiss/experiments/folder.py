@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from matplotlib import rc_context
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
@@ -87,8 +88,9 @@ class Folder:
                 ax.legend(fontsize=legend)
         if self.quick:
             fig.suptitle("quick setting, smaller than the paper's", fontsize=9, color="#a33")
-        # No date in the file: the same numbers give the same bytes.
-        fig.savefig(self.path / f"{name}.svg", metadata={"Date": None})
+        # No date and no random names in the file: the same numbers give the same bytes.
+        with rc_context({"svg.hashsalt": "fedmiss"}):
+            fig.savefig(self.path / f"{name}.svg", metadata={"Date": None})
         fig.savefig(self.path / f"{name}.png", dpi=150)
         self.table(name, columns)
 

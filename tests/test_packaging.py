@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedmiss.cli import doctor
+
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 CITATION = (ROOT / "CITATION.cff").read_text(encoding="utf-8")
@@ -32,6 +34,14 @@ def test_the_conda_recipe_needs_what_the_wheel_needs():
     assert f'summary: "{PROJECT["description"]}"' in RECIPE
     ((name, place),) = PROJECT["scripts"].items()
     assert f"- {name} = {place}" in RECIPE
+
+
+def test_the_doctor_looks_for_what_the_wheel_and_its_extras_need():
+    def names(needs):
+        return {re.match(r"[A-Za-z0-9-]+", need)[0] for need in needs}
+
+    assert set(doctor._NEEDED) == names(PROJECT["dependencies"])
+    assert set(doctor._EXTRAS) == set().union(*map(names, PROJECT["optional-dependencies"].values()))
 
 
 def test_the_archive_says_what_the_citation_says():

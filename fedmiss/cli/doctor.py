@@ -16,8 +16,16 @@ import typer
 
 __all__ = ["doctor", "first_use"]
 
-_NEEDED = ("numpy", "numba", "polars", "pyarrow", "pandas", "scipy", "matplotlib", "shapely", "typer")
-_EXTRAS = {"scikit-learn": "SiteMonthImputer, experiments", "dask": "runs over a cluster"}
+_NEEDED = (
+    "filelock", "jinja2", "matplotlib", "numba", "numpy", "pandas", "polars", "pyarrow", "python-calamine", "rich", "scipy",
+    "shapely", "typer",
+)  # fmt: skip
+_EXTRAS = {
+    "cryptography": "studies between organisations",
+    "nvflare": "studies over a relay",
+    "scikit-learn": "SiteMonthImputer, experiments",
+    "distributed": "runs over a cluster",
+}
 _FILES = (("data_schema", "visits.v1.json"), ("reports", "species", "page.html.j2"), ("reports", "basemap", "world.npz"),
           ("pipelines", "everglades-egrets.toml"), ("demo_data", "everglades_great_egret_flights_long.csv"),
           ("pipelines", "everglades-birds.toml"), ("demo_data", "everglades_peak_counts.csv"))  # fmt: skip

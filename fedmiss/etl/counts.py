@@ -311,6 +311,10 @@ class _Reading:
     def __init__(self, source: Source, options: CountOptions) -> None:
         self.source, self.options = source, options
         self.said: list[str] = list(source.said)
+        if patterns := [title for title in source.header if title == "*" or re.fullmatch(r"\^.*\$", title)]:
+            raise InputError(
+                f"{source.name} has a column called {patterns[0]!r}, which is a pattern of names; give it a name of letters."
+            )
         self.years = wide_years(source.header, 1 if options.wide else 3)
         self.named = dict(options.columns or {})
         check_named("--columns", self.named, NAMES, source.name, source.header)
@@ -337,11 +341,13 @@ class _Reading:
             self.said += said
         columns = self.columns = self._columns(raw, taxa)
         used = (*columns.values(), *years, *taxa)
-        covariates = {
-            f"{column}_" if column in (*NAMES, "line") else column: raw[column]
-            for column in self.source.header
-            if column and column not in used
-        }
+        covariates: dict[str, pl.Series] = {}
+        for column in self.source.header:
+            if column and column not in used:
+                free = column
+                while free in (*NAMES, "line", *covariates):
+                    free += "_"
+                covariates[free] = raw[column]
         rest = list(covariates)
         frame = pl.DataFrame(
             {"line": raw[LINE]}

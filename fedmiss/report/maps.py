@@ -167,11 +167,11 @@ def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> Non
     if not top > 0:
         return
     power = 10.0 ** np.floor(np.log10(top))
-    per, largest = float(areas.max()) / top, power * top // power
+    per, largest = float(areas.max()) / top, power * np.floor(top / power + 1e-9)  # one digit
     handles = [
         Line2D(
             [], [], ls="none", marker="o", mfc="none", mec=INK, ms=float(np.sqrt(max(value * per, 9.0))),
-            label=number(value, 1),
+            label=f"{value:,.9g}",  # all its digits: the circle is as large as it says
         )
         for value in (largest, largest / 4, largest / 20)
         if value > 0

@@ -64,6 +64,18 @@ def test_repeats_and_spellings_as_asked(read):
     assert read(text, repeats="sum", spellings="apart").frame["site"].to_list() == ["Étang", "etang", "B"]
 
 
+def test_a_column_called_as_fedmiss_calls_one_is_kept_beside_others(read):
+    got = read("site,line,line_,line__,year,count\nA,a,b,c,2001,1\n")
+    assert got.covariates == ("line_", "line__", "line___")
+    assert [got.frame[name][0] for name in got.covariates] == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize("title", ["*", "^site$"])
+def test_a_title_that_is_a_pattern_is_refused(read, title):
+    with pytest.raises(InputError, match="is a pattern of names; give it a name of letters"):
+        read(f"site,{title},year,count\nA,a,2001,1\n")
+
+
 def test_years_as_columns_are_offered_to_be_melted(read):
     text = "site,habitat,2001,2002,2003\nA,bog,1,NA,3\nB,fen,0,5,\n"
     with pytest.raises(InputError, match=r"2001 to 2003 are columns.*--wide"):

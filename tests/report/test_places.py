@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
@@ -11,7 +12,7 @@ from fedmiss.report.basemap import draw_basemap, draw_scale, frame_of
 from fedmiss.report.changes import alert_of
 from fedmiss.report.html import cite_as, photo_uri
 from fedmiss.report.inputs import read_inputs
-from fedmiss.report.maps import _nearest_centre, hexagons, site_map
+from fedmiss.report.maps import _nearest_centre, _size_legend, hexagons, site_map
 from fedmiss.report.style import figure, style, svg_text
 from fedmiss.resources import resource
 from tests.report.conftest import World, make_folders
@@ -153,3 +154,19 @@ def test_the_imputed_share_is_that_of_the_years_and_months_of_the_trend(tmp_path
     assert a.coverage.share_imputed_total == pytest.approx(want, rel=1e-12)
     whole = float(np.where(a.data.observed, 0, a.data.expected).sum() / a.data.expected.sum())
     assert abs(whole - want) > 1e-5
+
+
+@pytest.mark.parametrize(
+    ("most", "labels"),
+    [(47.0, ["40", "10", "2"]), (3400.0, ["3,000", "750", "150"]), (0.5, ["0.5", "0.125", "0.025"])],
+)
+def test_circles_of_the_legend_are_as_large_as_they_say(most, labels):
+    fig, areas = figure(), np.array([10.0, 400.0])
+    _size_legend(fig, pd.DataFrame({"mean_total": [1e-3, most]}), areas, "birds")
+    handles, said = fig.legends[0].legend_handles, [text.get_text() for text in fig.legends[0].get_texts()]
+    assert said == labels
+    for handle, label in zip(handles, said, strict=True):
+        want = max(
+            float(label.replace(",", "")) * areas.max() / most, 9.0
+        )  # area of a circle, in squares of a point
+        assert handle.get_markersize() ** 2 == pytest.approx(want, rel=0.02)

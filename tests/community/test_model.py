@@ -101,6 +101,7 @@ def test_what_the_settings_cannot_be(wrong, said):
 # --- the community
 
 
+@pytest.mark.slow
 def test_groups_make_no_difference():
     w = world(5, J=40, S=14, rank=1, covariate=True)
     c, _, _ = w.cells(0.2)
@@ -267,6 +268,7 @@ def test_associations_are_those_of_the_truth(fitted):
     assert clear.mean() > 0.2
 
 
+@pytest.mark.slow
 def test_scores_without_a_species_are_those_of_a_fit_without_it(fitted):
     _, c = fitted
     axes = axes_of(c)

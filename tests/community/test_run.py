@@ -129,6 +129,7 @@ def test_the_page_shows_what_the_tables_say(made):
     assert "wet" in page, "the covariate"
 
 
+@pytest.mark.slow
 def test_presence_has_probabilities(made, tmp_path):
     _, records, _ = made
     out = build_community(

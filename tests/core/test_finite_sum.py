@@ -25,6 +25,7 @@ def test_they_obey_the_laws_and_resume(oracle, tmp_path):
     same_everywhere(algo, data, S_0, tmp_path)
 
 
+@pytest.mark.slow
 def test_variance_reduction_converges_where_minibatches_stall():
     model, data, roster, S_0 = mixture(n=1, m=60)
     solution = em(model, data, roster, S_0, rounds=5000, tol=1e-28)[0]

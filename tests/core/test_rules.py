@@ -90,6 +90,7 @@ def marina(seed, p=0.25, k=2, gamma=None):
     return algo, data, root, gap, gamma * mu
 
 
+@pytest.mark.slow
 def test_marina_falls_at_the_proved_rate_in_the_mean():
     """A bound of an expectation, of one problem over 12 runs: the mean stays below it."""
     algo, data, _root, gap, rate = marina(0)

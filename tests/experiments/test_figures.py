@@ -81,6 +81,7 @@ def test_quick_settings_write_whole_folders(name, tmp_path):
     assert json.loads((out / "manifest.json").read_text())["kind"] == "experiment"
 
 
+@pytest.mark.slow
 def test_figure_1_begins_at_1e0_and_both_curves_take_their_place(tmp_path):
     """FedEM stays at the level of its noise, VR-FedEM falls below it by a constant factor every 100 outer loops."""
     mix = Mixture(far=True)
@@ -93,6 +94,7 @@ def test_figure_1_begins_at_1e0_and_both_curves_take_their_place(tmp_path):
     assert (vr[1:] < vr[:-1]).all()
 
 
+@pytest.mark.slow
 def test_figure_2_has_the_printed_dates_sizes_and_axes(tmp_path):
     figure2.figure2(Folder(tmp_path, quick=True, seed=0, data=None))
     table = pd.read_csv(tmp_path / "figure2.csv")

@@ -137,6 +137,7 @@ def test_replicates_draw_whether_a_site_was_occupied():
     np.testing.assert_array_equal(draws.totals, again.totals)
 
 
+@pytest.mark.slow
 def test_intervals_and_draws_of_cells_know_that_sites_may_be_empty():
     p = simulate_design("vacated", 4, sites=40, years=6, visits=900)
     fit = fit_counts(panel_of(p, "none"), CHAIN)

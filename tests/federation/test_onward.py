@@ -76,6 +76,7 @@ def test_one_leaves_and_the_others_go_on(clubs, first):
     assert all(m.state.converged for m in warm.members)
 
 
+@pytest.mark.slow
 def test_one_joins_and_years_are_added(clubs, first):
     less, early = without(clubs, "owner-4"), {}
     last = max(int(c.visits.month.max()) for c in less.values())

@@ -110,6 +110,7 @@ def test_a_learning_curve_without_observers_is_refused():
         CountSettings(learning=True).check()
 
 
+@pytest.mark.slow
 def test_trials_cross_beside_the_cross_validation():
     panel = panel_of(simulate_design("preferred", 4, sites=30, years=4, visits=600), "site")
     candidates = [replace(PLAIN, rank=rank) for rank in (0, 1)]

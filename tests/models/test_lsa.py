@@ -69,7 +69,9 @@ def test_the_first_order_of_the_bias_has_order_one():
     assert np.abs(orders - 2).max() < 0.1  # what is left is of second order
 
 
-@pytest.mark.parametrize("compressor", [None, Dithering()], ids=["identity", "dithering"])
+@pytest.mark.parametrize(
+    "compressor", [None, pytest.param(Dithering(), marks=pytest.mark.slow)], ids=["identity", "dithering"]
+)
 def test_fed_lsa_without_noise_ends_at_its_bias_and_scafflsa_at_the_solution(compressor):
     data = exact(linear_pools(10, 4, 50, seed=2))
     A, b = mean_system(data)

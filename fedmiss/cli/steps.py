@@ -314,7 +314,6 @@ def conclude(results: list[SpeciesResult]) -> None:
 
 
 def _became(result: SpeciesResult) -> str:
-
     if result.page is None:
         return f"failed at {result.step}"
     # The page's manifest has the sentence; whether the fit converged is the fit's to say.

@@ -29,7 +29,9 @@ def describe_kinds(counts: Mapping[str, int]) -> list[str]:
     known = {kind.__name__ for kind in (*ANSWERS, *QUESTIONS)}
     if gone := {name: n for name, n in counts.items() if n and name not in known}:
         said = ", ".join(f"{name} ({n:,})" for name, n in sorted(gone.items()))
-        lines.append(f"Sent by the version that made the fit, and no longer: {said}")
+        lines.append(
+            f"Sent by the version that made the fit, and no longer: {said}. Fields are named as this version has them."
+        )
     return lines
 
 

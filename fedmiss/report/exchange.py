@@ -222,10 +222,12 @@ def ocv_text(cov: F64) -> str:
 
 
 def plain(value: object) -> object:
-    """Return a JSON value: numpy scalars as Python's, a missing number as null."""
+    """Return a JSON value: numpy scalars as Python's, a missing number as null, dates and the like as text."""
     if isinstance(value, np.generic):
         value = value.item()
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value if value is None or isinstance(value, str | int | float | list | dict) else str(value)
 
 
 _RISKY = ("=", "+", "-", "@", "\t", "\r")

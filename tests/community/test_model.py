@@ -59,6 +59,15 @@ def test_a_row_that_sums_visits_is_those_visits():
     np.testing.assert_allclose(whole.expected(), each.expected(), rtol=1e-6)
 
 
+def test_twice_the_exposure_is_half_the_rate():
+    w = world(0, J=30, S=12, rank=0)
+    c, _, _ = w.cells()
+    settings = replace(COUNTS, rank=0)
+    once = fit_counts(c.panel({}, None), settings)
+    twice = fit_counts(replace(c, exposure=2 * c.exposure).panel({}, None), settings)
+    np.testing.assert_allclose(2 * twice.expected(), once.expected(), rtol=1e-6)
+
+
 def test_a_held_size_is_held():
     c, _, _ = world(1, J=30, S=12, rank=0).cells()
     settings = replace(COUNTS, rank=0, dispersion="negbin", inverse_size=0.37)

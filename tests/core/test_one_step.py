@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from fedmiss.compressors import Dithering, Identity, TopK
+from fedmiss.compressors import Dithering, Identity, RandK, TopK
 from fedmiss.core import (
     Bernoulli,
     Decreasing,
@@ -42,6 +42,10 @@ class Heterogeneous(Linear):
         slope = 0.5 + 0.4 * np.tanh(rows[:, 0].mean() / 3)
         return rows.mean(axis=0) + slope * theta
 
+    def solution(self, data):
+        slopes = [0.5 + 0.4 * np.tanh(rows[:, 0].mean() / 3) for rows in data]
+        return data.mean(axis=(0, 1)) / (1 - np.mean(slopes))
+
 
 # ---- local steps ---------------------------------------------------------------------------------------------------
 
@@ -56,6 +60,39 @@ def test_one_local_step_is_fedem_to_the_bit(b, correct):
     local = local_em(H=1, eta=0.2, b=b, correct=correct, **settings)
     for engine in (LocalEngine, PlainEngine):
         equal(run(plain, engine(data), np.zeros(3), stop=40), run(local, engine(data), np.zeros(3), stop=40))
+
+
+def test_corrected_local_steps_solve_what_plain_ones_miss():
+    data = linear_data(n=6, seed=3)
+    model = Heterogeneous()
+    settings = {"model": model, "compressor": Identity(), "roster": Roster.of([8] * 6)}
+    root = model.solution(data)
+    good = run(local_em(H=8, eta=0.2, alpha=1.0, **settings), LocalEngine(data), np.zeros(3), stop=400)
+    np.testing.assert_allclose(good.server.S_hat, root, rtol=1e-11)
+    plain = run(fed_lsa(H=8, eta=0.2, b=None, **settings), LocalEngine(data), np.zeros(3), stop=400)
+    assert np.abs(plain.server.S_hat - root).max() > 0.1 * np.abs(root).max()
+    assert not plain.server.V.any()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("compressor", [Dithering(), RandK(1)], ids=str)
+def test_compressed_local_steps_with_absences_keep_V_and_solve(compressor):
+    data = linear_data(n=6, seed=3)
+    model = Heterogeneous()
+    algo = local_em(
+        H=5,
+        eta=0.02,
+        model=model,
+        compressor=compressor,
+        roster=Roster.of([8] * 6),
+        participation=Bernoulli(0.5),
+    )
+    engine = LossyEngine(data, loss=0.1, seed=1)
+    result = run(algo, engine, np.zeros(3), stop=60, init="zero")
+    V_i = engine.V
+    np.testing.assert_allclose(result.server.V, V_i.mean(axis=0), atol=1e-13 * np.abs(V_i).max())
+    long = run(algo, LocalEngine(data), np.zeros(3), stop=3000, init="zero")
+    np.testing.assert_allclose(long.server.S_hat, model.solution(data), rtol=1e-9)
 
 
 @pytest.mark.parametrize("correct", [True, False])

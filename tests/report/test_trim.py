@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime as dt
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.classes import classify
 from fedmiss.report.trim import TrimSettings, fit_trim
+from fedmiss.report.trim.files import as_json
 
 OVER = TrimSettings(overdispersion=True)
 SERIAL = TrimSettings(serial_correlation=True, overdispersion=True)
@@ -329,3 +332,11 @@ def test_a_gap_of_years_is_filled_by_model_2_and_refused_by_name_in_model_3():
         fit_trim(site, time, count, TrimSettings(2, (2000, 2001, 2003), overdispersion=True))
     thin = fit_trim(site, time, count, TrimSettings(2, "auto", overdispersion=True))
     assert any("no change point at" in n for n in thin.notes)
+
+
+def test_dates_as_time_points_are_texts_in_json():
+    times = [dt.date(year, 1, 1) for year in range(2001, 2005)]
+    counts = [1, 2, 3, 4, 2, 3, 4, 4, 5, 6, 7, 8]
+    fit = fit_trim(np.repeat(["a", "b", "c"], 4), times * 3, counts, TrimSettings(model=3))
+    said = json.loads(json.dumps(as_json(fit)))
+    assert [str(time)[:10] for time in said["time_points"]] == [str(time) for time in times]

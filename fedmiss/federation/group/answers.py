@@ -64,7 +64,8 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
         or np.unique(fits).size < fits.size
     ):
         wrong.append(f"fits {fits.tolist()[:5]} of {n}")
-    p = batch.slopes + (question.T.shape[2] if isinstance(question, msg.Broadcast | msg.Totals) else 1)
+    T = question.T if isinstance(question, msg.Broadcast | msg.Totals) else np.zeros((0, 0, 1))
+    p = batch.slopes + (T.shape[2] if T.ndim == 3 else 0)
     if not 1 + batch.slopes <= p <= batch.p:
         wrong.append(f"{p} coefficients of at most {batch.p}")
     k, K = fits.size, batch.kappa.shape[1]

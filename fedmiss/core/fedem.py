@@ -40,7 +40,7 @@ class FedEM:
     memory : what a worker remembers as V_c and how the server moves: a rule of :mod:`fedmiss.core.rules`, or its name:
         "field" (FedEM), "statistic", "error" (error feedback), and the ablations "none" (naive) and "bare"
     bound : float or None      drop a message more than ``bound`` times as long as the round's median message
-    downlink : Compressor or None      compress broadcasts too, see :meth:`next_downlink`
+    downlink : Compressor or None      compress broadcasts too, see :func:`next_downlink`
 
     Examples
     --------
@@ -149,33 +149,34 @@ class FedEM:
         if carry is not None:
             h_norm2 = float(model.h_norm2(H, carry, down.theta)) if hasattr(model, "h_norm2") else h_norm2
             carry = model.advance(carry, down.theta, gamma)
-        shadow, bytes_down = self.next_downlink(server, down, S_hat, slots)
+        shadow, bytes_down = next_downlink(self, server, down, S_hat, slots)
         up = (replies.bytes_up, bytes_down, replies.evaluations, replies.dropped, replies.away)
         info = RoundInfo(server.k, gamma, h_norm2, len(slots), *up)
         return ServerState(S_hat, V, server.k + 1, acks, carry, shadow), info
 
-    def next_downlink(
-        self, server: ServerState, down: Downlink, S_hat: F64, slots: I64
-    ) -> tuple[F64 | None, int]:
-        """Return what the workers will hold (None: S_k itself), and the bytes of the round's broadcast.
 
-        With a compressed downlink workers hold E_k, which moves by C(S_k - E_k) / (1 + omega), and answer at T(E_k), which
-        each computes itself. A worker whose answer of the round before did not count gets E_k whole.
+def next_downlink(
+    algo: FedEM, server: ServerState, down: Downlink, S_hat: F64, slots: I64
+) -> tuple[F64 | None, int]:
+    """Return what the workers will hold (None: S_k itself), and the bytes of the round's broadcast.
 
-        Source: Philippenko and Dieuleveut (2020), Artemis, with the memory on the server; not in the paper.
-        """
-        a, q, quant = len(slots), self.model.q, self.downlink
-        V = 0 if down.V is None else 8 * q
-        # Without compression everybody gets S_k and theta_k = T(S_k), line 17 of algorithm 1.
-        if quant is None or server.shadow is None:
-            return None, a * (HEADER + 8 * q + theta_bytes(down.theta) + V)
-        u = uniforms(self.seed, "downlink", server.k, [0], quant.draws(q))[0]
-        code = quant.encode(S_hat - server.shadow, u)
-        # E_k is the same at all who heard the last round; the others (no answer counted) get it whole, and go on from there.
-        follow = int((server.acks[slots] == server.k - 1).sum()) if server.k else 0
-        size = follow * (HEADER + len(code) + V) + (a - follow) * (HEADER + 8 * q + V)
-        # 1 / (1 + omega) is the step of the memory, as alpha is upwards.
-        return server.shadow + quant.decode(code, q) / (1.0 + quant.omega(q)), size
+    With a compressed downlink workers hold E_k, which moves by C(S_k - E_k) / (1 + omega), and answer at T(E_k), which
+    each computes itself. A worker whose answer of the round before did not count gets E_k whole.
+
+    Source: Philippenko and Dieuleveut (2020), Artemis, with the memory on the server; not in the paper.
+    """
+    a, q, quant = len(slots), algo.model.q, algo.downlink
+    V = 0 if down.V is None else 8 * q
+    # Without compression everybody gets S_k and theta_k = T(S_k), line 17 of algorithm 1.
+    if quant is None or server.shadow is None:
+        return None, a * (HEADER + 8 * q + theta_bytes(down.theta) + V)
+    u = uniforms(algo.seed, "downlink", server.k, [0], quant.draws(q))[0]
+    code = quant.encode(S_hat - server.shadow, u)
+    # E_k is the same at all who heard the last round; the others (no answer counted) get it whole, and go on from there.
+    follow = int((server.acks[slots] == server.k - 1).sum()) if server.k else 0
+    size = follow * (HEADER + len(code) + V) + (a - follow) * (HEADER + 8 * q + V)
+    # 1 / (1 + omega) is the step of the memory, as alpha is upwards.
+    return server.shadow + quant.decode(code, q) / (1.0 + quant.omega(q)), size
 
 
 def weighted_sum(coef: F64, Q: F64) -> F64:

@@ -64,8 +64,9 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
         or np.unique(fits).size < fits.size
     ):
         wrong.append(f"fits {fits.tolist()[:5]} of {n}")
-    T = question.T if isinstance(question, msg.Broadcast | msg.Totals) else np.zeros((0, 0, 1))
-    p = batch.slopes + (T.shape[2] if T.ndim == 3 else 0)
+    p = batch.slopes + 1
+    if isinstance(question, msg.Broadcast | msg.Totals):
+        p = batch.slopes + (question.T.shape[2] if question.T.ndim == 3 else 0)
     if not 1 + batch.slopes <= p <= batch.p:
         wrong.append(f"{p} coefficients of at most {batch.p}")
     k, K = fits.size, batch.kappa.shape[1]
@@ -93,9 +94,9 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     _CHECKED[0] = (question, there)
 
 
-def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> None:
-    """Take the months' parameters."""
-    fits, p = question.fits, question.T.shape[2] + batch.slopes
+def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int:
+    """Take the months' parameters; return the number of coefficients p."""
+    fits, p = question.fits, int(question.T.shape[2]) + batch.slopes
     at = (
         slice(None) if fits.size == len(batch.mu) and (np.diff(fits) > 0).all() else fits
     )  # a slice is a view
@@ -142,6 +143,7 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> Non
     if refill.size:
         batch.set_offsets(refill)
         batch.refill(refill)
+    return p
 
 
 def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> None:
@@ -170,8 +172,7 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
 
 def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Months:
     """Solve the sites at home; return the months' sums over them."""
-    receive(program, batch, question)
-    fits, p, cells = question.fits, question.T.shape[2] + batch.slopes, batch.cells
+    fits, p, cells = question.fits, receive(program, batch, question), batch.cells
     n, L = fits.size, batch.month_mean.shape[1]
     month = np.zeros((n * batch.chunks, L, p + p * (p + 1) // 2))
     stats = np.zeros((n * batch.chunks, 4 + 3 * p))
@@ -281,8 +282,8 @@ def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:
 
 def predict(program: GroupProgram, batch: Batch, question: msg.Predict) -> msg.FitSums:
     """Bring the predictor up to the months of the end; counted and fitted totals, and the dispersion there."""
-    receive(program, batch, question)
-    batch.predict(question.fits, question.T.shape[2] + batch.slopes)
+    p = receive(program, batch, question)
+    batch.predict(question.fits, p)
     return fit_sums(program, batch, question.fits, question.nodes, months=question.months)
 
 

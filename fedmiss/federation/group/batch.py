@@ -20,6 +20,9 @@ from fedmiss.models.lowrank.occupancy import SURE, log_zero
 
 __all__ = ["Batch", "CellIndex", "CellParts"]
 
+# The last question, its slopes, and its months: in one process the very same question goes to every group, and is read once.
+_LAST: list[tuple[msg.Broadcast | msg.Totals, bool, F64, F64] | None] = [None]
+
 
 @dataclass(frozen=True, slots=True)
 class CellIndex:
@@ -302,9 +305,3 @@ class Batch:
             D[:, :, free[:, None], free[None, :]] = from_triangle(question.D, f)
             last = _LAST[0] = (question, self.slopes, T, D)
         return last[2], last[3]
-
-
-_Seen = tuple[msg.Broadcast | msg.Totals, bool, F64, F64]
-_LAST: list[_Seen | None] = [
-    None
-]  # in one process the very same question goes to every group: it is read once

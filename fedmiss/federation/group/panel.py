@@ -23,7 +23,30 @@ def visits_of(panel: GroupPanel) -> tuple[dict[str, Visits], dict[str, I64]]:
     for group in panel.groups:
         _check_indices(panel, group)
     at = deal_sites({group.name: group.site for group in panel.groups}, panel.J)
-    return {group.name: _visits(panel, group, at[group.name]) for group in panel.groups}, at
+    stamps, covariates = stamps_of(panel), expanded(panel.covariates)
+    ids = np.asarray(np.arange(panel.J).astype(str) if panel.site_id is None else panel.site_id, dtype=object)
+    region = np.asarray(np.full(panel.J, "") if panel.region is None else panel.region, dtype=object)
+
+    def held(group: Group, mine: I64) -> Visits:
+        """The visits of a group by its own numbering of sites, ``mine`` being their rows in the panel."""
+        return Visits(
+            site_id=ids[mine],
+            site=np.searchsorted(mine, group.site).astype(np.int32),
+            month=stamps[group.month],
+            count=group.count,
+            detected=group.count > 0,
+            observer=group.observer,
+            effort=group.effort,
+            weight=group.weight,
+            checklist=group.checklist,
+            exposure=group.exposure,
+            region=region[mine],
+            given=True,
+            calendar=panel.calendar is not None,
+            covariates={name: column[mine] for name, column in covariates.items()},
+        )
+
+    return {group.name: held(group, at[group.name]) for group in panel.groups}, at
 
 
 def stamps_of(panel: GroupPanel) -> I64:
@@ -50,25 +73,3 @@ def _check_indices(panel: GroupPanel, group: Group) -> None:
             raise InputError(
                 f"group {group.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; make the panel again."
             )
-
-
-def _visits(panel: GroupPanel, group: Group, mine: I64) -> Visits:
-    """A group's visits by its own numbering of sites, ``mine`` being their rows in the panel."""
-    ids = np.arange(panel.J).astype(str) if panel.site_id is None else panel.site_id
-    region = np.full(panel.J, "") if panel.region is None else panel.region
-    return Visits(
-        site_id=np.asarray(ids, dtype=object)[mine],
-        site=np.searchsorted(mine, group.site).astype(np.int32),
-        month=stamps_of(panel)[group.month],
-        count=group.count,
-        detected=group.count > 0,
-        observer=group.observer,
-        effort=group.effort,
-        weight=group.weight,
-        checklist=group.checklist,
-        exposure=group.exposure,
-        region=np.asarray(region, dtype=object)[mine],
-        given=True,
-        calendar=panel.calendar is not None,
-        covariates={name: column[mine] for name, column in expanded(panel.covariates).items()},
-    )

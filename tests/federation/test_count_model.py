@@ -8,6 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 import pytest
+from numba import njit
 from scipy import stats
 
 from fedmiss.errors import ConfigError
@@ -57,6 +58,13 @@ def expected_loss(cells, q, family):
     return total
 
 
+@njit(cache=True)
+def add_sites(p, ptr, col, y, E, off, mu, P, C, T, D, code, out):
+    """A part of the loops has no entry from Python."""
+    for j in range(len(P)):
+        kernels._site(j, p, ptr, col, y, E, off, False, mu, P, C, T, D, code, np.empty(p), out[j])
+
+
 def sums(c, q, family, by_site):
     """The compiled loops on one fit: gradient and curvature of every site or month, and where they are taken."""
     J, p = q.P.shape
@@ -64,30 +72,11 @@ def sums(c, q, family, by_site):
     off, code = np.zeros((1, 1)), FAMILIES[family].code
     out = np.zeros((J if by_site else L, p + p * (p + 1) // 2))
     if by_site:
-        for j in range(J):
-            kernels._site(
-                j,
-                p,
-                c.ptr,
-                c.col,
-                c.y,
-                c.E,
-                off[0],
-                False,
-                q.mu,
-                q.P,
-                q.C,
-                q.T,
-                q.D,
-                code,
-                np.empty(p),
-                j,
-                out,
-            )
+        add_sites(p, c.ptr, c.col, c.y, c.E, off[0], q.mu, q.P, q.C, q.T, q.D, code, out)
     else:
         # no step is allowed; the sites' covariances are those that the round comes to
         P, C, eta, stats = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz)), np.zeros((1, 4 + 3 * p))
-        kernels._any_width(
+        kernels._round(
             0, 1, np.zeros(1, np.int64), p, 1, c.ptr, c.col, c.y[None], c.E[None], off, False, np.array([q.mu]), q.T[None],
             q.D[None], np.ones((1, p)), np.ones(1), 0.0, np.zeros((1, J, p)), P, C, eta, code, out[None], stats,
         )  # fmt: skip

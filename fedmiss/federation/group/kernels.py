@@ -25,7 +25,16 @@ from typing import Any
 import numpy as np
 from numba import njit
 
-from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts, variance, visit_sums
+from fedmiss.models.lowrank.family_kernels import (
+    LOOP,
+    PART,
+    curvature,
+    mean,
+    predictor,
+    tilts,
+    variance,
+    visit_sums,
+)
 from fedmiss.system import cores
 
 __all__ = [
@@ -62,66 +71,66 @@ def spread_out(loop: Callable[..., None], tasks: int, work: int, *arguments: Any
         job.result()
 
 
-@njit(inline="always")
-def _linear(mu, offset, p, j, l, P, C, T, D):
-    """Mean and variance of the predictor of cell (j, l)."""
+@njit(**PART)
+def _linear(mu, offset, p, P, C, T, D):
+    """Mean and variance of the predictor of a cell: site N(P, C), month N(T, D)."""
     # eta = offset + mu + x'z with x = (1, v_l), z = (1, u_j); both rows uncertain: var = x'Cx + z'Dz + tr(C D) over factors.
-    eta = offset + mu + P[j, 0] + T[l, 0]
-    var = C[j, 0, 0] + D[l, 0, 0]
+    eta = offset + mu + P[0] + T[0]
+    var = C[0, 0] + D[0, 0]
     for a in range(1, p):
-        u, v = P[j, a], T[l, a]
+        u, v = P[a], T[a]
         eta += u * v
-        sx = 2.0 * C[j, a, 0]
-        sz = 2.0 * D[l, a, 0]
+        sx = 2.0 * C[a, 0]
+        sz = 2.0 * D[a, 0]
         for b in range(1, p):
-            c, d = C[j, a, b], D[l, a, b]
-            sx += c * T[l, b]
-            sz += d * P[j, b]
+            c, d = C[a, b], D[a, b]
+            sx += c * T[b]
+            sz += d * P[b]
             var += c * d
         var += v * sx + u * sz
     return eta, var
 
 
-@njit(inline="always")
-def _cell(mu, offset, p, j, l, P, C, T, D, y, E, family, i, mine, k, other, S, e, acc):
-    """Add cell (j, l) to row ``acc[i]`` (p (p + 3) / 2): gradient and lower triangle of the curvature of one block.
+@njit(**PART)
+def _cell(mu, offset, p, P, C, T, D, y, E, family, mine, other, S, e, acc):
+    """Add a cell to ``acc`` (p (p + 3) / 2,): gradient and lower triangle of the curvature of one block.
 
-    The block is the site (i = j, coefficients ``mine`` = P) or the month; the design is that of the other axis, a one and
-    its factors ``other[k]``. Its covariance ``S[k]`` enters twice: S m, with m the block's own coefficients, tilts the
-    design, and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor.
+    The block is the site (coefficients ``mine`` = P) or the month (T); the design is that of the other axis, a one and
+    its factors ``other``. Its covariance ``S`` enters twice: S m, with m the block's own coefficients, tilts the design,
+    and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor.
     """
-    eta, var = _linear(mu, offset, p, j, l, P, C, T, D)
+    eta, var = _linear(mu, offset, p, P, C, T, D)
     h = predictor(eta, var, family)
     # Expected count E exp(eta + var / 2) of a Poisson cell: the lognormal mean under the posterior.
     m = E * mean(h, family)
     w = curvature(m, E, family)
     res = y - m
-    acc[i, 0] += res
-    acc[i, p] += w
+    acc[0] += res
+    acc[p] += w
     q = p + 1
     for a in range(1, p):
         # S m, m the block's own coefficients: half the derivative of var, through which they move exp(eta + var / 2) too.
-        t = S[k, a, 0]
+        t = S[a, 0]
         for b in range(1, p):
-            t += S[k, a, b] * mine[b]
-        d = other[k, a]
+            t += S[a, b] * mine[b]
+        d = other[a]
         # g of equation normal, x uncertain: y x - E[x exp(eta)] = (y - w) x - w S m.
-        acc[i, a] += res * d - w * t
+        acc[a] += res * d - w * t
         if tilts(family):
             d += t
         e[a] = d
         # G of equation normal, x uncertain: E[x x' exp(eta)] = w (d d' + S), with d = x + S m.
-        acc[i, q] += w * d
+        acc[q] += w * d
         q += 1
         for b in range(1, a + 1):
-            acc[i, q] += w * (d * e[b] + S[k, a, b])
+            acc[q] += w * (d * e[b] + S[a, b])
             q += 1
     return h
 
 
-@njit(inline="always")
-def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
-    """Sums of the cells of site j at its current coefficients, added to ``acc[i]``."""
+@njit(**PART)
+def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, acc):
+    """Sums of the cells of site j at its current coefficients, added to ``acc``."""
     for k in range(ptr[j], ptr[j + 1]):
         if E[k] == 0.0:
             continue
@@ -130,15 +139,15 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, i, acc):
         if p == 1:  # rank 0: nothing tilts
             h = predictor(o + mu + P[j, 0] + T[l, 0], C[j, 0, 0] + D[l, 0, 0], family)
             m = E[k] * mean(h, family)
-            acc[i, 0] += y[k] - m
-            acc[i, 1] += curvature(m, E[k], family)
+            acc[0] += y[k] - m
+            acc[1] += curvature(m, E[k], family)
         else:
-            _cell(mu, o, p, j, l, P, C, T, D, y[k], E[k], family, i, P[j], l, T, D, e, acc)
+            _cell(mu, o, p, P[j], C[j], T[l], D[l], y[k], E[k], family, P[j], T[l], D[l], e, acc)
 
 
-@njit(inline="always")
+@njit(**PART)
 def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
-    """One damped Newton step of a site from its sums ``acc[0]``; C moves to its covariance. Returns its edf.
+    """One damped Newton step of a site from its sums ``acc``; C moves to its covariance. Returns its edf.
 
     The sums grow with the exponential of the variance, and the covariance ``B`` is the inverse of the sums: a full step of C
     swings for good where a site that has zeros only has a large prior variance. ``hub.priors.share_of_step`` says how far
@@ -150,7 +159,7 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     q = p
     for a in range(p):
         for b in range(a + 1):
-            s = acc[0, q] / phi
+            s = acc[q] / phi
             q += 1
             if a == b:
                 s += 1.0 / tau[a]
@@ -183,7 +192,7 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
         # Newton: B (g / phi - (P - M) / tau), with M = B' f_j the prior mean of equation prior.
         s = 0.0
         for b in range(p):
-            s += B[a, b] * (acc[0, b] / phi - (P[j, b] - M[j, b]) / tau[b])
+            s += B[a, b] * (acc[b] / phi - (P[j, b] - M[j, b]) / tau[b])
         step[a] = s
         longest = max(longest, abs(s))
     part = 1.0
@@ -200,7 +209,7 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     return edf
 
 
-@njit(inline="always")
+@njit(cache=True, forceinline=True, **LOOP)
 def _round(
     first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
     C, eta, family, month, stats,
@@ -215,7 +224,7 @@ def _round(
                                               then their sums of P - M, P^2 and diag C (p each)
     """
     J, width = ptr.size - 1, p + p * (p + 1) // 2
-    own, e, A, B, step = np.zeros((1, width)), np.empty(p), np.empty((p, p)), np.empty((p, p)), np.empty(p)
+    own, e, A, B, step = np.zeros(width), np.empty(p), np.empty((p, p)), np.empty((p, p)), np.empty(p)
     square = np.empty(p)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
@@ -230,12 +239,12 @@ def _round(
                 square[a] += Tf[l, a] * Tf[l, a] / T.shape[1]
         parameters = moved = weight = 0.0
         for j in range(c * J // chunks, (c + 1) * J // chunks):
-            own[0] = 0.0
-            _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, 0, own)
+            own[:] = 0.0
+            _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, own)
             edf = _solve(p, j, own, phif, tauf, max_step, Mf, Pf, Cf, square, family, A, B, step)
             parameters += edf
             # a site without a visit is its prior, and says nothing of the variance between sites
-            if own[0, p] > 0.0:
+            if own[p] > 0.0:
                 stats[task, 3] += 1.0
                 for a in range(p):
                     stats[task, 4 + a] += Pf[j, a] - Mf[j, a]
@@ -254,7 +263,21 @@ def _round(
                     acc[l, 1] += curvature(m, Ef[k], family)
                 else:
                     h = _cell(
-                        muf, o, p, j, l, Pf, Cf, Tf, Df, yf[k], Ef[k], family, l, Tf[l], j, Pf, Cf, e, acc
+                        muf,
+                        o,
+                        p,
+                        Pf[j],
+                        Cf[j],
+                        Tf[l],
+                        Df[l],
+                        yf[k],
+                        Ef[k],
+                        family,
+                        Tf[l],
+                        Pf[j],
+                        Cf[j],
+                        e,
+                        acc[l],
                     )
                 move = h - ef[k]
                 moved += Ef[k] * move * move
@@ -265,20 +288,9 @@ def _round(
         stats[task, 2] += weight
 
 
-@njit(cache=True, nogil=True)
-def _any_width(
-    first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
-    C, eta, family, month, stats,
-):  # fmt: skip
-    _round(
-        first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
-        P, C, eta, family, month, stats,
-    )  # fmt: skip
-
-
 @lru_cache(maxsize=16)
 def _of_width(p: int) -> Callable[..., None]:
-    @njit(cache=True, nogil=True)
+    @njit(cache=True, **LOOP)
     def loop(
         first, last, fits, _, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
         P, C, eta, family, month, stats,
@@ -303,10 +315,10 @@ def round_sums(p: int, work: int) -> Callable[..., None]:
     each p, so small jobs do without; for p = 1 there is nothing to unroll.
     """
     _done[p] += work
-    return _of_width(p) if p > 1 and _done[p] > PAYS else _any_width
+    return _of_width(p) if p > 1 and _done[p] > PAYS else _round
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, **LOOP)
 def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D, P, C, family, eta):
     """Give every cell, weighted or not, the predictor that has its expected mean."""
     J = ptr.size - 1
@@ -317,11 +329,11 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
             for k in range(ptr[j], ptr[j + 1]):
                 l = col[k]
                 o = offset[f, k] if off else 0.0
-                line, var = _linear(mu[f], o, p, j, l, P[f], C[f], T[f], D[f])
+                line, var = _linear(mu[f], o, p, P[f, j], C[f, j], T[f, l], D[f, l])
                 eta[f, k] = predictor(line, var, family)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, **LOOP)
 def fill_cells(
     first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, shrink, old, family, y, E
 ):
@@ -354,7 +366,7 @@ def fill_cells(
             E[f, k] = sE
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, **LOOP)
 def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off, eta, family, nodes, out):
     """Add sum w (y - mu)^2 / (mu + mu^2 / t) over the rows at every node log t; ``out`` (n, chunks, nodes).
 
@@ -377,7 +389,7 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
                     out[i, c, q] += square / max(v + mu * mu * nodes[i, q], 1e-12)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, **LOOP)
 def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out):
     """Score and curvature of the effort coefficients: ``out`` (n, K + K^2)."""
     cells, K = row_ptr.size - 1, effort.shape[1]
@@ -399,7 +411,7 @@ def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inv
                         out[i, K + a * K + b] += curve * effort[r, a] * effort[r, b]
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, **LOOP)
 def product_sums(first, last, chunks, fits, ptr, col, y, E, eta, V, family, out):
     """R' (R V): ``out`` (n chunks, L, width)."""
     J, width = ptr.size - 1, V.shape[2]

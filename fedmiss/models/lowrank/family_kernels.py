@@ -13,10 +13,15 @@ from numba import njit
 
 from fedmiss.models.lowrank.families import ETA_MAX, SHRINK, VAR_MAX
 
-__all__ = ["curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
+__all__ = ["LOOP", "PART", "curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
+
+# Division by zero gives inf or nan, which the hub refuses by name: a check at each one takes a quarter of a round's time.
+LOOP = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+# Parts of loops have no entry from Python: it would take a fifth of the compilation.
+PART = {"forceinline": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
 
 
-@njit(inline="always")
+@njit(**PART)
 def mean(eta: float, family: int) -> float:
     """Mean psi'(eta)."""
     if family == 0:
@@ -29,7 +34,7 @@ def mean(eta: float, family: int) -> float:
     return e / (1.0 + e)
 
 
-@njit(inline="always")
+@njit(**PART)
 def variance(mu: float, family: int) -> float:
     """Variance psi'' as a function of the mean."""
     if family == 0:
@@ -37,7 +42,7 @@ def variance(mu: float, family: int) -> float:
     return mu if family == 1 else mu * (1.0 - mu)
 
 
-@njit(inline="always")
+@njit(**PART)
 def curvature(m: float, E: float, family: int) -> float:
     """E psi'' of a cell with the expected sum m = E psi'."""
     if family == 1:
@@ -45,7 +50,7 @@ def curvature(m: float, E: float, family: int) -> float:
     return E if family == 0 else m * (1.0 - m / E)
 
 
-@njit(inline="always")
+@njit(**PART)
 def predictor(eta: float, var: float, family: int) -> float:
     """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
     if family == 1:
@@ -55,13 +60,13 @@ def predictor(eta: float, var: float, family: int) -> float:
     return eta / math.sqrt(1.0 + SHRINK * var)  # logistic-normal mean by the pi/8 rule
 
 
-@njit(inline="always")
+@njit(**PART)
 def tilts(family: int) -> bool:
     """Whether the covariance of a block's coefficients moves its design: the mean of exp(eta) grows with the variance."""
     return family == 1
 
 
-@njit(inline="always")
+@njit(**PART)
 def visit_sums(w: float, wy: float, o: float, off: bool, factor: float, family: int) -> tuple[float, float]:
     """What a visit of weight w, weighted count wy and offset o adds to (y, E) of its cell."""
     if family == 1:

@@ -230,9 +230,9 @@ def test_with_memories_it_converges_to_the_root_and_without_it_does_not():
     data = linear_data(n=6)
     model = Linear()
     algo = FedEM(model, Dithering(), Roster.of([8] * 6), 0.1, 0.3, Bernoulli(0.5), seed=2)
-    good = run(algo, LocalEngine(data), np.zeros(3), stop=3000)
+    good = run(algo, LocalEngine(data), np.zeros(3), stop=1500)
     np.testing.assert_allclose(good.server.S_hat, model.root(data), atol=1e-10)
-    naive = run(naive_fedem(algo), LocalEngine(data), np.zeros(3), stop=3000, init="zero")
+    naive = run(naive_fedem(algo), LocalEngine(data), np.zeros(3), stop=1500, init="zero")
     assert np.abs(naive.server.S_hat - model.root(data)).max() > 1e-3
     assert naive.server.V.tolist() == [0.0, 0.0, 0.0]
 

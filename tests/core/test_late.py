@@ -42,7 +42,7 @@ def test_with_absences_and_compression_it_reaches_the_root_of_the_synchronous_ru
     data, model = linear_data(), Linear()
     algo = FedEM(model, compressor, N5, 0.05, participation=Bernoulli(0.5), oracle=Late(FullBatch()), seed=1)
     engine = PlainEngine(data)
-    result = run(algo, engine, np.zeros(3), stop=1500)
+    result = run(algo, engine, np.zeros(3), stop=1000)
     assert np.abs(result.server.S_hat - model.root(data)).max() < 1e-9
     np.testing.assert_allclose(result.server.V, engine.V.mean(axis=0), atol=1e-12)
 

@@ -49,7 +49,7 @@ def case(name, seed=0):
     return model, rows[0], theta
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
 @pytest.mark.parametrize("name", [*NAMES, "tied"])
 def test_correct_models_pass(name, seed):
     check_model(*case(name, seed))

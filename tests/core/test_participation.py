@@ -20,7 +20,7 @@ from tests.core.toys import Linear, linear_data
     ids=lambda w: type(w).__name__,
 )
 def test_every_worker_answers_at_its_rate(who):
-    rounds, n = 4000, 6
+    rounds, n = 1000, 6
     seen = np.zeros(n)
     for k in range(rounds):
         slots = who.active(3, k, n)

@@ -108,7 +108,7 @@ def test_marina_falls_at_the_proved_rate_in_the_mean():
     assert (np.mean(seen, axis=0) <= bound * (1 + 1e-9) + 1e-24).all()
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
 def test_marina_has_no_bias_and_the_same_bits_on_each_engine(seed, tmp_path):
     algo, data, root, _, _ = marina(seed)
     engine = LocalEngine(data)

@@ -41,7 +41,7 @@ def dense_log_likelihood(theta, rows):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("seed", "m"), [(0, 90), (3, 150)])
+@pytest.mark.parametrize(("seed", "m"), [(0, 90), pytest.param(3, 150, marks=pytest.mark.slow)])
 def test_the_laws_of_a_model(kind, seed, m):
     """Among them: T is the argmin of the surrogate, and EM never lowers the log-likelihood."""
     check_model(*case(kind, seed, m=m))

@@ -271,14 +271,19 @@ def beside(species: Sequence[str], records: Path, name: str) -> list[str]:
     """What an organisation's records are beside the study's list, in words, for its custodian; nothing of it is sent."""
     lists, named = read_lists(records, species=species), names_of(records)
     found = np.bincount(_found_at(lists)[1], minlength=lists.S)
-    absent = [bird for bird, number in zip(species, found, strict=True) if not number]
+    # a sensitive species is unknown on every list (``read_lists``)
+    unknown = np.bincount(lists.missing[:, 1], minlength=lists.S) == lists.site.size
+    absent = [bird for bird, number, no in zip(species, found, unknown, strict=True) if not (number or no)]
+    hidden = [bird for bird, no in zip(species, unknown, strict=True) if no]
     more = [bird for bird in named if bird not in set(species)]
     lines = [
-        f"{name}: {lists.site.size:,} complete checklists at {lists.J:,} sites, {len(species) - len(absent)} of the study's "
+        f"{name}: {lists.site.size:,} complete checklists at {lists.J:,} sites, {np.count_nonzero(found)} of the study's "
         f"{len(species)} species on them"
     ]
     if absent:
         lines.append(f"  in the study and not on your checklists: {listed(absent, 4)}")
+    if hidden:
+        lines.append(f"  named as sensitive by you, so nothing of them is used: {listed(hidden, 4)}")
     if more:
         lines.append(f"  in your records and not in the study, so they stay at home: {listed(more, 4)}")
     lines += [

@@ -34,7 +34,7 @@ class Lists:
     site : (m,) int32 row of ``sites`` of each list;  effort : (m, 3) minutes, km, observers, NaN where unknown
     month : (m,) int32 calendar month, 1 to 12
     list_, found, count : records: list (k,), species (k,), birds (k,), NaN where present but not counted (X)
-    missing : (n, 2) list and species of records that are neither a detection nor a zero (not accepted, escaped)
+    missing : (n, 2) list and species of which neither a detection nor a zero is known (not accepted, escaped, sensitive)
     flow : what was left out: (step, lists or species, note);  warnings : sentences
     """
 
@@ -109,7 +109,8 @@ class Lists:
 def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str] | None = None) -> Lists:
     """Read the complete checklists of a records folder, and the species found at ``min_sites`` sites or more.
 
-    With ``species`` those instead, in this order, whether found or not: the list that organisations have agreed on.
+    With ``species`` those instead, in this order, whether found or not: the list that organisations have agreed on. What
+    these records name as sensitive is left out, or in an agreed list unknown on every checklist.
 
     Raises
     ------
@@ -144,10 +145,18 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
         .replace_strict(sites["site_id"], range(sites.height), return_dtype=pl.Int32)
         .to_numpy()
     )
+    hidden = {name for name, entry in entries.items() if not entry["zeros_allowed"]}
+    warnings = list(manifest["warnings"])
     if species is None:
-        names, common = _species(found, site, entries, sites.height, min_sites, flow)
+        names, common = _species(found, site, entries, hidden, sites.height, min_sites, flow)
     else:
         names = tuple(species)
+        if withheld := sorted(hidden & set(names)):
+            nobody = pl.DataFrame({"species": withheld})
+            found, missing = (part.filter(~pl.col("species").is_in(withheld)) for part in (found, missing))
+            missing = pl.concat(
+                [missing.select("list_", "species"), at.select("list_").join(nobody, how="cross")]
+            )
         common = tuple(str(entries[name]["common_name"] or "") if name in entries else "" for name in names)
     number = {name: i for i, name in enumerate(names)}
     keep = pl.col("species").is_in(names)
@@ -155,7 +164,6 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
     code, lost_of = (
         part["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy() for part in (found, missing)
     )
-    warnings = list(manifest["warnings"])
     if species is None:
         _enough(folder, names, sites.height, min_sites)
         warnings += _one_in_two_names(names, found, code)
@@ -170,7 +178,7 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
 
 
 def _species(
-    found: pl.DataFrame, site: I32, entries: dict[str, dict[str, object]], J: int, min_sites: int,
+    found: pl.DataFrame, site: I32, entries: dict[str, dict[str, object]], hidden: set[str], J: int, min_sites: int,
     flow: list[tuple[str, int, str]],
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
     """The species that take part; what leaves the others out is said in the flow."""
@@ -181,7 +189,6 @@ def _species(
         .sort(["n_lists", "species"], descending=[True, False])
     )
     flow.append(("species found", places.height, f"at {J:,} sites"))
-    hidden = {name for name, entry in entries.items() if not entry["zeros_allowed"]}
     for step, keep in (
         ("species without zeros (sensitive)", ~pl.col("species").is_in(list(hidden))),
         (f"species at fewer than {min_sites} sites", pl.col("n_sites") >= min_sites),

@@ -173,6 +173,26 @@ def test_the_custodian_reads_what_stays_at_home(clubs):
     )
 
 
+def test_nothing_is_used_of_what_somebody_names_as_sensitive(clubs, tmp_path):
+    """Withheld in places, so that its absence from a list is no zero: left out, or unknown on an agreed list."""
+    _, table, _, pooled = clubs
+    names = tuple(sorted(table["species"].unique()))
+    hidden = read_lists(records_of(table, tmp_path, sensitive=names[1:3]))
+    assert set(hidden.species) == set(names) - set(names[1:3])
+    assert ("left out: species without zeros (sensitive)", -2) in {step[:2] for step in hidden.flow}
+    agreed, plain = (read_lists(folder, species=names) for folder in (tmp_path / "records", pooled))
+    birds, exposure, found = agreed.summed()
+    for mine, theirs in zip((birds, exposure, found), plain.summed(), strict=True):
+        assert not mine[:, 1:3].any()
+        np.testing.assert_array_equal(np.delete(mine, (1, 2), axis=1), np.delete(theirs, (1, 2), axis=1))
+    said = beside([*names, "Strix alba"], tmp_path / "records", "east")
+    assert f"{len(names) - 2} of the study's {len(names) + 1} species" in said[0]
+    assert said[1].endswith("not on your checklists: Strix alba")
+    assert (
+        said[2] == "  named as sensitive by you, so nothing of them is used: Avis species01, Avis species02"
+    )
+
+
 @pytest.mark.parametrize(
     ("community", "more", "said"),
     [

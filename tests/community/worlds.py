@@ -83,9 +83,11 @@ def lists_of(w: World, path: Path) -> pd.DataFrame:
     return table
 
 
-def records_of(table: pd.DataFrame, folder: Path) -> Path:
+def records_of(table: pd.DataFrame, folder: Path, **settings: object) -> Path:
     table.to_csv(folder / "lists.csv", index=False)
     fedmiss.ingest(
-        [folder / "lists.csv"], folder / "records", fedmiss.IngestSettings(column_map=parse_map(MAP))
+        [folder / "lists.csv"],
+        folder / "records",
+        fedmiss.IngestSettings(column_map=parse_map(MAP), **settings),
     )
     return folder / "records"

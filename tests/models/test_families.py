@@ -44,7 +44,9 @@ def test_compiled_loops_have_the_same_family(family):
             compiled.predictor: ((eta, 0.7), float(family.marginal(eta, np.float64(0.7)))),
         }
         for loop, (arguments, value) in same.items():
-            assert loop.py_func(*arguments, code) == pytest.approx(value, rel=1e-9, abs=1e-12), loop.py_func.__name__
+            assert loop.py_func(*arguments, code) == pytest.approx(value, rel=1e-9, abs=1e-12), (
+                loop.py_func.__name__
+            )
 
 
 def test_names_and_codes_are_unique_and_scales_name_their_family():

@@ -151,7 +151,9 @@ def trim(
         from fedmiss.report.trim import fit_trim
         from fedmiss.report.trim.command import read_tcf
 
-        fit, said = fit_trim(**read_tcf(table).arguments), [f"settings and table come from {table.name}."]
+        command = read_tcf(table)
+        shown = shown._replace(windows=command.windows)
+        fit, said = fit_trim(**command.arguments), [f"settings and table come from {table.name}."]
     else:
         from fedmiss.etl.counts import CountOptions
         from fedmiss.etl.filters import parse_map

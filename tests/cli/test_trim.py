@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from fedmiss.report.exchange import read_ocv, read_out_totals
 from fedmiss.report.trim import TrimSettings, fit_trim
+from fedmiss.report.trim.command import read_tcf
 
 
 @pytest.fixture
@@ -113,6 +114,34 @@ def test_options_that_the_table_or_a_command_file_makes_idle_are_refused(tmp_pat
         said = trim(command, flag).stderr
         assert flag.partition("=")[0] in said
         assert "does nothing here: x.tcf says" in said
+
+
+def test_stretches_that_a_command_file_asks_for_are_shown_in_every_form(tmp_path):
+    rows = [
+        f"{s} {y} {10 * s + 3 * abs(y - 2004) + (s * y) % 3}" for s in (1, 2, 3) for y in range(2001, 2009)
+    ]
+    (tmp_path / "x.dat").write_text("\n".join(rows))
+    command = tmp_path / "x.tcf"
+    command.write_text("FILE x.dat\nNTIMES 8\nmodel 3\noverallchangepoints 4\nrun\n")
+    said = json.loads(trim(command, "--json").stdout)["strata"]["all"]
+    got = read_tcf(command)
+    fit = fit_trim(**got.arguments)
+    shown, written = trim(command, "--out", tmp_path / "out").stdout, (tmp_path / "out" / "x.out").read_text()
+    for which in ("imputed", "model"):
+        assert [(s["from"], s["upto"]) for s in said[which]["stretches"]] == [(2001, 2004), (2004, 2008)]
+        for row in said[which]["stretches"]:
+            want = fit.overall(which, window=(row["from"], row["upto"])).iloc[0]
+            assert [row["slope"], row["slope_se"]] == pytest.approx([want["slope"], want["slope_se"]])
+            line = f"{row['slope']:10.5f} (SE {row['slope_se']:.5f}): {row['label']}"
+            assert f"{row['from']} to {row['upto']}{line}" in shown
+            assert f" {row['from']} {row['upto']}{row['slope']:10.4f}{row['slope_se']:10.4f}" in written
+    assert said["imputed"]["stretches"][0]["slope"] < 0 < said["imputed"]["stretches"][1]["slope"]
+    for key in ("changepoints", "overallchangepoints"):
+        for point in ("0", "9", "2010", "soon"):
+            command.write_text(f"FILE x.dat\nNTIMES 8\nmodel 2\n{key} 1 {point}\nrun\n")
+            assert f"{key} says '{point}'; write time points of the table, 2001 to 2008, or their places" in (
+                " ".join(trim(command).stderr.split())
+            )
 
 
 def test_overdispersion_is_off_as_in_rtrim_and_the_scatter_is_said(tmp_path):

@@ -23,7 +23,7 @@ from fedmiss.federation.hub.steps import Turn, after_round, switched_off, with_f
 from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import Posterior, totals_by_region
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.choice import _choose, default_candidates, model_name
+from fedmiss.models.lowrank.choice import _above, _choose, default_candidates, model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, POISSON
 from fedmiss.models.lowrank.settings import CountSettings
@@ -468,6 +468,13 @@ def test_another_distribution_has_to_be_clearly_better():
     table.loc[table["candidate"] == 2, "deviance"] = [8.0, 10.1, 9.4]  # lower in every fold
     summary["deviance"] = table.groupby("candidate")["deviance"].mean()
     assert _choose(table, summary, options, False) == 2
+
+
+def test_candidates_are_compared_within_folds_by_mean_and_its_error():
+    table, _ = judged(("a", 0, [10.0, 40.0, 11.0]), ("a", 1, [10.5, 40.5, 14.0]))
+    mean, error = _above(table.pivot(index="fold", columns="candidate", values="deviance"), 0)
+    np.testing.assert_allclose(mean, [0.0, 4.0 / 3.0])
+    np.testing.assert_allclose(error, [0.0, np.std([0.5, 0.5, 3.0], ddof=1) / np.sqrt(3)])
 
 
 def test_of_ranks_that_are_one_fit_the_lowest_is_chosen():

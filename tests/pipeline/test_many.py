@@ -75,6 +75,7 @@ def test_three_species_of_six_fail_each_in_its_way(tmp_path, more, jobs):
         assert "Alauda arvensis" in done.err
         again = run_recipe(read_recipe(recipe), jobs=1)
         assert {r.species for r in again if r.error} == set(BAD)
+        assert all(r.folder == tmp_path / "out" / slug(r.species) for r in again)
         assert all(r.redone == () for r in again), "nothing is made twice"
 
 

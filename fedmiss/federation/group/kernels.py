@@ -23,12 +23,11 @@ from itertools import pairwise
 from typing import Any
 
 import numpy as np
-from numba import njit
 
 from fedmiss.models.lowrank.family_kernels import (
-    LOOP,
-    PART,
+    compiled,
     curvature,
+    inlined,
     mean,
     predictor,
     tilts,
@@ -71,7 +70,7 @@ def spread_out(loop: Callable[..., None], tasks: int, work: int, *arguments: Any
         job.result()
 
 
-@njit(**PART)
+@inlined
 def _linear(mu, offset, p, P, C, T, D):
     """Mean and variance of the predictor of a cell: site N(P, C), month N(T, D)."""
     # eta = offset + mu + x'z with x = (1, v_l), z = (1, u_j); both rows uncertain: var = x'Cx + z'Dz + tr(C D) over factors.
@@ -91,7 +90,7 @@ def _linear(mu, offset, p, P, C, T, D):
     return eta, var
 
 
-@njit(**PART)
+@inlined
 def _cell(mu, offset, p, P, C, T, D, y, E, family, mine, other, S, e, acc):
     """Add a cell to ``acc`` (p (p + 3) / 2,): gradient and lower triangle of the curvature of one block.
 
@@ -128,7 +127,7 @@ def _cell(mu, offset, p, P, C, T, D, y, E, family, mine, other, S, e, acc):
     return h
 
 
-@njit(**PART)
+@inlined
 def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, acc):
     """Sums of the cells of site j at its current coefficients, added to ``acc``."""
     for k in range(ptr[j], ptr[j + 1]):
@@ -145,7 +144,7 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, acc):
             _cell(mu, o, p, P[j], C[j], T[l], D[l], y[k], E[k], family, P[j], T[l], D[l], e, acc)
 
 
-@njit(**PART)
+@inlined
 def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     """One damped Newton step of a site from its sums ``acc``; C moves to its covariance. Returns its edf.
 
@@ -209,7 +208,7 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     return edf
 
 
-@njit(cache=True, forceinline=True, **LOOP)
+@compiled
 def _round(
     first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
     C, eta, family, month, stats,
@@ -290,7 +289,7 @@ def _round(
 
 @lru_cache(maxsize=16)
 def _of_width(p: int) -> Callable[..., None]:
-    @njit(cache=True, **LOOP)
+    @compiled
     def loop(
         first, last, fits, _, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
         P, C, eta, family, month, stats,
@@ -318,7 +317,7 @@ def round_sums(p: int, work: int) -> Callable[..., None]:
     return _of_width(p) if p > 1 and _done[p] > PAYS else _round
 
 
-@njit(cache=True, **LOOP)
+@compiled
 def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D, P, C, family, eta):
     """Give every cell, weighted or not, the predictor that has its expected mean."""
     J = ptr.size - 1
@@ -333,7 +332,7 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
                 eta[f, k] = predictor(line, var, family)
 
 
-@njit(cache=True, **LOOP)
+@compiled
 def fill_cells(
     first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, shrink, old, family, y, E
 ):
@@ -366,7 +365,7 @@ def fill_cells(
             E[f, k] = sE
 
 
-@njit(cache=True, **LOOP)
+@compiled
 def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off, eta, family, nodes, out):
     """Add sum w (y - mu)^2 / (mu + mu^2 / t) over the rows at every node log t; ``out`` (n, chunks, nodes).
 
@@ -389,7 +388,7 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
                     out[i, c, q] += square / max(v + mu * mu * nodes[i, q], 1e-12)
 
 
-@njit(cache=True, **LOOP)
+@compiled
 def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out):
     """Score and curvature of the effort coefficients: ``out`` (n, K + K^2)."""
     cells, K = row_ptr.size - 1, effort.shape[1]
@@ -411,7 +410,7 @@ def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inv
                         out[i, K + a * K + b] += curve * effort[r, a] * effort[r, b]
 
 
-@njit(cache=True, **LOOP)
+@compiled
 def product_sums(first, last, chunks, fits, ptr, col, y, E, eta, V, family, out):
     """R' (R V): ``out`` (n chunks, L, width)."""
     J, width = ptr.size - 1, V.shape[2]

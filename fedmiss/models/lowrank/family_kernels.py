@@ -8,20 +8,34 @@ Numba's cache does not see a change of this file: delete ``__pycache__`` after o
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, TypeVar
 
 from numba import njit
 
 from fedmiss.models.lowrank.families import ETA_MAX, SHRINK, VAR_MAX
 
-__all__ = ["LOOP", "PART", "curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
+__all__ = ["compiled", "curvature", "inlined", "mean", "predictor", "tilts", "variance", "visit_sums"]
 
+F = TypeVar("F", bound=Callable[..., Any])
 # Division by zero gives inf or nan, which the hub refuses by name: a check at each one takes a quarter of a round's time.
-LOOP = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
-# Parts of loops have no entry from Python: it would take a fifth of the compilation.
-PART = {"forceinline": True, "error_model": "numpy", "no_cfunc_wrapper": True, "no_cpython_wrapper": True}
+_njit: Any = partial(njit, error_model="numpy", no_cfunc_wrapper=True, forceinline=True)
 
 
-@njit(**PART)
+def compiled(function: F) -> F:
+    """Compile a function that Python calls; it holds no lock of Python's, and is kept on disk."""
+    out: F = _njit(cache=True, nogil=True)(function)
+    return out
+
+
+def inlined(function: F) -> F:
+    """Compile a part of loops. It has no entry from Python, which would take a fifth of the compilation."""
+    out: F = _njit(no_cpython_wrapper=True)(function)
+    return out
+
+
+@inlined
 def mean(eta: float, family: int) -> float:
     """Mean psi'(eta)."""
     if family == 0:
@@ -34,7 +48,7 @@ def mean(eta: float, family: int) -> float:
     return e / (1.0 + e)
 
 
-@njit(**PART)
+@inlined
 def variance(mu: float, family: int) -> float:
     """Variance psi'' as a function of the mean."""
     if family == 0:
@@ -42,7 +56,7 @@ def variance(mu: float, family: int) -> float:
     return mu if family == 1 else mu * (1.0 - mu)
 
 
-@njit(**PART)
+@inlined
 def curvature(m: float, E: float, family: int) -> float:
     """E psi'' of a cell with the expected sum m = E psi'."""
     if family == 1:
@@ -50,7 +64,7 @@ def curvature(m: float, E: float, family: int) -> float:
     return E if family == 0 else m * (1.0 - m / E)
 
 
-@njit(**PART)
+@inlined
 def predictor(eta: float, var: float, family: int) -> float:
     """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
     if family == 1:
@@ -60,13 +74,13 @@ def predictor(eta: float, var: float, family: int) -> float:
     return eta / math.sqrt(1.0 + SHRINK * var)  # logistic-normal mean by the pi/8 rule
 
 
-@njit(**PART)
+@inlined
 def tilts(family: int) -> bool:
     """Whether the covariance of a block's coefficients moves its design: the mean of exp(eta) grows with the variance."""
     return family == 1
 
 
-@njit(**PART)
+@inlined
 def visit_sums(w: float, wy: float, o: float, off: bool, factor: float, family: int) -> tuple[float, float]:
     """What a visit of weight w, weighted count wy and offset o adds to (y, E) of its cell."""
     if family == 1:

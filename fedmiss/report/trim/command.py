@@ -65,9 +65,9 @@ def read_tcf(path: str | Path) -> TrimCommand:
     columns = ["site", "time", "count", *(["weight"] if has_weight else []), *labels]
     table = _table(path, " ".join(said["file"]), columns, float(" ".join(said["missing"]) or "nan"))
     chosen = [int(number) for number in " ".join(said["covariates"]).split()]
-    times = sorted(table["time"].unique())
-    points = _points(said["changepoints"], times)
-    overall = [times[0], *_points(said["overallchangepoints"], times)[1:], times[-1]]
+    times = sorted(table["time"].unique().tolist())
+    points = _points(path, said, "changepoints", times)
+    overall = sorted({times[0], *_points(path, said, "overallchangepoints", times), times[-1]})
     settings = TrimSettings(
         model=_number(path, said, "model", 2),
         changepoints=points if _number(path, said, "model", 2) == 2 else (),
@@ -125,11 +125,18 @@ def _number(path: Path, said: dict[str, list[str]], key: str, default: int) -> i
     return int(text)
 
 
-def _points(words: list[str], times: list[int]) -> tuple[int, ...]:
+def _points(path: Path, said: dict[str, list[str]], key: str, times: list[int]) -> tuple[int, ...]:
     """Read time points given as themselves or as 1, 2, ... into the time points of the table."""
-    given = [int(word) for word in " ".join(words).split()]
     # TRIM counts time points from 1, and its users write years: a number that is no year is a position.
-    return tuple(point if point in times else times[point - 1] for point in given)
+    known = {str(at): time for at, time in enumerate(times, 1)} | {str(time): time for time in times}
+    given = " ".join(said[key]).split()
+    if wrong := [word for word in given if word not in known]:
+        raise InputError(
+            f"{path}: {key} says {wrong[0]!r}; write time points of the table, {times[0]} to {times[-1]}, or their places, "
+            f"1 to {len(times)}.",
+            path=str(path),
+        )
+    return tuple(known[word] for word in given)
 
 
 def _table(path: Path, name: str, columns: list[str], missing: float) -> pd.DataFrame:

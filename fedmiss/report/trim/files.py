@@ -21,6 +21,7 @@ from fedmiss.report.exchange import (
     slope_lines,
     total_lines,
 )
+from fedmiss.report.trim.cells import Label
 from fedmiss.report.trim.fit import Shown, TrimFit
 
 __all__ = ["as_json", "describe", "out_text", "write_trim"]
@@ -30,9 +31,10 @@ _IN_WORDS = {1: "no change over time", 2: "slopes between change points", 3: "on
 
 
 def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
-    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's; of ``shown`` it takes the rule of classes.
+    """Lay out a fit as TRIM's ``.out`` file, for programs that read TRIM's.
 
-    The base of its indices is the first time, as in every file of TRIM; those of another base are in ``totals.csv``.
+    Of ``shown`` it takes the rule of classes and the stretches. The base of its indices is the first time, as in every file
+    of TRIM; those of another base are in ``totals.csv``.
     """
     cells, settings = fit.cells, fit.settings
     lines = [
@@ -72,6 +74,14 @@ def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
         # TRIM prints stars after the class, by the level in brackets at the label's end.
         stars = {"(p<0.01)": " **", "(p<0.05)": " *"}.get(row["label"].rpartition(" ")[2], "")
         lines += ["", *slope_lines(name, row["label"] + stars, row["slope"], row["slope_se"])]
+        if shown.windows:
+            plural = f" OVERALL SLOPE {name.partition('+')[0]} (with intercept) FOR TIME INTERVALS"
+            lines += ["", plural, " from upto   Additive  std.err.    Multiplicative   std.err."]
+            lines += [
+                f" {first:4} {last:4}{row['slope']:10.4f}{row['slope_se']:10.4f}{row['multiplicative']:16.4f}"
+                f"{row['multiplicative_se']:13.4f}"
+                for first, last, row in _stretches(fit, which, shown)
+            ]
     return "\n".join(lines) + "\n\n"  # rtrim wants a blank line after the last slope
 
 
@@ -234,7 +244,15 @@ def _total_lines(fit: TrimFit) -> list[str]:
     return ["", *index, "", *total_lines(rows(fit.totals("model")), rows(fit.totals()), 0)]
 
 
-def _rows(frame: pd.DataFrame) -> list[dict[str, object]]:
+def _stretches(
+    fit: TrimFit, which: str, shown: Shown, stratum: str = "all"
+) -> Iterator[tuple[Label, Label, dict[str, Any]]]:
+    """First and last time of every stretch of ``shown``, and its overall slope."""
+    for first, last in shown.windows:
+        yield first, last, _rows(fit.overall(which, shown.rule, stratum, (first, last)))[0]
+
+
+def _rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [{str(key): plain(value) for key, value in row.items()} for row in frame.to_dict("records")]
 
 
@@ -261,6 +279,10 @@ def as_json(fit: TrimFit, shown: Shown = Shown()) -> dict[str, object]:
                     "totals": _rows(fit.totals(which, name, shown.level)),
                     "index": _rows(fit.index(which, shown.base, name, shown.level)),
                     "overall": _rows(fit.overall(which, shown.rule, name))[0],
+                    "stretches": [
+                        {"from": plain(first), "upto": plain(last)} | row
+                        for first, last, row in _stretches(fit, which, shown, name)
+                    ],
                 }
                 for which in ("imputed", "model")
             }
@@ -347,6 +369,10 @@ def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
                 f"  slope, {which:8s}{slope:10.5f} (SE {overall['slope_se']:.5f}), per step x "
                 f"{overall['multiplicative']:.5f} (SE {overall['multiplicative_se']:.5f}): {overall['label']}"
             )
+            lines += [
+                f"    {first} to {last}{row['slope']:10.5f} (SE {row['slope_se']:.5f}): {row['label']}"
+                for first, last, row in _stretches(fit, which, shown, name)
+            ]
         # Blanks keep the names of the columns apart.
         index = fit.index(base=shown.base, stratum=name, level=shown.level).drop(columns="time")
         index = index.rename(columns={"se": "SE ", "lo": f"{shown.level or 0:.4g} from", "hi": "to"})

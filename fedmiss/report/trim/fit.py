@@ -45,11 +45,15 @@ class TrimSettings:
 
 
 class Shown(NamedTuple):
-    """How results are shown: rule of the trend class, base of the index, level of intervals (None: none)."""
+    """How results are shown: rule of the trend class, base of the index, level of intervals (None: none).
+
+    ``windows``: first and last time points of stretches whose overall slopes are wanted too.
+    """
 
     rule: str = "rtrim"
     base: Label | None = None
     level: float | None = None
+    windows: tuple[tuple[Label, Label], ...] = ()
 
 
 class Step(TypedDict):

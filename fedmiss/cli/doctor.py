@@ -89,11 +89,10 @@ def _version(package: str) -> str:
 
 
 def _threads() -> tuple[bool, str]:
-    import numba
-
+    from fedmiss.loops import CORES
     from fedmiss.system import cores
 
-    return True, f"{cores()} cores for this process, {numba.get_num_threads()} threads for compiled loops"
+    return True, f"{cores()} cores for this process, {CORES} threads for compiled loops"
 
 
 def _files() -> tuple[bool, str]:

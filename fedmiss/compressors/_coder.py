@@ -17,9 +17,9 @@ The functions take many parameters: numba takes arrays one by one, and a coder's
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from fedmiss.arrays import I64, U8
+from fedmiss.loops import compiled, part
 
 __all__ = ["RADIX", "RANGE", "capacity", "decode_levels", "encode_levels"]
 
@@ -31,7 +31,7 @@ _ONE = 1 << 24
 _RATE = np.array([65536 // (context + 2) for context in range(1024)], dtype=np.int64)
 
 
-@njit(cache=True)
+@part
 def _shift(low: int, cache: int, pend: int, pos: int, out: U8) -> tuple[int, int, int, int]:
     """Move the top byte of ``low`` out; the very first byte is always 0 and is never written."""
     # A byte of 255 may still become 0 by a carry: such bytes are
@@ -49,7 +49,7 @@ def _shift(low: int, cache: int, pend: int, pos: int, out: U8) -> tuple[int, int
     return (low & 0x00FFFFFF) << 8, cache, pend + 1, pos
 
 
-@njit(cache=True)
+@part
 def _put(
     low: int, rng: int, cache: int, pend: int, pos: int, out: U8, prob: I64, seen: I64, c: int, bit: int
 ) -> tuple[int, int, int, int, int]:
@@ -72,7 +72,7 @@ def _put(
     return low, rng, cache, pend, pos
 
 
-@njit(cache=True)
+@part
 def _put_raw(
     low: int, rng: int, cache: int, pend: int, pos: int, out: U8, bit: int
 ) -> tuple[int, int, int, int, int]:
@@ -86,7 +86,7 @@ def _put_raw(
     return low, rng, cache, pend, pos
 
 
-@njit(cache=True)
+@part
 def _class(m: int) -> int:
     """floor(log2 m) of m >= 1."""
     c = 0
@@ -96,20 +96,20 @@ def _class(m: int) -> int:
     return c
 
 
-@njit(cache=True)
+@compiled
 def capacity(count: int, top: int) -> int:
     """Bytes that surely hold the code of ``count`` levels of magnitude at most ``top``."""
     bits = _class(top) + 1
     return 32 + count * (4 + 2 * bits + 6 * (bits > 1))
 
 
-@njit(cache=True)
+@part
 def _contexts(c_top: int) -> int:
     """How many contexts levels of the largest class ``c_top`` use."""
     return 2 if c_top == 0 else 64 + 8 * (c_top + 1)
 
 
-@njit(cache=True)
+@part
 def _range_encode(levels: I64, count: int, top: int, signed: bool, out: U8) -> int:
     c_top = _class(top)
     prob = np.full(_contexts(c_top), _ONE >> 1, dtype=np.int64)
@@ -158,7 +158,7 @@ def _range_encode(levels: I64, count: int, top: int, signed: bool, out: U8) -> i
     return size
 
 
-@njit(cache=True)
+@part
 def _range_decode(code: U8, count: int, top: int, signed: bool, levels: I64) -> bool:
     """Fill ``levels``; return False when a level exceeds ``top``."""
     # One function: the state of the coder is five numbers, which helpers would have to hand back for every bit.
@@ -238,7 +238,7 @@ def _range_decode(code: U8, count: int, top: int, signed: bool, levels: I64) -> 
     return True
 
 
-@njit(cache=True)
+@part
 def _word(base: int) -> int:
     """How many digits in ``base`` fit a word below 2^63."""
     digits, value = 0, 1
@@ -249,7 +249,7 @@ def _word(base: int) -> int:
     return digits
 
 
-@njit(cache=True)
+@part
 def _word_bytes(base: int, digits: int) -> int:
     """Bytes that hold base^digits - 1."""
     value = 1
@@ -263,13 +263,13 @@ def _word_bytes(base: int, digits: int) -> int:
     return size
 
 
-@njit(cache=True)
+@part
 def _radix_size(count: int, base: int) -> int:
     digits = _word(base)
     return (count // digits) * _word_bytes(base, digits) + _word_bytes(base, count % digits)
 
 
-@njit(cache=True)
+@part
 def _radix_encode(levels: I64, count: int, base: int, shift: int, out: U8) -> int:
     digits = _word(base)
     pos = i = 0
@@ -287,7 +287,7 @@ def _radix_encode(levels: I64, count: int, base: int, shift: int, out: U8) -> in
     return pos
 
 
-@njit(cache=True)
+@part
 def _radix_decode(code: U8, count: int, base: int, shift: int, levels: I64) -> bool:
     digits = _word(base)
     pos = i = 0
@@ -308,7 +308,7 @@ def _radix_decode(code: U8, count: int, base: int, shift: int, levels: I64) -> b
     return True
 
 
-@njit(cache=True)
+@compiled
 def encode_levels(levels: I64, count: int, top: int, signed: bool, out: U8) -> tuple[int, int]:
     """Code ``levels[:count]``, |level| <= top, into ``out``; return (tag, bytes).
 
@@ -323,7 +323,7 @@ def encode_levels(levels: I64, count: int, top: int, signed: bool, out: U8) -> t
     return RANGE | (size & 31) << 3, size
 
 
-@njit(cache=True)
+@compiled
 def decode_levels(code: U8, tag: int, count: int, top: int, signed: bool, levels: I64) -> bool:
     """Fill ``levels[:count]``; return False when the code cannot be one of ``encode_levels``."""
     if tag & 7 == RANGE:

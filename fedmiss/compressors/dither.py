@@ -13,22 +13,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numba import njit, prange
 
 from fedmiss.arrays import F32, F64, I32, I64, U8
 from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.errors import ConfigError, DomainError, UplinkError
+from fedmiss.loops import compiled, part, spread_out
 
 __all__ = ["Coded", "Dithering", "Kernels", "block_quantization"]
 
 SPARSE = 2  # bit 1 of the tag: a bitmap says which blocks are not zero, and only their norms follow
 
-# Kernels of one message, a batch and a batch over the cores, their settings, and the limit of numbers in words.
-Kernels = tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any], tuple[Any, ...], str]
-_PARALLEL = 500_000  # numbers in a batch from which starting the threads pays
+# Kernels of one message and of a batch, their settings, and the limit of numbers in words.
+Kernels = tuple[Callable[..., Any], Callable[..., Any], tuple[Any, ...], str]
 
 
-@njit(cache=True)
+@part
 def _norm(x: F64, r: float) -> float:
     """||x||_r, scaled against overflow; at least max |x|; nan when x is not finite."""
     top = 0.0
@@ -56,7 +55,7 @@ def _norm(x: F64, r: float) -> float:
     return float(top * max(1.0, total ** (1.0 / r)))
 
 
-@njit(cache=True)
+@part
 def _levels(
     x: F64, u: F64, s: int, r: float, block: int, norms: F32, bits: I32, levels: I64, x_hat: F64
 ) -> int:
@@ -92,7 +91,7 @@ def _levels(
     return count
 
 
-@njit(cache=True)
+@compiled
 def message(x: F64, u: F64, s: int, r: float, block: int, x_hat: F64) -> U8:
     """Encode one vector: return its bytes (tag, norms, code); an empty array if x is not finite."""
     q = x.size
@@ -125,21 +124,16 @@ def message(x: F64, u: F64, s: int, r: float, block: int, x_hat: F64) -> U8:
     return out[: head + size]
 
 
-@njit(cache=True)
-def batch(X: F64, U: F64, s: int, r: float, block: int, X_hat: F64, nbytes: I64) -> None:
-    """Encode each row; keep what the server would decode, and the length."""
-    for i in range(X.shape[0]):
+@compiled
+def batch(
+    first: int, last: int, X: F64, U: F64, s: int, r: float, block: int, X_hat: F64, nbytes: I64
+) -> None:
+    """Encode rows ``first`` to ``last``; keep what the server would decode, and the length."""
+    for i in range(first, last):
         nbytes[i] = message(X[i], U[i], s, r, block, X_hat[i]).size
 
 
-@njit(cache=True, parallel=True)
-def batch_parallel(X: F64, U: F64, s: int, r: float, block: int, X_hat: F64, nbytes: I64) -> None:
-    """Do as :func:`batch`, over the cores."""
-    for i in prange(X.shape[0]):
-        nbytes[i] = message(X[i], U[i], s, r, block, X_hat[i]).size
-
-
-@njit(cache=True)
+@compiled
 def unpack(code: U8, tag: int, norms: F32, s: int, block: int, x_hat: F64) -> bool:
     """Decode into ``x_hat``; return False when the code is damaged."""
     q, count = x_hat.size, 0
@@ -175,7 +169,7 @@ class Coded(ABC):
 
     def encode(self, x: F64, u: F64) -> bytes:
         """Return the code of the (q,) vector ``x``; DomainError if a number is too large for it, or none."""
-        one, _, _, settings, limit = self._kernels(x.size)
+        one, _, settings, limit = self._kernels(x.size)
         x = np.ascontiguousarray(x, dtype=np.float64)
         out = one(x, u, *settings, np.empty_like(x))
         if out.size == 0:
@@ -184,11 +178,10 @@ class Coded(ABC):
 
     def compress_batch(self, X: F64, U: F64) -> tuple[F64, I64]:
         """Quantize each row, (a, q), and measure its code, (a,)."""
-        _, some, many, settings, limit = self._kernels(X.shape[1])
+        _, many, settings, limit = self._kernels(X.shape[1])
         X = np.ascontiguousarray(X, dtype=np.float64)
         X_hat, nbytes = np.empty_like(X), np.empty(len(X), dtype=np.int64)
-        kernel = many if X.size >= _PARALLEL else some
-        kernel(X, U, *settings, X_hat, nbytes)
+        spread_out(many, len(X), X.size // 10, X, U, *settings, X_hat, nbytes)
         if not nbytes.all():
             raise _not_finite(X, limit)
         return X_hat, nbytes
@@ -283,7 +276,7 @@ class Dithering(Coded):
 
     def _kernels(self, q: int) -> Kernels:
         settings = (self.levels, float(self.norm), self._block(q))
-        return message, batch, batch_parallel, settings, "numbers must be finite, norms below 3.4e38"
+        return message, batch, settings, "numbers must be finite, norms below 3.4e38"
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild sign * level * norm / s."""

@@ -7,12 +7,12 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numba import njit, prange
 
 from fedmiss.arrays import F64, I64, U8
 from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.compressors.dither import Coded, Kernels
 from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.loops import compiled
 
 __all__ = ["Natural"]
 
@@ -20,7 +20,7 @@ _HEAD = 3  # tag (with the code length), then the exponent of the largest level 
 _NONE = -32768  # exponent of a zero vector
 
 
-@njit(cache=True)
+@compiled
 def message(x: F64, u: F64, s: int, x_hat: F64) -> U8:
     """Encode one vector; an empty array if x is not finite. Level l > 0 stands for 2^(top + 1 - l)."""
     q, big = x.size, 0.0
@@ -66,21 +66,14 @@ def message(x: F64, u: F64, s: int, x_hat: F64) -> U8:
     return out[: _HEAD + size]
 
 
-@njit(cache=True)
-def batch(X: F64, U: F64, s: int, X_hat: F64, nbytes: I64) -> None:
-    """Encode each row; keep what the server would decode, and the length."""
-    for i in range(X.shape[0]):
+@compiled
+def batch(first: int, last: int, X: F64, U: F64, s: int, X_hat: F64, nbytes: I64) -> None:
+    """Encode rows ``first`` to ``last``; keep what the server would decode, and the length."""
+    for i in range(first, last):
         nbytes[i] = message(X[i], U[i], s, X_hat[i]).size
 
 
-@njit(cache=True, parallel=True)
-def batch_parallel(X: F64, U: F64, s: int, X_hat: F64, nbytes: I64) -> None:
-    """Do as :func:`batch`, over the cores."""
-    for i in prange(X.shape[0]):
-        nbytes[i] = message(X[i], U[i], s, X_hat[i]).size
-
-
-@njit(cache=True)
+@compiled
 def unpack(code: U8, s: int, x_hat: F64) -> bool:
     """Decode into ``x_hat``; return False when the code is damaged."""
     x_hat[:] = 0.0
@@ -131,7 +124,7 @@ class Natural(Coded):
         return 1.0 / 8.0 + min(2.0 * c * math.sqrt(q), c * c * q)
 
     def _kernels(self, q: int) -> Kernels:
-        return message, batch, batch_parallel, (self.levels,), "must be finite, below 1e300"
+        return message, batch, (self.levels,), "must be finite, below 1e300"
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Rebuild the powers of two."""

@@ -5,11 +5,11 @@ Numba takes arrays one by one, so the arguments of a loop are not grouped.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl._bits import load8
+from fedmiss.loops import compiled, part
 
 __all__ = ["encode", "gather", "move", "read_guids"]
 
@@ -19,7 +19,7 @@ ODD = np.uint64(0x94D049BB133111EB)
 MASKS = np.array([(1 << 8 * k) - 1 for k in range(9)], dtype=np.uint64)
 
 
-@nb.njit(cache=True, nogil=True)
+@part
 def _head(buf: U8, s: int, n: int) -> np.uint64:
     """Return the first ``n`` <= 8 bytes as one number."""
     if s + 8 <= buf.size:
@@ -30,7 +30,7 @@ def _head(buf: U8, s: int, n: int) -> np.uint64:
     return word
 
 
-@nb.njit(cache=True, nogil=True)
+@part
 def _hash_field(buf: U8, s: int, n: int, h: np.uint64) -> np.uint64:
     """Digest a field into ``h``: sixteen bytes a turn, the last turn overlapping the one before."""
     # The length first: fields that are equal but for zero bytes at the end must differ, and a blank field must count.
@@ -50,7 +50,7 @@ def _hash_field(buf: U8, s: int, n: int, h: np.uint64) -> np.uint64:
             return h
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def read_guids(buf: U8, start: I32, length: I32, out: I64) -> None:
     """Digest unique identifiers to 64 bits; 0 for a blank."""
     for row in range(start.size):
@@ -64,7 +64,7 @@ def read_guids(buf: U8, start: I32, length: I32, out: I64) -> None:
         out[row] = np.int64(h if h else GOLDEN)
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def encode(
     buf: U8,
     starts: I32,
@@ -104,7 +104,7 @@ def encode(
     return fresh
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def move(old_keys: np.ndarray, old_codes: I32, keys: np.ndarray, codes: I32) -> None:
     """Fill a larger table of ``encode`` from a smaller one."""
     mask = np.uint64(keys.size - 1)
@@ -118,7 +118,7 @@ def move(old_keys: np.ndarray, old_codes: I32, keys: np.ndarray, codes: I32) -> 
         codes[at] = old_codes[i]
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def gather(buf: U8, start: I32, offsets: I32, out: U8) -> None:
     """Copy fields one behind the other; ``offsets[i]`` is where field ``i`` goes."""
     for i in range(start.size):

@@ -7,12 +7,12 @@ line has length 0.
 
 from __future__ import annotations
 
-import numba as nb
 import numpy as np
 
 from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl._bits import equal64, load8, ones, trailing
 from fedmiss.etl.codes import BAD, COUNT_BAD, COUNT_BLANK, COUNT_X
+from fedmiss.loops import compiled, part
 
 __all__ = ["fields", "read_counts", "read_dates", "read_ids", "read_stamps", "separators"]
 
@@ -22,7 +22,7 @@ USUAL = 12  # separators in 64 bytes of an eBird file, seldom more
 TENS = np.array([10**k for k in range(9)], dtype=np.int64)
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def separators(buf: U8, stop: int, separator: int, seps: I32, ends: I32) -> int:
     """List where ``buf[:stop]`` has separators and line ends; return the number of lines.
 
@@ -68,7 +68,7 @@ def separators(buf: U8, stop: int, separator: int, seps: I32, ends: I32) -> int:
     return int(m)
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def fields(
     buf: U8, n_lines: int, seps: I32, ends: I32, columns: I32, starts: I32, lengths: I32, n_fields: I32
 ) -> None:
@@ -99,7 +99,7 @@ def fields(
         first = last + 1
 
 
-@nb.njit(cache=True, nogil=True)
+@part
 def _digits(buf: U8, s: int, n: int) -> int:
     """Read up to eight digits at once, -1 when there is something else among them (Lemire's method)."""
     # The result is made signed by hand: of a signed and an unsigned number numba would make a float.
@@ -128,7 +128,7 @@ def _digits(buf: U8, s: int, n: int) -> int:
     return value
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def read_ids(buf: U8, start: I32, length: I32, letter: int, out: I64) -> None:
     """Read ids such as S123 or G45 as integers: -1 for a blank, BAD for anything else."""
     for row in range(start.size):
@@ -155,7 +155,7 @@ def read_ids(buf: U8, start: I32, length: I32, letter: int, out: I64) -> None:
         out[row] = value
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def read_counts(buf: U8, start: I32, length: I32, out: I64) -> None:
     """Read counts: a non-negative integer, COUNT_X, COUNT_BLANK, or COUNT_BAD."""
     for row in range(start.size):
@@ -178,7 +178,7 @@ def read_counts(buf: U8, start: I32, length: I32, out: I64) -> None:
             out[row] = value
 
 
-@nb.njit(cache=True, nogil=True)
+@part
 def _two(buf: U8, at: int) -> int:
     a = buf[at] - 48
     b = buf[at + 1] - 48
@@ -187,7 +187,7 @@ def _two(buf: U8, at: int) -> int:
     return int(a * 10 + b)
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def read_dates(buf: U8, start: I32, length: I32, out: I32) -> None:
     """Read YYYY-MM-DD as days since 1970-01-01 (Gregorian), BAD when it is no date."""
     value, last_read = 0, -1
@@ -232,7 +232,7 @@ def read_dates(buf: U8, start: I32, length: I32, out: I32) -> None:
         last_read = begin
 
 
-@nb.njit(cache=True, nogil=True)
+@compiled
 def read_stamps(buf: U8, start: I32, length: I32, out: I64) -> None:
     """Read 'YYYY-MM-DD HH:MM:SS.ffffff' (0 to 6 decimals) as an integer that sorts like the time; 0 if blank."""
     for row in range(start.size):

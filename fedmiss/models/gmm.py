@@ -14,10 +14,10 @@ from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, prange
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.loops import compiled, part, spread_out
 from fedmiss.rng import rng_for
 
 __all__ = ["GMM", "GMMParams", "random_rows", "second_moment"]
@@ -25,10 +25,9 @@ __all__ = ["GMM", "GMMParams", "random_rows", "second_moment"]
 Covariance = Literal["known", "tied", "full", "diag"]
 LINEAR, SQUARES, PRODUCTS = 0, 1, 2  # F(y): y; y and squares; y and products
 _FEATURES = {"known": LINEAR, "tied": LINEAR, "diag": SQUARES, "full": PRODUCTS}
-_PARALLEL = 5_000_000  # row-features times components in a call from which starting the threads pays
 
 
-@njit(cache=True)
+@part
 def _features(y: F64, kind: int, F: F64) -> None:
     d = y.size
     for i in range(d):
@@ -44,7 +43,7 @@ def _features(y: F64, kind: int, F: F64) -> None:
                 at += 1
 
 
-@njit(cache=True)
+@part
 def _weights(const: F64, A: F64, F: F64, r: F64) -> float:
     """Fill r_g; return log sum_g exp(const_g + F . A_g)."""
     G = const.size
@@ -68,7 +67,7 @@ def _weights(const: F64, A: F64, F: F64, r: F64) -> float:
     return float(top + np.log(total))
 
 
-@njit(cache=True)
+@part
 def _worker(const: F64, A: F64, kind: int, rows: F64, index: I64, out: F64) -> None:
     """Mean statistic of the rows ``index`` of one worker (all rows when it is empty)."""
     G, f = const.size, A.shape[0]
@@ -88,23 +87,20 @@ def _worker(const: F64, A: F64, kind: int, rows: F64, index: I64, out: F64) -> N
         out[i] /= count
 
 
-@njit(cache=True)
-def many(const: F64, A: F64, which: I64, kind: int, data: F64, slots: I64, index: I64, out: F64) -> None:
-    """Mean statistics of several workers of a stacked array (n, m, d); ``index`` is (a, b), or (a, 0) for all rows."""
-    for i in range(slots.size):
+@compiled
+def many(
+    first: int, last: int, const: F64, A: F64, which: I64, kind: int, data: F64, slots: I64, index: I64,
+    out: F64,
+) -> None:  # fmt: skip
+    """Mean statistics of workers ``first`` to ``last`` of a stacked array (n, m, d).
+
+    ``index`` is (a, b), or (a, 0) for all rows.
+    """
+    for i in range(first, last):
         _worker(const[which[i]], A[which[i]], kind, data[slots[i]], index[i], out[i])
 
 
-@njit(cache=True, parallel=True)
-def many_parallel(
-    const: F64, A: F64, which: I64, kind: int, data: F64, slots: I64, index: I64, out: F64
-) -> None:
-    """Do as :func:`many`, over the cores."""
-    for i in prange(slots.size):
-        _worker(const[which[i]], A[which[i]], kind, data[slots[i]], index[i], out[i])
-
-
-@njit(cache=True)
+@compiled
 def weights(const: F64, A: F64, kind: int, rows: F64, r: F64) -> float:
     """Fill the responsibilities (m, G) of each row; return the mean log-density, up to its constant."""
     F, total = np.empty(A.shape[0]), 0.0
@@ -233,11 +229,10 @@ class GMM:
             one = np.zeros(1, dtype=np.int64)
             for i, slot in enumerate(slots):
                 at, rows = slice(i, i + 1), _f64(data[slot])[None]
-                many(const, A, which[at], kind, rows, one, index[at], out[at])
+                many(0, 1, const, A, which[at], kind, rows, one, index[at], out[at])
             return out
         work = n_slots * (index.shape[1] or data.shape[1]) * self.f * self.G
-        kernel = many_parallel if work >= _PARALLEL else many
-        kernel(const, A, which, kind, _f64(data), slots, index, out)
+        spread_out(many, n_slots, work // 100, const, A, which, kind, _f64(data), slots, index, out)
         return out
 
     def _parts(self, S: F64) -> tuple[F64, F64]:

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from numba import njit
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
+from fedmiss.loops import compiled
 from fedmiss.rng import rng_for
 
 __all__ = ["LSA", "Law", "garnet", "linear_pools", "mean_system"]
 
 
-@njit(cache=True)
+@compiled
 def _walk(rows: F64, index: I64, b: int, eta: float, steps: int, shift: F64, x: F64) -> None:
     """Move x (p,) by ``steps`` steps; rows (m, p, p + 1) hold [A | b]; ``index`` (steps * b,), or empty: all rows."""
     p = x.size

@@ -14,6 +14,7 @@ from fedmiss.federation.group import kernels
 from fedmiss.federation.group.presence import Presence
 from fedmiss.federation.group.visits import IncludedVisits
 from fedmiss.federation.triangle import free_columns, from_triangle
+from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.data import index_cells
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, Family, Scale
 from fedmiss.models.lowrank.occupancy import SURE, log_zero
@@ -247,7 +248,7 @@ class Batch:
 
     def run(self, loop: Callable[..., None], fits: I64, *arguments: Any, chunks: int = 1) -> None:
         """Run a compiled loop over the tasks of these fits, on all cores where there is work for them."""
-        kernels.spread_out(loop, fits.size * chunks, fits.size * self.cells.nnz, *arguments)
+        spread_out(loop, fits.size * chunks, fits.size * self.cells.nnz, *arguments)
 
     def set_offsets(self, fits: I64) -> None:
         """Offset of every row: exposure, effort and observer."""

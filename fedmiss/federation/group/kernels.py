@@ -3,7 +3,7 @@
 Every loop takes the numbers ``fits`` of the fits that are asked about. Fits differ in their weights (folds, replicates)
 and share the cells: rows by site (``ptr`` (J + 1,), ``col`` (nnz,)). Work is cut into tasks, ``first`` to ``last`` of which
 a call does: fits, or fits times ``chunks`` of sites, a number that depends on the data only. The parts are added in order,
-so the result has the same bits for any number of threads (:func:`spread_out`).
+so the result has the same bits for any number of threads (:func:`fedmiss.loops.spread_out`).
 
 Coefficients of site j are N(P_j, C_j), those of month l are N(T_l, D_l), p = 1 + rank of them; the effect comes first.
 The design of the site is x_l = (1, v_l), that of the month z_j = (1, u_j). Symmetric blocks travel as their lower
@@ -14,34 +14,26 @@ parameters: numba takes arrays one by one.
 from __future__ import annotations
 
 import math
-import os
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
-from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
+from fedmiss.loops import compiled, part
 from fedmiss.models.lowrank.family_kernels import (
-    compiled,
     curvature,
-    inlined,
     mean,
     predictor,
     tilts,
     variance,
     visit_sums,
 )
-from fedmiss.system import cores
 
 __all__ = [
     "chunks_of", "dispersion_sums", "effort_sums", "fill_cells", "predict_cells", "product_sums",
-    "round_sums", "spread_out",
+    "round_sums",
 ]  # fmt: skip
-
-CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or cores()
 
 
 def chunks_of(cells: int) -> int:
@@ -49,28 +41,7 @@ def chunks_of(cells: int) -> int:
     return 16 if cells > 20_000 else 1
 
 
-@lru_cache(maxsize=1)
-def _pool() -> ThreadPoolExecutor:
-    return ThreadPoolExecutor(CORES)
-
-
-def spread_out(loop: Callable[..., None], tasks: int, work: int, *arguments: Any) -> None:
-    """Run ``loop(first, last, *arguments)`` over its tasks, on all cores from some 50,000 cells of ``work`` on.
-
-    Below, waking threads costs more than the work. The loops hold no lock of Python's while they run. Plain threads
-    instead of parallel loops of the compiler: those take five times as long to compile, which a user would wait for.
-    """
-    cores = min(CORES, tasks)
-    if work < 50_000 or cores < 2:
-        loop(0, tasks, *arguments)
-        return
-    cuts = [tasks * i // cores for i in range(cores + 1)]
-    jobs = [_pool().submit(loop, a, b, *arguments) for a, b in pairwise(cuts)]
-    for job in jobs:
-        job.result()
-
-
-@inlined
+@part
 def _linear(mu, offset, p, P, C, T, D):
     """Mean and variance of the predictor of a cell: site N(P, C), month N(T, D)."""
     # eta = offset + mu + x'z with x = (1, v_l), z = (1, u_j); both rows uncertain: var = x'Cx + z'Dz + tr(C D) over factors.
@@ -90,7 +61,7 @@ def _linear(mu, offset, p, P, C, T, D):
     return eta, var
 
 
-@inlined
+@part
 def _cell(mu, offset, p, P, C, T, D, y, E, family, mine, other, S, e, acc):
     """Add a cell to ``acc`` (p (p + 3) / 2,): gradient and lower triangle of the curvature of one block.
 
@@ -127,7 +98,7 @@ def _cell(mu, offset, p, P, C, T, D, y, E, family, mine, other, S, e, acc):
     return h
 
 
-@inlined
+@part
 def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, acc):
     """Sums of the cells of site j at its current coefficients, added to ``acc``."""
     for k in range(ptr[j], ptr[j + 1]):
@@ -144,54 +115,58 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, acc):
             _cell(mu, o, p, P[j], C[j], T[l], D[l], y[k], E[k], family, P[j], T[l], D[l], e, acc)
 
 
-@inlined
+@part
 def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     """One damped Newton step of a site from its sums ``acc``; C moves to its covariance. Returns its edf.
 
-    The sums grow with the exponential of the variance, and the covariance ``B`` is the inverse of the sums: a full step of C
+    The sums grow with the exponential of the variance, and the covariance ``A`` is the inverse of the sums: a full step of C
     swings for good where a site that has zeros only has a large prior variance. ``hub.priors.share_of_step`` says how far
     C goes; a site that is well known takes the full step. ``square`` (p,) are the mean squares of the months' coefficients.
     A pivot of the Cholesky factor is at least that of the prior, 1 / tau; sums that are large beyond all measure (a fit that
     runs away, which the hub then stops) lose that to rounding.
     """
-    # Cholesky factor A of G / phi + diag(1 / tau), row by row.
+    # Cholesky factor A of G / phi + diag(1 / tau), row by row; ``step`` holds the inverses of its pivots.
     q = p
     for a in range(p):
         for b in range(a + 1):
             s = acc[q] / phi
             q += 1
-            if a == b:
-                s += 1.0 / tau[a]
             for k in range(b):
                 s -= A[a, k] * A[b, k]
-            if a == b and not s > 1.0 / tau[a]:
-                s = 1.0 / tau[a]
-            A[a, b] = math.sqrt(s) if a == b else s / A[b, b]
-    for c in range(p):  # columns of the inverse
-        for a in range(p):
-            s = 1.0 if a == c else 0.0
-            for k in range(a):
-                s -= A[a, k] * step[k]
-            step[a] = s / A[a, a]
-        for a in range(p - 1, -1, -1):
-            s = step[a]
-            for k in range(a + 1, p):
-                s -= A[k, a] * step[k]
-            step[a] = s / A[a, a]
-        for a in range(p):
-            B[a, c] = step[a]
-    longest = 0.0
+            if b < a:
+                A[a, b] = s * step[b]
+            else:
+                prior = 1.0 / tau[a]
+                s += prior
+                step[a] = 1.0 / math.sqrt(s if s > prior else prior)
+    # Inverse K of the factor, in the lower triangle of B, then the covariance K'K in A.
+    for b in range(p):
+        B[b, b] = step[b]
+        for a in range(b + 1, p):
+            s = 0.0
+            for k in range(b, a):
+                s -= A[a, k] * B[k, b]
+            B[a, b] = s * step[a]
+    for a in range(p):
+        for b in range(a + 1):
+            s = 0.0
+            for k in range(a, p):
+                s += B[k, a] * B[k, b]
+            A[a, b] = A[b, a] = s
+    # Right side of Newton's step: g / phi - (P - M) / tau, with M = B' f_j the prior mean of equation prior.
     edf = float(p)
     before = after = 0.0
     for a in range(p):
-        # edf = tr(B G / phi) = p - sum B_aa / tau_a.
-        edf -= B[a, a] / tau[a]
+        B[0, a] = acc[a] / phi - (P[j, a] - M[j, a]) / tau[a]
+        # edf = tr(C G / phi) = p - sum C_aa / tau_a.
+        edf -= A[a, a] / tau[a]
         before += C[j, a, a] * square[a]
-        after += B[a, a] * square[a]
-        # Newton: B (g / phi - (P - M) / tau), with M = B' f_j the prior mean of equation prior.
+        after += A[a, a] * square[a]
+    longest = 0.0
+    for a in range(p):
         s = 0.0
         for b in range(p):
-            s += B[a, b] * (acc[b] / phi - (P[j, b] - M[j, b]) / tau[b])
+            s += A[a, b] * B[0, b]
         step[a] = s
         longest = max(longest, abs(s))
     part = 1.0
@@ -200,7 +175,7 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
         part = min(1.0, 2.0 / (1.0 + max(before, after) * max(edf, 0.0)))
     for a in range(p):
         for b in range(p):
-            C[j, a, b] = B[a, b] if part == 1.0 else C[j, a, b] + part * (B[a, b] - C[j, a, b])
+            C[j, a, b] = A[a, b] if part == 1.0 else C[j, a, b] + part * (A[a, b] - C[j, a, b])
     # As one piece, so that a long step keeps its direction.
     short = min(1.0, max_step / max(longest, 1e-12))
     for a in range(p):

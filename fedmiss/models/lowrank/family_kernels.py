@@ -1,41 +1,20 @@
 """What differs by family in compiled loops, by :attr:`fedmiss.models.lowrank.families.Family.code`.
 
 Gaussian 0, Poisson 1, Bernoulli 2; a family of another code is refused when it is made
-(``families.COMPILED``). The functions are inlined where they are used (``federation/group/kernels.py``).
-Numba's cache does not see a change of this file: delete ``__pycache__`` after one.
+(``families.COMPILED``). They are parts of the loops of ``federation/group/kernels.py``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from functools import partial
-from typing import Any, TypeVar
 
-from numba import njit
-
+from fedmiss.loops import part
 from fedmiss.models.lowrank.families import ETA_MAX, SHRINK, VAR_MAX
 
-__all__ = ["compiled", "curvature", "inlined", "mean", "predictor", "tilts", "variance", "visit_sums"]
-
-F = TypeVar("F", bound=Callable[..., Any])
-# Division by zero gives inf or nan, which the hub refuses by name: a check at each one takes a quarter of a round's time.
-_njit: Any = partial(njit, error_model="numpy", no_cfunc_wrapper=True, forceinline=True)
+__all__ = ["curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
 
 
-def compiled(function: F) -> F:
-    """Compile a function that Python calls; it holds no lock of Python's, and is kept on disk."""
-    out: F = _njit(cache=True, nogil=True)(function)
-    return out
-
-
-def inlined(function: F) -> F:
-    """Compile a part of loops. It has no entry from Python, which would take a fifth of the compilation."""
-    out: F = _njit(no_cpython_wrapper=True)(function)
-    return out
-
-
-@inlined
+@part
 def mean(eta: float, family: int) -> float:
     """Mean psi'(eta)."""
     if family == 0:
@@ -48,7 +27,7 @@ def mean(eta: float, family: int) -> float:
     return e / (1.0 + e)
 
 
-@inlined
+@part
 def variance(mu: float, family: int) -> float:
     """Variance psi'' as a function of the mean."""
     if family == 0:
@@ -56,7 +35,7 @@ def variance(mu: float, family: int) -> float:
     return mu if family == 1 else mu * (1.0 - mu)
 
 
-@inlined
+@part
 def curvature(m: float, E: float, family: int) -> float:
     """E psi'' of a cell with the expected sum m = E psi'."""
     if family == 1:
@@ -64,7 +43,7 @@ def curvature(m: float, E: float, family: int) -> float:
     return E if family == 0 else m * (1.0 - m / E)
 
 
-@inlined
+@part
 def predictor(eta: float, var: float, family: int) -> float:
     """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
     if family == 1:
@@ -74,13 +53,13 @@ def predictor(eta: float, var: float, family: int) -> float:
     return eta / math.sqrt(1.0 + SHRINK * var)  # logistic-normal mean by the pi/8 rule
 
 
-@inlined
+@part
 def tilts(family: int) -> bool:
     """Whether the covariance of a block's coefficients moves its design: the mean of exp(eta) grows with the variance."""
     return family == 1
 
 
-@inlined
+@part
 def visit_sums(w: float, wy: float, o: float, off: bool, factor: float, family: int) -> tuple[float, float]:
     """What a visit of weight w, weighted count wy and offset o adds to (y, E) of its cell."""
     if family == 1:

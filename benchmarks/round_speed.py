@@ -7,10 +7,7 @@
 
 from __future__ import annotations
 
-import os
 import time
-
-os.environ.setdefault("FEDMISS_THREADS", "1")
 
 import numpy as np
 

@@ -10,10 +10,10 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import answers
+from fedmiss.federation.group.presence import chain_posterior
 from fedmiss.federation.local import LocalFederation, bootstrap, fit_counts
 from fedmiss.federation.results import AverageFit, totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.occupancy import chain_posterior
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.designs import simulate_design
 from tests.federation.test_features import PLAIN, panel_of, tried
@@ -86,7 +86,8 @@ def test_a_site_with_birds_is_occupied_and_the_fit_is_at_rest():
     # the chain's probabilities solve their own equations
     (program,) = federation.programs.values()
     b = program.batches[0].presence
-    sums = chain_posterior(b.evidence[0], fit.state.chain).sums(np.ones(fit.J))
+    post, occupied = chain_posterior(b.evidence[0], fit.state.chain)
+    sums = post.sums(np.ones(fit.J), occupied)
     assert fit.state.chain[2] == pytest.approx((sums[3] + 0.05) / (sums[2] + 1.0), abs=2e-3)
 
 

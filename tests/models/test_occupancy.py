@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedmiss.federation.group.presence import chain_posterior
 from fedmiss.models.lowrank import occupancy
-from fedmiss.models.lowrank.occupancy import SURE, ChainPosterior, chain_posterior, log_yearly, log_zero
+from fedmiss.models.lowrank.occupancy import SURE, ChainPosterior, log_yearly, log_zero
 from fedmiss.models.lowrank.predictive import CountLaw
 
 
@@ -32,7 +33,8 @@ def test_the_posterior_is_that_of_all_paths_enumerated(seed):
     evidence = np.where(rng.random((J, Y)) < 0.3, SURE, -rng.exponential(2.0, (J, Y)))
     evidence[rng.random((J, Y)) < 0.3] = 0.0  # nobody went
     share = rng.uniform(0.2, 1.0, J)
-    post = chain_posterior(evidence, chain)
+    post, present = chain_posterior(evidence, chain)
+    np.testing.assert_array_equal(post.present, present)
     sums = np.zeros(6)
     for j in range(J):
         states, p = enumerated(evidence[j], chain)
@@ -41,13 +43,13 @@ def test_the_posterior_is_that_of_all_paths_enumerated(seed):
         parts = [states[:, 0], np.ones(len(p)), before.sum(1), (before * (1 - now)).sum(1)]
         parts += [(1 - before).sum(1), ((1 - before) * now).sum(1)]
         sums += share[j] * np.array([p @ x for x in parts])
-    np.testing.assert_allclose(post.sums(share), sums, rtol=1e-10)
+    np.testing.assert_allclose(post.sums(share, present), sums, rtol=1e-10)
 
 
 def test_draws_have_the_chain_s_probabilities():
     rng = np.random.default_rng(1)
     evidence = np.tile(np.array([[SURE, -1.0, 0.0, -3.0, 0.0]]), (20_000, 1))
-    post = chain_posterior(evidence, np.array([0.5, 0.1, 0.3]))
+    post, _ = chain_posterior(evidence, np.array([0.5, 0.1, 0.3]))
     z = post.draw(rng.random(evidence.shape))
     error = np.sqrt(post.present[0] * (1 - post.present[0]) / len(z))
     assert (np.abs(z.mean(axis=0) - post.present[0]) <= 4 * error).all()

@@ -10,18 +10,70 @@ model). A visit then weighs as much in all other sums as its site was probably o
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
 
 from fedmiss.arrays import F64, I32, I64
-from fedmiss.models.lowrank.occupancy import SURE, chain_posterior
+from fedmiss.loops import compiled, part
+from fedmiss.models.lowrank.occupancy import SURE, ChainPosterior
 
-__all__ = ["LEAST", "Presence"]
+__all__ = ["LEAST", "Presence", "chain_posterior"]
 
 LEAST = (
     1e-6  # probability of presence that weights are computed with: sums of cells are scaled up again from it
 )
+
+
+@part
+def _likely(odds: float, likelier: bool, x: float) -> float:
+    """Probability whose prior odds are ``odds``, after evidence that multiplies them by 1 / x, or else by x <= 1."""
+    return odds / (odds + x) if likelier else odds * x / (1.0 + odds * x)
+
+
+@compiled
+def _backward(
+    evidence: F64, first: float, gain: float, lose: float, came: F64, stayed: F64, present: F64
+) -> None:
+    """Fill the posterior's transition probabilities and marginals, (J, Y) each; see :func:`chain_posterior`."""
+    J, Y = evidence.shape
+    keep, still = 1.0 - lose, 1.0 - gain
+    for j in range(J):
+        ahead = 0.0  # log odds from the years that follow
+        for y in range(Y - 1, -1, -1):
+            # r_y: log odds of z_y = 1 from the counts of this year and of all later ones, before the prior of the chain.
+            r = evidence[j, y] + ahead
+            x, likelier = math.exp(-abs(r)), r > 0.0
+            # Posterior transition = prior transition (equation chain of the guide's model page) times the odds exp(r_y).
+            if y == 0:
+                came[j, 0] = stayed[j, 0] = present[j, 0] = _likely(first / (1.0 - first), likelier, x)
+            else:
+                came[j, y] = _likely(gain / still, likelier, x)
+                stayed[j, y] = _likely(keep / lose, likelier, x)
+            # log [(1 - lose) R + lose] - log [gain R + 1 - gain], R = exp(r), both over R where R > 1
+            a, b = (1.0, x) if likelier else (x, 1.0)
+            ahead = math.log((keep * a + lose * b) / (gain * a + still * b))
+        for y in range(1, Y):
+            # P(z_y = 1) = P(z_{y-1} = 0) came + P(z_{y-1} = 1) stayed.
+            present[j, y] = came[j, y] + present[j, y - 1] * (stayed[j, y] - came[j, y])
+
+
+def chain_posterior(evidence: F64, chain: F64) -> tuple[ChainPosterior, F64]:
+    """Posterior of the chains of all sites, and the probability (J, Y) that a site was occupied.
+
+    Parameters
+    ----------
+    evidence : (J, Y) log P(counts of the year | occupied) - log P(counts | empty), 0 where nobody went
+    chain : (3,) probabilities: occupied in the first year, gained (empty -> occupied), lost (occupied -> empty)
+
+    Source: the backward recursion of hidden Markov models (Rabiner 1989, "A tutorial on hidden Markov models", section III)
+    on the log odds r_y = log P(counts from y on | z_y = 1) - log P(counts from y on | z_y = 0).
+    """
+    came, stayed, present = np.empty((3, *evidence.shape))
+    first, gain, lose = np.clip(chain, 1e-9, 1.0 - 1e-9)
+    _backward(evidence, first, gain, lose, came, stayed, present)
+    return ChainPosterior(came, stayed), present
 
 
 @dataclass(slots=True)
@@ -88,10 +140,9 @@ class Presence:
         both = np.maximum(old, evidence) < SURE / 2
         self.evidence[f] = evidence = np.where(both, 0.5 * (old + evidence), evidence)
         # The chain's half of the E-step: P(z_jy = 1 | counts) from equation chain and the evidence.
-        post = chain_posterior(evidence, self.chain[f])
-        self.q[f] = post.present
+        post, self.q[f] = chain_posterior(evidence, self.chain[f])
         now = np.maximum(self.q[f], LEAST)
-        return now / before, np.r_[post.sums(seen), float((exposure * (now - before) ** 2).sum())]
+        return now / before, np.r_[post.sums(seen, self.q[f]), float((exposure * (now - before) ** 2).sum())]
 
     def weigh(self, f: int) -> tuple[F64, F64]:
         """Weights of rows and visits of fit ``f``."""

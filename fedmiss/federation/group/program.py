@@ -14,13 +14,14 @@ from fedmiss.federation.group import answers
 from fedmiss.federation.group.agreement import AGREEMENT, LEAST_VISITS
 from fedmiss.federation.group.batch import Batch, CellIndex
 from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
+from fedmiss.federation.group.presence import chain_posterior
 from fedmiss.federation.group.visits import Axis, IncludedVisits, Visits
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.masks import Party
 from fedmiss.federation.messages import SQUARES
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.models.lowrank.families import family_of
-from fedmiss.models.lowrank.occupancy import ChainPosterior, chain_posterior
+from fedmiss.models.lowrank.occupancy import ChainPosterior
 
 __all__ = ["LEAST_VISITS", "GroupProgram", "IncludedVisits"]
 
@@ -335,7 +336,7 @@ class GroupProgram:
     def site_presence(self, batch: int, fit: int) -> ChainPosterior | None:
         """Chains of the group's sites in one fit, None where no site may be empty: they stay with the group."""
         presence = self.batches[batch].presence
-        return None if presence is None else chain_posterior(presence.evidence[fit], presence.chain[fit])
+        return None if presence is None else chain_posterior(presence.evidence[fit], presence.chain[fit])[0]
 
     def site_posterior(self, batch: int, fit: int) -> tuple[F64, F64]:
         """Coefficients (J, p) and covariances (J, p, p) of the group's sites in one fit: they stay with the group."""

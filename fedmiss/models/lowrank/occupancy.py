@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import expit, ndtr, ndtri
+from scipy.special import ndtr, ndtri
 
 from fedmiss.arrays import F64, I64
 from fedmiss.models.lowrank.predictive import Law
 
-__all__ = ["SURE", "ChainPosterior", "chain_posterior", "log_yearly", "log_zero", "zero_inflated"]
+__all__ = ["SURE", "ChainPosterior", "log_yearly", "log_zero", "zero_inflated"]
 
 SURE = 1e6  # log odds of presence where a bird was counted
 PROBIT_STEP = 0.5  # between the probits at which quantiles of counts are computed
@@ -60,13 +60,12 @@ class ChainPosterior:
             z[:, year] = before
         return z
 
-    def sums(self, share: F64) -> F64:
+    def sums(self, share: F64, present: F64) -> F64:
         """Expected numbers (6,) over sites of weight ``share`` (J,), for the M-step of the chain.
 
         Occupied in the first year, sites; occupied site-years that another year follows, and how many of them were lost;
         empty ones, and how many of them were gained.
         """
-        present = self.present
         # E-step numbers of the guide's equation of rates (psi, epsilon,
         # gamma), by the posterior's own transition probabilities.
         before, came, stayed = present[:, :-1], self.came[:, 1:], self.stayed[:, 1:]
@@ -74,38 +73,6 @@ class ChainPosterior:
         return np.array(
             [share @ present[:, 0], share.sum(), *(float((share @ part).sum()) for part in parts)]
         )
-
-
-def chain_posterior(evidence: F64, chain: F64) -> ChainPosterior:
-    """Posterior of the chains of all sites.
-
-    Parameters
-    ----------
-    evidence : (J, Y) log P(counts of the year | occupied) - log P(counts | empty), 0 where nobody went
-    chain : (3,) probabilities: occupied in the first year, gained (empty -> occupied), lost (occupied -> empty)
-
-    Source: the backward recursion of hidden Markov models (Rabiner 1989, "A tutorial on hidden Markov models", section III)
-    on the log odds r_y = log P(counts from y on | z_y = 1) - log P(counts from y on | z_y = 0).
-    """
-    first, gain, lose = np.clip(chain, 1e-9, 1.0 - 1e-9)
-    J, Y = evidence.shape
-    came, stayed = np.empty((J, Y)), np.empty((J, Y))
-    ahead = np.zeros(J)  # log odds from the years that follow
-    for year in range(Y - 1, -1, -1):
-        # r_y: log odds of z_y = 1 from the counts of this year and of all later ones, before the prior of the chain.
-        evidence_ahead = evidence[:, year] + ahead
-        came[:, year], stayed[:, year] = (
-            # Posterior transition = prior transition (equation chain of the guide's model page) times the odds exp(r_y).
-            expit(evidence_ahead + np.log(gain / (1 - gain))),
-            expit(evidence_ahead + np.log((1 - lose) / lose)),
-        )
-        # log [(1 - lose) R + lose] - log [gain R + 1 - gain], R = exp(r)
-        ahead = np.logaddexp(np.log(1 - lose) + evidence_ahead, np.log(lose)) - np.logaddexp(
-            np.log(gain) + evidence_ahead, np.log(1 - gain)
-        )
-        if not year:
-            came[:, 0] = stayed[:, 0] = expit(evidence_ahead + np.log(first / (1 - first)))
-    return ChainPosterior(came, stayed)
 
 
 def log_zero(mu: F64, inverse_size: float, phi: float) -> F64:

@@ -38,6 +38,7 @@ __all__ = [
     "read_counts",
     "refuse_thousands",
     "settle_spellings",
+    "site_key",
     "species_of_counts",
     "split_counts",
 ]
@@ -110,7 +111,7 @@ class CountTable:
         )  # fmt: skip
 
 
-def _key(site: str) -> str:
+def site_key(site: str) -> str:
     """Return a site's name without case, blanks and accents."""
     return "".join(plain(site).split())
 
@@ -129,7 +130,7 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     """
     # One row a spelling, with its first line for the message.
     first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
-    first = first.with_columns(key=pl.Series([_key(site) for site in first["site"]], dtype=pl.String))
+    first = first.with_columns(key=pl.Series([site_key(site) for site in first["site"]], dtype=pl.String))
     doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
     if doubled.is_empty() or how == "apart":
         return frame, []

@@ -65,7 +65,9 @@ def from_dataframe(
     kept = frame[frame[count].notna()]
     for name in filter(None, (site, time, observer, group)):
         if (blank := kept[name].isna()).any():
-            raise InputError(f"row {kept.index[blank][0]!r}: no {name} is given; write it, or leave the row out.")
+            raise InputError(
+                f"row {kept.index[blank][0]!r}: no {name} is given; write it, or leave the row out."
+            )
     value = _counts(kept[count])
     stamp = _months(kept[time])
     months = np.unique(stamp)

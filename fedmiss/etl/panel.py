@@ -100,6 +100,7 @@ def make_panel(
         table = _about_sites(settings, species)
         if table is not None:
             warnings += [*table.said, *table.beside(sites)]
+            sites = table.placed(sites)
             if settings.sites == "frame":
                 warnings += table.beyond(sites)
                 sites = _with_frame(sites, table, flow)

@@ -24,6 +24,7 @@ from fedmiss.etl.flow import (
     why_no_zeros,
 )
 from fedmiss.etl.memory import give_back
+from fedmiss.etl.one_species import fold
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import check_map, project_counts, project_plain
 from fedmiss.etl.projection import Cache, Meta, Projection
@@ -345,6 +346,7 @@ def count_tables(
     at a time: a site without a row of one species was perhaps not visited for it.
     """
     sources, found = _sources(files, (), (), settings), Counter[str]()
+    spelt: dict[str, str] = {}  # two tables may spell one name in two ways
     if any(_kind(source, settings) != COUNTS for source in sources):
         return [], {}
     tables = [replace(source, texts=read_texts(source)) for source in sources]
@@ -352,7 +354,8 @@ def count_tables(
         named = species_of_counts(table, _count_options(replace(settings, species=())))
         if not named:
             return [], {}
-        found.update(named)
+        for name, rows in named.items():
+            found[spelt.setdefault(fold(name), name)] += rows
     return tables, dict(found)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.ingest import IngestSettings, count_tables
 
 COUNTS, VISITS = "site,year,species,count\n", "observer,site,date,species,count\n"
 
@@ -66,3 +67,10 @@ def test_a_site_that_two_tables_write_in_two_ways_is_refused(tables, how):
     with pytest.raises(InputError, match=r"b.csv: the site 'mill  pond' is written 'Mill pond' in a.csv"):
         tables(*texts, spellings=how)
     assert tables(*texts, spellings="apart").checklists["site_id"].n_unique() == 2
+
+
+def test_a_recipe_sees_one_species_in_two_spellings_of_two_tables(tmp_path):
+    paths = [tmp_path / "a.csv", tmp_path / "b.csv"]
+    for path, name in zip(paths, ("Anas crecca", "anas  Crecca"), strict=True):
+        path.write_text(f"{COUNTS}A,2019,{name},3\nB,2019,{name},4\n", encoding="utf-8")
+    assert count_tables(paths, IngestSettings())[1] == {"Anas crecca": 4}

@@ -470,7 +470,9 @@ class _Reading:
             )
         refuse_thousands(self.source, column, text, frame["line"])
         value, bad = decimals(text, [*_MISSING, *(word.upper() for word in self.options.missing)])
-        bad |= (value <= 0).fill_null(True) if key == "weight" else (value < 0).fill_null(False)
+        # as of a plain table: a count has at most 18 digits
+        out = value <= 0 if key == "weight" else (value < 0) | (value >= 1e18)
+        bad |= out.fill_null(key == "weight")
         self._refuse(frame, bad, key, remedy)
         return value
 

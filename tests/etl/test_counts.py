@@ -30,6 +30,7 @@ def test_separators_decimals_and_missing_counts_read_alike(read, separator, deci
         ("A,2003,ca. 5", r"line 4, column 'count': 'ca. 5' is no count"),
         ("A,2003,-2", r"line 4, column 'count': '-2' is no count"),
         ("A,2003,X", r"line 4, column 'count': 'X' is no count"),
+        ("A,2003,99999999999999999999", r"line 4, column 'count': '99999999999999999999' is no count"),
         ('A,2003,"1,234"', r"line 4, column 'count': '1,234' may be thousands or a decimal comma"),
         ("A,31.05.2003,4", r"line 4, column 'year': '31.05.2003' is no year"),
         (",2003,4", r"line 4, column 'site': '' is no site"),

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import NAMES, check_named, familiar, normal, plain, wide_years
+from fedmiss.etl.columns import NAMES, check_named, familiar, normal, plain, squeezed, wide_years
 from fedmiss.etl.one_species import (
     common_name,
     fold,
@@ -187,8 +187,12 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
             "make one row for each site and year."
         )
     if options.wide and not years:
+        named = squeezed(source.header)
+        count = next((named[name] for name in NAMES["count"] if name in named), "")
         raise ConfigError(
-            f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
+            f"--wide: {source.name} has a column {count!r}, which is taken for the count; leave it out, or leave --wide out."
+            if count
+            else f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
         )
     return _Reading(source, options).table(read_texts(source))
 

@@ -248,8 +248,8 @@ def _between_tables(
     counted = any(_kind(source, settings) == COUNTS for source in sources)
     if counted and (len(choice.names) > 1 or steps["other species"]):
         raise ConfigError(
-            f"{names} are of several species: a site without a row of one was perhaps not visited for it, and would become "
-            "a zero. Import each species by itself, with another --out; where the tables name none, say it with --species."
+            f"{names} are of several species, and tables of counts by year are imported one species at a time: each with "
+            "another --out; where the tables name none, say it with --species."
         )
     again = steps["rolled up"]
     if not again:

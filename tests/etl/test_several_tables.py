@@ -88,3 +88,11 @@ def test_a_table_of_counts_of_one_species_gives_no_zeros_of_another(tables, tmp_
     made = make_panel(named, tmp_path / "panel", PanelSettings(species="Anas crecca", sites="all"))
     assert read_manifest(made, "panel")["results"]["n_visits"] == 2
     assert "it has no part in the panel" in " ".join(read_manifest(made, "panel")["warnings"])
+
+
+def test_a_site_that_two_folders_write_in_two_ways_is_said(tables, tmp_path):
+    named = [
+        tables(f"site,year,count\n{site},2019,3\n", species=("Wren",)).folder for site in ("Pond", "pond")
+    ]
+    made = make_panel(named, tmp_path / "panel", PanelSettings())
+    assert "are two in this panel: 'Pond' and 'pond'" in " ".join(read_manifest(made, "panel")["warnings"])

@@ -6,6 +6,7 @@ import errno
 import hashlib
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -196,14 +197,16 @@ def _explained(path: Path) -> Iterator[None]:
     """Errors of writing something temporary name the folder that the user asked for."""
     try:
         yield
-    except OSError as error:
-        if error.errno in _REFUSALS:
-            raise _explain(error, path) from error
-        raise
     except InputError as error:
         at = Path(error.fields.get("path", ""))
         if isinstance(error.__cause__, OSError) and any(unfinished(place)[0] for place in (at, *at.parents)):
             raise _explain(error.__cause__, path) from error.__cause__
+        raise
+    except Exception as error:  # polars writes the number of what the disk refused into its text only
+        found = re.search(r"\(os error (\d+)\)", str(error))
+        number = int(found[1]) if found else getattr(error, "errno", None)
+        if number in _REFUSALS:
+            raise _explain(OSError(number, ""), path) from error
         raise
 
 

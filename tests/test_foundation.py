@@ -10,8 +10,10 @@ import subprocess
 import sys
 import tomllib
 from datetime import date
+from pathlib import Path
 
 import numpy as np
+import polars as pl
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -144,6 +146,16 @@ def test_an_inner_refusal_names_the_folder_that_was_asked_for(tmp_path):
         raise OSError(errno.ENOSPC, "full")
     assert f"cannot write {tmp_path / 'out'}: " in str(caught.value)
     assert ".tmp-" not in str(caught.value)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+@pytest.mark.parametrize("maker", [files.atomic_file, files.atomic_folder])
+def test_a_refusal_that_polars_words_is_explained_too(tmp_path, maker):
+    frame = pl.DataFrame({"a": [1]})
+    for write in (frame.write_parquet, frame.lazy().sink_csv):
+        with pytest.raises(InputError, match="disk is full"), maker(tmp_path / "out"):
+            write("/dev/full")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_errors_that_are_not_about_writing_pass(tmp_path):

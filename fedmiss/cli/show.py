@@ -78,7 +78,7 @@ def _summary(manifest: Manifest) -> str:
             f"{100 * imputed.imputed_share:.0f} % of the total is imputed. Standard effort: {imputed.standard_effort}."
         )
     words = [
-        f"{key.replace('_', ' ')} {_n(value) if isinstance(value, int | float) else value}"
+        f"{key.replace('_', ' ')} {value if isinstance(value, str) or key.endswith('_year') else _n(value)}"
         for key, value in results.items()
         if isinstance(value, int | float | str) and not isinstance(value, bool)
     ]

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import NAMES, check_named, familiar, normal, plain, wide_years
+from fedmiss.etl.columns import NAMES, check_named, familiar, normal, plain, squeezed, wide_years
 from fedmiss.etl.one_species import (
     common_name,
     fold,
@@ -38,6 +38,7 @@ __all__ = [
     "read_counts",
     "refuse_thousands",
     "settle_spellings",
+    "site_key",
     "species_of_counts",
     "split_counts",
 ]
@@ -110,7 +111,7 @@ class CountTable:
         )  # fmt: skip
 
 
-def _key(site: str) -> str:
+def site_key(site: str) -> str:
     """Return a site's name without case, blanks and accents."""
     return "".join(plain(site).split())
 
@@ -129,7 +130,7 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     """
     # One row a spelling, with its first line for the message.
     first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
-    first = first.with_columns(key=pl.Series([_key(site) for site in first["site"]], dtype=pl.String))
+    first = first.with_columns(key=pl.Series([site_key(site) for site in first["site"]], dtype=pl.String))
     doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
     if doubled.is_empty() or how == "apart":
         return frame, []
@@ -186,8 +187,12 @@ def read_counts(path: str | Path | Source, options: CountOptions | None = None) 
             "make one row for each site and year."
         )
     if options.wide and not years:
+        named = squeezed(source.header)
+        count = next((named[name] for name in NAMES["count"] if name in named), "")
         raise ConfigError(
-            f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
+            f"--wide: {source.name} has a column {count!r}, which is taken for the count; leave it out, or leave --wide out."
+            if count
+            else f"--wide: {source.name} has no columns named by years; it has {', '.join(source.header[:8])}."
         )
     return _Reading(source, options).table(read_texts(source))
 
@@ -469,7 +474,9 @@ class _Reading:
             )
         refuse_thousands(self.source, column, text, frame["line"])
         value, bad = decimals(text, [*_MISSING, *(word.upper() for word in self.options.missing)])
-        bad |= (value <= 0).fill_null(True) if key == "weight" else (value < 0).fill_null(False)
+        # as of a plain table: a count has at most 18 digits
+        out = value <= 0 if key == "weight" else (value < 0) | (value >= 1e18)
+        bad |= out.fill_null(key == "weight")
         self._refuse(frame, bad, key, remedy)
         return value
 

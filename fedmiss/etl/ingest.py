@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
@@ -13,7 +13,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import is_count_table, kept_columns
-from fedmiss.etl.counts import CountOptions, species_of_counts
+from fedmiss.etl.counts import CountOptions, site_key, species_of_counts
 from fedmiss.etl.flow import (
     all_simulated,
     orphan_warning,
@@ -24,11 +24,12 @@ from fedmiss.etl.flow import (
     why_no_zeros,
 )
 from fedmiss.etl.memory import give_back
+from fedmiss.etl.one_species import fold
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import check_map, project_counts, project_plain
 from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
-from fedmiss.etl.resolve import write_records
+from fedmiss.etl.resolve import SpeciesChoice, write_records
 from fedmiss.etl.rows import read_texts
 from fedmiss.etl.select import ListRules, make_checklists
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
@@ -128,6 +129,8 @@ def _import(
         )
         if presence_only:
             warnings.append(why_no_zeros(family))
+        if family == "plain":
+            _refuse_spellings(records, settings.spellings)
         limits = NO_LIMIT if presence_only else limits_of(records)
         choice = choose_species(records, settings, warnings)
         with atomic_folder(out, "records", overwrite=True) as folder:
@@ -141,6 +144,8 @@ def _import(
             counts = write_records(events, records, choice, folder / "records.parquet", cache=store.folder)
             del events
             give_back()
+            if family == "plain" and len(sources) > 1:
+                warnings += _between_tables(sources, settings, choice, counts.steps)
             warnings += unmatched + reach_warnings(limits, lists_flow)
             if counts.orphans:
                 warnings.append(orphan_warning(lists, counts, folder))
@@ -220,6 +225,44 @@ def _project(sources: list[Source], store: Cache, settings: IngestSettings) -> l
         projections.append(store.projection(key, partial(_watched, source, partial(build, source, **more))))
         give_back()
     return projections
+
+
+def _refuse_spellings(tables: list[Projection], how: str) -> None:
+    """Refuse a site that two tables write in two ways, as ``settle_spellings`` does within one."""
+    seen: dict[str, tuple[str, str]] = {}
+    for table in tables if how != "apart" else ():
+        for site in table.column("places", "site").unique(maintain_order=True):
+            one, where = seen.setdefault(site_key(site), (site, table.meta["source"]))
+            if one != site:
+                raise InputError(
+                    f"{table.meta['source']}: the site {site!r} is written {one!r} in {where}; write it in one way in both "
+                    "(--spellings join joins within a table), or pass --spellings apart if they are two."
+                )
+
+
+def _between_tables(
+    sources: list[Source], settings: IngestSettings, choice: SpeciesChoice, steps: Mapping[str, int]
+) -> list[str]:
+    """Refuse tables of counts by year that are of several species or share a cell; say what other tables add up."""
+    names = listed([source.short_name for source in sources], 4)
+    counted = any(_kind(source, settings) == COUNTS for source in sources)
+    if counted and (len(choice.names) > 1 or steps["other species"]):
+        raise ConfigError(
+            f"{names} are of several species, and tables of counts by year are imported one species at a time: each with "
+            "another --out; where the tables name none, say it with --species."
+        )
+    again = steps["rolled up"]
+    if not again:
+        return []
+    if counted and settings.repeats != "sum":
+        raise InputError(
+            f"{again:,} counts of a site and time stand in more than one of {names}; leave out the table that holds them "
+            "twice, or pass --repeats sum if they are of different birds."
+        )
+    return [
+        f"counts of a species on a visit that has another of it, in the same table or between {names}: {again:,}. They are "
+        "added up; if they are of the same birds, leave out the table that holds them twice."
+    ]
 
 
 def _read_warnings(projections: list[Projection], releases: set[str]) -> list[str]:
@@ -303,6 +346,7 @@ def count_tables(
     at a time: a site without a row of one species was perhaps not visited for it.
     """
     sources, found = _sources(files, (), (), settings), Counter[str]()
+    spelt: dict[str, str] = {}  # two tables may spell one name in two ways
     if any(_kind(source, settings) != COUNTS for source in sources):
         return [], {}
     tables = [replace(source, texts=read_texts(source)) for source in sources]
@@ -310,7 +354,8 @@ def count_tables(
         named = species_of_counts(table, _count_options(replace(settings, species=())))
         if not named:
             return [], {}
-        found.update(named)
+        for name, rows in named.items():
+            found[spelt.setdefault(fold(name), name)] += rows
     return tables, dict(found)
 
 

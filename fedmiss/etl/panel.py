@@ -18,6 +18,7 @@ from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.cells import entry_of, resolve_species, sites_of, species_visits
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.community import scores_without
+from fedmiss.etl.counts import site_key
 from fedmiss.etl.plain import MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.etl.site_table import SiteTable, read_site_table
@@ -100,6 +101,7 @@ def make_panel(
         table = _about_sites(settings, species)
         if table is not None:
             warnings += [*table.said, *table.beside(sites)]
+            sites = table.placed(sites)
             if settings.sites == "frame":
                 warnings += table.beyond(sites)
                 sites = _with_frame(sites, table, flow)
@@ -111,6 +113,7 @@ def make_panel(
         )
         visits = assign_groups(visits, settings, by_source=len(folders) > 1)
         warnings += _apart(visits) if len(folders) > 1 or settings.group_by == "file" else []
+        warnings += _alike(sites["site_id"].to_list()) if len(folders) > 1 else []
         write_table(sites, tmp / "sites.parquet", "sites")
         write_table(months, tmp / "months.parquet", "months")
         if table is not None and table.covariates:
@@ -294,6 +297,19 @@ def _apart(visits: pl.DataFrame) -> list[str]:
     return [
         f"{listed(alone, 4)}: no region in common with another group. Groups share "
         "the course of the months; where regions differ in it, make a panel of each region."
+    ]
+
+
+def _alike(sites: list[str]) -> list[str]:
+    """Say which sites of several folders are perhaps one, written in two ways."""
+    first: dict[str, str] = {}
+    pairs = [(first.setdefault(site_key(site), site), site) for site in sites]
+    twice = [f"{one!r} and {other!r}" for one, other in pairs if one != other]
+    if not twice:
+        return []
+    return [
+        f"sites that differ in case, blanks or accents only are two in this panel: {listed(twice, 3)}. If they are one, "
+        "write them in one way."
     ]
 
 

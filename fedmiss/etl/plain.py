@@ -328,7 +328,7 @@ def project_counts(
         count=pl.col("count").cast(pl.Int64),
         observer=pl.col(found.pop("observer")).fill_null("") if "observer" in found else pl.col("site"),
         date=pl.date("year", "month", _DAY),
-        complete=pl.lit(1, pl.Int8),
+        complete=pl.lit(0, pl.Int8),  # a count of one species says nothing of the others
         species=pl.lit(species),
         common_name=pl.lit(table.common_name or (asked if asked.casefold() != species.casefold() else "")),
         **{key: value for key, (_, value) in effort.items()},

@@ -298,9 +298,10 @@ def parse_clock(values: pl.Series) -> pl.Series:
 
 
 def parse_dates(values: pl.Series, formats: Sequence[str]) -> pl.Series:
-    """Read dates by the first format that fits each value; null where none does."""
+    """Read dates by the first format that fits each value; null where none does, and for years of two digits."""
     read = (values.str.to_date(f, strict=False, exact=True) for f in formats)
-    return pl.select(pl.coalesce(*read)).to_series()
+    day = pl.select(pl.coalesce(*read)).to_series()
+    return day.set(~day.dt.year().is_between(1500, 2200), None)
 
 
 def parse_count(values: pl.Series) -> tuple[pl.Series, pl.Series]:

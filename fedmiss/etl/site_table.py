@@ -10,7 +10,7 @@ import polars as pl
 
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import PLACES, familiar
-from fedmiss.etl.counts import refuse_thousands
+from fedmiss.etl.counts import refuse_thousands, site_key
 from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.models.lowrank.structure import LIMIT
@@ -67,6 +67,18 @@ class SiteTable:
         frame = rows.join(more, on="site_id", how="left", maintain_order="left")
         return SiteTable(frame, (*self.covariates, *other.covariates), (*self.said, *other.said))
 
+    def placed(self, sites: pl.DataFrame) -> pl.DataFrame:
+        """The panel's sites with places and regions of the table where the records have none."""
+        both = sites.join(self.frame, on="site_id", how="left", suffix="_table", maintain_order="left")
+        nowhere = pl.col("latitude").is_null() | pl.col("longitude").is_null()
+        place = (
+            pl.when(nowhere).then(f"{key}_table").otherwise(key).alias(key)
+            for key in ("latitude", "longitude")
+        )
+        return both.with_columns(*place, pl.coalesce("region", "region_table").alias("region")).select(
+            sites.columns
+        )
+
     def beyond(self, sites: pl.DataFrame) -> list[str]:
         """Say which numbers of the table lie beyond what the visited ``sites`` span, as the model sees it."""
         here = self.frame["site_id"].is_in(sites["site_id"].to_list())
@@ -105,6 +117,12 @@ class SiteTable:
             )
         said = []
         if lacking := [site for site in own if site not in ids]:
+            spelt = {site_key(site): site for site in ids.difference(own)}
+            if like := next((site for site in lacking if site_key(site) in spelt), None):
+                raise InputError(
+                    f"the site {like!r} of the panel is written {spelt[site_key(like)]!r} in the table of sites; write it "
+                    "in one way in both."
+                )
             said.append(
                 f"{len(lacking):,} of {len(own):,} sites of the panel are not in the table of sites "
                 f"({listed(lacking, 3)}); their covariates count as the mean of the others."

@@ -9,6 +9,7 @@ import polars as pl
 from fedmiss.arrays import I32, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.etl.columns import did_you_mean, near_names
+from fedmiss.etl.one_species import same_names
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import SpeciesChoice
 from fedmiss.etl.settings import IngestSettings
@@ -28,6 +29,8 @@ def choose_species(records: list[Projection], settings: IngestSettings, warnings
     plain = pl.col("species", "common_name").str.replace(DOMESTIC, "")
     taxa = [record.read("taxa").with_columns(plain) for record in records]
     merged = pl.concat([taxon.with_columns(source=pl.lit(i, pl.Int32)) for i, taxon in enumerate(taxa)])
+    if records[0].meta.get("any_name"):  # two tables may spell one name in two ways
+        merged = merged.with_columns(same_names(merged["species"]), same_names(merged["common_name"]))
     below = pl.col("species").str.contains(BINOMIAL) & pl.col("category").is_in(["", *BELOW_OR_SPECIES])
     # Plain tables name species as they like.
     free = [i for i, record in enumerate(records) if record.meta.get("any_name")]
@@ -47,8 +50,9 @@ def choose_species(records: list[Projection], settings: IngestSettings, warnings
     shown = dict(zip(names, common, strict=True))
     code: list[I32] = []
     above, exotic, unvetted = [], [], []
-    for i, (record, taxon) in enumerate(zip(records, taxa, strict=True)):
-        keep = merged.filter(pl.col("source") == i)["keep"].fill_null(False)
+    for i, record in enumerate(records):
+        taxon = merged.filter(pl.col("source") == i)
+        keep = taxon["keep"].fill_null(False)
         number = taxon["species"].replace_strict(
             chosen, range(len(chosen)), default=-1, return_dtype=pl.Int32
         )

@@ -40,7 +40,8 @@ def from_dataframe(
 
     Raises
     ------
-    InputError : a column that is not there, a time that is no date, month or year, a negative or infinite count
+    InputError : a column that is not there, a row without site, time, observer or group, a time that is no date, month
+        or year, a negative or infinite count
     ConfigError : several species and none chosen, or a species that is not there
 
     Examples
@@ -62,6 +63,11 @@ def from_dataframe(
             )
     frame = _one_species(frame, species, {site, time, count, observer, group})
     kept = frame[frame[count].notna()]
+    for name in filter(None, (site, time, observer, group)):
+        if (blank := kept[name].isna()).any():
+            raise InputError(
+                f"row {kept.index[blank][0]!r}: no {name} is given; write it, or leave the row out."
+            )
     value = _counts(kept[count])
     stamp = _months(kept[time])
     months = np.unique(stamp)

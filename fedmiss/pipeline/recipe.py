@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -54,8 +55,9 @@ class Recipe:
 
 
 def slug(species: str) -> str:
-    """Folder name of a species: lower case, dashes."""
-    return re.sub(r"[^a-z0-9]+", "-", species.lower()).strip("-") or "species"
+    """Folder name of a species: lower case, dashes; a number of its own for a name in another script."""
+    other = f"-{hashlib.sha256(species.encode()).hexdigest()[:8]}" if any(map(str.isalnum, species)) else ""
+    return re.sub(r"[^a-z0-9]+", "-", species.lower()).strip("-") or f"species{other}"
 
 
 def _table(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedmiss.arrays import F32, F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.files import MANIFEST, FlowRow, identity, read_manifest
+from fedmiss.files import MANIFEST, FlowRow, Manifest, identity, read_manifest
 from fedmiss.folders import FACTS
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
@@ -222,6 +222,20 @@ def read_draws(path: Path, n_months: int) -> dict[str, F64]:
     return out
 
 
+def _check_one_chain(panel: Manifest, fit: Manifest, imputed: Manifest, fit_path: Path, path: Path) -> None:
+    """Raise unless the imputed matrix was made from this fit, and both from this panel."""
+    made_from = {f"panel/{name}": file["sha256"] for name, file in panel["files"].items()}
+    if any(made_from.get(f"panel/{name}") != value for name, value in fit["inputs"].items()):
+        raise InputError(
+            f"{fit_path} was not fitted on this panel: run `fedmiss fit` and `fedmiss impute` again."
+        )
+    made_from |= {f"fit/{name}": file["sha256"] for name, file in fit["files"].items()}
+    if any(made_from.get(name) != value for name, value in imputed["inputs"].items()):
+        raise InputError(
+            f"{path} was not imputed from {fit_path}, but from another fit or panel: run `fedmiss impute` on these two."
+        )
+
+
 def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> ReportInputs:
     """Read the three folders.
 
@@ -234,6 +248,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         name: read_manifest(folder, name, verify=True)
         for name, folder in (("panel", panel), ("fit", fit), ("imputed", imputed))
     }
+    _check_one_chain(manifests["panel"], manifests["fit"], manifests["imputed"], fit, imputed)
     sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
     months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
     if sites.empty or months.empty:

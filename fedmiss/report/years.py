@@ -10,7 +10,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, Bool
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, listed
 
 if TYPE_CHECKING:
     from fedmiss.report.analysis import Analysis
@@ -131,7 +131,7 @@ def base_years(base: str | int | None, years: Years) -> Bool:
     first, last = int(parts[0]), int(parts[-1])
     mask = (years.year >= first) & (years.year <= last) & years.used
     if not mask.any():
-        known = f"{usable[0]} to {usable[-1]}" if usable.size else "none"
+        known = listed([str(year) for year in usable], 80) or "none"
         raise ConfigError(
             f"the base {text} has no year that can be used; complete years with enough counts are: {known}. "
             "Choose another with --base.",

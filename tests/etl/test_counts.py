@@ -30,6 +30,7 @@ def test_separators_decimals_and_missing_counts_read_alike(read, separator, deci
         ("A,2003,ca. 5", r"line 4, column 'count': 'ca. 5' is no count"),
         ("A,2003,-2", r"line 4, column 'count': '-2' is no count"),
         ("A,2003,X", r"line 4, column 'count': 'X' is no count"),
+        ("A,2003,99999999999999999999", r"line 4, column 'count': '99999999999999999999' is no count"),
         ('A,2003,"1,234"', r"line 4, column 'count': '1,234' may be thousands or a decimal comma"),
         ("A,31.05.2003,4", r"line 4, column 'year': '31.05.2003' is no year"),
         (",2003,4", r"line 4, column 'site': '' is no site"),
@@ -85,6 +86,12 @@ def test_years_as_columns_are_offered_to_be_melted(read):
         ("A", 2001, 1), ("A", 2002, None), ("A", 2003, 3), ("B", 2001, 0), ("B", 2002, 5), ("B", 2003, None),
     ]  # fmt: skip
     assert got.covariates == ("habitat",)
+    for text, words in (
+        ("site,2001,2002,Total\nA,1,2,3\n", "a column 'Total', which is taken for the count"),
+        ("site,y2001,y2002\nA,1,2\n", "no columns named by years; it has site, y2001, y2002"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            read(text, wide=True)
 
 
 def test_columns_without_a_known_name_are_found_by_what_stands_in_them_or_asked_for(read):

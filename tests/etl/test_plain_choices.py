@@ -47,6 +47,14 @@ def test_a_date_that_may_be_two_days(rows):
         rows(text, dates="european")
 
 
+@pytest.mark.parametrize("date", ["5/1/19", "05.01.19", "19-05-01", "12/31/18", "3019-05-01"])
+@pytest.mark.parametrize("dates", ["", "day-first", "month-first"])
+def test_a_year_of_two_digits_is_not_one_of_antiquity(rows, date, dates):
+    got = rows(ROWS + f"o1,C,{date},Wren,3\n", dates=dates)
+    assert got.checklists["date"].dt.year().unique().to_list() == [2024]
+    assert any(f"'{date}'" in sentence for sentence in got.manifest["warnings"])
+
+
 def test_two_spellings_of_a_site(rows):
     text = "o1,North Pond,2024-05-06,Wren,3\no1,north  pond,2024-06-06,Wren,4\n"
     with pytest.raises(InputError, match=r"'North Pond' \(line 2\) is also written 'north  pond' \(line 3\)"):

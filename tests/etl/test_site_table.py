@@ -106,6 +106,7 @@ def test_another_table_makes_another_fit(panel):
         ("site,e\nq,4\nr,5\n", "no site of the panel: its ids are like 'q', those of the panel like 'a'"),
         ("site,h\n" + "".join(f"s{i},h{i}\n" for i in range(30)), "30 different texts .*at most 20"),
         ("site,lat,lon\na,6,45\nb,6.1,45.1\nc,6.2,45.2\n", "latitude and longitude are swapped"),
+        ("site,e\na,1\nB,2\nc,3\n", "the site 'b' of the panel is written 'B' in the table of sites"),
         ("site,e\n", "nothing to read"),
     ],
 )
@@ -128,6 +129,17 @@ def test_a_table_that_is_not_there(tmp_path, records):
 def test_a_site_elsewhere_in_the_table_is_said(panel):
     made = panel("site,lat,lon,e\na,45,6,1\nb,45.1,6.1,2\nc,45.2,9.9,3\n")
     assert any("c is at 45.20, 6.20 in the records" in w for w in read_manifest(made, "panel")["warnings"])
+
+
+def test_places_and_regions_of_the_table_fill_those_that_the_records_lack(tmp_path):
+    (tmp_path / "counts.csv").write_text("site,year,count,lat,lon\na,2001,1,45,6\nb,2001,2,,\nc,2001,3,46,\n")
+    ingest([tmp_path / "counts.csv"], tmp_path / "records", settings=IngestSettings())
+    text = "site,lat,lon,region,e\na,45.1,6.1,N,1\nb,47,7,S,2\nc,48,8,,3\n"
+    settings = PanelSettings(site_table=str(table_of(tmp_path, text)))
+    sites = open_panel(make_panel(tmp_path / "records", tmp_path / "panel", settings)).sites
+    assert sites["latitude"].to_list() == [45, 47, 48]  # a place is of one source
+    assert sites["longitude"].to_list() == [6, 7, 8]
+    assert sites["region"].to_list()[:2] == ["N", "S"]
 
 
 def test_in_a_recipe_the_table_lies_beside_it(tmp_path):

@@ -500,6 +500,13 @@ def test_default_candidates_include_rank_zero_and_rival_models():
     assert model_name(default_candidates(CountSettings())[0]) == "negative binomial"  # the one to beat
 
 
+@pytest.mark.parametrize("most", [0, 1, 2, 5])
+def test_no_candidate_has_a_rank_above_the_largest_asked_for(most):
+    tried = [(c.family, c.dispersion, c.scale, c.rank) for c in default_candidates(CountSettings(), most)]
+    assert max(rank for *_, rank in tried) == most
+    assert len(set(tried)) == len(tried)
+
+
 RIGID = SimpleNamespace(weight=1.0, free_visits=1.0)  # a fit that follows no count
 
 

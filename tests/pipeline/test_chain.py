@@ -17,6 +17,7 @@ from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.pipeline.steps import step
+from fedmiss.report.inputs import read_inputs
 from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 from tests.cli.terminal import fedmiss, tree
 from tests.folders import frame
@@ -162,6 +163,18 @@ def test_a_folder_that_no_run_made_stays(place, tmp_path, step):
     assert f"{step} exists already, and no run of a recipe made it" in done.err
     after = times(tmp_path)
     assert before.items() <= after.items()
+
+
+def test_a_report_is_of_one_chain(place, tmp_path):
+    """A fit of the same sites and months with other settings, or a panel of other groups, has other numbers."""
+    run(place)
+    panel, fit, imputed = (place / "trend-out" / name for name in ("panel", "fit", "imputed"))
+    other = fit_panel(panel, tmp_path / "fit", FitSettings(model="log1p", rank=1, bootstrap=0))
+    with pytest.raises(InputError, match=r"was not imputed from .*fit"):
+        read_inputs(panel, other, imputed)
+    make_panel([place / "trend-out" / "records"], tmp_path / "panel", PanelSettings(groups=2))
+    with pytest.raises(InputError, match="was not fitted on this panel"):
+        read_inputs(tmp_path / "panel", fit, imputed)
 
 
 @pytest.mark.slow

@@ -218,3 +218,15 @@ def test_bad_frames_are_named():
         from_dataframe(t, site="plot")
     with pytest.raises(InputError, match="row 1: the count is -2"):
         from_dataframe(t.assign(count=[1, -2]))
+
+
+@pytest.mark.parametrize("name", ["site", "month", "who", "club"])
+def test_a_row_that_does_not_say_where_when_or_who_is_refused(name):
+    t = pd.DataFrame(
+        {"site": list("ab"), "month": pd.to_datetime(["2024-05-01", "2024-06-01"]), "count": [1, 2]}
+    )
+    t = t.assign(who=list("xy"), club=list("pq"))
+    assert from_dataframe(t, observer="who", group="club").L == 2
+    t.loc[1, name] = None
+    with pytest.raises(InputError, match=f"row 1: no {name} is given"):
+        from_dataframe(t, observer="who", group="club")

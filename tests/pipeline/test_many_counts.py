@@ -142,10 +142,10 @@ def test_a_table_without_species_is_never_read_as_several(tmp_path):
 
 
 def test_two_species_of_one_folder_are_refused(tmp_path):
-    path = write(tmp_path, '"all"', names={"зяблик": "a", "синица": "b"})
-    with pytest.raises(ConfigError, match="would have one folder, species"):
+    path = write(tmp_path, '"all"', names={"Turdus merula": "a", "Turdus/merula": "b"})
+    with pytest.raises(ConfigError, match="would have one folder, turdus-merula"):
         run_recipe(read_recipe(path), jobs=1)
-    assert not (tmp_path / "out" / "species").exists()
+    assert not (tmp_path / "out" / "turdus-merula").exists()
 
 
 # -- the embedded survey ---------------------------------------------------------------------------------------------------

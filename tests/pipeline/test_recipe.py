@@ -160,3 +160,4 @@ def test_slugs():
     assert slug("Black-crowned Night Heron (Eurasian)") == "black-crowned-night-heron-eurasian"
     assert slug("Ardea alba") == "ardea-alba"
     assert slug("!!!") == "species"
+    assert len({slug(name) for name in ("Полевой жаворонок", "Кряква", "ヒバリ", "species")}) == 4

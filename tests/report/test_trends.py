@@ -265,6 +265,9 @@ def test_bad_input_is_named():
         trends.overall_trend(totals, months, draws[:, :-1])
     with pytest.raises(ConfigError, match="base 1990 has no year"):
         trends.yearly_index(totals, months, base=1990)
+    seen = np.where(months["year"] == 2001, 0, 9)
+    with pytest.raises(ConfigError, match=r"base 2001 has no year that can be used.* are: 2000, 2002, "):
+        trends.yearly_index(totals, months, base=2001, n_observed=seen)
     with pytest.raises(ConfigError, match="'early' is not a year"):
         trends.yearly_index(totals, months, base="early")
     with pytest.raises(ConfigError, match=r"span is 1\.5"):

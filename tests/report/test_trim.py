@@ -191,6 +191,8 @@ def test_weights_multiply_the_totals_and_nothing_else():
 BAD = [
     ([1, 1, 2], [2000, 2000, 2001], [1, 2, 3], {}, "site 1 at time 2000 has two counts"),
     ([1, 1], [2000, 2001], [1, -3], {}, "-3 is negative"),
+    ([1, 1], [2000, np.nan], [1, 3], {}, "row 1 .* has no time"),
+    (["a", None], [2000, 2001], [1, 3], {}, "row 1 .* has no site"),
     ([1, 1, 1], [2000, 2001, 2002], [1, 0, 2], {}, "time point 2001 has no positive count"),
     ([1, 1, 2, 2], [2000, 2001, 2002, 2003], [1, 2, 3, 4], {}, "no site links time 2000 with time 2002"),
     *(

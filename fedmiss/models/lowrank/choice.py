@@ -29,7 +29,7 @@ def model_name(settings: CountSettings) -> str:
 
 
 def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[CountSettings]:
-    """Ranks 0..max_rank; for counts of the negative binomial, with ranks 0 and 2 of its rivals after it.
+    """Ranks 0..max_rank; for counts of the negative binomial, with ranks 0 and 2 (at most max_rank) of its rivals after it.
 
     The negative binomial comes first, hence is the model that rivals have to beat (:func:`cross_validate`): it has the
     Poisson as its limit, and under heavy tails a quasi-Poisson fit of rank 1 or more overfits single counts.
@@ -37,10 +37,8 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
     if not FAMILIES[settings.family].sized:
         return [replace(settings, rank=rank) for rank in range(max_rank + 1)]
     main = [replace(settings, rank=rank, dispersion="negbin") for rank in range(max_rank + 1)]
-    quasi = [replace(settings, rank=rank, dispersion="quasi") for rank in (0, 2)]
-    log = [
-        replace(settings, rank=rank, family="gaussian", scale="log1p", dispersion="quasi") for rank in (0, 2)
-    ]
+    quasi = [replace(settings, rank=rank, dispersion="quasi") for rank in sorted({0, min(2, max_rank)})]
+    log = [replace(rival, family="gaussian", scale="log1p") for rival in quasi]
     return main + quasi + log
 
 

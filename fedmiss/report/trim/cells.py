@@ -105,6 +105,11 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
 
 
 def _check_rows(frame: pd.DataFrame) -> None:
+    for name in ("site", "time", "month"):
+        if (blank := frame[name].isna()).any():
+            raise InputError(
+                f"row {int(np.argmax(blank))} (from 0) has no {name}; write it, or leave the row out."
+            )
     double = frame.duplicated(["site", "time", "month"])
     if double.any():
         raise InputError(

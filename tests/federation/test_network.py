@@ -8,7 +8,7 @@ import random
 import shutil
 import threading
 import time
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -22,8 +22,8 @@ from fedmiss.federation.gather import STOPPED, WORKING, Board, Relay, Seat, pack
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import Link
-from fedmiss.federation.masks import Masks
-from fedmiss.federation.member import Member
+from fedmiss.federation.masks import Masks, masked_fields
+from fedmiss.federation.member import Member, digest_of
 from fedmiss.federation.outline import Outline, outline_of
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.network.folder import Folder, check_folder
@@ -610,6 +610,45 @@ def test_a_job_goes_on_only_with_the_data_and_the_study_it_began_with(panel, tmp
     club.job = JOB
     with pytest.raises(EngineError, match="does not give the same answer to exchange"):
         club.run(board.seat("owner-1"), order((replace(NEGBIN, rank=0, dispersion="quasi"),)))
+
+
+@pytest.mark.parametrize("lost", ["journal", "half of it"])
+def test_no_mask_ever_hides_two_answers(panel, tmp_path, monkeypatch, lost):
+    """A kit put back from a backup of before the job, or of the middle of it, with other data: also on another computer."""
+    hide, hidden = Masks.hide, {}
+
+    def watched(masks, answers, exchange, transcript=b""):
+        plain = hidden.setdefault((masks.name, exchange, transcript), set())
+        plain.add(
+            repr([[np.asarray(getattr(a, f)).tobytes() for f in masked_fields(type(a))] for a in answers])
+        )
+        return hide(masks, answers, exchange, transcript)
+
+    monkeypatch.setattr(Masks, "hide", watched)
+    clubs, board = clubs_of(panel, tmp_path), Board(["owner-0", "owner-1", "owner-2"], patience=5.0)
+    run(clubs, board=board, exchanges=5)
+    club = clubs["owner-1"]
+    raw = club.journal.read_bytes()
+    club.journal.unlink() if lost == "journal" else club.journal.write_bytes(raw[: len(raw) // 2])
+    count = club.visits.count
+    club.visits = replace(club.visits, count=count + 7 * (np.arange(count.size) == 3))
+    with pytest.raises((ConfigError, EngineError), match=r"other data|seen different frames"):
+        club.run(board.seat("owner-1"), exchanges=5)
+    assert len(hidden) > 9
+    assert {len(plain) for plain in hidden.values()} == {1}
+
+
+def test_a_digest_of_the_data_covers_every_field(panel, tmp_path):
+    held = clubs_of(panel, tmp_path)["owner-0"].visits
+    ones = np.ones(held.count.size)
+    change = {
+        "site_id": held.site_id[::-1], "region": np.array(["north"] * len(held.site_id), dtype=object),
+        "detected": ~held.detected, "effort": ones[:, None], "species": "Ardea alba", "checklist": ones.astype(object),
+        "exposure": ones, "given": not held.given, "calendar": False, "frame": True, "covariates": {"height": ones[:15]},
+    }  # fmt: skip
+    change |= {name: getattr(held, name) + 1 for name in ("site", "month", "count", "observer", "weight")}
+    assert change.keys() == {f.name for f in fields(held)}
+    assert len({digest_of(held), *(digest_of(replace(held, **{k: v})) for k, v in change.items())}) == 17
 
 
 def test_two_programs_never_run_on_one_journal(panel, tmp_path):

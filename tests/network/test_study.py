@@ -19,12 +19,12 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
-from fedmiss.files import read_json, read_manifest, write_json
+from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import dry_run, party_of, replay, take_part
+from fedmiss.network.member import answered_from, dry_run, party_of, replay, take_part
 from fedmiss.network.operate import _all_there
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import joint_report, own_report
@@ -272,6 +272,16 @@ def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_p
     write_json(copy / "kit.json", read_json(copy / "kit.json") | {"organisation": "south"})
     with pytest.raises(ConfigError, match="the roster's key of 'south' is not this group's"):
         party_of(open_kit(copy))
+
+
+def test_a_kit_answers_from_data_secret_and_least_number(folder, panels):
+    """What the first frame commits to, so that masks are others where an answer may be another."""
+    kit = open_kit(folder / "kits" / "north")
+    seen = {answered_from(kit, panels["north"]), answered_from(kit, panels["south"])}
+    kit.keep_own_sites(4)
+    seen.add(answered_from(kit, panels["north"]))
+    write_secret(kit.private / SECRET)
+    assert len({*seen, answered_from(kit, panels["north"])}) == 4
 
 
 def test_two_organisations_without_masks(tmp_path, panels):

@@ -15,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fedmiss.errors import EngineError, InputError, UplinkError
@@ -86,13 +87,32 @@ class Folder(Gather):
         self.at = root / f"{study}-{job.hex()[:16]}"
         self.genuine, self.told, self.patience, self._sleep = genuine, told, patience, sleep
         self._latest: dict[str, int] = {}
+        self._shown: dict[int, bytes] = {}  # the last own frames
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Write the own frame, unless it lies there."""
+        self._shown = {e: raw for e, raw in self._shown.items() if e == exchange - 1} | {exchange: frame}
+        self._write(exchange, frame)
+
+    def _show_again(self) -> None:
+        """Write the last two frames, which others may wait for, where they are lost: the folder was away, or tidied up."""
+        for exchange, frame in self._shown.items():
+            with suppress(InputError):
+                self._write(exchange, frame)
+
+    def _write(self, exchange: int, frame: bytes) -> None:
+        """Write an own frame, unless it lies there, and never beside another one of its exchange."""
+        there = self._look(exchange, dict.fromkeys({*self.names} - {self.name}, b"")).get(self.name)
+        if there == frame:
+            return
+        if there is not None:
+            raise EngineError(
+                f"exchange {exchange}: {self.name} has shown another frame before ({self._folder(exchange)}); nothing was "
+                "written. This kit was put back from a backup, or copied, and has other data or another computer now. Go on "
+                "with the kit as it was last, or begin a new revision of the study."
+            )
         path = self._folder(exchange) / _name(self.name, frame)
         try:
-            if path.exists() and path.stat().st_size == len(frame):
-                return
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(
                 path, "wb"
@@ -116,6 +136,8 @@ class Folder(Gather):
             names = enough(got)
             missing = tuple(n for n in names or self.names if n not in got and n != self.name)
             waited = time.monotonic() - begun
+            if waited > QUIET:
+                self._show_again()
             if missing != said and (waited > QUIET or (said and not missing)):
                 self.told(missing)
                 said = missing

@@ -63,8 +63,8 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
         )
     there = check_folder(Path(read_json(at)["folder"]) if folder is None else folder, kit.folder)
     write_json(at, {"folder": str(there)})
-    if kit.result.exists() and not preview:
-        return
+    if kit.result.exists() and not preview and not kit.journal.exists():
+        return  # with a journal it goes through the job again: the others may lack its last frames
     party = party_of(kit)
 
     def told(missing: Sequence[str]) -> None:

@@ -499,6 +499,27 @@ def test_a_full_disk_and_missing_rights_are_said_and_nothing_is_lost(panel, mask
         same_bits(masked[0], joint)
 
 
+@pytest.mark.parametrize("lost", ["file", "bytes", "folder"])
+def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeypatch, lost):
+    """A folder that was not mounted for a moment, somebody who tidies up, zeros in a file after a power cut."""
+    monkeypatch.setattr("fedmiss.network.folder.QUIET", -1.0)
+    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
+    shared = tmp_path / "shared"
+    seat = shared_folder(shared, club, sleep=lambda s: None)
+    frames = [club.party.sign(frame_label(JOB, "owner-0", e), b"sums") for e in (0, 1)]
+    for exchange, frame in enumerate(frames):
+        seat.restore(exchange, frame)
+    files = sorted(shared.rglob("*.frame"))
+    for path in files:
+        path.write_bytes(bytes(len(frames[0]))) if lost == "bytes" else path.unlink()
+    if lost == "folder":
+        shutil.rmtree(shared)
+    seat.patience = 0.0
+    with pytest.raises(EngineError, match="no frame from owner-1, owner-2"):
+        all_of(seat, list(club.roster), "owner-0", 1, frames[1])
+    assert [path.read_bytes() for path in files] == frames
+
+
 @pytest.mark.slow
 def test_who_is_missing_is_said_and_the_job_goes_on_later(panel, masked, tmp_path):
     clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
@@ -830,8 +851,14 @@ def test_two_frames_of_one_number_are_not_chosen_from(panel, tmp_path):
     shared.mkdir()
     one, other = (shared_folder(shared, clubs[n]) for n in ("owner-0", "owner-1"))
     label = frame_label(JOB, "owner-1", 0)
-    for body in (b"this", b"that"):
-        other.restore(0, clubs["owner-1"].party.sign(label, body))
+    this, that = (clubs["owner-1"].party.sign(label, body) for body in (b"this", b"that"))
+    other.restore(0, this)
+    with pytest.raises(EngineError, match="owner-1 has shown another frame before"):
+        shared_folder(shared, clubs["owner-1"]).restore(0, that)
+    assert [p.read_bytes() for p in shared.rglob("*.frame")] == [this]
+    next(shared.rglob("*.frame")).with_name(f"owner-1-{'0' * 32}.frame").write_bytes(
+        that
+    )  # of another computer
     with pytest.raises(EngineError, match="owner-1 has signed two frames"):
         all_of(
             one,

@@ -25,7 +25,7 @@ from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
 from fedmiss.network.member import answered_from, dry_run, party_of, replay, take_part
-from fedmiss.network.operate import _all_there
+from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import joint_report, own_report
 from fedmiss.network.status import status
@@ -213,6 +213,20 @@ def test_the_job_can_be_joined_again_when_it_is_done(folder, panels):
     raw = {c: (r / "totals.json").read_bytes() for c, r in first.items()}
     assert all_take_part(folder, panels, board=board) == first
     assert {c: (r / "totals.json").read_bytes() for c, r in first.items()} == raw
+
+
+def test_who_is_done_shows_its_frames_again_over_a_folder_too(folder, panels, tmp_path, monkeypatch):
+    kit, asked = open_kit(folder / "kits" / "north"), []
+    monkeypatch.setattr("fedmiss.network.operate.take_part", lambda *given, **more: asked.append(given))
+    shared, how = tmp_path / "shared", {"say": print, "look": False, "preview": False}
+    for made in (kit.result, shared):
+        made.mkdir()
+    kit.journal.touch()
+    _join_folder(kit, panels["north"], shared, **how)
+    assert [given[:2] for given in asked] == [(kit, panels["north"])]
+    kit.journal.unlink()  # then nothing can be shown again, and the result stands
+    _join_folder(kit, panels["north"], shared, **how)
+    assert len(asked) == 1
 
 
 @pytest.mark.slow

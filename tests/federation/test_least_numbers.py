@@ -183,6 +183,19 @@ def test_own_sites_hold_in_every_month_and_stand_behind_no_thin_fold(busy, tmp_p
     assert told[sorted(clubs).index("owner-1")].sums[:, 0].sum() == (FOLDS - 1) * mine
 
 
+def test_few_own_sites_of_a_region_stand_behind_nothing(busy, tmp_path):
+    """They are in no sum of the region, which would rest on two organisations, of which either has the other's part."""
+    sites = np.unique(busy.groups[1].site)
+    region = np.array([f"R{j % 5}" for j in range(busy.J)], dtype=object)
+    region[sites[region[sites] == "R2"][1:]] = "R1"  # one of its sites is left in R2
+    for least in (0, 2):
+        _, tap = with_own_rule(replace(busy, region=region), tmp_path / str(least), least)
+        asked = [q for q in tap.asked if isinstance(q, msg.Axes)]
+        assert "R2" in asked[0].regions
+        assert ("R2" in asked[-1].regions) == (least == 0)
+        assert len(asked[-1].regions) >= 2
+
+
 @pytest.mark.slow
 def test_a_member_that_lies_can_lift_months_over_the_least_numbers(panel, tmp_path):
     """What the page on privacy gives up: least numbers are sums that members tell, and masks hide who told what."""

@@ -134,7 +134,7 @@ class Folder(Gather):
         while True:
             got |= self._look(exchange, got)
             names = enough(got)
-            missing = tuple(n for n in names or self.names if n not in got and n != self.name)
+            missing = tuple(n for n in sorted(names or self.names) if n not in got and n != self.name)
             waited = time.monotonic() - begun
             if waited > QUIET:
                 self._show_again()

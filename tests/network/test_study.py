@@ -76,6 +76,23 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
             read_study_toml(path)
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"species": "Ardea alba\n  Nobody sees anything"},
+        {"species": "Ardea\x1b[8m alba"},
+        {"species": "Ardea \u202ealba"},
+        {"species": "", "model": {}, "method": {"run": "a:b", "x": ["\x1b[2J"]}},
+        {"species": "", "model": {}, "community": {"species": ["Avis a", "Avis b", "Avis\rc"]}},
+        {"species": "", "model": {}, "method": {"run": "a:b", "\x9b2J": 1}},
+    ],
+)
+def test_what_a_screen_does_not_show_cannot_stand_in_a_study(more):
+    """Else a proposer could hide or forge lines of the page that custodians approve."""
+    with pytest.raises(ConfigError, match="could hide what a custodian approves"):
+        small_study(**more)
+
+
 def test_the_hash_covers_whatever_matters():
     study, roster = small_study(), {c: f"key-{c}" for c in CLUBS}
     base = job_hash(study, roster)
@@ -296,6 +313,17 @@ def test_a_kit_answers_from_data_secret_and_least_number(folder, panels):
     seen.add(answered_from(kit, panels["north"]))
     write_secret(kit.private / SECRET)
     assert len({*seen, answered_from(kit, panels["north"])}) == 4
+
+
+def test_a_kit_of_another_organisation_than_the_study_has_is_said(folder):
+    """Of one that left: it was told that somebody else may be answering in its name."""
+    new_revision(folder, ["north"], ["east"])
+    kit = folder / "kits" / "north"
+    shutil.copy(folder / "study.json", kit)
+    with pytest.raises(
+        ConfigError, match=r"the kit .* is of 'north', which is not in study egrets, revision 2: .*east"
+    ):
+        open_kit(kit)
 
 
 def test_two_organisations_without_masks(tmp_path, panels):

@@ -63,6 +63,8 @@ def test_a_mask_depends_on_job_exchange_and_roster(parties):
     for other in others:
         assert not (base == other).any()
     np.testing.assert_array_equal(base, masks(parties)["a"].stream(3, 50))
+    # each pair's mask, not only their sum: a roster's masks are no part of a smaller one's
+    assert len({masks(parties, names)["a"]._key("b", b"mask") for names in ("abcd", "abc", "abd")}) == 3
 
 
 def answers(rng):

@@ -24,10 +24,10 @@ from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import answered_from, dry_run, party_of, replay, take_part
+from fedmiss.network.member import answered_from, dry_run, open_data, party_of, replay, take_part
 from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
-from fedmiss.network.report import joint_report, own_report
+from fedmiss.network.report import _own_panel, joint_report, own_report
 from fedmiss.network.status import status
 from fedmiss.network.study import Study, job_hash, read_study_toml
 from fedmiss.pipeline.panels import open_panel
@@ -338,6 +338,15 @@ def test_two_organisations_without_masks(tmp_path, panels):
     here = in_process(out, pair)
     for result in results.values():
         np.testing.assert_array_equal(np.array(read_json(result / "totals.json")["totals"]), here.totals)
+    # own reports rest on the visits of the joint one: those of thin months are in neither
+    own = 0
+    for club, kit in kits.items():
+        again = replay(kit, pair[club])
+        stamps, used = again.program.results[0].months, again.program.need().month
+        own += _own_panel(open_data(kit, pair[club]), stamps, used, tmp_path / club).facts.n_counted
+    facts = read_manifest(results["north"], "joint")["results"]
+    assert own == facts["n_counted"] == here.agreement.panel.visits
+    assert here.agreement.withheld > 0
 
 
 @pytest.mark.slow

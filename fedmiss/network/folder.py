@@ -33,12 +33,12 @@ def _name(name: str, raw: bytes) -> str:
     return f"{name}-{hashlib.blake2b(raw, digest_size=16).hexdigest()}.frame"
 
 
-def check_folder(folder: Path, kit: Path) -> Path:
+def check_folder(folder: Path, kit: Path, data: Path) -> Path:
     """A folder that frames may be written to.
 
     Raises
     ------
-    InputError    there is no such folder, it cannot be written to, or the kit lies in it
+    InputError    there is no such folder, it cannot be written to, or the kit or the data lie in it
     """
     there = folder.expanduser().resolve()
     if not there.is_dir():
@@ -46,12 +46,14 @@ def check_folder(folder: Path, kit: Path) -> Path:
             f"there is no folder {folder}. Make the shared folder first, and see that it comes to the others.",
             path=str(folder),
         )
-    if there == kit.resolve() or there in kit.resolve().parents:
-        raise InputError(
-            f"the kit {kit} lies in the shared folder {folder}, where the others would receive its private keys. Move the "
-            "kit to a place of your own, and say `fedmiss federation join` again.",
-            path=str(kit),
-        )
+    for what, own, gone in (("kit", kit, "its private keys"), ("data", data, "all of it")):
+        # the same folder may have names in capitals and small letters, or two places
+        if any(p.exists() and p.samefile(there) for p in (own.resolve(), *own.resolve().parents)):
+            raise InputError(
+                f"the {what} {own} lies in the shared folder {folder}, where the others would receive {gone}. Move the "
+                f"{what} to a place of your own, and say `fedmiss federation join` again.",
+                path=str(own),
+            )
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         raise InputError(
             f"this user cannot write to {folder}. Ask its owner for the right to.", path=str(folder)

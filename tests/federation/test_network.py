@@ -8,7 +8,7 @@ import random
 import shutil
 import threading
 import time
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -29,7 +29,19 @@ from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.network.folder import Folder, check_folder
 from fedmiss.rng import rng_for
 
-from .network import JOB, NEGBIN, SETTINGS, Kill, all_of, clubs_of, in_one_process, order, run, together
+from .network import (
+    JOB,
+    NEGBIN,
+    SETTINGS,
+    Kill,
+    Places,
+    all_of,
+    clubs_of,
+    in_one_process,
+    order,
+    run,
+    together,
+)
 from .owners import largest, owned
 
 
@@ -463,15 +475,17 @@ def test_another_version_is_named_before_anything_else_is_sent(panel, tmp_path, 
 # -- the folder ----------------------------------------------------------------------------------------------
 
 
-def test_a_kit_in_the_shared_folder_would_give_its_keys_away(tmp_path):
-    shared = tmp_path / "shared"
-    kit = shared / "kits" / "north"
-    kit.mkdir(parents=True)
-    with pytest.raises(InputError, match="lies in the shared folder"):
-        check_folder(shared, kit)
+def test_a_kit_or_data_in_the_shared_folder_would_be_given_away(tmp_path):
+    shared, kit, data = tmp_path / "shared", tmp_path / "kit", tmp_path / "panel"
+    for folder in (shared / "kits" / "north", kit, data):
+        folder.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"lies in the shared folder .* private keys"):
+        check_folder(shared, shared / "kits" / "north", data)
+    with pytest.raises(InputError, match=r"the data .* lies in the shared folder .* all of it"):
+        check_folder(shared, kit, shared / "panel")
     with pytest.raises(InputError, match="there is no folder"):
-        check_folder(tmp_path / "none", kit)
-    assert check_folder(shared, tmp_path / "kit") == shared
+        check_folder(tmp_path / "none", kit, data)
+    assert check_folder(shared, kit, data) == shared
 
 
 @pytest.mark.slow
@@ -614,6 +628,42 @@ def test_a_journal_gives_the_job_again_and_ends_where_it_ends(panel, masked, tmp
         run_job(Link(Member(club.program(), half), JOB[:8], SETTINGS, masked=True), order())
     assert 10 < half.replayed < len(done)
     half.close()
+
+
+@dataclass(frozen=True)
+class Ask:
+    fold: int
+    at: np.ndarray
+
+
+def test_who_departs_from_the_others_or_from_itself_is_refused(tmp_path):
+    """Another question, another answer after a restart, other data, another job: by three sums of one number."""
+    places, asked = Places(("a", "b", "c"), tmp_path, masked=True, patience=10.0), {}
+
+    def job(name, fold=(0, 0), value=1.0, held=b"data"):
+        circle = places.circle(name, held=held)
+        try:
+            asks = [Ask(k, np.ones(2)) for k in fold]
+            asked[name] = circle.begin(asks[:1]), circle.begin([Ask(1, np.ones(2))])
+            return [circle.add_up([ask], np.full(3, value)).tolist() for ask in asks]
+        finally:
+            circle.close()
+
+    got = together({n: (lambda n=n: job(n, (0, 1) if n == "c" else (0, 0))) for n in "abc"})
+    assert len(set(asked.values())) == 1
+    assert len(set(asked["a"])) == 2  # masks of two questions do not cancel
+    for name, error in got.items():
+        assert isinstance(error, EngineError), name
+        assert "the copy of c of the job asks something else" in str(error)
+    for more, words in (
+        ({"value": 2.0}, "does not give the same answer to exchange 1"),
+        ({"held": b"other"}, "other data"),
+    ):
+        with pytest.raises((ConfigError, EngineError), match=words):
+            job("a", **more)
+    places.parties["a"] = replace(places.parties["a"], context=bytes(32))
+    with pytest.raises(ConfigError, match="the journal of another job"):
+        job("a")
 
 
 @pytest.mark.slow

@@ -21,7 +21,7 @@ import json
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -67,14 +67,17 @@ class Entry:
 
 
 def entries(journal: Journal) -> Iterator[Entry]:
-    """Exchanges of a journal that are over."""
-    when, size = 0.0, 0
+    """Exchanges of a journal; of one that waits for the others' frames the last."""
+    waiting: Entry | None = None
     for kind, body in journal.records():
         if kind == _MINE:
-            when, _, size, _ = _ENTRY.unpack(body)
-        elif kind == _ALL:
-            exchange, frames, _ = unpacked(body)
-            yield Entry(exchange, when, size, sum(map(len, frames.values())))
+            when, exchange, size, _ = _ENTRY.unpack(body)
+            waiting = Entry(exchange, when, size, 0)
+        elif kind == _ALL and waiting is not None:
+            yield replace(waiting, bytes_down=sum(map(len, unpacked(body)[1].values())))
+            waiting = None
+    if waiting is not None:
+        yield waiting
 
 
 class Circle:

@@ -666,6 +666,24 @@ def test_who_departs_from_the_others_or_from_itself_is_refused(tmp_path):
         job("a")
 
 
+def test_a_forged_frame_is_not_written_down(tmp_path):
+    """What a relay makes up stops the job, and the genuine frame goes on with it later."""
+    places = Places(("a", "b", "c"), tmp_path, masked=True, patience=10.0)
+
+    def job(name):
+        circle = places.circle(name)
+        try:
+            return circle.add_up([], np.ones(1)).tolist()
+        finally:
+            circle.close()
+
+    places.board.frames[0] = {"c": bytes(200)}
+    got = together({n: (lambda n=n: job(n)) for n in "ab"})
+    assert all("in the name of 'c' is not signed" in str(error) for error in got.values()), got
+    places.board.frames.clear()
+    assert list(together({n: (lambda n=n: job(n)) for n in "abc"}).values()) == [[3.0]] * 3
+
+
 @pytest.mark.slow
 def test_a_job_goes_on_only_with_the_data_and_the_study_it_began_with(panel, tmp_path):
     clubs = clubs_of(panel, tmp_path, masked=False)

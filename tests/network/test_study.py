@@ -458,6 +458,23 @@ def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
     assert not kit.journal.exists()
 
 
+def test_what_was_sent_and_waits_for_the_others_is_in_outbox_and_ledger(folder, panels):
+    kit = open_kit(folder / "kits" / "north")
+    all_take_part(folder, panels, preview=True)
+    _, lines = ledger_of(kit)
+    board = Board(CLUBS, patience=0.5)  # the others are away now
+    with pytest.raises(EngineError, match="no frame from"):
+        take_part(kit, panels["north"], board.seat("north"))
+    _, more = ledger_of(kit)
+    assert more[:-1] == lines
+    assert more[-1][0] == len(lines)
+    assert more[-1][2] > 0 == more[-1][3]
+    shown = outbox(kit, panels["north"], last=2)
+    heads = [line.split(",")[0] for line in shown if line.startswith("---")]
+    assert heads == [f"--- exchange {n}" for n in (len(lines) - 1, len(lines))]
+    assert shown[-1] == "the others' frames have not all come; when they have, its words stand here"
+
+
 def test_least_numbers_of_contributors_and_exchanges_are_said(tmp_path):
     for more, words in (
         ({"contributors": 2}, "contributors is 2 (must lie between 3 and 3"),

@@ -14,7 +14,7 @@ from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import fit_counts
-from fedmiss.federation.rules import releasable
+from fedmiss.federation.rules import kept_regions, releasable
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
 from .network import JOB, NEGBIN, SETTINGS, Club, clubs_of, order, run
@@ -123,6 +123,28 @@ def test_the_rule_looks_at_every_part():
     s, g = v.copy(), np.where(v > 0, 2.0, 0.0)
     g[0, 3] = 1
     np.testing.assert_array_equal(releasable(v, s, g, 3, 2), [True, False, True, False])
+
+
+@pytest.mark.parametrize(
+    ("sites", "groups", "over", "kept"),
+    [
+        ([9, 9, 9, 9], [3, 3, 3, 3], [0, 0, 0, 0], [1, 2, 3]),
+        ([0, 9, 9, 9], [0, 3, 3, 3], [0, 0, 0, 0], [1, 2, 3]),  # no rest: nothing to tell of by difference
+        ([9, 9, 4, 9], [3, 3, 3, 3], [0, 0, 0, 0], [1, 3]),  # too few sites
+        ([9, 9, 9, 9], [3, 3, 2, 3], [0, 0, 0, 0], [1, 3]),  # too few organisations
+        ([9, 9, 9, 9], [3, 3, 3, 3], [0, 0, 1, 0], [1, 3]),  # one has nearly all
+        (
+            [4, 8, 7, 9],
+            [3, 3, 3, 3],
+            [0, 0, 0, 0],
+            [1, 3],
+        ),  # the rest has too few sites: the smallest joins it
+        ([9, 8, 7, 9], [2, 3, 3, 3], [0, 0, 0, 0], [1, 3]),  # too few organisations in the rest
+        ([9, 8, 7, 9], [3, 3, 3, 3], [1, 0, 0, 0], [1, 3]),  # one has nearly all of the rest
+    ],
+)
+def test_regions_are_told_apart_where_enough_stand_behind_each_and_the_rest(sites, groups, over, kept):
+    assert kept_regions(*(np.array(x, dtype=float) for x in (sites, groups, over)), 5, 3) == kept
 
 
 def test_the_rest_is_the_pooled_answer_of_the_released_visits(panel, tmp_path):

@@ -652,6 +652,9 @@ def test_who_departs_from_the_others_or_from_itself_is_refused(tmp_path):
     got = together({n: (lambda n=n: job(n, (0, 1) if n == "c" else (0, 0))) for n in "abc"})
     assert len(set(asked.values())) == 1
     assert len(set(asked["a"])) == 2  # masks of two questions do not cancel
+    one, other = (outline_of([Ask(0, np.array([1, k]))]) for k in (2, 3))
+    assert one.differs(other)
+    assert one.exact != other.exact
     for name, error in got.items():
         assert isinstance(error, EngineError), name
         assert "the copy of c of the job asks something else" in str(error)

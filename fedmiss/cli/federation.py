@@ -155,7 +155,7 @@ def join(
         typer.echo(page(mine))
         typer.echo("\n".join(brought))
         if folder is not None:
-            typer.echo(f"{check_folder(folder, mine.folder)} can carry the study.")
+            typer.echo(f"{check_folder(folder, mine.folder, data)} can carry the study.")
         typer.echo(f"Nothing was sent. To approve: --approve {mine.job.hex()[:12]}")
         return
     typer.echo("\n".join(brought))

@@ -33,6 +33,7 @@ from fedmiss.etl.community import Lists, alike, names_of, read_lists
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.group.totals import told_apart
 from fedmiss.federation.group.visits import Visits, check_counts
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.link import Link, total
@@ -214,10 +215,16 @@ def _effort(seat: CommunitySeat, terms: Terms, lists: Lists) -> Effort:
     return effort_by(_Ours(program, link, terms.plan(plan.months, plan.effort)), lists)
 
 
-def _kept(cells: Cells, lists: Lists, own_sites: int) -> Cells:
-    """Cells, those without weight whose species was found at some, but fewer than ``own_sites`` of the own sites."""
+def _few(lists: Lists, own_sites: int) -> Bool:
+    """Species (S,) that were found at some, but fewer than ``own_sites`` of the own sites: nothing is told of them."""
     found = np.bincount(_found_at(lists)[1], minlength=lists.S)
-    few = (found > 0) & (found < own_sites)
+    out: Bool = (found > 0) & (found < own_sites)
+    return out
+
+
+def _kept(cells: Cells, lists: Lists, own_sites: int) -> Cells:
+    """Cells, without weight where the own least number of sites is not reached."""
+    few = _few(lists, own_sites)
     return replace(cells, weight=np.where(few[cells.species], 0.0, cells.weight)) if few.any() else cells
 
 
@@ -226,8 +233,9 @@ def _joint(
     left_out: Mapping[str, tuple[str, ...]], notes: Sequence[str],
 ) -> JointCommunity:  # fmt: skip
     """Four more exchanges: sums behind the axes, what is behind each number of checklists, and the joint tables."""
-    step, n_species, n_steps = steps_of(lists.visits), lists.S, len(STEPS)
-    sites = np.bincount(step, minlength=n_steps).astype(float)
+    few, n_species, n_steps = _few(lists, program.own_sites), lists.S, len(STEPS)
+    step = told_apart(steps_of(lists.visits), program.own_sites)
+    sites = np.bincount(step[step >= 0], minlength=n_steps).astype(float)
 
     def mine(q: msg.Species) -> F64:
         if q.part == "sites":
@@ -239,7 +247,9 @@ def _joint(
         by_species, by_step = gains_by(fit, lists.visits)
         rich = richness(fit, visits=q.usual)[0].sum() if q.usual > 0 else 0.0
         # Here totals are 1 for the steps that may be told and 0 for the others, which are so never sent.
-        parts = [numbers_of(lists, fit), by_species, by_step * q.totals[:, None], [rich, lists.site.size]]
+        numbers = numbers_of(lists, fit)
+        numbers[few, :3] = by_species[few] = by_step[sites == 0] = 0.0
+        parts = [numbers, by_species, by_step * q.totals[:, None], [rich, lists.site.size]]
         return np.concatenate([np.asarray(part, dtype=float).ravel() for part in parts])
 
     # The fourth kind of question is answered by this function: everything it returns is a sum over the own sites.

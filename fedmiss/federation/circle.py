@@ -9,7 +9,8 @@ next question. So nobody must be trusted with questions, and these things hold:
   frames so far: where organisations have seen different frames, or ask different things, nothing can be added up, and the
   next comparison says who differs;
 - an answer's digest is on the disk before the answer goes, and everybody's frames before they are used. A restart runs
-  the job again from there. So two messages never go out under one mask;
+  the job again from there. So two messages never go out under one mask. The first frame commits to what an organisation
+  answers from: a kit that was put back from before the job, and is given other data, has other masks too;
 - where the study has agreed on it, a round goes on without a cohort whose member is away (:mod:`.attendance`).
 """
 
@@ -20,7 +21,7 @@ import json
 import struct
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -66,14 +67,17 @@ class Entry:
 
 
 def entries(journal: Journal) -> Iterator[Entry]:
-    """Exchanges of a journal that are over."""
-    when, size = 0.0, 0
+    """Exchanges of a journal; of one that waits for the others' frames the last."""
+    waiting: Entry | None = None
     for kind, body in journal.records():
         if kind == _MINE:
-            when, _, size, _ = _ENTRY.unpack(body)
-        elif kind == _ALL:
-            exchange, frames, _ = unpacked(body)
-            yield Entry(exchange, when, size, sum(map(len, frames.values())))
+            when, exchange, size, _ = _ENTRY.unpack(body)
+            waiting = Entry(exchange, when, size, 0)
+        elif kind == _ALL and waiting is not None:
+            yield replace(waiting, bytes_down=sum(map(len, unpacked(body)[1].values())))
+            waiting = None
+    if waiting is not None:
+        yield waiting
 
 
 class Circle:
@@ -84,7 +88,7 @@ class Circle:
     party : the organisation and its keys, among the others; as :class:`Masks` its sums are masked
     journal : the job's journal: a file, or one that is open for reading
     gather : carries the frames; None to go through the journal again and no further
-    held : digest of the data: a journal is of one state of them
+    held : digest of what is answered from, which nobody can guess: a journal is of one state of it
     exchanges : most exchanges of the job
     watch : called with the number of every exchange that is over
     absence : the rule by which rounds go on without some; None to wait for everybody
@@ -232,15 +236,19 @@ class Circle:
     # -- frames ----------------------------------------------------------------------------------------------
 
     def _agree(self) -> None:
-        """The first frame: versions must be equal, and the first organisation by name hands out the key of frames."""
+        """The first frame: versions must be equal, and the first organisation by name hands out the key of frames.
+
+        What each answers from is bound to all masks by it, without being told.
+        """
         party, name = self.party, self.name
         first = self.names[0]
         sealed = {}
         if name == first:
             self.key = party.common_key()
             sealed = {n: party.seal(n, self.key).hex() for n in self.names if n != name}
-        body = json.dumps({"version": __version__, "protocol": PROTOCOL, "sealed": sealed}).encode()
-        got = self._exchanged(body)
+        held = hashlib.blake2b(self.held + party.context, digest_size=16).hexdigest()
+        body = {"version": __version__, "protocol": PROTOCOL, "held": held, "sealed": sealed}
+        got = self._exchanged(json.dumps(body).encode())
         for other, raw in got.items():
             if other == name:
                 continue

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 
@@ -22,22 +23,15 @@ Look = Callable[[int, list[msg.Message], list[msg.Answer]], None]
 
 
 def digest_of(visits: Visits) -> bytes:
-    """Digest of what a group holds: a journal is of one state of the data."""
+    """Digest of all that a group holds: a journal is of one state of the data."""
     digest = hashlib.blake2b(digest_size=16)
-    for x in (
-        visits.site,
-        visits.month,
-        visits.count,
-        visits.detected,
-        visits.observer,
-        visits.effort,
-        visits.weight,
-    ):
-        digest.update(np.ascontiguousarray(x).tobytes())
-    for name, column in visits.covariates.items():
-        digest.update(name.encode() + np.ascontiguousarray(column).tobytes())
-    for texts in (visits.site_id, visits.region, visits.checklist):
-        digest.update(b"\0".join(str(t).encode() for t in texts) if texts is not None else b"-")
+    for f in fields(visits):
+        value = getattr(visits, f.name)
+        for name, part in value.items() if isinstance(value, Mapping) else [(f.name, value)]:
+            if isinstance(part, np.ndarray):
+                part = part.tolist() if part.dtype == object else part.tobytes()
+            raw = part if isinstance(part, bytes) else repr(part).encode()
+            digest.update(f"{name} {len(raw)} ".encode() + raw)
     return digest.digest()
 
 

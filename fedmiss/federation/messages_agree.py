@@ -232,7 +232,8 @@ class CovariateSums(Answer):
 
     about: ClassVar[str] = "sums of the sites' covariates"
     sums: np.ndarray = _f(
-        "for each covariate: visited sites that have it, sum of their values, sum of the squares; all sites that have it",
+        "for each covariate: visited sites that have it, sum of their values, sum of the squares (before: 1 where the group "
+        "has some, and 0); all sites that have it",
         "(c, 4)",
         bits=30,
     )
@@ -245,7 +246,7 @@ class Covariates(Question):
     about: ClassVar[str] = "asks for sums of the sites' covariates, for their mean and deviation"
     answer: ClassVar[type[Answer]] = CovariateSums
     names: tuple[str, ...] = _f("names of the covariates")
-    unit: np.ndarray = _f("what each is divided by, powers of 2", "(c,)")
+    unit: np.ndarray = _f("what each is divided by, powers of 2; none to count sites first", "(c,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

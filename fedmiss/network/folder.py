@@ -15,6 +15,7 @@ import os
 import re
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from fedmiss.errors import EngineError, InputError, UplinkError
@@ -32,12 +33,12 @@ def _name(name: str, raw: bytes) -> str:
     return f"{name}-{hashlib.blake2b(raw, digest_size=16).hexdigest()}.frame"
 
 
-def check_folder(folder: Path, kit: Path) -> Path:
+def check_folder(folder: Path, kit: Path, data: Path) -> Path:
     """A folder that frames may be written to.
 
     Raises
     ------
-    InputError    there is no such folder, it cannot be written to, or the kit lies in it
+    InputError    there is no such folder, it cannot be written to, or the kit or the data lie in it
     """
     there = folder.expanduser().resolve()
     if not there.is_dir():
@@ -45,12 +46,14 @@ def check_folder(folder: Path, kit: Path) -> Path:
             f"there is no folder {folder}. Make the shared folder first, and see that it comes to the others.",
             path=str(folder),
         )
-    if there == kit.resolve() or there in kit.resolve().parents:
-        raise InputError(
-            f"the kit {kit} lies in the shared folder {folder}, where the others would receive its private keys. Move the "
-            "kit to a place of your own, and say `fedmiss federation join` again.",
-            path=str(kit),
-        )
+    for what, own, gone in (("kit", kit, "its private keys"), ("data", data, "all of it")):
+        # the same folder may have names in capitals and small letters, or two places
+        if any(p.exists() and p.samefile(there) for p in (own.resolve(), *own.resolve().parents)):
+            raise InputError(
+                f"the {what} {own} lies in the shared folder {folder}, where the others would receive {gone}. Move the "
+                f"{what} to a place of your own, and say `fedmiss federation join` again.",
+                path=str(own),
+            )
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         raise InputError(
             f"this user cannot write to {folder}. Ask its owner for the right to.", path=str(folder)
@@ -86,13 +89,32 @@ class Folder(Gather):
         self.at = root / f"{study}-{job.hex()[:16]}"
         self.genuine, self.told, self.patience, self._sleep = genuine, told, patience, sleep
         self._latest: dict[str, int] = {}
+        self._shown: dict[int, bytes] = {}  # the last own frames
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Write the own frame, unless it lies there."""
+        self._shown = {e: raw for e, raw in self._shown.items() if e == exchange - 1} | {exchange: frame}
+        self._write(exchange, frame)
+
+    def _show_again(self) -> None:
+        """Write the last two frames, which others may wait for, where they are lost: the folder was away, or tidied up."""
+        for exchange, frame in self._shown.items():
+            with suppress(InputError):
+                self._write(exchange, frame)
+
+    def _write(self, exchange: int, frame: bytes) -> None:
+        """Write an own frame, unless it lies there, and never beside another one of its exchange."""
+        there = self._look(exchange, dict.fromkeys({*self.names} - {self.name}, b"")).get(self.name)
+        if there == frame:
+            return
+        if there is not None:
+            raise EngineError(
+                f"exchange {exchange}: {self.name} has shown another frame before ({self._folder(exchange)}); nothing was "
+                "written. This kit was put back from a backup, or copied, and has other data or another computer now. Go on "
+                "with the kit as it was last, or begin a new revision of the study."
+            )
         path = self._folder(exchange) / _name(self.name, frame)
         try:
-            if path.exists() and path.stat().st_size == len(frame):
-                return
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(
                 path, "wb"
@@ -114,8 +136,10 @@ class Folder(Gather):
         while True:
             got |= self._look(exchange, got)
             names = enough(got)
-            missing = tuple(n for n in names or self.names if n not in got and n != self.name)
+            missing = tuple(n for n in sorted(names or self.names) if n not in got and n != self.name)
             waited = time.monotonic() - begun
+            if waited > QUIET:
+                self._show_again()
             if missing != said and (waited > QUIET or (said and not missing)):
                 self.told(missing)
                 said = missing

@@ -58,6 +58,11 @@ class Kit:
         self.folder = folder.resolve()
         self.name = str(read_json(folder / "kit.json")["organisation"])
         self.study = read_study(folder)
+        if self.name not in self.study.organisations:
+            raise ConfigError(
+                f"the kit {folder} is of {self.name!r}, which is not in study {self.study.name}, revision "
+                f"{self.study.revision}: {', '.join(self.study.organisations)}. It takes no part."
+            )
         self.private = self.folder / "private"
 
     @property

@@ -134,7 +134,7 @@ def take_part(
             f"job {kit.job.hex()[:12]} is not approved by the custodian of {kit.name!r}; nothing is answered."
         )
     program = None if kit.study.method or kit.study.community else program_of(kit, data)
-    held = digest_of_path(data, kit.site_table) if program is None else digest_of(program.held)
+    held = answered_from(kit, data, program)
     party, begun = party_of(kit), kit.private / BEGUN
     jobs = list(read_json(begun)) if begun.exists() else []
     if kit.job.hex() in jobs and not kit.journal.exists():
@@ -223,7 +223,11 @@ def replay(
     """
     program = program_of(kit, data)
     circle = Circle(
-        party_of(kit), opened_journal(kit), None, digest_of(program.held), exchanges=kit.study.exchanges
+        party_of(kit),
+        opened_journal(kit),
+        None,
+        answered_from(kit, data, program),
+        exchanges=kit.study.exchanges,
     )
     member = Member(program, circle, compress=kit.study.compress)
     told = None if watch is None else lambda stage, exchanges: watch(member, member.questions)
@@ -250,7 +254,7 @@ def again_with(kit: Kit, data: Path, told: Callable[[Member], None]) -> None:
         party_of(kit),
         opened_journal(kit),
         None,
-        digest_of_path(data, kit.site_table),
+        answered_from(kit, data),
         exchanges=kit.study.exchanges,
     )
     try:
@@ -258,6 +262,13 @@ def again_with(kit: Kit, data: Path, told: Callable[[Member], None]) -> None:
             run_community(seat_of(kit, data, circle, secret_of(kit), told=told), kit.study.terms(kit.job))
     finally:
         circle.close()
+
+
+def answered_from(kit: Kit, data: Path, program: GroupProgram | None = None) -> bytes:
+    """Digest of all that answers follow from: data, least number of own sites, and the secret, so that nobody guesses it."""
+    seen = digest_of_path(data, kit.site_table) if program is None else digest_of(program.held)
+    whole = secret_of(kit) + kit.own_sites.to_bytes(8, "little") + seen
+    return hashlib.blake2b(whole, digest_size=16).digest()
 
 
 def digest_of_path(data: Path, beside: Path | None = None) -> bytes:

@@ -61,10 +61,10 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
             f"study {kit.study.name} is carried by a folder that all organisations share. Name yours: "
             f"fedmiss federation join {kit.folder} {data} --folder FOLDER"
         )
-    there = check_folder(Path(read_json(at)["folder"]) if folder is None else folder, kit.folder)
+    there = check_folder(Path(read_json(at)["folder"]) if folder is None else folder, kit.folder, data)
     write_json(at, {"folder": str(there)})
-    if kit.result.exists() and not preview:
-        return
+    if kit.result.exists() and not preview and not kit.journal.exists():
+        return  # with a journal it goes through the job again: the others may lack its last frames
     party = party_of(kit)
 
     def told(missing: Sequence[str]) -> None:

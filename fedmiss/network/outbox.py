@@ -119,7 +119,13 @@ def outbox(kit: Kit, data: Path, *, first: int = 0, last: int | None = None) -> 
     if first == 0 and done:
         lines[:0] = [
             _line(done[0]),
-            "version of fedmiss; the key that frames are encrypted with, sealed for each organisation",
+            "version of fedmiss; a digest of data and secret, to which masks are bound; the key that frames are encrypted "
+            "with, sealed for each organisation",
+        ]
+    if len(done) > 1 and not done[-1].bytes_down:
+        lines += [
+            _line(done[-1]),
+            "the others' frames have not all come; when they have, its words stand here",
         ]
     return lines
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmiss.arrays import I64
+from fedmiss.arrays import I32, I64
 from fedmiss.errors import InputError
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import FIRST_REPLICATES
 from fedmiss.federation.hub.members import OTHERS
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
-from fedmiss.files import atomic_folder, read_manifest, write_manifest
+from fedmiss.files import FlowRow, atomic_folder, read_manifest, write_manifest
 from fedmiss.folders import ALL, FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
@@ -53,26 +53,34 @@ def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> P
         raise InputError(f"the job {kit.job.hex()[:12]} is not done yet: there is nothing to report.")
     panel = open_data(kit, data)
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:
-        mine = _own_panel(panel, outcomes[0].months, tmp / "panel")
+        mine = _own_panel(panel, outcomes[0].months, program.need().month, tmp / "panel")
         _own_fit(kit, program, outcomes, mine, tmp / "fit")
         finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {})
     return out / "report" / "index.html"
 
 
-def _own_panel(panel: PanelFolder, stamps: I64, out: Path) -> PanelFolder:
-    """Make the organisation's panel on the months that all agreed on."""
+def _own_panel(panel: PanelFolder, stamps: I64, used: I32, out: Path) -> PanelFolder:
+    """Make the organisation's panel on the months that all agreed on, without those whose visits were withheld."""
     at = np.searchsorted(stamps, panel.stamps)
-    inside = (at < stamps.size) & (stamps[np.minimum(at, stamps.size - 1)] == panel.stamps)
+    agreed = (at < stamps.size) & (stamps[np.minimum(at, stamps.size - 1)] == panel.stamps)
+    inside = agreed & np.isin(at, used)
     source = panel.groups[0]
-    kept = {}
-    for name in ("visits", "cells"):
+    kept, withheld = {}, 0
+    for name in ("cells", "visits"):
         table = read_table(source / f"{name}.parquet", name).to_pandas()
-        table = table[inside[table["month_index"].to_numpy()]]
-        kept[name] = table.assign(month_index=at[table["month_index"].to_numpy()].astype(np.int32))
+        month = table["month_index"].to_numpy()
+        withheld = int(agreed[month].sum() - inside[month].sum())
+        table, month = table[inside[month]], at[month[inside[month]]]
+        kept[name] = table.assign(month_index=month.astype(np.int32))
         write_table(kept[name], out / "groups" / source.name / f"{name}.parquet", name)
+    left: FlowRow = {
+        "step": "visits withheld",
+        "rows": -withheld,
+        "note": "in months that too few stand behind",
+    }
     write_table(month_table(stamps), out / "months.parquet", "months")
     write_table(panel.sites, out / "sites.parquet", "sites")
-    describe_panel(panel, kept["visits"], out)
+    describe_panel(panel, kept["visits"], out, [left] if withheld else [])
     return open_panel(out)
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+import unicodedata
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -132,6 +133,11 @@ class Study:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "organisations", tuple(sorted(self.organisations)))
+        if hidden := [text for text in _texts(asdict(self)) if _unseen(text)]:
+            raise ConfigError(
+                f"the study holds {hidden[0]!r}: characters that no screen shows could hide what a custodian approves. "
+                "Write it without them."
+            )
         for name in (self.name, *self.organisations):
             if not _NAME.fullmatch(name):
                 raise ConfigError(
@@ -348,6 +354,23 @@ class Study:
     def write(self, path: Path) -> None:
         """Write the study as JSON."""
         write_json(path, asdict(self))
+
+
+def _unseen(text: str) -> bool:
+    """Whether a text holds control or format characters, or ends of lines."""
+    return any(unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in text)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts within a study."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for pair in value.items():
+            yield from _texts(pair)
+    elif isinstance(value, list | tuple):
+        for one in value:
+            yield from _texts(one)
 
 
 def least_for_absence(masks: bool) -> int:

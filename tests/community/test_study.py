@@ -154,6 +154,33 @@ def test_what_too_few_found_is_left_out_and_told_nothing_of(clubs, tmp_path):
         assert a.months.tolist() in ([0, len(names) - 1], [0, len(names) - 6])
 
 
+def test_a_species_below_the_own_least_number_brings_nothing_to_the_joint_tables(clubs, tmp_path):
+    """Two of the others are enough here to tell of it: all of them together would have its sites, lists, birds, deviance."""
+    _, table, _, _ = clubs
+    number = table["site"].str[1:].astype(int)
+    scarce = "Avis species03"
+    odd = table["species"].eq(scarce) & (number % 3 == 1) & (number > 4)  # at two of north's sites
+    sent = table.assign(species=table["species"].mask(odd, "Avis species08"))
+    records = split(sent.drop_duplicates(["checklist", "species"]), tmp_path / "records")
+    names, answered = sorted(table["species"].unique()), []
+    terms = replace(terms_of(names, masks=True, effort="none"), contributors=2)
+    more = {"north": {"own_sites": 3, "told": lambda member: answered.extend(member.answers)}}
+    done = together(records, terms, tmp_path / "job", **more)["north"]
+    _, _, steps, told = (a.sums for a in answered if isinstance(a, msg.SpeciesSums))
+    S, at = len(names), done.lists.species.index(scarce)
+    assert done.lists.summed()[2][:, at].any()
+    numbers, gains = told[: 4 * S].reshape(S, 4), told[4 * S : 6 * S].reshape(S, 2)
+    assert not numbers[at, :3].any()
+    assert not gains[at].any()
+    assert numbers[np.arange(S) != at, :3].all()
+    assert done.numbers[at, 0] > 0
+    # nor do numbers of checklists that fewer of the own sites have, or one such number beside the rest
+    own = np.bincount(steps_of(done.lists.visits), minlength=4)
+    assert ((own > 0) & (own < 3)).any()
+    assert not steps.reshape(3, -1)[0][own < 3].any()
+    assert own.sum() - steps.reshape(3, -1)[0].sum() >= 3
+
+
 def test_too_few_species_to_tell_anything_is_a_sentence(clubs, tmp_path):
     _, table, records, _ = clubs
     with pytest.raises(

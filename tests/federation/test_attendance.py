@@ -320,8 +320,15 @@ def test_masks_of_a_cohort_cancel_over_it_and_over_nothing_less(tmp_path):
         assert (both >> np.uint64(60)).astype(int).std() > 3, "looks random"
 
 
-def test_a_chair_that_says_two_things_is_found(tmp_path):
-    """It signs a second frame for one of the others, in which somebody is left out: the next exchange stops the job."""
+@pytest.mark.parametrize(
+    ("lie", "words"),
+    [
+        ("left out", "have seen different frames before it"),
+        ("another frame", "have seen different frames of club-2"),
+    ],
+)
+def test_a_chair_that_says_two_things_is_found(lie, words, tmp_path):
+    """It signs a second frame for one of the others, in which somebody is left out, or has another frame."""
     model, data, start = clubs(4)
     algo = algorithm(model, data)
     study = Study(list(data), tmp_path, masked=False)
@@ -341,14 +348,17 @@ def test_a_chair_that_says_two_things_is_found(tmp_path):
             body = chair.party.unlock(chair.key, label, chair.party.verified("club-0", label, got["club-0"]))
             rest = Outline.read(body[32:])[1]
             said, answer = Attendance.read(rest)
-            fewer = Attendance({n: d for n, d in said.frames.items() if n != "club-2"})
-            body = body[: len(body) - len(rest)] + fewer.as_bytes() + answer
+            frames = {n: d for n, d in said.frames.items() if n != "club-2"}
+            if lie == "another frame":
+                frames["club-2"] = bytes(16)
+            body = body[: len(body) - len(rest)] + Attendance(frames).as_bytes() + answer
             got["club-0"] = chair.party.sign(label, chair.party.lock(chair.key, label, body))
-            del got["club-2"]
+            if lie == "left out":
+                del got["club-2"]
             return got
 
     study.board.seat = lambda name: Lied(genuine(name)) if name == "club-3" else genuine(name)
-    with pytest.raises(EngineError, match="have seen different frames before it"):
+    with pytest.raises(EngineError, match=words):
         study.run(algo, data, start, stop=Stop(rounds=30))
 
 

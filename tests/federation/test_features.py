@@ -280,6 +280,28 @@ def test_features_with_too_few_sites_or_groups_behind_them_are_left_out_under_le
         next(iter(federation.programs.values())).reply(msg.SiteVisits())
 
 
+def test_no_sum_of_a_covariate_is_asked_for_that_too_few_stand_behind():
+    """Of a covariate that one site has, the sum is its value: of a place, the place."""
+    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
+    of, gap = np.arange(90) % 3, np.full(90, np.nan)
+    alone, pair, scarce, few = (gap.copy() for _ in range(4))
+    alone[:1], pair[of < 2], scarce[:4] = 47.1, 3.0, 2.0  # one site of g0; two organisations; four sites
+    few[(of > 0) | (np.arange(90) < 4)] = 9.0  # g0 has it at two sites, below its own least number
+    table = {"elevation": covariates["elevation"], "alone": alone, "pair": pair, "scarce": scarce, "few": few}
+    panel = panel_of(visits, "site", table)
+    plain = LocalFederation.of_panel(panel)
+    plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5)
+    federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
+    federation.programs["g0"].axis = replace(federation.programs["g0"].axis, minimum=3)
+    ask, asked = federation.link.ask, []
+    federation.link.ask = lambda questions: (asked.extend(questions), ask(questions))[1]
+    hub = agree_features(federation.link, federation.hub, ("covariates",))
+    first, second = (q for q in asked if isinstance(q, msg.Covariates))
+    assert (set(first.names), first.unit.size) == (set(table), 0)
+    assert second.names == ("elevation",)
+    assert any("have alone, few, pair, scarce: left out" in note for note in hub.features.notes)
+
+
 def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites():
     """With an own least number of 5: a habitat that the organisation has at 3 sites, or lacks at 3, is not used."""
     visits, _, covariates = country(10, J=90, years=4, hidden=0.0)

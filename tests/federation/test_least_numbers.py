@@ -14,7 +14,7 @@ from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import fit_counts
-from fedmiss.federation.rules import releasable
+from fedmiss.federation.rules import kept_regions, releasable
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
 from .network import JOB, NEGBIN, SETTINGS, Club, clubs_of, order, run
@@ -91,7 +91,7 @@ def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
 
 def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
     candidates = [NEGBIN, msg_free(NEGBIN)]
-    _, tap, _ = ran(panel, tmp_path, candidates, minimum=3, share=0.85)
+    _, tap, _ = ran(panel, tmp_path, candidates, minimum=3, share=0.6)
     opened = next(q for q in tap.asked if isinstance(q, msg.Open) and q.weights == "fold")
     stamps = panel.calendar[1] * 12 + panel.calendar[0] - 1
 
@@ -103,11 +103,13 @@ def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
 
     visits, places, groups, largest, _ = counts(panel, part)
     empty = visits == 0
-    enough = (visits >= 3) & (places >= 3) & (groups >= 3) & (largest <= 0.85)
+    enough = (visits >= 3) & (places >= 3) & (groups >= 3) & (largest <= 0.6)
     whole = counts(panel)
-    released = (whole[0] >= 3) & (whole[1] >= 3) & (whole[2] >= 3) & (whole[3] <= 0.85)
+    released = (whole[0] >= 3) & (whole[1] >= 3) & (whole[2] >= 3) & (whole[3] <= 0.6)
     fine = (empty | enough).all(axis=0)
     assert 0 < (released[0] & ~fine).sum()
+    by_share = (empty | (visits >= 3) & (places >= 3) & (groups >= 3)).all(axis=0) & ~fine
+    assert (released[0] & by_share).any()
     np.testing.assert_array_equal(opened.released[released[0]], fine[released[0]])
     told = tap.told[tap.asked.index(opened)]
     weight = sum(a.sums[:, 0].sum() for a in told)  # every visit trains all folds but its own
@@ -123,6 +125,28 @@ def test_the_rule_looks_at_every_part():
     s, g = v.copy(), np.where(v > 0, 2.0, 0.0)
     g[0, 3] = 1
     np.testing.assert_array_equal(releasable(v, s, g, 3, 2), [True, False, True, False])
+
+
+@pytest.mark.parametrize(
+    ("sites", "groups", "over", "kept"),
+    [
+        ([9, 9, 9, 9], [3, 3, 3, 3], [0, 0, 0, 0], [1, 2, 3]),
+        ([0, 9, 9, 9], [0, 3, 3, 3], [0, 0, 0, 0], [1, 2, 3]),  # no rest: nothing to tell of by difference
+        ([9, 9, 4, 9], [3, 3, 3, 3], [0, 0, 0, 0], [1, 3]),  # too few sites
+        ([9, 9, 9, 9], [3, 3, 2, 3], [0, 0, 0, 0], [1, 3]),  # too few organisations
+        ([9, 9, 9, 9], [3, 3, 3, 3], [0, 0, 1, 0], [1, 3]),  # one has nearly all
+        (
+            [4, 8, 7, 9],
+            [3, 3, 3, 3],
+            [0, 0, 0, 0],
+            [1, 3],
+        ),  # the rest has too few sites: the smallest joins it
+        ([9, 8, 7, 9], [2, 3, 3, 3], [0, 0, 0, 0], [1, 3]),  # too few organisations in the rest
+        ([9, 8, 7, 9], [3, 3, 3, 3], [1, 0, 0, 0], [1, 3]),  # one has nearly all of the rest
+    ],
+)
+def test_regions_are_told_apart_where_enough_stand_behind_each_and_the_rest(sites, groups, over, kept):
+    assert kept_regions(*(np.array(x, dtype=float) for x in (sites, groups, over)), 5, 3) == kept
 
 
 def test_the_rest_is_the_pooled_answer_of_the_released_visits(panel, tmp_path):
@@ -181,6 +205,19 @@ def test_own_sites_hold_in_every_month_and_stand_behind_no_thin_fold(busy, tmp_p
     mine = np.isin(u.month, np.flatnonzero(asked.released)).sum()
     assert weight > 0
     assert told[sorted(clubs).index("owner-1")].sums[:, 0].sum() == (FOLDS - 1) * mine
+
+
+def test_few_own_sites_of_a_region_stand_behind_nothing(busy, tmp_path):
+    """They are in no sum of the region, which would rest on two organisations, of which either has the other's part."""
+    sites = np.unique(busy.groups[1].site)
+    region = np.array([f"R{j % 5}" for j in range(busy.J)], dtype=object)
+    region[sites[region[sites] == "R2"][1:]] = "R1"  # one of its sites is left in R2
+    for least in (0, 2):
+        _, tap = with_own_rule(replace(busy, region=region), tmp_path / str(least), least)
+        asked = [q for q in tap.asked if isinstance(q, msg.Axes)]
+        assert "R2" in asked[0].regions
+        assert ("R2" in asked[-1].regions) == (least == 0)
+        assert len(asked[-1].regions) >= 2
 
 
 @pytest.mark.slow

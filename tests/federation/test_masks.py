@@ -10,6 +10,7 @@ import pytest
 
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.circle import frame_label
 from fedmiss.federation.masks import (
     ALL,
     Masks,
@@ -63,6 +64,20 @@ def test_a_mask_depends_on_job_exchange_and_roster(parties):
     for other in others:
         assert not (base == other).any()
     np.testing.assert_array_equal(base, masks(parties)["a"].stream(3, 50))
+    # each pair's mask, not only their sum: a roster's masks are no part of a smaller one's
+    assert len({masks(parties, names)["a"]._key("b", b"mask") for names in ("abcd", "abc", "abd")}) == 3
+
+
+def test_a_signature_and_a_cipher_are_for_one_frame(parties):
+    """Else a frame of another job or exchange would count, and two frames under one cipher would give their difference."""
+    party, key = masks(parties)["a"], bytes(16)
+    labels = [frame_label(job, name, e) for job in (JOB, b"k" * 32) for name in "ab" for e in (0, 1)]
+    assert len({party.lock(key, label, bytes(40)) for label in labels}) == len(labels) == 8
+    signed = party.sign(labels[0], b"sums")
+    assert party.verified("a", labels[0], signed) == b"sums"
+    for label in labels[1:]:
+        with pytest.raises(UplinkError, match="not for this exchange of this job"):
+            party.verified("a", label, signed)
 
 
 def answers(rng):

@@ -8,7 +8,7 @@ import random
 import shutil
 import threading
 import time
-from dataclasses import replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import pytest
@@ -22,14 +22,26 @@ from fedmiss.federation.gather import STOPPED, WORKING, Board, Relay, Seat, pack
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import Link
-from fedmiss.federation.masks import Masks
-from fedmiss.federation.member import Member
+from fedmiss.federation.masks import Masks, masked_fields
+from fedmiss.federation.member import Member, digest_of
 from fedmiss.federation.outline import Outline, outline_of
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.network.folder import Folder, check_folder
 from fedmiss.rng import rng_for
 
-from .network import JOB, NEGBIN, SETTINGS, Kill, all_of, clubs_of, in_one_process, order, run, together
+from .network import (
+    JOB,
+    NEGBIN,
+    SETTINGS,
+    Kill,
+    Places,
+    all_of,
+    clubs_of,
+    in_one_process,
+    order,
+    run,
+    together,
+)
 from .owners import largest, owned
 
 
@@ -463,15 +475,17 @@ def test_another_version_is_named_before_anything_else_is_sent(panel, tmp_path, 
 # -- the folder ----------------------------------------------------------------------------------------------
 
 
-def test_a_kit_in_the_shared_folder_would_give_its_keys_away(tmp_path):
-    shared = tmp_path / "shared"
-    kit = shared / "kits" / "north"
-    kit.mkdir(parents=True)
-    with pytest.raises(InputError, match="lies in the shared folder"):
-        check_folder(shared, kit)
+def test_a_kit_or_data_in_the_shared_folder_would_be_given_away(tmp_path):
+    shared, kit, data = tmp_path / "shared", tmp_path / "kit", tmp_path / "panel"
+    for folder in (shared / "kits" / "north", kit, data):
+        folder.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"lies in the shared folder .* private keys"):
+        check_folder(shared, shared / "kits" / "north", data)
+    with pytest.raises(InputError, match=r"the data .* lies in the shared folder .* all of it"):
+        check_folder(shared, kit, shared / "panel")
     with pytest.raises(InputError, match="there is no folder"):
-        check_folder(tmp_path / "none", kit)
-    assert check_folder(shared, tmp_path / "kit") == shared
+        check_folder(tmp_path / "none", kit, data)
+    assert check_folder(shared, kit, data) == shared
 
 
 @pytest.mark.slow
@@ -497,6 +511,27 @@ def test_a_full_disk_and_missing_rights_are_said_and_nothing_is_lost(panel, mask
     got = run(clubs, seats=seats)
     for joint in got.values():
         same_bits(masked[0], joint)
+
+
+@pytest.mark.parametrize("lost", ["file", "bytes", "folder"])
+def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeypatch, lost):
+    """A folder that was not mounted for a moment, somebody who tidies up, zeros in a file after a power cut."""
+    monkeypatch.setattr("fedmiss.network.folder.QUIET", -1.0)
+    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
+    shared = tmp_path / "shared"
+    seat = shared_folder(shared, club, sleep=lambda s: None)
+    frames = [club.party.sign(frame_label(JOB, "owner-0", e), b"sums") for e in (0, 1)]
+    for exchange, frame in enumerate(frames):
+        seat.restore(exchange, frame)
+    files = sorted(shared.rglob("*.frame"))
+    for path in files:
+        path.write_bytes(bytes(len(frames[0]))) if lost == "bytes" else path.unlink()
+    if lost == "folder":
+        shutil.rmtree(shared)
+    seat.patience = 0.0
+    with pytest.raises(EngineError, match="no frame from owner-1, owner-2"):
+        all_of(seat, list(club.roster), "owner-0", 1, frames[1])
+    assert [path.read_bytes() for path in files] == frames
 
 
 @pytest.mark.slow
@@ -595,6 +630,63 @@ def test_a_journal_gives_the_job_again_and_ends_where_it_ends(panel, masked, tmp
     half.close()
 
 
+@dataclass(frozen=True)
+class Ask:
+    fold: int
+    at: np.ndarray
+
+
+def test_who_departs_from_the_others_or_from_itself_is_refused(tmp_path):
+    """Another question, another answer after a restart, other data, another job: by three sums of one number."""
+    places, asked = Places(("a", "b", "c"), tmp_path, masked=True, patience=10.0), {}
+
+    def job(name, fold=(0, 0), value=1.0, held=b"data"):
+        circle = places.circle(name, held=held)
+        try:
+            asks = [Ask(k, np.ones(2)) for k in fold]
+            asked[name] = circle.begin(asks[:1]), circle.begin([Ask(1, np.ones(2))])
+            return [circle.add_up([ask], np.full(3, value)).tolist() for ask in asks]
+        finally:
+            circle.close()
+
+    got = together({n: (lambda n=n: job(n, (0, 1) if n == "c" else (0, 0))) for n in "abc"})
+    assert len(set(asked.values())) == 1
+    assert len(set(asked["a"])) == 2  # masks of two questions do not cancel
+    one, other = (outline_of([Ask(0, np.array([1, k]))]) for k in (2, 3))
+    assert one.differs(other)
+    assert one.exact != other.exact
+    for name, error in got.items():
+        assert isinstance(error, EngineError), name
+        assert "the copy of c of the job asks something else" in str(error)
+    for more, words in (
+        ({"value": 2.0}, "does not give the same answer to exchange 1"),
+        ({"held": b"other"}, "other data"),
+    ):
+        with pytest.raises((ConfigError, EngineError), match=words):
+            job("a", **more)
+    places.parties["a"] = replace(places.parties["a"], context=bytes(32))
+    with pytest.raises(ConfigError, match="the journal of another job"):
+        job("a")
+
+
+def test_a_forged_frame_is_not_written_down(tmp_path):
+    """What a relay makes up stops the job, and the genuine frame goes on with it later."""
+    places = Places(("a", "b", "c"), tmp_path, masked=True, patience=10.0)
+
+    def job(name):
+        circle = places.circle(name)
+        try:
+            return circle.add_up([], np.ones(1)).tolist()
+        finally:
+            circle.close()
+
+    places.board.frames[0] = {"c": bytes(200)}
+    got = together({n: (lambda n=n: job(n)) for n in "ab"})
+    assert all("in the name of 'c' is not signed" in str(error) for error in got.values()), got
+    places.board.frames.clear()
+    assert list(together({n: (lambda n=n: job(n)) for n in "abc"}).values()) == [[3.0]] * 3
+
+
 @pytest.mark.slow
 def test_a_job_goes_on_only_with_the_data_and_the_study_it_began_with(panel, tmp_path):
     clubs = clubs_of(panel, tmp_path, masked=False)
@@ -610,6 +702,45 @@ def test_a_job_goes_on_only_with_the_data_and_the_study_it_began_with(panel, tmp
     club.job = JOB
     with pytest.raises(EngineError, match="does not give the same answer to exchange"):
         club.run(board.seat("owner-1"), order((replace(NEGBIN, rank=0, dispersion="quasi"),)))
+
+
+@pytest.mark.parametrize("lost", ["journal", "half of it"])
+def test_no_mask_ever_hides_two_answers(panel, tmp_path, monkeypatch, lost):
+    """A kit put back from a backup of before the job, or of the middle of it, with other data: also on another computer."""
+    hide, hidden = Masks.hide, {}
+
+    def watched(masks, answers, exchange, transcript=b""):
+        plain = hidden.setdefault((masks.name, exchange, transcript), set())
+        plain.add(
+            repr([[np.asarray(getattr(a, f)).tobytes() for f in masked_fields(type(a))] for a in answers])
+        )
+        return hide(masks, answers, exchange, transcript)
+
+    monkeypatch.setattr(Masks, "hide", watched)
+    clubs, board = clubs_of(panel, tmp_path), Board(["owner-0", "owner-1", "owner-2"], patience=5.0)
+    run(clubs, board=board, exchanges=5)
+    club = clubs["owner-1"]
+    raw = club.journal.read_bytes()
+    club.journal.unlink() if lost == "journal" else club.journal.write_bytes(raw[: len(raw) // 2])
+    count = club.visits.count
+    club.visits = replace(club.visits, count=count + 7 * (np.arange(count.size) == 3))
+    with pytest.raises((ConfigError, EngineError), match=r"other data|seen different frames"):
+        club.run(board.seat("owner-1"), exchanges=5)
+    assert len(hidden) > 9
+    assert {len(plain) for plain in hidden.values()} == {1}
+
+
+def test_a_digest_of_the_data_covers_every_field(panel, tmp_path):
+    held = clubs_of(panel, tmp_path)["owner-0"].visits
+    ones = np.ones(held.count.size)
+    change = {
+        "site_id": held.site_id[::-1], "region": np.array(["north"] * len(held.site_id), dtype=object),
+        "detected": ~held.detected, "effort": ones[:, None], "species": "Ardea alba", "checklist": ones.astype(object),
+        "exposure": ones, "given": not held.given, "calendar": False, "frame": True, "covariates": {"height": ones[:15]},
+    }  # fmt: skip
+    change |= {name: getattr(held, name) + 1 for name in ("site", "month", "count", "observer", "weight")}
+    assert change.keys() == {f.name for f in fields(held)}
+    assert len({digest_of(held), *(digest_of(replace(held, **{k: v})) for k, v in change.items())}) == 17
 
 
 def test_two_programs_never_run_on_one_journal(panel, tmp_path):
@@ -791,8 +922,14 @@ def test_two_frames_of_one_number_are_not_chosen_from(panel, tmp_path):
     shared.mkdir()
     one, other = (shared_folder(shared, clubs[n]) for n in ("owner-0", "owner-1"))
     label = frame_label(JOB, "owner-1", 0)
-    for body in (b"this", b"that"):
-        other.restore(0, clubs["owner-1"].party.sign(label, body))
+    this, that = (clubs["owner-1"].party.sign(label, body) for body in (b"this", b"that"))
+    other.restore(0, this)
+    with pytest.raises(EngineError, match="owner-1 has shown another frame before"):
+        shared_folder(shared, clubs["owner-1"]).restore(0, that)
+    assert [p.read_bytes() for p in shared.rglob("*.frame")] == [this]
+    next(shared.rglob("*.frame")).with_name(f"owner-1-{'0' * 32}.frame").write_bytes(
+        that
+    )  # of another computer
     with pytest.raises(EngineError, match="owner-1 has signed two frames"):
         all_of(
             one,

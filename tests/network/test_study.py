@@ -19,15 +19,15 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
-from fedmiss.files import read_json, read_manifest, write_json
+from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import dry_run, party_of, replay, take_part
-from fedmiss.network.operate import _all_there
+from fedmiss.network.member import answered_from, dry_run, open_data, party_of, replay, take_part
+from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
-from fedmiss.network.report import joint_report, own_report
+from fedmiss.network.report import _own_panel, joint_report, own_report
 from fedmiss.network.status import status
 from fedmiss.network.study import Study, job_hash, read_study_toml
 from fedmiss.pipeline.panels import open_panel
@@ -74,6 +74,23 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         path.write_text(TOML.replace(old, new))
         with pytest.raises((ConfigError, InputError), match=re.escape(words)):
             read_study_toml(path)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"species": "Ardea alba\n  Nobody sees anything"},
+        {"species": "Ardea\x1b[8m alba"},
+        {"species": "Ardea \u202ealba"},
+        {"species": "", "model": {}, "method": {"run": "a:b", "x": ["\x1b[2J"]}},
+        {"species": "", "model": {}, "community": {"species": ["Avis a", "Avis b", "Avis\rc"]}},
+        {"species": "", "model": {}, "method": {"run": "a:b", "\x9b2J": 1}},
+    ],
+)
+def test_what_a_screen_does_not_show_cannot_stand_in_a_study(more):
+    """Else a proposer could hide or forge lines of the page that custodians approve."""
+    with pytest.raises(ConfigError, match="could hide what a custodian approves"):
+        small_study(**more)
 
 
 def test_the_hash_covers_whatever_matters():
@@ -215,6 +232,20 @@ def test_the_job_can_be_joined_again_when_it_is_done(folder, panels):
     assert {c: (r / "totals.json").read_bytes() for c, r in first.items()} == raw
 
 
+def test_who_is_done_shows_its_frames_again_over_a_folder_too(folder, panels, tmp_path, monkeypatch):
+    kit, asked = open_kit(folder / "kits" / "north"), []
+    monkeypatch.setattr("fedmiss.network.operate.take_part", lambda *given, **more: asked.append(given))
+    shared, how = tmp_path / "shared", {"say": print, "look": False, "preview": False}
+    for made in (kit.result, shared):
+        made.mkdir()
+    kit.journal.touch()
+    _join_folder(kit, panels["north"], shared, **how)
+    assert [given[:2] for given in asked] == [(kit, panels["north"])]
+    kit.journal.unlink()  # then nothing can be shown again, and the result stands
+    _join_folder(kit, panels["north"], shared, **how)
+    assert len(asked) == 1
+
+
 @pytest.mark.slow
 def test_the_least_number_of_own_sites_stands_once_a_job_is_begun(folder, panels):
     """Changed in between, every later join failed, and blamed the processor."""
@@ -274,6 +305,27 @@ def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_p
         party_of(open_kit(copy))
 
 
+def test_a_kit_answers_from_data_secret_and_least_number(folder, panels):
+    """What the first frame commits to, so that masks are others where an answer may be another."""
+    kit = open_kit(folder / "kits" / "north")
+    seen = {answered_from(kit, panels["north"]), answered_from(kit, panels["south"])}
+    kit.keep_own_sites(4)
+    seen.add(answered_from(kit, panels["north"]))
+    write_secret(kit.private / SECRET)
+    assert len({*seen, answered_from(kit, panels["north"])}) == 4
+
+
+def test_a_kit_of_another_organisation_than_the_study_has_is_said(folder):
+    """Of one that left: it was told that somebody else may be answering in its name."""
+    new_revision(folder, ["north"], ["east"])
+    kit = folder / "kits" / "north"
+    shutil.copy(folder / "study.json", kit)
+    with pytest.raises(
+        ConfigError, match=r"the kit .* is of 'north', which is not in study egrets, revision 2: .*east"
+    ):
+        open_kit(kit)
+
+
 def test_two_organisations_without_masks(tmp_path, panels):
     study = Study("pair", "Ardea alba", ("north", "south"), masks=False, model=QUICK, share=1.0)
     out = make_study(study, tmp_path / "study", engine_files)
@@ -286,6 +338,15 @@ def test_two_organisations_without_masks(tmp_path, panels):
     here = in_process(out, pair)
     for result in results.values():
         np.testing.assert_array_equal(np.array(read_json(result / "totals.json")["totals"]), here.totals)
+    # own reports rest on the visits of the joint one: those of thin months are in neither
+    own = 0
+    for club, kit in kits.items():
+        again = replay(kit, pair[club])
+        stamps, used = again.program.results[0].months, again.program.need().month
+        own += _own_panel(open_data(kit, pair[club]), stamps, used, tmp_path / club).facts.n_counted
+    facts = read_manifest(results["north"], "joint")["results"]
+    assert own == facts["n_counted"] == here.agreement.panel.visits
+    assert here.agreement.withheld > 0
 
 
 @pytest.mark.slow
@@ -395,6 +456,23 @@ def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
     with pytest.raises(ConfigError, match="its journal is gone"):
         take_part(kit, panels["north"], NOBODY)
     assert not kit.journal.exists()
+
+
+def test_what_was_sent_and_waits_for_the_others_is_in_outbox_and_ledger(folder, panels):
+    kit = open_kit(folder / "kits" / "north")
+    all_take_part(folder, panels, preview=True)
+    _, lines = ledger_of(kit)
+    board = Board(CLUBS, patience=0.5)  # the others are away now
+    with pytest.raises(EngineError, match="no frame from"):
+        take_part(kit, panels["north"], board.seat("north"))
+    _, more = ledger_of(kit)
+    assert more[:-1] == lines
+    assert more[-1][0] == len(lines)
+    assert more[-1][2] > 0 == more[-1][3]
+    shown = outbox(kit, panels["north"], last=2)
+    heads = [line.split(",")[0] for line in shown if line.startswith("---")]
+    assert heads == [f"--- exchange {n}" for n in (len(lines) - 1, len(lines))]
+    assert shown[-1] == "the others' frames have not all come; when they have, its words stand here"
 
 
 def test_least_numbers_of_contributors_and_exchanges_are_said(tmp_path):

@@ -10,6 +10,7 @@ import numpy as np
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import count_visits, covariate_sums, features, magnitudes
+from fedmiss.federation.group.totals import regions_of
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, IncludedVisits, effort_columns, experience
 from fedmiss.version import __version__
 
@@ -130,15 +131,16 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     sites = np.bincount(places // program.J, minlength=parts * L).reshape(parts, L).astype(float)
     groups = (visits > 0).astype(float)
     regions = np.zeros((len(program.axis.regions) + 1, 3))
-    at = np.zeros(program.J, dtype=np.int64)
-    for i, name in enumerate(program.axis.regions):
-        at[program.visits.region == name] = i + 1
-    regions[:, 0] = np.bincount(at[np.unique(site)], minlength=regions.shape[0])
+    at = regions_of(program)[np.unique(site)] + 1
+    regions[:, 0] = np.bincount(at, minlength=regions.shape[0])
     regions[:, 1] = regions[:, 0] > 0
     over = np.zeros((parts, L))
     if question.visits.size:
         over = (visits > question.share * question.visits).astype(float)
-        regions[:, 2] = regions[:, 0] > question.share * question.regions[:, 0]
+        own = regions[:, 0]  # with few of them all others together would have these sites' expected birds
+        regions[:, 2] = (own > question.share * question.regions[:, 0]) | (
+            (own > 0) & (own < program.own_sites)
+        )
     return msg.SupportSums(visits, sites, groups, over, regions)
 
 

@@ -75,15 +75,21 @@ def _column(program: GroupProgram, name: str) -> F64:
 def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.CovariateSums:
     """Visited sites that have a covariate, sums of its values and squares in the unit asked for, and sites that have it.
 
+    Without a unit no values, but whether the group has such sites: what too few stand behind is then not asked for.
     The scale is that of visited sites: what lies LIMIT deviations from their mean is beyond what they can speak for.
     """
     out = np.zeros((len(question.names), 4))
-    went = program.visited
     for i, name in enumerate(question.names):
-        x = _column(program, name) / question.unit[i]
+        x = _column(program, name)
         known = ~np.isnan(x)
-        w, x = (known & went).astype(float), np.nan_to_num(x)
-        out[i] = w.sum(), w @ x, w @ x**2, known.sum()
+        w = (known & program.visited).astype(float)
+        if w.sum() < program.axis.minimum:
+            w[:] = 0.0
+        if question.unit.size:
+            x = np.nan_to_num(x) / question.unit[i]
+            out[i] = w.sum(), w @ x, w @ x**2, known.sum()
+        else:
+            out[i] = w.sum(), w.any(), 0.0, known.sum()
     return msg.CovariateSums(out)
 
 

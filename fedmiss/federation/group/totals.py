@@ -17,7 +17,7 @@ from fedmiss.models.lowrank.occupancy import log_yearly
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
-__all__ = ["totals"]
+__all__ = ["regions_of", "told_apart", "totals"]
 
 BLOCK = 65_536  # cells of sites x months held at a time: they stay in the cache
 
@@ -25,10 +25,7 @@ BLOCK = 65_536  # cells of sites x months held at a time: they stay in the cache
 def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.RegionTotals:
     """Sums over sites of every fit: all, by region, and with ``q.visited`` those with a visit."""
     axis, J = program.axis, batch.cells.J
-    region = np.full(J, -1, dtype=np.int64)
-    for i, name in enumerate(axis.regions):
-        region[program.visits.region == name] = i
-    region = _released(region, axis.minimum)
+    region = regions_of(program)
     # sites of the sums: all, by region, visited; then of the group's own reports
     n_rows = len(axis.regions) + 1 + question.visited
     of = np.zeros((n_rows + len(program.parts), J), dtype=bool)
@@ -95,7 +92,15 @@ def _presence(program: GroupProgram, batch: Batch, number: int, f: int, *, drawn
     )
 
 
-def _released(region: I64, minimum: int) -> I64:
+def regions_of(program: GroupProgram) -> I64:
+    """Regions (J,) of sites as their sums are told, -1 for none."""
+    region = np.full(program.J, -1, dtype=np.int64)
+    for i, name in enumerate(program.axis.regions):
+        region[program.visits.region == name] = i
+    return told_apart(region, program.axis.minimum)
+
+
+def told_apart(region: I64, minimum: int) -> I64:
     """Regions of sites, -1 where the group has fewer than ``minimum`` of them: nor may the rest of the whole be so few."""
     out = region.copy()
     if minimum <= 1 or not region.size:

@@ -356,6 +356,15 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
             f"the sites' covariates make {wide} features (a number makes two, a category one for each value); at most "
             f"{MOST_COLUMNS} are possible. Leave the least useful columns out of the table."
         )
+    if panel.least and names:
+        (answers,) = link.ask([msg.Covariates(tuple(names), np.zeros(0))])
+        sites, organisations = total(answers, "sums", (len(names), 4))[:, :2].T
+        enough = behind(sites, organisations, panel.least, panel.contributors)
+        if lost := [name for name, fine in zip(names, enough, strict=True) if not fine]:
+            notes.append(
+                f"fewer than {panel.least} sites, or {panel.contributors} organisations, have {listed(lost, 6)}: left out."
+            )
+        names = [name for name in names if name not in lost]
     if not names:
         return [], np.zeros(0), np.zeros(0)
     unit = np.array([2.0 ** known[name] for name in names])

@@ -14,7 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import NAMES, check_named, familiar, normal, plain, squeezed, wide_years
+from fedmiss.etl.columns import NAMES, check_named, familiar, normal, squeezed, wide_years
 from fedmiss.etl.one_species import (
     common_name,
     fold,
@@ -27,6 +27,7 @@ from fedmiss.etl.one_species import (
 )
 from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
+from fedmiss.etl.spellings import settle_spellings
 from fedmiss.etl.spreadsheets import serial_date
 from fedmiss.notebook import card
 
@@ -37,8 +38,6 @@ __all__ = [
     "advice",
     "read_counts",
     "refuse_thousands",
-    "settle_spellings",
-    "site_key",
     "species_of_counts",
     "split_counts",
 ]
@@ -109,43 +108,6 @@ class CountTable:
             {"species": self.species, "rows": self.frame.height, "rows read": self.rows_read, "columns": tuple(self.columns),
              "covariates": self.covariates, "decided": " ".join(self.said)},
         )  # fmt: skip
-
-
-def site_key(site: str) -> str:
-    """Return a site's name without case, blanks and accents."""
-    return "".join(plain(site).split())
-
-
-def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataFrame, list[str]]:
-    """Join sites of a table that differ in case, blanks or accents only, or refuse, or leave them apart.
-
-    Parameters
-    ----------
-    frame : with ``site`` and ``line``; ``name`` is the file's
-    how : refuse, join or apart
-
-    Raises
-    ------
-    InputError : such sites, when ``how`` is refuse; names both and their lines
-    """
-    # One row a spelling, with its first line for the message.
-    first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
-    first = first.with_columns(key=pl.Series([site_key(site) for site in first["site"]], dtype=pl.String))
-    doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
-    if doubled.is_empty() or how == "apart":
-        return frame, []
-    if how == "refuse":
-        one, other = doubled.head(2).rows(named=True)
-        raise InputError(
-            f"{name}: the site {one['site']!r} (line {one['line']}) is also written {other['site']!r} (line "
-            f"{other['line']}); pass --spellings join if they are one site, or --spellings apart if they are two."
-        )
-    to = first.join(
-        first.group_by("key", maintain_order=True).agg(pl.col("site").first().alias("_one")), on="key"
-    )
-    joined = frame.join(to.select("site", "_one"), on="site", how="left", maintain_order="left")
-    said = f"{doubled.height} spellings of {doubled['key'].n_unique()} sites were joined."
-    return joined.with_columns(pl.col("_one").alias("site")).drop("_one"), [said]
 
 
 def read_counts(path: str | Path | Source, options: CountOptions | None = None) -> CountTable:

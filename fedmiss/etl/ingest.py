@@ -13,7 +13,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import is_count_table, kept_columns
-from fedmiss.etl.counts import CountOptions, site_key, species_of_counts
+from fedmiss.etl.counts import CountOptions, species_of_counts
 from fedmiss.etl.flow import (
     all_simulated,
     orphan_warning,
@@ -36,6 +36,7 @@ from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSett
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import choose_species
+from fedmiss.etl.spellings import refuse_spellings
 from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
 from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
@@ -130,7 +131,7 @@ def _import(
         if presence_only:
             warnings.append(why_no_zeros(family))
         if family == "plain":
-            _refuse_spellings(records, settings.spellings)
+            refuse_spellings(records, settings.spellings)
         limits = NO_LIMIT if presence_only else limits_of(records)
         choice = choose_species(records, settings, warnings)
         with atomic_folder(out, "records", overwrite=True) as folder:
@@ -225,19 +226,6 @@ def _project(sources: list[Source], store: Cache, settings: IngestSettings) -> l
         projections.append(store.projection(key, partial(_watched, source, partial(build, source, **more))))
         give_back()
     return projections
-
-
-def _refuse_spellings(tables: list[Projection], how: str) -> None:
-    """Refuse a site that two tables write in two ways, as ``settle_spellings`` does within one."""
-    seen: dict[str, tuple[str, str]] = {}
-    for table in tables if how != "apart" else ():
-        for site in table.column("places", "site").unique(maintain_order=True):
-            one, where = seen.setdefault(site_key(site), (site, table.meta["source"]))
-            if one != site:
-                raise InputError(
-                    f"{table.meta['source']}: the site {site!r} is written {one!r} in {where}; write it in one way in both "
-                    "(--spellings join joins within a table), or pass --spellings apart if they are two."
-                )
 
 
 def _between_tables(

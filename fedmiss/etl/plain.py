@@ -11,7 +11,7 @@ import polars.selectors as cs
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns
-from fedmiss.etl.counts import CountOptions, advice, read_counts, settle_spellings
+from fedmiss.etl.counts import CountOptions, advice, read_counts
 from fedmiss.etl.one_species import refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
@@ -27,6 +27,7 @@ from fedmiss.etl.rows import (
     write_projection,
 )
 from fedmiss.etl.sources import Source
+from fedmiss.etl.spellings import settle_spellings
 
 __all__ = ["DATES", "MONTH_OF_YEARLY", "check_map", "project_counts", "project_plain"]
 

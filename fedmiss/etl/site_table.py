@@ -10,9 +10,10 @@ import polars as pl
 
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import PLACES, familiar
-from fedmiss.etl.counts import refuse_thousands, site_key
+from fedmiss.etl.counts import refuse_thousands
 from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
+from fedmiss.etl.spellings import site_key
 from fedmiss.models.lowrank.structure import LIMIT
 
 __all__ = ["SiteTable", "read_site_table"]

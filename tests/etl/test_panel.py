@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ingest import IngestSettings, ingest
-from fedmiss.etl.panel import PanelSettings, assign_groups, make_panel, month_axis
+from fedmiss.etl.months import month_axis
+from fedmiss.etl.panel import PanelSettings, assign_groups, make_panel
 from fedmiss.files import read_manifest
 from fedmiss.group_names import group_folders, group_name
 

@@ -23,7 +23,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.panel import stamps_of, visits_of
 from fedmiss.federation.group.program import GroupProgram, IncludedVisits
-from fedmiss.federation.group.visits import Visits, unite
+from fedmiss.federation.group.visits import Visits, digest_of, unite
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.crossval import open_batch
@@ -130,7 +130,8 @@ class LocalFederation:
             for name, rows in self.at.items()
         }  # fmt: skip
         self.groups_of = {name: parts[name] for name in self.at}
-        job = hashlib.blake2b(b"".join([*digests.values(), more]), digest_size=8).digest()
+        whole = [name.encode() + digest_of(held[name]) + at[name].tobytes() for name in sorted(held)]
+        job = hashlib.blake2b(b"".join([*whole, more]), digest_size=8).digest()
         months = b"" if plan.months is None else np.asarray(plan.months, np.int64).tobytes()
         words = repr(replace(plan, months=None)).encode()
         settings = hashlib.blake2b(b"\0".join([words, months, more]), digest_size=8).digest()

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -14,25 +12,11 @@ from fedmiss.federation.circle import Circle
 from fedmiss.federation.codec import Envelope, decode, refuses
 from fedmiss.federation.differences import Differences
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.masks import Masks, masked_fields
 
-__all__ = ["Look", "Member", "digest_of"]
+__all__ = ["Look", "Member"]
 
 Look = Callable[[int, list[msg.Message], list[msg.Answer]], None]
-
-
-def digest_of(visits: Visits) -> bytes:
-    """Digest of all that a group holds: a journal is of one state of the data."""
-    digest = hashlib.blake2b(digest_size=16)
-    for f in fields(visits):
-        value = getattr(visits, f.name)
-        for name, part in value.items() if isinstance(value, Mapping) else [(f.name, value)]:
-            if isinstance(part, np.ndarray):
-                part = part.tolist() if part.dtype == object else part.tobytes()
-            raw = part if isinstance(part, bytes) else repr(part).encode()
-            digest.update(f"{name} {len(raw)} ".encode() + raw)
-    return digest.digest()
 
 
 class Member:

@@ -16,14 +16,14 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended
 from fedmiss.federation.gather import Gather
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.group.visits import Visits, check_counts
+from fedmiss.federation.group.visits import Visits, check_counts, digest_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobResult, JobSpec, Stages, preview_job, run_job
 from fedmiss.federation.hub.onward import Before, written
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
-from fedmiss.federation.member import Look, Member, digest_of
+from fedmiss.federation.member import Look, Member
 from fedmiss.files import SECRET, hash_file, read_json, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.community import seat_of, write_community

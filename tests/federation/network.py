@@ -9,11 +9,12 @@ from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.panel import visits_of
 from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.group.visits import digest_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity, public_key
-from fedmiss.federation.member import Member, digest_of
+from fedmiss.federation.member import Member
 from fedmiss.models.lowrank.settings import CountSettings
 
 NEGBIN = CountSettings(rank=1, dispersion="negbin")

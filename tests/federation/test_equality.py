@@ -16,6 +16,7 @@ from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.simulate.panels import simulate_panel
 
 from .owners import largest, owned, pooled, renumbered
 
@@ -229,3 +230,20 @@ def test_a_group_that_adds_nothing_changes_nothing():
     )
     a, b = fit_counts(panel, NEGBIN).expected(), fit_counts(more, NEGBIN).expected()
     np.testing.assert_allclose(a, b, rtol=1e-12)
+
+
+def test_kept_rounds_are_of_one_state_of_all_that_groups_hold():
+    """Also of weights, exposures and checklists, which the secrets of groups in memory do not follow from."""
+    p = simulate_panel(12, 12, 0.5, seed=1)
+    group = Group.of("a", p.site_index, p.month_index, p.y)
+    ones = np.ones(group.count.size)
+    others = [
+        {"weight": 2 * group.weight},
+        {"exposure": 2 * ones},
+        {"checklist": ones.astype(str).astype(object)},
+    ]
+    jobs = {
+        LocalFederation.of_panel(GroupPanel.of(12, 12, [replace(group, **change)])).link.job
+        for change in ({}, *others)
+    }
+    assert len(jobs) == 4

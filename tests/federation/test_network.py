@@ -19,11 +19,12 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended, entries, frame_label
 from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.gather import STOPPED, WORKING, Board, Relay, Seat, packed, unpacked
+from fedmiss.federation.group.visits import digest_of
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import Link
 from fedmiss.federation.masks import Masks, masked_fields
-from fedmiss.federation.member import Member, digest_of
+from fedmiss.federation.member import Member
 from fedmiss.federation.outline import Outline, outline_of
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.network.folder import Folder, check_folder

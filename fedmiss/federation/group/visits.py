@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import numpy as np
@@ -86,6 +87,19 @@ class Visits:
             checklist=None if self.checklist is None else self.checklist[keep],
             exposure=None if self.exposure is None else self.exposure[keep],
         )
+
+
+def digest_of(visits: Visits) -> bytes:
+    """Digest of all that a group holds: a journal is of one state of the data."""
+    digest = hashlib.blake2b(digest_size=16)
+    for f in fields(visits):
+        value = getattr(visits, f.name)
+        for name, part in value.items() if isinstance(value, Mapping) else [(f.name, value)]:
+            if isinstance(part, np.ndarray):
+                part = part.tolist() if part.dtype == object else part.tobytes()
+            raw = part if isinstance(part, bytes) else repr(part).encode()
+            digest.update(f"{name} {len(raw)} ".encode() + raw)
+    return digest.digest()
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ def release_jointly(
     the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months, and
     which months (places) each rule left out
     """
-    months, before, lost = np.ones(axes.months.size, dtype=bool), -1, {}
+    months, before = np.ones(axes.months.size, dtype=bool), -1
+    lost: dict[str, I64] = {}
     while True:
         done, sums = _support(link, share, months.size, len(axes.regions), axes)
         before = _used(done) if before < 0 else before
@@ -111,7 +112,8 @@ def _rules(sums: dict[str, F64], minimum: int, contributors: int) -> dict[str, B
 
 def _regions(sums: dict[str, F64], axes: msg.Axes, contributors: int) -> tuple[str, ...]:
     """Regions whose sums over groups may be released."""
-    keep = kept_regions(*sums["regions"].T, axes.minimum, contributors)
+    sites, groups, over = sums["regions"].T
+    keep = kept_regions(sites, groups, over, axes.minimum, contributors)
     # A single region would give the rest of the whole away as a difference.
     return tuple(axes.regions[i - 1] for i in keep) if len(keep) >= FEWEST_REGIONS else ()
 

@@ -20,7 +20,7 @@ __all__ = ["approve", "page", "terminal_ask"]
 
 
 def page(kit: Kit, *, visits: str = "", own_sites: int | None = None) -> str:
-    """Return what a custodian reads before approving: one page of plain text; with the own least number of sites, if given."""
+    """Return what a custodian reads before approving: one page of plain text; ``own_sites`` instead of the kit's number."""
     s = kit.study
     least = kit.own_sites if own_sites is None else own_sites
     way = (

@@ -153,6 +153,10 @@ def test_a_key_that_somebody_changed_is_noticed(tmp_path):
     write_json(files[1], mine | {"key": theirs["key"]})
     with pytest.raises(ConfigError, match="another key of 'north' than its fingerprint says"):
         collect_roster(out, files)
+    write_json(tmp_path / "second.json", theirs | {"organisation": "north"})  # whole, and beside the first one
+    write_json(files[1], mine)
+    with pytest.raises(ConfigError, match="another key of 'north'"):
+        collect_roster(out, [*files, tmp_path / "second.json"])
 
 
 def test_two_custodians_are_told_what_the_other_can_compute(tmp_path, panels):

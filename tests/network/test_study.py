@@ -153,7 +153,7 @@ def test_a_key_that_somebody_changed_is_noticed(tmp_path):
     write_json(files[1], mine | {"key": theirs["key"]})
     with pytest.raises(ConfigError, match="another key of 'north' than its fingerprint says"):
         collect_roster(out, files)
-    write_json(tmp_path / "second.json", theirs | {"organisation": "north"})  # whole, and beside the first one
+    write_json(tmp_path / "second.json", theirs | {"organisation": "north"})
     write_json(files[1], mine)
     with pytest.raises(ConfigError, match="another key of 'north'"):
         collect_roster(out, [*files, tmp_path / "second.json"])

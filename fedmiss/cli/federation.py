@@ -152,7 +152,7 @@ def join(
     if site_table is not None and not dry_run:
         mine.keep_site_table(site_table)
     if dry_run:
-        typer.echo(page(mine))
+        typer.echo(page(mine, own_sites=own_sites))
         typer.echo("\n".join(brought))
         if folder is not None:
             typer.echo(f"{check_folder(folder, mine.folder, data)} can carry the study.")

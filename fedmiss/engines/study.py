@@ -115,10 +115,17 @@ class StudyEngine:
                 f"{self.circle.name!r} has {len(self.rows)} rows, the roster says {algo.roster.sizes[c]}. Make the roster "
                 "from these data."
             )
-        if self.masked and (algo.participation.prob(algo.roster.n) < 1.0).any():
+        who = getattr(
+            algo.participation, "who", algo.participation
+        )  # of Remembered, whose own probabilities are 1
+        if self.masked and (who.prob(algo.roster.n) < 1.0).any():
             raise ConfigError(
                 "masked messages need all workers in every round: no sum is formed over a changing set. Use Full() "
                 "participation, or masked=False."
+            )
+        if self.masked and algo.bound is not None:
+            raise ConfigError(
+                "bound compares messages, and masked ones are seen by nobody. Leave bound out, or masked=False."
             )
         (n, q), ids = (algo.roster.n, algo.model.q), algo.roster.ids
         self._settings, self._memory = identity(algo), algo.oracle.start_many(1, q)
@@ -165,10 +172,11 @@ class StudyEngine:
         """The answers of those who are there, of which only the weighted sums over cohorts are known."""
         # The weight is inside what is masked, since nobody sees a single message that it could multiply afterwards.
         weighted = algo.roster.weights[own.slots[0]] * own.Q[0]
-        sums = self.circle.add_up_here([ask], np.append(weighted, own.evaluations), self.bits)
+        unit = 2.0**-self.bits  # numbers of evaluations are whole: all 63 bits are theirs
+        sums = self.circle.add_up_here([ask], np.append(weighted, own.evaluations * unit), self.bits)
         slots = np.array(sorted(algo.roster.slots[n] for cohort in sums for n in cohort), dtype=np.int64)
         Q = self._spread(algo, {cohort: total[:-1] for cohort, total in sums.items()})[slots]
-        count = round(float(sum(total[-1] for total in sums.values())))
+        count = round(float(sum(total[-1] for total in sums.values())) / unit)
         return Replies(slots, Q, 8 * slots.size * algo.model.q, count, away=algo.roster.n - slots.size)
 
     @staticmethod

@@ -188,7 +188,7 @@ class Circle:
         self, asks: Sequence[Any], x: F64, bits: int, cohorts: Sequence[tuple[str, ...]], *, all_needed: bool
     ) -> dict[tuple[str, ...], F64]:
         bound = self.begin(asks)
-        whole = fixed(x, bits, len(self.names), "the sum")
+        whole = fixed(x, bits, len(self.names), f"what {self.name!r} adds up")
         if isinstance(self.party, Masks):
             among = next(c for c in cohorts if self.name in c)
             whole = whole + self.party.stream(self.exchange, whole.size, bound, among).reshape(whole.shape)

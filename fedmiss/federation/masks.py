@@ -311,9 +311,14 @@ def fixed(value: Any, bits: int, n: int, label: str) -> U64:
     limit = 2.0 ** (63 - bits) / n
     if x.size and not float(np.abs(x).max()) < limit:  # false for NaN too
         bad = x.ravel()[int(np.argmax(~(np.abs(x.ravel()) < limit)))]
+        if np.isnan(bad):
+            raise DomainError(
+                f"{label} holds a number that is missing (NaN); nothing was sent. Look at its data."
+            )
         raise DomainError(
-            f"{label} holds {bad:g}; under masks it must be below {limit:.3g} ({bits} binary digits after the point, {n} "
-            "groups). Where no count is so large, the model has run away: fit with --rank 0 or another --model."
+            f"{label} holds {bad:g}; in a sum it must be below {limit:.3g} ({bits} binary digits after the point, {n} "
+            "groups). Where no count is so large, the model has run away: fit with --rank 0 or another --model. A method of "
+            "your own may keep fewer digits (bits=)."
         )
     return np.rint(x * 2.0**bits).astype(np.int64).view(np.uint64)
 

@@ -19,9 +19,10 @@ from fedmiss.system import user_name
 __all__ = ["approve", "page", "terminal_ask"]
 
 
-def page(kit: Kit, *, visits: str = "") -> str:
-    """Return what a custodian reads before approving: one page of plain text."""
+def page(kit: Kit, *, visits: str = "", own_sites: int | None = None) -> str:
+    """Return what a custodian reads before approving: one page of plain text; ``own_sites`` instead of the kit's number."""
     s = kit.study
+    least = kit.own_sites if own_sites is None else own_sites
     way = (
         "a folder that all of you share; whoever keeps it sees sizes and times, no content"
         if s.engine == "folder"
@@ -40,7 +41,7 @@ def page(kit: Kit, *, visits: str = "") -> str:
             "  Nobody. Your computer runs the whole job, as the others' do, and answers what its own copy asks.",
             f"  It stops where another copy asks something else, and after {s.exchanges:,} exchanges.",
             "What the other organisations see, and nobody else",
-            *(_seen_of_method(s) if s.method else _seen_of_model(s, kit.own_sites)),
+            *(_seen_of_method(s) if s.method else _seen_of_model(s, least)),
             *_differences(kit),
         ]
     )

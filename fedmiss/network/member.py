@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -318,7 +319,11 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     """What the organisation would bring, and what its own visits alone would lose; nothing is sent or kept."""
     if kit.study.method:
         digest_of_path(data)
-        return [f"{kit.name}: {data} is given to {kit.study.method['run']}, installed on this computer"]
+        run = str(kit.study.method["run"])
+        # found, not imported: nothing of it runs before the approval
+        there = importlib.util.find_spec(run.partition(":")[0].partition(".")[0]) is not None
+        where = "installed on this computer" if there else "which is NOT installed on this computer"
+        return [f"{kit.name}: {data} is given to {run}, {where}"]
     if kit.study.community:
         return beside(tuple(kit.study.community["species"]), data, kit.name)
     panel = open_data(kit, data)

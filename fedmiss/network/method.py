@@ -12,6 +12,7 @@ What it returns (numbers, texts, arrays) is the result. No code travels: only th
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -40,33 +41,44 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
     """
     module, _, name = named.partition(":")
     try:
-        found = getattr(importlib.import_module(module), name)
-    except ImportError as error:
+        found = importlib.import_module(module)
+    except Exception as error:  # whatever a module does when it is imported
         raise ConfigError(
             f"the study runs {named}, and {module} cannot be imported here: {error}. Install the package that the "
             "organisations have agreed on, the same version everywhere."
         ) from None
-    except AttributeError:
+    out: Callable[..., Mapping[str, Any]] | None = getattr(found, name, None)
+    if not callable(out):
         raise ConfigError(
-            f"the study runs {named}, and {module} has no {name!r}. Install the version that the organisations have "
-            "agreed on."
-        ) from None
-    out: Callable[..., Mapping[str, Any]] = found
+            f"the study runs {named}, and {module} has no function {name!r}. Install the version that the organisations "
+            "have agreed on."
+        )
     return out
 
 
 def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
     """Run the study's method with the others; write what it returns and return its folder."""
-    method = dict(kit.study.method)
-    job = function_of(str(method.pop("run")))
-    found = job(circle, data, **method)
-    arrays = {k: np.asarray(v) for k, v in found.items() if isinstance(v, np.ndarray | list | tuple)}
-    facts = {k: v for k, v in found.items() if k not in arrays}
+    settings = dict(kit.study.method)
+    run = str(settings.pop("run"))
+    job = function_of(run)
     try:
-        json.dumps(facts)
+        inspect.signature(job).bind(circle, data, **settings)
     except TypeError as error:
         raise ConfigError(
-            f"{kit.study.method['run']} returned what no file can hold ({error}); return numbers, texts, and arrays."
+            f"{run} does not take what [method] of the study says: {error}. Install the version that the organisations have "
+            "agreed on, or ask the proposer for a revision."
+        ) from None
+    found = job(circle, data, **settings)
+    try:
+        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in dict(found).items()}
+        arrays = {k: np.asarray(v) for k, v in plain.items() if isinstance(v, np.ndarray | list | tuple)}
+        facts = {k: v for k, v in plain.items() if k not in arrays}
+        json.dumps(facts)
+        if bad := [k for k, v in arrays.items() if v.dtype.hasobject or k == "file"]:
+            raise TypeError(f"the array {bad[0]!r}")
+    except (TypeError, ValueError) as error:
+        raise ConfigError(
+            f"{run} returned what no file can hold ({error}); return a mapping of names to numbers, texts, and arrays."
         ) from None
     if kit.result.exists():
         return kit.result

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import Bernoulli, FedEM, Roster, Spider, Stop, run
+from fedmiss.core import Bernoulli, FedEM, FixedSize, Remembered, Roster, Spider, Stop, run
 from fedmiss.engines import LocalEngine, StudyEngine
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.models.lowrank.paper import FedMissEM
@@ -85,12 +85,31 @@ def test_under_masks_only_sums_are_seen_and_the_answer_is_the_same(init, tmp_pat
             np.testing.assert_array_equal(result.server.S_hat, got["club-0"].server.S_hat)
 
 
-def test_masked_sums_are_formed_over_all_or_not_at_all(tmp_path):
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({}, "no sum is formed over a changing set"),
+        ({"participation": Remembered(FixedSize(2)), "memory": "statistic"}, "over a changing set"),
+        ({"participation": Bernoulli(1.0), "bound": 9.0}, "bound compares messages"),
+    ],
+    ids=["bernoulli", "remembered", "bound"],
+)
+def test_masked_sums_are_formed_over_all_or_not_at_all(more, words, tmp_path):
     model, data, _, start = mixture(n=3)
-    algo, rows = named(model, list(data))
+    algo, rows = named(model, list(data), **more)
     for error in Study(rows, tmp_path, masked=True).all(algo, rows, start, stop=3, masked=True).values():
         assert isinstance(error, ConfigError)
-        assert "no sum is formed over a changing set" in str(error)
+        assert words in str(error)
+
+
+def test_many_rows_are_counted_under_masks(tmp_path, monkeypatch):
+    """A round of ten million evaluations: as a number with 40 digits after the point it would not fit."""
+    model, data, _, start = mixture(n=3)
+    algo, rows = named(model, list(data), participation=Bernoulli(1.0))
+    one = FedEM.answers
+    monkeypatch.setattr(FedEM, "answers", lambda *given: (*one(*given)[:3], 10_000_001))
+    for result in Study(rows, tmp_path, masked=True).all(algo, rows, start, stop=2, masked=True).values():
+        np.testing.assert_array_equal(result.trace["evaluations"], 30_000_003)
 
 
 def test_sums_of_a_circle_are_exact_and_refuse_another_shape(tmp_path):

@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmiss.errors import InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import decode
 from fedmiss.federation.group.folds import draw_folds
-from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import fit_counts
@@ -218,6 +219,61 @@ def test_few_own_sites_of_a_region_stand_behind_nothing(busy, tmp_path):
         assert "R2" in asked[0].regions
         assert ("R2" in asked[-1].regions) == (least == 0)
         assert len(asked[-1].regions) >= 2
+
+
+def kept_visits(panel, keep):
+    """The panel with those visits only: ``keep`` is called with each group."""
+    groups = [
+        Group.of(g.name, *(x[keep(g)] for x in (g.site, g.month, g.count, g.observer))) for g in panel.groups
+    ]
+    return replace(panel, groups=tuple(groups))
+
+
+def axes_asked(panel, folder, own_visits=0, plan=DataSpec(jointly=True, minimum=2, share=1.0)):
+    clubs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
+    clubs["owner-1"].own_sites = own_visits
+    tap = Tapped(clubs)
+    agree(Link(tap, JOB[:8], SETTINGS), plan)
+    return clubs, [q for q in tap.asked if isinstance(q, msg.Axes)]
+
+
+def test_a_region_rests_on_visits_of_released_months(busy, tmp_path):
+    """Two organisations were there in months only in which the third was not out: the region would be the third's alone."""
+    region = np.array([f"R{j % 5}" for j in range(busy.J)], dtype=object)
+    thin = 3  # months
+
+    def keep(g):
+        early = g.month < thin
+        return ~early if g.name == "owner-2" else early | (region[g.site] != "R2")
+
+    _, asked = axes_asked(kept_visits(replace(busy, region=region), keep), tmp_path)
+    np.testing.assert_array_equal(asked[-1].released, np.arange(busy.L) >= thin)
+    assert "R2" in asked[0].regions
+    assert asked[-1].regions == ("R1", "R3", "R4"), (
+        "R0 joins R2: of that alone the sum would be the difference"
+    )
+
+
+def test_who_brings_nothing_after_months_are_left_out_stands_behind_none(busy, tmp_path):
+    """Left with fewer visits than its own rule allows, it withdraws them all; the others' months rest on two then."""
+    thin, least = 3, 2
+
+    def keep(g):
+        early, at = g.month < thin, np.zeros(g.month.size, bool)
+        if g.name != "owner-1":
+            return ~early if g.name == "owner-2" else ~at
+        for t in np.unique(g.month[~early])[:2]:  # two visits each, of two sites
+            at[np.flatnonzero(g.month == t)[np.unique(g.site[g.month == t], return_index=True)[1][:2]]] = True
+        return early | at
+
+    with pytest.raises(InputError, match="all visits were withheld"):
+        axes_asked(kept_visits(busy, keep), tmp_path, own_visits=least)
+
+
+def test_agreement_needs_no_exchange_more_where_nothing_is_left_out(busy, tmp_path):
+    _, asked = axes_asked(busy, tmp_path)
+    assert len(asked) == 1
+    assert not asked[0].released.size
 
 
 @pytest.mark.slow

@@ -748,7 +748,7 @@ def test_two_programs_never_run_on_one_journal(panel, tmp_path):
     club = clubs_of(panel, tmp_path)["owner-1"]
     held = Journal(club.journal)
     with pytest.raises(EngineError, match="in use"):
-        club.run(Board(["owner-1"]).seat("owner-1"))
+        club.run(Board(["owner-1"], patience=0.5).seat("owner-1"))  # it would wait for the others
     held.close()
 
 

@@ -16,13 +16,14 @@ from typer.testing import CliRunner
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.core import Roster, pooled_s_bar
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, DomainError, InputError
 from fedmiss.federation.circle import frame_label
+from fedmiss.federation.gather import Board
 from fedmiss.network.approval import approve, page
 from fedmiss.network.engine import provision
 from fedmiss.network.folder import Folder
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import party_of, take_part
+from fedmiss.network.member import dry_run, party_of, take_part
 from fedmiss.network.method import function_of
 from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study, read_study_toml
@@ -101,10 +102,14 @@ def test_a_custodian_reads_that_a_function_sees_the_data(tmp_path):
     assert "NOT masked: they see yours" in page(open_kit(folder / "kits" / "north"))
 
 
-def test_a_function_that_is_not_there_is_named(tmp_path):
+def test_a_function_that_is_not_there_is_named(tmp_path, monkeypatch):
+    (tmp_path / "breaks.py").write_text("raise RuntimeError('no such device')")
+    monkeypatch.syspath_prepend(str(tmp_path))
     for named, words in (
         ("no_such_package:job", "no_such_package cannot be imported here"),
-        ("poisson_mixture:job", "poisson_mixture has no 'job'"),
+        ("poisson_mixture:job", "poisson_mixture has no function 'job'"),
+        ("three_organisations:np", "three_organisations has no function 'np'"),
+        ("breaks:job", "breaks cannot be imported here: no such device"),
     ):
         with pytest.raises(ConfigError, match=words):
             function_of(named)
@@ -116,16 +121,57 @@ def test_a_function_that_is_not_there_is_named(tmp_path):
             read_study_toml(tmp_path / "study.toml")
 
 
-def test_a_result_that_no_file_holds_is_said(tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "bad", [{"a": object()}, {"a": [object()]}, {"a": [[1], [2, 3]]}, {"file": [1]}, None]
+)
+def test_a_result_that_no_file_holds_is_said(bad, tmp_path, monkeypatch):
     import three_organisations
 
     folder, data = prepared(tmp_path)
-    monkeypatch.setattr(
-        three_organisations, "job", lambda circle, data, components: {"fine": 1.0, "bad": object()}
-    )
+    monkeypatch.setattr(three_organisations, "job", lambda circle, data, components: bad)
     for error in all_take_part(folder, data).values():
         assert isinstance(error, ConfigError)
         assert "returned what no file can hold" in str(error)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):
+    import three_organisations
+
+    folder, data = prepared(tmp_path)
+    found = {"n": np.int64(3), "x": np.float32(0.5), "yes": np.bool_(True)}
+    monkeypatch.setattr(three_organisations, "job", lambda circle, data, components: found)
+    for result in all_take_part(folder, data).values():
+        assert json.loads((result / "result.json").read_text()) == {"n": 3, "x": 0.5, "yes": True}
+
+
+def test_settings_that_the_function_does_not_take_are_named(tmp_path):
+    folder, data = prepared(tmp_path, TOML + "componnets = 3\n")
+    for error in all_take_part(folder, data).values():
+        assert isinstance(error, ConfigError)
+        assert "does not take what [method] of the study says: got an unexpected keyword" in str(error)
+
+
+def test_a_number_that_is_missing_is_not_sent_and_its_owner_named(tmp_path, monkeypatch):
+    import three_organisations
+
+    def job(circle, data, components):
+        return {"sum": circle.add_up([], np.array([1.0, np.nan if circle.name == "north" else 2.0]))}
+
+    folder, data = prepared(tmp_path)
+    monkeypatch.setattr(three_organisations, "job", job)
+    got = all_take_part(folder, data, board=Board(CLUBS, patience=1.0))
+    assert isinstance(got["north"], DomainError)
+    assert "what 'north' adds up holds a number that is missing" in str(got["north"])
+    assert "no frame from north" in str(got["south"])
+
+
+def test_a_dry_run_looks_for_the_package_and_runs_nothing_of_it(tmp_path):
+    folder, data = prepared(tmp_path)
+    kit = open_kit(folder / "kits" / "north")
+    assert dry_run(kit, data["north"])[0].endswith("three_organisations:job, installed on this computer")
+    assert "three_organisations" not in sys.modules
+    kit.study.method["run"] = "no_such_package.part:job"
+    assert dry_run(kit, data["north"])[0].endswith("which is NOT installed on this computer")
 
 
 def absent_toml(line='absence = 1\nchair = "north"'):

@@ -24,7 +24,15 @@ from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import answered_from, dry_run, open_data, party_of, replay, take_part
+from fedmiss.network.member import (
+    answered_from,
+    digest_of_path,
+    dry_run,
+    open_data,
+    party_of,
+    replay,
+    take_part,
+)
 from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import _own_panel, joint_report, own_report
@@ -145,6 +153,10 @@ def test_a_key_that_somebody_changed_is_noticed(tmp_path):
     write_json(files[1], mine | {"key": theirs["key"]})
     with pytest.raises(ConfigError, match="another key of 'north' than its fingerprint says"):
         collect_roster(out, files)
+    write_json(tmp_path / "second.json", theirs | {"organisation": "north"})
+    write_json(files[1], mine)
+    with pytest.raises(ConfigError, match="another key of 'north'"):
+        collect_roster(out, [*files, tmp_path / "second.json"])
 
 
 def test_two_custodians_are_told_what_the_other_can_compute(tmp_path, panels):
@@ -318,6 +330,7 @@ def test_a_kit_answers_from_data_secret_and_least_number(folder, panels):
 def test_a_kit_of_another_organisation_than_the_study_has_is_said(folder):
     """Of one that left: it was told that somebody else may be answering in its name."""
     new_revision(folder, ["north"], ["east"])
+    assert sorted(read_json(folder / "roster.json")) == [c for c in sorted(CLUBS) if c != "north"]
     kit = folder / "kits" / "north"
     shutil.copy(folder / "study.json", kit)
     with pytest.raises(
@@ -416,6 +429,15 @@ def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, panels):
         dry_run(open_kit(kit.folder), panels["north"])
     with pytest.raises(InputError, match="is no kit"):
         open_kit(tmp_path)
+
+
+def test_the_page_of_a_dry_run_has_the_number_of_own_sites_that_is_asked_for(folder, panels):
+    register(app)
+    kit = str(folder / "kits" / "south")
+    words = ["federation", "join", kit, str(panels["south"]), "--dry-run", "--own-sites", "7"]
+    done = CliRunner().invoke(app, words)
+    assert done.exit_code == 0, done.output
+    assert "and have yours, over 7 sites or more" in " ".join(done.output.split())
 
 
 @pytest.mark.slow
@@ -673,6 +695,20 @@ def test_certificates_admit_nobody_later(tmp_path):
     collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
     with pytest.raises(ConfigError, match="certificates of engine nvflare are made once"):
         new_revision(out, added=["west"])
+
+
+def test_what_is_answered_from_covers_every_file_and_the_table_of_sites(tmp_path):
+    (tmp_path / "records").mkdir()
+    seen = set()
+    for text in ("a", "b"):
+        (tmp_path / "records" / "lists.csv").write_text(text)
+        (tmp_path / "sites.csv").write_text(text)
+        one = digest_of_path(tmp_path / "records")
+        seen |= {one, digest_of_path(tmp_path / "records", tmp_path / "sites.csv")}
+        (tmp_path / "sites.csv").write_text(text * 2)
+        seen.add(digest_of_path(tmp_path / "records", tmp_path / "sites.csv"))
+        assert one == digest_of_path(tmp_path / "records")
+    assert len(seen) == 6
 
 
 def test_a_study_of_two_admits_a_third(tmp_path):

@@ -72,7 +72,7 @@ class Agreement:
 
 
 def agree(link: Link, plan: DataSpec) -> Agreement:
-    """Two exchanges: who brings what, and the agreed axes; three more for joint least numbers."""
+    """Two exchanges: who brings what, and the agreed axes; for joint least numbers one to four more."""
     described, tallied = link.ask(
         [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally()]
     )
@@ -89,9 +89,10 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     contributors = max([plan.contributors, *(given.contributors for given in groups.values())])
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
     out, behind, lost = 0, None, None
-    (done,) = link.ask([axes])
     if plan.jointly:
-        axes, done, out, behind, lost = release_jointly(link, axes, plan.share, contributors, done, notes)
+        axes, done, out, behind, lost = release_jointly(link, axes, plan.share, contributors, notes)
+    else:
+        (done,) = link.ask([axes])
     ready = {name: answer for name, answer in done.items() if isinstance(answer, msg.Done)}
     used = sum(answer.used for answer in ready.values())
     if not used:

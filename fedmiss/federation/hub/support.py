@@ -19,31 +19,42 @@ FEWEST_REGIONS = 2
 
 
 def release_jointly(
-    link: Link,
-    axes: msg.Axes,
-    share: float,
-    contributors: int,
-    done: dict[str, msg.Answer],
-    notes: list[str],
+    link: Link, axes: msg.Axes, share: float, contributors: int, notes: list[str]
 ) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64]]:
-    """Agree on the axes again, without months and regions that have too few visits behind them.
+    """Agree on the axes, without months and regions that have too few visits behind them.
+
+    Groups count again without the months that are left out, until none is: a group whose other visits are too few for its
+    own rule brings none then, and what a region rests on are its sites of released months.
 
     Returns
     -------
     the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months, and
     which months (places) each rule left out
     """
-    before = _used(done)
-    released, regions, behind, lost = _released(link, share, axes, contributors)
-    axes = replace(axes, regions=regions, released=released.astype(np.uint8))
-    (done,) = link.ask([axes])
+    months, before = np.ones(axes.months.size, dtype=bool), -1
+    lost: dict[str, I64] = {}
+    while True:
+        done, sums = _support(link, share, months.size, len(axes.regions), axes)
+        before = _used(done) if before < 0 else before
+        fine = months.copy()
+        for name, rule in _rules(sums, axes.minimum, contributors).items():
+            lost[name] = np.append(lost.get(name, np.zeros(0, np.int64)), np.flatnonzero(fine & ~rule))
+            fine &= rule
+        if (fine == months).all():
+            break
+        months = fine
+        axes = replace(axes, released=months.astype(np.uint8))
+    names = _regions(sums, axes, contributors)
+    if names != axes.regions:
+        axes = replace(axes, regions=names)
+        (done,) = link.ask([axes])
     out = before - _used(done)
     if out:
         notes.append(
-            f"{out} visits were withheld: their {int((~released).sum())} months have fewer than {axes.minimum} visits or "
+            f"{out} visits were withheld: their {int((~months).sum())} months have fewer than {axes.minimum} visits or "
             f"sites of all groups together, fewer than {contributors} groups, or one with over {share:.0%} of the visits."
         )
-    return axes, done, out, behind, lost
+    return axes, done, out, sums["visits"].sum(axis=0) * months, {k: np.sort(at) for k, at in lost.items()}
 
 
 def _used(done: dict[str, msg.Answer]) -> int:
@@ -55,14 +66,16 @@ def _support(
     share: float,
     L: int,
     regions: int,
+    axes: msg.Axes | None = None,
     *,
     by: str = "",
     folds: int = 0,
     seed: int = 0,
-) -> dict[str, F64]:
+) -> tuple[dict[str, msg.Answer], dict[str, F64]]:
     """Two exchanges: the sums behind every part of every month, then who has too large a share of them.
 
-    The groups get the sums back, so that each can say whether its share is too large.
+    The groups get the sums back, so that each can say whether its share is too large. With ``axes`` they are put on these
+    first; their answers to that are returned too.
     """
     parts, none, sums = max(folds, 1), np.zeros((0, 0)), {}
     shapes = {
@@ -73,45 +86,43 @@ def _support(
         "regions": (regions + 1, 3),
     }
     ask = msg.Support(by, folds, seed, share, none, none, none, none)
+    first = [] if axes is None else [axes]
+    done: dict[str, msg.Answer] = {}
     # The second time with the sums: each group then says where its own share is too large, and no more.
-    for _ in range(2):
-        (answers,) = link.ask([ask])
+    for before in (first, []):
+        *put, answers = link.ask([*before, ask])
+        done = put[0] if put else done
         sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
         ask = replace(
             ask, visits=sums["visits"], sites=sums["sites"], groups=sums["groups"],
             regions=np.ascontiguousarray(sums["regions"][:, :2]),
         )  # fmt: skip
-    return sums
+    return done, sums
 
 
-def _released(
-    link: Link, share: float, axes: msg.Axes, contributors: int
-) -> tuple[Bool, tuple[str, ...], F64, dict[str, I64]]:
-    """Months and regions whose sums over groups may be released; visits of released months; which months each rule loses."""
-    L, minimum, regions = int(axes.months.size), axes.minimum, axes.regions
-    sums = _support(link, share, L, len(regions))
-    rules = {
+def _rules(sums: dict[str, F64], minimum: int, contributors: int) -> dict[str, Bool]:
+    """Of each rule the months (L,) that keep it."""
+    return {
         f"fewer visits or sites, or fewer than {contributors} organisations": releasable(
             sums["visits"], sums["sites"], sums["groups"], minimum, contributors
         ),
         "too large a share of the visits": (sums["over"] == 0).all(axis=0),
     }
-    months, lost = np.ones(L, dtype=bool), {}
-    for name, rule in rules.items():
-        lost[name] = np.flatnonzero(months & ~rule)
-        months &= rule
+
+
+def _regions(sums: dict[str, F64], axes: msg.Axes, contributors: int) -> tuple[str, ...]:
+    """Regions whose sums over groups may be released."""
     sites, groups, over = sums["regions"].T
-    keep = kept_regions(sites, groups, over, minimum, contributors)
-    names = tuple(regions[i - 1] for i in keep)
+    keep = kept_regions(sites, groups, over, axes.minimum, contributors)
     # A single region would give the rest of the whole away as a difference.
-    return months, names if len(names) >= FEWEST_REGIONS else (), sums["visits"].sum(axis=0) * months, lost
+    return tuple(axes.regions[i - 1] for i in keep) if len(keep) >= FEWEST_REGIONS else ()
 
 
 def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int) -> np.ndarray:
     """Months (L,) that take part in cross-validation, 1 or 0: every fold's part may be released. Empty for all months."""
     if not panel.least:
         return np.zeros(0, np.uint8)
-    sums = _support(
+    _, sums = _support(
         link,
         panel.share,
         panel.L,

@@ -19,7 +19,7 @@ from fedmiss.etl.cells import entry_of, resolve_species, sites_of, species_visit
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.community import scores_without
 from fedmiss.etl.counts import site_key
-from fedmiss.etl.plain import MONTH_OF_YEARLY
+from fedmiss.etl.plain import DAY_OF_COUNTS, MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.etl.site_table import SiteTable, read_site_table
 from fedmiss.files import (
@@ -105,7 +105,7 @@ def make_panel(
             if settings.sites == "frame":
                 warnings += table.beyond(sites)
                 sites = _with_frame(sites, table, flow)
-        months = _months(visits["date"], warnings)
+        months = _months(visits, warnings)
         visits = (
             visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))
             .join(sites.select("site_id", "site_index"), on="site_id")
@@ -171,7 +171,7 @@ def _facts(
         n_months=months.height,
         first_month=months["month"][0],
         last_month=months["month"][-1],
-        n_observers=visits["observer_id"].n_unique(),
+        n_observers=0 if _unobserved(visits) else visits["observer_id"].n_unique(),
         n_visits=visits.height,
         n_counted=int(counted.sum()),
         n_detected=int(visits["detected"].sum()),
@@ -191,9 +191,14 @@ def _facts(
     )
 
 
+def _unobserved(visits: pl.DataFrame) -> bool:
+    # A table of counts without observers: the importer writes the site as its observer.
+    return bool((visits["observer_id"] == visits["site_id"]).all())
+
+
 def _yearly(visits: pl.DataFrame) -> bool:
-    # Yearly tables have no month and no observer: the importer writes one month for all, and the site as its observer.
-    june = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
+    # Yearly tables have no month: the importer writes one day for all.
+    june = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["date"].dt.day() == DAY_OF_COUNTS)
     return bool(june.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
 
 
@@ -348,8 +353,9 @@ def _with_frame(sites: pl.DataFrame, table: SiteTable, flow: list[FlowRow]) -> p
     return _numbered(pl.concat([sites.select(columns), more.select(columns)], how="vertical_relaxed"))
 
 
-def _months(dates: pl.Series, warnings: list[str]) -> pl.DataFrame:
+def _months(visits: pl.DataFrame, warnings: list[str]) -> pl.DataFrame:
     """Build the month axis, and say what is odd about it."""
+    dates, unit = visits["date"], "year" if _yearly(visits) else "month"
     months, gaps, left_out = month_axis(dates)
     if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
         warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
@@ -357,8 +363,8 @@ def _months(dates: pl.Series, warnings: list[str]) -> pl.DataFrame:
         warnings.append(stray)
     if gaps:
         warnings.append(
-            f"{len(gaps)} of {months.height} months {'has' if len(gaps) == 1 else 'have'} no visit "
-            f"({listed(gaps, 4)}); they are estimated from the others."
+            f"{len(gaps)} of {months.height} {unit}s {'has' if len(gaps) == 1 else 'have'} no visit "
+            f"({listed([gap[:4] if unit == 'year' else gap for gap in gaps], 4)}); they are estimated from the others."
         )
     return months
 

@@ -79,7 +79,7 @@ def describe_panel(
     counted, old = visits["count"].notna(), panel.manifest
     described = replace(
         panel.facts,
-        n_observers=int(visits["observer_id"].nunique()),
+        n_observers=int(visits["observer_id"].nunique()) if panel.facts.n_observers else 0,
         n_visits=len(visits),
         n_counted=int(counted.sum()),
         n_detected=int(visits["detected"].sum()),

@@ -190,7 +190,7 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
         table = data.site_trends.sort_values("site_index")
         # The fit's own slopes of sites, with the spread of the replicates, where it has kept them.
         slope, se = table["slope"].to_numpy(dtype=np.float64), table["slope_se"].to_numpy(dtype=np.float64)
-    n_years = (in_years(data.observed, years.W > 0) & used).sum(axis=1)
+    n_years = (in_years(data.observed, years.W > 0) & (used | ~used.any())).sum(axis=1)
     n_used = int(used.sum())
     if not n_used:
         slope, se = np.full((2, len(data.sites)), np.nan)

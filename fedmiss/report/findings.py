@@ -125,6 +125,19 @@ class Findings:
         return self.data.cell
 
     @property
+    def redrawn(self) -> str:
+        """Whose weights the replicates draw: sites' where observers are not known or one made nearly all visits."""
+        sites = self.data.fact("sites_redrawn") or self.data.fact("n_observers", default=1) == 0
+        return "sites" if sites else "observers"
+
+    @property
+    def no_index(self) -> str:
+        """Why no year has an index, where none has."""
+        if self.found:
+            return "No year has enough counts for an index"
+        return "The species was never found, so no year has an index"
+
+    @property
     def n_draws(self) -> int:
         """Number of bootstrap replicates of the total."""
         return 0 if self.series.draws is None else len(self.series.draws)

@@ -102,6 +102,11 @@ class JointFindings(Findings):
     data: JointSource
 
     @property
+    def redrawn(self) -> str:
+        """Whose weights the replicates draw: whether an organisation knows its observers is not known to the others."""
+        return "sites" if self.data.result.sites_redrawn else "observers or sites"
+
+    @property
     def organisations(self) -> str:
         """Their names, in a sentence."""
         *first, last = [str(organisation) for organisation in self.data.joint["settings"]["organisations"]]

@@ -119,7 +119,7 @@ def _thin(counted: float, yearly: pd.DataFrame) -> Iterator[str]:
     per_year = yearly.loc[yearly["used"], "visits"]
     median = float(per_year.median()) if len(per_year) else 0.0
     if median < MIN_CELLS_PER_YEAR:
-        yield f"the median year has {median:.0f} visits with a count; a class needs {MIN_CELLS_PER_YEAR}"
+        yield f"the median year has {median:g} visits with a count; a class needs {MIN_CELLS_PER_YEAR}"
 
 
 def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:

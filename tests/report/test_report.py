@@ -17,7 +17,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
-from fedmiss.report.coverage import coverage
+from fedmiss.report.coverage import coverage, thin_counts
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import basis, caveats, headline, limits
@@ -139,6 +139,13 @@ def test_a_species_that_was_never_found_was_still_looked_for(full):
     data = replace(full.data, cells=full.data.cells.assign(n_detected=0, count_sum=0))
     a = analyse(data, ReportSettings(date=DATE))
     assert a.coverage.sites_repeated == (a.sites["years_counted"] >= 2).sum() == 40
+
+
+def test_a_median_below_the_limit_is_not_written_as_the_limit(full):
+    c = replace(full.coverage, median_cells_per_year=9.5)
+    assert list(thin_counts(c, full.data, 14)) == [
+        "the median year has 9.5 site-months with a count; a class needs 10"
+    ]
 
 
 @pytest.mark.parametrize(

@@ -69,7 +69,10 @@ class SpeciesFit:
     def _series(self) -> MonthlySeries:
         """The monthly totals with their replicates."""
         counted = usable_counts(self.observed, self.panel.months)
-        return MonthlySeries.of(self.expected.sum(axis=0), self.panel.months, self.draws, counted)
+        draws = (
+            self.draws if self.panel.facts.n_detected else None
+        )  # of a species that was never found all agree on 0
+        return MonthlySeries.of(self.expected.sum(axis=0), self.panel.months, draws, counted)
 
     def _base(self, base: str | int | None) -> str | int | None:
         """Return the base, or the report's own when none is named: the first year with enough counts."""

@@ -139,6 +139,9 @@ def test_a_species_that_was_never_found_was_still_looked_for(full):
     data = replace(full.data, cells=full.data.cells.assign(n_detected=0, count_sum=0))
     a = analyse(data, ReportSettings(date=DATE))
     assert a.coverage.sites_repeated == (a.sites["years_counted"] >= 2).sum() == 40
+    assert a.monthly[["lo", "hi"]].isna().all(axis=None), "replicates of nought agree, and say nothing"
+    assert a.yearly[["total_lo", "total_hi", "total_se"]].isna().all(axis=None)
+    assert full.yearly["total_lo"].notna().all()
 
 
 def test_a_median_below_the_limit_is_not_written_as_the_limit(full):

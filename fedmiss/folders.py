@@ -114,7 +114,8 @@ class PanelFacts(Facts):
 
     ``effort`` is the share of visits that tell each effort column; ``groups`` the counts of each group's folder;
     ``period`` is year where the counts have no months; ``share_complete`` the share of complete checklists,
-    ``implied_zeros`` whether some of them imply zeros: lists of all species do, counts of one species have their own.
+    ``n_observers`` is 0 where the records name none, ``implied_zeros`` whether some lists imply zeros: lists of all species
+    do, counts of one species have their own.
     """
 
     species: str
@@ -210,6 +211,8 @@ class JobFacts(ModelFacts):
     duplicate_visits: int | None = field(default=None, metadata=_SOMETIMES)
     # groups that answered: those of one person that share sites are one
     n_solved: int | None = field(default=None, metadata=_SOMETIMES)
+    # True where one observer made nearly all visits, so that replicates weigh sites
+    sites_redrawn: bool | None = field(default=None, metadata=_SOMETIMES)
 
     @classmethod
     def of_members(cls, members: Sequence[ModelFacts], **more: Any) -> Self:

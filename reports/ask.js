@@ -28,8 +28,8 @@
   }
   function percent(v) {
     if (!isFinite(v)) { return "n/a"; }
-    var text = Math.abs(v) >= 100 ? Math.round(v).toLocaleString("en-US") : v.toFixed(1);
-    if (Number(v.toFixed(1)) === 0) { return "0.0 %"; }
+    var text = Math.abs(v) >= 100 ? Math.round(v).toLocaleString("en-US") : v.toFixed(Math.abs(v) < 0.05 ? 2 : 1);
+    if (Number(text) === 0) { return "0.0 %"; }
     return (v > 0 ? "+" : "") + text.replace("-", "−") + " %";
   }
   function range(lo, hi, words) { return isFinite(lo) && isFinite(hi) ? words(lo) + " to " + words(hi) : "no interval"; }

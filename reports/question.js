@@ -42,7 +42,7 @@
       return [estimate * Math.exp(-half), estimate * Math.exp(half)];
     }
     if (!draws.every(isFinite)) { return [NaN, NaN]; }
-    return [Math.max(quantile(draws, 0.025), 0), Math.max(quantile(draws, 0.975), 0)];
+    return [Math.min(Math.max(quantile(draws, 0.025), 0), estimate), Math.max(quantile(draws, 0.975), 0, estimate)];
   }
   function slopeOf(x, logs) { // x centred
     return dot(x, logs) / dot(x, x);

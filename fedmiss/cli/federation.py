@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from fedmiss.cli.options import Out, Overwrite, refuse_typed
+from fedmiss.cli.options import Out, Overwrite, Unit, refuse_typed
 
 __all__ = ["COMMANDS"]
 
@@ -116,13 +116,14 @@ def join(
     date: Annotated[
         str | None, typer.Option(help="Date printed on the joint report.", show_default="today")
     ] = None,
+    unit: Unit = "birds",
 ) -> None:
     """Take part in a study with your data until it is done; then make the joint report and your own."""
     if dry_run:
-        names: tuple[str, ...] = ("approve", "look", "preview", "report", "joint", "date")
+        names: tuple[str, ...] = ("approve", "look", "preview", "report", "joint", "date", "unit")
         refuse_typed(context, names, "--dry-run sends nothing")
     if preview:
-        refuse_typed(context, ("report", "joint", "date"), "--preview makes no report")
+        refuse_typed(context, ("report", "joint", "date", "unit"), "--preview makes no report")
     from fedmiss.files import read_json
     from fedmiss.network.approval import approve as approved
     from fedmiss.network.approval import page, terminal_ask
@@ -132,13 +133,15 @@ def join(
     from fedmiss.network.member import dry_run as brings
     from fedmiss.network.operate import join as take_part
     from fedmiss.network.report import joint_report, own_report
+    from fedmiss.report.settings import ReportSettings
 
+    ReportSettings(date=date, unit=unit)  # refused before the job, not at its end
     mine = open_kit(kit)
     if mine.study.method:
-        names = ("look", "preview", "own_sites", "report", "joint", "date")
+        names = ("look", "preview", "own_sites", "report", "joint", "date", "unit")
         refuse_typed(context, names, f"the study runs {mine.study.method['run']}, not the count model")
     if mine.study.community:
-        names = ("preview", "report", "joint", "date")
+        names = ("preview", "report", "joint", "date", "unit")
         refuse_typed(context, names, "the study is about all species of a site")
     else:
         refuse_typed(
@@ -177,9 +180,9 @@ def join(
         typer.echo(f"{mine.name}: your sites by all species: {mine.folder / OWN / 'index.html'}")
     if mine.study.method or mine.study.community:
         return
-    page_of_all = joint_report(result, joint or mine.folder / "joint", date=date, overwrite=True)
+    page_of_all = joint_report(result, joint or mine.folder / "joint", date=date, unit=unit, overwrite=True)
     typer.echo(f"{mine.name}: joint report: {page_of_all}")
-    own = own_report(mine, data, report or mine.folder / "report", overwrite=True)
+    own = own_report(mine, data, report or mine.folder / "report", unit=unit, overwrite=True)
     typer.echo(f"{mine.name}: your own report: {own}")
 
 

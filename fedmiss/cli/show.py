@@ -42,9 +42,12 @@ def _summary(manifest: Manifest) -> str:
     results, kind = manifest["results"], manifest["kind"]
     if kind == "panel":
         facts = PanelFacts.of(results)
+        n, by = facts.n_observers, ""
+        if n:  # 0 where the records name none
+            by = f"by {_n(n)} observer{'s' if n != 1 else ''} "
         return (
             f"{facts.species}, {_n(facts.n_visits)} visits ({_n(facts.n_counted)} with a count, {_n(facts.n_zeros)} zeros) "
-            f"by {_n(facts.n_observers)} observers in {len(facts.groups)} group{'s' if len(facts.groups) != 1 else ''}, "
+            f"{by}in {len(facts.groups)} group{'s' if len(facts.groups) != 1 else ''}, "
             f"at {_n(facts.n_sites)} sites in {_span(facts)}; "
             f"{_n(facts.n_cells_observed)} of {_n(facts.n_sites * facts.n_months)} cells have a count."
         )

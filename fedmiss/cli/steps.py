@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedmiss.cli.doctor import first_use
-from fedmiss.cli.options import Out, Overwrite, options_of
+from fedmiss.cli.options import Out, Overwrite, Unit, options_of
 from fedmiss.cli.show import say_written
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.etl.filters import Filters
@@ -250,12 +250,13 @@ def own(
     fit: Annotated[Path, typer.Argument(help="Fit folder of this panel, made with --own.")],
     group: Annotated[str, typer.Option("--group", help="Name of the group: its folder in the panel.")],
     out: Out = Path("own"),
+    unit: Unit = "birds",
     overwrite: Overwrite = False,
 ) -> None:
     """Make one group's own report: its sites, its imputed matrix, its map; nothing of any other group's sites."""
     from fedmiss.pipeline.own import own_report
 
-    say_written(own_report(panel, fit, group, out, overwrite=overwrite))
+    say_written(own_report(panel, fit, group, out, unit=unit, overwrite=overwrite))
 
 
 def run(

@@ -9,13 +9,13 @@ from matplotlib.colors import Normalize
 from scipy.cluster.hierarchy import leaves_list, linkage
 from scipy.spatial.distance import squareform
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, I64
 from fedmiss.community.tables import Tables
 from fedmiss.report.basemap import CREDIT, empty_map, frame_of
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, Plot, figure, style
 from fedmiss.report.words import count, share
 
-__all__ = ["all_pictures"]
+__all__ = ["all_pictures", "ends"]
 
 ARROWS = 14  # species named on the ordination
 SHOWN = 40  # species of the pictures that have one row for each
@@ -152,9 +152,14 @@ def _map(
     return Plot(name, title, f"{caption} {CREDIT}", f"Map of {count(len(table))} sites: {title}.", fig, table)
 
 
+def ends(loading: F64) -> tuple[I64, I64]:
+    """At most three species at each end of an axis, by their loadings (S,): those above 0, and those below."""
+    order = np.argsort(loading)
+    return order[loading[order] > 0][::-1][:3], order[loading[order] < 0][:3]
+
+
 def _axis_map(tables: Tables, axis: int) -> Plot | None:
-    order = np.argsort(tables.axes.loadings[:, axis])
-    low, high = (", ".join(tables.at(part)) for part in (order[:3], order[::-1][:3]))
+    high, low = (", ".join(tables.at(named)) or "no species" for named in ends(tables.axes.loadings[:, axis]))
     return _map(
         tables, f"axis-{axis + 1}", f"Axis {axis + 1} on the map", tables.axes.scores[:, axis], f"score on axis {axis + 1}",
         f"Commoner where the score is high: {high}; where it is low: {low}.", centred=True,

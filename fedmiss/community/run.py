@@ -60,7 +60,7 @@ def build_community(
         atomic_folder(out, KIND, overwrite=overwrite, inputs=[source]) as tmp,
         progress("community", STAGES) as show,
     ):
-        lists = read_lists(source, min_sites=s.min_sites)
+        lists = read_lists(source, min_sites=s.min_sites, counted=s.model == "counts")
         known, said = covariates_of(s.site_table, lists)
         if s.model == "presence" and s.effort not in ("auto", "none"):
             raise ConfigError("--model presence counts lists, whatever their effort; leave --effort out.")

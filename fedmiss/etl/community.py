@@ -106,8 +106,10 @@ class Lists:
         return birds, whole
 
 
-def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str] | None = None) -> Lists:
-    """Read the complete checklists of a records folder, and the species found at ``min_sites`` sites or more.
+def read_lists(
+    records: str | Path, *, min_sites: int = 3, counted: bool = False, species: Sequence[str] | None = None
+) -> Lists:
+    """Read the complete checklists of a records folder, and the species found or ``counted`` at ``min_sites`` sites or more.
 
     With ``species`` those instead, in this order, whether found or not: the list that organisations have agreed on. What
     these records name as sensitive is left out, or in an agreed list unknown on every checklist.
@@ -148,7 +150,7 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
     hidden = {name for name, entry in entries.items() if not entry["zeros_allowed"]}
     warnings = list(manifest["warnings"])
     if species is None:
-        names, common = _species(found, site, entries, hidden, sites.height, min_sites, flow)
+        names, common = _species(found, site, entries, hidden, sites.height, min_sites, flow, counted=counted)
     else:
         names = tuple(species)
         if withheld := sorted(hidden & set(names)):
@@ -165,7 +167,7 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
         part["species"].replace_strict(number, return_dtype=pl.Int32).to_numpy() for part in (found, missing)
     )
     if species is None:
-        _enough(folder, names, sites.height, min_sites)
+        _enough(folder, names, sites.height, min_sites, counted=counted)
         warnings += _one_in_two_names(names, found, code)
     effort = lists.select(pl.col(EFFORT).cast(pl.Float64)).to_numpy().astype(float)
     return Lists(
@@ -179,19 +181,27 @@ def read_lists(records: str | Path, *, min_sites: int = 3, species: Sequence[str
 
 def _species(
     found: pl.DataFrame, site: I32, entries: dict[str, dict[str, object]], hidden: set[str], J: int, min_sites: int,
-    flow: list[tuple[str, int, str]],
+    flow: list[tuple[str, int, str]], *, counted: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
     """The species that take part; what leaves the others out is said in the flow."""
     places = (
         found.with_columns(site=pl.Series(site)[found["list_"]])
         .group_by("species")
-        .agg(n_sites=pl.col("site").n_unique(), n_lists=pl.col("list_").n_unique())
+        .agg(
+            n_sites=pl.col("site").n_unique(),
+            n_lists=pl.col("list_").n_unique(),
+            n_counted=pl.col("site").filter(pl.col("count").is_not_null()).n_unique(),
+        )
         .sort(["n_lists", "species"], descending=[True, False])
     )
     flow.append(("species found", places.height, f"at {J:,} sites"))
     for step, keep in (
         ("species without zeros (sensitive)", ~pl.col("species").is_in(list(hidden))),
         (f"species at fewer than {min_sites} sites", pl.col("n_sites") >= min_sites),
+        (
+            f"species counted at fewer than {min_sites} sites, elsewhere X",
+            (pl.col("n_counted") >= min_sites) | ~pl.lit(counted),
+        ),
     ):
         lost = places.filter(~keep)["species"].to_list()
         if lost:
@@ -201,17 +211,20 @@ def _species(
     return names, tuple(str(entries[name]["common_name"] or "") for name in names)
 
 
-def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int) -> None:
+def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int, *, counted: bool) -> None:
     if J < 5:
         raise InputError(
-            f"{folder} has complete checklists at {J} sites; what species have in common shows over sites, from five on. "
-            "Import a larger area, or smaller sites (`fedmiss ingest --site grid:1km`)."
+            f"{folder} has complete checklists at {J} site{'s' if J != 1 else ''}; what species have in common shows over "
+            "sites, from five on. Import a larger area, or smaller sites (`fedmiss ingest --site grid:1km`)."
         )
     if len(names) < 3:
+        were, presence = (
+            ("counted", "take --model presence, which reads X too, ") if counted else ("found", "")
+        )
         raise InputError(
-            f"{folder} has {len(names)} species that were found at {min_sites} sites or more on complete checklists; other "
-            "species can tell something from three on. Import all species (`fedmiss ingest` without --species), or lower "
-            "--min-sites."
+            f"{folder} has {len(names)} species that were {were} at {min_sites} sites or more on complete checklists; other "
+            "species can tell something from three on. Import all species (`fedmiss ingest` without --species), "
+            f"{presence}or lower --min-sites."
         )
 
 

@@ -13,17 +13,18 @@ STRAY_YEARS = 5  # visits so far from all others stretch the axis,
 STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of all
 
 
-def panel_months(dates: pl.Series, warnings: list[str]) -> pl.DataFrame:
+def panel_months(dates: pl.Series, warnings: list[str], *, yearly: bool) -> pl.DataFrame:
     """Build the month axis, and say what is odd about it."""
     months, gaps, left_out = month_axis(dates)
+    unit = "year" if yearly else "month"
     if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
         warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
     if stray := stray_dates(dates):
         warnings.append(stray)
     if gaps:
         warnings.append(
-            f"{len(gaps)} of {months.height} months {'has' if len(gaps) == 1 else 'have'} no visit "
-            f"({listed(gaps, 4)}); they are estimated from the others."
+            f"{len(gaps)} of {months.height} {unit}s {'has' if len(gaps) == 1 else 'have'} no visit "
+            f"({listed([gap[:4] if yearly else gap for gap in gaps], 4)}); they are estimated from the others."
         )
     return months
 

@@ -19,7 +19,7 @@ from fedmiss.etl.cells import entry_of, resolve_species, sites_of, species_visit
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.community import scores_without
 from fedmiss.etl.months import panel_months
-from fedmiss.etl.plain import MONTH_OF_YEARLY
+from fedmiss.etl.plain import DAY_OF_COUNTS, MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.etl.site_table import SiteTable, read_site_table
 from fedmiss.etl.spellings import spelt_alike
@@ -104,7 +104,7 @@ def make_panel(
             if settings.sites == "frame":
                 warnings += table.beyond(sites)
                 sites = _with_frame(sites, table, flow)
-        months = panel_months(visits["date"], warnings)
+        months = panel_months(visits["date"], warnings, yearly=_yearly(visits))
         visits = (
             visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))
             .join(sites.select("site_id", "site_index"), on="site_id")
@@ -170,7 +170,7 @@ def _facts(
         n_months=months.height,
         first_month=months["month"][0],
         last_month=months["month"][-1],
-        n_observers=visits["observer_id"].n_unique(),
+        n_observers=0 if _unobserved(visits) else visits["observer_id"].n_unique(),
         n_visits=visits.height,
         n_counted=int(counted.sum()),
         n_detected=int(visits["detected"].sum()),
@@ -190,9 +190,14 @@ def _facts(
     )
 
 
+def _unobserved(visits: pl.DataFrame) -> bool:
+    # A table of counts without observers: the importer writes the site as its observer.
+    return bool((visits["observer_id"] == visits["site_id"]).all())
+
+
 def _yearly(visits: pl.DataFrame) -> bool:
-    # Yearly tables have no month and no observer: the importer writes one month for all, and the site as its observer.
-    june = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["observer_id"] == visits["site_id"])
+    # Yearly tables have no month: the importer writes one day for all.
+    june = (visits["date"].dt.month() == MONTH_OF_YEARLY) & (visits["date"].dt.day() == DAY_OF_COUNTS)
     return bool(june.all()) and visits.select("site_id", pl.col("date").dt.year()).is_duplicated().sum() == 0
 
 

@@ -29,7 +29,7 @@ from fedmiss.etl.rows import (
 from fedmiss.etl.sources import Source
 from fedmiss.etl.spellings import settle_spellings
 
-__all__ = ["DATES", "MONTH_OF_YEARLY", "check_map", "project_counts", "project_plain"]
+__all__ = ["DATES", "DAY_OF_COUNTS", "MONTH_OF_YEARLY", "check_map", "project_counts", "project_plain"]
 
 # canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces)
 _FAMILIAR = {
@@ -268,7 +268,7 @@ def _visits(
 
 # Tables of yearly or monthly counts: each count is one visit of its site.
 MONTH_OF_YEARLY = 6  # yearly counts have no month: all of them get June
-_DAY = 15
+DAY_OF_COUNTS = 15
 _PLACE = {
     "county_code": PLACES["region"],
     **{name: PLACES[name] for name in ("latitude", "longitude", "site_name")},
@@ -328,7 +328,7 @@ def project_counts(
         event=digest_ids(name),
         count=pl.col("count").cast(pl.Int64),
         observer=pl.col(found.pop("observer")).fill_null("") if "observer" in found else pl.col("site"),
-        date=pl.date("year", "month", _DAY),
+        date=pl.date("year", "month", DAY_OF_COUNTS),
         complete=pl.lit(0, pl.Int8),  # a count of one species says nothing of the others
         species=pl.lit(species),
         common_name=pl.lit(table.common_name or (asked if asked.casefold() != species.casefold() else "")),

@@ -31,16 +31,20 @@ from fedmiss.tables import read_table, write_table
 __all__ = ["joint_report", "own_report"]
 
 
-def joint_report(result: Path, out: Path, *, date: str | None = None, overwrite: bool = False) -> Path:
+def joint_report(
+    result: Path, out: Path, *, date: str | None = None, unit: str = "birds", overwrite: bool = False
+) -> Path:
     """Write the joint report of a study's result; return its page."""
     facts = JointFacts.of(read_manifest(result, "joint")["results"], "the joint result")
-    return write_joint(result, out, effort_of(facts), ReportSettings(date=date), overwrite=overwrite)
+    return write_joint(
+        result, out, effort_of(facts), ReportSettings(date=date, unit=unit), overwrite=overwrite
+    )
 
 
 # -- an organisation's own report ----------------------------------------------------------------------------
 
 
-def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> Path:
+def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrite: bool = False) -> Path:
     """Write an organisation's own report from its journal and data; return its page.
 
     Raises
@@ -55,7 +59,7 @@ def own_report(kit: Kit, data: Path, out: Path, *, overwrite: bool = False) -> P
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:
         mine = _own_panel(panel, outcomes[0].months, program.need().month, tmp / "panel")
         _own_fit(kit, program, outcomes, mine, tmp / "fit")
-        finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {})
+        finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {}, unit)
     return out / "report" / "index.html"
 
 

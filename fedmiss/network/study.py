@@ -389,7 +389,8 @@ def read_study_toml(path: Path) -> Study:
     named = raw.get("community", {})
     if isinstance(named, dict) and isinstance(named.get("species"), str):
         records = path.parent / named["species"]
-        raw = raw | {"community": named | {"species": sorted(read_lists(records).species)}}
+        lists = read_lists(records, counted=named.get("model", "counts") == "counts")
+        raw = raw | {"community": named | {"species": sorted(lists.species)}}
     return _study(raw, path)
 
 

@@ -135,7 +135,10 @@ def next_move(step: str, near: Sequence[str] = (), *, named: bool = False) -> st
     if near:
         return f"write {' or '.join(near)} in the recipe, and {AGAIN}"
     if named:
-        return f"correct the name in the recipe, or leave it out; then {AGAIN}"
+        return (
+            "correct the name, or leave the species out; a table of counts in which it was looked for and not found needs "
+            f"rows of it with 0; then {AGAIN}"
+        )
     if step in ("panel", "fit"):
         return f"do what the sentence says in [{step}] of the recipe, or leave the species out; then {AGAIN}"
     return f"remove the cause and {AGAIN}"

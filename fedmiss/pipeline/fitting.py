@@ -208,7 +208,7 @@ class KeptStages(Stages):
             note(f"continuing: {self._kept} of {wanted} replicates kept.")
             self._kept = 0
         with (
-            progress("bootstrap of observers", wanted) as show,
+            progress("bootstrap", wanted) as show,
             self.federation.kept(self.work / "checkpoint" / path.stem),
         ):
             show(numbers[0])

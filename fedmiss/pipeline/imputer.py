@@ -94,7 +94,7 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         if X.max(initial=0.0, where=np.isfinite(X)) == 0.0:
             raise ValueError("every count in X is 0, so no ratio between months or sites can be learned.")
         most = min(X.shape) - 1
-        if isinstance(self.rank, str) and self.rank != "auto":
+        if self.rank != "auto" and not isinstance(self.rank, int | np.integer):
             raise ValueError(f"rank is {self.rank!r}; give a number of factors, or 'auto'.")
         ranks = range(min(_MOST, most) + 1) if self.rank == "auto" else (min(int(self.rank), most),)
         candidates = [CountSettings(rank=rank, dispersion=self.dispersion, season=False) for rank in ranks]

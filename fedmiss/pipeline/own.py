@@ -23,13 +23,20 @@ from fedmiss.group_names import group_name
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel, panel_hash
 from fedmiss.report.build import build_report
+from fedmiss.report.settings import ReportSettings
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["describe_panel", "finish_own", "own_report"]
 
 
 def own_report(
-    panel_path: str | Path, fit_path: str | Path, group: str, out: str | Path, *, overwrite: bool = False
+    panel_path: str | Path,
+    fit_path: str | Path,
+    group: str,
+    out: str | Path,
+    *,
+    unit: str = "birds",
+    overwrite: bool = False,
 ) -> Path:
     """Write ``out`` with the folders panel, fit, imputed and report of one group; return its report folder.
 
@@ -60,15 +67,15 @@ def own_report(
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
         mine = _write_panel(panel, group, tmp / "panel")
         _write_fit(fit, manifest, draws, mine, tmp)
-        finish_own(tmp, {"group": group}, panel_hash(panel))
+        finish_own(tmp, {"group": group}, panel_hash(panel), unit)
     return Path(out) / "report"
 
 
-def finish_own(folder: Path, settings: dict[str, Any], inputs: dict[str, str]) -> None:
+def finish_own(folder: Path, settings: dict[str, Any], inputs: dict[str, str], unit: str) -> None:
     """Impute and report an organisation's own panel and fit, which stand in the folder, and write its manifest."""
     panel, fit, imputed = (folder / name for name in ("panel", "fit", "imputed"))
     impute_panel(panel, fit, imputed)
-    build_report(panel, fit, imputed, folder / "report")
+    build_report(panel, fit, imputed, folder / "report", ReportSettings(unit=unit))
     write_manifest(folder, "own", settings=settings, inputs=inputs)
 
 
@@ -79,7 +86,7 @@ def describe_panel(
     counted, old = visits["count"].notna(), panel.manifest
     described = replace(
         panel.facts,
-        n_observers=int(visits["observer_id"].nunique()),
+        n_observers=int(visits["observer_id"].nunique()) if panel.facts.n_observers else 0,
         n_visits=len(visits),
         n_counted=int(counted.sum()),
         n_detected=int(visits["detected"].sum()),

@@ -35,6 +35,9 @@ class PanelFolder:
     sites: pd.DataFrame
     months: pd.DataFrame
 
+    def __repr__(self) -> str:
+        return f"PanelFolder({str(self.path)!r}, {self.facts.species}, {len(self.sites)} sites x {len(self.months)} months)"
+
     def _repr_html_(self) -> str:
         """Show what the folder holds in a notebook."""
         facts = self.facts

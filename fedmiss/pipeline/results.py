@@ -22,6 +22,7 @@ from fedmiss.report import plots
 from fedmiss.report.coverage import Least, first_base, usable_counts
 from fedmiss.report.inputs import read_draws
 from fedmiss.report.series import MonthlySeries
+from fedmiss.report.words import per_year
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -68,7 +69,10 @@ class SpeciesFit:
     def _series(self) -> MonthlySeries:
         """The monthly totals with their replicates."""
         counted = usable_counts(self.observed, self.panel.months)
-        return MonthlySeries.of(self.expected.sum(axis=0), self.panel.months, self.draws, counted)
+        draws = (
+            self.draws if self.panel.facts.n_detected else None
+        )  # of a species that was never found all agree on 0
+        return MonthlySeries.of(self.expected.sum(axis=0), self.panel.months, draws, counted)
 
     def _base(self, base: str | int | None) -> str | int | None:
         """Return the base, or the report's own when none is named: the first year with enough counts."""
@@ -111,15 +115,17 @@ class SpeciesFit:
         """Draw the imputed matrix, cells without a count paler; return the axes."""
         return plots.plot_matrix(self.expected, self.observed, ax)
 
+    def __repr__(self) -> str:
+        return f"SpeciesFit({self._facts.species}, {self.fit!r})"
+
     def _repr_html_(self) -> str:
         """Show the trend and the index in a notebook."""
         trend = self.trend().iloc[0]
-        name = escape(self._facts.species)
+        change = per_year(*trend[["percent_per_year", "percent_lo", "percent_hi"]])
         head = (
-            f"<p><b>{name}</b>: {escape(str(trend['trend_class']))}, {trend['percent_per_year']:+.1f} % per "
-            "year (95 % interval "
-            f"{trend['percent_lo']:+.1f} to {trend['percent_hi']:+.1f}), {trend['from_year']} to {trend['to_year']}; "
-            f"{self.fit.J} sites, {self.fit.L} months, {int(self.observed.sum())} cells counted.</p>"
+            f"<p><b>{escape(self._facts.species)}</b>: {escape(str(trend['trend_class']))}, {change}, {trend['from_year']} "
+            f"to {trend['to_year']}; {self.fit.J} sites, {self.fit.L} {self.panel.facts.period}s, "
+            f"{int(self.observed.sum())} cells counted.</p>"
         )
         shown = self.index()[["year", "total", "index", "index_lo", "index_hi"]].round(1)
         return head + str(shown.to_html(index=False))
@@ -151,10 +157,12 @@ class SpeciesFit:
 
         Raises
         ------
-        ConfigError    a fit of another method than ``fast``
+        ConfigError    a fit of another method than ``fast``, or less than one matrix
         """
         if not self._facts.errors_known:
             raise ConfigError(POINTS_ONLY)
+        if number < 1:
+            raise ConfigError(f"number is {number}; draw 1 or more matrices.")
         fit = AverageFit(self.fit.fits)
         return np.stack([counts for _, counts in drawn(fit, number, seed)])
 

@@ -29,7 +29,7 @@ from fedmiss.report.coverage import (
     year_support,
 )
 from fedmiss.report.entries import Entry, entries, entry_reason
-from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, region_table
+from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, never_found, region_table
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
@@ -101,15 +101,16 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     if reason := entry_reason(entered, float(trend["percent_lo"]), float(trend["percent_hi"])):
         thin.append(reason)
     refuse = "; ".join(thin) or None
-    by_month = monthly_coverage(data)
+    by_month, found = monthly_coverage(data), cover.n_detected > 0
+    monthly, yearly = (t if found else never_found(t) for t in (series.monthly(), series.index(base)))
     sites = _sites(data, years, settings)
     parts, grand = _parts(data, settings, refuse), data.totals.mean()
     return Analysis(
         data=data,
-        found=cover.n_detected > 0,
+        found=found,
         coverage=cover,
-        monthly=series.monthly().merge(by_month, on=["month_index", "month"]),
-        yearly=_with_coverage(series.index(base), data, years),
+        monthly=monthly.merge(by_month, on=["month_index", "month"]),
+        yearly=_with_coverage(yearly, data, years),
         influential=influential_sites(data, sites, years),
         # Where all sites share one trend, a correlation with trends of sites would be one with nothing.
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
@@ -190,7 +191,7 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
         table = data.site_trends.sort_values("site_index")
         # The fit's own slopes of sites, with the spread of the replicates, where it has kept them.
         slope, se = table["slope"].to_numpy(dtype=np.float64), table["slope_se"].to_numpy(dtype=np.float64)
-    n_years = (in_years(data.observed, years.W > 0) & used).sum(axis=1)
+    n_years = (in_years(data.observed, years.W > 0) & (used | ~used.any())).sum(axis=1)
     n_used = int(used.sum())
     if not n_used:
         slope, se = np.full((2, len(data.sites)), np.nan)

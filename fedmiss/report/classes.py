@@ -191,7 +191,9 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
     rest = ~ok & np.isfinite(values).all(axis=0) & np.isfinite(est)
     if rest.any():
         tail = (1.0 - level) / 2.0
-        lo[rest], hi[rest] = np.maximum(np.quantile(values[:, rest], [tail, 1.0 - tail], axis=0), 0.0)
+        ends = np.maximum(np.quantile(values[:, rest], [tail, 1.0 - tail], axis=0), 0.0)
+        # Replicates of an estimate of 0 may all lie above it.
+        lo[rest], hi[rest] = np.minimum(ends[0], est[rest]), np.maximum(ends[1], est[rest])
     return Interval(lo, hi, se)
 
 

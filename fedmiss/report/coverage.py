@@ -48,12 +48,17 @@ MIN_DETECTIONS = 20  # visits with a detection; with fewer, the mean of all year
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """Figures of the data behind a report; shares are between 0 and 1."""
+    """Figures of the data behind a report; shares are between 0 and 1.
+
+    ``share_observed`` and ``share_imputed_total`` are of the ``n_cells_used`` cells: the season's of the years in the trend,
+    all where no year is in it; so is ``sites_repeated``.
+    """
 
     n_sites: int
     n_months: int
     n_cells: int
     n_observed: int
+    n_cells_used: int
     n_visits: int
     n_counted: int
     n_detected: int
@@ -92,7 +97,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     site = counted["site_index"].to_numpy()
     month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
     position = np.searchsorted(years.year, month_year)
-    used = years.used[position]
+    used = years.used[position] | ~years.used.any()
     # Each site once a year, however many months of it were counted.
     pairs = pd.DataFrame({"site": site[used], "year": position[used]}).drop_duplicates()
     repeated = int((pairs.groupby("site").size() >= 2).sum())
@@ -114,12 +119,13 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
         n_months=L,
         n_cells=J * L,
         n_observed=int(data.observed.sum()),
+        n_cells_used=J * int((weight > 0).sum()),
         n_visits=visits,
         n_counted=int(cells["n_counted"].sum()),
         n_detected=int(cells["n_detected"].sum()),
         n_zeros=visits - int(cells["n_detected"].sum()),
         birds_counted=int(cells["count_sum"].sum()),
-        share_observed=float(data.observed.mean()),
+        share_observed=float(data.observed[:, weight > 0].mean()),
         share_imputed_total=imputed / total if total > 0 else float("nan"),
         sites_repeated=repeated,
         median_cells_per_year=median,
@@ -147,7 +153,7 @@ def thin_counts(found: Coverage, data: ReportInputs, n_used: int) -> Iterator[st
         yield f"{found.sites_repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}"
     median = found.median_cells_per_year
     if median < MIN_CELLS_PER_YEAR:
-        yield f"the median year has {median:.0f} {cell}s with a count; a class needs {MIN_CELLS_PER_YEAR}"
+        yield f"the median year has {median:g} {cell}s with a count; a class needs {MIN_CELLS_PER_YEAR}"
     if 0 < found.linked_years < n_used:
         are = "is" if found.linked_years == 1 else "are"
         yield f"only {found.linked_years} of {n_used} years {are} linked by sites counted in more than one of them"

@@ -142,7 +142,7 @@ def _out_text(analysis: Analysis, table: pd.DataFrame) -> str:
         f" Title :   {analysis.species}",
         "",
         " Comment: totals are the mean over the months of the season of the total over sites at standard effort;",
-        f" Comment: standard errors from {analysis.n_draws} bootstrap replicates (observers reweighted inside groups)",
+        f" Comment: standard errors from {analysis.n_draws} bootstrap replicates ({analysis.redrawn} reweighted in groups)",
         (
             " Comment: overall slope, its standard error and class are those of the report, convention "
             f"{analysis.settings.convention}"

@@ -97,7 +97,7 @@ def trend(findings: Findings) -> Plot:
     if used.empty:
         fig = figure(height=2.2)
         _draw_support(fig.subplots(), table)
-        caption = f"No year has enough counts for an index. {rests[0].upper()}{rests[1:]}"
+        caption = f"{findings.no_index}. {rests[0].upper()}{rests[1:]}"
         alt = "Yearly index: no year has one."
         return Plot("trend", "What there is of each year", caption, alt, fig, table)
     fig = figure(height=4.6)

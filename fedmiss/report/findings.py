@@ -18,7 +18,7 @@ from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import Years
 
-__all__ = ["ONE_TREND", "Findings", "Part", "found_in", "region_table"]
+__all__ = ["ONE_TREND", "Findings", "Part", "found_in", "never_found", "region_table"]
 
 REGION = [  # columns of the table of regions
     "region", "n_sites", "share", "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo",
@@ -125,6 +125,19 @@ class Findings:
         return self.data.cell
 
     @property
+    def redrawn(self) -> str:
+        """Whose weights the replicates draw: sites' where observers are not known or one made nearly all visits."""
+        sites = self.data.fact("sites_redrawn") or self.data.fact("n_observers", default=1) == 0
+        return "sites" if sites else "observers"
+
+    @property
+    def no_index(self) -> str:
+        """Why no year has an index, where none has."""
+        if self.found:
+            return "No year has enough counts for an index"
+        return "The species was never found, so no year has an index"
+
+    @property
     def n_draws(self) -> int:
         """Number of bootstrap replicates of the total."""
         return 0 if self.series.draws is None else len(self.series.draws)
@@ -160,6 +173,12 @@ def found_in(whole: Part, settings: ReportSettings, base: str | None, below: F64
         "covariance": series.covariance() if enough else None,
         "replicates": _replicates(series),
     }
+
+
+def never_found(table: pd.DataFrame) -> pd.DataFrame:
+    """Totals by month or year without limits: replicates that never found a species agree on 0, whoever missed it."""
+    limits = [name for name in ("lo", "hi", "se_log", "total_lo", "total_hi", "total_se") if name in table]
+    return table.assign(**dict.fromkeys(limits, np.nan))
 
 
 def region_table(parts: Mapping[str, Part], settings: ReportSettings, grand: float) -> pd.DataFrame:

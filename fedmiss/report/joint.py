@@ -17,7 +17,7 @@ from fedmiss.folders import ALL, VISITED, JointFacts
 from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
 from fedmiss.report.exchange import write_totals
-from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, region_table
+from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, never_found, region_table
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import citation, rendered_page
 from fedmiss.report.inputs import Source, read_draws
@@ -102,6 +102,11 @@ class JointFindings(Findings):
     data: JointSource
 
     @property
+    def redrawn(self) -> str:
+        """Whose weights the replicates draw: whether an organisation knows its observers is not known to the others."""
+        return "sites" if self.data.result.sites_redrawn else "observers or sites"
+
+    @property
     def organisations(self) -> str:
         """Their names, in a sentence."""
         *first, last = [str(organisation) for organisation in self.data.joint["settings"]["organisations"]]
@@ -114,7 +119,7 @@ def _thin(counted: float, yearly: pd.DataFrame) -> Iterator[str]:
     per_year = yearly.loc[yearly["used"], "visits"]
     median = float(per_year.median()) if len(per_year) else 0.0
     if median < MIN_CELLS_PER_YEAR:
-        yield f"the median year has {median:.0f} visits with a count; a class needs {MIN_CELLS_PER_YEAR}"
+        yield f"the median year has {median:g} visits with a count; a class needs {MIN_CELLS_PER_YEAR}"
 
 
 def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
@@ -124,7 +129,10 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     series = MonthlySeries.of(data.totals[ALL], data.months, data.draws.get(ALL), seen)
     # Visits add up over the season's months, of which the totals are means: hence the mask of W and not W.
     visits = np.rint((series.years.W > 0) @ data.visits).astype(np.int64)
-    yearly = series.index(settings.base).assign(visits=visits)
+    monthly, yearly = (
+        t if birds > 0 else never_found(t) for t in (series.monthly(), series.index(settings.base))
+    )
+    yearly = yearly.assign(visits=visits)
     refuse, grand = "; ".join(_thin(birds, yearly)) or None, float(data.totals[ALL].mean())
     # Without interactions all regions share one trend: a class of each would say the same number of times.
     one = ONE_TREND if data.one_trend else None
@@ -142,7 +150,7 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     return JointFindings(
         data=data,
         found=birds > 0,
-        monthly=series.monthly().assign(visits=data.visits),
+        monthly=monthly.assign(visits=data.visits),
         yearly=yearly,
         parts=parts,
         regions=region_table(parts, settings, grand),

@@ -230,8 +230,8 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysis) 
     _colour_bar(fig, ax, points, "visits", plain=True)
     if not analysis.years.used.any():
         return (
-            "Each circle is a site, its colour the number of visits. No year has enough counts for an index, so there "
-            "are neither numbers nor trends on the map."
+            f"Each circle is a site, its colour the number of visits. {analysis.no_index}, and the map has no "
+            "numbers or trends."
         ), f"Map of {count(len(table))} sites by visits."
     _size_legend(fig, table, areas, analysis.unit)
     caption = (

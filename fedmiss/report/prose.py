@@ -178,19 +178,21 @@ def basis(analysis: Analysis) -> str:
     """Say what the estimate rests on."""
     coverage = analysis.coverage
     observers = analysis.data.fact("n_observers")
-    who = f" by {count(observers)} observers" if observers and not analysis.yearly_counts else ""
+    who = f" by {count(observers)} observer{'s' if observers > 1 else ''}" if observers else ""
     groups = len(analysis.data.groups)
     if coverage.n_detected == 0:
         return (
             f"{count(coverage.n_visits)} visits{who} went to {share(coverage.share_observed)} of "
             f"{count(coverage.n_cells)} {analysis.cell}s."
         )
-    years = f"{int(analysis.years.used.sum())} of {analysis.years.year.size} years"
     held = f", held by {count(groups)} groups" if groups > 1 else ""
+    rests = f"It rests on {count(coverage.n_counted)} visits with a count{who}{held}."
+    if not (used := int(analysis.years.used.sum())):
+        return rests
     return (
-        f"It rests on {count(coverage.n_counted)} visits with a count{who} in {years}{held}; "
-        f"{share(coverage.share_observed)} of {count(coverage.n_cells)} {analysis.cell}s were counted, and "
-        f"{share(coverage.share_imputed_total)} of the total comes from {analysis.cell}s that were not."
+        f"{rests} Index and trend are of {used} of {analysis.years.year.size} years: {share(coverage.share_observed)} of "
+        f"their {count(coverage.n_cells_used)} {analysis.cell}s were counted, and {share(coverage.share_imputed_total)} of "
+        "the total comes from those that were not."
     )
 
 
@@ -328,7 +330,7 @@ def limits(findings: Findings) -> list[str]:
         "year to year; it is not a census.",
         "Effort that is not recorded looks like birds: if visits became longer, or eyes better, by one per cent a year, and "
         "nobody wrote it down, the trend is too high by up to one per cent a year.",
-        f"Intervals cover who happened to be counting (observers are redrawn inside each group). {scatter} None covers a "
+        f"{_redrawn(findings)} {scatter} None covers a "
         "wrong model, a change in identification skill shared by everybody, or double counting.",
     ]
     season = findings.years.season
@@ -342,6 +344,13 @@ def limits(findings: Findings) -> list[str]:
                 "have it."
             )
     return out
+
+
+def _redrawn(findings: Findings) -> str:
+    what = (
+        "which sites happened to be counted" if findings.redrawn == "sites" else "who happened to be counting"
+    )
+    return f"Intervals cover {what} ({findings.redrawn} are redrawn inside each group)."
 
 
 def family_words(findings: Findings) -> str:

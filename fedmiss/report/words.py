@@ -75,11 +75,11 @@ def share(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a signed percentage with one decimal: +3.4 %, −0.2 %; large ones without."""
+    """Return a signed percentage with one decimal: +3.4 %, −0.2 %; large ones without, the least with two: −0.03 %."""
     if value is None or not math.isfinite(value):
         return "n/a"
-    text = f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.1f}"
-    text = "0.0" if text in ("-0.0", "+0.0") else text  # a rounded nought has no sign
+    text = f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.{1 if abs(value) >= 0.05 else 2}f}"
+    text = "0.0" if text in ("-0.00", "+0.00") else text  # a rounded nought has no sign
     return text.replace("-", MINUS) + " %"
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedmiss.community.pictures import ends
 from fedmiss.community.run import build_community
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.errors import ConfigError, InputError
@@ -177,7 +178,11 @@ def test_lists_that_are_not_complete_are_left_out_and_counted(made, tmp_path):
     ("edit", "said"),
     [
         (lambda t: t.assign(complete=0), r"has no complete checklist \(\d+ checklists in all\)"),
-        (lambda t: t[t["species"].isin(["Avis species00"])], "1 species that were found at 3 sites or more"),
+        (
+            lambda t: t[t["species"].isin(["Avis species00"])],
+            "1 species that were counted at 3 sites or more",
+        ),
+        (lambda t: t.assign(count="X"), "0 species that were counted at 3 sites or more.*--model presence"),
         (lambda t: t[t["site"].isin(["s000", "s001"])], "complete checklists at 2 sites"),
     ],
 )
@@ -207,6 +212,21 @@ def test_present_but_not_counted_is_no_part_of_the_counts(made, tmp_path):
     j, s = lists.sites["site_id"].to_list().index(site), lists.species.index(name)
     n = table[table["site"] == site]["checklist"].nunique()
     assert (birds[j, s], exposure[j, s], found[j, s]) == (0.0, n - mine.sum(), mine.sum())
+
+
+def test_a_species_that_nobody_counted_is_no_part_of_a_fit_of_counts(made, tmp_path):
+    table, _, _ = made
+    name = table.iloc[0]["species"]
+    records = edited(table, tmp_path, lambda t: t.assign(count=t["count"].where(t["species"] != name, "X")))
+    assert name in read_lists(records).species
+    lists = read_lists(records, counted=True)
+    assert name not in lists.species
+    assert any("counted at fewer than 3 sites" in step and name in note for step, _, note in lists.flow)
+
+
+def test_no_species_stands_at_both_ends_of_an_axis():
+    high, low = (named.tolist() for named in ends(np.array([0.5, -0.2, 0.1, -0.9])))
+    assert (high, low) == ([0, 2], [3, 1])
 
 
 def test_one_species_in_two_names_is_noticed(made, tmp_path):

@@ -8,7 +8,9 @@ import pytest
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.columns import familiar
+from fedmiss.etl.panel import make_panel
 from fedmiss.etl.plain import MONTH_OF_YEARLY
+from fedmiss.files import read_manifest
 
 ROWS = "site,year,count,weight\nA,2001,5,1.5\nA,2002,NA,1.5\nB,2001,0,2\nB,2002,7,2\n"
 
@@ -116,6 +118,23 @@ def test_ingest_keeps_every_count_and_no_missing_one(plain):
     assert out.manifest["results"]["species"][0]["species"] == "Alauda arvensis"
     assert (out.flow("records: read"), out.flow("records: missing counts")) == (4, -1)
     assert "column_map" in json.dumps(out.manifest["settings"])
+
+
+@pytest.mark.parametrize(("month", "period"), [("", "year"), ("5", "month")])
+@pytest.mark.parametrize(("observer", "n_observers"), [("", 0), ("ann", 1)])
+def test_counts_without_months_are_yearly_and_sites_are_no_observers(
+    plain, tmp_path, month, period, observer, n_observers
+):
+    names = "site,year,count" + ",month" * bool(month) + ",observer" * bool(observer)
+    rows = [
+        f"{site},{year},3" + f",{month}" * bool(month) + f",{observer}" * bool(observer)
+        for site in "AB"
+        for year in (2001, 2003)
+    ]
+    out = plain("\n".join([names, *rows]) + "\n", "Wren.csv")
+    panel = make_panel(out.folder, tmp_path / "panel")
+    facts = read_manifest(panel, "panel")["results"]
+    assert (facts["period"], facts["n_observers"]) == (period, n_observers)
 
 
 def test_ingest_refuses_what_its_model_cannot_take(plain):

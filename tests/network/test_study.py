@@ -196,11 +196,15 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
         np.testing.assert_allclose(totals, here.totals, rtol=1e-8)
     kit, result = open_kit(folder / "kits" / "north"), results["north"]
     assert result == kit.result
-    pages = {c: joint_report(r, tmp_path / f"joint-{c}", date="2026-05-01") for c, r in results.items()}
+    pages = {
+        c: joint_report(r, tmp_path / f"joint-{c}", date="2026-05-01", unit="nests")
+        for c, r in results.items()
+    }
     assert len({p.read_bytes() for p in pages.values()}) == 1  # one page, wherever it was made
     joint = pages["north"].read_text()
     assert "joint trend report of central, north and south" in joint
     assert "Ardea alba" in joint
+    assert "Total, nests" in joint
     assert "<svg" in joint
     plain = joint
     # style and scripts, not the data that they read, and attributes have words like "hidden", the name of a colony

@@ -173,6 +173,7 @@ def test_every_result_shows_itself_in_a_notebook_short_and_escaped(tmp_path):
         assert "<script" not in html
         assert "<th" in html
         assert len(html) < 3_000
+        assert "manifest=" not in repr(thing)
         assert "array(" not in html
     assert "&lt;script" in panel._repr_html_()
 
@@ -185,6 +186,20 @@ def test_every_result_shows_itself_in_a_notebook_short_and_escaped(tmp_path):
 def test_what_cannot_be_counts_is_refused(X, words):
     with pytest.raises(ValueError, match=words):
         SiteMonthImputer().fit(np.array(X, dtype=float))
+
+
+@pytest.mark.parametrize("rank", [1.5, "many", None])
+def test_a_rank_that_is_no_whole_number_is_refused(rank):
+    with pytest.raises(ValueError, match="give a number of factors"):
+        fedmiss.SiteMonthImputer(rank=rank).fit([[1, 2, 3], [2, 3, 4], [1, 1, 2]])
+
+
+def test_what_lies_outside_a_panel_is_named_as_it_was_given():
+    visits = fedmiss.Group.of("a", [-1, 0, 1], [0, 1, 2], [1, 2, 3])
+    with pytest.raises(InputError, match=r"site index -1 is outside 0..1"):
+        fedmiss.fit_counts(fedmiss.GroupPanel.of(2, 3, [visits]), CountSettings(rank=0))
+    with pytest.raises(InputError, match=r"the calendar has the shape \(2, 2\), and the panel 3 months"):
+        fedmiss.GroupPanel.of(2, 3, [visits], (np.arange(2), np.arange(2)))
 
 
 def test_a_panel_from_a_frame_is_the_panel():

@@ -15,6 +15,7 @@ from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_demo
+from fedmiss.pipeline.failures import next_move
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.resources import resource
 from fedmiss.tables import read_table
@@ -95,6 +96,22 @@ def test_a_table_is_imported_once_for_all_its_species(tmp_path, monkeypatch, end
     assert [bool(r.page) for r in results] == [True, True, False], "one is no species of the table"
     assert called == ["expand", "read_rows"]
     assert all((tmp_path / "out" / slug(n) / "records").exists() for n in ("Skylark", "Great Tit"))
+
+
+def test_the_next_move_for_a_species_that_one_of_several_tables_lacks_helps(tmp_path):
+    rows = {
+        "a": "A,Lark,2001,3\nA,Tit,2001,2\n",
+        "b": "A,Tit,2002,4\n",
+        "zeros": "A,Tit,2002,4\nA,Lark,2002,0\n",
+    }
+    for name, text in rows.items():
+        (tmp_path / f"{name}.csv").write_text("site,species,year,count\n" + text)
+    settings = IngestSettings(species=("Lark",))
+    with pytest.raises(ConfigError, match=r"b.csv: the species 'Lark'") as error:
+        ingest.ingest([tmp_path / "a.csv", tmp_path / "b.csv"], tmp_path / "r", settings, keep_cache=False)
+    move = next_move("ingest", error.value.fields["near"], named="near" in error.value.fields)
+    assert "rows of it with 0" in move
+    ingest.ingest([tmp_path / "a.csv", tmp_path / "zeros.csv"], tmp_path / "r", settings, keep_cache=False)
 
 
 @pytest.mark.slow

@@ -128,3 +128,12 @@ def test_a_setting_of_algorithm_7_changes_its_result_and_its_manifest_alone(name
     assert {key for key in kept if kept[key] != changed[key]} == {name}
     assert set(kept) == set(definitions(METHODS[1]))
     assert (a / "month_factors.parquet").read_bytes() != (b / "month_factors.parquet").read_bytes()
+
+
+@pytest.mark.parametrize(("observers", "sites"), [(1, True), (12, None)])
+def test_a_fit_says_when_replicates_weigh_sites(tmp_path, observers, sites):
+    made = simulate_panel(12, 24, 0.5, rank=0, seed=1, observers=observers, groups=1)
+    panel = write_panel(made, tmp_path / "panel")
+    settings = FitSettings(model="quasi", rank="0", bootstrap=0, structure="none")
+    fit = fit_panel(panel, tmp_path / "fit", settings)
+    assert read_manifest(fit, "fit")["results"].get("sites_redrawn") is sites

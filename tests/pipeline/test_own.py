@@ -27,8 +27,8 @@ def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):
     fit = fit_panel(panel, tmp_path / "fit", FitSettings(model="quasi", rank="1", bootstrap=20, own=True))
     with pytest.raises(ConfigError, match="no group 'nobody'"):
         own_report(panel, fit, "nobody", tmp_path / "none")
-    page = own_report(panel, fit, group, tmp_path / "own")
-    assert (page / "index.html").exists()
+    page = own_report(panel, fit, group, tmp_path / "own", unit="nests")
+    assert "Total, nests" in (page / "index.html").read_text()
 
     visits = frame(panel / "groups" / group / "visits")
     every = frame(panel / "sites")

@@ -42,9 +42,10 @@ SENTENCES = [
     "an increase of more than 5 % per year",
     "It rests on {#visits_with_count} visits with a count",
     "by {#observers} observers",
-    "in {#years_used} of {#years} years, held by {#groups} group",
-    "in {#years_used} of {#years} years;",
-    "{share_cells} % of {#cells} site-{_} were counted, and {share_imputed} % of the total comes from",
+    ", held by {#groups} group",
+    "in {#years_used} of {#years} years, of",
+    "Index and trend are of {#years_used} of {#years} years: {share_used} % of their {#cells_used} site-{_} were counted, "
+    "and {share_imputed} % of the total comes from those that were not",
     "In {#to_year} the estimated total over all sites, in the mean month of the season, was {last} {unit} "
     "(95 % interval {last_lo} to {last_hi})",
     "In {#to_year} the estimated total over all sites, in the mean month of the season, was {last} {unit} (no interval",
@@ -77,7 +78,7 @@ SENTENCES = [
     "The base is {#base}, the first year with enough counts for one; {#first_used} has fewer",
     "SE) with years − 2 degrees of freedom",
     "Only {share_zero} % of the visits record",
-    "{share_cells} % of the site-months were counted. The rest",
+    "{share_used} % of the site-months were counted. The rest",
     "{#months_unseen} of {#months} months {_} no count at any site",
     "{*years_incomplete} lack{_} some months of the season",
     "{*years_empty} ha{_} no count and",
@@ -224,6 +225,7 @@ class Sources:
             "years_incomplete": list(y.loc[~y["complete"], "year"]),
             "years_empty": list(y.loc[y["complete"] & ~y["used"], "year"]),
             "years_out": list(y.loc[~y["used"], "year"]),
+            "cells_used": used["cells"].sum(), "share_used": 100 * used["cells_observed"].sum() / used["cells"].sum(),
             "imputed_min": 100 * y["imputed_share"].min(), "imputed_max": 100 * y["imputed_share"].max(),
             "share_imputed": 100 * (used["imputed_share"] * used["total"]).sum() / used["total"].sum(),
         }  # fmt: skip

@@ -73,10 +73,10 @@ def test_no_index_is_drawn_where_no_year_has_one(small):
     a = analyse(data, ReportSettings(date="2026-01-02"))
     plot = trend(a)
     assert len(plot.figure.axes) == 1
-    assert plot.caption.startswith("No year has enough counts for an index.")
+    assert plot.caption.startswith("The species was never found, so no year has an index.")
     assert heatmap(a) is None
     assert monthly_smooth(a) is None
-    assert "its colour the number of visits. No year" in site_map(a).caption
+    assert "its colour the number of visits. The species was never found" in site_map(a).caption
     assert a.sites["percent_per_year"].isna().all()
 
 

@@ -146,6 +146,7 @@ def test_without_regions_years_or_birds(tmp_path):
     assert "birds were counted; a class needs 20" in headline(few).sentence
     none = findings(result_of(tmp_path / "none", counted=0.0))
     assert headline(none).verdict == "Never found"
+    assert none.yearly["total_lo"].isna().all()
     joint_report(tmp_path / "none", tmp_path / "nothing", {})
 
 

@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
+from fedmiss.report.analysis import analyse
 from fedmiss.report.build import build_report
+from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
+from fedmiss.report.prose import _SAID, headline
 from fedmiss.report.settings import ReportSettings
 
 from .page import NUMBER, Page
@@ -106,6 +110,17 @@ def test_a_language_that_comes_along_is_well_made(language):
     for english, other in catalog.sentences.items():
         lost = set(re.findall(r"\{\d+\}", english)) - set(re.findall(r"\{\d+\}", other))
         assert not lost, (english, lost)
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("kind", [*_SAID, "uncertain"])
+def test_every_headline_is_translated(folders, language, kind):
+    full = analyse(read_inputs(**folders), ReportSettings(date="2026-01-02"))
+    limits = pd.Series({"trend_class": kind, "percent_lo": -6.0, "percent_hi": 2.0})
+    catalog, head = read_catalog(language), headline(replace(full, trend=limits.combine_first(full.trend)))
+    for text in (head.sentence, head.sure, head.support):
+        catalog.page(f"<p>{text}</p>", [full.name, full.unit])
+    assert not catalog.missing
 
 
 # What a change of the page may add before somebody has translated it: it stays English, and is listed beside the page.

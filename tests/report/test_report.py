@@ -17,10 +17,11 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
-from fedmiss.report.coverage import coverage
+from fedmiss.report.coverage import coverage, thin_counts
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import read_inputs
-from fedmiss.report.prose import caveats, headline
+from fedmiss.report.prose import basis, caveats, headline, limits
+from fedmiss.report.sections.model import build as model_section
 from fedmiss.report.tables import report_tables
 from fedmiss.tables import load_schema, read_table, write_table
 
@@ -121,6 +122,44 @@ def test_coverage_counts_what_was_seen(full):
     assert c.n_zeros == int((data.cells["count_sum"] == 0).sum())
     assert c.linked_years == 14
     np.testing.assert_allclose(a.yearly["imputed_share"].mean(), hidden, atol=0.05)
+
+
+def test_what_was_counted_and_what_was_imputed_are_of_the_same_years(folders):
+    data = read_inputs(**folders)
+    data.observed[:, data.months["year"] == 2012] = False
+    a = analyse(data, ReportSettings(date=DATE))
+    c, used = a.coverage, a.yearly[a.yearly["used"]]
+    assert len(used) == 13
+    assert c.n_cells_used == used["cells"].sum()
+    assert c.share_observed == pytest.approx(used["cells_observed"].sum() / used["cells"].sum())
+    assert f"of their {used['cells'].sum():,} site-months were counted" in basis(a)
+
+
+def test_a_species_that_was_never_found_was_still_looked_for(full):
+    data = replace(full.data, cells=full.data.cells.assign(n_detected=0, count_sum=0))
+    a = analyse(data, ReportSettings(date=DATE))
+    assert a.coverage.sites_repeated == (a.sites["years_counted"] >= 2).sum() == 40
+    assert a.monthly[["lo", "hi"]].isna().all(axis=None), "replicates of nought agree, and say nothing"
+    assert a.yearly[["total_lo", "total_hi", "total_se"]].isna().all(axis=None)
+    assert full.yearly["total_lo"].notna().all()
+
+
+def test_a_median_below_the_limit_is_not_written_as_the_limit(full):
+    c = replace(full.coverage, median_cells_per_year=9.5)
+    assert list(thin_counts(c, full.data, 14)) == [
+        "the median year has 9.5 site-months with a count; a class needs 10"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("facts", "whose"), [({}, "observers"), ({"sites_redrawn": True}, "sites"), ({"n_observers": 0}, "sites")]
+)
+def test_the_page_says_whose_weights_the_replicates_draw(full, facts, whose):
+    data = full.data
+    panel = {**data.panel, "results": data.panel["results"] | facts}
+    a = replace(full, data=replace(data, panel=panel))
+    assert f"with other weights for the {whose};" in model_section(a, {}).values["words"]
+    assert any(f"({whose} are redrawn inside each group)" in said for said in limits(a))
 
 
 @pytest.mark.parametrize(

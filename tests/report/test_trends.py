@@ -120,6 +120,10 @@ def test_limits_stay_positive_and_hold_the_estimate():
     below = interval(np.array([1.0]), np.array([[-1.0], [2.0], [3.0]]))
     assert below.lo[0] == 0.0
     assert np.isnan(below.se_log[0])
+    nothing = interval(
+        np.zeros(1), np.array([[1e-6], [2e-6]])
+    )  # replicates of a species that was never found
+    assert nothing.lo == 0 < nothing.hi
     assert np.isnan(interval(est, None).lo).all()
 
 

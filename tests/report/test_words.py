@@ -45,6 +45,7 @@ def test_a_share_that_is_not_all_or_nothing_is_not_written_so(value, text):
 
 def test_intervals_go_with_their_numbers():
     assert percent(-3.04) == "−3.0 %"
+    assert [percent(v) for v in (-0.028, 0.06, -0.001, 0.0)] == ["−0.03 %", "+0.1 %", "0.0 %", "0.0 %"]
     assert per_year(-3.0, -4.0, -2.0) == "−3.0 % per year (95 % interval −4.0 % to −2.0 %)"
     assert per_year(1.0, math.nan, math.nan) == "+1.0 % per year (no interval available)"
     assert quantity(1234.0, 1000.0, 1500.0, "birds") == "1,230 birds (95 % interval 1,000 to 1,500)"

@@ -69,7 +69,7 @@ def stamps_of(panel: GroupPanel) -> I64:
 
 def _check_indices(panel: GroupPanel, group: Group) -> None:
     for label, index, size in (("site", group.site, panel.J), ("month", group.month, panel.L)):
-        if index.size and (int(index.min()) < 0 or int(index.max()) >= size):
+        if (outside := index[(index < 0) | (index >= size)]).size:
             raise InputError(
-                f"group {group.name!r}: {label} index {int(index.max())} is outside 0..{size - 1}; make the panel again."
+                f"group {group.name!r}: {label} index {int(outside[0])} is outside 0..{size - 1}; make the panel again."
             )

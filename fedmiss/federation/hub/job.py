@@ -16,7 +16,7 @@ import pandas as pd
 from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_gaps
-from fedmiss.federation.hub.bootstrap import lockstep_size, replicates, totals_of
+from fedmiss.federation.hub.bootstrap import effective_observers, lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.features import structure_facts
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import Before, before_of, choice_of, fit_onward
@@ -258,6 +258,7 @@ def _facts(
         n_sites_all=panel.J,
         n_months=panel.L,
         bootstrap=order.bootstrap,
+        sites_redrawn=effective_observers(panel) < 2 or None,
         regions=list(panel.regions),
         withheld_visits=agreement.withheld,
         advice=choice.advice,

@@ -45,7 +45,7 @@ def default_candidates(settings: CountSettings, max_rank: int = 4) -> list[Count
 NEAR_ERRORS, NEAR_SHARE = 2.0, 0.05  # a member is worse by at most so many standard errors and this share
 SAME = 1e-3  # relative difference of a fold's scores below which two candidates are one fit
 HELD_OUT = {
-    "cell": "single site x month cells",
+    "cell": "single cells of site and time",
     "block": "whole years of sites",
     "visit": "single visits",
     "observer": "observers",

@@ -172,6 +172,10 @@ class GroupPanel:
             raise InputError(f"two groups have the same name among {sorted(names)}; names must differ.")
         if not any(group.count.size for group in groups):
             raise InputError("no group has a counted visit: there is nothing to fit.")
+        if calendar is not None and any(np.shape(part) != (L,) for part in calendar):
+            raise InputError(
+                f"the calendar has the shape {np.shape(calendar)}, and the panel {L} months; give (2, {L})."
+            )
         for name, column in (covariates or {}).items():
             if np.shape(column) != (J,):
                 raise InputError(

@@ -111,7 +111,7 @@ def _words(findings: Findings) -> str:
         said.append("How many patterns was decided by predicting counts that had been kept out of the fit.")
     if findings.n_draws:
         said.append(
-            f"The whole fit was repeated {count(findings.n_draws)} times with other weights for the observers; "
+            f"The whole fit was repeated {count(findings.n_draws)} times with other weights for the {findings.redrawn}; "
             "the spread of the results gives the intervals."
         )
     if ranks := _averaged(findings):

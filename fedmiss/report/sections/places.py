@@ -41,8 +41,8 @@ def _sites(analysis: Analysis) -> HtmlTable:
         (f"Mean, {analysis.unit}", lambda r: cell(number, r.mean_total)),
     ]
     some = f"The {SHOWN} largest of {count(analysis.n_sites)} sites. " if analysis.n_sites > SHOWN else ""
-    mean = "estimate in the mean month of the season, all years"
-    mean = "mean of the years" if analysis.yearly_counts else mean
+    mean = "mean" if analysis.yearly_counts else "mean (estimate in the mean month of the season)"
+    mean = f"Years counted, and {mean}: of the years in the trend. " if analysis.years.used.any() else ""
     trend = "All sites share one trend in this model, so it is not repeated here."
     if not analysis.data.one_trend:
         trend = (
@@ -54,7 +54,7 @@ def _sites(analysis: Analysis) -> HtmlTable:
             ("Class", lambda r: Cell(str(r.trend_class))),
         ]
     table = analysis.sites.sort_values("mean_total", ascending=False, kind="stable").head(SHOWN)
-    return table_of("Sites", table, columns, f"{some}Mean: {mean}. {trend}")
+    return table_of("Sites", table, columns, f"{some}{mean}{trend}")
 
 
 def _visits(analysis: Analysis) -> HtmlTable | None:

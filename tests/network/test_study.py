@@ -114,6 +114,8 @@ def test_the_hash_covers_whatever_matters():
         )
     ]  # fmt: skip
     others.append(job_hash(study, roster | {"north": "another key"}))
+    for own in ({"run": "a:f"}, {"run": "a:g"}, {"run": "a:f", "rank": 2}):
+        others.append(job_hash(small_study(species="", model={}, method=own), roster))
     assert len({base, *others}) == len(others) + 1
 
 

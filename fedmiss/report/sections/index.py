@@ -73,7 +73,7 @@ def _yearly(findings: Findings) -> HtmlTable:
         findings.yearly,
         [
             ("Year", year),
-            (f"Total, {findings.unit}", lambda r: cell(number, r.total)),
+            (f"Total, {findings.unit}", lambda r: cell(number, r.total if findings.found else math.nan)),
             ("95 % interval", lambda r: range_cell(r.total_lo, r.total_hi, number)),
             (f"Index, {base} = 100" if base else "Index", lambda r: cell(number, r.index_)),
             ("95 % interval", interval),

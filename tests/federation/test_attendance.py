@@ -111,7 +111,7 @@ def test_cohorts_of_three_to_five_hold_everybody_once(n):
     assert cohorts_of(names, masks=False) == tuple((name,) for name in names)
 
 
-@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("masked", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_study_with_absences_is_fedem_with_the_workers_that_were_there(masked, tmp_path):
     """The same S_hat and V as one process that is told who was there; V_c of the others stood still."""
     model, data, start = clubs(7)
@@ -198,7 +198,7 @@ def test_who_never_comes_back_stops_nobody_and_the_run_does_not_claim_to_have_co
     assert study.circles["club-0"].left_out["club-3"] > 40, "its cohort is left out with it"
 
 
-@pytest.mark.parametrize("who", ["club-0", "club-3"])
+@pytest.mark.parametrize("who", ["club-0", pytest.param("club-3", marks=pytest.mark.slow)])
 def test_a_kill_changes_nothing_of_who_was_there(who, tmp_path):
     """The chair says again what it said before its restart, although everybody is there by then."""
     model, data, start = clubs(6)

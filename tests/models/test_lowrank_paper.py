@@ -52,7 +52,7 @@ def dense_statistic(model, S, carry):
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("gamma", [1.0, 0.3])
+@pytest.mark.parametrize("gamma", [pytest.param(1.0, marks=pytest.mark.slow), 0.3])
 def test_sparse_form_is_the_dense_algorithm(family, gamma):
     _, model, data = setting(family)
     S, carry = np.zeros(model.q), model.carry_start(np.zeros(model.q))

@@ -217,7 +217,7 @@ def manifest(folder) -> dict:
     return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
 
 
-@pytest.mark.parametrize("which", ["report", "bare_report"])
+@pytest.mark.parametrize("which", ["report", pytest.param("bare_report", marks=pytest.mark.slow)])
 def test_every_number_on_the_page_has_its_source(which, request):
     folders = request.getfixturevalue("folders" if which == "report" else "bare")
     lost, in_words, in_tables = checked(

@@ -29,7 +29,7 @@ from fedmiss.community.outputs import STEPS, gains_by, richness, site_sums, step
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import numbers_of
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.community import Lists, alike, names_of, read_lists
+from fedmiss.etl.community import Lists, alike, names_of, read_lists, sensitive_in
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.group.program import GroupProgram
@@ -281,10 +281,8 @@ def beside(species: Sequence[str], records: Path, name: str) -> list[str]:
     """What an organisation's records are beside the study's list, in words, for its custodian; nothing of it is sent."""
     lists, named = read_lists(records, species=species), names_of(records)
     found = np.bincount(_found_at(lists)[1], minlength=lists.S)
-    # a sensitive species is unknown on every list (``read_lists``)
-    unknown = np.bincount(lists.missing[:, 1], minlength=lists.S) == lists.site.size
-    absent = [bird for bird, number, no in zip(species, found, unknown, strict=True) if not (number or no)]
-    hidden = [bird for bird, no in zip(species, unknown, strict=True) if no]
+    hidden = [bird for bird in species if bird in sensitive_in(records)]
+    absent = [bird for bird, number in zip(species, found, strict=True) if not number and bird not in hidden]
     more = [bird for bird in named if bird not in set(species)]
     lines = [
         f"{name}: {lists.site.size:,} complete checklists at {lists.J:,} sites, {np.count_nonzero(found)} of the study's "

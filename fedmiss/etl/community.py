@@ -17,7 +17,7 @@ from fedmiss.etl.site_table import SiteTable
 from fedmiss.files import read_manifest
 from fedmiss.tables import read_table
 
-__all__ = ["Lists", "alike", "names_of", "read_lists", "scores_without"]
+__all__ = ["Lists", "alike", "names_of", "read_lists", "scores_without", "sensitive_in"]
 
 EFFORT = ("duration_minutes", "distance_km", "n_observers")
 NEAR = 0.92  # likeness of two names that may be one species
@@ -231,6 +231,12 @@ def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int, *, cou
 def alike(first: str, second: str) -> bool:
     """Whether two names may be those of one species."""
     return difflib.SequenceMatcher(None, first.casefold(), second.casefold()).ratio() >= NEAR
+
+
+def sensitive_in(records: str | Path) -> frozenset[str]:
+    """Species of a records folder that were named as sensitive when it was made."""
+    found = read_manifest(Path(records), "records")["results"]["species"]
+    return frozenset(entry["species"] for entry in found if not entry["zeros_allowed"])
 
 
 def names_of(records: str | Path) -> tuple[str, ...]:

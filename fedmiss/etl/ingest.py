@@ -108,6 +108,11 @@ def _import(
     """Make the records folder ``out``, whose lock is held."""
     site_km = parse_site_rule(settings.site)
     family = _family(sources)
+    if settings.filters.complete_only and any(_kind(source, settings) == COUNTS for source in sources):
+        raise ConfigError(
+            "a table of counts by year has no lists of all species, and complete ones only are asked for (--complete, or a "
+            "preset that holds it): leave that out."
+        )
     warnings: list[str] = []
     with scratch_folder(out) as scratch:
         store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else scratch))

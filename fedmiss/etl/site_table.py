@@ -68,9 +68,12 @@ class SiteTable:
         frame = rows.join(more, on="site_id", how="left", maintain_order="left")
         return SiteTable(frame, (*self.covariates, *other.covariates), (*self.said, *other.said))
 
+    def _places(self) -> pl.DataFrame:
+        return self.frame.select("site_id", "latitude", "longitude", "region")
+
     def placed(self, sites: pl.DataFrame) -> pl.DataFrame:
         """The panel's sites with places and regions of the table where the records have none."""
-        both = sites.join(self.frame, on="site_id", how="left", suffix="_table", maintain_order="left")
+        both = sites.join(self._places(), on="site_id", how="left", suffix="_table", maintain_order="left")
         nowhere = pl.col("latitude").is_null() | pl.col("longitude").is_null()
         place = (
             pl.when(nowhere).then(f"{key}_table").otherwise(key).alias(key)
@@ -128,7 +131,7 @@ class SiteTable:
                 f"{len(lacking):,} of {len(own):,} sites of the panel are not in the table of sites "
                 f"({listed(lacking, 3)}); their covariates count as the mean of the others."
             )
-        both = sites.join(self.frame, on="site_id", suffix="_table").drop_nulls(
+        both = sites.join(self._places(), on="site_id", suffix="_table").drop_nulls(
             ["latitude", "longitude", "latitude_table", "longitude_table"]
         )
         if both.height:

@@ -115,6 +115,7 @@ class Folder(Gather):
             )
         path = self._folder(exchange) / _name(self.name, frame)
         try:
+            os.stat(self.root)  # no folder is made where one was mounted
             path.parent.mkdir(parents=True, exist_ok=True)
             with open(
                 path, "wb"

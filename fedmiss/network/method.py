@@ -63,6 +63,8 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
     job = function_of(run)
     try:
         inspect.signature(job).bind(circle, data, **settings)
+    except ValueError:
+        pass  # of a function that is compiled nobody knows what it takes
     except TypeError as error:
         raise ConfigError(
             f"{run} does not take what [method] of the study says: {error}. Install the version that the organisations have "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, count_tables
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import PanelSettings
@@ -62,6 +63,11 @@ def test_a_visit_of_two_tables_is_added_up_aloud(tables):
     text = VISITS + "o,A,2019-05-01,Wren,3\n"
     said = tables(text, text, column_map={"auto": ""}).manifest["warnings"]
     assert any("on a visit that has another of it" in sentence for sentence in said)
+
+
+def test_no_complete_lists_are_asked_of_a_table_of_counts(tables):
+    with pytest.raises(ConfigError, match="no lists of all species"):
+        tables(COUNTS + "A,2019,Wren,3\n", filters=Filters(complete_only=True))
 
 
 @pytest.mark.parametrize("how", ["refuse", "join"])

@@ -11,6 +11,9 @@ from fedmiss.errors import InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import decode
 from fedmiss.federation.group.folds import draw_folds
+from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.group.totals import regions_of
+from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
@@ -308,3 +311,46 @@ def test_a_member_that_lies_can_lift_months_over_the_least_numbers(panel, tmp_pa
         joint = run(clubs, job)["owner-1"]
         released = joint.agreement.behind[alone] > 0
         assert released.tolist() == [kind is Liar] * alone.size
+
+
+def club_of(name, regions, times, L=3, first=24_012):
+    """An organisation with one site for each of ``regions``, visited so many times in each of L months."""
+    site, J = np.repeat(np.arange(len(regions)), L * times), len(regions)
+    month = np.tile(np.repeat(np.arange(L), times), J) + first
+    ones = np.ones(site.size)
+    return Visits(
+        np.array([f"{name}{j}" for j in range(J)], dtype=object), site.astype(np.int32), month.astype(np.int64), ones,
+        ones > 0, np.arange(site.size, dtype=np.int32) % 7, np.full((site.size, 3), np.nan), ones,
+        np.array(regions, dtype=object),
+    )  # fmt: skip
+
+
+def agreed(data, own_sites, **terms):
+    programs = {
+        name: GroupProgram(name, v, secret=name.encode() * 8, jointly=True, own_sites=own_sites.get(name, 0))
+        for name, v in data.items()
+    }
+    link = Link(InProcess(programs), JOB[:8], SETTINGS)
+    return programs, agree(link, DataSpec(jointly=True, **terms))
+
+
+def test_the_regions_that_are_told_are_the_ones_that_were_counted():
+    """Sites of a region that stay out of it beside a left-out one return to it: then one organisation has too much of it."""
+    others = ["R2"] * 5 + ["R3"] * 5 + ["R4"] * 5 + [""] * 20
+    data = {"a": club_of("a", ["R1"] * 40 + ["R2"] * 30 + [""] * 2, 1)}
+    data |= {name: club_of(name, others, 3) for name in "bcd"}
+    programs, found = agreed(data, {"a": 5}, minimum=5, share=0.55)
+    assert found.panel.regions == ("R3", "R4")
+    for i in range(2):
+        sites = np.array([np.count_nonzero(regions_of(p) == i) for p in programs.values()])
+        assert sites.max() <= 0.55 * sites.sum()
+        assert np.count_nonzero(sites) >= 3
+
+
+def test_every_visit_takes_part_or_is_withheld_once():
+    """Also of an organisation that withdraws what is left of its visits once months are left out."""
+    data = {name: club_of(name, [""] * 6, 1) for name in "bcd"}
+    data["a"] = club_of("a", [""] * 4, 1, L=8, first=24_006)
+    _, found = agreed(data, {"a": 3}, minimum=5, share=0.9)
+    assert found.panel.visits == 54
+    assert found.withheld == sum(v.site.size for v in data.values()) - 54

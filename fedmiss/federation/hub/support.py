@@ -23,8 +23,9 @@ def release_jointly(
 ) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64]]:
     """Agree on the axes, without months and regions that have too few visits behind them.
 
-    Groups count again without the months that are left out, until none is: a group whose other visits are too few for its
-    own rule brings none then, and what a region rests on are its sites of released months.
+    Groups count again without the months that are left out, then without the regions, until none is: a group whose other
+    visits are too few for its own rule brings none then, and what a region rests on are its sites of released months, with
+    those that a group keeps in none because too few are outside all regions.
 
     Returns
     -------
@@ -35,20 +36,19 @@ def release_jointly(
     lost: dict[str, I64] = {}
     while True:
         done, sums = _support(link, share, months.size, len(axes.regions), axes)
-        before = _used(done) if before < 0 else before
+        before = _held(done) if before < 0 else before
         fine = months.copy()
         for name, rule in _rules(sums, axes.minimum, contributors).items():
             lost[name] = np.append(lost.get(name, np.zeros(0, np.int64)), np.flatnonzero(fine & ~rule))
             fine &= rule
-        if (fine == months).all():
+        if (fine != months).any():
+            months = fine
+            axes = replace(axes, released=months.astype(np.uint8))
+        elif (names := _regions(sums, axes, contributors)) != axes.regions:
+            axes = replace(axes, regions=names)
+        else:
             break
-        months = fine
-        axes = replace(axes, released=months.astype(np.uint8))
-    names = _regions(sums, axes, contributors)
-    if names != axes.regions:
-        axes = replace(axes, regions=names)
-        (done,) = link.ask([axes])
-    out = before - _used(done)
+    out = before - _held(done)
     if out:
         notes.append(
             f"{out} visits were withheld: their {int((~months).sum())} months have fewer than {axes.minimum} visits or "
@@ -57,8 +57,9 @@ def release_jointly(
     return axes, done, out, sums["visits"].sum(axis=0) * months, {k: np.sort(at) for k, at in lost.items()}
 
 
-def _used(done: dict[str, msg.Answer]) -> int:
-    return sum(answer.used for answer in done.values() if isinstance(answer, msg.Done))
+def _held(done: dict[str, msg.Answer]) -> int:
+    """Visits that take part, and those that groups withhold by their own rule."""
+    return sum(answer.used + answer.withheld for answer in done.values() if isinstance(answer, msg.Done))
 
 
 def _support(

@@ -306,7 +306,7 @@ CASES = (
     Case(
         "report on a fit of another panel",
         lambda b, f: ("report", *of(b, panel="eagles", fit="fit", imputed="imputed"), "--out", "new"),
-        ("belongs to another panel", "fedmiss impute"),
+        ("was not fitted on this panel", "fedmiss impute"),
     ),
     Case("inspect a text file", lambda b, f: ("inspect", ebd(b)), ("is not a file of fedmiss",)),
     Case("inspect nothing", lambda b, f: ("inspect", "nothing"), ("there is no file or folder nothing",)),

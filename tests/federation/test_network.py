@@ -593,7 +593,7 @@ def test_fifty_kills_with_real_journals(panel, masked, tmp_path, monkeypatch, se
     clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
     shared = tmp_path / "shared"
     shared.mkdir()
-    killing = Killing(monkeypatch, seed, 5, rate=0.02)
+    killing = Killing(monkeypatch, seed, 5)
 
     def club(name):
         while True:

@@ -134,7 +134,7 @@ def test_a_site_elsewhere_in_the_table_is_said(panel):
 def test_places_and_regions_of_the_table_fill_those_that_the_records_lack(tmp_path):
     (tmp_path / "counts.csv").write_text("site,year,count,lat,lon\na,2001,1,45,6\nb,2001,2,,\nc,2001,3,46,\n")
     ingest([tmp_path / "counts.csv"], tmp_path / "records", settings=IngestSettings())
-    text = "site,lat,lon,region,e\na,45.1,6.1,N,1\nb,47,7,S,2\nc,48,8,,3\n"
+    text = "site,lat,lon,region,latitude_table\na,45.1,6.1,N,1\nb,47,7,S,2\nc,48,8,,3\n"
     settings = PanelSettings(site_table=str(table_of(tmp_path, text)))
     sites = open_panel(make_panel(tmp_path / "records", tmp_path / "panel", settings)).sites
     assert sites["latitude"].to_list() == [45, 47, 48]  # a place is of one source

@@ -163,6 +163,21 @@ def shared_folder(root, club, **more):
     )  # fmt: skip
 
 
+def test_no_shared_folder_is_made_where_one_was_mounted(panel, tmp_path):
+    club = clubs_of(panel, tmp_path / "clubs")["owner-1"]
+    (tmp_path / "shared").mkdir()
+    folder = shared_folder(tmp_path / "shared", club, sleep=lambda s: None)
+    frame = club.party.sign(frame_label(club.job, club.name, 0), b"{}")
+    (tmp_path / "shared").rmdir()
+    with pytest.raises(InputError, match="could not be written"):
+        folder.restore(0, frame)
+    folder._show_again()
+    assert not (tmp_path / "shared").exists()
+    (tmp_path / "shared").mkdir()
+    folder._show_again()  # it is there again, and so is the frame
+    assert [path.read_bytes() for path in (tmp_path / "shared").rglob("*.frame")] == [frame]
+
+
 @pytest.mark.slow
 def test_what_strangers_put_into_the_folder_is_passed_over(panel, masked, tmp_path):
     """Frames of another exchange or job, bytes of somebody else, other files: under an organisation's name, too."""

@@ -535,6 +535,7 @@ def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeyp
     monkeypatch.setattr("fedmiss.network.folder.QUIET", -1.0)
     club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
     shared = tmp_path / "shared"
+    shared.mkdir()
     seat = shared_folder(shared, club, sleep=lambda s: None)
     frames = [club.party.sign(frame_label(JOB, "owner-0", e), b"sums") for e in (0, 1)]
     for exchange, frame in enumerate(frames):
@@ -543,7 +544,7 @@ def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeyp
     for path in files:
         path.write_bytes(bytes(len(frames[0]))) if lost == "bytes" else path.unlink()
     if lost == "folder":
-        shutil.rmtree(shared)
+        shutil.rmtree(seat.at)
     seat.patience = 0.0
     with pytest.raises(EngineError, match="no frame from owner-1, owner-2"):
         all_of(seat, list(club.roster), "owner-0", 1, frames[1])

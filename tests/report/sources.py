@@ -78,7 +78,7 @@ SENTENCES = [
     "The base is {#base}, the first year with enough counts for one; {#first_used} has fewer",
     "SE) with years − 2 degrees of freedom",
     "Only {share_zero} % of the visits record",
-    "{share_used} % of the site-months were counted. The rest",
+    "{share_cells} % of the site-months were counted. The rest",
     "{#months_unseen} of {#months} months {_} no count at any site",
     "{*years_incomplete} lack{_} some months of the season",
     "{*years_empty} ha{_} no count and",

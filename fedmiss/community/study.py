@@ -29,7 +29,7 @@ from fedmiss.community.outputs import STEPS, gains_by, richness, site_sums, step
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import numbers_of
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.community import Lists, alike, names_of, read_lists, sensitive_in
+from fedmiss.etl.community import Lists, alike, names_of, read_lists
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.group.program import GroupProgram
@@ -279,10 +279,12 @@ def _joint(
 
 def beside(species: Sequence[str], records: Path, name: str) -> list[str]:
     """What an organisation's records are beside the study's list, in words, for its custodian; nothing of it is sent."""
-    lists, named = read_lists(records, species=species), names_of(records)
+    lists, (named, sensitive) = read_lists(records, species=species), names_of(records)
     found = np.bincount(_found_at(lists)[1], minlength=lists.S)
-    hidden = [bird for bird in species if bird in sensitive_in(records)]
-    absent = [bird for bird, number in zip(species, found, strict=True) if not number and bird not in hidden]
+    hidden = [bird for bird in species if bird in sensitive]
+    absent = [
+        bird for bird, number in zip(species, found, strict=True) if not number and bird not in sensitive
+    ]
     more = [bird for bird in named if bird not in set(species)]
     lines = [
         f"{name}: {lists.site.size:,} complete checklists at {lists.J:,} sites, {np.count_nonzero(found)} of the study's "

@@ -115,9 +115,8 @@ class StudyEngine:
                 f"{self.circle.name!r} has {len(self.rows)} rows, the roster says {algo.roster.sizes[c]}. Make the roster "
                 "from these data."
             )
-        who = getattr(
-            algo.participation, "who", algo.participation
-        )  # of Remembered, whose own probabilities are 1
+        # of Remembered, whose own probabilities are 1
+        who = getattr(algo.participation, "who", algo.participation)
         if self.masked and (who.prob(algo.roster.n) < 1.0).any():
             raise ConfigError(
                 "masked messages need all workers in every round: no sum is formed over a changing set. Use Full() "

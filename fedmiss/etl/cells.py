@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +13,15 @@ from fedmiss.etl.columns import did_you_mean, near_names
 from fedmiss.files import read_manifest
 from fedmiss.folders import SpeciesRow
 
-__all__ = ["Aggregate", "aggregate", "entry_of", "resolve_species", "sites_of", "species_visits"]
+__all__ = [
+    "Aggregate",
+    "aggregate",
+    "entry_of",
+    "resolve_species",
+    "sites_of",
+    "species_visits",
+    "without_zeros",
+]
 
 # reasons of a blank count that make the whole visit missing: neither a detection nor a zero
 MISSING = ("unvetted", "exotic")
@@ -192,8 +200,13 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     return Aggregate(
         totals.select(**labels(pl.col("cell")), n_zero_ok="n_zero_ok"),
         detections,
-        frozenset(entry["species"] for entry in entries if not entry["zeros_allowed"]),
+        without_zeros(entries),
     )
+
+
+def without_zeros(entries: Iterable[Mapping[str, object]]) -> frozenset[str]:
+    """Species of a records folder that were named as sensitive when it was made."""
+    return frozenset(str(entry["species"]) for entry in entries if not entry["zeros_allowed"])
 
 
 _CELLS = 1 << 40  # a species and a cell are one number

@@ -12,12 +12,12 @@ import polars as pl
 
 from fedmiss.arrays import F64, I32, Bool
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.cells import MISSING, sites_of
+from fedmiss.etl.cells import MISSING, sites_of, without_zeros
 from fedmiss.etl.site_table import SiteTable
 from fedmiss.files import read_manifest
 from fedmiss.tables import read_table
 
-__all__ = ["Lists", "alike", "names_of", "read_lists", "scores_without", "sensitive_in"]
+__all__ = ["Lists", "alike", "names_of", "read_lists", "scores_without"]
 
 EFFORT = ("duration_minutes", "distance_km", "n_observers")
 NEAR = 0.92  # likeness of two names that may be one species
@@ -147,7 +147,7 @@ def read_lists(
         .replace_strict(sites["site_id"], range(sites.height), return_dtype=pl.Int32)
         .to_numpy()
     )
-    hidden = {name for name, entry in entries.items() if not entry["zeros_allowed"]}
+    hidden = without_zeros(entries.values())
     warnings = list(manifest["warnings"])
     if species is None:
         names, common = _species(found, site, entries, hidden, sites.height, min_sites, flow, counted=counted)
@@ -180,7 +180,7 @@ def read_lists(
 
 
 def _species(
-    found: pl.DataFrame, site: I32, entries: dict[str, dict[str, object]], hidden: set[str], J: int, min_sites: int,
+    found: pl.DataFrame, site: I32, entries: dict[str, dict[str, object]], hidden: frozenset[str], J: int, min_sites: int,
     flow: list[tuple[str, int, str]], *, counted: bool,
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:  # fmt: skip
     """The species that take part; what leaves the others out is said in the flow."""
@@ -233,16 +233,10 @@ def alike(first: str, second: str) -> bool:
     return difflib.SequenceMatcher(None, first.casefold(), second.casefold()).ratio() >= NEAR
 
 
-def sensitive_in(records: str | Path) -> frozenset[str]:
-    """Species of a records folder that were named as sensitive when it was made."""
+def names_of(records: str | Path) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Scientific names of the species of a records folder, and which of them were named as sensitive."""
     found = read_manifest(Path(records), "records")["results"]["species"]
-    return frozenset(entry["species"] for entry in found if not entry["zeros_allowed"])
-
-
-def names_of(records: str | Path) -> tuple[str, ...]:
-    """Scientific names of the species of a records folder."""
-    found = read_manifest(Path(records), "records")["results"]["species"]
-    return tuple(sorted(str(entry["species"]) for entry in found))
+    return tuple(sorted(str(entry["species"]) for entry in found)), without_zeros(found)
 
 
 def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) -> list[str]:

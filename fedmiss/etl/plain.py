@@ -16,6 +16,7 @@ from fedmiss.etl.one_species import refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     LINE,
+    YEARS,
     Rows,
     decimals,
     digest_ids,
@@ -362,7 +363,7 @@ def _years(years: pl.Series, source: Source, first_year: int | None) -> pl.Serie
     if first_year is not None:
         years = years - low + first_year
         low, high = first_year, first_year + high - low
-    if low < 1500 or high > 2200:
+    if low < YEARS[0] or high > YEARS[1]:
         raise InputError(
             f"{source.name}: the time points {low} to {high} are no years; pass --first-year, the year of the first of them."
         )

@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 CHUNK = 100_000
+YEARS = (1500, 2200)  # a number outside is no year
 LINE = "line\n"  # the column with the number of each row's line; no column of a table is called like this
 _NOTHING = ("", "NA", "NAN", "NULL", "NONE")
 # What a column holds that a table does not have.
@@ -301,7 +302,7 @@ def parse_dates(values: pl.Series, formats: Sequence[str]) -> pl.Series:
     """Read dates by the first format that fits each value; null where none does, and for years of two digits."""
     read = (values.str.to_date(f, strict=False, exact=True) for f in formats)
     day = pl.select(pl.coalesce(*read)).to_series()
-    return day.set(~day.dt.year().is_between(1500, 2200), None)
+    return day.set(~day.dt.year().is_between(*YEARS), None)
 
 
 def parse_count(values: pl.Series) -> tuple[pl.Series, pl.Series]:

@@ -113,11 +113,10 @@ class LocalFederation:
     ) -> None:
         # many parameters: tests and studies replace one part of the federation each
         self.J, self.own, self.dropped = J, own, 0
-        digests = {name: _digest(name, held[name]) for name in sorted(held)}
-        known = {name: (secrets or {}).get(name) or digest for name, digest in digests.items()}
-        parts = {name: [name] for name in digests}
-        visited = {name: at[name][np.unique(held[name].site)] for name in digests}
-        self.unseen = [name for name in digests if not held[name].detected.any()]
+        known = {name: (secrets or {}).get(name) or _digest(name, held[name]) for name in sorted(held)}
+        parts = {name: [name] for name in known}
+        visited = {name: at[name][np.unique(held[name].site)] for name in known}
+        self.unseen = [name for name in known if not held[name].detected.any()]
         if not apart:
             held, at, parts, self.dropped = unite(held, at, J, duplicates=duplicates)
         self.at = {name: at[name] for name in sorted(parts)}

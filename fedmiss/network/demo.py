@@ -122,15 +122,8 @@ def run_demo(
         shared.chmod(0o777)
     ends = {}
     for club in CLUBS:
-        command = [
-            "join",
-            str(folder / "kits" / club),
-            str(panels[club]),
-            "--approve",
-            job[:12],
-            "--unit",
-            "nests",
-        ]
+        end = [str(folder / "kits" / club), str(panels[club])]
+        command = ["join", *end, "--approve", job[:12], "--unit", "nests"]
         way = ["--folder", str(shared)] if engine == "folder" else []
         ends[club] = _fedmiss([*command, *way], out / f"{club}.log", users.get(club))
     if engine != "folder":

@@ -74,6 +74,11 @@ class Coverage:
     years_sharing_months: int
 
     @property
+    def share_cells(self) -> float:
+        """Share of all cells that have a count, whatever their year."""
+        return self.n_observed / self.n_cells
+
+    @property
     def no_zeros(self) -> bool:
         """True when not a single visit without the species is in the panel."""
         return self.n_zeros == 0

@@ -244,9 +244,9 @@ def _of_counts(analysis: Analysis) -> Iterator[str]:
         )
     elif zero_share < 0.02:
         yield f"Only {share(zero_share)} of the visits record an absence, so sites without birds are hardly known."
-    if (counted := coverage.n_observed / coverage.n_cells) < 0.05:
+    if coverage.share_cells < 0.05:
         yield (
-            f"{share(counted)} of the {analysis.cell}s were counted. The rest is the model's "
+            f"{share(coverage.share_cells)} of the {analysis.cell}s were counted. The rest is the model's "
             f"expectation from the same site in other {period}s and from other sites in the same {period}."
         )
     if unseen := coverage.months_unseen:

@@ -129,7 +129,7 @@ def _counted(analysis: Analysis) -> dict[str, float | None]:
             "median_cells_per_year": coverage.median_cells_per_year,
             "cells": coverage.n_cells,
             "cells_counted": coverage.n_observed,
-            "share_cells_counted": coverage.n_observed / coverage.n_cells,
+            "share_cells_counted": coverage.share_cells,
             "share_total_imputed": coverage.share_imputed_total,
             "visits": coverage.n_visits,
             "visits_with_count": coverage.n_counted,

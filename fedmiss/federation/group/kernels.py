@@ -21,14 +21,7 @@ from functools import lru_cache
 import numpy as np
 
 from fedmiss.loops import compiled, part
-from fedmiss.models.lowrank.family_kernels import (
-    curvature,
-    mean,
-    predictor,
-    tilts,
-    variance,
-    visit_sums,
-)
+from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts, variance, visit_sums
 
 __all__ = [
     "chunks_of", "dispersion_sums", "effort_sums", "fill_cells", "predict_cells", "product_sums",
@@ -237,22 +230,8 @@ def _round(
                     acc[l, 1] += curvature(m, Ef[k], family)
                 else:
                     h = _cell(
-                        muf,
-                        o,
-                        p,
-                        Pf[j],
-                        Cf[j],
-                        Tf[l],
-                        Df[l],
-                        yf[k],
-                        Ef[k],
-                        family,
-                        Tf[l],
-                        Pf[j],
-                        Cf[j],
-                        e,
-                        acc[l],
-                    )
+                        muf, o, p, Pf[j], Cf[j], Tf[l], Df[l], yf[k], Ef[k], family, Tf[l], Pf[j], Cf[j], e, acc[l]
+                    )  # fmt: skip
                 move = h - ef[k]
                 moved += Ef[k] * move * move
                 weight += Ef[k]

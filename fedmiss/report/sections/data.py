@@ -35,7 +35,7 @@ def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
         (f"{analysis.settings.unit.capitalize()} counted", count(coverage.birds_counted)),
         (
             f"{analysis.cell.capitalize()}s with a count",
-            f"{count(coverage.n_observed)} of {count(coverage.n_cells)} ({share(coverage.n_observed / coverage.n_cells)})",
+            f"{count(coverage.n_observed)} of {count(coverage.n_cells)} ({share(coverage.share_cells)})",
         ),
         ("Sites counted in two or more years", count(coverage.sites_repeated)),
         ("Effort known", _effort(analysis)),

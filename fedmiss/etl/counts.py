@@ -14,6 +14,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.etl.advice import advice, refuse_thousands
 from fedmiss.etl.columns import NAMES, check_named, familiar, normal, squeezed, wide_years
 from fedmiss.etl.one_species import (
     common_name,
@@ -28,16 +29,14 @@ from fedmiss.etl.one_species import (
 from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.spellings import settle_spellings
-from fedmiss.etl.spreadsheets import serial_date
+from fedmiss.etl.totals import refuse_totals
 from fedmiss.notebook import card
 
 __all__ = [
     "CountOptions",
     "CountTable",
     "SplitCounts",
-    "advice",
     "read_counts",
-    "refuse_thousands",
     "species_of_counts",
     "split_counts",
 ]
@@ -218,45 +217,6 @@ def _species_named(
     return {column: names for column, names in held.items() if names}
 
 
-def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Series) -> None:
-    """Refuse a column whose every comma may stand before thousands, as in 1,234; 0,125 can be a decimal comma only."""
-    commas = text.str.contains(r"^-?\d+,\d+$")
-    # One value that cannot be thousands (0,125 or 12,5) shows that the comma is a decimal one throughout.
-    if not commas.any() or not text.str.contains(r"^-?[1-9]\d{0,2},\d{3}$").filter(commas).all():
-        return
-    source.refuse(
-        commas,
-        lines,
-        column,
-        lambda row: f"{text[row]!r} may be thousands or a decimal comma; write it without the comma.",
-    )
-
-
-_RANGE = re.compile(r"(\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)")
-_ABOUT = re.compile(r"(?:c|ca|circa|about|around|approx|etwa|env|~)[. ]*\s*(\d+)|(\d+)\s*\?", re.IGNORECASE)
-_LIMIT = re.compile(r"[<>\u2264\u2265+]=?\s*(\d+)|(\d+)\s*\+")
-
-
-def advice(key: str, text: str) -> str:
-    """Say what to write for a value that people do write where a number is needed; blank for any other."""
-    text = text.strip()
-    if key in ("year", "date") and (day := serial_date(text)):
-        return f"it is the date {day} as Excel counts days; write {day[:4] if key == 'year' else day}"
-    if key != "count":
-        return ""
-    else_missing = "else NA (--missing takes a value as NA)"
-    if found := _RANGE.fullmatch(text):
-        middle = (int(found[1]) + int(found[2])) // 2
-        return f"a range needs your choice: write one number, as its middle {middle}; {else_missing}"
-    if found := _ABOUT.fullmatch(text):
-        return f"if the estimate is to count, write {found[1] or found[2]}; {else_missing}"
-    if found := _LIMIT.fullmatch(text):
-        return f"it is a limit: write {found[1] or found[2]} if so many were counted; {else_missing}"
-    if re.fullmatch(r"\d{4}-\d{2}-\d{2}( .*)?", text):
-        return "it is a date, which spreadsheets make of ranges such as 10-12: look what was written, and write one number"
-    return ""
-
-
 def _one(path: str | Path, options: CountOptions) -> Source:
     found = expand(path, options.sheet, options.header_row)
     if len(found) != 1 or found[0].role != "plain":
@@ -342,6 +302,7 @@ class _Reading:
         frame, joined = settle_spellings(frame, self.source.name, self.options.spellings)
         self.said += joined
         frame = self._repeats(frame, rest)
+        refuse_totals(frame, self.source, self.columns["site"])
         missing = int(frame["count"].null_count())
         first, last = (int(str(edge)) for edge in (frame["year"].min(), frame["year"].max()))
         self.said.insert(

@@ -9,9 +9,10 @@ import polars as pl
 import polars.selectors as cs
 
 from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.etl.advice import advice
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns
-from fedmiss.etl.counts import CountOptions, advice, read_counts
+from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.one_species import refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
@@ -65,6 +66,32 @@ def test_repeats_and_spellings_as_asked(read):
         assert got.frame["site"].to_list() == ["Étang", "B"]
         assert got.frame["count"].to_list() == [want, None]  # missing twice is missing, not nought
     assert read(text, repeats="sum", spellings="apart").frame["site"].to_list() == ["Étang", "etang", "B"]
+
+
+@pytest.mark.parametrize("called", ["Total", "SUMME", "Grand total:", "всего"])
+def test_a_row_called_total_is_refused(read, called):
+    with pytest.raises(
+        InputError, match=f"line 4, column 'site': the site '{called}' is called as a row of totals is"
+    ):
+        read(f"site,year,count\nA,2001,1\nB,2001,2\n{called},2001,2\n")
+
+
+def test_a_site_with_the_sum_of_all_others_is_refused_and_one_near_it_is_read(read):
+    rng = np.random.default_rng(3)
+    counts = rng.poisson(4, (4, 6)) + 1
+    rows = [[f"s{j}", *map(str, line)] for j, line in enumerate(counts)]
+    rows[1][3] = "NA"
+    total = counts.sum(axis=0) - np.where(np.arange(6) == 2, counts[1], 0)
+
+    def table(last):
+        lines = [["site", *map(str, range(2001, 2007))], *rows, ["county", *map(str, last)]]
+        return read("\n".join(map(",".join, lines)) + "\n", wide=True)
+
+    with pytest.raises(
+        InputError, match=r"line 6, column 'site': the site 'county' has the sum of all other sites"
+    ):
+        table(total)
+    assert table(total + np.eye(6, dtype=int)[4]).frame["site"].n_unique() == 5
 
 
 def test_a_column_called_as_fedmiss_calls_one_is_kept_beside_others(read):

@@ -302,7 +302,8 @@ def test_invented_organisations_without_visits_of_their_own_are_told_nothing(pan
         clubs[name].visits = clubs[name].visits.take(empty)
     for error in run(clubs).values():
         assert isinstance(error, InputError), error
-        assert "all visits were withheld" in str(error)
+        assert "all visits were withheld: none of the months has" in str(error)
+        assert "Lower --minimum" not in str(error)
 
 
 # -- departures ----------------------------------------------------------------------------------------------

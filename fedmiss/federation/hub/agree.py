@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NoReturn
 
 import numpy as np
 
@@ -12,7 +11,7 @@ from fedmiss.errors import ConfigError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.features import covariates_of
 from fedmiss.federation.hub.state import Panel
-from fedmiss.federation.hub.support import FEWEST_REGIONS, release_jointly
+from fedmiss.federation.hub.support import FEWEST_REGIONS, release_jointly, steps
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.version import __version__
@@ -96,7 +95,22 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     ready = {name: answer for name, answer in done.items() if isinstance(answer, msg.Done)}
     used = sum(answer.used for answer in ready.values())
     if not used:
-        _nobody(minimum, thin=bool(out) or any(answer.withheld for answer in ready.values()))
+        where = steps(months)
+        if out:
+            raise InputError(
+                f"all visits were withheld: none of the {where} has {minimum} visits and sites of all groups together, "
+                f"{contributors} groups, and none of them with over {plan.share:.0%} of the visits. More groups, or a "
+                "species that more of them count, would help."
+            )
+        if any(answer.withheld for answer in ready.values()):
+            raise InputError(
+                f"all visits were withheld: none of the {where} has the least number of {minimum} own sites behind it. "
+                "Lower --minimum."
+            )
+        raise InputError(
+            "no group has a counted visit of the species in these months: there is nothing to fit. Choose another species "
+            "or season, or model detections (--model bernoulli)."
+        )
     for name, answer in ready.items():
         if not answer.used and name in tallied and _tally(tallied)[name].visits:
             notes.append(f"group {name!r} has no counted visit that takes part; it answers with zeros.")
@@ -118,18 +132,10 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     withheld = sum(answer.withheld for answer in ready.values()) + out
     if withheld > out:
         notes.append(
-            f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their month."
+            f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their "
+            f"{steps(months)[:-1]}."
         )
     return Agreement(panel, terms, blanks, months, withheld, tuple(notes), behind, lost)
-
-
-def _nobody(minimum: int, *, thin: bool) -> NoReturn:
-    raise InputError(
-        f"all visits were withheld: no month has the least number of {minimum} own sites behind it. Lower --minimum."
-        if thin
-        else "no group has a counted visit of the species in these months: there is nothing to fit. Choose another "
-        "species or season, or model detections (--model bernoulli)."
-    )
 
 
 def _tally(tallied: dict[str, msg.Answer]) -> dict[str, msg.Tallies]:

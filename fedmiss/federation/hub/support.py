@@ -13,7 +13,7 @@ from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import kept_regions, releasable
 
-__all__ = ["FEWEST_REGIONS", "release_jointly", "released_months"]
+__all__ = ["FEWEST_REGIONS", "release_jointly", "released_months", "steps"]
 
 FEWEST_REGIONS = 2
 
@@ -51,10 +51,16 @@ def release_jointly(
     out = before - _held(done)
     if out:
         notes.append(
-            f"{out} visits were withheld: their {int((~months).sum())} months have fewer than {axes.minimum} visits or "
-            f"sites of all groups together, fewer than {contributors} groups, or one with over {share:.0%} of the visits."
+            f"{out} visits were withheld: their {int((~months).sum())} {steps(axes.months)} have fewer than "
+            f"{axes.minimum} visits or sites of all groups together, "
+            f"fewer than {contributors} groups, or one with over {share:.0%} of the visits."
         )
     return axes, done, out, sums["visits"].sum(axis=0) * months, {k: np.sort(at) for k, at in lost.items()}
+
+
+def steps(months: I64) -> str:
+    """Return what the months are called: a table of years has one month of each."""
+    return "years" if np.unique(months % 12).size == 1 else "months"
 
 
 def _held(done: dict[str, msg.Answer]) -> int:

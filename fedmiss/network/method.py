@@ -14,6 +14,7 @@ from __future__ import annotations
 import importlib
 import inspect
 import json
+import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, FedmissError
 from fedmiss.federation.circle import Circle
 from fedmiss.files import atomic_folder, write_json, write_manifest
 from fedmiss.version import __version__
@@ -70,7 +71,17 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
             f"{run} does not take what [method] of the study says: {error}. Install the version that the organisations have "
             "agreed on, or ask the proposer for a revision."
         ) from None
-    found = job(circle, data, **settings)
+    try:
+        found = job(circle, data, **settings)
+    except (FedmissError, OSError, MemoryError):
+        raise  # they have words of their own
+    except Exception as error:
+        last = traceback.extract_tb(error.__traceback__)[-1]
+        raise ConfigError(
+            f"{run} failed in {Path(last.filename).name}, line {last.lineno}: {type(error).__name__}: {error}. The "
+            "others wait. Put right what is wrong with the data here, or agree on a version of the package without the "
+            "fault, and join again; fedmiss --debug shows the traceback."
+        ) from error
     try:
         plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in dict(found).items()}
         arrays = {k: np.asarray(v) for k, v in plain.items() if isinstance(v, np.ndarray | list | tuple)}

@@ -108,6 +108,7 @@ def test_another_table_makes_another_fit(panel):
         ("site,lat,lon\na,6,45\nb,6.1,45.1\nc,6.2,45.2\n", "latitude and longitude are swapped"),
         ("site,e\na,1\nB,2\nc,3\n", "the site 'b' of the panel is written 'B' in the table of sites"),
         ("site,e\n", "nothing to read"),
+        ("site,site_index\na,1\nb,2\n", "fedmiss has a column 'site_index' of its own; rename this one"),
     ],
 )
 def test_every_fault_is_a_sentence(tmp_path, panel, text, words):

@@ -134,6 +134,21 @@ def test_a_result_that_no_file_holds_is_said(bad, tmp_path, monkeypatch):
         assert "returned what no file can hold" in str(error)
 
 
+def test_a_fault_inside_the_function_is_one_sentence_with_its_line(tmp_path, monkeypatch):
+    import three_organisations
+
+    def job(circle, data, components):
+        return {"n": 1 // (components - components)}
+
+    folder, data = prepared(tmp_path)
+    monkeypatch.setattr(three_organisations, "job", job)
+    for error in all_take_part(folder, data).values():
+        assert isinstance(error, ConfigError)
+        assert f"test_method.py, line {job.__code__.co_firstlineno + 1}: ZeroDivisionError: integer" in str(
+            error
+        )
+
+
 def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):
     import three_organisations
 

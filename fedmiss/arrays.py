@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["F32", "F64", "I32", "I64", "U8", "Bool", "Columns"]
+__all__ = ["F32", "F64", "I32", "I64", "U8", "Bool", "Columns", "pairs"]
 
 F32 = npt.NDArray[np.float32]
 F64 = npt.NDArray[np.float64]
@@ -18,3 +18,12 @@ I32 = npt.NDArray[np.int32]
 U8 = npt.NDArray[np.uint8]
 Bool = npt.NDArray[np.bool_]
 Columns = dict[str, np.ndarray]  # columns of a table by name: types differ, lengths do not
+
+
+def pairs(first: npt.NDArray[np.integer], second: npt.NDArray[np.integer]) -> tuple[I64, int]:
+    """One number (m,) for each pair of numbers from 0 on, in the order of the pairs, and what to divide it by.
+
+    ``divmod`` of the two gives the pair again. Rows of a matrix, ``np.unique(..., axis=1)``, sort twenty times as slowly.
+    """
+    width = int(second.max(initial=-1)) + 1
+    return first.astype(np.int64) * width + second, max(width, 1)

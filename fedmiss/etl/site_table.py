@@ -204,7 +204,9 @@ def read_site_table(path: str | Path) -> SiteTable:
             said.append(f"the column {name!r} of {source.name} is empty; it is left out.")
             continue
         if name in (*out, "site_index"):
-            raise InputError(f"{source.name}: fedmiss has a column {name!r} of its own; rename this one.", column=name)
+            raise InputError(
+                f"{source.name}: fedmiss has a column {name!r} of its own; rename this one.", column=name
+            )
         out[name] = _covariate(source, name, text[name], line, values)
         covariates.append(name)
     return SiteTable(pl.DataFrame(out), tuple(covariates), tuple(said))

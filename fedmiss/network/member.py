@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmiss.arrays import pairs
 from fedmiss.community.study import beside, run_community
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
@@ -329,8 +330,8 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     panel = open_data(kit, data)
     visits = held(kit, panel)
     counted = ~np.isnan(visits.count)
-    key = np.unique(np.stack([visits.month[counted], visits.site[counted]]), axis=1)
-    months, sites = np.unique(key[0], return_counts=True)
+    pair, width = pairs(visits.month[counted], visits.site[counted])
+    months, sites = np.unique(np.unique(pair) // width, return_counts=True)
     per = np.unique(visits.month[counted], return_counts=True)[1]
     few = (sites < kit.study.minimum) | (per < kit.study.minimum)
     least = kit.own_sites if own_sites is None else own_sites

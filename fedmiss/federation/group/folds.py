@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from fedmiss.arrays import F64, I32, I64, Bool
+from fedmiss.arrays import F64, I32, I64, Bool, pairs
 from fedmiss.errors import ConfigError
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
 from fedmiss.rng import rng_for
@@ -116,7 +116,7 @@ def replicate_weights(
     """
     unit = observer.astype(np.int64)
     if spread[2]:
-        unit = np.unique(np.stack([unit, site]), axis=1, return_inverse=True)[1].ravel()
+        unit = np.unique(pairs(observer, site)[0], return_inverse=True)[1]
     # h_i of equation weight.
     share = np.bincount(unit, weight) / spread[0]
     # Equation weight: the variance c, at most 4.

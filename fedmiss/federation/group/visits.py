@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from fedmiss.arrays import F64, I32, I64
+from fedmiss.arrays import F64, I32, I64, pairs
 from fedmiss.errors import InputError, listed
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.rules import LARGEST_COUNT
@@ -288,9 +288,8 @@ def experience(observer: I32, site: I32, month: I64, first: int) -> F64:
     # Visits of one month share the middle of their places.
     n = np.repeat(same + (size - 1) / 2, size) - begin
     out = np.empty(who.size)
-    sites = np.bincount(
-        np.unique(np.stack([observer, site]), axis=1)[0], minlength=int(observer.max(initial=-1)) + 1
-    )
+    pair, width = pairs(observer, site)
+    sites = np.bincount(np.unique(pair) // width, minlength=int(observer.max(initial=-1)) + 1)
     known = (when[begin] < first + 12) | (sites[who] < 2)
     # The column that an effort coefficient multiplies ("New observers learn" of the guide's model page).
     out[order] = np.where(known, 0.0, -np.exp(-n / TO_LEARN))
@@ -317,8 +316,8 @@ class IncludedVisits:
     @property
     def told(self) -> F64:
         """(m, 2) what experience is lacking; whether an observer can be told from the site, by other sites or observers."""
-        pairs = np.unique(np.stack([self.observer, self.site]), axis=1)
-        sites, observers = (np.bincount(p) if p.size else np.zeros(1, np.int64) for p in pairs)
+        pair, width = pairs(self.observer, self.site)
+        sites, observers = (np.bincount(part, minlength=1) for part in divmod(np.unique(pair), width))
         apart = (sites[self.observer] > 1) | (observers[self.site] > 1)
         return np.column_stack([-self.experience, apart]).astype(float)
 

@@ -10,16 +10,16 @@ from scipy.special import ndtr
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.batch import Batch
+from fedmiss.federation.group.kernels import chunks_of
+from fedmiss.federation.group.total_kernels import expected_sums
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
-from fedmiss.models.lowrank.moments import means, moments
+from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.occupancy import log_yearly
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
 __all__ = ["regions_of", "told_apart", "totals"]
-
-BLOCK = 65_536  # cells of sites x months held at a time: they stay in the cache
 
 
 def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.RegionTotals:
@@ -38,44 +38,27 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
         of[n_rows + i, sites] = True
     first, full, x = _complete_years(axis.months, program.visits.calendar)
     T, D = batch.months(question)
+    T, D = (np.ascontiguousarray(np.moveaxis(x, 1, -1)) for x in (T, D))
+    nowhere, p = np.ones((0, 1)), T.shape[1]
     out = np.zeros((question.fits.size, len(of), axis.L))
+    chunks = chunks_of(J * axis.L)
     for i, f in enumerate(question.fits):
         present = _presence(program, batch, question.batch, int(f), drawn=question.drawn)
-        yearly = np.zeros((J, x.size))
-        for at in np.array_split(np.arange(J), max(1, J * axis.L // BLOCK)):
-            value = _expected(batch, question, i, at, T[i], D[i])
-            if batch.presence is not None and present is not None:
-                value *= present[at][:, batch.presence.year]
-            whole = value.sum(axis=0)
-            for row, sites in zip(out[i], of, strict=True):
-                mine = sites[at]
-                if mine.all():
-                    row += whole
-                elif mine.any():
-                    row += value[mine].sum(axis=0)
-            if x.size:
-                yearly[at] = np.add.reduceat(value, first, axis=1)[:, full]
+        year = np.zeros(axis.L, np.int64) if batch.presence is None else batch.presence.year
+        parts, yearly = np.zeros((chunks, *out.shape[1:])), np.zeros((J, first.size))
+        spread_out(
+            expected_sums, chunks, J * axis.L // 20, chunks, float(question.mu[i]), batch.site_mean[f, :, :p],
+            batch.site_cov[f, :, :p, :p], T[i], D[i], question.drawn, batch.family.code, batch.scale.log,
+            float(question.smear[i]), nowhere if present is None else present, year, of, first, parts, yearly,
+        )  # fmt: skip
+        out[i] = parts.sum(axis=0)
         program.own_totals[question.batch, int(f)] = out[i, n_rows:]
         if x.size >= 3:
             # Slope of log yearly totals on the year, by least squares.
-            logs = log_yearly(yearly, empty=batch.presence is not None)
+            logs = log_yearly(yearly[:, full], empty=batch.presence is not None)
             program.slopes[question.batch, int(f)] = logs @ x / float(x @ x)
     # Of fewer sites than the custodian allows nothing is said, not even a total.
     return msg.RegionTotals(out[:, :n_rows] * (J >= axis.minimum))
-
-
-def _expected(batch: Batch, question: msg.Totals, i: int, at: I64, T: F64, D: F64) -> F64:
-    """Expected counts (sites ``at``, L) of the ``i``-th fit asked about; drawn coefficients have no variance."""
-    f, p, mu = int(question.fits[i]), T.shape[-1], float(question.mu[i])
-    P = batch.site_mean[f, at, :p]
-    # A draw has no variance to integrate over: the spread of the replicates holds it already.
-    if question.drawn:
-        eta = means(mu, P, T)
-        eta = batch.family.marginal(eta, np.zeros(1))
-    else:
-        eta = batch.family.marginal(*moments(mu, P, batch.site_cov[f, at, :p, :p], T, D))
-    # Expected counts exp(eta + var / 2), times smear and what the mean observer finds.
-    return batch.scale.counts(batch.family.mean(eta), float(question.smear[i]))
 
 
 def _presence(program: GroupProgram, batch: Batch, number: int, f: int, *, drawn: bool) -> F64 | None:

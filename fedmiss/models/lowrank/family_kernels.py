@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from fedmiss.loops import part
+from fedmiss.loops import exponential, part
 from fedmiss.models.lowrank.families import ETA_MAX, SHRINK, VAR_MAX
 
 __all__ = ["curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
@@ -20,11 +20,8 @@ def mean(eta: float, family: int) -> float:
     if family == 0:
         return eta
     if family == 1:
-        return math.exp(min(eta, ETA_MAX))
-    if eta > 0.0:
-        return 1.0 / (1.0 + math.exp(-eta))
-    e = math.exp(eta)
-    return e / (1.0 + e)
+        return exponential(min(eta, ETA_MAX))
+    return 1.0 / (1.0 + exponential(-eta))
 
 
 @part
@@ -63,7 +60,7 @@ def tilts(family: int) -> bool:
 def visit_sums(w: float, wy: float, o: float, off: bool, factor: float, family: int) -> tuple[float, float]:
     """What a visit of weight w, weighted count wy and offset o adds to (y, E) of its cell."""
     if family == 1:
-        return factor * wy, factor * w * (math.exp(o) if off else 1.0)
+        return factor * wy, factor * w * (exponential(o) if off else 1.0)
     if family == 0:
         return wy - w * o, w
     return wy, w  # one cell a visit: its offset is inside eta

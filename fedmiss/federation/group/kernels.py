@@ -368,17 +368,21 @@ def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inv
 def product_sums(first, last, chunks, fits, ptr, col, y, E, eta, V, family, out):
     """R' (R V): ``out`` (n chunks, L, width)."""
     J, width = ptr.size - 1, V.shape[2]
+    most = 0
+    for j in range(J):
+        most = max(most, ptr[j + 1] - ptr[j])
+    res, t = np.empty(most), np.empty(width)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
-        t = np.empty(width)
         for j in range(c * J // chunks, (c + 1) * J // chunks):
+            begin = ptr[j]
             t[:] = 0.0
-            for k in range(ptr[j], ptr[j + 1]):
-                res = y[f, k] - E[f, k] * mean(eta[f, k], family)
+            for k in range(begin, ptr[j + 1]):
+                res[k - begin] = y[f, k] - E[f, k] * mean(eta[f, k], family)
+            for k in range(begin, ptr[j + 1]):
                 for a in range(width):
-                    t[a] += res * V[i, col[k], a]
-            for k in range(ptr[j], ptr[j + 1]):
-                res = y[f, k] - E[f, k] * mean(eta[f, k], family)
+                    t[a] += res[k - begin] * V[i, col[k], a]
+            for k in range(begin, ptr[j + 1]):
                 for a in range(width):
-                    out[task, col[k], a] += res * t[a]
+                    out[task, col[k], a] += res[k - begin] * t[a]

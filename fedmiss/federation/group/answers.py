@@ -10,7 +10,7 @@ import numpy as np
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group import kernels
+from fedmiss.federation.group import kernels, visit_kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.group.features import feature_sums, move_prior_means
 from fedmiss.federation.group.presence import LEAST
@@ -187,18 +187,11 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
         chunks=batch.chunks,
     )  # fmt: skip
     K = batch.kappa.shape[1]
-    effort = np.zeros((n, K + K * K))
-    if question.effort and K:
-        batch.run(
-            kernels.effort_sums, fits, fits, batch.rows.ptr, batch.effort, batch.rows.w, batch.rows.wy, batch.offset,
-            batch.summed_off,
-            batch.eta, batch.inverse_size, batch.family.code, effort,
-        )  # fmt: skip
+    effort = _effort_sums(batch, fits) if question.effort and K else np.zeros((n, K + K * K))
     watched = np.zeros((n, 3))
     if question.observers and batch.observers:
-        for i, f in enumerate(fits):
-            # A custodian's least number holds for observers as well: sums over fewer are answered with zeros.
-            watched[i] = _observer_step(batch, int(f)) * (batch.effects.shape[1] >= program.axis.minimum)
+        # A custodian's least number holds for observers as well: sums over fewer are answered with zeros.
+        watched = _observer_steps(batch, fits) * (batch.effects.shape[1] >= program.axis.minimum)
         batch.set_offsets(fits)
     chain = np.zeros((n, 8 if batch.presence is not None else 0))
     for i, seen in enumerate(evidence):
@@ -241,31 +234,41 @@ def _added(parts: F64, n: int) -> F64:
     return out
 
 
-def _observer_step(batch: Batch, f: int) -> F64:
-    """One damped Newton step of every observer effect; sums of squares, number and effective number of observers."""
-    mu, w = batch.visit_mean(f), batch.weights[f]
-    # IRLS weights of the negative binomial.
-    if batch.inverse_size[f] > 0:
-        w = w / (1.0 + mu * batch.inverse_size[f])
-    n, value = batch.effects.shape[1], batch.rows.wy[f]
-    count = np.divide(value, batch.weights[f], out=np.zeros_like(value), where=batch.weights[f] > 0)
+def _effort_sums(batch: Batch, fits: I64) -> F64:
+    """Score and curvature (n, K + K^2) of the effort coefficients."""
+    rows, n, K = batch.rows, fits.size, batch.kappa.shape[1]
+    parts = np.zeros((n, batch.chunks, K + K * K))
+    batch.run(
+        visit_kernels.effort_sums, fits, batch.chunks, fits, rows.ptr, batch.effort, rows.w, rows.wy, batch.offset,
+        batch.summed_off, batch.eta, batch.inverse_size, batch.family.code, parts, chunks=batch.chunks,
+    )  # fmt: skip
+    out: F64 = parts.sum(axis=1)
+    curve = out[:, K:].reshape(n, K, K)  # a view
+    above = np.triu_indices(K, 1)
+    curve[:, above[0], above[1]] = curve[:, above[1], above[0]]
+    return out
+
+
+def _observer_steps(batch: Batch, fits: I64) -> F64:
+    """One damped Newton step of every observer effect; sums of squares, number and effective number of observers (n, 3)."""
+    rows = batch.rows
+    sums = np.zeros((fits.size, 3, batch.effects.shape[1]))
+    batch.run(
+        visit_kernels.observer_sums, fits, fits, rows.ptr, batch.observer, rows.w, rows.wy, batch.offset, batch.summed_off,
+        batch.eta, batch.inverse_size, batch.family.code, sums,
+    )  # fmt: skip
+    grad, curve, weight = sums.transpose(1, 0, 2)
     # Everything times phi: score - phi ridge (o - prior mean) over curvature + phi ridge.
-    ridge = batch.phi[f] * batch.ridge[f]
-    grad = np.bincount(batch.observer, w * (count - mu), n)
-    curve = np.bincount(batch.observer, w * batch.family.variance(mu), n)
-    step = (grad - ridge * (batch.effects[f] - batch.leaning[f])) / (curve + ridge)
-    effects = batch.effects[f] + np.clip(step, -batch.family.observer_cap, batch.family.observer_cap)
-    active = np.bincount(batch.observer, batch.weights[f], n) > 0
-    effects[~active] = 0.0
-    batch.effects[f] = effects
+    phi = batch.phi[fits, None]
+    ridge = phi * batch.ridge[fits, None]
+    step = (grad - ridge * (batch.effects[fits] - batch.leaning[fits])) / (curve + ridge)
+    active, cap = weight > 0, batch.family.observer_cap
+    effects = np.where(active, batch.effects[fits] + np.clip(step, -cap, cap), 0.0)
+    batch.effects[fits] = effects
     # sum of o^2 + posterior variance (EM's statistic), their number, and sum of 1 - C ridge, the effective number.
-    return np.array(
-        [
-            float((effects[active] ** 2).sum() + (batch.phi[f] / (curve[active] + ridge)).sum()),
-            float(active.sum()),
-            float((curve[active] / (curve[active] + ridge)).sum()),
-        ]
-    )
+    spread, known = phi / (curve + ridge), curve / (curve + ridge)
+    each = (effects**2 + np.where(active, spread, 0.0), active, np.where(active, known, 0.0))
+    return np.stack([x.sum(axis=1) for x in each], axis=1)
 
 
 def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:
@@ -273,7 +276,7 @@ def _dispersion(batch: Batch, fits: I64, nodes: F64) -> F64:
     if nodes.size:
         rows = batch.rows
         batch.run(
-            kernels.dispersion_sums, fits, batch.chunks, fits, rows.ptr, rows.w, rows.wy, rows.wyy, batch.offset,
+            visit_kernels.dispersion_sums, fits, batch.chunks, fits, rows.ptr, rows.w, rows.wy, rows.wyy, batch.offset,
             batch.summed_off, batch.eta, batch.family.code, nodes, out, chunks=batch.chunks,
         )  # fmt: skip
     total: F64 = out.sum(axis=1)

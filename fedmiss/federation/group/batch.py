@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I32, I64, U8
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group import kernels
+from fedmiss.federation.group import kernels, visit_kernels
 from fedmiss.federation.group.presence import Presence
 from fedmiss.federation.group.visits import IncludedVisits
 from fedmiss.federation.triangle import free_columns, from_triangle
@@ -254,11 +254,10 @@ class Batch:
         """Offset of every row: exposure, effort and observer."""
         if not self.off:
             return
-        for f in fits:
-            # x' kappa + log exposure + h_o of equation predictor.
-            offset = self.effort @ self.kappa[f] if self.kappa.shape[1] else np.zeros(self.offset.shape[1])
-            offset = offset + self.known if self.known.size else offset
-            self.offset[f] = offset + self.effects[f][self.observer] if self.observers else offset
+        self.run(
+            visit_kernels.row_offsets, fits, self.chunks, fits, self.known, self.effort, self.kappa, self.observer,
+            self.effects, self.offset, chunks=self.chunks,
+        )  # fmt: skip
 
     def cell_offset(self) -> tuple[F64, bool]:
         """Offsets that are part of a cell's predictor: only where a visit is a cell."""
@@ -269,7 +268,7 @@ class Batch:
         """Sum the rows into cells again, with the weights of the negative binomial at the current predictor."""
         rows = self.rows
         self.run(
-            kernels.fill_cells, fits, self.chunks, fits, rows.ptr, rows.w, rows.wy, self.offset, self.off,
+            visit_kernels.fill_cells, fits, self.chunks, fits, rows.ptr, rows.w, rows.wy, self.offset, self.off,
             self.inverse_size, self.eta, self.shrink, self.old[fits],
             self.family.code, self.y, self.E, chunks=self.chunks,
         )  # fmt: skip

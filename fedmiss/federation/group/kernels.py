@@ -21,12 +21,9 @@ from functools import lru_cache
 import numpy as np
 
 from fedmiss.loops import compiled, part
-from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts, variance, visit_sums
+from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts
 
-__all__ = [
-    "chunks_of", "dispersion_sums", "effort_sums", "fill_cells", "predict_cells", "product_sums",
-    "round_sums",
-]  # fmt: skip
+__all__ = ["chunks_of", "predict_cells", "product_sums", "round_sums"]
 
 
 def chunks_of(cells: int) -> int:
@@ -284,84 +281,6 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
                 o = offset[f, k] if off else 0.0
                 line, var = _linear(mu[f], o, p, P[f, j], C[f, j], T[f, l], D[f, l])
                 eta[f, k] = predictor(line, var, family)
-
-
-@compiled
-def fill_cells(
-    first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, shrink, old, family, y, E
-):
-    """Sum the rows of every cell into its sufficient statistics (y, E).
-
-    A row is a visit, or a whole cell where visits have no offsets: weight w, weighted count wy. The negative binomial
-    multiplies both by its quasi-score weight 1 / (1 + mu / size), half-way to the old one on the log scale where
-    ``old``: full steps overshoot when the size is small, and swing.
-    """
-    cells = row_ptr.size - 1
-    for task in range(first, last):
-        i, c = task // chunks, task % chunks
-        f = fits[i]
-        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
-            sy = sE = 0.0
-            for r in range(row_ptr[k], row_ptr[k + 1]):
-                o = offset[f, r] if off else 0.0
-                # Quasi-score weight of the negative binomial, Var = mu + mu^2 / size: 1 / (1 + mu / size).
-                factor = 1.0
-                if inverse_size[f] > 0.0:
-                    factor = 1.0 / (1.0 + mean(eta[f, k] + o, family) * inverse_size[f])
-                    if old[i]:
-                        # Geometric mean of the old weight and the new one.
-                        factor = math.sqrt(factor * shrink[f, r])
-                    shrink[f, r] = factor
-                dy, dE = visit_sums(w[f, r], wy[f, r], o, off, factor, family)
-                sy += dy
-                sE += dE
-            y[f, k] = sy
-            E[f, k] = sE
-
-
-@compiled
-def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off, eta, family, nodes, out):
-    """Add sum w (y - mu)^2 / (mu + mu^2 / t) over the rows at every node log t; ``out`` (n, chunks, nodes).
-
-    ``nodes`` (n, m) are values of 1 / t. Families without a size have one node: their Pearson statistic.
-    """
-    cells, m = row_ptr.size - 1, nodes.shape[1]
-    for task in range(first, last):
-        i, c = task // chunks, task % chunks
-        f = fits[i]
-        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
-            for r in range(row_ptr[k], row_ptr[k + 1]):
-                if w[f, r] == 0.0:
-                    continue
-                o = offset[f, r] if off else 0.0
-                mu = mean(eta[f, k] + o, family)
-                # sum w (y - mu)^2 from the row's sums of w, wy and wyy; rounding may bring it below 0.
-                square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
-                v = variance(mu, family)
-                for q in range(m):
-                    out[i, c, q] += square / max(v + mu * mu * nodes[i, q], 1e-12)
-
-
-@compiled
-def effort_sums(first, last, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out):
-    """Score and curvature of the effort coefficients: ``out`` (n, K + K^2)."""
-    cells, K = row_ptr.size - 1, effort.shape[1]
-    for i in range(first, last):
-        f = fits[i]
-        for k in range(cells):
-            for r in range(row_ptr[k], row_ptr[k + 1]):
-                if w[f, r] == 0.0:
-                    continue
-                o = offset[f, r] if off else 0.0
-                mu = mean(eta[f, k] + o, family)
-                # IRLS for the log link: score X'(y - mu) and information X' mu X, both over 1 + mu / size.
-                factor = 1.0 / (1.0 + mu * inverse_size[f])
-                score = factor * (wy[f, r] - w[f, r] * mu)
-                curve = factor * w[f, r] * variance(mu, family)
-                for a in range(K):
-                    out[i, a] += score * effort[r, a]
-                    for b in range(K):
-                        out[i, K + a * K + b] += curve * effort[r, a] * effort[r, b]
 
 
 @compiled

@@ -1,0 +1,133 @@
+"""Compiled loops over the visits of a group's cells: weights, dispersion, effort and observers.
+
+A row is a visit, or a whole cell where visits have no offsets: weight w, weighted count wy, weighted square wyy. Rows lie
+by cell (``row_ptr`` (nnz + 1,)). Fits, tasks and chunks as in :mod:`fedmiss.federation.group.kernels`.
+"""
+
+from __future__ import annotations
+
+import math
+
+from fedmiss.loops import compiled, part
+from fedmiss.models.lowrank.family_kernels import mean, variance, visit_sums
+
+__all__ = ["dispersion_sums", "effort_sums", "fill_cells", "observer_sums", "row_offsets"]
+
+
+@compiled
+def fill_cells(
+    first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, shrink, old, family, y, E
+):
+    """Sum the rows of every cell into its sufficient statistics (y, E).
+
+    The negative binomial multiplies both by its quasi-score weight 1 / (1 + mu / size), half-way to the old one on the log
+    scale where ``old``: full steps overshoot when the size is small, and swing.
+    """
+    cells = row_ptr.size - 1
+    for task in range(first, last):
+        i, c = task // chunks, task % chunks
+        f = fits[i]
+        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
+            sy = sE = 0.0
+            for r in range(row_ptr[k], row_ptr[k + 1]):
+                o = offset[f, r] if off else 0.0
+                # Quasi-score weight of the negative binomial, Var = mu + mu^2 / size: 1 / (1 + mu / size).
+                factor = 1.0
+                if inverse_size[f] > 0.0:
+                    factor = 1.0 / (1.0 + mean(eta[f, k] + o, family) * inverse_size[f])
+                    if old[i]:
+                        # Geometric mean of the old weight and the new one.
+                        factor = math.sqrt(factor * shrink[f, r])
+                    shrink[f, r] = factor
+                dy, dE = visit_sums(w[f, r], wy[f, r], o, off, factor, family)
+                sy += dy
+                sE += dE
+            y[f, k] = sy
+            E[f, k] = sE
+
+
+@compiled
+def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off, eta, family, nodes, out):
+    """Add sum w (y - mu)^2 / (mu + mu^2 / t) over the rows at every node log t; ``out`` (n, chunks, nodes).
+
+    ``nodes`` (n, m) are values of 1 / t. Families without a size have one node: their Pearson statistic.
+    """
+    cells, m = row_ptr.size - 1, nodes.shape[1]
+    for task in range(first, last):
+        i, c = task // chunks, task % chunks
+        f = fits[i]
+        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
+            for r in range(row_ptr[k], row_ptr[k + 1]):
+                if w[f, r] == 0.0:
+                    continue
+                o = offset[f, r] if off else 0.0
+                mu = mean(eta[f, k] + o, family)
+                # sum w (y - mu)^2 from the row's sums of w, wy and wyy; rounding may bring it below 0.
+                square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
+                v = variance(mu, family)
+                for q in range(m):
+                    out[i, c, q] += square / max(v + mu * mu * nodes[i, q], 1e-12)
+
+
+@part
+def _told(f, r, mu, w, wy, inverse_size, family):
+    """Score and curvature of a row's predictor: y - mu and Var over 1 + mu / size, weighted."""
+    factor = 1.0 / (1.0 + mu * inverse_size[f])
+    return factor * (wy[f, r] - w[f, r] * mu), factor * w[f, r] * variance(mu, family)
+
+
+@compiled
+def effort_sums(
+    first, last, chunks, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out
+):
+    """Score X'(y - mu) and information X' mu X of the effort coefficients (IRLS), X' mu X in its lower triangle.
+
+    ``out`` (n, chunks, K + K^2).
+    """
+    cells, K = row_ptr.size - 1, effort.shape[1]
+    for task in range(first, last):
+        i, c = task // chunks, task % chunks
+        f = fits[i]
+        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
+            for r in range(row_ptr[k], row_ptr[k + 1]):
+                if w[f, r] == 0.0:
+                    continue
+                mu = mean(eta[f, k] + (offset[f, r] if off else 0.0), family)
+                score, curve = _told(f, r, mu, w, wy, inverse_size, family)
+                for a in range(K):
+                    x = effort[r, a]
+                    if x != 0.0:  # marks of blanks and standard visits are zeros
+                        out[i, c, a] += score * x
+                        for b in range(a + 1):
+                            out[i, c, K + a * K + b] += curve * x * effort[r, b]
+
+
+@compiled
+def observer_sums(first, last, fits, row_ptr, observer, w, wy, offset, off, eta, inverse_size, family, out):
+    """Score, curvature and weight of every observer: ``out`` (n, 3, observers)."""
+    for i in range(first, last):
+        f = fits[i]
+        for k in range(row_ptr.size - 1):
+            for r in range(row_ptr[k], row_ptr[k + 1]):
+                if w[f, r] == 0.0:
+                    continue
+                mu = mean(eta[f, k] + (offset[f, r] if off else 0.0), family)
+                score, curve = _told(f, r, mu, w, wy, inverse_size, family)
+                o = observer[r]
+                out[i, 0, o] += score
+                out[i, 1, o] += curve
+                out[i, 2, o] += w[f, r]
+
+
+@compiled
+def row_offsets(first, last, chunks, fits, known, effort, kappa, observer, effects, offset):
+    """Offset of every row, x' kappa + log exposure + h_o of equation predictor; ``known`` and ``observer`` may be empty."""
+    rows, K = effort.shape
+    for task in range(first, last):
+        i, c = task // chunks, task % chunks
+        f = fits[i]
+        for r in range(c * rows // chunks, (c + 1) * rows // chunks):
+            o = known[r] if known.size else 0.0
+            for a in range(K):
+                o += effort[r, a] * kappa[f, a]
+            offset[f, r] = o + effects[f, observer[r]] if observer.size else o

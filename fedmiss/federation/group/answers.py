@@ -16,7 +16,7 @@ from fedmiss.federation.group.features import feature_sums, move_prior_means
 from fedmiss.federation.group.presence import LEAST
 from fedmiss.federation.group.totals import totals
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
-from fedmiss.federation.triangle import free_places, to_triangle
+from fedmiss.federation.triangle import free_places, from_triangle, to_triangle
 from fedmiss.models.lowrank.families import negbin_deviance
 from fedmiss.models.lowrank.occupancy import SURE
 from fedmiss.models.site_time import site_effects, site_time
@@ -237,16 +237,13 @@ def _added(parts: F64, n: int) -> F64:
 def _effort_sums(batch: Batch, fits: I64) -> F64:
     """Score and curvature (n, K + K^2) of the effort coefficients."""
     rows, n, K = batch.rows, fits.size, batch.kappa.shape[1]
-    parts = np.zeros((n, batch.chunks, K + K * K))
+    parts = np.zeros((n, batch.chunks, K + K * (K + 1) // 2))
     batch.run(
         visit_kernels.effort_sums, fits, batch.chunks, fits, rows.ptr, batch.effort, rows.w, rows.wy, batch.offset,
         batch.summed_off, batch.eta, batch.inverse_size, batch.family.code, parts, chunks=batch.chunks,
     )  # fmt: skip
-    out: F64 = parts.sum(axis=1)
-    curve = out[:, K:].reshape(n, K, K)  # a view
-    above = np.triu_indices(K, 1)
-    curve[:, above[0], above[1]] = curve[:, above[1], above[0]]
-    return out
+    sums = parts.sum(axis=1)
+    return np.hstack([sums[:, :K], from_triangle(sums[:, K:], K).reshape(n, K * K)])
 
 
 def _observer_steps(batch: Batch, fits: I64) -> F64:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from fedmiss.loops import compiled, part
 from fedmiss.models.lowrank.family_kernels import mean, variance, visit_sums
 
@@ -80,26 +82,31 @@ def _told(f, r, mu, w, wy, inverse_size, family):
 def effort_sums(
     first, last, chunks, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out
 ):
-    """Score X'(y - mu) and information X' mu X of the effort coefficients (IRLS), X' mu X in its lower triangle.
+    """Score X'(y - mu) and information X' mu X of the effort coefficients (IRLS), its lower triangle row by row.
 
-    ``out`` (n, chunks, K + K^2).
+    ``out`` (n, chunks, K (K + 3) / 2).
     """
     cells, K = row_ptr.size - 1, effort.shape[1]
+    acc = np.empty(K + K * (K + 1) // 2)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
+        acc[:] = 0.0
         for k in range(c * cells // chunks, (c + 1) * cells // chunks):
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 if w[f, r] == 0.0:
                     continue
                 mu = mean(eta[f, k] + (offset[f, r] if off else 0.0), family)
                 score, curve = _told(f, r, mu, w, wy, inverse_size, family)
+                q = K
                 for a in range(K):
                     x = effort[r, a]
-                    if x != 0.0:  # marks of blanks and standard visits are zeros
-                        out[i, c, a] += score * x
-                        for b in range(a + 1):
-                            out[i, c, K + a * K + b] += curve * x * effort[r, b]
+                    acc[a] += score * x
+                    x *= curve
+                    for b in range(a + 1):
+                        acc[q] += x * effort[r, b]
+                        q += 1
+        out[i, c] = acc
 
 
 @compiled

@@ -71,8 +71,6 @@ def limits(value: F64, se: F64, level: float | None) -> dict[str, F64]:
     """
     if level is None:
         return {}
-    if not 0 < level < 1:
-        raise ConfigError(f"--level is {level:g} (must lie between 0 and 1, as 0.95).", level=level)
     with np.errstate(divide="ignore", invalid="ignore"):
         half = normal_quantile(level) * np.where(value > 0, se / value, np.nan)
     return {"lo": value * np.exp(-half), "hi": value * np.exp(half)}

@@ -95,7 +95,8 @@ class FedEM:
         # With a compressed downlink workers hold E_k instead of S_k, and the M-step must be at what they hold.
         S_hat, model = server.S_hat if server.shadow is None else server.shadow, self.model
         try:
-            theta = model.T(S_hat) if server.carry is None else model.T(S_hat, server.carry)  # type: ignore[call-arg]
+            S = S_hat.copy()  # an M-step that works in place must not move the server's statistic
+            theta = model.T(S) if server.carry is None else model.T(S, server.carry)  # type: ignore[call-arg]
         except DomainError as error:
             raise checks.left_domain(self, server.k, error) from error
         checks.check_theta(theta, S_hat, server.k)

@@ -205,6 +205,8 @@ def _standard_errors(sample: F64, exact: F64) -> float:
 def check_model(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> dict[str, float]:
     """Check that s_bar is a mean over rows with q entries, that T is its inverse in EM's sense, and the fast paths.
 
+    T may not change the statistic that it is given, and gives the same parameters twice.
+
     A model with ``log_likelihood``, and better with ``surrogate`` beside it, is also checked for what makes it EM: T as
     the argmin, s_bar as a posterior mean, ascent (:func:`fedmiss.core.likelihood.broken_law`). Without them a wrong
     formula passes as long as it is consistent.
@@ -241,10 +243,14 @@ def check_model(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> dic
     _law(np.array_equal(many, one), "s_bar_many does not give the bits of s_bar")
     out = {"h_norm2_first": np.nan, "h_norm2_last": np.nan}
     if not hasattr(model, "carry_start"):
+        given = S.copy()
         try:
-            model.T(S)
+            at = model.T(given)
         except DomainError as error:
             raise AssertionError(f"s_bar(theta) is outside the domain of T: {error}") from error
+        _law(np.array_equal(given, S), "T changes the statistic that it is given; work on a copy")
+        again = np.array_equal(model.s_bar(at, rows), model.s_bar(model.T(S.copy()), rows))
+        _law(again, "T twice gives different parameters")
         words = broken_law(model, rows, theta, seed=seed)
         _law(not words, words)
         trace: list[float] = []

@@ -255,6 +255,12 @@ class LocalFederation:
 
     def load(self, fit: CountFit) -> None:
         """Give the groups their half of an earlier fit, so that replicates can start from it."""
+        own, other = (fit.J, fit.L, fit.n_counted), (self.J, self.L, self.n_counted)
+        if own != other:
+            raise ConfigError(
+                "the fit is of {} sites, {} months and {} counted visits, and the panel has {}, {} and {}; give the panel "
+                "that was fitted.".format(*own, *other)
+            )
         if fit.posterior is None:
             self.fit(fit.settings)
             return
@@ -450,6 +456,10 @@ def bootstrap(
     -------
     Draws    totals (B, 1 + regions, L), slopes (B, J)
 
+    Raises
+    ------
+    ConfigError    fewer than one draw, or the fit of another panel
+
     Examples
     --------
     >>> import numpy as np, fedmiss
@@ -462,6 +472,8 @@ def bootstrap(
     >>> draws.totals.shape  # replicates, regions (the whole first), months
     (20, 1, 24)
     """
+    if draws < 1:
+        raise ConfigError(f"draws is {draws}; make 1 or more.")
     federation = LocalFederation.of_panel(panel, weigh=weigh)
     federation.load(fit)
     size, parts = federation.lockstep_size(), []

@@ -275,6 +275,8 @@ class AverageFit:
 
     def interval(self, site: slice | I64 = slice(None), level: float = LEVEL) -> Intervals:
         """Intervals of the cells of some sites; see :class:`Intervals`."""
+        if not 0 < level < 1:  # a level in percent would give limits of NaN without a word
+            raise ConfigError(f"the level is {level:g} (must lie between 0 and 1, as 0.95).")
         eta, var = self.moments(site)
         if any(fit.presence is not None for fit in self.fits):
             return Intervals(*zero_inflated(self.law, self.counts_at, eta, var, self.present(site), level))

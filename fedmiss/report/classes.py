@@ -71,7 +71,7 @@ def classify(
 
     Raises
     ------
-    ConfigError : for another rule.
+    ConfigError : for another rule, or a standard error below 0.
 
     Examples
     --------
@@ -83,6 +83,8 @@ def classify(
         raise ConfigError(
             f"there is no rule {rule!r} for trend classes; choose pecbms, rtrim or trim.", rule=rule
         )
+    if se < 0:
+        raise ConfigError(f"the standard error of the slope is {se:g} (must be 0 or more).", se=se)
     if not (np.isfinite(slope) and np.isfinite(se)):
         return TrendClass(NOT_CLASSIFIED, "Unknown (no standard error)", np.nan, np.nan)
     if rule == "pecbms":
@@ -149,12 +151,19 @@ class Interval(NamedTuple):
 
 def normal_quantile(level: float) -> float:
     """Return the two-sided standard normal quantile: 1.96 for ``level=0.95``."""
-    return float(ndtri(0.5 + level / 2.0))
+    return float(ndtri(_upper(level)))
 
 
 def student_quantile(level: float, df: int) -> float:
     """Return the two-sided Student quantile with ``df`` degrees of freedom."""
-    return float(stdtrit(df, 0.5 + level / 2.0))
+    return float(stdtrit(df, _upper(level)))
+
+
+def _upper(level: float) -> float:
+    """Chance below the upper limit; a level in percent would give limits of NaN without a word."""
+    if not 0 < level < 1:
+        raise ConfigError(f"--level is {level:g} (must lie between 0 and 1, as 0.95).", level=level)
+    return 0.5 + level / 2.0
 
 
 def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Interval:
@@ -174,8 +183,12 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
     Returns
     -------
     Interval, NaN everywhere when there are fewer than two draws.
+
+    Raises
+    ------
+    ConfigError : a level outside 0 and 1
     """
-    est = np.atleast_1d(np.asarray(estimate, dtype=np.float64))
+    est, upper = np.atleast_1d(np.asarray(estimate, dtype=np.float64)), _upper(level)
     nan = np.full(est.shape, np.nan)
     if draws is None or len(draws) < 2:
         return Interval(nan, nan.copy(), nan.copy())
@@ -190,8 +203,7 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
     # Totals at or below zero have no logarithm: quantiles of the replicates instead.
     rest = ~ok & np.isfinite(values).all(axis=0) & np.isfinite(est)
     if rest.any():
-        tail = (1.0 - level) / 2.0
-        ends = np.maximum(np.quantile(values[:, rest], [tail, 1.0 - tail], axis=0), 0.0)
+        ends = np.maximum(np.quantile(values[:, rest], [1.0 - upper, upper], axis=0), 0.0)
         # Replicates of an estimate of 0 may all lie above it.
         lo[rest], hi[rest] = np.minimum(ends[0], est[rest]), np.maximum(ends[1], est[rest])
     return Interval(lo, hi, se)

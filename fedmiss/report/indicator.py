@@ -43,7 +43,7 @@ def indicator(
 
     Parameters
     ----------
-    totals : species -> yearly totals, indexed by year (used years only)
+    totals : species -> yearly totals, indexed by year (used years only; a blank total is that of a year not used)
     draws : species -> replicates (B, years), columns years; species without them add no error
     base : year of 100 (default: the first)
     span : share of the years in each local fit of the smooth
@@ -56,7 +56,8 @@ def indicator(
 
     Raises
     ------
-    ConfigError : no species, a base that no species has, years that no species links
+    ConfigError : no species, a base that no species has, years that no species links, totals that are not finite or not
+        by year, replicates of a species without totals
 
     Examples
     --------
@@ -176,7 +177,12 @@ def _simulate(
     """Return years (Y,), species with a total (Y,), log indicator against the base (Y,), and of the draws (B, Y)."""
     if not totals:
         raise ConfigError("an indicator needs a species with yearly totals; there is none.")
+    if strange := sorted(set(draws) - set(totals)):
+        raise ConfigError(
+            f"there are replicates of {strange[0]!r}, and no totals: without its own a species would have no error."
+        )
     names = sorted(totals)
+    totals = {name: _yearly(name, totals[name]) for name in names}
     years: I64 = np.unique(np.concatenate([totals[name].index.to_numpy(dtype=np.int64) for name in names]))
     base = int(years[0]) if base is None else base
     if base not in years:
@@ -197,11 +203,31 @@ def _simulate(
         many = np.repeat(logs[None], n_draws, axis=0)
         for i, name in enumerate(names):
             if name in draws:
-                part = draws[name].loc[:, list(totals[name].index)].to_numpy(dtype=np.float64)[:n_draws]
+                # In the order of the totals' years, whatever the order of columns.
+                wanted = list(totals[name].index)
+                if lacking := [year for year in wanted if year not in draws[name].columns]:
+                    raise ConfigError(f"the replicates of {name!r} have no year {lacking[0]}.")
+                part = draws[name].loc[:, wanted].to_numpy(dtype=np.float64)[:n_draws]
                 # Species are drawn independently: their fits share no counts.
                 many[:, i, seen[i]] = _log(part)
         sims = _chain(many, at)
     return years, seen.sum(axis=0), _chain(logs, at), sims
+
+
+def _yearly(name: str, series: pd.Series) -> pd.Series:
+    """Return the totals of a species by year, in order; years whose total is blank are left out."""
+    series = series.dropna().astype(np.float64)
+    if not len(series):
+        raise ConfigError(f"{name!r} has no yearly total; leave the species out.")
+    if not np.isfinite(series.to_numpy()).all():
+        raise ConfigError(f"the totals of {name!r} hold numbers that are not finite.")
+    if not all(
+        isinstance(year, int | np.integer | float) and float(year).is_integer() for year in series.index
+    ):
+        raise ConfigError(f"the totals of {name!r} are not by year: {series.index[0]!r} is none.")
+    if (twice := series.index.duplicated()).any():
+        raise ConfigError(f"{name!r} has two totals of {series.index[twice][0]}; give each year one.")
+    return series.sort_index()
 
 
 def _chain(logs: F64, base: int) -> F64:

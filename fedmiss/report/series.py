@@ -54,8 +54,12 @@ class MonthlySeries:
 
         Raises
         ------
-        ConfigError : totals or draws that do not have one value for each month
+        ConfigError : totals, draws or numbers of counts that do not have one value for each month, a table of months
+            that is none
         """
+        given: object = months  # of whatever type
+        if not (isinstance(given, pd.DataFrame) and {"year", "month_of_year"} <= set(given.columns)):
+            raise ConfigError("months is no table of pandas with the columns year and month_of_year.")
         values = np.asarray(totals, dtype=np.float64)
         if values.shape != (len(months),):
             raise ConfigError(
@@ -69,6 +73,11 @@ class MonthlySeries:
                 shape=replicates.shape,
             )
         counted = None if n_observed is None else np.asarray(n_observed, dtype=np.float64)
+        if counted is not None and counted.shape != values.shape:
+            raise ConfigError(
+                f"there are {counted.size} numbers of counts for {len(months)} months; give one for each month.",
+                n_observed=counted.size,
+            )
         return cls(values, months, replicates, counted)
 
     @cached_property

@@ -5,13 +5,18 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from fedmiss.compressors import Dithering
+from fedmiss.compressors import Dithering, Identity
 from fedmiss.compressors.registry import COMPRESSORS, compressor
 from fedmiss.compressors.registry import register as add_compressor
-from fedmiss.core.testing import check_compressor
+from fedmiss.core import FedEM, Roster, run
+from fedmiss.core.testing import check_compressor, check_model
+from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
+
+from .toys import Linear, linear_data
 
 TEXT = (Path(__file__).parents[2] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 EXAMPLES = re.findall(r"```python\n(.*?)```", TEXT, flags=re.S)
@@ -44,3 +49,40 @@ def test_names_settings_and_clashes_are_explained():
         compressor("dithering", levle=4)
     with pytest.raises(ConfigError, match="already a compressor"):
         add_compressor("identity", Dithering)
+
+
+class InPlace(Linear):
+    """An M-step that works in the array that it is given."""
+
+    def T(self, S):
+        S *= 0.5
+        return S
+
+
+class Wandering(Linear):
+    """An M-step that draws."""
+
+    def __init__(self):
+        super().__init__()
+        self.rng = np.random.default_rng(0)
+
+    def T(self, S):
+        return 0.5 * S * (1 + 0.01 * self.rng.random())
+
+
+class OnACopy(Linear):
+    def T(self, S):
+        return 0.5 * S
+
+
+def test_an_m_step_in_place_is_found_and_moves_no_statistic_of_a_run():
+    data, start = linear_data(), np.ones(3)
+    for model, words in ((InPlace(), "T changes the statistic"), (Wandering(), "T twice gives different")):
+        with pytest.raises(AssertionError, match=words):
+            check_model(model, data[0], start)
+    check_model(OnACopy(), data[0], start)
+    runs = [
+        run(FedEM(model, Identity(), Roster.of([8] * 5), gamma=0.5), LocalEngine(data), start, stop=20)
+        for model in (InPlace(), OnACopy())
+    ]
+    np.testing.assert_array_equal(runs[0].server.S_hat, runs[1].server.S_hat)

@@ -723,3 +723,18 @@ def test_a_loop_for_one_width_gives_the_bits_of_the_loop_for_all(monkeypatch, fa
         monkeypatch.setattr("fedmiss.federation.group.kernels.PAYS", pays)
         fits.append(fit_counts(panel, settings))
     np.testing.assert_array_equal(fits[0].expected(), fits[1].expected())
+
+
+def test_replicates_of_no_number_or_of_another_panel_are_refused():
+    site, month = (a.ravel() for a in np.indices((6, 8)))
+    group = Group.of("a", site, month, np.arange(48.0) % 5)
+    panel = GroupPanel.of(6, 8, [group])
+    fit = fit_counts(panel, CountSettings(rank=0))
+    with pytest.raises(ConfigError, match="draws is 0"):
+        bootstrap(panel, fit, draws=0)
+    part = Group.of("a", site[:-1], month[:-1], np.ones(47))
+    for other in (GroupPanel.of(7, 8, [group]), GroupPanel.of(6, 9, [group]), GroupPanel.of(6, 8, [part])):
+        with pytest.raises(ConfigError, match="6 sites, 8 months and 48 counted visits, and the panel has"):
+            bootstrap(other, fit, draws=2)
+    with pytest.raises(ConfigError, match="the level is 95 "):
+        fit.interval(level=95)

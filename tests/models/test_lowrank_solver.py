@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -200,3 +201,49 @@ def test_bad_counts_are_told():
         fit_counts(GroupPanel.of(2, 1, [Group.of("a", [0, 5], [0, 0], [1.0, 2.0])]), CountSettings(rank=0))
     with pytest.raises(InputError, match="nothing to fit"):
         GroupPanel.of(2, 1, [Group.of("a", [], [], [])])
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"site": [0.5, 1]}, "visit 0: the site is 0.5"),  # it was cut to site 0
+        ({"site": [2**32, 1]}, "visit 0: the site is 4.29497e+09"),  # as was this one
+        ({"month": [0, float("nan")]}, "visit 1: the month is nan"),
+        ({"site": ["a", "b"]}, "a site is no number"),
+        ({"observer": [0, -1]}, "visit 1: the observer is -1"),
+        ({"observer": [0]}, "observer has the shape (1,), and there are 2 counts"),
+        ({"effort": np.array([[0.0], [np.inf]])}, "visit 1: the effort is inf"),
+        ({"effort": np.zeros(2)}, "effort has the shape (2,); give a row for each visit"),
+        ({"effort": np.zeros((3, 1))}, "effort has the shape (3, 1), and there are 2 counts"),
+        ({"weight": [1, -1]}, "visit 1: the weight is -1"),
+        ({"weight": [np.nan, 1]}, "visit 0: the weight is nan"),
+        ({"exposure": [1, 0]}, "visit 1: the exposure is 0 (must be a number above 0)"),
+        ({"exposure": [1, 1, 1]}, "exposure has the shape (3,)"),
+        ({"site": [[0, 1]], "month": [[0, 0]], "count": [[1, 2]]}, "no plain columns"),
+    ],
+)
+def test_a_group_takes_no_column_that_would_be_read_as_another(given, words):
+    with pytest.raises(InputError, match=re.escape(words)):
+        Group.of(**{"name": "a", "site": [0, 1], "month": [0, 0], "count": [1.0, 2.0], **given})
+
+
+def test_a_panel_takes_what_is_known_of_all_its_sites_and_months():
+    groups = [Group.of("a", [0, 1], [0, 1], [1.0, 2.0])]
+    for given, words in (
+        ({"site_id": np.array(["x"])}, "site_id has the shape (1,), the panel 2 sites"),
+        ({"region": np.array(["x"] * 3)}, "region has the shape (3,)"),
+        ({"covariates": {"height": np.array([1.0, np.inf])}}, "the covariate 'height' is infinite at site 1"),
+        ({"calendar": ([12, 13], [2000, 2000])}, "the month of the year 13"),
+        ({"calendar": ([2000, 2000], [1, 2])}, "months come first"),
+    ):
+        with pytest.raises(InputError, match=re.escape(words)):
+            GroupPanel.of(2, 2, groups, **given)
+    # Lists and generators are what they hold.
+    panel = GroupPanel.of(2, 2, (one for one in groups), calendar=([1, 2], [2000, 2000]))
+    assert fit_counts(panel, CountSettings(rank=0)).expected().shape == (2, 2)
+
+
+@pytest.mark.parametrize("rank", [1.5, "2", True])
+def test_a_rank_is_a_whole_number(rank):
+    with pytest.raises(ConfigError, match=r"rank is .* whole number"):
+        CountSettings(rank=rank).check()

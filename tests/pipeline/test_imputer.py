@@ -235,6 +235,32 @@ def test_bad_frames_are_named():
         from_dataframe(t.assign(count=[1, -2]))
 
 
+@pytest.mark.parametrize(
+    ("column", "values", "words"),
+    [
+        ("month", ["2024-05", "2024-02-31"], "row 1: '2024-02-31' is no date"),
+        ("month", ["2024-05", "2024-05 to 2024-09"], "row 1: '2024-05 to 2024-09' is no date"),
+        ("count", pd.to_datetime(["2024-05-01", "2024-05-02"]), "the counts are of the type datetime64"),
+        ("count", pd.to_timedelta([1, 2], unit="h"), "the counts are of the type timedelta64"),
+        ("count", [1, 2j], "the counts are of the type complex128"),
+        ("site", ["a", " "], "row 1: no site is given"),
+    ],
+)
+def test_nothing_is_read_as_a_date_a_count_or_a_name_that_is_none(column, values, words):
+    t = pd.DataFrame({"site": ["a", "b"], "month": ["2024-05", "2024-06"], "count": [1, 2]})
+    with pytest.raises(InputError, match=words):
+        from_dataframe(t.assign(**{column: values}))
+    with pytest.raises(InputError, match="2 columns 'count'"):
+        from_dataframe(pd.concat([t, t[["count"]]], axis=1))
+
+
+def test_names_are_read_as_the_importer_reads_them():
+    t = pd.DataFrame({0: ["a", "a ", "b"], 1: ["2024-05", " 2024-06", "2024-05-31 23:30"], 2: [1, 2, 4]})
+    panel = from_dataframe(t, site=0, time=1, count=2)
+    assert panel.site_id.tolist() == ["a", "b"]
+    assert panel.L == 2
+
+
 @pytest.mark.parametrize("name", ["site", "month", "who", "club"])
 def test_a_row_that_does_not_say_where_when_or_who_is_refused(name):
     t = pd.DataFrame(

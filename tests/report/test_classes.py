@@ -113,3 +113,8 @@ def test_every_class_can_be_reached_and_unknown_rules_are_named():
         classify(0.0, 0.1, 10, "trim4")
     assert classify(np.nan, 0.1, 10).name == NOT_CLASSIFIED
     assert classify(0.1, np.nan, 10).name == NOT_CLASSIFIED
+
+
+def test_a_standard_error_below_0_is_refused():
+    with pytest.raises(ConfigError, match=r"standard error of the slope is -0\.1"):
+        classify(0.1, -0.1, 20)

@@ -113,3 +113,34 @@ def test_what_cannot_be_compared_is_refused():
         indicator(a, {})
     with pytest.raises(ConfigError, match="base 1999"):
         indicator(world()[0], {}, base=1999)
+
+
+def test_the_order_of_years_and_a_blank_year_change_nothing_else():
+    totals, draws = world(S=2)
+    meant = indicator(totals, draws)
+    turned = {name: series[::-1] for name, series in totals.items()}
+    # Replicates of a table that was not sorted went to the years from the other end.
+    pd.testing.assert_frame_equal(indicator(turned, draws), meant)
+    blank = {**totals, "s0": totals["s0"].where(totals["s0"].index != 2004)}
+    without = {**totals, "s0": totals["s0"].drop(2004)}
+    pd.testing.assert_frame_equal(indicator(blank, draws), indicator(without, draws))
+    assert indicator(blank, draws)["n_species"].tolist() == [2, 2, 2, 2, 1, 2, 2, 2, 2, 2]
+
+
+def test_totals_and_replicates_that_say_nothing_are_refused_by_name():
+    totals, draws = world(S=2)
+    one = totals["s0"]
+    for series, words in (
+        (one.where(one.index != 2004, np.inf), "'s0' hold numbers that are not finite"),
+        (one * np.nan, "'s0' has no yearly total"),
+        (one.rename(index=str), "'2000' is none"),
+        (pd.concat([one, one]), "'s0' has two totals of 2000"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            indicator({**totals, "s0": series}, {})
+    for replicates, words in (
+        ({"wren": draws["s0"]}, "replicates of 'wren', and no totals"),
+        ({"s0": draws["s0"].drop(columns=2003)}, "of 's0' have no year 2003"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            indicator(totals, replicates)

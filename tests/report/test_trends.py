@@ -267,6 +267,13 @@ def test_bad_input_is_named():
         trends.overall_trend(totals[:-1], months)
     with pytest.raises(ConfigError, match=r"\(50, 179\)"):
         trends.overall_trend(totals, months, draws[:, :-1])
+    with pytest.raises(ConfigError, match="2 numbers of counts for 180 months"):
+        trends.overall_trend(totals, months, draws, n_observed=[1, 2])
+    with pytest.raises(ConfigError, match="columns year and month_of_year"):
+        trends.yearly_index(totals, months[["year"]])
+    for level in (95, 1.0, 0.0):  # 95 gave limits of NaN without a word
+        with pytest.raises(ConfigError, match=f"level is {level:g} "):
+            trends.yearly_index(totals, months, draws, level=level)
     with pytest.raises(ConfigError, match="base 1990 has no year"):
         trends.yearly_index(totals, months, base=1990)
     seen = np.where(months["year"] == 2001, 0, 9)

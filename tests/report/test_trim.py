@@ -195,12 +195,29 @@ BAD = [
     (["a", None], [2000, 2001], [1, 3], {}, "row 1 .* has no site"),
     ([1, 1, 1], [2000, 2001, 2002], [1, 0, 2], {}, "time point 2001 has no positive count"),
     ([1, 1, 2, 2], [2000, 2001, 2002, 2003], [1, 2, 3, 4], {}, "no site links time 2000 with time 2002"),
+    (["a", "a", np.nan, np.nan], [2000, 2001] * 2, [1, 2, 3, 4], {}, "row 2 .* has no site"),
+    (["a", "a", 1, 1], [2000, 2001] * 2, [1, 2, 3, 4], {}, "site holds texts and numbers"),
+    ([1, 1], [2000, 2001], [1, np.inf], {}, "row 1 .*the count is inf"),
+    ([1, 1], [2000, 2001], [1, "X"], {}, "row 1 .*the count is X"),
+    ([1, 1], [2000, np.inf], [1, 2], {}, "row 1 .*infinite time"),
+    ([1], [2000, 2001], [1, 2], {}, "differ in length: site 1, time 2, count 2"),
+    (
+        [1, 1],
+        [20000101, 20200101],
+        [1, 2],
+        {"settings": TrimSettings(2)},
+        "from 20000101 to 20200101; give years",
+    ),
     *(
         ([1, 1, 2, 2], [2000, 2001] * 2, [1, 2, 3, 4], more, said)
         for more, said in (
             ({"covariates": {"habitat": ["a", "a", None, "b"]}}, "habitat is missing at site 2"),
             ({"covariates": {"habitat": ["a", "b", "b", "b"]}}, "habitat changes within site 1"),
             ({"weights": [1, 1, -1, -1]}, "weight of site 2 is -1"),
+            ({"weights": [1, 1, np.inf, np.inf]}, "weight of site 2 is inf"),
+            ({"weights": {1: 2.0}}, "site 2 has no weight"),
+            ({"weights": [1, 1]}, "weights has the shape"),
+            ({"covariates": {"habitat": ["a", "b"]}}, "the covariate habitat has the shape"),
             ({"settings": TrimSettings(2, (1999,), overdispersion=True)}, "change point 1999"),
         )
     ),
@@ -342,3 +359,26 @@ def test_dates_as_time_points_are_texts_in_json():
     fit = fit_trim(np.repeat(["a", "b", "c"], 4), times * 3, counts, TrimSettings(model=3))
     said = json.loads(json.dumps(as_json(fit)))
     assert [str(time)[:10] for time in said["time_points"]] == [str(time) for time in times]
+
+
+def test_times_that_are_texts_or_dates_keep_their_order_and_their_distance():
+    years, counts = [8, 9, 10, 13], [4, 6, 7, 12, 3, 5, 5, 11]
+    site = np.repeat(["a", "b"], 4)
+    for settings in (TrimSettings(model=2), TrimSettings(model=3)):
+        meant = fit_trim(site, years * 2, counts, settings).overall()["slope"].iloc[0]
+        texts = fit_trim(site, [str(year) for year in years] * 2, counts, settings)
+        assert texts.overall()["slope"].iloc[0] == pytest.approx(meant, rel=1e-12)
+    dates = [dt.date(2000 + year, 6, 1) for year in years]
+    assert fit_trim(site, dates * 2, counts).overall()["slope"].iloc[0] == pytest.approx(meant, rel=1e-12)
+    months = [dt.date(2000, month, 1) for month in (2, 3, 4, 7)]  # the same distances
+    assert fit_trim(site, months * 2, counts).overall()["slope"].iloc[0] == pytest.approx(meant, rel=1e-12)
+
+
+def test_a_base_or_a_window_that_is_not_among_the_times_is_named():
+    fit = fit_trim([1, 1, 2, 2], [2000, 2001] * 2, [1, 2, 3, 4])
+    with pytest.raises(ConfigError, match="the base 1999 is not"):
+        fit.index(base=[1999, 2000])
+    with pytest.raises(ConfigError, match="1999 is not among"):
+        fit.overall(window=(1999, 2001))
+    with pytest.raises(ConfigError, match="2001 to 2000 has no two time points in order"):
+        fit.overall(window=(2001, 2000))

@@ -2,16 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from fedmiss.arrays import F64, I32, I64
+from fedmiss.arrays import F64, I32, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.notebook import card
 
 __all__ = ["Group", "GroupPanel", "index_cells"]
+
+_MOST = np.iinfo(np.int32).max
+
+
+def _numbers(column: ArrayLike, name: str, label: str, words: str, right: Callable[[F64], Bool]) -> F64:
+    """Return a column as numbers; InputError for the first row whose number is not right, which ``words`` end."""
+    try:
+        value = np.asarray(column, dtype=float)
+    except (TypeError, ValueError):
+        raise InputError(f"group {name!r}: a {label} is no number; give numbers only.") from None
+    if (bad := ~right(value)).any():
+        at = int(np.argwhere(bad)[0][0])
+        raise InputError(f"group {name!r}, visit {at}: the {label} is {value[bad][0]:g} ({words}.")
+    return value
+
+
+def _indices(column: ArrayLike, name: str, label: str, low: int = -_MOST) -> I32:
+    """Return a column of whole numbers; others would be cut to a number of another site, month or observer."""
+    given: np.ndarray = np.asarray(column)
+    if given.dtype.kind == "i" and given.itemsize <= 4:
+        value, right = given, given >= low  # no other check: these are whole, and not too large
+    else:
+        value = _numbers(column, name, label, "", lambda x: np.ones(x.shape, dtype=bool))
+        right = (value >= low) & (value <= _MOST) & (value == np.rint(value))
+    if not right.all():
+        at = int(np.argwhere(~right)[0][0])
+        raise InputError(
+            f"group {name!r}, visit {at}: the {label} is {value[~right][0]:g}; give its number, from 0."
+        )
+    return value.astype(np.int32)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,27 +93,59 @@ class Group:
         checklist: np.ndarray | None = None,
         exposure: F64 | None = None,
     ) -> Group:
-        """Sort visits by (site, month) and fill in what is not given."""
+        """Sort visits by (site, month) and fill in what is not given.
+
+        Raises
+        ------
+        InputError    columns of different lengths, sites or months that are no indices, a count, effort, weight or exposure
+            that no fit can use
+        """
         # many parameters: the columns of a table of visits, given by name
-        sites, months = np.asarray(site, dtype=np.int32), np.asarray(month, dtype=np.int32)
-        counts = np.asarray(count, dtype=float)
-        if not sites.size == months.size == counts.size:
+        sites, months = _indices(site, name, "site"), _indices(month, name, "month")
+        counts = _numbers(count, name, "count", "must be a number); drop X counts first", np.isfinite)
+        if not sites.shape == months.shape == counts.shape == (counts.size,):
             raise InputError(
-                f"group {name!r}: {sites.size} sites, {months.size} months and {counts.size} counts differ in number."
+                f"group {name!r}: {sites.size} sites, {months.size} months and {counts.size} counts differ in number, or "
+                "are no plain columns."
             )
-        if not np.isfinite(counts).all():
-            bad = int(np.flatnonzero(~np.isfinite(counts))[0])
+        m = counts.size
+        who = np.zeros(m, np.int32) if observer is None else _indices(observer, name, "observer", low=0)
+        efforts = np.zeros((m, 0))
+        if effort is not None:
+            efforts = _numbers(effort, name, "effort", "must be a number); leave the visit out", np.isfinite)
+        weights, sums = np.ones(m), None
+        if weight is not None:
+            words = "must be a number, 0 or more)"
+            weights = _numbers(weight, name, "weight", words, lambda x: np.isfinite(x) & (x >= 0))
+        if exposure is not None:
+            words = "must be a number above 0)"
+            sums = _numbers(exposure, name, "exposure", words, lambda x: np.isfinite(x) & (x > 0))
+        ids = None if checklist is None else np.asarray(checklist, dtype=object)
+        if efforts.ndim != 2:
             raise InputError(
-                f"group {name!r}, visit {bad}: the count is {counts[bad]} (must be a number); drop X counts first."
+                f"group {name!r}: effort has the shape {efforts.shape}; give a row for each visit and a column for each "
+                f"covariate, ({m}, K)."
             )
+        given: dict[str, np.ndarray | None]
+        given = {"observer": who, "effort": efforts, "weight": weights, "checklist": ids, "exposure": sums}
+        for label, column in given.items():
+            if column is not None and column.shape[: column.ndim if label != "effort" else 1] != (m,):
+                raise InputError(
+                    f"group {name!r}: {label} has the shape {column.shape}, and there are {m} counts; give one for each."
+                )
         # By site, then month: solvers walk the visits of a site in one stretch, and a cell's visits stand together.
         at = np.lexsort((months, sites))
-        who = np.zeros(sites.size, np.int32) if observer is None else np.asarray(observer, dtype=np.int32)
-        efforts = np.zeros((sites.size, 0)) if effort is None else np.asarray(effort, dtype=float)
-        weights = np.ones(sites.size) if weight is None else np.asarray(weight, dtype=float)
-        ids = None if checklist is None else np.asarray(checklist, dtype=object)[at]
-        sums = None if exposure is None else np.asarray(exposure, dtype=float)[at]
-        return cls(name, sites[at], months[at], counts[at], who[at], efforts[at], weights[at], ids, sums)
+        return cls(
+            name,
+            sites[at],
+            months[at],
+            counts[at],
+            who[at],
+            efforts[at],
+            weights[at],
+            None if ids is None else ids[at],
+            None if sums is None else sums[at],
+        )
 
     @property
     def n_observers(self) -> int:
@@ -167,19 +230,31 @@ class GroupPanel:
         covariates: Mapping[str, np.ndarray] | None = None,
     ) -> GroupPanel:
         """Sort the groups by name: sums are taken in this order on every engine."""
+        groups = tuple(groups)
         names = [group.name for group in groups]
         if len(set(names)) != len(names):
             raise InputError(f"two groups have the same name among {sorted(names)}; names must differ.")
         if not any(group.count.size for group in groups):
             raise InputError("no group has a counted visit: there is nothing to fit.")
-        if calendar is not None and any(np.shape(part) != (L,) for part in calendar):
-            raise InputError(
-                f"the calendar has the shape {np.shape(calendar)}, and the panel {L} months; give (2, {L})."
-            )
-        for name, column in (covariates or {}).items():
-            if np.shape(column) != (J,):
+        if calendar is not None:
+            if any(np.shape(part) != (L,) for part in calendar):
                 raise InputError(
-                    f"the covariate {name!r} has the shape {np.shape(column)}, the panel {J} sites."
+                    f"the calendar has the shape {np.shape(calendar)}, and the panel {L} months; give (2, {L})."
+                )
+            calendar = np.asarray(calendar[0]), np.asarray(calendar[1])
+            if (odd := ~np.isin(calendar[0], np.arange(1, 13))).any():
+                raise InputError(
+                    f"the calendar has the month of the year {calendar[0][odd][0]} (must be 1 to 12); months come first, "
+                    "then years."
+                )
+        by_site = {f"the covariate {name!r}": column for name, column in (covariates or {}).items()}
+        for name, column in {**by_site, "site_id": site_id, "region": region}.items():
+            if column is not None and np.shape(column) != (J,):
+                raise InputError(f"{name} has the shape {np.shape(column)}, the panel {J} sites.")
+        for name, column in by_site.items():
+            if np.asarray(column).dtype.kind == "f" and np.isinf(column).any():
+                raise InputError(
+                    f"{name} is infinite at site {int(np.argmax(np.isinf(column)))}; give a number."
                 )
         by_name = tuple(sorted(groups, key=lambda g: g.name))
         return cls(J, L, by_name, calendar, site_id, region, dict(covariates or {}))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.families import FAMILIES, POISSON, SCALES, family_of
@@ -96,6 +98,8 @@ class CountSettings:
             raise ConfigError(
                 "occupancy needs the poisson family on the raw scale, and smooth effects of a calendar's months."
             )
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int | np.integer):
+            raise ConfigError(f"the rank is {self.rank!r} (must be a whole number).")
         if self.rank < 0:
             raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
         if self.time not in ("smooth", "fixed"):

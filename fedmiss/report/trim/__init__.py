@@ -11,11 +11,10 @@ are positions on an axis, so a gap between them keeps its length.
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.report.trim.cells import Cells, Covariates, Weights, check_links, make_cells
+from fedmiss.report.trim.cells import Cells, Covariates, Weights, check_links, make_cells, rows_of
 from fedmiss.report.trim.design import make_design, positions_of
 from fedmiss.report.trim.fit import Step, Stratum, TrimFit, TrimSettings
 from fedmiss.report.trim.solve import estimate, information
@@ -44,7 +43,9 @@ def fit_trim(
 
     Parameters
     ----------
-    site, time, count : (N,) one row per cell; a NaN count, or a cell that is not listed, is missing
+    site, time, count : (N,) one row per cell; a NaN count, or a cell that is not listed, is missing. Times are numbers, as
+        years, so that a gap keeps its length; numbers written as texts are numbers. Dates are a year apart (a month, where
+        a year has several), and other texts are names of points one step apart
     month : (N,) a second time axis inside the time points (``count ~ site + time + month``), or None
     weights : (N,), or mapping site -> weight, in the totals; None for 1 each
     covariates : mapping name -> (N,) categories of the sites; slopes or time effects differ between them
@@ -52,7 +53,8 @@ def fit_trim(
     Raises
     ------
     ConfigError : an unknown model or change point
-    InputError : doubled cells, negative counts, or counts that do not determine the model; each says where.
+    InputError : columns of different lengths, doubled cells, counts below 0 or that are no number, or counts that do not
+        determine the model; each says where.
 
     Examples
     --------
@@ -72,10 +74,7 @@ def fit_trim(
             "--stepwise does nothing beside --changepoints auto, which removes change points step by step. Leave "
             "--stepwise out."
         )
-    frame = pd.DataFrame({"site": np.asarray(site), "time": np.asarray(time)})
-    frame["count"] = np.asarray(count, dtype=float)
-    frame["month"] = 1 if month is None else np.asarray(month)
-    cells = make_cells(frame, weights, covariates, every_year=settings.model != 3)
+    cells = make_cells(rows_of(site, time, count, month), weights, covariates, every_year=settings.model != 3)
     if settings.model == 3:
         check_links(cells)
         return _fit(cells, settings, ())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -13,7 +14,9 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.report.coverage import connected
 
-__all__ = ["Cells", "Covariates", "Label", "Weights", "check_links", "make_cells"]
+__all__ = ["Cells", "Covariates", "Label", "Weights", "check_links", "make_cells", "rows_of"]
+
+_MOST_YEARS = 10_000
 
 Label = int | float | str  # a site, time point, month or category, as the table names it
 Weights = Mapping[Label, float] | ArrayLike | None
@@ -25,8 +28,9 @@ class Cells:
     """Counts of I sites at T = M x J cells; the cells of one month are contiguous, in the order of the time points.
 
     ``counts`` (I, T) with NaN for missing cells, ``weights`` (I, T), ``time`` (J,) position of the time points on
-    their axis (years as they are, names as 0, 1, ...), ``category`` (I, K) number of each site's category for K
-    covariates, ``labels`` the categories of each covariate in order, ``dropped`` sites without a positive count.
+    their axis (years as they are, names as 0, 1, ..., dates years or months apart),
+    ``category`` (I, K) number of each site's category for K covariates, ``labels`` the categories of each covariate in
+    order, ``dropped`` sites without a positive count.
     """
 
     sites: tuple[Label, ...]
@@ -59,6 +63,66 @@ class Cells:
                 yield f"{name}={label}", f" at sites with {name} {label}", mask
 
 
+def rows_of(site: ArrayLike, time: ArrayLike, count: ArrayLike, month: ArrayLike | None) -> pd.DataFrame:
+    """Return the columns as a table of site, time, month and count, in numbers where they are numbers."""
+    columns = {"site": _column(site, "site"), "time": _times(_column(time, "time"))}
+    columns |= {"count": _counts(_column(count, "count"))}
+    if month is not None:
+        columns["month"] = _column(month, "month")
+    sizes = {name: len(column) for name, column in columns.items()}
+    if len(set(sizes.values())) > 1:
+        raise InputError(f"the columns differ in length: {', '.join(f'{n} {k}' for n, k in sizes.items())}.")
+    frame = pd.DataFrame(columns)
+    return frame if month is not None else frame.assign(month=1)
+
+
+def _column(values: ArrayLike, name: str) -> pd.Series:
+    # A list goes to pandas as it is: numpy would turn what is missing among texts into the text "nan".
+    if isinstance(values, list | tuple):
+        column = pd.Series(list(values), dtype=None if values else float)
+    else:
+        array = np.asarray(values)
+        if array.ndim != 1:
+            raise InputError(f"{name} has the shape {array.shape}; give one value for each row.")
+        column = pd.Series(array)
+    if pd.api.types.infer_dtype(column, skipna=True) in ("mixed", "mixed-integer") and name != "count":
+        raise InputError(f"{name} holds texts and numbers; write all as texts, or all as numbers.")
+    return column
+
+
+def _times(column: pd.Series) -> pd.Series:
+    """Times as numbers where texts are numbers: as texts 10 would come before 9, and a gap would be one step."""
+    if pd.api.types.infer_dtype(column, skipna=True) == "string":
+        number = pd.to_numeric(column, errors="coerce")
+        if number.notna().equals(column.notna()):
+            column = number
+    if pd.api.types.is_float_dtype(column) and np.isinf(column).any():
+        raise InputError(
+            f"row {int(np.argmax(np.isinf(column)))} (from 0) has an infinite time; give a number."
+        )
+    return column
+
+
+def _positions(times: list[Any]) -> F64:
+    """Places of time points that are no numbers: years or months apart where they are dates, else one step."""
+    if pd.api.types.infer_dtype(times) in ("datetime64", "datetime", "date", "period"):
+        years: F64 = np.array([time.year for time in times], dtype=np.float64)
+        months: F64 = np.array([12 * time.year + time.month for time in times], dtype=np.float64)
+        for place in (years, months):
+            if (np.diff(place) > 0).all():
+                return place
+    return np.arange(float(len(times)))
+
+
+def _counts(column: pd.Series) -> pd.Series:
+    value = pd.to_numeric(column, errors="coerce").astype(float)
+    bad = np.isinf(value) | (value.isna() & column.notna() & (column.astype(str).str.lower() != "nan"))
+    if bad.any():
+        at = int(np.argmax(bad))
+        raise InputError(f"row {at} (from 0): the count is {column.iloc[at]} (must be a number, 0 or more).")
+    return value
+
+
 def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *, every_year: bool) -> Cells:
     """Lay out the rows of ``frame`` (site, time, month, count) as :class:`Cells`.
 
@@ -79,6 +143,11 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
     times = sorted(frame["time"].unique())
     numeric = all(isinstance(time, int | float | np.integer | np.floating) for time in times)
     if every_year and times and numeric and all(float(time).is_integer() for time in times):
+        if times[-1] - times[0] > _MOST_YEARS:
+            raise InputError(
+                f"the times run from {int(times[0])} to {int(times[-1])}; give years: models 1 and 2 have a total "
+                "for each whole number between the first and the last."
+            )
         times = list(range(int(times[0]), int(times[-1]) + 1))
     months = tuple(sorted(frame["month"].unique()))
     if not sites or len(times) < 2:
@@ -97,7 +166,7 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
         dropped=dropped,
         counts=counts,
         weights=_weights(weights, frame, kept.index, (row, column), counts.shape, sites),
-        time=np.array(times, dtype=float) if numeric else np.arange(float(len(times))),
+        time=np.array(times, dtype=float) if numeric else _positions(times),
         covariates=names,
         category=category,
         labels=labels,
@@ -133,7 +202,7 @@ def _categories(
     columns: list[I64] = []
     labels: list[tuple[Label, ...]] = []
     for name, values in dict(covariates or {}).items():
-        column = pd.Series(np.asarray(values, dtype=object), index=frame.index)
+        column = _of_rows(values, frame, f"the covariate {name}")
         blank = column.isna()
         if blank.any():
             raise InputError(
@@ -146,6 +215,8 @@ def _categories(
                 f"the covariate {name} changes within site {per_site[per_site > 1].index[0]} "
                 f"({int((per_site > 1).sum())} sites); a site has one category in TRIM's models."
             )
+        if pd.api.types.infer_dtype(column) in ("mixed", "mixed-integer"):
+            raise InputError(f"the covariate {name} holds texts and numbers; write all as texts.")
         value = column.groupby(frame["site"]).first().loc[list(sites)]
         found = tuple(sorted(value.unique()))
         if len(found) > 1:  # a covariate with one category has no effect
@@ -154,6 +225,16 @@ def _categories(
             labels.append(found)
     category = np.column_stack(columns) if columns else np.zeros((len(sites), 0), dtype=np.int64)
     return tuple(names), category, tuple(labels)
+
+
+def _of_rows(values: ArrayLike, frame: pd.DataFrame, name: str) -> pd.Series:
+    """Return a column that has one value for each row of the table."""
+    given = np.asarray(values, dtype=object)
+    if given.shape not in ((), (len(frame),)):
+        raise InputError(
+            f"{name} has the shape {given.shape}, and there are {len(frame)} rows; give one for each."
+        )
+    return pd.Series(given if given.ndim else given.item(), index=frame.index, dtype=object)
 
 
 def _weights(
@@ -168,9 +249,13 @@ def _weights(
     if weights is None:
         return np.ones(shape)
     if isinstance(weights, Mapping):
+        if lacking := [site for site in sites if site not in weights]:
+            raise InputError(
+                f"site {lacking[0]} has no weight ({len(lacking)} such sites); give each site one."
+            )
         out = np.repeat(np.array([[float(weights[site])] for site in sites]), shape[1], axis=1)
     else:
-        value = pd.Series(np.asarray(weights, dtype=float), index=frame.index).loc[kept]
+        value = _of_rows(weights, frame, "weights").astype(float).loc[kept]
         out = np.full(shape, np.nan)
         out[at] = value
         low, high = np.nanmin(out, axis=1), np.nanmax(out, axis=1)
@@ -182,11 +267,11 @@ def _weights(
                 "list them with a blank count and their weight."
             )
         out = np.where(unnamed, low[:, None], out)
-    bad = ~(out > 0)
+    bad = ~((out > 0) & np.isfinite(out))
     if bad.any():
         first = int(np.argmax(bad.any(axis=1)))
         raise InputError(
-            f"the weight of site {sites[first]} is {out[first][bad[first]][0]:g} (must be above 0); leave the "
+            f"the weight of site {sites[first]} is {out[first][bad[first]][0]:g} (must be a number above 0); leave the "
             "site out instead."
         )
     return out

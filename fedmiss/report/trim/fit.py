@@ -71,8 +71,6 @@ def limits(value: F64, se: F64, level: float | None) -> dict[str, F64]:
     """
     if level is None:
         return {}
-    if not 0 < level < 1:
-        raise ConfigError(f"--level is {level:g} (must lie between 0 and 1, as 0.95).", level=level)
     with np.errstate(divide="ignore", invalid="ignore"):
         half = normal_quantile(level) * np.where(value > 0, se / value, np.nan)
     return {"lo": value * np.exp(-half), "hi": value * np.exp(half)}
@@ -307,9 +305,9 @@ class TrimFit:
         base = self.times[0] if base is None else base
         wanted = list(base) if isinstance(base, list | tuple) else [base]
         mask = np.isin(np.asarray(self.times), wanted)
-        if not mask.any():
+        if lacking := [label for label in wanted if label not in self.times]:
             raise ConfigError(
-                f"the base {base!r} is not among the time points {self.times[0]} to {self.times[-1]}."
+                f"the base {lacking[0]!r} is not among the time points {self.times[0]} to {self.times[-1]}."
             )
         ratio, se = ratio_to_base(total, var, mask)
         return pd.DataFrame({"time": self.times, "index": ratio, "se": se, **limits(ratio, se, level)})
@@ -338,7 +336,13 @@ class TrimFit:
         total, var = self._chosen(which, stratum)
         time = self.cells.time
         if window is not None:
+            if lacking := [label for label in window if label not in self.times]:
+                raise ConfigError(
+                    f"{lacking[0]!r} is not among the time points {self.times[0]} to {self.times[-1]}."
+                )
             first, last = (self.times.index(label) for label in window)
+            if first >= last:
+                raise ConfigError(f"the window {window[0]} to {window[1]} has no two time points in order.")
             inside = slice(first, last + 1)
             total, var, time = total[inside], var[inside, inside], time[inside]
         J = total.size

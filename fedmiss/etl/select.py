@@ -119,7 +119,8 @@ class Events:
         """Count the copies (``rows``) whose locality is not that of their ``leader``."""
         site = np.zeros((2, rows.size), np.uint64)
         for source, start, end in zip(self.sources, self.starts, self.starts[1:], strict=False):
-            names, place = source.read("places")["site"].hash().to_numpy(), _whole([source], "place")
+            names = source.column("places", "site").hash().to_numpy()
+            place = _whole([source], "place")
             for side, wanted in zip(site, (rows, leader), strict=True):
                 mine = (wanted >= start) & (wanted < end)
                 side[mine] = names[place[wanted[mine] - start]]

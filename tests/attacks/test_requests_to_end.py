@@ -20,6 +20,7 @@ from tests.attacks.command import (
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cleared")]
 
 
+@pytest.mark.nightly  # two whole runs of a recipe
 def test_workers_end_with_their_parent(files):
     """The parent is killed while its workers fit: within seconds none of them runs, and a second run meets nobody."""
     run = STEPS[-1]

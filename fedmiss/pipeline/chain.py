@@ -87,21 +87,21 @@ def run_recipe(
         raise ConfigError(
             "--jobs does nothing here: the workers of --scheduler are as many as the cluster has. Leave --jobs out."
         )
-    inputs = input_files(recipe)
+    input_files(recipe)
     refuse_link(recipe.out)
     recipe.out.parent.mkdir(parents=True, exist_ok=True)
     with locked(recipe.out):
         clear_inside(recipe.out)
         clear_inside(recipe.out / ".cache")
-        return _run(recipe, inputs, say, jobs, scheduler)
+        return _run(recipe, say, jobs, scheduler)
 
 
 def _run(
-    recipe: Recipe, inputs: list[Path], say: Callable[[str], None], jobs: int | None, scheduler: str | None
+    recipe: Recipe, say: Callable[[str], None], jobs: int | None, scheduler: str | None
 ) -> list[SpeciesResult]:
     """Run a recipe whose folder is locked."""
     tables, apart = _species_of_counts(recipe, say)
-    hashes = [(p.name, hash_file(p)) for p in inputs if p.is_file() and p != recipe.species_groups]
+    hashes = _hashes(recipe)
     if apart:
         if recipe.community:
             raise ConfigError(
@@ -173,7 +173,24 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> tuple[list
     return tables, names
 
 
-def _ingest_key(recipe: Recipe, hashes: list[tuple[str, str]]) -> str:
+def _hashes(recipe: Recipe) -> list[tuple[str, str, str]]:
+    """Return what ingest reads: as what it is read, name and SHA-256 of each file."""
+    polygon = recipe.ingest.filters.polygon
+    given = {
+        "files": recipe.files,
+        "sampling": recipe.sampling,
+        "unvetted": recipe.unvetted,
+        "polygon": [Path(polygon)] if polygon else [],
+    }
+    return [
+        (role, path.name, hash_file(path))
+        for role, paths in given.items()
+        for path in paths
+        if path.is_file()
+    ]
+
+
+def _ingest_key(recipe: Recipe, hashes: list[tuple[str, str, str]]) -> str:
     filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
     return hash_json([__version__, hashes, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
 
@@ -261,7 +278,7 @@ def _import_each(
     recipe: Recipe,
     names: list[str],
     tables: list[Source],
-    hashes: list[tuple[str, str]],
+    hashes: list[tuple[str, str, str]],
     say: Callable[[str], None],
 ) -> tuple[dict[str, tuple[str, Path]], list[SpeciesResult]]:
     """Import every species of tables that were read before; return name and records of each, and those that failed."""

@@ -237,6 +237,26 @@ def test_the_polygon_is_read_beside_the_recipe_and_its_content_counts(place):
 
 
 @pytest.mark.slow
+def test_the_same_file_read_as_something_else_is_ingested_again(tmp_path):
+    simulate_ebird(tmp_path / "sim", EbirdSettings(records=1000, species=2, start="2018-01", end="2020-12"))
+    lines = (tmp_path / "sim" / "ebd_sim.txt").read_text(encoding="utf-8").splitlines()
+    for name, part in (("a", lines[:500]), ("b", [lines[0], *lines[500:]])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
+
+    def visits(files: str) -> int:
+        text = RECIPE.replace('files = "sim/ebd_sim.txt"', files)
+        text = text.replace('sampling = "sim/ebd_sim_sampling.txt"', "")
+        (tmp_path / "r.toml").write_text(text, encoding="utf-8")
+        run_recipe(read_recipe(tmp_path / "r.toml"))
+        visited: int = read_manifest(tmp_path / "r-out" / "panel", "panel")["results"]["n_visits"]
+        return visited
+
+    both = '"a.txt", "sim/ebd_sim_sampling.txt"'
+    held_back = visits(f'files = [{both}]\nunvetted = "b.txt"')
+    assert visits(f'files = [{both}, "b.txt"]') > held_back, "unvetted records are no visits"
+
+
+@pytest.mark.slow
 def test_the_demo_from_an_empty_folder_and_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = fedmiss("demo", "--bootstrap", 2)

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.etl.cells import entry_of
 from fedmiss.etl.ingest import count_tables, ingest
 from fedmiss.etl.one_species import fold, not_counted, read_groups
 from fedmiss.etl.panel import make_panel
@@ -24,6 +25,7 @@ from fedmiss.pipeline.failures import (
     lost,
     next_move,
     sentence,
+    several_in_groups,
     with_index,
 )
 from fedmiss.pipeline.fitting import fit_panel
@@ -204,6 +206,7 @@ def _all_species(
     scheduler: str | None,
 ) -> list[SpeciesResult]:
     """Run several species and write their index; ``found``: the name of each in its records, and their folder."""
+    _refuse_twice(found)
     one_by_one = _each(recipe, found, jobs, scheduler)
     results = []
     for result in chain(failures, one_by_one):
@@ -214,27 +217,47 @@ def _all_species(
     return with_index(results, recipe.out, groups, recipe.report.date)
 
 
+def _refuse_twice(found: Mapping[str, tuple[str, Path]]) -> None:
+    """Raise ConfigError where two names are one species, which would count twice in every indicator."""
+    folders = {records for _, records in found.values()}
+    held = {folder: read_manifest(folder, "records")["results"]["species"] for folder in folders}
+    names: dict[str, str] = {}
+    for name, (own, records) in found.items():
+        try:
+            entry = entry_of(held[records], own)
+        except ConfigError:  # of several species: the step that uses the name says so
+            continue
+        species = entry["species"] if entry else own
+        if (other := names.setdefault(species, name)) != name:
+            raise ConfigError(
+                f"{other!r} and {name!r} are one species, {species}, which would count twice in every indicator; leave one "
+                "of the names out."
+            )
+
+
 def _absent(
     recipe: Recipe, groups: Mapping[str, Sequence[str]], results: Sequence[SpeciesResult]
 ) -> list[SpeciesResult]:
-    """Return a failure for each species of the groups that the run does not have."""
+    """Return a failure for each species of the groups that the run does not have, or has two of."""
     known = {fold(result.species): result.species for result in results}
+    common: dict[str, list[str]] = {}
     for result in results:
         if result.page:
             found = read_manifest(result.page.parent)["results"]
-            known |= {
-                fold(number): result.species
-                for name in ("species", "common_name")
-                if (number := found.get(name))
-            }
-    missing = not_counted([name for names in groups.values() for name in names], known)
+            known[fold(found["species"])] = result.species
+            if found.get("common_name"):
+                common.setdefault(fold(found["common_name"]), []).append(found["species"])
+    asked = [name for names in groups.values() for name in names]
     table = recipe.species_groups and recipe.species_groups.name
+    shared = {key: names for key, names in common.items() if len(set(names)) > 1 and key not in known}
+    several = several_in_groups(asked, shared, recipe.out, str(table))
+    missing = not_counted(asked, {key: names[0] for key, names in common.items()} | known)
     error = f"{table} names this species, and the run has none of that name."
     moves = {
         name: f"write {near[0]}" if near else "correct the name, or take it out"
         for name, near in missing.items()
     }
-    return [
+    return several + [
         failed(name, recipe.out, "groups", error, f"{move} in {table}, and {AGAIN}")
         for name, move in moves.items()
     ]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.errors import ConfigError, in_words
+from fedmiss.etl.one_species import fold
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.pipeline.recipe import ingest_options, slug
 from fedmiss.pipeline.settings import FitSettings
@@ -25,6 +26,7 @@ __all__ = [
     "lost",
     "next_move",
     "sentence",
+    "several_in_groups",
     "with_index",
 ]
 
@@ -75,6 +77,24 @@ def failed(name: str, out: Path, step: str, error: str, move: str) -> SpeciesRes
 def lost(name: str, out: Path, error: str, move: str = f"add --jobs 1 and {AGAIN}") -> SpeciesResult:
     """Return the result of a species whose process ended with this error, at a step that nobody knows."""
     return failed(name, out, "a step unknown", error, move)
+
+
+def several_in_groups(
+    asked: Iterable[str], shared: Mapping[str, Sequence[str]], out: Path, table: str
+) -> list[SpeciesResult]:
+    """Return a failure for each name of a table of groups that several species share (``shared``: folded name, species)."""
+    found = {name: shared[fold(name)] for name in asked if fold(name) in shared}
+    return [
+        failed(
+            name,
+            out,
+            "groups",
+            f"{table} names {name!r}, which is the common name of {', '.join(sorted(set(species)))}, so it stands for none of "
+            "them.",
+            f"write the scientific names in {table}, and {AGAIN}",
+        )
+        for name, species in found.items()
+    ]
 
 
 def with_index(

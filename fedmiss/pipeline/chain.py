@@ -24,6 +24,7 @@ from fedmiss.pipeline.failures import (
     in_recipe,
     lost,
     next_move,
+    say_left,
     sentence,
     several_in_groups,
     with_index,
@@ -95,7 +96,9 @@ def run_recipe(
     with locked(recipe.out):
         clear_inside(recipe.out)
         clear_inside(recipe.out / ".cache")
-        return _run(recipe, say, jobs, scheduler)
+        results = _run(recipe, say, jobs, scheduler)
+        say_left(recipe.out, results)
+        return results
 
 
 def _run(

@@ -22,6 +22,7 @@ from fedmiss.pipeline.failures import (
     check_folders,
     failed,
     lost,
+    say_left,
     sentence,
     several_in_groups,
     with_index,
@@ -161,7 +162,9 @@ def run_trims(
             key: [table.names.get(folded, name) for name in names if (folded := fold(name))]
             for key, names in grouped.items()
         }
-        return with_index(results, out, shown, date)
+        results = with_index(results, out, shown, date)
+        say_left(out, results)
+        return results
 
 
 def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:

@@ -55,7 +55,7 @@ def write(folder: Path, species: str, names=NAMES, doubled: str = "") -> Path:
 
 
 @pytest.mark.slow
-def test_all_species_of_a_table_each_by_itself(tmp_path):
+def test_all_species_of_a_table_each_by_itself(tmp_path, capsys):
     said: list[str] = []
     recipe = read_recipe(write(tmp_path, '"all"'))
     results = run_recipe(recipe, jobs=1, say=said.append)
@@ -72,6 +72,12 @@ def test_all_species_of_a_table_each_by_itself(tmp_path):
         assert english in page
     again = run_recipe(recipe, jobs=1)
     assert all(r.redone == () for r in again), "nothing is made twice"
+    assert capsys.readouterr().err == ""
+    write(tmp_path, '["Skylark", "Great Tit"]')
+    run_recipe(read_recipe(tmp_path / "r.toml"), jobs=1)
+    told = capsys.readouterr().err
+    assert "turdus-merula/report/index.html" in told, "a page of the run before, which this one does not make"
+    assert "skylark" not in told
 
 
 @pytest.mark.slow

@@ -35,6 +35,7 @@ from fedmiss.pipeline.parallel import over_cluster, over_processes
 from fedmiss.pipeline.recipe import Recipe, slug
 from fedmiss.pipeline.steps import step as once
 from fedmiss.report.build import build_report
+from fedmiss.report.settings import ReportSettings
 from fedmiss.tables import read_table
 from fedmiss.version import __version__
 
@@ -52,12 +53,18 @@ def _manifest_key(folder: Path, settings: object) -> str:
 
 def input_files(recipe: Recipe) -> list[Path]:
     """Return the files that a recipe reads; raise InputError when one is not there."""
-    beside = (recipe.ingest.filters.polygon, recipe.species_groups)
-    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *(Path(path) for path in beside if path)]
+    beside = [path for path in (recipe.ingest.filters.polygon, recipe.species_groups) if path]
+    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *map(Path, beside), *_of_page(recipe.report)]
     for path in inputs:
         if not path.exists():
             raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
     return inputs
+
+
+def _of_page(settings: ReportSettings) -> list[Path]:
+    """Return the files that a page takes something from: its picture, and a catalogue of its language."""
+    named = (settings.photo, settings.language)
+    return [Path(name) for name in named if name and Path(name).suffix]
 
 
 def run_recipe(
@@ -421,6 +428,9 @@ def run_species(
     key = _manifest_key(panel, asdict(recipe.fit))  # type: ignore[call-overload]
     step("fit", fit, key, partial(fit_panel, panel, fit, recipe.fit))
     step("impute", imputed, _manifest_key(fit, None), partial(impute_panel, panel, fit, imputed))
-    key = hash_json([_manifest_key(fit, asdict(recipe.report)), identity(imputed)])
+    # By content, not by place: a recipe may be run from another folder.
+    shown = {str(path): hash_file(path) for path in _of_page(recipe.report)}
+    settings = {name: shown.get(value, value) for name, value in asdict(recipe.report).items()}
+    key = hash_json([_manifest_key(fit, settings), identity(imputed)])
     step("report", report, key, partial(build_report, panel, fit, imputed, report, recipe.report))
     return SpeciesResult(species, folder, report / "index.html", redone=tuple(redone))

@@ -237,6 +237,25 @@ def test_the_polygon_is_read_beside_the_recipe_and_its_content_counts(place):
 
 
 @pytest.mark.slow
+def test_what_a_page_shows_is_read_beside_the_recipe_and_its_content_counts(place, monkeypatch):
+    picture, catalogue = place / "bird.png", place / "own.po"
+    picture.write_bytes(b"\x89PNG one")
+    catalogue.write_text('msgid ""\nmsgstr "Language: fr\\n"\n', encoding="utf-8")
+    more = 'date = "2026-01-01"', 'date = "2026-01-01"\nphoto = "bird.png"\nlanguage = "own.po"'
+    run(place)
+    assert run(place, *more)[0] == ("report",)
+    monkeypatch.chdir(place)
+    assert run(Path(), *more)[0] == (), "the same recipe from another folder"
+    picture.write_bytes(b"\x89PNG two")
+    assert run(place, *more)[0] == ("report",)
+    catalogue.write_text('msgid ""\nmsgstr "Language: nl\\n"\n', encoding="utf-8")
+    assert run(place, *more)[0] == ("report",)
+    picture.unlink()
+    with pytest.raises(InputError, match=r"there is no file .*bird.png"):
+        run(place, *more)
+
+
+@pytest.mark.slow
 def test_the_same_file_read_as_something_else_is_ingested_again(tmp_path):
     simulate_ebird(tmp_path / "sim", EbirdSettings(records=1000, species=2, start="2018-01", end="2020-12"))
     lines = (tmp_path / "sim" / "ebd_sim.txt").read_text(encoding="utf-8").splitlines()

@@ -48,7 +48,10 @@ OTHERWISE = ", or run them with recipes of their own"  # two species of one fold
 
 def _manifest_key(folder: Path, settings: object) -> str:
     # The version too: another version may give other numbers from the same inputs.
-    return hash_json([__version__, identity(folder), settings])
+    manifest = read_manifest(folder)
+    # What the manifest of records says may be the same for other counts; their tables are not.
+    tables = manifest["files"] if manifest["kind"] == "records" else None
+    return hash_json([__version__, identity(folder), tables, settings])
 
 
 def input_files(recipe: Recipe) -> list[Path]:

@@ -275,6 +275,31 @@ def test_the_same_file_read_as_something_else_is_ingested_again(tmp_path):
     assert visits(f'files = [{both}, "b.txt"]') > held_back, "unvetted records are no visits"
 
 
+def test_one_changed_count_in_one_of_two_files_of_one_name_goes_through_the_chain(tmp_path):
+    def total(first: int) -> float:
+        for club, site in (("ann", "A"), ("bob", "B")):
+            (tmp_path / club).mkdir(exist_ok=True)
+            rows = [
+                f"{site}{s},{y},{first if (club, s, y) == ('ann', 0, 2010) else 4 + s}"
+                for s in range(3)
+                for y in range(2010, 2014)
+            ]
+            (tmp_path / club / "counts.csv").write_text(
+                "\n".join(["site,year,count", *rows]), encoding="utf-8"
+            )
+        (tmp_path / "r.toml").write_text(
+            'species = "wren"\n[ingest]\nfiles = ["ann/counts.csv", "bob/counts.csv"]\n'
+            '[fit]\nrank = 0\nmodel = "quasi"\nbootstrap = 0\n',
+            encoding="utf-8",
+        )
+        run_recipe(read_recipe(tmp_path / "r.toml"))
+        out = tmp_path / "r-out"
+        assert len(read_manifest(out / "records", "records")["inputs"]) == 2, "the hash of each file"
+        return float(read_manifest(out / "imputed", "imputed")["results"]["total"])
+
+    assert total(5) < total(60)
+
+
 @pytest.mark.slow
 def test_the_demo_from_an_empty_folder_and_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.columns import did_you_mean, near_names
+from fedmiss.etl.columns import did_you_mean, near_names, several_species
 from fedmiss.files import read_manifest
 from fedmiss.folders import SpeciesRow
 
@@ -28,16 +28,19 @@ MISSING = ("unvetted", "exotic")
 
 
 def entry_of(entries: list[SpeciesRow], name: str) -> SpeciesRow | None:
-    """Return the entry of a manifest for a species, by scientific or common name; case does not matter."""
+    """Return the entry of a manifest for a species, by scientific or common name; case does not matter.
+
+    Raises
+    ------
+    ConfigError : a common name that several species have
+    """
     key = name.strip().casefold()
-    return next(
-        (
-            entry
-            for entry in entries
-            if key in ((entry["common_name"] or "").casefold(), entry["species"].casefold())
-        ),
-        None,
-    )
+    if scientific := [entry for entry in entries if key and entry["species"].casefold() == key]:
+        return scientific[0]
+    common = [entry for entry in entries if key and (entry["common_name"] or "").casefold() == key]
+    if len(common) > 1:
+        raise several_species(name, [entry["species"] for entry in common])
+    return common[0] if common else None
 
 
 def resolve_species(entries: list[SpeciesRow], wanted: str, folder: Path) -> SpeciesRow:

@@ -12,8 +12,8 @@ from fedmiss.tables import load_schema
 
 __all__ = [
     "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "PLACES", "REACH", "check_named", "did_you_mean", "familiar",
-    "find_header", "is_count_table", "kept_columns", "near_names", "normal", "plain", "quoted", "resolve", "squeezed",
-    "wide_years",
+    "find_header", "is_count_table", "kept_columns", "near_names", "normal", "plain", "quoted", "resolve",
+    "several_species", "squeezed", "wide_years",
 ]  # fmt: skip
 
 KEEP = "keep "  # before the names of columns that are kept on request
@@ -117,6 +117,16 @@ def near_names(asked: str, pool: Mapping[str, str]) -> list[str]:
 def did_you_mean(near: Sequence[str], otherwise: str) -> str:
     """Return the sentence that proposes near names, or ``otherwise`` where there are none."""
     return f"Did you mean {' or '.join(near)}?" if near else otherwise
+
+
+def several_species(name: str, species: Sequence[str]) -> ConfigError:
+    """Return the error about a common name that several species have: taking one of them would be a guess."""
+    return ConfigError(
+        f"{name!r} is the common name of {len(species)} species ({listed(species, 4)}); name one of them by its scientific "
+        "name.",
+        species=name,
+        near=list(species),
+    )
 
 
 def normal(name: str) -> str:

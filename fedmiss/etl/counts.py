@@ -182,24 +182,30 @@ def split_counts(path: str | Path, options: CountOptions) -> SplitCounts:
         shown: raw.filter(raw[main].is_in(spellings[key]))
         for key, (shown, _) in sorted(held[main].items(), key=lambda item: item[1])
     }
-    others: dict[str, str] = {}
+    names = {fold(shown): shown for shown in rows}
+    others: dict[str, dict[str, None]] = {}
     for column in held:
         for shown, part in rows.items():
-            others |= {key: shown for key in names_in(part[column]) if key not in others}
+            for key in names_in(part[column]).keys() - names.keys():
+                others.setdefault(key, {})[shown] = None
+    shared = {key: tuple(species) for key, species in others.items() if len(species) > 1}
+    names |= {key: next(iter(species)) for key, species in others.items() if key not in shared}
     parts = {name: replace(source, texts=part) for name, part in rows.items()}
-    return SplitCounts(source, parts, others, raw.height - sum(part.height for part in rows.values()))
+    unnamed = raw.height - sum(part.height for part in rows.values())
+    return SplitCounts(source, parts, names, shared, unnamed)
 
 
 @dataclass(frozen=True, slots=True)
 class SplitCounts:
     """The species of one table: ``parts`` with the rows of each, and ``names``: any name, folded, to that of its part.
 
-    ``unnamed`` rows name no species.
+    ``shared`` are further names that several species have, with those; ``unnamed`` rows name no species.
     """
 
     source: Source
     parts: dict[str, Source]
     names: dict[str, str]
+    shared: dict[str, tuple[str, ...]]
     unnamed: int
 
 

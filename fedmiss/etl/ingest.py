@@ -160,7 +160,7 @@ def _import(
                 folder,
                 "records",
                 settings=asdict(settings) | {"presence_only": presence_only, "exported": family == "myebird"},
-                inputs={projection.meta["source"]: projection.meta["sha256"] for projection in projections},
+                inputs=_hashes(projections),
                 results=results,
                 flow=row_flow(projections, lists_flow, counts.steps, results, presence_only=presence_only),
                 terms=terms_of(
@@ -173,6 +173,17 @@ def _import(
                 ),
                 warnings=warnings,
             )
+
+
+def _hashes(projections: list[Projection]) -> dict[str, str]:
+    """Name and SHA-256 of each input; files of one name (MyEBirdData.csv of several observers) are numbered."""
+    found: dict[str, str] = {}
+    seen = Counter[str]()
+    for projection in projections:
+        name = projection.meta["source"]
+        seen[name] += 1
+        found[name if seen[name] == 1 else f"{name} ({seen[name]})"] = projection.meta["sha256"]
+    return found
 
 
 def _sources(

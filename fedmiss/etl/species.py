@@ -8,7 +8,7 @@ import polars as pl
 
 from fedmiss.arrays import I32, Bool
 from fedmiss.errors import ConfigError
-from fedmiss.etl.columns import did_you_mean, near_names
+from fedmiss.etl.columns import did_you_mean, near_names, several_species
 from fedmiss.etl.one_species import same_names
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import SpeciesChoice
@@ -86,15 +86,17 @@ def _named(
     warnings: list[str],
 ) -> list[str]:
     scientific = {name.casefold(): name for name in known["species"].to_list()}
-    names = dict(scientific)
+    common: dict[str, list[str]] = {}
     for sci, all_names in zip(known["species"].to_list(), known["all_names"].to_list(), strict=True):
-        for name in all_names:
-            if name:
-                names.setdefault(name.casefold(), sci)
+        for key in {name.casefold() for name in all_names if name}:
+            common.setdefault(key, []).append(sci)
+    names = {key: held[0] for key, held in common.items()} | scientific
     chosen: list[str] = []
     for name in settings.species:
         key = " ".join(name.split()).casefold()
         if key in names:
+            if key not in scientific and len(common[key]) > 1:
+                raise several_species(name, common[key])
             hit = names[key]
         else:
             above = merged.filter(

@@ -30,6 +30,7 @@ from fedmiss.pipeline.fit_folder import (
     write_run_trace,
 )
 from fedmiss.pipeline.panels import open_panel, panel_hash
+from fedmiss.pipeline.plans import refuse_uncounted
 from fedmiss.pipeline.settings import MODELS, FedMissEMSettings, sent
 
 __all__ = ["fit_algorithm7"]
@@ -58,6 +59,8 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FedMissEMSetting
     if rank < 1:
         raise ConfigError("--method fedmissem needs --rank 1 or more: its model is U V' alone.")
     folder = open_panel(panel_path)
+    if settings.model != "bernoulli":
+        refuse_uncounted(folder, settings.method, "--method")
     hashes = panel_hash(folder)
     raw = folder.load(family)
     # All counts of a group may be X, which are left out: it has nothing to fit.

@@ -9,6 +9,7 @@ from itertools import chain
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.etl.cells import entry_of
 from fedmiss.etl.ingest import count_tables, ingest
 from fedmiss.etl.one_species import fold, not_counted, read_groups
 from fedmiss.etl.panel import make_panel
@@ -23,7 +24,9 @@ from fedmiss.pipeline.failures import (
     in_recipe,
     lost,
     next_move,
+    say_left,
     sentence,
+    several_in_groups,
     with_index,
 )
 from fedmiss.pipeline.fitting import fit_panel
@@ -32,6 +35,7 @@ from fedmiss.pipeline.parallel import over_cluster, over_processes
 from fedmiss.pipeline.recipe import Recipe, slug
 from fedmiss.pipeline.steps import step as once
 from fedmiss.report.build import build_report
+from fedmiss.report.settings import ReportSettings
 from fedmiss.tables import read_table
 from fedmiss.version import __version__
 
@@ -44,17 +48,26 @@ OTHERWISE = ", or run them with recipes of their own"  # two species of one fold
 
 def _manifest_key(folder: Path, settings: object) -> str:
     # The version too: another version may give other numbers from the same inputs.
-    return hash_json([__version__, identity(folder), settings])
+    manifest = read_manifest(folder)
+    # What the manifest of records says may be the same for other counts; their tables are not.
+    tables = manifest["files"] if manifest["kind"] == "records" else None
+    return hash_json([__version__, identity(folder), tables, settings])
 
 
 def input_files(recipe: Recipe) -> list[Path]:
     """Return the files that a recipe reads; raise InputError when one is not there."""
-    beside = (recipe.ingest.filters.polygon, recipe.species_groups)
-    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *(Path(path) for path in beside if path)]
+    beside = [path for path in (recipe.ingest.filters.polygon, recipe.species_groups) if path]
+    inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *map(Path, beside), *_of_page(recipe.report)]
     for path in inputs:
         if not path.exists():
             raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
     return inputs
+
+
+def _of_page(settings: ReportSettings) -> list[Path]:
+    """Return the files that a page takes something from: its picture, and a catalogue of its language."""
+    named = (settings.photo, settings.language)
+    return [Path(name) for name in named if name and Path(name).suffix]
 
 
 def run_recipe(
@@ -87,21 +100,23 @@ def run_recipe(
         raise ConfigError(
             "--jobs does nothing here: the workers of --scheduler are as many as the cluster has. Leave --jobs out."
         )
-    inputs = input_files(recipe)
+    input_files(recipe)
     refuse_link(recipe.out)
     recipe.out.parent.mkdir(parents=True, exist_ok=True)
     with locked(recipe.out):
         clear_inside(recipe.out)
         clear_inside(recipe.out / ".cache")
-        return _run(recipe, inputs, say, jobs, scheduler)
+        results = _run(recipe, say, jobs, scheduler)
+        say_left(recipe.out, results)
+        return results
 
 
 def _run(
-    recipe: Recipe, inputs: list[Path], say: Callable[[str], None], jobs: int | None, scheduler: str | None
+    recipe: Recipe, say: Callable[[str], None], jobs: int | None, scheduler: str | None
 ) -> list[SpeciesResult]:
     """Run a recipe whose folder is locked."""
     tables, apart = _species_of_counts(recipe, say)
-    hashes = [(p.name, hash_file(p)) for p in inputs if p.is_file() and p != recipe.species_groups]
+    hashes = _hashes(recipe)
     if apart:
         if recipe.community:
             raise ConfigError(
@@ -173,7 +188,24 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> tuple[list
     return tables, names
 
 
-def _ingest_key(recipe: Recipe, hashes: list[tuple[str, str]]) -> str:
+def _hashes(recipe: Recipe) -> list[tuple[str, str, str]]:
+    """Return what ingest reads: as what it is read, name and SHA-256 of each file."""
+    polygon = recipe.ingest.filters.polygon
+    given = {
+        "files": recipe.files,
+        "sampling": recipe.sampling,
+        "unvetted": recipe.unvetted,
+        "polygon": [Path(polygon)] if polygon else [],
+    }
+    return [
+        (role, path.name, hash_file(path))
+        for role, paths in given.items()
+        for path in paths
+        if path.is_file()
+    ]
+
+
+def _ingest_key(recipe: Recipe, hashes: list[tuple[str, str, str]]) -> str:
     filters = replace(recipe.ingest.filters, polygon=None)  # its content is among the files
     return hash_json([__version__, hashes, asdict(replace(recipe.ingest, filters=filters)), recipe.terms])
 
@@ -187,6 +219,7 @@ def _all_species(
     scheduler: str | None,
 ) -> list[SpeciesResult]:
     """Run several species and write their index; ``found``: the name of each in its records, and their folder."""
+    _refuse_twice(found)
     one_by_one = _each(recipe, found, jobs, scheduler)
     results = []
     for result in chain(failures, one_by_one):
@@ -197,27 +230,47 @@ def _all_species(
     return with_index(results, recipe.out, groups, recipe.report.date)
 
 
+def _refuse_twice(found: Mapping[str, tuple[str, Path]]) -> None:
+    """Raise ConfigError where two names are one species, which would count twice in every indicator."""
+    folders = {records for _, records in found.values()}
+    held = {folder: read_manifest(folder, "records")["results"]["species"] for folder in folders}
+    names: dict[str, str] = {}
+    for name, (own, records) in found.items():
+        try:
+            entry = entry_of(held[records], own)
+        except ConfigError:  # of several species: the step that uses the name says so
+            continue
+        species = entry["species"] if entry else own
+        if (other := names.setdefault(species, name)) != name:
+            raise ConfigError(
+                f"{other!r} and {name!r} are one species, {species}, which would count twice in every indicator; leave one "
+                "of the names out."
+            )
+
+
 def _absent(
     recipe: Recipe, groups: Mapping[str, Sequence[str]], results: Sequence[SpeciesResult]
 ) -> list[SpeciesResult]:
-    """Return a failure for each species of the groups that the run does not have."""
+    """Return a failure for each species of the groups that the run does not have, or has two of."""
     known = {fold(result.species): result.species for result in results}
+    common: dict[str, list[str]] = {}
     for result in results:
         if result.page:
             found = read_manifest(result.page.parent)["results"]
-            known |= {
-                fold(number): result.species
-                for name in ("species", "common_name")
-                if (number := found.get(name))
-            }
-    missing = not_counted([name for names in groups.values() for name in names], known)
+            known[fold(found["species"])] = result.species
+            if found.get("common_name"):
+                common.setdefault(fold(found["common_name"]), []).append(found["species"])
+    asked = [name for names in groups.values() for name in names]
     table = recipe.species_groups and recipe.species_groups.name
+    shared = {key: names for key, names in common.items() if len(set(names)) > 1 and key not in known}
+    several = several_in_groups(asked, shared, recipe.out, str(table))
+    missing = not_counted(asked, {key: names[0] for key, names in common.items()} | known)
     error = f"{table} names this species, and the run has none of that name."
     moves = {
         name: f"write {near[0]}" if near else "correct the name, or take it out"
         for name, near in missing.items()
     }
-    return [
+    return several + [
         failed(name, recipe.out, "groups", error, f"{move} in {table}, and {AGAIN}")
         for name, move in moves.items()
     ]
@@ -261,7 +314,7 @@ def _import_each(
     recipe: Recipe,
     names: list[str],
     tables: list[Source],
-    hashes: list[tuple[str, str]],
+    hashes: list[tuple[str, str, str]],
     say: Callable[[str], None],
 ) -> tuple[dict[str, tuple[str, Path]], list[SpeciesResult]]:
     """Import every species of tables that were read before; return name and records of each, and those that failed."""
@@ -378,6 +431,9 @@ def run_species(
     key = _manifest_key(panel, asdict(recipe.fit))  # type: ignore[call-overload]
     step("fit", fit, key, partial(fit_panel, panel, fit, recipe.fit))
     step("impute", imputed, _manifest_key(fit, None), partial(impute_panel, panel, fit, imputed))
-    key = hash_json([_manifest_key(fit, asdict(recipe.report)), identity(imputed)])
+    # By content, not by place: a recipe may be run from another folder.
+    shown = {str(path): hash_file(path) for path in _of_page(recipe.report)}
+    settings = {name: shown.get(value, value) for name, value in asdict(recipe.report).items()}
+    key = hash_json([_manifest_key(fit, settings), identity(imputed)])
     step("report", report, key, partial(build_report, panel, fit, imputed, report, recipe.report))
     return SpeciesResult(species, folder, report / "index.html", redone=tuple(redone))

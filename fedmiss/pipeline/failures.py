@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.errors import ConfigError, in_words
+from fedmiss.errors import ConfigError, in_words, listed
+from fedmiss.etl.one_species import fold
 from fedmiss.etl.settings import PanelSettings
+from fedmiss.files import MANIFEST, read_manifest
 from fedmiss.pipeline.recipe import ingest_options, slug
 from fedmiss.pipeline.settings import FitSettings
+from fedmiss.progress import note
 from fedmiss.report.many import build_index
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import names
@@ -24,7 +27,9 @@ __all__ = [
     "in_recipe",
     "lost",
     "next_move",
+    "say_left",
     "sentence",
+    "several_in_groups",
     "with_index",
 ]
 
@@ -77,6 +82,24 @@ def lost(name: str, out: Path, error: str, move: str = f"add --jobs 1 and {AGAIN
     return failed(name, out, "a step unknown", error, move)
 
 
+def several_in_groups(
+    asked: Iterable[str], shared: Mapping[str, Sequence[str]], out: Path, table: str
+) -> list[SpeciesResult]:
+    """Return a failure for each name of a table of groups that several species share (``shared``: folded name, species)."""
+    found = {name: shared[fold(name)] for name in asked if fold(name) in shared}
+    return [
+        failed(
+            name,
+            out,
+            "groups",
+            f"{table} names {name!r}, which is the common name of {', '.join(sorted(set(species)))}; it stands for none of "
+            "them.",
+            f"write the scientific names in {table}, and {AGAIN}",
+        )
+        for name, species in found.items()
+    ]
+
+
 def with_index(
     results: Iterable[SpeciesResult], out: Path, groups: Mapping[str, Sequence[str]], date: str | None
 ) -> list[SpeciesResult]:
@@ -86,6 +109,28 @@ def with_index(
     failures = {result.species: result.failure for result in ordered if result.error}
     index = build_index(pages, out, failures=failures, groups=groups, date=date)
     return [replace(result, index=index) for result in ordered]
+
+
+def say_left(out: Path, results: Iterable[SpeciesResult]) -> None:
+    """Name the pages in ``out`` that an earlier run made and this one did not: their numbers may be of other data."""
+    mine = {page for result in results for page in (result.page, result.index)}
+    pages = (
+        page
+        for each in ("", "report/", "*/", "*/report/")
+        for page in out.glob(f"{each}index.html")
+        if page not in mine
+    )
+    left = [
+        page.relative_to(out).as_posix()
+        for page in sorted(pages)
+        if (page.parent / MANIFEST).exists()
+        and read_manifest(page.parent)["kind"] in ("report", "trim", "report-index")
+    ]
+    if left:
+        note(
+            f"{len(left)} {'page' if len(left) == 1 else 'pages'} in {out} from an earlier run, which this run has not made "
+            f"again: {listed(left, 5)}; remove what nobody needs."
+        )
 
 
 def in_recipe(text: str, step: str = "") -> str:

@@ -15,7 +15,15 @@ from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.pipeline.panels import PanelFolder
 from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings, named_features
 
-__all__ = ["base_settings", "candidates", "check_fixed", "federation_of", "job_of", "presence_if_uncounted"]
+__all__ = [
+    "base_settings",
+    "candidates",
+    "check_fixed",
+    "federation_of",
+    "job_of",
+    "presence_if_uncounted",
+    "refuse_uncounted",
+]
 
 
 def check_fixed(settings: FastSettings) -> None:
@@ -82,10 +90,24 @@ def candidates(settings: FastSettings, base: CountSettings) -> list[CountSetting
 
 def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSettings:
     """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
-    # Found, and never counted: every record is X.
-    if settings.model == "auto" and folder.facts.birds == 0 and folder.facts.n_detected > 0:
+    if _uncounted(folder) and settings.model == "auto":
         return replace(settings, model="bernoulli")
+    refuse_uncounted(folder, settings.model, "--model")
     return settings
+
+
+def refuse_uncounted(folder: PanelFolder, chosen: str, option: str) -> None:
+    """Raise ConfigError where a model of counts was chosen for a species that was found and never counted (all X)."""
+    if _uncounted(folder) and chosen != "bernoulli":
+        raise ConfigError(
+            f"{folder.facts.species} was found on {folder.facts.n_detected} visits and counted on none of them (all are X): "
+            f"what is left are zeros, of which {option} {chosen} would make a trend. Leave {option} out: presence and "
+            "absence are fitted then."
+        )
+
+
+def _uncounted(folder: PanelFolder) -> bool:
+    return folder.facts.birds == 0 and folder.facts.n_detected > 0
 
 
 def _fixed(settings: FastSettings | SaemSettings) -> bool:

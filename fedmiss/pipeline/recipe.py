@@ -144,6 +144,11 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         )
     if isinstance(panel.get("community"), str):
         panel["community"] = str(base / panel["community"])
+    report = dict(_table(raw, "report", where))
+    for name in ("photo", "language"):
+        # A language without an ending is one of fedmiss's own.
+        if isinstance(report.get(name), str) and Path(report[name]).suffix:
+            report[name] = str(base / report[name])
     return Recipe(
         name=convert(raw.get("name", path.stem), str, f"{where}: name"),
         out=Path(out) if out else base / convert(raw.get("out", f"{path.stem}-out"), str, f"{where}: out"),
@@ -156,7 +161,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         else None,
         panel=from_table(PanelSettings, panel, f"{where}: panel"),
         fit=from_table(FitSettings, _table(raw, "fit", where), f"{where}: fit"),
-        report=from_table(ReportSettings, _table(raw, "report", where), f"{where}: report"),
+        report=from_table(ReportSettings, report, f"{where}: report"),
         species_groups=base / convert(raw["species_groups"], str, f"{where}: species_groups")
         if "species_groups" in raw
         else None,

@@ -39,7 +39,7 @@ from fedmiss.pipeline.fit_folder import (
     write_run_trace,
 )
 from fedmiss.pipeline.panels import effort_names, open_panel, panel_hash
-from fedmiss.pipeline.plans import federation_of
+from fedmiss.pipeline.plans import federation_of, refuse_uncounted
 from fedmiss.pipeline.settings import SaemSettings
 from fedmiss.rng import rng_for
 
@@ -153,6 +153,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     """
     rounds = _rounds(settings)
     folder = open_panel(panel_path)
+    refuse_uncounted(folder, settings.method, "--method")
     hashes = panel_hash(folder)
     federation = federation_of(folder, settings)
     n_effort = next(

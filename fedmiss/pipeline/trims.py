@@ -16,7 +16,17 @@ from fedmiss.etl.one_species import fold, not_counted, read_groups
 from fedmiss.etl.rows import read_texts
 from fedmiss.files import atomic_folder, hash_file, hash_json, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
-from fedmiss.pipeline.failures import AGAIN, SpeciesResult, check_folders, failed, lost, sentence, with_index
+from fedmiss.pipeline.failures import (
+    AGAIN,
+    SpeciesResult,
+    check_folders,
+    failed,
+    lost,
+    say_left,
+    sentence,
+    several_in_groups,
+    with_index,
+)
 from fedmiss.pipeline.parallel import over_processes
 from fedmiss.pipeline.recipe import slug
 from fedmiss.pipeline.steps import step
@@ -134,8 +144,10 @@ def run_trims(
         say(f"note: {line}")
     if table.unnamed:
         say(f"note: {table.unnamed:,} rows name no species; they are left out.")
-    missing = not_counted([name for members in grouped.values() for name in members], table.names)
-    results = [_absent(name, near, out, str(groups)) for name, near in missing.items()]
+    asked = [name for members in grouped.values() for name in members]
+    missing = not_counted(asked, table.names | {name: species[0] for name, species in table.shared.items()})
+    results = several_in_groups(asked, table.shared, out, str(groups))
+    results += [_absent(name, near, out, str(groups)) for name, near in missing.items()]
     check_folders(table.parts, " in the table")
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
@@ -150,7 +162,9 @@ def run_trims(
             key: [table.names.get(folded, name) for name in names if (folded := fold(name))]
             for key, names in grouped.items()
         }
-        return with_index(results, out, shown, date)
+        results = with_index(results, out, shown, date)
+        say_left(out, results)
+        return results
 
 
 def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:

@@ -205,8 +205,9 @@ def _render(
         plot = indicator_figure(table, f"Indicator of {which}. {words}", f"indicator-{len(shown)}")
         shown.append({"name": which, "figure": inline_svg(plot), "words": words, "at": plot.name})
     reach = _reach(frame)
+    frame = frame.assign(name=_shown(frame))
     unclassed = [
-        (row["common_name"] or row["species"], f"Not classified: {row['reason']}.")
+        (row["name"], f"Not classified: {row['reason']}.")
         for row in frame.to_dict("records")
         if row["trend_class"] == NOT_CLASSIFIED and row["reason"]
     ]
@@ -296,6 +297,8 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
     """
     totals, draws = {}, {}
     names: dict[str, str] = {}
+    called = {(plain_name(one.row["common_name"] or ""), one.row["species"]) for one in found.values()}
+    common = Counter(name for name, _ in called)
     for folder, one in found.items():
         used = one.yearly[one.yearly["used"]]
         if len(used) < 2 or not (used["total"] > 0).any():
@@ -303,7 +306,10 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
         totals[folder] = used.set_index("year")["total"]
         if one.draws is not None:
             draws[folder] = one.draws
-        names |= {plain_name(name): folder for name in (one.row["species"], one.row["common_name"]) if name}
+        names[plain_name(one.row["species"])] = folder
+        # A common name of several species means none of them.
+        if one.row["common_name"] and common[name := plain_name(one.row["common_name"])] == 1:
+            names.setdefault(name, folder)
     out: Indicators = {}
     for group, species in {ALL: (), **groups}.items():
         wanted = {plain_name(name) for name in species}
@@ -338,12 +344,21 @@ def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:
     return said
 
 
+def _shown(frame: pd.DataFrame) -> list[str]:
+    """Return the name of each species on the page: the common name, with the scientific one where several share it."""
+    several = frame.groupby("common_name")["species"].nunique() > 1
+    return [
+        f"{name} ({species})" if name and several[name] else name or species
+        for species, name in zip(frame["species"], frame["common_name"], strict=True)
+    ]
+
+
 def _row(row: Mapping[Hashable, Any], yearly: pd.DataFrame, reach: float) -> dict[str, object]:
     used = yearly[yearly["used"]]
     lo, hi, change = (_float(row[name]) for name in ("percent_lo", "percent_hi", "percent_per_year"))
     years = Cell(f"{row['from_year']} to {row['to_year']}", _float(row["from_year"]))
     return {
-        "name": row["common_name"] or row["species"],
+        "name": row["name"],
         "href": quote(f"{row['folder']}/index.html"),
         "cells": [
             cell(percent, change),

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 import fedmiss
 from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.etl.cells import entry_of
 from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.one_species import fold, same_names, species_columns
 
@@ -130,6 +131,21 @@ def test_one_name_of_several_species_is_refused_and_a_further_name_chooses(read)
         read(text, species="great tit")
     assert read(text, species="coal tit").species == "Parus ater"
     assert read(text, species="jt").frame["count"].to_list() == [2.0]
+
+
+def test_a_common_name_of_two_species_chooses_neither(plain):
+    rows = "".join(f"o,A,2024-05-06,{name},Tit,3\n" for name in ("Parus major", "Parus ater"))
+    text = "observer,site,date,species,common name,count\n" + rows
+    chosen = {"column_map": {"auto": ""}}
+    assert set(plain(text, **chosen).records["species"]) == {"Parus ater", "Parus major"}
+    with pytest.raises(
+        ConfigError, match=r"'Tit' is the common name of 2 species \(Parus ater, Parus major\)"
+    ):
+        plain(text, species=("Tit",), **chosen)
+    entries = [{"species": name, "common_name": "Tit"} for name in ("Parus ater", "Parus major")]
+    with pytest.raises(ConfigError, match="name one of them by its scientific name"):
+        entry_of(entries, "tit")
+    assert entry_of(entries, "parus major") == entries[1]
 
 
 def test_a_column_under_a_name_of_its_own_is_found_by_what_it_holds_or_named(read):

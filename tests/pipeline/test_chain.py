@@ -237,6 +237,70 @@ def test_the_polygon_is_read_beside_the_recipe_and_its_content_counts(place):
 
 
 @pytest.mark.slow
+def test_what_a_page_shows_is_read_beside_the_recipe_and_its_content_counts(place, monkeypatch):
+    picture, catalogue = place / "bird.png", place / "own.po"
+    picture.write_bytes(b"\x89PNG one")
+    catalogue.write_text('msgid ""\nmsgstr "Language: fr\\n"\n', encoding="utf-8")
+    more = 'date = "2026-01-01"', 'date = "2026-01-01"\nphoto = "bird.png"\nlanguage = "own.po"'
+    run(place)
+    assert run(place, *more)[0] == ("report",)
+    monkeypatch.chdir(place)
+    assert run(Path(), *more)[0] == (), "the same recipe from another folder"
+    picture.write_bytes(b"\x89PNG two")
+    assert run(place, *more)[0] == ("report",)
+    catalogue.write_text('msgid ""\nmsgstr "Language: nl\\n"\n', encoding="utf-8")
+    assert run(place, *more)[0] == ("report",)
+    picture.unlink()
+    with pytest.raises(InputError, match=r"there is no file .*bird.png"):
+        run(place, *more)
+
+
+@pytest.mark.slow
+def test_the_same_file_read_as_something_else_is_ingested_again(tmp_path):
+    simulate_ebird(tmp_path / "sim", EbirdSettings(records=1000, species=2, start="2018-01", end="2020-12"))
+    lines = (tmp_path / "sim" / "ebd_sim.txt").read_text(encoding="utf-8").splitlines()
+    for name, part in (("a", lines[:500]), ("b", [lines[0], *lines[500:]])):
+        (tmp_path / f"{name}.txt").write_text("\n".join(part) + "\n", encoding="utf-8")
+
+    def visits(files: str) -> int:
+        text = RECIPE.replace('files = "sim/ebd_sim.txt"', files)
+        text = text.replace('sampling = "sim/ebd_sim_sampling.txt"', "")
+        (tmp_path / "r.toml").write_text(text, encoding="utf-8")
+        run_recipe(read_recipe(tmp_path / "r.toml"))
+        visited: int = read_manifest(tmp_path / "r-out" / "panel", "panel")["results"]["n_visits"]
+        return visited
+
+    both = '"a.txt", "sim/ebd_sim_sampling.txt"'
+    held_back = visits(f'files = [{both}]\nunvetted = "b.txt"')
+    assert visits(f'files = [{both}, "b.txt"]') > held_back, "unvetted records are no visits"
+
+
+def test_one_changed_count_in_one_of_two_files_of_one_name_goes_through_the_chain(tmp_path):
+    def total(first: int) -> float:
+        for club, site in (("ann", "A"), ("bob", "B")):
+            (tmp_path / club).mkdir(exist_ok=True)
+            rows = [
+                f"{site}{s},{y},{first if (club, s, y) == ('ann', 0, 2010) else 4 + s}"
+                for s in range(3)
+                for y in range(2010, 2014)
+            ]
+            (tmp_path / club / "counts.csv").write_text(
+                "\n".join(["site,year,count", *rows]), encoding="utf-8"
+            )
+        (tmp_path / "r.toml").write_text(
+            'species = "wren"\n[ingest]\nfiles = ["ann/counts.csv", "bob/counts.csv"]\n'
+            '[fit]\nrank = 0\nmodel = "quasi"\nbootstrap = 0\n',
+            encoding="utf-8",
+        )
+        run_recipe(read_recipe(tmp_path / "r.toml"))
+        out = tmp_path / "r-out"
+        assert len(read_manifest(out / "records", "records")["inputs"]) == 2, "the hash of each file"
+        return float(read_manifest(out / "imputed", "imputed")["results"]["total"])
+
+    assert total(5) < total(60)
+
+
+@pytest.mark.slow
 def test_the_demo_from_an_empty_folder_and_again(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = fedmiss("demo", "--bootstrap", 2)

@@ -17,6 +17,7 @@ from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_demo
 from fedmiss.pipeline.failures import next_move
 from fedmiss.pipeline.recipe import read_recipe, slug
+from fedmiss.pipeline.trims import run_trims
 from fedmiss.resources import resource
 from fedmiss.tables import read_table
 from tests.folders import frame
@@ -54,7 +55,7 @@ def write(folder: Path, species: str, names=NAMES, doubled: str = "") -> Path:
 
 
 @pytest.mark.slow
-def test_all_species_of_a_table_each_by_itself(tmp_path):
+def test_all_species_of_a_table_each_by_itself(tmp_path, capsys):
     said: list[str] = []
     recipe = read_recipe(write(tmp_path, '"all"'))
     results = run_recipe(recipe, jobs=1, say=said.append)
@@ -71,6 +72,12 @@ def test_all_species_of_a_table_each_by_itself(tmp_path):
         assert english in page
     again = run_recipe(recipe, jobs=1)
     assert all(r.redone == () for r in again), "nothing is made twice"
+    assert capsys.readouterr().err == ""
+    write(tmp_path, '["Skylark", "Great Tit"]')
+    run_recipe(read_recipe(tmp_path / "r.toml"), jobs=1)
+    told = capsys.readouterr().err
+    assert "turdus-merula/report/index.html" in told, "a page of the run before, which this one does not make"
+    assert "skylark" not in told
 
 
 @pytest.mark.slow
@@ -125,6 +132,29 @@ def test_a_species_that_fails_does_not_stop_the_others(tmp_path):
     assert "S1" in results["Parus major"].error, "the doubled row has its place"
     assert "Turdus merula" in results["Turdus merulla"].error, "the near name"
     assert all(results[n].next for n in ("Parus major", "Turdus merulla"))
+
+
+def test_two_names_of_one_species_are_refused(tmp_path):
+    with pytest.raises(
+        ConfigError, match=r"'Skylark' and 'Alauda arvensis' are one species, Alauda arvensis"
+    ):
+        run_recipe(read_recipe(write(tmp_path, '["Skylark", "Alauda arvensis"]')), jobs=1)
+
+
+@pytest.mark.slow
+def test_a_common_name_of_two_species_stands_for_neither(tmp_path):
+    path = write(tmp_path, '"all"', dict.fromkeys(NAMES, "Bird"))
+    path.write_text('species_groups = "groups.csv"' + path.read_text())
+    (tmp_path / "groups.csv").write_text("species,group\nBird,wood\nParus major,wood\n")
+    for results in (
+        run_recipe(read_recipe(path), jobs=1),
+        run_trims(tmp_path / "counts.csv", tmp_path / "trims", groups=tmp_path / "groups.csv", jobs=1),
+    ):
+        errors = {r.species: r.error for r in results}
+        assert "Alauda arvensis, Parus major, Turdus merula" in errors["Bird"]
+    assert set(pd.read_csv(tmp_path / "out" / "indicator.csv")["group"]) == {"all"}
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert all(f"Bird ({latin})" in page for latin in NAMES), "else nobody can tell the rows apart"
 
 
 def test_too_few_rows_of_every_species_are_an_error(tmp_path):

@@ -10,7 +10,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmiss.errors import InputError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.etl.settings import IngestSettings
@@ -134,6 +134,16 @@ def test_a_placeholder_date_and_uncounted_birds_are_told_by_the_panel(tmp_path):
     lines = [f"{o},{s},{d},Testa testa,X" for o, s, d, _ in few]
     with pytest.raises(InputError, match="none records an absence"):
         _plain_panel(lines, tmp_path / "only x")
+
+
+@pytest.mark.parametrize(
+    "given", [{"model": "quasi"}, {"model": "log1p"}, {"method": "fedmissem"}, {"method": "saem"}]
+)
+def test_no_model_of_counts_is_fitted_where_nothing_was_counted(given, tmp_path):
+    lines = [f"{o},{s},{d},Testa testa,{'X' if n else 0}" for o, s, d, n in visits(6, 3, 4)]
+    with pytest.raises(ConfigError, match="presence and absence are fitted then"):
+        fit_panel(_plain_panel(lines, tmp_path), tmp_path / "fit", FitSettings(**given))
+    assert not (tmp_path / "fit").exists()
 
 
 def _plain_panel(lines, root):

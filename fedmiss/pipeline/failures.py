@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.errors import ConfigError, in_words, listed
+from fedmiss.errors import ConfigError, InputError, in_words, listed
 from fedmiss.etl.one_species import fold
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.files import MANIFEST, read_manifest
@@ -111,6 +111,16 @@ def with_index(
     return [replace(result, index=index) for result in ordered]
 
 
+def _is_page(folder: Path) -> bool:
+    """Whether a folder is a page that fedmiss made, perhaps an older version, or one that was changed since."""
+    if not (folder / MANIFEST).exists():
+        return False
+    try:
+        return read_manifest(folder)["kind"] in ("report", "trim", "report-index")
+    except InputError:
+        return True
+
+
 def say_left(out: Path, results: Iterable[SpeciesResult]) -> None:
     """Name the pages in ``out`` that an earlier run made and this one did not: their numbers may be of other data."""
     mine = {page for result in results for page in (result.page, result.index)}
@@ -120,12 +130,7 @@ def say_left(out: Path, results: Iterable[SpeciesResult]) -> None:
         for page in out.glob(f"{each}index.html")
         if page not in mine
     )
-    left = [
-        page.relative_to(out).as_posix()
-        for page in sorted(pages)
-        if (page.parent / MANIFEST).exists()
-        and read_manifest(page.parent)["kind"] in ("report", "trim", "report-index")
-    ]
+    left = [page.relative_to(out).as_posix() for page in sorted(pages) if _is_page(page.parent)]
     if left:
         note(
             f"{len(left)} {'page' if len(left) == 1 else 'pages'} in {out} from an earlier run, which this run has not made "

@@ -12,10 +12,10 @@ from openpyxl import Workbook
 from fedmiss.errors import ConfigError
 from fedmiss.etl import ingest, rows
 from fedmiss.etl.settings import IngestSettings
-from fedmiss.files import read_manifest
+from fedmiss.files import MANIFEST, read_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_demo
-from fedmiss.pipeline.failures import next_move
+from fedmiss.pipeline.failures import next_move, say_left
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.pipeline.trims import run_trims
 from fedmiss.resources import resource
@@ -226,3 +226,13 @@ def test_the_demo_of_all_species(tmp_path):
     assert set(index["common_name"]) == {names[1] for names in SPECIES.values()}
     assert np.isfinite(index["percent_lo"]).all()
     assert read_manifest(tmp_path / "birds")["results"]["n_failed"] == 0
+
+
+def test_a_page_whose_manifest_was_changed_is_named_as_one_of_an_earlier_run(tmp_path, capsys):
+    for name in ("old", "foreign"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "index.html").write_text("")
+    (tmp_path / "old" / MANIFEST).write_text("{}")
+    say_left(tmp_path, [])
+    assert "1 page in" in (told := capsys.readouterr().err)
+    assert "old/index.html" in told

@@ -128,6 +128,7 @@ def report_results(findings: Findings) -> dict[str, object]:
     return {
         "species": findings.species,
         "common_name": findings.common_name,
+        "unit": findings.unit,
         **{name: plain(findings.trend[name]) for name in keep},
         "n_draws": findings.n_draws,
         "span": findings.curve.attrs["span"],

@@ -215,7 +215,7 @@ def _render(
     return environment().get_template("index/page.html.j2").render(
         title=title, date=date, columns=COLUMNS, rows=rows,
         classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, reach=f"{reach:.0f}",
-        failures=sorted(failures.items()), unclassed=unclassed, summary=_summary(frame, failures),
+        failures=sorted(failures.items()), unclassed=unclassed, summary=_summary(frame, failures) + _units(frame, found),
         compared=in_script(_compared(frame, found)), **assets("compare"),
     )  # fmt: skip
 
@@ -381,6 +381,19 @@ def _compared(frame: pd.DataFrame, found: Mapping[str, Species]) -> list[list[li
     every = (found[str(folder)].yearly for folder in frame["folder"])
     used = [yearly[yearly["used"] & yearly["index"].notna()] for yearly in every]
     return [[one["year"].astype(float).tolist(), one["total"].tolist()] for one in used]
+
+
+def _units(frame: pd.DataFrame, found: Mapping[str, Species]) -> str:
+    """Say what totals are of, where it is not the same for all species."""
+    units: dict[str, list[str]] = {}
+    for row in frame.to_dict("records"):
+        if unit := found[str(row["folder"])].unit:
+            units.setdefault(unit, []).append(str(row["name"]))
+    if len(units) < 2:
+        return ""
+    parts = sorted(units.items(), key=lambda item: (-len(item[1]), item[0]))
+    few = [f"{unit} of {', '.join(names)}" for unit, names in parts[1:]]
+    return f" Totals are {'; '.join(few)}; of the others {parts[0][0]}. Indicators hold the indices of all of them alike."
 
 
 def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:

@@ -32,13 +32,15 @@ class Species(NamedTuple):
     """What is known of one species.
 
     ``row`` has the columns of ``report_index``; ``yearly`` ``year``, ``total``, ``total_se``, ``index`` (base = 100) and
-    ``used``; ``draws`` (B, years) of the totals, or None; ``trends`` the rows of ``report_species_trends`` without the name.
+    ``used``; ``draws`` (B, years) of the totals, or None; ``trends`` the rows of ``report_species_trends`` without the name;
+    ``unit`` what a total counts, as birds or occupied sites, blank where nobody knows.
     """
 
     row: dict[str, Any]
     yearly: pd.DataFrame
     draws: pd.DataFrame | None
     trends: pd.DataFrame
+    unit: str = ""
 
 
 def read_species(folder: Path) -> Species:
@@ -67,6 +69,7 @@ def read_species(folder: Path) -> Species:
         yearly[["year", "total", "total_se", "index", "used"]],
         table.pivot(index="draw", columns="year", values="total") if len(table) else None,
         trends,
+        results.get("unit", ""),
     )
 
 

@@ -12,7 +12,8 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest
 from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
-from fedmiss.report.many import build_index
+from fedmiss.report.many import _units, build_index
+from fedmiss.report.species import Species
 
 from .conftest import World, make_folders
 
@@ -90,3 +91,13 @@ def test_an_index_that_was_stopped_between_two_files_is_made_again(three, tmp_pa
         monkeypatch.setattr(files, "put_file", real)
         build_index(reports, out, date="2026-01-02")
         assert {p.name: p.read_bytes() for p in out.iterdir() if p.name in wanted} == wanted
+
+
+def test_totals_of_different_things_are_said():
+    units = {"a": "birds", "b": "occupied sites", "c": "birds", "d": ""}
+    frame = pd.DataFrame({"folder": list(units), "name": ["Wren", "Corncrake", "Skylark", "Rook"]})
+    nothing = pd.DataFrame()
+    found = {folder: Species({}, nothing, None, nothing, unit) for folder, unit in units.items()}
+    said = _units(frame, found)
+    assert said.startswith(" Totals are occupied sites of Corncrake; of the others birds.")
+    assert _units(frame[frame["name"] != "Corncrake"], found) == ""

@@ -54,7 +54,7 @@ def gamma_max(constants: Constants, *, n: int, omega: float, p: float = 1.0) -> 
     return min(constants.v_min / (2.0 * constants.L_W), gamma_noise(constants.L, n=n, omega=omega, p=p))
 
 
-def gamma_noise(L: float, *, n: int, omega: float, p: float = 1.0) -> float:
+def gamma_noise(L: float, *, n: float, omega: float, p: float = 1.0) -> float:
     """The second term of :func:`gamma_max`, which compression and absences ask for."""
     # Theorem 1's term is the one of p = 1: sqrt(n) / (2 sqrt(2) L (1 + omega) sqrt(omega)).
     spread = omega_p(omega, p)

@@ -259,7 +259,8 @@ class Dithering(Coded):
         (N/s)^2 f (1 - f). f (1 - f) <= min(v, 1/4) gives (N/s) ||x||_1 and B N^2 / (4 s^2). At s = 1 it is
         N |x| - x^2, in sum N ||x||_1 - ||x||_2^2 (lemma 5). With N <= B^max(1/r - 1/2, 0) ||x||_2 and
         ||x||_1 <= sqrt(B) ||x||_2 the bounds follow; at s = 1 they are attained for r = 1, 2, inf:
-        B - 1, sqrt(B) - 1, (sqrt(B) - 1) / 2. The rounding of norms adds a factor (1 + 2^-23).
+        B - 1, sqrt(B) - 1, (sqrt(B) - 1) / 2. The rounding of norms adds a factor (1 + 2^-23), for
+        norms from 1.2e-38: below, float32 has fewer digits, and the norm is up to 1.4e-45 too large.
         """
         B, s, r = min(self.block or q, q), self.levels, self.norm
         up = 1.0 + 2.0**-23

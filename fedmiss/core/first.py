@@ -21,7 +21,7 @@ __all__ = ["first_run", "lipschitz"]
 def lipschitz(
     model: Model, data: Shards, roster: Roster, S_0: F64, *, rounds: int = 20, seed: int = 0
 ) -> float:
-    """L of A5 along a pilot run of EM: root of the mean over workers of max ||h_c(s) - h_c(t)||^2 / ||s - t||^2.
+    """L of A5 along a pilot run of EM: root of sum_c w_c max ||h_c(s) - h_c(t)||^2 / ||s - t||^2 over the workers.
 
     Compared are the pilot's neighbours, and its points with others on the way to what single workers say, where T is
     defined there. A supremum over these points only, so a lower bound.
@@ -53,7 +53,7 @@ def lipschitz(
                 worst = np.maximum(worst, np.linalg.norm(at - h, axis=1) / gap)
         s = following
         h = fields(s)
-    return float(np.sqrt(np.mean(worst**2)))
+    return float(np.sqrt(roster.weights @ worst**2))
 
 
 def first_run(
@@ -70,8 +70,9 @@ def first_run(
     """FedEM for a model of one's own, ready to run: all rows in each round, alpha = 1/(1 + omega), a step that holds.
 
     The step is the second term of theorem 4 (theorem 1 where all are present), p sqrt(n) / (2 sqrt(2) L (1 + omega)
-    sqrt(omega_p)), at most 1, with L from :func:`lipschitz`. Its first term, v_min / (2 L_W), guards the descent of a
-    Lyapunov function; EM itself, gamma = 1, descends. A model that has ``project(S)`` is kept in its domain
+    sqrt(omega_p)), at most 1, with L from :func:`lipschitz`; with unequal weights 1 / max w_c stands for n, since noise is
+    sum_c w_c^2 (..) <= max w_c sum_c w_c (..). Its first term, v_min / (2 L_W), guards the descent of a Lyapunov
+    function; EM itself, gamma = 1, descends. A model that has ``project(S)`` is kept in its domain
     (:class:`~fedmiss.core.rules.FedMM`). SIMULATION ONLY: the pilot sees all rows.
 
     Parameters
@@ -91,6 +92,8 @@ def first_run(
     L = max(lipschitz(model, data, roster, S_0, rounds=rounds, seed=seed), 1e-12)
     # The least p_c of all: the bound grows with p, so it holds for every worker.
     p = float(who.prob(roster.n).min())
-    gamma = min(1.0, gamma_noise(L, n=roster.n, omega=compressor.omega(model.q), p=p))
+    # n workers of weight 1 / n average their noise; one that holds nearly all rows is nearly alone.
+    n = 1.0 / float(roster.weights.max())
+    gamma = min(1.0, gamma_noise(L, n=n, omega=compressor.omega(model.q), p=p))
     memory = FedMM() if hasattr(model, "project") else "field"
     return FedEM(model, compressor, roster, gamma, participation=who, memory=memory, seed=seed)

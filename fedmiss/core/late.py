@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.core.oracles import Around
+from fedmiss.core.oracles import Around, Spider
 from fedmiss.core.protocols import Model, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
@@ -29,7 +29,7 @@ class Late(Around):
     -1 needs gamma < 1 instead of 2.
 
     Source: none in the papers, which are synchronous; stale fields as in asynchronous stochastic approximation (Tsitsiklis,
-    Bertsekas, Athans 1986). For models without a carry.
+    Bertsekas, Athans 1986). For models without a carry; not around SPIDER.
     """
 
     def __post_init__(self) -> None:
@@ -37,6 +37,10 @@ class Late(Around):
             raise ConfigError(
                 f"Late({self.inner!r}): local steps with control variates need this round's V; use local steps without "
                 "correction, or another oracle."
+            )
+        if isinstance(self.inner, Spider):  # it keeps one point a round, and late answers are at several
+            raise ConfigError(
+                f"Late({self.inner!r}): use SemVr, each of whose workers keeps its own reference."
             )
 
     @property

@@ -44,7 +44,7 @@ class Full:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bernoulli:
-    """Each worker answers with its own probability, independently (assumption A9; [16] for unequal p_c).
+    """Each worker answers with its own probability, independently (assumption A9, with unequal p_c as well).
 
     Parameters
     ----------

@@ -17,6 +17,7 @@ from fedmiss.core.fedem import FedEM
 from fedmiss.core.protocols import Rows
 from fedmiss.core.state import Roster, ServerState
 from fedmiss.errors import ConfigError
+from fedmiss.rng import rng_for
 
 __all__ = ["revise"]
 
@@ -51,8 +52,10 @@ def revise(
         raise ConfigError(
             f"worker {missing[0]!r} is new and has no rows in ``joined``; give them, or leave it out."
         )
-    new = replace(algo, roster=roster, seed=algo.seed + 1)
-    theta = algo.broadcast(server).theta
+    # A seed that no run beside this one is likely to have: seeds 0, 1, 2, .. are those of repetitions.
+    new = replace(algo, roster=roster, seed=int(rng_for(algo.seed, "revise", server.k).integers(2**63)))
+    # T at S_k itself, where the new run starts, also where a compressed downlink let workers hold something near it.
+    theta = algo.broadcast(replace(server, shadow=None)).theta
     out = np.empty((roster.n, algo.model.q))
     for c, name in enumerate(roster.ids):
         if name in old.slots:

@@ -5,7 +5,7 @@ assumptions A4, A5, A7, A8:
 
     v_min, v_max   bounds of the spectrum of B(s), where the gradient of W = F o T is -B(s) h(s)
     L_W            Lipschitz constant of that gradient
-    L              root of the mean over workers (A5) or rows (A8) of squared Lipschitz constants of h_c
+    L              root of the mean over workers (A5, with their weights) or rows (A8) of squared Lipschitz constants of h_c
     sigma2         mean over workers of the variance of the estimate S_c of s_bar_c
 """
 
@@ -45,16 +45,16 @@ def omega_p(omega: float, p: float) -> float:
     return omega + (1.0 - p) * (1.0 + omega) / p
 
 
-def gamma_max(constants: Constants, *, n: int, omega: float, p: float = 1.0) -> float:
+def gamma_max(constants: Constants, *, n: float, omega: float, p: float = 1.0) -> float:
     """Largest step of FedEM, theorem 4 (theorem 1 at p = 1).
 
     min( v_min / (2 L_W),  p sqrt(n) / (2 sqrt(2) L (1 + omega) sqrt(omega_p)) ); the second is infinite when nothing
-    is compressed and nobody is absent.
+    is compressed and nobody is absent. ``n`` is the number of workers of equal weight; of unequal ones 1 / max w_c.
     """
     return min(constants.v_min / (2.0 * constants.L_W), gamma_noise(constants.L, n=n, omega=omega, p=p))
 
 
-def gamma_noise(L: float, *, n: int, omega: float, p: float = 1.0) -> float:
+def gamma_noise(L: float, *, n: float, omega: float, p: float = 1.0) -> float:
     """The second term of :func:`gamma_max`, which compression and absences ask for."""
     # Theorem 1's term is the one of p = 1: sqrt(n) / (2 sqrt(2) L (1 + omega) sqrt(omega)).
     spread = omega_p(omega, p)
@@ -63,7 +63,7 @@ def gamma_noise(L: float, *, n: int, omega: float, p: float = 1.0) -> float:
     return p * math.sqrt(n) / (2.0 * math.sqrt(2.0) * L * (1.0 + omega) * math.sqrt(spread))
 
 
-def gamma_star(constants: Constants, *, n: int, omega: float, k_max: int, p: float = 1.0) -> float:
+def gamma_star(constants: Constants, *, n: float, omega: float, k_max: int, p: float = 1.0) -> float:
     """Best constant step for k_max rounds, corollary 2 (with theorem 4's factor for p < 1), capped at gamma_max.
 
     sqrt( W_gap n / (k_max L_W (1 + 5 (omega + (1 - p)(1 + omega)/p)) sigma2) )
@@ -76,7 +76,7 @@ def gamma_star(constants: Constants, *, n: int, omega: float, k_max: int, p: flo
     return min(cap, math.sqrt(constants.W_gap * n / noise))
 
 
-def gamma_vr(constants: Constants, *, n: int, omega: float) -> float:
+def gamma_vr(constants: Constants, *, n: float, omega: float) -> float:
     """Step of VR-FedEM, theorem 3 eq. (10); goes with alpha = 1/(1 + omega) and b = ceil(k_in / (1 + omega)^2).
 
     (v_min/L_W) / ( 1 + 4 sqrt(2) (v_max/L_W) (L/sqrt(n)) (1 + omega) sqrt(omega + (1 + 10 omega)/8) )
@@ -120,12 +120,13 @@ def estimate_constants(
     Parameters
     ----------
     model : needs ``phi(theta) -> (q,)``, the natural parameter (B(s) is the Jacobian of phi o T), and
-        ``log_likelihood(theta, rows)``
+        ``log_likelihood(theta, rows)``; its ``penalty(theta)``, where it has one, is a part of W
     b : rows in a minibatch; None is all rows, sigma2 = 0
     rounds : EM steps of the pilot
     """
     phi = getattr(model, "phi", None)
     log_likelihood = getattr(model, "log_likelihood", None)
+    penalty = getattr(model, "penalty", None)
     if phi is None or log_likelihood is None:
         raise ConfigError("the constants need a model with phi(theta) and log_likelihood(theta, rows).")
     rng, slots = rng_for(seed, "pilot"), np.arange(roster.n, dtype=np.int64)
@@ -178,10 +179,11 @@ def estimate_constants(
 
     def W(s: F64) -> float:
         theta = model.T(s)
-        return -float(roster.weights @ [log_likelihood(theta, data[c]) for c in slots])
+        R = float(penalty(theta)) if penalty is not None else 0.0
+        return R - float(roster.weights @ [log_likelihood(theta, data[c]) for c in slots])
 
     # L^2 is a mean of squares in both theorems: over workers (1 and 4), over rows (3).
     return Constants(
-        v_min, v_max, L_W, float(np.sqrt(np.mean(worker**2))), float(np.sqrt(np.mean(row**2))), sigma2,
+        v_min, v_max, L_W, float(np.sqrt(roster.weights @ worker**2)), float(np.sqrt(np.mean(row**2))), sigma2,
         max(W(path[0]) - W(path[-1]), 0.0),
     )  # fmt: skip

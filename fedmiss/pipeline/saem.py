@@ -75,10 +75,14 @@ def posterior_of_sites(
     rounds: int = 200,
     M: int = 4,
     seed: int = 0,
+    worker: int = 0,
 ) -> tuple[F64, F64]:
-    """Posterior means (J, r) and covariances (J, r, r) of the factors of a worker's sites at theta, by ``M`` chains."""
+    """Posterior means (J, r) and covariances (J, r, r) of the factors of a worker's sites at theta, by ``M`` chains.
+
+    Draws are keyed by seed and worker: with their sum a worker of one seed would have those of its neighbour of the next.
+    """
     burn, moves = 50, 5  # rounds left out, moves of a round
-    rng, state, kernel = rng_for(seed, "posterior of sites"), model.latent_start(rows, M), Langevin()
+    rng, state, kernel = rng_for(seed, "posterior of sites", worker), model.latent_start(rows, M), Langevin()
     J, r, count = len(rows.starts), model.r, 0
     # Moments of the factors' draws at a fixed theta: first and second, over all chains and rounds after the burn-in.
     mean, square = np.zeros((J, r)), np.zeros((J, r, r))
@@ -230,7 +234,7 @@ def _count_fit(
     scale = np.r_[level, np.ones(p - 1)]
     P, C = np.zeros((J, p)), np.tile(np.diag(scale**2), (J, 1, 1))  # a site without counts has the prior
     for i, (rows, at) in enumerate(workers.values()):
-        mean, cov = posterior_of_sites(model, theta, rows, seed=seed + i)
+        mean, cov = posterior_of_sites(model, theta, rows, seed=seed, worker=i)
         P[at], C[at] = mean * scale, cov * scale[:, None] * scale
     mu = float(theta.beta.mean())
     T = np.column_stack([theta.beta - mu, theta.w[:, 1:]])

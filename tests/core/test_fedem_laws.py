@@ -357,6 +357,21 @@ def test_one_leaves_at_200_and_one_joins_at_400(seed):
     assert np.abs(root - others).max() > 1e-3
 
 
+def test_who_joins_starts_at_its_own_field_and_repetitions_stay_independent():
+    """V_c = h_c(S_k), with a compressed downlink too; the revised run of seed 0 has not the draws of a run of seed 1."""
+    rows = dict(zip("abcdef", linear_data(n=6), strict=True))
+    old, who, model = roster_of("abcde"), Bernoulli(0.5), Linear()
+    algo = FedEM(model, Dithering(2), old, 0.2, participation=who, seed=0, downlink=Dithering())
+    engine = LocalEngine({name: rows[name] for name in old.ids})
+    server = run(algo, engine, np.ones(3), stop=6).server
+    new, V = revise(algo, server, engine.V, roster_of("abcdef"), {"f": rows["f"]})
+    np.testing.assert_allclose(V[5], model.s_bar(server.S_hat, rows["f"]) - server.S_hat, rtol=1e-12)
+    present = np.array(
+        [[k in who.active(seed, r, 6) for k in range(6)] for seed in (new.seed, 1) for r in range(200)]
+    )
+    assert 0.4 < (present[:200] == present[200:]).mean() < 0.6
+
+
 def test_rows_of_who_is_new_are_asked_for():
     data = linear_data(n=2)
     algo = FedEM(Linear(), Dithering(8), roster_of("ab"), 0.2)

@@ -83,3 +83,21 @@ def test_levels_of_a_size_are_the_fewest(q, omega):
     made = Dithering.of(q, omega)
     assert made.omega(q) <= omega
     assert made.levels == 1 or Dithering(made.levels - 1).omega(q) > omega
+
+
+def test_a_worker_of_nearly_all_rows_gets_the_step_of_one_worker():
+    """Pooled weights: the noise of 51 workers of which one holds 95 % of the rows does not average out."""
+
+    class Means(Linear):
+        def __init__(self):
+            self.q, self.A = 20, np.zeros((20, 20))
+
+    rng, sizes = np.random.default_rng(3), [9500] + [10] * 50
+    data = [rng.normal(size=(m, 20)) + 3.0 * rng.normal(size=20) for m in sizes]
+    model, start, ends = Means(), np.full(20, 5.0), {}
+    for weighting in ("uniform", "pooled"):
+        roster = Roster.of(sizes, weighting)
+        algo = first_run(model, data, roster, start, Dithering(2))
+        end = run(algo, LocalEngine(data), start, stop=150).server.S_hat
+        ends[weighting] = np.abs(end - model.root(data, roster.weights)).max()
+    assert max(ends.values()) < 1e-3, ends

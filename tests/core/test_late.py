@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import Bernoulli, FedEM, FullBatch, Late, Minibatch, Roster, run, scafflsa
+from fedmiss.core import Bernoulli, FedEM, FullBatch, Late, Minibatch, Roster, SemVr, Spider, run, scafflsa
 from fedmiss.core.testing import check_oracle
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
@@ -86,3 +86,10 @@ def test_the_oracle_obeys_the_checker_and_refuses_control_variates():
     corrected = scafflsa(H=3, eta=0.1, model=Linear(), compressor=Identity(), roster=N5).oracle
     with pytest.raises(ConfigError, match="need this round's V"):
         Late(corrected)
+
+
+def test_variance_reduction_needs_a_reference_of_each_worker():
+    """SPIDER's differences start at one point a round; late workers answer at several, and would start at another's."""
+    check_oracle(Late(SemVr(2, 4)), Linear(), linear_data(), np.ones(3), rounds=12)
+    with pytest.raises(ConfigError, match="use SemVr"):
+        Late(Spider(3, 4))

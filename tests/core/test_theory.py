@@ -153,6 +153,39 @@ def test_constants_of_a_linear_model_are_found():
     assert c.sigma2 == pytest.approx(np.mean([data[i].var(axis=0).sum() for i in range(6)]) / 5, rel=1e-9)
 
 
+class Shrunk(LinearGaussian):
+    """Complete data y ~ N(theta, I), R = |theta|^2: T(s) = s / 3, W(s) = |s / 3|^2 + mean |y - s / 3|^2 / 2."""
+
+    def s_bar(self, theta, rows):
+        return rows.mean(axis=0)
+
+    def T(self, S):
+        return S / 3.0
+
+    def penalty(self, theta):
+        return float(theta @ theta)
+
+
+def test_the_gap_of_a_penalised_model_has_its_penalty_in_it():
+    """From theta = 0 to theta = y / 3, y the mean of all rows: W falls by |y|^2 / 6."""
+    data = linear_data(n=6, m=10)
+    c = estimate_constants(Shrunk(), data, Roster.of([10] * 6), np.zeros(3))
+    assert c.W_gap == pytest.approx((data.mean(axis=(0, 1)) ** 2).sum() / 6, rel=1e-9)
+
+
+def test_the_constant_of_workers_is_weighted_as_they_are():
+    """One worker of slope 1 with 96 of 100 rows, four of slope 0: L^2 is 0.96, not 0.2."""
+
+    class Steep(LinearGaussian):
+        def s_bar(self, theta, rows):  # h_c(s) = mean - s, or mean
+            return rows.mean(axis=0) + theta * (rows[0, 0] < 100)
+
+    sizes = [96, 1, 1, 1, 1]
+    data = [np.full((m, 3), 200.0 if m > 1 else 50.0) for m in sizes]
+    c = estimate_constants(Steep(), data, Roster.of(sizes, "pooled"), np.ones(3), rounds=6)
+    assert c.L == pytest.approx(0.96**0.5, rel=1e-9)
+
+
 def test_B_of_a_mixture_turns_the_mean_field_into_the_gradient():
     """Assumption A4: the gradient of W = F o T is -B h, with B the Jacobian of phi o T."""
     rng = np.random.default_rng(0)

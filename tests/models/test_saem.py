@@ -172,6 +172,11 @@ def test_quadrature_is_that_of_scipy():
         assert log_p == pytest.approx(np.log(values[0]), abs=1e-6)
         assert z == pytest.approx(values[1] / values[0], abs=2e-6)
         assert z2 == pytest.approx(values[2] / values[0], rel=1e-5)
+    # The worst of its range by its own words: a zero, much effort, a variance of 4.
+    values = [moment(p, 0, 2.0, -4.0, 4.0) for p in range(3)]
+    log_p, z, z2 = poisson_normal(*map(np.array, (0, 2.0, -4.0, 4.0)))
+    assert 1e-6 < abs(log_p - np.log(values[0])) < 1e-5
+    assert max(abs(z - values[1] / values[0]), abs(z2 - values[2] / values[0])) < 2e-4
 
 
 @pytest.mark.parametrize("model", [GaussMonths(6), PoissonMonths(6)], ids=["gauss", "poisson"])

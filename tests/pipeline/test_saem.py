@@ -85,6 +85,17 @@ def test_posteriors_of_sites_are_those_of_quadrature(kind):
     np.testing.assert_allclose(np.sqrt(cov[:, 0, 0]), sd, rtol=0.12)
 
 
+def test_workers_of_two_seeds_share_no_draws():
+    rows = simulate_counts(1, 6, 4, seen=0.8, seed=3)[0]
+    model = ShiftedCounts(4, level=True)
+    theta = model.T(model.statistic(rows, model.latent_start(rows, 1)))
+    second, first = (
+        posterior_of_sites(model, theta, rows, rounds=2, M=1, seed=seed, worker=worker)[0]
+        for seed, worker in ((0, 1), (1, 0))
+    )
+    assert not np.array_equal(second, first)
+
+
 def test_shifts_make_a_sticky_chain_move():
     """Small overdispersion: autocorrelation of u over 10 steps is above 0.8 without shifts, below 0.3 with them."""
     rows, lag = simulate_counts(1, 20, 8, seen=0.8, seed=4)[0], 10

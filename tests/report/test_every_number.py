@@ -43,8 +43,8 @@ def table_specs(s: Sources, one_trend: bool) -> dict:
         name="site " + sites["site_index"].astype(str)
         if "coarse_map" in s.facts
         else sites["site_name"].astype(object).fillna(sites["site_id"].astype(str)),
-        lo=100 * np.expm1(sites["slope"] - 1.96 * sites["slope_se"]),
-        hi=100 * np.expm1(sites["slope"] + 1.96 * sites["slope_se"]),
+        lo=100 * np.maximum(np.exp(sites["slope"]) * (1 - 1.96 * sites["slope_se"]) - 1, -1),
+        hi=100 * (np.exp(sites["slope"]) * (1 + 1.96 * sites["slope_se"]) - 1),
     )
     where = ["region"] if sites["region"].notna().any() else []
     own = [] if one_trend else [["percent_per_year"], ["lo", "hi"], "trend_class"]

@@ -17,11 +17,13 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
+from fedmiss.report.classes import by_limits
 from fedmiss.report.coverage import coverage, thin_counts
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import basis, caveats, headline, limits
 from fedmiss.report.sections.model import build as model_section
+from fedmiss.report.sections.places import build as places
 from fedmiss.report.tables import report_tables
 from fedmiss.tables import load_schema, read_table, write_table
 
@@ -45,6 +47,27 @@ def text_of(page: Path) -> str:
 def digest(folder: Path) -> dict[str, str]:
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.mark.parametrize("rule", ["pecbms", "rtrim"])
+def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
+    n = len(full.sites)
+    table = pd.DataFrame(
+        {
+            "site_index": np.arange(n),
+            "slope": np.linspace(-0.12, 0.12, n),
+            "slope_se": np.resize([0.01, 0.05], n),
+        }
+    )
+    data = replace(full.data, site_trends=table)
+    sites = places(analyse(data, replace(full.settings, rule=rule)), {}).values["sites"]
+    assert len(sites.rows) == n
+    for row in sites.rows:
+        lo, hi = (
+            1 + float(each.replace("\u2212", "-").rstrip(" %")) / 100 for each in row[-2].text.split(" to ")
+        )
+        rounded = {by_limits(lo + off, hi + off) for off in (-6e-4, 0.0, 6e-4)}
+        assert row[-1].text in rounded | {"not classified"}
 
 
 @pytest.mark.slow

@@ -138,6 +138,12 @@
     return [kind, l1, h1];
   }
 
+  // The limits of a site, in percent a year: by the rule of its class.
+  function limits(b, se) {
+    var n = source(0).used.filter(Boolean).length;
+    return classify(b, se, n, Q.rule, 1.96).slice(1).map(function (m) { return 100 * (m - 1); });
+  }
+
   // -- one question ----------------------------------------------------------------------------------------
   function pick(v, mask) { return Array.from(v).filter(function (_, i) { return mask[i]; }); }
   function within(range) { return Q.years.map(function (y) { return y >= range[0] && y <= range[1]; }); }
@@ -209,5 +215,5 @@
       from_year: n ? year[0] : -1, to_year: n ? year[n - 1] : -1, shift: n ? mean(logs(total)) : NaN, mid: mid };
   }
 
-  window.fedmissQuestion = { data: Q, sites: sites, answer: answer, interval: interval };
+  window.fedmissQuestion = { data: Q, sites: sites, answer: answer, interval: interval, limits: limits };
 })();

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
@@ -17,6 +18,7 @@ from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, joint_report
 from fedmiss.report.many import build_index
 from fedmiss.report.question import NO_DRAWS, Choice, answer, site_years, stored
+from fedmiss.report.sections.places import build as places
 from fedmiss.report.settings import ReportSettings
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table
@@ -197,7 +199,9 @@ def test_a_reader_walks_through_the_page(width, folders, tmp_path):
     names = {r: f"{r}{bad}" for r in data.region_names()}
     draws = {names.get(n, n): d for n, d in data.draws.items()}
     of = {g: tuple(names[r] for r in v) for g, v in data.group_regions.items()}
-    data = replace(data, sites=sites.assign(region=sites["region"].map(names)), draws=draws, group_regions=of)
+    own = pd.DataFrame({"site_index": sites["site_index"], "slope": -0.0976, "slope_se": 0.051})
+    sites = sites.assign(region=sites["region"].map(names))
+    data = replace(data, sites=sites, draws=draws, group_regions=of, site_trends=own)
     a = analyse(data, DATE)
     (tmp_path / "report").mkdir()
     write_report(a, tmp_path / "report")
@@ -207,6 +211,7 @@ def test_a_reader_walks_through_the_page(width, folders, tmp_path):
     assert "2014 to 2021" in got["window"]
     assert "onerror" in got["region"]
     assert got["site"].startswith(bad)
+    assert f"(95 % interval {places(a, {}).values['sites'].rows[0][-2].text})" in got["site"]
     assert got["marks"] == a.years.year.size
     assert "without 1 site" in got["without"]
     assert NO_DRAWS in got["why"]

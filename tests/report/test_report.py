@@ -22,6 +22,7 @@ from fedmiss.report.coverage import coverage, thin_counts
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import basis, caveats, headline, limits
+from fedmiss.report.sections.index import build as indices
 from fedmiss.report.sections.model import build as model_section
 from fedmiss.report.sections.places import build as places
 from fedmiss.report.tables import report_tables
@@ -68,6 +69,13 @@ def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
         )
         rounded = {by_limits(lo + off, hi + off) for off in (-6e-4, 0.0, 6e-4)}
         assert row[-1].text in rounded | {"not classified"}
+
+
+def test_every_bend_has_a_sentence_of_its_own(full):
+    rows = [(2011, 1.0, -0.1, 0.1), (2016, 0.6, 0.1, -0.1)]
+    points = pd.DataFrame(rows, columns=["year", "support", "slope_before", "slope_after"])
+    bends = str(indices(replace(full, points=points), {}).values["bends"])
+    assert [said[:24] for said in bends.split(". ")] == ["The trend bends in 2011;", "The trend bends in 2016;"]
 
 
 @pytest.mark.slow

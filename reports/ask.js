@@ -21,13 +21,18 @@
     if (!isFinite(v)) { return "n/a"; }
     if (v === 0) { return "0"; }
     var power = Math.floor(Math.log10(Math.abs(v))), places = 2 - power, unit = Math.pow(10, Math.max(-places, 0));
-    if (power < -4) { return v.toExponential(1).replace(/-/g, "−"); }
+    if (power < -4 || power > 14) {
+      return (v / Math.pow(10, power)).toFixed(1).replace("-", "−") + " × 10" +
+        String(power).replace(/./g, function (c) { return c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]; });
+    }
     var text = (Math.round(v / unit) * unit).toLocaleString("en-US", { minimumFractionDigits: Math.max(places, 0),
       maximumFractionDigits: Math.max(places, 0) });
     return (places > 0 ? v.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }) : text).replace("-", "−");
   }
   function percent(v) {
     if (!isFinite(v)) { return "n/a"; }
+    if (v > -100 && v <= -99.95) { return "−" + Math.min(-v, 99.99).toFixed(2) + " %"; }
+    if (Math.abs(v) >= 1000) { return (v > 0 ? "+" : "") + number(v) + " %"; }
     var text = Math.abs(v) >= 100 ? Math.round(v).toLocaleString("en-US") : v.toFixed(Math.abs(v) < 0.05 ? 2 : 1);
     if (Number(text) === 0) { return "0.0 %"; }
     return (v > 0 ? "+" : "") + text.replace("-", "−") + " %";

@@ -104,8 +104,10 @@ def _periods(findings: Findings) -> HtmlTable | None:
 def _bend(row: Any) -> str:
     if not math.isfinite(row.support):
         return f"The trend bends in {row.year}."
+    # A bend that most replicates do not find is no finding.
+    bends = "bends" if row.support >= 0.5 else "may bend"
     return (
-        f"The trend bends in {row.year}; a bend within two years of it is found in {share(row.support)} of the replicates."
+        f"The trend {bends} in {row.year}; a bend within two years of it is found in {share(row.support)} of the replicates."
     )
 
 

@@ -22,6 +22,7 @@ from fedmiss.report.coverage import coverage, thin_counts
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import basis, caveats, headline, limits
+from fedmiss.report.sections.headline import _stretches
 from fedmiss.report.sections.index import build as indices
 from fedmiss.report.sections.model import build as model_section
 from fedmiss.report.sections.places import build as places
@@ -77,6 +78,16 @@ def test_every_bend_has_a_sentence_of_its_own(full):
     bends = str(indices(replace(full, points=points), {}).values["bends"])
     said = [each.split(";")[0] for each in bends.split(". ")]
     assert said == ["The trend bends in 2011", "The trend may bend in 2016"]
+
+
+@pytest.mark.parametrize(("lo", "hi", "differs"), [(-6.0, 1.0, False), (-1.0, 2.0, True)])
+def test_a_part_differs_from_the_whole_where_its_interval_excludes_the_trend(full, lo, hi, differs):
+    part = full.periods.iloc[[0]].assign(
+        period="2008 to 2014", trend_class="stable", percent_lo=lo, percent_hi=hi
+    )
+    a = replace(full, periods=pd.concat([full.periods, part], ignore_index=True))
+    assert a.trend["percent_per_year"] == pytest.approx(-3.92, abs=0.01)
+    assert bool(_stretches(a)) == differs
 
 
 @pytest.mark.slow

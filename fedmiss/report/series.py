@@ -16,9 +16,12 @@ from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.slopes import contrast_error, scatter_of_years, trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
-__all__ = ["MIN_YEARS", "MonthlySeries"]
+__all__ = ["MIN_YEARS", "NOUGHT", "MonthlySeries"]
 
 MIN_YEARS = 5  # fewer complete years than this: a slope is reported, a class is refused
+NOUGHT = (
+    1e-6  # of the largest total: years without a find, whose logarithm is the model's and not the counts'
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -176,7 +179,8 @@ class MonthlySeries:
         mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
         year, total, values = self.within(mask)
         row = trend_row(year, total, values, rule, convention)
-        reason = refuse or _reason(year.size, total, 0 if values is None else len(values))
+        largest = float(self.yearly[axis.used].max(initial=0.0))
+        reason = refuse or _reason(year.size, total, 0 if values is None else len(values), largest)
         if reason:
             row["trend_class"] = row["trend_class_sampling"] = NOT_CLASSIFIED
         row |= {"rule": rule, "reason": reason}
@@ -280,11 +284,15 @@ class MonthlySeries:
         return frame
 
 
-def _reason(n_years: int, total: F64, n_draws: int) -> str:
+def _reason(n_years: int, total: F64, n_draws: int, largest: float) -> str:
     if n_years < MIN_YEARS:
         return f"there are {n_years} complete years with counts; a class needs {MIN_YEARS}"
     if not (total > 0).all():
         return "the total of some year is not positive"
+    if (total < NOUGHT * largest).any():
+        return (
+            "the total of some year is less than a millionth of the largest, which counts cannot tell from 0"
+        )
     if n_draws == 0:
         return "no bootstrap replicates were made, so no interval is available"
     if n_draws < MIN_DRAWS:

@@ -132,7 +132,7 @@
       return [name, Math.max(lo, 0), hi];
     }
     if (n < 3) { return [Q.none, NaN, NaN]; }
-    var l1 = Math.exp(b - Q.t[n - 3] * se), h1 = Math.exp(b + Q.t[n - 3] * se), e = 1e-7; // stricter levels change the label only
+    var l1 = Math.exp(b - Q.t[n - 3] * se), h1 = Math.exp(Math.min(b + Q.t[n - 3] * se, 700)), e = 1e-7; // stricter levels change the label only
     var kind = l1 > 1.05 ? "strong increase" : h1 < 0.95 ? "strong decline" : l1 > 1 + e ? "moderate increase" :
       h1 < 1 - e ? "moderate decline" : l1 > 0.95 && h1 < 1.05 ? "stable" : "uncertain";
     return [kind, l1, h1];

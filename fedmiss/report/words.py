@@ -75,7 +75,7 @@ def share(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a signed percentage with one decimal: +3.4 %, −0.2 %; large ones with three digits, the least with two: −0.03 %."""
+    """Return a signed percentage with one decimal: +3.4 %, −0.2 %; large ones with three digits, tiny ones with two."""
     if value is None or not math.isfinite(value):
         return "n/a"
     if -100.0 < value <= -99.95:  # what is left of almost nothing is not nothing

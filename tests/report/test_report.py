@@ -90,6 +90,19 @@ def test_a_part_differs_from_the_whole_where_its_interval_excludes_the_trend(ful
     assert bool(_stretches(a)) == differs
 
 
+@pytest.mark.parametrize("end", [slice(0, 4), slice(-4, None)])
+def test_years_at_an_end_that_found_nothing_are_named_and_no_base(full, end):
+    gone = np.unique(full.data.months["year"])[end]
+    cells = full.data.cells.copy()
+    inside = full.data.months["year"].isin(gone).to_numpy()[cells["month_index"]]
+    cells.loc[inside, ["n_detected", "count_sum"]] = 0
+    a = analyse(replace(full.data, cells=cells), full.settings)
+    said = f"None of the {cells.loc[inside, 'n_visits'].sum():,} visits of {gone[0]} to {gone[-1]} found the species"
+    assert sum(each.startswith(said) for each in caveats(a)) == 1
+    assert int(a.yearly.attrs["base"][0]) not in gone
+    assert not any(each.startswith("None of") for each in caveats(full))
+
+
 @pytest.mark.slow
 def test_the_same_report_twice_has_the_same_bytes(folders, report, tmp_path):
     again = build_report(**folders, out=tmp_path / "again", settings=ReportSettings(date=DATE)).parent

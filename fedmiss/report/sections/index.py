@@ -106,7 +106,8 @@ def _bend(row: Any) -> str:
         return f"The trend bends in {row.year}."
     # A bend that most replicates do not find is no finding.
     bends = "bends" if row.support >= 0.5 else "may bend"
-    return f"The trend {bends} in {row.year}; a bend within two years of it is found in {share(row.support)} of the replicates."
+    near = f"a bend within two years of it is found in {share(row.support)} of the replicates"
+    return f"The trend {bends} in {row.year}; {near}."
 
 
 def _regions(findings: Findings) -> HtmlTable | None:

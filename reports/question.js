@@ -208,10 +208,13 @@
     var verdict = classify(slope, se, n, c.rule, q), percent = function (m) { return 100 * (m - 1); };
     var reason = s.refuse || (n < Q.least[0] ? "there are " + n + " complete years with counts; a class needs " + Q.least[0] :
       !total.every(function (t) { return t > 0; }) ? "the total of some year is not positive" :
-      Math.min.apply(null, total) < Q.least[2] * Math.max.apply(null, [0].concat(pick(s.total, s.used))) ?
-        "the total of some year is less than a millionth of the largest, which counts cannot tell from 0" :
       B === 0 ? "no bootstrap replicates were made, so no interval is available" :
       B < Q.least[1] ? "there are " + B + " bootstrap replicates; an interval needs " + Q.least[1] : "");
+    var least = Q.least[2] * Math.max.apply(null, [0].concat(pick(s.total, s.used)));
+    var nought = total.filter(function (t) { return t < least; }).length, open = verdict[0] === "stable" || verdict[0] === "uncertain";
+    if (!reason && nought && (open || nought === n)) {
+      reason = "the total of some year is less than a millionth of the largest, which counts cannot tell from 0";
+    }
     return { slope: slope, slope_se: se, percent_per_year: percent(Math.exp(slope)), percent_lo: percent(verdict[1]),
       percent_hi: percent(verdict[2]), trend_class: reason ? Q.none : verdict[0], reason: reason, n_years: n,
       from_year: n ? year[0] : -1, to_year: n ? year[n - 1] : -1, shift: n ? mean(logs(total)) : NaN, mid: mid };

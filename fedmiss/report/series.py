@@ -179,8 +179,11 @@ class MonthlySeries:
         mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
         year, total, values = self.within(mask)
         row = trend_row(year, total, values, rule, convention)
-        largest = float(self.yearly[axis.used].max(initial=0.0))
-        reason = refuse or _reason(year.size, total, 0 if values is None else len(values), largest)
+        reason = refuse or _reason(year.size, total, 0 if values is None else len(values))
+        nought = total < NOUGHT * self.yearly[axis.used].max(initial=0.0)
+        # A direction that is clear stays so however near to 0 these totals are.
+        if not reason and (nought.all() or (nought.any() and row["trend_class"] in ("stable", "uncertain"))):
+            reason = "the total of some year is less than a millionth of the largest, which counts cannot tell from 0"
         if reason:
             row["trend_class"] = row["trend_class_sampling"] = NOT_CLASSIFIED
         row |= {"rule": rule, "reason": reason}
@@ -284,15 +287,11 @@ class MonthlySeries:
         return frame
 
 
-def _reason(n_years: int, total: F64, n_draws: int, largest: float) -> str:
+def _reason(n_years: int, total: F64, n_draws: int) -> str:
     if n_years < MIN_YEARS:
         return f"there are {n_years} complete years with counts; a class needs {MIN_YEARS}"
     if not (total > 0).all():
         return "the total of some year is not positive"
-    if (total < NOUGHT * largest).any():
-        return (
-            "the total of some year is less than a millionth of the largest, which counts cannot tell from 0"
-        )
     if n_draws == 0:
         return "no bootstrap replicates were made, so no interval is available"
     if n_draws < MIN_DRAWS:

@@ -21,13 +21,18 @@
     if (!isFinite(v)) { return "n/a"; }
     if (v === 0) { return "0"; }
     var power = Math.floor(Math.log10(Math.abs(v))), places = 2 - power, unit = Math.pow(10, Math.max(-places, 0));
-    if (power < -4) { return v.toExponential(1).replace(/-/g, "−"); }
+    if (power < -4 || power > 14) {
+      return (v / Math.pow(10, power)).toFixed(1).replace("-", "−") + " × 10" +
+        String(power).replace(/./g, function (c) { return c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]; });
+    }
     var text = (Math.round(v / unit) * unit).toLocaleString("en-US", { minimumFractionDigits: Math.max(places, 0),
       maximumFractionDigits: Math.max(places, 0) });
     return (places > 0 ? v.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }) : text).replace("-", "−");
   }
   function percent(v) {
     if (!isFinite(v)) { return "n/a"; }
+    if (v > -100 && v <= -99.95) { return "−" + Math.min(-v, 99.99).toFixed(2) + " %"; }
+    if (Math.abs(v) >= 1000) { return (v > 0 ? "+" : "") + number(v) + " %"; }
     var text = Math.abs(v) >= 100 ? Math.round(v).toLocaleString("en-US") : v.toFixed(Math.abs(v) < 0.05 ? 2 : 1);
     if (Number(text) === 0) { return "0.0 %"; }
     return (v > 0 ? "+" : "") + text.replace("-", "−") + " %";
@@ -174,8 +179,8 @@
   function site() {
     if (!picker || picker.value === "") { return; }
     var j = Number(picker.value), name = Q.sites.name[j], mean = part(S.expected, j), count = part(S.count, j);
-    var lo = part(S.lo, j), hi = part(S.hi, j), b = S.slope[j], se = S.se[j], pc = function (v) { return 100 * (Math.exp(v) - 1); };
-    var limits = isFinite(se) ? " (95 % interval " + range(pc(b - 1.96 * se), pc(b + 1.96 * se), percent) + ")" : " (no interval)";
+    var lo = part(S.lo, j), hi = part(S.hi, j), b = S.slope[j], se = S.se[j], pc = function (v) { return 100 * (Math.exp(v) - 1); }, ends = M.limits(b, se);
+    var limits = isFinite(se) ? " (95 % interval " + range(ends[0], ends[1], percent) + ")" : " (no interval)";
     var words = [name + (isFinite(b) ? ": " + percent(pc(b)) + " per year" + limits + ", " + (Q.sites.kind[j] === Q.none ? "no class (counted in too few years, or no interval)" : Q.sites.kind[j]) + "." : ".")];
     el("site-said").textContent = words[0];
     draw(el("site-figure"), { value: mean, dots: count, lo: lo, hi: hi, unit: Q.unit + " a visit", label: "Counts and fitted line of " + words[0],

@@ -132,10 +132,16 @@
       return [name, Math.max(lo, 0), hi];
     }
     if (n < 3) { return [Q.none, NaN, NaN]; }
-    var l1 = Math.exp(b - Q.t[n - 3] * se), h1 = Math.exp(b + Q.t[n - 3] * se), e = 1e-7; // stricter levels change the label only
+    var l1 = Math.exp(b - Q.t[n - 3] * se), h1 = Math.exp(Math.min(b + Q.t[n - 3] * se, 700)), e = 1e-7; // stricter levels change the label only
     var kind = l1 > 1.05 ? "strong increase" : h1 < 0.95 ? "strong decline" : l1 > 1 + e ? "moderate increase" :
       h1 < 1 - e ? "moderate decline" : l1 > 0.95 && h1 < 1.05 ? "stable" : "uncertain";
     return [kind, l1, h1];
+  }
+
+  // The limits of a site, in percent a year: by the rule of its class.
+  function limits(b, se) {
+    var n = source(0).used.filter(Boolean).length;
+    return classify(b, se, n, Q.rule, 1.96).slice(1).map(function (m) { return 100 * (m - 1); });
   }
 
   // -- one question ----------------------------------------------------------------------------------------
@@ -204,10 +210,15 @@
       !total.every(function (t) { return t > 0; }) ? "the total of some year is not positive" :
       B === 0 ? "no bootstrap replicates were made, so no interval is available" :
       B < Q.least[1] ? "there are " + B + " bootstrap replicates; an interval needs " + Q.least[1] : "");
+    var least = Q.least[2] * Math.max.apply(null, [0].concat(pick(s.total, s.used)));
+    var nought = total.filter(function (t) { return t < least; }).length, open = verdict[0] === "stable" || verdict[0] === "uncertain";
+    if (!reason && nought && (open || nought === n)) {
+      reason = "the total of some year is less than a millionth of the largest, which counts cannot tell from 0";
+    }
     return { slope: slope, slope_se: se, percent_per_year: percent(Math.exp(slope)), percent_lo: percent(verdict[1]),
       percent_hi: percent(verdict[2]), trend_class: reason ? Q.none : verdict[0], reason: reason, n_years: n,
       from_year: n ? year[0] : -1, to_year: n ? year[n - 1] : -1, shift: n ? mean(logs(total)) : NaN, mid: mid };
   }
 
-  window.fedmissQuestion = { data: Q, sites: sites, answer: answer, interval: interval };
+  window.fedmissQuestion = { data: Q, sites: sites, answer: answer, interval: interval, limits: limits };
 })();

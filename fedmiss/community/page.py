@@ -187,7 +187,7 @@ def _season(tables: Tables) -> str:
 def _facts(tables: Tables) -> list[tuple[str, str]]:
     fit = tables.fit.fit
     effort = ", ".join(
-        f"{TERMS.get(key, key)}: power {term:.2f}" for key, term in tables.effort.terms.items()
+        f"{TERMS.get(key, key)}: power {number(term, 2)}" for key, term in tables.effort.terms.items()
     )
     kind = (
         "negative binomial counts"

@@ -59,7 +59,7 @@ def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrit
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:
         mine = _own_panel(panel, outcomes[0].months, program.need().month, tmp / "panel")
         _own_fit(kit, program, outcomes, mine, tmp / "fit")
-        finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {}, unit)
+        finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {}, unit, whose=kit.name)
     return out / "report" / "index.html"
 
 

@@ -67,15 +67,21 @@ def own_report(
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
         mine = _write_panel(panel, group, tmp / "panel")
         _write_fit(fit, manifest, draws, mine, tmp)
-        finish_own(tmp, {"group": group}, panel_hash(panel), unit)
+        finish_own(tmp, {"group": group}, panel_hash(panel), unit, whose=group_name(group))
     return Path(out) / "report"
 
 
-def finish_own(folder: Path, settings: dict[str, Any], inputs: dict[str, str], unit: str) -> None:
+def finish_own(
+    folder: Path, settings: dict[str, Any], inputs: dict[str, str], unit: str, *, whose: str
+) -> None:
     """Impute and report an organisation's own panel and fit, which stand in the folder, and write its manifest."""
     panel, fit, imputed = (folder / name for name in ("panel", "fit", "imputed"))
     impute_panel(panel, fit, imputed)
-    build_report(panel, fit, imputed, folder / "report", ReportSettings(unit=unit))
+    facts = read_manifest(panel, "panel")["results"]
+    # Or the page would read like that of all groups.
+    name = facts.get("common_name") or facts.get("species") or "Species not named"
+    title = f"{name}: own sites of {whose or 'observers without a name'}"
+    build_report(panel, fit, imputed, folder / "report", ReportSettings(unit=unit, title=title))
     write_manifest(folder, "own", settings=settings, inputs=inputs)
 
 

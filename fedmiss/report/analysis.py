@@ -92,7 +92,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     """Compute every table of the report."""
     series = _series(data, settings, ALL, np.ones(len(data.sites), dtype=bool))
     years = series.years
-    base = settings.base or first_base(data.observed, years, settings.least)
+    base = settings.base or first_base(data.observed, years, settings.least, data.found)
     cover = coverage(data, years)
     thin = list(thin_counts(cover, data, int(years.used.sum())))
     entered = entries(data, series, settings)

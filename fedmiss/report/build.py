@@ -104,8 +104,9 @@ def _translated(analysis: Analysis, html: str, folder: Path) -> str:
     html = catalog.page(html, names)
     if catalog.missing:
         catalog.write_missing(folder / UNTRANSLATED)
-        lacking = f"{len(catalog.missing)} sentences of the page have no translation"
-        note(f"{lacking}; they are in {UNTRANSLATED} beside it.")
+        n = len(catalog.missing)
+        lacking = "1 sentence of the page has" if n == 1 else f"{n} sentences of the page have"
+        note(f"{lacking} no translation; see {UNTRANSLATED} beside it.")
     return html
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.coverage import Least, groups_apart
+from fedmiss.report.coverage import Least, groups_apart, in_years
 from fedmiss.report.entries import entry_cautions
 from fedmiss.report.words import count, left_out, number, percent, records, share, year_list
 
@@ -18,6 +18,7 @@ __all__ = ["asked", "biased_visits", "carried", "cautions", "least_words", "part
 COUNT_CARRIES = 0.25  # share of all that was counted, in one site-month
 SEASON_MOVED = 0.4  # share of the counts that would have to be moved to other months of the year
 PARTS_NAMED = 5
+NONE_FOUND = 3  # years in a row, at either end
 SITE_CARRIES = 0.5  # share of the fitted total at one site
 
 
@@ -30,6 +31,7 @@ def cautions(analysis: Analysis) -> list[str]:
         *_pooled(analysis),
         *_moved_season(analysis),
         *_thin_years(analysis),
+        *_none_found(analysis),
         *biased_visits(analysis),
     ]
 
@@ -45,7 +47,7 @@ def least_words(analysis: Analysis) -> str:
     year, base = asked(analysis)
     return (
         f"A year enters index and trend when at least {_counts(analysis, year)} were counted in it; the base, when none is "
-        f"named, is the first year with at least {_counts(analysis, base)}."
+        f"named, is the first year with at least {_counts(analysis, base)}, and with a find."
     )
 
 
@@ -65,11 +67,28 @@ def _thin_years(analysis: Analysis) -> Iterator[str]:
         shorter = len(used) and (thin.min() < used.min() or thin.max() > used.max())
         yield f"{said} What is said is of {used.min()} to {used.max()}." if shorter else said
     if analysis.settings.base is None and analysis.base is not None:
-        before = [str(each) for each in used[used < int(analysis.base)]]
-        yield (
-            f"The base is {analysis.base}, the first year with enough counts for one; {year_list(before)} "
-            f"{'has' if len(before) == 1 else 'have'} fewer."
-        )
+        least, earlier = asked(analysis)[1], yearly["used"] & (yearly["year"] < int(analysis.base))
+        before = [str(each) for each in yearly.loc[earlier, "year"]]
+        why = f"{year_list(before)} {'has' if len(before) == 1 else 'have'} fewer"
+        enough = (yearly["cells_observed"] >= least.cells) & (yearly["sites_observed"] >= least.sites)
+        if (enough & earlier).any():
+            why = "years before it have fewer, or found none"
+        yield f"The base is {analysis.base}, the first year with enough counts for one; {why}."
+
+
+def _none_found(analysis: Analysis) -> Iterator[str]:
+    """Say it when the first or the last years found nothing: their totals are near 0, and logarithms of them arbitrary."""
+    used, member = analysis.years.year[analysis.years.used], analysis.years.W[analysis.years.used] > 0
+    found = np.atleast_1d(in_years(analysis.data.found, member).any(axis=0))
+    if not found.any():
+        return
+    visits = member @ analysis.monthly["visits"].to_numpy()
+    for part in (slice(0, int(found.argmax())), slice(used.size - int(found[::-1].argmax()), used.size)):
+        if used[part].size >= NONE_FOUND:
+            yield (
+                f"None of the {count(visits[part].sum())} visits of {used[part][0]} to {used[part][-1]} found the species: "
+                "how near to 0 the totals of these years are is the model's guess, and so is the change per year in them."
+            )
 
 
 def _uncounted(analysis: Analysis) -> Iterator[str]:

@@ -104,7 +104,8 @@ def classify(
     else:
         quantiles = np.array([student_quantile(level, n_years - 2) for level in (0.95, 0.999)])
         lo1, lo2 = np.exp(slope - quantiles * se)
-        hi1, hi2 = np.exp(slope + quantiles * se)
+        # Three years of which one has no birds: a limit beyond what a double can hold.
+        hi1, hi2 = np.exp(np.minimum(slope + quantiles * se, 700.0))
     # rtrim's order of tests: the first that holds gives the label.
     ladder = (
         (lo2 > 1.05, "strong increase", "Strong increase (p<0.01)"),

@@ -232,12 +232,18 @@ def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = No
     return np.where(enough[at], n_observed, 0)
 
 
-def first_base(observed: Bool, years: Years, least: Least) -> str | None:
-    """Return the first used year with enough counts for a base; None when no year has them, or the first used one has."""
+def first_base(observed: Bool, years: Years, least: Least, found: Bool | None = None) -> str | None:
+    """Return the first used year with enough counts for a base; None when no year has them, or the first used one has.
+
+    Parameters
+    ----------
+    found : (J, L) cells that found the species; the base has one, where this is given: an index against nothing says nothing
+    """
     asked = least.base.of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
+    there = year_support(observed if found is None else found, years)[0]
     used = np.flatnonzero(years.used)
-    good = [at for at in used if cells[at] >= asked.cells and sites[at] >= asked.sites]
+    good = [at for at in used if cells[at] >= asked.cells and sites[at] >= asked.sites and there[at]]
     return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 

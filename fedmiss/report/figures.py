@@ -113,16 +113,25 @@ def trend(findings: Findings) -> Plot:
         caption += "Bars: 95 % interval of each year's index. "
     elif not findings.n_draws:
         caption += "No interval: no bootstrap replicates. "
-    caption += f"Orange: straight trend on the log scale. Below: {rests}"
+    drawn = _has_line(findings, used)
+    caption += f"{'Orange: straight trend on the log scale. ' if drawn else ''}Below: {rests}"
     least, most = table[support[-1]].agg(["min", "max"])
     below = f"{share(least)} to {share(most)} of a year's total is imputed."
     below = below if by_cell else f"{count(least)} to {count(most)} visits a year."
+    trend = (
+        f"; trend {per_year(row['percent_per_year'], row['percent_lo'], row['percent_hi'])}" if drawn else ""
+    )
     alt = (
         f"Line of the yearly index from {int(used['year'].iloc[0])} to {int(last['year'])}: it ends at "
-        f"{number(last['index'])} with {base} = 100; trend "
-        f"{per_year(row['percent_per_year'], row['percent_lo'], row['percent_hi'])}. Bars below: {below}"
+        f"{number(last['index'])} with {base} = 100{trend}. Bars below: {below}"
     )
     return Plot("trend", "Yearly index and trend", caption, alt, fig, table, trend_marks(table))
+
+
+def _has_line(findings: Findings, used: pd.DataFrame) -> bool:
+    """Whether the figure shows a trend: of two years or more, and with an interval where intervals were asked for."""
+    known = np.isfinite(findings.trend["percent_lo"])
+    return bool(len(used) >= 2 and np.isfinite(findings.trend["slope"]) and (known or not findings.n_draws))
 
 
 def _draw_index(ax: Axes, findings: Findings, table: pd.DataFrame, used: pd.DataFrame) -> None:
@@ -131,7 +140,7 @@ def _draw_index(ax: Axes, findings: Findings, table: pd.DataFrame, used: pd.Data
     base_line(ax)
     row = findings.trend
     known = np.isfinite(row["percent_lo"])
-    if len(used) >= 2 and np.isfinite(row["slope"]) and (known or not findings.n_draws):
+    if _has_line(findings, used):
         level = np.log(used["index"]).mean()
         line = np.exp(level + row["slope"] * (year - year.mean()))
         ax.plot(year, line, color=ORANGE, lw=1.6)

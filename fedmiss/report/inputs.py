@@ -92,6 +92,14 @@ class ReportInputs(Source):
     weeks: pd.DataFrame | None = None
 
     @property
+    def found(self) -> Bool:
+        """Cells in which the species was found, (J, L)."""
+        out = np.zeros(self.observed.shape, dtype=bool)
+        at = self.cells[self.cells["n_detected"] > 0]
+        out[at["site_index"], at["month_index"]] = True
+        return out
+
+    @property
     def n_observed(self) -> I64:
         """Cells with a count in each month, (L,)."""
         return np.asarray(self.observed.sum(axis=0), dtype=np.int64)

@@ -43,7 +43,7 @@ _SAID = re.compile(r'\b(aria-label|alt|title|placeholder)="([^"]*)"')
 _META = re.compile(r'<meta (?:name="description"|property="og:(?:title|description)")')
 _SHARED = re.compile(r'\b(content)="([^"]*)"')
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z{])")
-_NUMBER = rf"(?<![\w.])[{MINUS}+-]?\d+(?:,\d{{3}})*(?:\.\d+)*(?!\w)"
+_NUMBER = rf"(?<![\w.])[{MINUS}+-]?\d+(?:,\d{{3}})*(?:\.\d+)*(?: × 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?!\w)"
 _MONTHS = r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
 _SLOT = re.compile(r"\{(\d+)\}")
 _FILE = re.compile(r"fedmiss|[\w.-]+(/|\.[a-z]{2,7})")

@@ -16,9 +16,12 @@ from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.slopes import contrast_error, scatter_of_years, trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
-__all__ = ["MIN_YEARS", "MonthlySeries"]
+__all__ = ["MIN_YEARS", "NOUGHT", "MonthlySeries"]
 
 MIN_YEARS = 5  # fewer complete years than this: a slope is reported, a class is refused
+NOUGHT = (
+    1e-6  # of the largest total: years without a find, whose logarithm is the model's and not the counts'
+)
 
 
 @dataclass(frozen=True, eq=False)
@@ -177,6 +180,10 @@ class MonthlySeries:
         year, total, values = self.within(mask)
         row = trend_row(year, total, values, rule, convention)
         reason = refuse or _reason(year.size, total, 0 if values is None else len(values))
+        nought = total < NOUGHT * self.yearly[axis.used].max(initial=0.0)
+        # A direction that is clear stays so however near to 0 these totals are.
+        if not reason and (nought.all() or (nought.any() and row["trend_class"] in ("stable", "uncertain"))):
+            reason = "the total of some year is less than a millionth of the largest, which counts cannot tell from 0"
         if reason:
             row["trend_class"] = row["trend_class_sampling"] = NOT_CLASSIFIED
         row |= {"rule": rule, "reason": reason}

@@ -122,6 +122,7 @@ def test_the_page_shows_what_the_tables_say(made):
     _, _, out = made
     page = (out / "index.html").read_text()
     assert "These are associations and no interactions" in page
+    assert "power -" not in page  # a minus is no hyphen
     for name in ("ordination", "axis-1", "associations", "richness", "gain-by-lists", "gain-by-species"):
         assert f'id="fig-{name}"' in page
         for ending in ("svg", "png", "csv"):

@@ -29,6 +29,7 @@ def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):
         own_report(panel, fit, "nobody", tmp_path / "none")
     page = own_report(panel, fit, group, tmp_path / "own", unit="nests")
     assert "Total, nests" in (page / "index.html").read_text()
+    assert f": own sites of {group}</h1>" in (page / "index.html").read_text()
 
     visits = frame(panel / "groups" / group / "visits")
     every = frame(panel / "sites")

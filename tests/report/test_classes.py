@@ -118,3 +118,9 @@ def test_every_class_can_be_reached_and_unknown_rules_are_named():
 def test_a_standard_error_below_0_is_refused():
     with pytest.raises(ConfigError, match=r"standard error of the slope is -0\.1"):
         classify(0.1, -0.1, 20)
+
+
+def test_limits_are_numbers_whatever_the_error():
+    of = classify(1.0, 20.0, 3, "rtrim")
+    assert of.name == "uncertain"
+    assert np.isfinite([of.lo, of.hi]).all()

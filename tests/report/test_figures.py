@@ -15,6 +15,7 @@ from fedmiss.report.inputs import read_inputs
 from fedmiss.report.many import sparkline
 from fedmiss.report.maps import _paint, heatmap, site_map
 from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, svg_text
+from tests.report.conftest import World, make_folders
 
 
 def test_counted_cells_are_blue_and_imputed_cells_grey_and_darker_is_more():
@@ -87,3 +88,10 @@ def test_a_region_has_a_dot_where_the_table_has_a_number(folders):
     plot = regions(analyse(data, ReportSettings(date="2026-01-02")))
     assert set(plot.data["region"]) == {"XX-00", "XX-01"}
     assert "in the table only" in plot.caption
+
+
+def test_a_trend_that_is_not_drawn_is_not_described(tmp_path):
+    folders = make_folders(tmp_path, World(n_years=2))  # two years have no interval
+    plot = trend(analyse(read_inputs(**folders), ReportSettings(date="2026-01-02")))
+    assert "trend" not in plot.alt
+    assert "Orange" not in plot.caption

@@ -40,6 +40,9 @@ def test_numbers_names_and_months_are_slots_and_take_their_place():
         '<html lang="de"><p>Im Februar wurden in Pond 7 &amp; Mill 1.203,5 von −2.000 Vögeln gesehen. All well.</p></html>'
     )
     assert list(c.missing) == ["All well."]
+    c = catalog(sentences={"{1} birds": "{1} Vögel"}, decimal=",")
+    assert c.page("<p>1.2 × 10⁻⁷ birds</p>", []) == "<p>1,2 × 10⁻⁷ Vögel</p>"
+    assert not c.missing
 
 
 def test_what_is_not_text_is_left_alone():

@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
@@ -17,6 +18,7 @@ from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, joint_report
 from fedmiss.report.many import build_index
 from fedmiss.report.question import NO_DRAWS, Choice, answer, site_years, stored
+from fedmiss.report.sections.places import build as places
 from fedmiss.report.settings import ReportSettings
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table
@@ -34,6 +36,8 @@ def uneven(folders, *, kind="plain"):
     data, rng = read_inputs(**folders), rng_for(5, "uneven years")
     year = data.months["year"].to_numpy() - data.months["year"].min()
     factor = np.exp(rng.normal(0, 0.15, year.max() + 1))[year]
+    if kind == "gone":  # a year without birds
+        factor[year == 9] *= 1e-8
     draws = {name: d * factor for name, d in data.draws.items()}
     observed = data.observed.copy()
     regions = data.region_names()
@@ -118,7 +122,7 @@ def held_against_python(a, asked, got) -> dict[str, int]:
 
 @pytest.mark.browser
 @needs_browser
-@pytest.mark.parametrize(("kind", "n"), [("plain", 1000), ("hard", 400), ("joint", 200)])
+@pytest.mark.parametrize(("kind", "n"), [("plain", 1000), ("hard", 400), ("gone", 200), ("joint", 200)])
 def test_the_browser_answers_as_python(kind, n, folders, tmp_path):
     if kind == "joint":
         result_of(tmp_path / "result")
@@ -136,6 +140,7 @@ def test_the_browser_answers_as_python(kind, n, folders, tmp_path):
     wanted = {
         "plain": ("interval", "scatter", "class", "left"),
         "hard": ("error", "interval", "left"),
+        "gone": ("interval",),
         "joint": ("interval", "class"),
     }
     assert all(met[k] > n // 20 for k in wanted[kind]), met
@@ -197,7 +202,9 @@ def test_a_reader_walks_through_the_page(width, folders, tmp_path):
     names = {r: f"{r}{bad}" for r in data.region_names()}
     draws = {names.get(n, n): d for n, d in data.draws.items()}
     of = {g: tuple(names[r] for r in v) for g, v in data.group_regions.items()}
-    data = replace(data, sites=sites.assign(region=sites["region"].map(names)), draws=draws, group_regions=of)
+    own = pd.DataFrame({"site_index": sites["site_index"], "slope": -0.0976, "slope_se": 0.051})
+    sites = sites.assign(region=sites["region"].map(names))
+    data = replace(data, sites=sites, draws=draws, group_regions=of, site_trends=own)
     a = analyse(data, DATE)
     (tmp_path / "report").mkdir()
     write_report(a, tmp_path / "report")
@@ -207,6 +214,7 @@ def test_a_reader_walks_through_the_page(width, folders, tmp_path):
     assert "2014 to 2021" in got["window"]
     assert "onerror" in got["region"]
     assert got["site"].startswith(bad)
+    assert f"(95 % interval {places(a, {}).values['sites'].rows[0][-2].text})" in got["site"]
     assert got["marks"] == a.years.year.size
     assert "without 1 site" in got["without"]
     assert NO_DRAWS in got["why"]

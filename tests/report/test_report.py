@@ -17,11 +17,15 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
+from fedmiss.report.classes import by_limits
 from fedmiss.report.coverage import coverage, thin_counts
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import basis, caveats, headline, limits
+from fedmiss.report.sections.headline import _stretches
+from fedmiss.report.sections.index import build as indices
 from fedmiss.report.sections.model import build as model_section
+from fedmiss.report.sections.places import build as places
 from fedmiss.report.tables import report_tables
 from fedmiss.tables import load_schema, read_table, write_table
 
@@ -45,6 +49,58 @@ def text_of(page: Path) -> str:
 def digest(folder: Path) -> dict[str, str]:
     files = sorted(p for p in folder.rglob("*") if p.is_file())
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
+
+
+@pytest.mark.parametrize("rule", ["pecbms", "rtrim"])
+def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
+    n = len(full.sites)
+    table = pd.DataFrame(
+        {
+            "site_index": np.arange(n),
+            "slope": np.linspace(-0.12, 0.12, n),
+            "slope_se": np.resize([0.01, 0.05], n),
+        }
+    )
+    data = replace(full.data, site_trends=table)
+    sites = places(analyse(data, replace(full.settings, rule=rule)), {}).values["sites"]
+    assert len(sites.rows) == n
+    for row in sites.rows:
+        lo, hi = (
+            1 + float(each.replace("\u2212", "-").rstrip(" %")) / 100 for each in row[-2].text.split(" to ")
+        )
+        rounded = {by_limits(lo + off, hi + off) for off in (-6e-4, 0.0, 6e-4)}
+        assert row[-1].text in rounded | {"not classified"}
+
+
+def test_every_bend_has_a_sentence_of_its_own(full):
+    rows = [(2011, 1.0, -0.1, 0.1), (2016, 0.2, 0.1, -0.1)]
+    points = pd.DataFrame(rows, columns=["year", "support", "slope_before", "slope_after"])
+    bends = str(indices(replace(full, points=points), {}).values["bends"])
+    said = [each.split(";")[0] for each in bends.split(". ")]
+    assert said == ["The trend bends in 2011", "The trend may bend in 2016"]
+
+
+@pytest.mark.parametrize(("lo", "hi", "differs"), [(-6.0, 1.0, False), (-1.0, 2.0, True)])
+def test_a_part_differs_from_the_whole_where_its_interval_excludes_the_trend(full, lo, hi, differs):
+    part = full.periods.iloc[[0]].assign(
+        period="2008 to 2014", trend_class="stable", percent_lo=lo, percent_hi=hi
+    )
+    a = replace(full, periods=pd.concat([full.periods, part], ignore_index=True))
+    assert a.trend["percent_per_year"] == pytest.approx(-3.92, abs=0.01)
+    assert bool(_stretches(a)) == differs
+
+
+@pytest.mark.parametrize("end", [slice(0, 4), slice(-4, None)])
+def test_years_at_an_end_that_found_nothing_are_named_and_no_base(full, end):
+    gone = np.unique(full.data.months["year"])[end]
+    cells = full.data.cells.copy()
+    inside = full.data.months["year"].isin(gone).to_numpy()[cells["month_index"]]
+    cells.loc[inside, ["n_detected", "count_sum"]] = 0
+    a = analyse(replace(full.data, cells=cells), full.settings)
+    said = f"None of the {cells.loc[inside, 'n_visits'].sum():,} visits of {gone[0]} to {gone[-1]} found the species"
+    assert sum(each.startswith(said) for each in caveats(a)) == 1
+    assert int(a.yearly.attrs["base"][0]) not in gone
+    assert not any(each.startswith("None of") for each in caveats(full))
 
 
 @pytest.mark.slow

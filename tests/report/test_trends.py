@@ -287,6 +287,21 @@ def test_bad_input_is_named():
         MonthlySeries.of(totals, months).covariance()
 
 
+def test_years_whose_totals_counts_cannot_tell_from_nought_give_a_clear_direction_alone():
+    months = axis()
+    totals, draws = series(months)
+    last = int(months["year"].max())
+    for gone, years, kind in (
+        (months["year"] > last - 6, None, "strong decline"),
+        (months["year"] > last - 6, (last - 4, last), "not classified"),
+        (months["year"] == last - 7, None, "not classified"),
+    ):
+        left, left_draws = (np.where(gone, 1e-9 * each, each) for each in (totals, draws))
+        row = trends.overall_trend(left, months, left_draws, years=years).iloc[0]
+        assert row["trend_class"] == kind
+        assert ("cannot tell from 0" in row["reason"]) == (kind == "not classified")
+
+
 def test_totals_that_are_not_positive_give_no_class_and_no_crash():
     months = axis()
     totals, draws = series(months)

@@ -53,12 +53,14 @@ def found(findings: Findings, head: Headline, warnings: list[str], no_trim: str 
 
 
 def _stretches(findings: Findings) -> str:
-    """Say it when a part of the years has another class than the whole."""
-    whole = str(findings.trend["trend_class"])
+    """Say it when a part of the years has another class than the whole, and an interval that excludes the trend of it."""
+    whole, change = str(findings.trend["trend_class"]), float(findings.trend["percent_per_year"])
     said = "; ".join(
         f"{period.from_year} to {period.to_year}: {period.trend_class} ({percent(period.percent_per_year)} per year)"
         for period in records(findings.periods)
-        if period.period != "all years" and period.trend_class not in (whole, NOT_CLASSIFIED)
+        if period.period != "all years"
+        and period.trend_class not in (whole, NOT_CLASSIFIED)
+        and not period.percent_lo <= change <= period.percent_hi
     )
     return f"Parts of the period differ from the whole: {said}." if said else ""
 

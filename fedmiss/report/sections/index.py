@@ -34,7 +34,7 @@ def build(findings: Findings, plots: dict[str, Plot]) -> Section:
         {
             "yearly": _yearly(findings),
             "periods": _periods(findings),
-            "points": [_point(point) for point in records(findings.points)],
+            "bends": " ".join(_bend(point) for point in records(findings.points)),
             "searched": int(findings.years.used.sum()) >= 2 * MIN_SEGMENT,
             "figure": plots.get("monthly") if "weeks" in plots or "season" not in plots else None,
             "regions": _regions(findings),
@@ -101,10 +101,13 @@ def _periods(findings: Findings) -> HtmlTable | None:
     return table_of("Trend by period", findings.periods, columns, note)
 
 
-def _point(row: Any) -> str:
+def _bend(row: Any) -> str:
     if not math.isfinite(row.support):
-        return str(row.year)
-    return f"{row.year}; a bend within two years of it is found in {share(row.support)} of the replicates"
+        return f"The trend bends in {row.year}."
+    # A bend that most replicates do not find is no finding.
+    bends = "bends" if row.support >= 0.5 else "may bend"
+    near = f"a bend within two years of it is found in {share(row.support)} of the replicates"
+    return f"The trend {bends} in {row.year}; {near}."
 
 
 def _regions(findings: Findings) -> HtmlTable | None:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import math
-
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import biased_visits
+from fedmiss.report.classes import classify
 from fedmiss.report.sections import Cell, Column, HtmlTable, Section, cell, range_cell, table_of
 from fedmiss.report.sections.question import askable
 from fedmiss.report.style import Plot
@@ -50,7 +49,7 @@ def _sites(analysis: Analysis) -> HtmlTable:
         )
         columns += [
             ("Change per year", lambda r: cell(percent, r.percent_per_year)),
-            ("95 % interval", lambda r: range_cell(*_limits(r.slope, r.slope_se))),
+            ("95 % interval", lambda r: range_cell(*_limits(analysis, r.slope, r.slope_se))),
             ("Class", lambda r: Cell(str(r.trend_class))),
         ]
     table = analysis.sites.sort_values("mean_total", ascending=False, kind="stable").head(SHOWN)
@@ -87,7 +86,7 @@ def _visits(analysis: Analysis) -> HtmlTable | None:
     )
 
 
-def _limits(slope: float, se: float) -> tuple[float, float]:
-    if not (math.isfinite(slope) and math.isfinite(se)):
-        return math.nan, math.nan
-    return 100.0 * (math.exp(slope - 1.96 * se) - 1.0), 100.0 * (math.exp(slope + 1.96 * se) - 1.0)
+def _limits(analysis: Analysis, slope: float, se: float) -> tuple[float, float]:
+    """Return the limits, in percent, by which the rule decides, so that interval and class agree."""
+    of = classify(slope, se, int(analysis.years.used.sum()), analysis.settings.rule)
+    return 100.0 * (of.lo - 1.0), 100.0 * (of.hi - 1.0)

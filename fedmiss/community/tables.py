@@ -92,7 +92,7 @@ def tables_of(
     """
     if sums is None:
         # Of the lists, not of the cells: these hold the quarters of the year, in which some species is always commoner.
-        sums = site_sums(community, np.bincount(lists.site, effort.weight, lists.J))
+        sums = site_sums(community, np.bincount(lists.site, effort.weight, lists.J).astype(float))
     axes, usual = axes_of(community, sums), usual_visits(community, sums)
     _, _, found = lists.summed()
     expected, low, high = richness(community, visits=usual)

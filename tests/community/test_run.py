@@ -303,6 +303,13 @@ def test_a_species_without_part_takes_the_scores_of_all(made):
     )
 
 
+def test_a_species_in_another_case_or_by_its_common_name_takes_no_scores_of_its_own_counts(made):
+    _, _, out = made
+    own = scores_without(out, "Avis species05").frame
+    assert scores_without(out, "AVIS species05").frame.equals(own)
+    assert scores_without(out, "Rara avis", "avis Species05").frame.equals(own)
+
+
 def test_a_community_without_axes_is_no_help_and_says_so(made, tmp_path):
     _, records, _ = made
     out = build_community(records, tmp_path / "none", BARE)

@@ -313,6 +313,7 @@ def test_a_species_in_another_case_or_by_its_common_name_takes_no_scores_of_its_
 def test_a_community_without_axes_is_no_help_and_says_so(made, tmp_path):
     _, records, _ = made
     out = build_community(records, tmp_path / "none", BARE)
+    assert "as asked for (--season none)" in (out / "index.html").read_text()
     with pytest.raises(InputError, match="has no axes"):
         make_panel(records, tmp_path / "panel", PanelSettings(species="Avis species05", community=str(out)))
     with pytest.raises(InputError, match="a 'community' is needed here"):

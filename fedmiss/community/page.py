@@ -51,10 +51,12 @@ def _headline(tables: Tables) -> str:
     if not tables.fit.rank:
         return f"The species of these sites say nothing of each other that left-out {cells} would show."
     beside = "covariates and levels" if tables.fit.responses else "levels"
-    take = "takes" if tables.fit.rank == 1 else "take"
+    one, gain = "s" if tables.fit.rank == 1 else "", tables.gain
+    # A number of axes that was asked for may be worse than none.
+    does = f"take{one} {share(gain)} off" if gain >= 0 else f"add{one} {share(-gain)} to"
     return (
-        f"{named.get(tables.fit.rank, f'{tables.fit.rank} axes')} that species follow together {take} "
-        f"{share(tables.gain)} off the deviance of left-out {cells}, beside the {beside} of site and species alone."
+        f"{named.get(tables.fit.rank, f'{tables.fit.rank} axes')} that species follow together {does} "
+        f"the deviance of left-out {cells}, beside the {beside} of site and species alone."
     )
 
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from fedmiss.community.model import Effort, cells_of, fit_community
+from fedmiss.community.page import _headline
 from fedmiss.community.pictures import ends
 from fedmiss.community.run import build_community
 from fedmiss.community.settings import CommunitySettings
+from fedmiss.community.tables import tables_of
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.community import read_lists, scores_without
 from fedmiss.etl.filters import parse_map
@@ -128,6 +133,16 @@ def test_the_page_shows_what_the_tables_say(made):
             assert (out / "figures" / f"{name}.{ending}").stat().st_size > 0
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "wet" in page, "the covariate"
+
+
+def test_axes_that_were_asked_for_and_are_worse_than_none_add_to_the_deviance(made):
+    _, records, _ = made
+    lists = read_lists(records, counted=True)
+    effort = Effort(np.ones(lists.site.size))
+    tables = tables_of(lists, fit_community(cells_of(lists, effort, "counts"), replace(BARE, rank=1)), effort)
+    worse = tables.species.assign(deviance=1.04 * tables.species["deviance_alone"])
+    assert "takes" in _headline(tables)
+    assert "adds 4.0 % to the deviance" in _headline(replace(tables, species=worse))
 
 
 @pytest.mark.slow

@@ -50,18 +50,19 @@ class Axes:
     centre: F64
 
 
-def site_sums(community: Community) -> F64:
+def site_sums(community: Community, visits: F64 | None = None) -> F64:
     """Sums (1 + r + r^2 + 1,) over the sites that axes need.
 
-    Of 1, of the factors' coefficients, of their products with their covariances, and of the log number of visits. Of
-    several organisations they are added up, so that axes are those of all sites.
+    Of 1, of the factors' coefficients, of their products with their covariances, and of the log number of ``visits`` (J,),
+    by default the effort of the cells. Of several organisations they are added up, so that axes are those of all sites.
     """
     q, rank = _posterior(community), community.rank
     first = q.P.shape[1] - rank
     U, C = q.P[:, first:], q.C[:, first:, first:]
     # The mean of logarithms, so that a few sites with hundreds of visits do not make the usual number.
-    visits = np.log(np.maximum(community.cells.visited().max(axis=1), 1.0))
-    return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), [visits.sum()]])
+    visits = community.cells.visited().max(axis=1) if visits is None else visits
+    usual = np.log(np.maximum(visits, 1.0)).sum()
+    return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), [usual]])
 
 
 def axes_of(community: Community, sums: F64 | None = None) -> Axes:

@@ -35,7 +35,7 @@ def write_page(
             maps=[plot for name, plot in plots.items() if name.startswith("axis-")],
             species=_species(tables), strongest=_strongest(tables), responses=_responses(tables), tried=_tried(tables),
             paper=_paper(tables),
-            facts=_facts(tables),
+            facts=_facts(tables, settings),
             flow=[(step, f"{count(rows)}{f' ({note})' if note else ''}") for step, rows, note in tables.lists.flow],
             **assets(),
         )
@@ -51,10 +51,12 @@ def _headline(tables: Tables) -> str:
     if not tables.fit.rank:
         return f"The species of these sites say nothing of each other that left-out {cells} would show."
     beside = "covariates and levels" if tables.fit.responses else "levels"
-    take = "takes" if tables.fit.rank == 1 else "take"
+    one, gain = "s" if tables.fit.rank == 1 else "", tables.gain
+    # A number of axes that was asked for may be worse than none.
+    does = f"take{one} {share(gain)} off" if gain >= 0 else f"add{one} {share(-gain)} to"
     return (
-        f"{named.get(tables.fit.rank, f'{tables.fit.rank} axes')} that species follow together {take} "
-        f"{share(tables.gain)} off the deviance of left-out {cells}, beside the {beside} of site and species alone."
+        f"{named.get(tables.fit.rank, f'{tables.fit.rank} axes')} that species follow together {does} "
+        f"the deviance of left-out {cells}, beside the {beside} of site and species alone."
     )
 
 
@@ -173,7 +175,9 @@ def _paper(tables: Tables) -> HtmlTable | None:
     )
 
 
-def _season(tables: Tables) -> str:
+def _season(tables: Tables, settings: CommunitySettings) -> str:
+    if settings.season == "none":
+        return "not looked at, as asked for (--season none)"
     if tables.season.gain is None:
         return "not looked at: lists of one quarter of the year, presence, or a study between organisations"
     if not tables.season.taken:
@@ -184,7 +188,7 @@ def _season(tables: Tables) -> str:
     )
 
 
-def _facts(tables: Tables) -> list[tuple[str, str]]:
+def _facts(tables: Tables, settings: CommunitySettings) -> list[tuple[str, str]]:
     fit = tables.fit.fit
     effort = ", ".join(
         f"{TERMS.get(key, key)}: power {number(term, 2)}" for key, term in tables.effort.terms.items()
@@ -203,7 +207,7 @@ def _facts(tables: Tables) -> list[tuple[str, str]]:
         ),
         ("1 / size", number(fit.settings.inverse_size or 0.0)),
         ("Effort", effort or "every complete checklist counts alike"),
-        ("Season", _season(tables)),
+        ("Season", _season(tables, settings)),
         ("Covariates", ", ".join(tables.fit.responses) or "none"),
         ("Converged", "yes" if fit.fit.converged else f"no: {fit.fit.stop_reason}"),
     ]

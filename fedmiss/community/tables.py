@@ -19,6 +19,7 @@ from fedmiss.community.outputs import (
     gains_by,
     left_out_scores,
     richness,
+    site_sums,
     steps_of,
     usual_visits,
 )
@@ -89,6 +90,9 @@ def tables_of(
 
     ``sums``: those of :func:`~fedmiss.community.outputs.site_sums` over all sites, where not all of them are here.
     """
+    if sums is None:
+        # Of the lists, not of the cells: these hold the quarters of the year, in which some species is always commoner.
+        sums = site_sums(community, np.bincount(lists.site, effort.weight, lists.J).astype(float))
     axes, usual = axes_of(community, sums), usual_visits(community, sums)
     _, _, found = lists.summed()
     expected, low, high = richness(community, visits=usual)

@@ -252,8 +252,19 @@ def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) ->
     return said
 
 
-def scores_without(community: str | Path, species: str) -> SiteTable:
+def _same(held: pl.DataFrame, name: str) -> str:
+    """Species of a community whose scientific or common name is ``name`` in any case; empty where there is none."""
+    for column in ("species", "common_name"):
+        for one, known in zip(held["species"], held[column], strict=True):
+            if known and known.casefold() == name.casefold():
+                return str(one)
+    return ""
+
+
+def scores_without(community: str | Path, species: str, common: str = "") -> SiteTable:
     """Scores of the sites on the axes of a community as covariates; the species' own counts have no part in them.
+
+    The community may have the ``species`` in another case, or by its ``common`` name.
 
     Raises
     ------
@@ -269,7 +280,9 @@ def scores_without(community: str | Path, species: str) -> SiteTable:
         )
     scores = pl.from_arrow(read_table(folder / "scores.parquet", "community_scores"))
     assert isinstance(scores, pl.DataFrame)
-    own = scores.filter(pl.col("without") == species)
+    held = pl.read_parquet(folder / "species.parquet", columns=["species", "common_name"])
+    # Its own name first: several species may have one common name.
+    own = scores.filter(pl.col("without") == (_same(held, species) or _same(held, common)))
     if own.is_empty():  # found at too few sites to take part, so that no score knows of it
         own = scores.filter(pl.col("without").is_null())
     wide = own.with_columns(axis=pl.format("axis {} of other species", "axis")).pivot(

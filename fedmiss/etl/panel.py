@@ -97,7 +97,7 @@ def make_panel(
         visits = _choose_sites(visits, settings, flow)
         warnings += _odd_counts(species, visits)
         sites = _numbered(sites_of(visits))
-        table = _about_sites(settings, species)
+        table = _about_sites(settings, species, common)
         if table is not None:
             warnings += [*table.said, *table.beside(sites)]
             sites = table.placed(sites)
@@ -144,12 +144,12 @@ def _named(settings: PanelSettings) -> dict[str, str]:
     return {key: Path(path).name for key, path in paths.items() if path}
 
 
-def _about_sites(settings: PanelSettings, species: str) -> SiteTable | None:
+def _about_sites(settings: PanelSettings, species: str, common: str) -> SiteTable | None:
     """The table of sites, with the scores of the other species in a community beside it."""
     table = read_site_table(settings.site_table) if settings.site_table else None
     if not settings.community:
         return table
-    scores = scores_without(settings.community, species)
+    scores = scores_without(settings.community, species, common)
     return table.joined(scores) if table else scores
 
 

@@ -134,6 +134,12 @@ def _attenuation(findings: Findings, within: float) -> float:
     return max(1.0 - error / within, LEAST_RELIABLE, min(most, 1.0))
 
 
+def _multiplies(findings: Findings) -> bool:
+    """Whether effort multiplies counts; it adds birds to Gaussian counts as they are, and log odds to presence."""
+    family = findings.data.fact("family")
+    return bool(family != "bernoulli" and (family != "gaussian" or findings.data.fact("scale") == "log1p"))
+
+
 def _rows(findings: Findings) -> dict[str, tuple[float, float, float, float]]:
     """By supposition: what recorded effort adds a year, and the trend with its interval, per cent a year."""
     trend = findings.trend
@@ -145,19 +151,21 @@ def _rows(findings: Findings) -> dict[str, tuple[float, float, float, float]]:
     percents = np.array([trend["percent_per_year"], trend["percent_lo"], trend["percent_hi"]], dtype=float)
     logs = np.log1p(np.maximum(percents / 100.0, -1.0 + 1e-12))  # an interval may end at -100 %
     rows = {AS_IS: logs}
-    if growth and findings.data.fact("family") != "bernoulli":
+    multiplies = _multiplies(findings)
+    if growth and multiplies:
         off = logs + shift
         rows[OFF] = np.array([off[0], min(off[1], logs[1]), max(off[2], logs[2])])
     rows[GREW] = logs - math.log1p(UNRECORDED)
-    adds = 100.0 * math.expm1(growth)
+    adds = 100.0 * math.expm1(growth) if multiplies else math.nan
     return {name: (adds, *(100.0 * np.expm1(row)).tolist()) for name, row in rows.items()}
 
 
 def sensitivity(findings: Findings) -> pd.DataFrame:
     """Return the trend as reported, if recorded effort is off by half, and if it grew by 1 % a year unrecorded.
 
-    Columns: ``what``, ``effort_percent`` (a year, what recorded effort adds to counts), ``percent_per_year``,
-    ``percent_lo``, ``percent_hi``. The second row's interval holds the reported trend's too. No rows without a trend.
+    Columns: ``what``, ``effort_percent`` (a year, what recorded effort adds to counts; blank where it does not multiply
+    them), ``percent_per_year``, ``percent_lo``, ``percent_hi``. The second row's interval holds the reported trend's too.
+    No rows without a trend.
     """
     table = pd.DataFrame([(name, *row) for name, row in _rows(findings).items()], columns=COLUMNS)
     return table.astype(dict.fromkeys(COLUMNS[1:], float))

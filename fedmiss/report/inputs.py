@@ -55,13 +55,18 @@ class Source:
         return "site-year" if self.yearly_counts else "site-month"
 
     def fact(self, name: str, default: Any = None) -> Any:
-        """Return a fact of the first manifest that knows it, results before settings, fit before panel."""
+        """Return a fact of the first manifest that knows it, results before settings, fit before panel.
+
+        Results that hold it blank know that there is none: the settings of a simulated panel are no facts of a fit.
+        """
         if name not in _FACTS:
             raise LookupError(f"no folder has the fact {name}; see fedmiss.folders")
         for manifest in self.manifests:
             for part in ("results", "settings"):
                 if (value := manifest.get(part, {}).get(name)) is not None:
                     return value
+            if name in manifest.get("results", {}):
+                break
         return default
 
 

@@ -21,8 +21,9 @@ from fedmiss.community.model import (
 )
 from fedmiss.community.outputs import associations, axes_of, left_out_scores, richness, usual_visits
 from fedmiss.community.paper import fit_paper
-from fedmiss.community.season import _with, season_of
+from fedmiss.community.season import Season, _with, season_of
 from fedmiss.community.settings import CommunitySettings
+from fedmiss.community.tables import tables_of
 from fedmiss.errors import ConfigError
 from fedmiss.etl.community import Lists, read_lists
 from fedmiss.federation.hub import fit as rounds
@@ -426,6 +427,16 @@ def test_quarters_are_taken_where_they_pay_and_mend_what_sites_were_not_visited_
     assert (wrong[1] ** 2).mean() < 0.9 * (wrong[0] ** 2).mean()
     # the effort of a list is what it was where all quarters are alike
     np.testing.assert_allclose(_with(cells, *_alike(lists, effort)).exposure, cells.exposure)
+
+
+def test_the_usual_number_of_visits_is_that_of_the_lists_whatever_the_season():
+    lists, factor, _ = seasonal(0, 1.2)
+    effort = Effort(np.ones(lists.site.size))
+    exposure, _ = _alike(lists, effort)
+    cells = _with(cells_of(lists, effort, "counts"), exposure, factor)
+    fit = fit_community(cells, CommunitySettings(rank=0, folds=2))
+    usual = tables_of(lists, fit, effort, season=Season(factor, True, None)).usual
+    assert usual == np.round(np.exp(np.log(np.maximum(lists.visits, 1.0)).mean()))
 
 
 def _alike(lists, effort):

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
+from fedmiss.community.model import Effort, cells_of, fit_community
+from fedmiss.community.page import _headline
 from fedmiss.community.pictures import ends
 from fedmiss.community.run import build_community
 from fedmiss.community.settings import CommunitySettings
+from fedmiss.community.tables import tables_of
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.community import read_lists, scores_without
 from fedmiss.etl.filters import parse_map
@@ -129,6 +134,16 @@ def test_the_page_shows_what_the_tables_say(made):
             assert (out / "figures" / f"{name}.{ending}").stat().st_size > 0
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "wet" in page, "the covariate"
+
+
+def test_axes_that_were_asked_for_and_are_worse_than_none_add_to_the_deviance(made):
+    _, records, _ = made
+    lists = read_lists(records, counted=True)
+    effort = Effort(np.ones(lists.site.size))
+    tables = tables_of(lists, fit_community(cells_of(lists, effort, "counts"), replace(BARE, rank=1)), effort)
+    worse = tables.species.assign(deviance=1.04 * tables.species["deviance_alone"])
+    assert "takes" in _headline(tables)
+    assert "adds 4.0 % to the deviance" in _headline(replace(tables, species=worse))
 
 
 @pytest.mark.slow
@@ -304,9 +319,17 @@ def test_a_species_without_part_takes_the_scores_of_all(made):
     )
 
 
+def test_a_species_in_another_case_or_by_its_common_name_takes_no_scores_of_its_own_counts(made):
+    _, _, out = made
+    own = scores_without(out, "Avis species05").frame
+    assert scores_without(out, "AVIS species05").frame.equals(own)
+    assert scores_without(out, "Rara avis", "avis Species05").frame.equals(own)
+
+
 def test_a_community_without_axes_is_no_help_and_says_so(made, tmp_path):
     _, records, _ = made
     out = build_community(records, tmp_path / "none", BARE)
+    assert "as asked for (--season none)" in (out / "index.html").read_text()
     with pytest.raises(InputError, match="has no axes"):
         make_panel(records, tmp_path / "panel", PanelSettings(species="Avis species05", community=str(out)))
     with pytest.raises(InputError, match="a 'community' is needed here"):

@@ -124,11 +124,13 @@ def test_the_shift_is_that_of_attenuation():
         (0.3, 0.0, "poisson", False),
         (0.02, 0.05, "poisson", False),
         (0.3, 0.06, "bernoulli", False),
+        (18.0, 0.06, "gaussian", False),  # birds, no power
     ],
 )
 def test_it_is_said_where_effort_moves_the_trend(power, growth, family, said):
     a = findings(visits(power, growth, 0.8), {"log(hours)": power, "log(hours) unknown": 0.1}, family=family)
     assert bool(effort_caution(a)) is said
+    assert np.isfinite(sensitivity(a)["effort_percent"]).all() == (family == "poisson")
     if said:
         assert "grew" in effort_caution(a)[0]
 

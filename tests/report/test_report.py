@@ -8,6 +8,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -20,7 +21,7 @@ from fedmiss.report.build import build_report
 from fedmiss.report.classes import by_limits
 from fedmiss.report.coverage import coverage, thin_counts
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
-from fedmiss.report.inputs import read_inputs
+from fedmiss.report.inputs import Source, read_inputs
 from fedmiss.report.prose import basis, caveats, headline, limits
 from fedmiss.report.sections.headline import _stretches
 from fedmiss.report.sections.index import build as indices
@@ -104,6 +105,13 @@ def test_years_at_an_end_that_found_nothing_are_named_and_no_base(full, end):
 
 
 @pytest.mark.slow
+def test_settings_of_a_simulated_panel_are_no_facts_of_a_fit():
+    fit, panel = {"results": {"observer_sd": None}}, {"settings": {"observer_sd": 0.5, "n_groups": 3}}
+    source = SimpleNamespace(manifests=(fit, panel))
+    assert Source.fact(source, "observer_sd") is None
+    assert Source.fact(source, "n_groups") == 3
+
+
 def test_the_same_report_twice_has_the_same_bytes(folders, report, tmp_path):
     again = build_report(**folders, out=tmp_path / "again", settings=ReportSettings(date=DATE)).parent
     assert digest(again) == digest(report)

@@ -180,7 +180,7 @@
     if (!picker || picker.value === "") { return; }
     var j = Number(picker.value), name = Q.sites.name[j], mean = part(S.expected, j), count = part(S.count, j);
     var lo = part(S.lo, j), hi = part(S.hi, j), b = S.slope[j], se = S.se[j], pc = function (v) { return 100 * (Math.exp(v) - 1); }, ends = M.limits(b, se);
-    var limits = isFinite(se) ? " (95 % interval " + range(ends[0], ends[1], percent) + ")" : " (no interval)";
+    var limits = isFinite(ends[0]) ? " (95 % interval " + range(ends[0], ends[1], percent) + ")" : " (no interval)";
     var words = [name + (isFinite(b) ? ": " + percent(pc(b)) + " per year" + limits + ", " + (Q.sites.kind[j] === Q.none ? "no class (counted in too few years, or no interval)" : Q.sites.kind[j]) + "." : ".")];
     el("site-said").textContent = words[0];
     draw(el("site-figure"), { value: mean, dots: count, lo: lo, hi: hi, unit: Q.unit + " a visit", label: "Counts and fitted line of " + words[0],

@@ -11,11 +11,12 @@ from fedmiss.etl.sources import Source
 __all__ = ["refuse_totals"]
 
 _WORDS = frozenset(
-    "total totals grandtotal sum sums summe gesamt insgesamt gesamtsumme totaal som totale somme suma sumatotal soma razem "
-    "summa totalt yhteensa osszesen celkem vsego itogo \u0432\u0441\u0435\u0433\u043e \u0438\u0442\u043e\u0433\u043e".split()
+    "total totals grandtotal summe gesamt insgesamt gesamtsumme totaal totale sumatotal razem totalt yhteensa osszesen "
+    "celkem vsego itogo \u0432\u0441\u0435\u0433\u043e \u0438\u0442\u043e\u0433\u043e".split()
 )
-# From so many time points and so many other sites with birds on, it is no chance that a site has the sum of all others.
-_TIMES, _SITES = 5, 3
+# From so many time points and so many other sites with birds, so many different sums, and a sum so large on, it is no chance
+# that a site has the sum of all others.
+_TIMES, _SITES, _SUMS, _LARGEST = 5, 3, 3, 10
 
 
 def refuse_totals(frame: pl.DataFrame, source: Source, column: str) -> None:
@@ -32,8 +33,16 @@ def refuse_totals(frame: pl.DataFrame, source: Source, column: str) -> None:
     """
     sites = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
     for line, site in sites.select("line", "site").iter_rows():
-        if "".join(filter(str.isalpha, plain(site))) in _WORDS:
-            raise _fault(source, line, column, site, "is called as a row of totals is")
+        # a name with a number, as TOTAL 3, is a code
+        if "".join(filter(str.isalnum, plain(site))) in _WORDS:
+            raise _fault(
+                source,
+                line,
+                column,
+                site,
+                "is called as a row of totals is",
+                "if it is a place, give it another name",
+            )
     times = [name for name in ("year", "month") if name in frame.columns]
     cells = frame.filter(pl.col("count").is_not_null())
     # Where s has the sum of all others, it has half of all.
@@ -42,16 +51,31 @@ def refuse_totals(frame: pl.DataFrame, source: Source, column: str) -> None:
         pl.col("line").first(),
         ((2.0 * pl.col("count") - pl.col("_all")).abs() <= 1e-6 * pl.col("_all")).all().alias("_half"),
         (pl.col("count") > 0).sum().alias("_times"),
+        pl.col("count").n_unique().alias("_sums"),
+        pl.col("count").max().alias("_largest"),
     )
-    found = half.filter(pl.col("_half") & (pl.col("_times") >= _TIMES))
+    found = half.filter(
+        pl.col("_half")
+        & (pl.col("_times") >= _TIMES)
+        & (pl.col("_sums") >= _SUMS)
+        & (pl.col("_largest") >= _LARGEST)
+    )
     with_birds = cells.filter(pl.col("count") > 0)["site"].n_unique() - 1
     if found.height == 1 and with_birds >= _SITES:
         line, site = found.select("line", "site").row(0)
-        raise _fault(source, line, column, site, "has the sum of all other sites at every time point")
+        raise _fault(
+            source,
+            line,
+            column,
+            site,
+            "has the sum of all other sites at every time point",
+            "if it is a place, ask who made the table",
+        )
 
 
-def _fault(source: Source, line: int, column: str, site: str, why: str) -> InputError:
+def _fault(source: Source, line: int, column: str, site: str, why: str, place: str) -> InputError:
     return source.fault(
-        line, column, f"the site {site!r} {why}, and would count every bird twice. Leave such rows out; if it is a place, "
-        "give it another name or take its counts out of the others."
-    )  # fmt: skip
+        line,
+        column,
+        f"the site {site!r} {why}, and would count every bird twice. Leave such rows out; {place}.",
+    )

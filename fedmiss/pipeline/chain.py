@@ -66,8 +66,8 @@ def input_files(recipe: Recipe) -> list[Path]:
 
 def _of_page(settings: ReportSettings) -> list[Path]:
     """Return the files that a page takes something from: its picture, and a catalogue of its language."""
-    named = (settings.photo, settings.language)
-    return [Path(name) for name in named if name and Path(name).suffix]
+    catalogue = settings.language if settings.language and Path(settings.language).suffix else ""
+    return [Path(name) for name in (settings.photo, catalogue) if name]
 
 
 def run_recipe(

@@ -32,12 +32,12 @@ LIMITS = (
 )  # ends of intervals, as they are called in tables
 
 
-def counted_visits(panel: PanelFolder, J: int, L: int) -> sp.csr_array:
-    """Visits with a count in every cell, over all groups: (J, L) sparse int32."""
+def counted_visits(panel: PanelFolder, J: int, L: int, column: str = "n_counted") -> sp.csr_array:
+    """Visits with a count (or another ``column``) in every cell, over all groups: (J, L) sparse int32."""
     parts = [read_table(group / "cells.parquet", "cells") for group in panel.groups]
     site, month, number = (
         np.concatenate([part[name].to_numpy() for part in parts])
-        for name in ("site_index", "month_index", "n_counted")
+        for name in ("site_index", "month_index", column)
     )
     return sp.csr_array(sp.coo_array((number, (site, month)), shape=(J, L)))
 

@@ -147,7 +147,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     report = dict(_table(raw, "report", where))
     for name in ("photo", "language"):
         # A language without an ending is one of fedmiss's own.
-        if isinstance(report.get(name), str) and Path(report[name]).suffix:
+        if isinstance(report.get(name), str) and (name == "photo" or Path(report[name]).suffix):
             report[name] = str(base / report[name])
     return Recipe(
         name=convert(raw.get("name", path.stem), str, f"{where}: name"),

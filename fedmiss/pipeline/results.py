@@ -40,6 +40,7 @@ class SpeciesFit:
     expected : (J, L) birds at standard effort
     observed : (J, L) whether some group has a count in the cell
     draws : (B, L) bootstrap replicates of the monthly totals, or None
+    found : (J, L) whether the species was found in the cell
 
     Examples
     --------
@@ -60,6 +61,7 @@ class SpeciesFit:
     expected: F64
     observed: Bool
     draws: F64 | None
+    found: Bool | None = None
 
     @property
     def _facts(self) -> FitFacts:
@@ -76,7 +78,9 @@ class SpeciesFit:
 
     def _base(self, base: str | int | None) -> str | int | None:
         """Return the base, or the report's own when none is named: the first year with enough counts."""
-        return base if base is not None else first_base(self.observed, self._series.years, Least())
+        return (
+            base if base is not None else first_base(self.observed, self._series.years, Least(), self.found)
+        )
 
     def totals(self) -> pd.DataFrame:
         """Monthly totals over sites with intervals (birds at standard effort)."""
@@ -205,4 +209,5 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     check_same_panel(folder, manifest, fit)
     draws = read_draws(Path(fit) / "draws.parquet", counts.L).get(ALL)
     visits = counted_visits(folder, counts.J, counts.L)
-    return SpeciesFit(folder, counts, manifest, counts.expected(), visits.toarray() > 0, draws)
+    found = counted_visits(folder, counts.J, counts.L, "n_detected").toarray() > 0
+    return SpeciesFit(folder, counts, manifest, counts.expected(), visits.toarray() > 0, draws, found)

@@ -70,10 +70,17 @@ def _thin_years(analysis: Analysis) -> Iterator[str]:
         least, earlier = asked(analysis)[1], yearly["used"] & (yearly["year"] < int(analysis.base))
         before = [str(each) for each in yearly.loc[earlier, "year"]]
         why = f"{year_list(before)} {'has' if len(before) == 1 else 'have'} fewer"
+        at = yearly["year"] == int(analysis.base)
         enough = (yearly["cells_observed"] >= least.cells) & (yearly["sites_observed"] >= least.sites)
         if (enough & earlier).any():
             why = "years before it have fewer, or found none"
-        yield f"The base is {analysis.base}, the first year with enough counts for one; {why}."
+        if (enough & at).any():
+            yield f"The base is {analysis.base}, the first year with enough counts for one; {why}."
+        else:
+            yield (
+                f"The base is {analysis.base}, the first year that found the species; no year that found it has enough "
+                "counts for one."
+            )
 
 
 def _none_found(analysis: Analysis) -> Iterator[str]:

@@ -233,7 +233,9 @@ def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = No
 
 
 def first_base(observed: Bool, years: Years, least: Least, found: Bool | None = None) -> str | None:
-    """Return the first used year with enough counts for a base; None when no year has them, or the first used one has.
+    """Return the first used year with enough counts for a base; None where that is the first used one.
+
+    Where no year has enough, it is the first one with a find.
 
     Parameters
     ----------
@@ -244,6 +246,7 @@ def first_base(observed: Bool, years: Years, least: Least, found: Bool | None = 
     there = year_support(observed if found is None else found, years)[0]
     used = np.flatnonzero(years.used)
     good = [at for at in used if cells[at] >= asked.cells and sites[at] >= asked.sites and there[at]]
+    good = good or [at for at in used if found is not None and there[at]]
     return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 

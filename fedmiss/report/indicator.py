@@ -9,6 +9,7 @@ to the last year is a ratio of the smooth (the MSI-tool divides its logarithms);
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -204,14 +205,20 @@ def _simulate(
         for i, name in enumerate(names):
             if name in draws:
                 # In the order of the totals' years, whatever the order of columns.
+                table = draws[name].set_axis([_year(label) for label in draws[name].columns], axis=1)
                 wanted = list(totals[name].index)
-                if lacking := [year for year in wanted if year not in draws[name].columns]:
+                if lacking := [year for year in wanted if year not in table.columns]:
                     raise ConfigError(f"the replicates of {name!r} have no year {lacking[0]}.")
-                part = draws[name].loc[:, wanted].to_numpy(dtype=np.float64)[:n_draws]
+                part = table.loc[:, wanted].to_numpy(dtype=np.float64)[:n_draws]
                 # Species are drawn independently: their fits share no counts.
                 many[:, i, seen[i]] = _log(part)
         sims = _chain(many, at)
     return years, seen.sum(axis=0), _chain(logs, at), sims
+
+
+def _year(label: Any) -> Any:
+    """Return a year that is a text, as a file gives it, as a number."""
+    return int(label) if isinstance(label, str) and label.strip().isdecimal() else label
 
 
 def _yearly(name: str, series: pd.Series) -> pd.Series:
@@ -221,6 +228,7 @@ def _yearly(name: str, series: pd.Series) -> pd.Series:
         raise ConfigError(f"{name!r} has no yearly total; leave the species out.")
     if not np.isfinite(series.to_numpy()).all():
         raise ConfigError(f"the totals of {name!r} hold numbers that are not finite.")
+    series.index = pd.Index([_year(label) for label in series.index])
     if not all(
         isinstance(year, int | np.integer | float) and float(year).is_integer() for year in series.index
     ):

@@ -346,10 +346,11 @@ def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:
 
 def _shown(frame: pd.DataFrame) -> list[str]:
     """Return the name of each species on the page: the common name, with the scientific one where several share it."""
-    several = frame.groupby("common_name")["species"].nunique() > 1
+    common = frame["common_name"].astype(object).where(frame["common_name"].notna(), "")
+    several = frame["species"].groupby(common).nunique() > 1
     return [
         f"{name} ({species})" if name and several[name] else name or species
-        for species, name in zip(frame["species"], frame["common_name"], strict=True)
+        for species, name in zip(frame["species"], common, strict=True)
     ]
 
 
@@ -393,7 +394,9 @@ def _units(frame: pd.DataFrame, found: Mapping[str, Species]) -> str:
         return ""
     parts = sorted(units.items(), key=lambda item: (-len(item[1]), item[0]))
     few = [f"{unit} of {', '.join(names)}" for unit, names in parts[1:]]
-    return f" Totals are {'; '.join(few)}; of the others {parts[0][0]}. Indicators hold the indices of all of them alike."
+    known = sum(map(len, units.values()))
+    most = parts[0][0] if known == len(frame) else f"{parts[0][0]}, or not known"
+    return f" Totals are {'; '.join(few)}; of the others {most}. Indicators hold the indices of all of them alike."
 
 
 def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:

@@ -76,6 +76,19 @@ def test_a_row_called_total_is_refused(read, called):
         read(f"site,year,count\nA,2001,1\nB,2001,2\n{called},2001,2\n")
 
 
+@pytest.mark.parametrize("called", ["SUM01", "Total 3", "Somme", "Soma"])
+def test_a_code_or_a_place_is_no_total(read, called):
+    assert read(f"site,year,count\nA,2001,1\nB,2001,2\n{called},2001,2\n").frame["site"].n_unique() == 3
+
+
+def test_one_pair_beside_one_that_moves_is_no_total(read):
+    rows = [
+        f"A,{2001 + t},1\nB,{2001 + t},{t % 3 == 0:d}\nC,{2001 + t},{t % 3 == 1:d}\nD,{2001 + t},{t % 3 == 2:d}"
+        for t in range(6)
+    ]
+    assert read("site,year,count\n" + "\n".join(rows) + "\n").frame["site"].n_unique() == 4
+
+
 def test_a_site_with_the_sum_of_all_others_is_refused_and_one_near_it_is_read(read):
     rng = np.random.default_rng(3)
     counts = rng.poisson(4, (4, 6)) + 1

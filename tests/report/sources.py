@@ -76,6 +76,7 @@ SENTENCES = [
     "has ratios near 1, without a drift",
     "lie more than a fifth away from 1, and no drift",
     "The base is {#base}, the first year with enough counts for one; {#first_used} has fewer",
+    "The base is {#base}, the first year that found the species",
     "None of the {#visits_none} visits of {#none_from} to {#none_to} found the species: how near to 0 the totals",
     "SE) with years − 2 degrees of freedom",
     "Only {share_zero} % of the visits record",

@@ -54,6 +54,7 @@ def test_a_year_with_too_few_counts_or_sites_leaves_and_the_base_asks_for_twice_
     assert first_base(observed, years, Least(1, 1)) is None
     late = observed & (months["year"].to_numpy() > 2004)
     assert first_base(observed, years, Least(1, 1), late) == "2005"  # a base has a find
+    assert first_base(observed, years, Least(50, 50), late) == "2005"  # also where no year has enough counts
     assert first_base(observed, years, Least(50, 50)) is None
     loose = make_years(months, usable_counts(observed, months, Least(1, 1)))
     assert loose.used.all()

@@ -133,7 +133,7 @@ def test_totals_and_replicates_that_say_nothing_are_refused_by_name():
     for series, words in (
         (one.where(one.index != 2004, np.inf), "'s0' hold numbers that are not finite"),
         (one * np.nan, "'s0' has no yearly total"),
-        (one.rename(index=str), "'2000' is none"),
+        (one.rename(index=lambda year: f"in {year}"), "'in 2000' is none"),
         (pd.concat([one, one]), "'s0' has two totals of 2000"),
     ):
         with pytest.raises(ConfigError, match=words):
@@ -144,3 +144,18 @@ def test_totals_and_replicates_that_say_nothing_are_refused_by_name():
     ):
         with pytest.raises(ConfigError, match=words):
             indicator(totals, replicates)
+
+
+def test_years_that_are_texts_are_the_same_years():
+    years = [2001, 2002, 2003]
+    total, draws = (
+        pd.Series([5.0, 6.0, 8.0], years),
+        pd.DataFrame(np.ones((4, 3)) + np.arange(4)[:, None] / 9, columns=years),
+    )
+    as_texts = (
+        pd.Series(total.to_numpy(), list(map(str, years))),
+        draws.set_axis(list(map(str, years)), axis=1),
+    )
+    one = indicator({"a": total, "b": total}, {"a": draws}, span=1.0)
+    two = indicator({"a": as_texts[0], "b": total}, {"a": as_texts[1]}, span=1.0)
+    pd.testing.assert_frame_equal(one, two)

@@ -12,7 +12,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest
 from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
-from fedmiss.report.many import _units, build_index
+from fedmiss.report.many import _shown, _units, build_index
 from fedmiss.report.species import Species
 
 from .conftest import World, make_folders
@@ -99,5 +99,7 @@ def test_totals_of_different_things_are_said():
     nothing = pd.DataFrame()
     found = {folder: Species({}, nothing, None, nothing, unit) for folder, unit in units.items()}
     said = _units(frame, found)
-    assert said.startswith(" Totals are occupied sites of Corncrake; of the others birds.")
+    assert said.startswith(" Totals are occupied sites of Corncrake; of the others birds, or not known.")
+    assert "of the others birds." in _units(frame[frame["name"] != "Rook"], found)
+    assert _shown(pd.DataFrame({"species": ["A b", "C d"], "common_name": [None, "X"]})) == ["A b", "X"]
     assert _units(frame[frame["name"] != "Corncrake"], found) == ""

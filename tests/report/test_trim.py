@@ -7,6 +7,7 @@ import json
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
@@ -382,3 +383,12 @@ def test_a_base_or_a_window_that_is_not_among_the_times_is_named():
         fit.overall(window=(1999, 2001))
     with pytest.raises(ConfigError, match="2001 to 2000 has no two time points in order"):
         fit.overall(window=(2001, 2000))
+
+
+def test_a_base_may_be_a_range_an_array_or_the_text_of_a_year():
+    site, year = np.repeat(["a", "b"], 4), np.tile([2001, 2002, 2003, 2004], 2)
+    fit = fit_trim(site, [str(one) for one in year], [3, 4, 5, 4, 6, 6, 8, 9])
+    want = fit.index(base=[2001, 2002])
+    for base in (range(2001, 2003), np.array([2001, 2002]), ["2001", "2002"]):
+        pd.testing.assert_frame_equal(fit.index(base=base), want)
+    pd.testing.assert_frame_equal(fit.overall(window=("2001", "2003")), fit.overall(window=(2001, 2003)))

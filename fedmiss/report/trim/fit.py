@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -290,6 +291,13 @@ class TrimFit:
         se = np.sqrt(np.diag(var))
         return pd.DataFrame({"time": self.times, "total": total, "se": se, **limits(total, se, level)})
 
+    def _as_time(self, label: Label) -> Label:
+        """Return a time point as the fit names it: years that were texts are numbers here."""
+        if isinstance(label, str) and label not in self.times:
+            with contextlib.suppress(ValueError):
+                return next((time for time in self.times if time == float(label)), label)
+        return label
+
     def index(
         self,
         which: str = "imputed",
@@ -303,7 +311,8 @@ class TrimFit:
         """
         total, var = self._chosen(which, stratum)
         base = self.times[0] if base is None else base
-        wanted = list(base) if isinstance(base, list | tuple) else [base]
+        given: list[Any] = [base] if isinstance(base, str) or np.ndim(base) == 0 else list(base)  # type: ignore[arg-type]
+        wanted = [self._as_time(label) for label in given]
         mask = np.isin(np.asarray(self.times), wanted)
         if lacking := [label for label in wanted if label not in self.times]:
             raise ConfigError(
@@ -336,6 +345,7 @@ class TrimFit:
         total, var = self._chosen(which, stratum)
         time = self.cells.time
         if window is not None:
+            window = self._as_time(window[0]), self._as_time(window[1])
             if lacking := [label for label in window if label not in self.times]:
                 raise ConfigError(
                     f"{lacking[0]!r} is not among the time points {self.times[0]} to {self.times[-1]}."

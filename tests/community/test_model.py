@@ -326,7 +326,7 @@ def test_held_out_counts_are_within_their_intervals():
     assert 0.93 < inside / n < 0.97
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_richness_is_what_visits_would_find():
     inside, n, bias = 0.0, 0, []
     for seed in (31, 32):

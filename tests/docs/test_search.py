@@ -79,7 +79,7 @@ def answers(site, queries, folder):
     return json.loads(html.unescape(found[1]))
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.browser
 @pytest.mark.skipif(CHROMIUM is None, reason="needs chromium")
 def test_the_right_page_is_first(site, tmp_path):

@@ -119,7 +119,7 @@ def test_few_years_and_sites_without_a_visit_say_nothing():
     assert (one.n_sites, one.sites, one.clear) == (two.n_sites, two.sites, two.clear)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_designs_in_which_visits_follow_the_birds_are_said_and_others_seldom():
     """Every panel of arrivals and losses; of other designs at most a third, since a third of their sites starts late."""
     said = {}

@@ -61,7 +61,7 @@ def test_ratios_far_from_one_are_never_called_a_good_fit():
     assert no_clear_miss(near.head(2)) == ""  # no drift is looked for in two years
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_noise_is_no_lack_of_fit():
     rng = np.random.default_rng(0)
     said = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, TypeVar
 
 import polars as pl
 
@@ -23,12 +24,13 @@ __all__ = [
     "without_zeros",
 ]
 
+Entry = TypeVar("Entry", bound=Mapping[str, Any])  # with ``species`` and ``common_name``
 # reasons of a blank count that make the whole visit missing: neither a detection nor a zero
 MISSING = ("unvetted", "exotic")
 
 
-def entry_of(entries: list[SpeciesRow], name: str) -> SpeciesRow | None:
-    """Return the entry of a manifest for a species, by scientific or common name; case does not matter.
+def entry_of(entries: Sequence[Entry], name: str) -> Entry | None:
+    """Return the entry of a manifest or table for a species, by scientific or common name; case does not matter.
 
     Raises
     ------

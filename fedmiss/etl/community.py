@@ -12,7 +12,7 @@ import polars as pl
 
 from fedmiss.arrays import F64, I32, Bool
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.cells import MISSING, sites_of, without_zeros
+from fedmiss.etl.cells import MISSING, entry_of, sites_of, without_zeros
 from fedmiss.etl.site_table import SiteTable
 from fedmiss.files import read_manifest
 from fedmiss.tables import read_table
@@ -252,15 +252,6 @@ def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) ->
     return said
 
 
-def _same(held: pl.DataFrame, name: str) -> str:
-    """Species of a community whose scientific or common name is ``name`` in any case; empty where there is none."""
-    for column in ("species", "common_name"):
-        for one, known in zip(held["species"], held[column], strict=True):
-            if known and known.casefold() == name.casefold():
-                return str(one)
-    return ""
-
-
 def scores_without(community: str | Path, species: str, common: str = "") -> SiteTable:
     """Scores of the sites on the axes of a community as covariates; the species' own counts have no part in them.
 
@@ -269,6 +260,7 @@ def scores_without(community: str | Path, species: str, common: str = "") -> Sit
     Raises
     ------
     InputError    another kind of folder; a community without axes
+    ConfigError    a community that has the name as the common one of several species
     """
     folder = Path(community)
     results = read_manifest(folder, "community", verify=True)["results"]
@@ -280,9 +272,10 @@ def scores_without(community: str | Path, species: str, common: str = "") -> Sit
         )
     scores = pl.from_arrow(read_table(folder / "scores.parquet", "community_scores"))
     assert isinstance(scores, pl.DataFrame)
-    held = pl.read_parquet(folder / "species.parquet", columns=["species", "common_name"])
+    held = pl.read_parquet(folder / "species.parquet", columns=["species", "common_name"]).to_dicts()
     # Its own name first: several species may have one common name.
-    own = scores.filter(pl.col("without") == (_same(held, species) or _same(held, common)))
+    mine = entry_of(held, species) or entry_of(held, common)
+    own = scores.filter(pl.col("without") == (mine["species"] if mine else ""))
     if own.is_empty():  # found at too few sites to take part, so that no score knows of it
         own = scores.filter(pl.col("without").is_null())
     wide = own.with_columns(axis=pl.format("axis {} of other species", "axis")).pivot(

@@ -22,7 +22,7 @@ from fedmiss.progress import progress
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, table_writer
 
-__all__ = ["LIMITS", "counted_visits", "drawn", "impute_panel"]
+__all__ = ["LIMITS", "drawn", "impute_panel", "visits_in_cells"]
 
 LIMITS = (
     "expected_lower",
@@ -32,14 +32,15 @@ LIMITS = (
 )  # ends of intervals, as they are called in tables
 
 
-def counted_visits(panel: PanelFolder, J: int, L: int, column: str = "n_counted") -> sp.csr_array:
-    """Visits with a count (or another ``column``) in every cell, over all groups: (J, L) sparse int32."""
+def visits_in_cells(panel: PanelFolder, J: int, L: int, *columns: str) -> list[sp.csr_array]:
+    """Numbers of visits in every cell over all groups, for each of the ``columns``: (J, L) sparse int32."""
     parts = [read_table(group / "cells.parquet", "cells") for group in panel.groups]
-    site, month, number = (
-        np.concatenate([part[name].to_numpy() for part in parts])
-        for name in ("site_index", "month_index", column)
-    )
-    return sp.csr_array(sp.coo_array((number, (site, month)), shape=(J, L)))
+
+    def whole(name: str) -> np.ndarray:
+        return np.concatenate([part[name].to_numpy() for part in parts])
+
+    at = whole("site_index"), whole("month_index")
+    return [sp.csr_array(sp.coo_array((whole(name), at), shape=(J, L))) for name in columns]
 
 
 def drawn(fit: AverageFit, number: int, seed: int) -> Iterator[tuple[F64, F64]]:
@@ -101,7 +102,7 @@ def impute_panel(
     J, L, errors = fit.J, fit.L, facts.errors_known
     if settings.draws and not errors:
         raise ConfigError(f"--draws {settings.draws} is impossible: {POINTS_ONLY}")
-    visits = counted_visits(panel, J, L)
+    (visits,) = visits_in_cells(panel, J, L, "n_counted")
     names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
     total, observed_total, ends = 0.0, 0.0, np.zeros(2)
     empty = any(one.presence is not None for one in fit.fits)

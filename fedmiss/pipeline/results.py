@@ -16,7 +16,7 @@ from fedmiss.federation.results import POINTS_ONLY, AverageFit, CountFit
 from fedmiss.files import Manifest
 from fedmiss.folders import ALL, FitFacts
 from fedmiss.pipeline.fit_folder import read_fit
-from fedmiss.pipeline.imputing import LIMITS, counted_visits, drawn
+from fedmiss.pipeline.imputing import LIMITS, drawn, visits_in_cells
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots
 from fedmiss.report.coverage import Least, first_base, usable_counts
@@ -39,8 +39,8 @@ class SpeciesFit:
     panel, fit, manifest : the opened folders
     expected : (J, L) birds at standard effort
     observed : (J, L) whether some group has a count in the cell
-    draws : (B, L) bootstrap replicates of the monthly totals, or None
     found : (J, L) whether the species was found in the cell
+    draws : (B, L) bootstrap replicates of the monthly totals, or None
 
     Examples
     --------
@@ -60,8 +60,8 @@ class SpeciesFit:
     manifest: Manifest
     expected: F64
     observed: Bool
+    found: Bool
     draws: F64 | None
-    found: Bool | None = None
 
     @property
     def _facts(self) -> FitFacts:
@@ -208,6 +208,8 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     manifest, counts = read_fit(fit)
     check_same_panel(folder, manifest, fit)
     draws = read_draws(Path(fit) / "draws.parquet", counts.L).get(ALL)
-    visits = counted_visits(folder, counts.J, counts.L)
-    found = counted_visits(folder, counts.J, counts.L, "n_detected").toarray() > 0
-    return SpeciesFit(folder, counts, manifest, counts.expected(), visits.toarray() > 0, draws, found)
+    observed, found = (
+        visits.toarray() > 0
+        for visits in visits_in_cells(folder, counts.J, counts.L, "n_counted", "n_detected")
+    )
+    return SpeciesFit(folder, counts, manifest, counts.expected(), observed, found, draws)

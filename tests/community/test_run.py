@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pandas as pd
+import polars as pl
 import pytest
 
 from fedmiss.community.model import Effort, cells_of, fit_community
@@ -20,7 +22,7 @@ from fedmiss.etl.filters import parse_map
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import IngestSettings, PanelSettings
-from fedmiss.files import read_manifest
+from fedmiss.files import hash_file, read_manifest, update_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe
@@ -324,6 +326,16 @@ def test_a_species_in_another_case_or_by_its_common_name_takes_no_scores_of_its_
     own = scores_without(out, "Avis species05").frame
     assert scores_without(out, "AVIS species05").frame.equals(own)
     assert scores_without(out, "Rara avis", "avis Species05").frame.equals(own)
+
+
+def test_a_common_name_of_several_species_takes_no_scores(made, tmp_path):
+    shutil.copytree(made[2], tmp_path / "out")
+    file = tmp_path / "out" / "species.parquet"
+    pl.read_parquet(file).with_columns(common_name=pl.lit("Tit")).write_parquet(file)
+    entry = {"bytes": file.stat().st_size, "sha256": hash_file(file)}
+    update_manifest(file.parent, files=read_manifest(file.parent)["files"] | {file.name: entry})
+    with pytest.raises(ConfigError, match="'Tit' is the common name of"):
+        scores_without(tmp_path / "out", "Rara avis", "Tit")
 
 
 def test_a_community_without_axes_is_no_help_and_says_so(made, tmp_path):

@@ -42,9 +42,9 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
     nowhere, p = np.ones((0, 1)), T.shape[1]
     out = np.zeros((question.fits.size, len(of), axis.L))
     chunks = chunks_of(J * axis.L)
+    year = np.zeros(axis.L, np.int64) if batch.presence is None else batch.presence.year
     for i, f in enumerate(question.fits):
         present = _presence(program, batch, question.batch, int(f), drawn=question.drawn)
-        year = np.zeros(axis.L, np.int64) if batch.presence is None else batch.presence.year
         parts, yearly = np.zeros((chunks, *out.shape[1:])), np.zeros((J, first.size))
         spread_out(
             expected_sums, chunks, J * axis.L // 20, chunks, float(question.mu[i]), batch.site_mean[f, :, :p],

@@ -72,8 +72,9 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
 
 
 @part
-def _told(f, r, mu, w, wy, inverse_size, family):
-    """Score and curvature of a row's predictor: y - mu and Var over 1 + mu / size, weighted."""
+def _told(f, k, r, w, wy, offset, off, eta, inverse_size, family):
+    """Score and curvature of the predictor of row r of cell k: y - mu and Var over 1 + mu / size, weighted."""
+    mu = mean(eta[f, k] + (offset[f, r] if off else 0.0), family)
     factor = 1.0 / (1.0 + mu * inverse_size[f])
     return factor * (wy[f, r] - w[f, r] * mu), factor * w[f, r] * variance(mu, family)
 
@@ -96,8 +97,7 @@ def effort_sums(
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 if w[f, r] == 0.0:
                     continue
-                mu = mean(eta[f, k] + (offset[f, r] if off else 0.0), family)
-                score, curve = _told(f, r, mu, w, wy, inverse_size, family)
+                score, curve = _told(f, k, r, w, wy, offset, off, eta, inverse_size, family)
                 q = K
                 for a in range(K):
                     x = effort[r, a]
@@ -118,8 +118,7 @@ def observer_sums(first, last, fits, row_ptr, observer, w, wy, offset, off, eta,
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 if w[f, r] == 0.0:
                     continue
-                mu = mean(eta[f, k] + (offset[f, r] if off else 0.0), family)
-                score, curve = _told(f, r, mu, w, wy, inverse_size, family)
+                score, curve = _told(f, k, r, w, wy, offset, off, eta, inverse_size, family)
                 o = observer[r]
                 out[i, 0, o] += score
                 out[i, 1, o] += curve

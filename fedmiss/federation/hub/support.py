@@ -52,8 +52,8 @@ def release_jointly(
     if out:
         notes.append(
             f"{out} visits were withheld: their {int((~months).sum())} {steps(axes.months)} have fewer than "
-            f"{axes.minimum} visits or sites of all groups together, "
-            f"fewer than {contributors} groups, or one with over {share:.0%} of the visits."
+            f"{axes.minimum} visits or sites of all groups together, fewer than {contributors} groups, or one with over "
+            f"{share:.0%} of the visits."
         )
     return axes, done, out, sums["visits"].sum(axis=0) * months, {k: np.sort(at) for k, at in lost.items()}
 

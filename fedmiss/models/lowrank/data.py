@@ -17,12 +17,16 @@ __all__ = ["Group", "GroupPanel", "index_cells"]
 _MOST = np.iinfo(np.int32).max
 
 
-def _numbers(column: ArrayLike, name: str, label: str, words: str, right: Callable[[F64], Bool]) -> F64:
-    """Return a column as numbers; InputError for the first row whose number is not right, which ``words`` end."""
+def _floats(column: ArrayLike, name: str, label: str) -> F64:
     try:
-        value = np.asarray(column, dtype=float)
+        return np.asarray(column, dtype=float)
     except (TypeError, ValueError):
         raise InputError(f"group {name!r}: a {label} is no number; give numbers only.") from None
+
+
+def _numbers(column: ArrayLike, name: str, label: str, words: str, right: Callable[[F64], Bool]) -> F64:
+    """Return a column as numbers; InputError for the first row whose number is not right, which ``words`` end."""
+    value = _floats(column, name, label)
     if (bad := ~right(value)).any():
         at = int(np.argwhere(bad)[0][0])
         raise InputError(f"group {name!r}, visit {at}: the {label} is {value[bad][0]:g} ({words}.")
@@ -35,7 +39,7 @@ def _indices(column: ArrayLike, name: str, label: str, low: int = -_MOST) -> I32
     if given.dtype.kind == "i" and given.itemsize <= 4:
         value, right = given, given >= low  # no other check: these are whole, and not too large
     else:
-        value = _numbers(column, name, label, "", lambda x: np.ones(x.shape, dtype=bool))
+        value = _floats(column, name, label)
         right = (value >= low) & (value <= _MOST) & (value == np.rint(value))
     if not right.all():
         at = int(np.argwhere(~right)[0][0])

@@ -6,17 +6,13 @@ import numpy as np
 
 from fedmiss.arrays import F64
 
-__all__ = ["means", "moments"]
-
-
-def means(mu: float, P: F64, T: F64) -> F64:
-    """Mean (J, L) of eta = mu + a_j + b_l + u_j . v_l; ``P`` (J, p), ``T`` (L, p) hold the effect, then the factors."""
-    eta: F64 = mu + P[:, :1] + T[:, 0] + P[:, 1:] @ T[:, 1:].T
-    return eta
+__all__ = ["moments"]
 
 
 def moments(mu: float, P: F64, C: F64, T: F64, D: F64) -> tuple[F64, F64]:
-    """Mean and variance (J, L) of eta for sites N(P_j, C_j) and months N(T_l, D_l), all independent.
+    """Mean and variance (J, L) of eta = mu + a_j + b_l + u_j . v_l for sites N(P_j, C_j) and months N(T_l, D_l).
+
+    All are independent; ``P`` (J, p), ``T`` (L, p) hold the effect, then the factors.
 
     With the designs x_l = (1, v_l) and z_j = (1, u_j) the variance is x'C x + z'D z + tr(C D), the trace over the factors:
     three matrix products.
@@ -32,4 +28,5 @@ def moments(mu: float, P: F64, C: F64, T: F64, D: F64) -> tuple[F64, F64]:
     # besides: means and levels do not multiply, so factors only.
     k = (p - 1) ** 2
     var += C[:, 1:, 1:].reshape(len(P), k) @ D[:, 1:, 1:].reshape(len(T), k).T
-    return means(mu, P, T), var
+    eta: F64 = mu + P[:, :1] + T[:, 0] + P[:, 1:] @ T[:, 1:].T
+    return eta, var

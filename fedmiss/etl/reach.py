@@ -27,6 +27,9 @@ MANY_SPECIES = 30  # from here on, next to no complete checklist is without any 
 SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
 REGIONS = ("county_code", "state_code", "country_code")  # from the smallest up
 _REGION = re.compile(r"ebd_([A-Z]{2}(?:-[A-Z0-9]{1,3}){0,2})(?=[_.])")
+_TAXON = re.compile(
+    r"ebd_[A-Z0-9-]+_([a-z][a-z0-9]{5,7})_"
+)  # eBird's code of a species: a file of that alone
 _MONTHS = re.compile(r"_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_((?:18|19|20)\d{2})(0[1-9]|1[0-2])(?=[_.])")
 
 
@@ -84,9 +87,12 @@ class Reach:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """``sure``: beyond these there are no zeros; ``seen``: beyond these nothing was seen, which may be true."""
+    """``sure``: beyond these there are no zeros; ``seen``: beyond these nothing was seen, which may be true.
 
-    sure: tuple[Reach, ...] = ()
+    ``sure`` has the reaches of the files of each species: there are zeros only where every species is covered.
+    """
+
+    sure: tuple[tuple[Reach, ...], ...] = ()
     seen: tuple[Reach, ...] = ()
 
 
@@ -110,12 +116,14 @@ def _days(year: str, month: str, *, end: bool) -> int:
 
 def limits_of(records: Sequence[Projection]) -> Limits:
     """Return how far the reviewed records reach, file by file."""
-    sure, seen = [], []
+    sure: dict[str, list[Reach]] = {}
+    seen = []
     for record in records:
         if record.meta["role"] != "ebd" or not record.has("reach"):
             continue
         name = record.meta["source"].rsplit(":", 1)[-1].rsplit("/", 1)[-1]
-        region, months = _REGION.search(name), _MONTHS.search(name)
+        region, months, taxon = (pattern.search(name) for pattern in (_REGION, _MONTHS, _TAXON))
+        mine = sure.setdefault(taxon[1] if taxon else "", [])
         first = _days(months[1], months[2], end=False) if months else None
         last = _days(months[3], months[4], end=True) if months else None
         places = tuple(record.column("reach", "region").unique().sort().to_list())
@@ -124,25 +132,27 @@ def limits_of(records: Sequence[Projection]) -> Limits:
         if taxa.filter(taxa["rows"] > 0)["species"].n_unique() >= MANY_SPECIES:
             first = max((each for each in (first, earliest) if each is not None), default=None)
             last = min((each for each in (last, latest) if each is not None), default=None)
-            sure.append(Reach(first, last, region[1] if region else "", places))
+            mine.append(Reach(first, last, region[1] if region else "", places))
         else:
-            sure.append(Reach(first, last, region[1] if region else ""))
+            mine.append(Reach(first, last, region[1] if region else ""))
         if record.meta["rows"]:
             seen.append(Reach(earliest, latest, "", places, parts=2))
-    return Limits(tuple(sure), tuple(seen))
+    every = sure.get("", [])  # a file of all species is one of each
+    return Limits(
+        tuple(tuple(mine) if mine is every else (*mine, *every) for mine in sure.values()), tuple(seen)
+    )
 
 
 def reach_warnings(limits: Limits, counts: dict[str, int]) -> list[str]:
     """Return the sentences on complete checklists that lie beyond the records."""
 
-    def span(reaches: tuple[Reach, ...]) -> str:
-        ends = [[getattr(reach, name) for reach in reaches] for name in ("first", "last")]
-        if any(None in end for end in ends):
+    def span(species: tuple[tuple[Reach, ...], ...]) -> str:
+        dated = [mine for mine in species if all(None not in (reach.first, reach.last) for reach in mine)]
+        if not dated:
             return "their region"
-        low, high = (
-            EPOCH + timedelta(days=choose(dates)) for choose, dates in zip((min, max), ends, strict=True)
-        )
-        return f"{low} to {high} and their region"
+        low = max(min(reach.first or 0 for reach in mine) for mine in dated)
+        high = min(max(reach.last or 0 for reach in mine) for mine in dated)
+        return f"{EPOCH + timedelta(days=low)} to {EPOCH + timedelta(days=high)} and their region"
 
     out = []
     if counts.get("out of reach"):
@@ -155,7 +165,7 @@ def reach_warnings(limits: Limits, counts: dict[str, int]) -> list[str]:
     if beyond > SHARE * counts["zero_ok"]:
         out.append(
             f"{beyond:,} of {counts['zero_ok']:,} complete checklists lie outside the dates or the states that have "
-            f"any record ({span(limits.seen)}). Where the species was looked for and missed, these are true zeros; "
+            f"any record ({span((limits.seen,))}). Where the species was looked for and missed, these are true zeros; "
             "if the EBD was cut more narrowly than the sampling file, they are false: leave them out with --start, "
             "--end or --state."
         )

@@ -282,9 +282,8 @@ def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, 
             # also "Stationary (2 band, 25m)" and its like
             stationary = names["protocols"]["protocol"].fill_null("").str.starts_with("Stationary").to_numpy()
             regions = _regions(source)
-            sure, seen = (
-                _within_reach(*regions, reaches) for reaches in (rules.limits.sure, rules.limits.seen)
-            )
+            sure = [_within_reach(*regions, reaches) for reaches in rules.limits.sure]
+            seen = _within_reach(*regions, rules.limits.seen)
             row = start
             for batch in row_groups(source.folder / "events.parquet", list(EVENT_COLUMNS)):
                 n = batch["event"].size
@@ -296,7 +295,7 @@ def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, 
                 fate[~has_site[batch["place"]] & (fate == KEPT)] = NO_SITE
                 if not rules.presence_only:
                     complete = (fate == KEPT) & (batch["complete"] == 1)
-                    reached = sure(batch)
+                    reached = np.all([inside(batch) for inside in sure], axis=0) & complete
                     fate[complete & reached] = KEPT_ZERO_OK
                     counts["out of reach"] += int(np.count_nonzero(complete & ~reached))
                     counts["nothing seen"] += int(np.count_nonzero(complete & reached & ~seen(batch)))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import date
 
 import pytest
-from ebird_files import EBD_52, SED_33, seen, text, visit, write_pair
+from ebird_files import EBD_52, SED_33, WARBLER, seen, text, visit, write_pair
 
 HERE = {"OBSERVATION DATE": "2020-05-14"}
 OREGON = {
@@ -122,6 +122,26 @@ def test_files_of_several_regions_reach_over_all_of_them(run, tmp_path, found):
     assert giving_zeros(out) == {"S1", "S2", "S5", "S6"}
     assert "2 complete checklists lie beyond" in out.warnings
     assert run(ebd, other, sampling=[sed]).warnings == out.warnings  # said from the cache too
+
+
+@pytest.mark.parametrize(
+    ("of_the_other", "expected"),
+    [
+        ("woothr", {"S1", "S2", "S3", "S6"}),  # two periods of one species
+        ("yerwar", set()),
+        ("", {"S1", "S2", "S3", "S6"}),  # all species, wood thrushes among them
+    ],
+)
+def test_a_file_of_another_species_does_not_widen_the_reach(run, tmp_path, of_the_other, expected):
+    """Wood thrushes of 2019 would stand in a file of 2019 only, so their absence from that of warblers is no zero."""
+    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
+    other, _ = write_pair(tmp_path / "b", [seen(VISITS["S3"], "3", WARBLER)], [])
+    ebd = ebd.rename(ebd.with_name("ebd_US-WA_woothr_202001_202012_relApr-2025.txt"))
+    years = "201901_201912" if of_the_other else "201901_202012"
+    other = other.rename(other.with_name("_".join(filter(None, ("ebd_US-WA", of_the_other, years))) + ".txt"))
+    out = run(ebd, other, sampling=[sed])
+    assert giving_zeros(out) == expected
+    assert f"{len(LISTS) - len(expected)} complete checklists lie beyond" in out.warnings
 
 
 def test_months_of_a_file_name_are_whole():

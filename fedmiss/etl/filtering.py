@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from datetime import date, timedelta
 from itertools import zip_longest
@@ -38,8 +39,8 @@ def steps_of(
         if not wanted:
             return []
         parts = [[v or "" for v in column(table, name).to_list()] for name in columns]
-        if columns == ("project",):  # several of them with commas
-            split = ([piece.strip() for piece in v.split(",")] for v in parts[0])
+        if columns == ("project",):  # several of them with commas, since 2025 with |
+            split = ([piece.strip() for piece in re.split(r"[,|]", v)] for v in parts[0])
             parts = [list(p) for p in zip_longest(*split, fillvalue="")] or [[]]
         low = {word.casefold() for word in wanted}
         # Words are compared once for each code, not once for each checklist.

@@ -149,7 +149,7 @@ def _two_words(column: str) -> pl.Expr:
     words = pl.col(column).str.extract_groups(r"^([A-Z][a-z-]+) ([a-z-]+)(?: (.*))?$")
     genus, epithet, rest = (words.struct.field(str(level)) for level in (1, 2, 3))
     # 'Anas platyrhynchos x Cairina moschata' is a hybrid; 'Setophaga coronata coronata x auduboni' an intergrade
-    species = genus.is_not_null() & (epithet != "x") & ~rest.fill_null("").str.contains(r"^x( |$)")
+    species = genus.is_not_null() & (epithet != "x") & ~rest.fill_null("").str.contains(r"^[x\u00d7]( |$)")
     return pl.when(species).then(pl.concat_str(genus, epithet, separator=" ")).otherwise(pl.lit(""))
 
 

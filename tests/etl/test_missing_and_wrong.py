@@ -32,7 +32,8 @@ def many(field: str, values) -> list[dict[str, str]]:
     [
         ("BCR CODE", ["5", "9", "", "10"], {"bcrs": ("9", "10")}, {"S2", "S4"}),
         ("OBSERVATION DATE", ["2018-12-31", "2019-01-01", "2020-06-01"], {"years": (2019, 2021)}, {"S2"}),
-        ("PROJECT IDENTIFIERS", ["EBIRD", "ATL_NY", "ATL_NY, EBIRD_CAN", ""], {"projects": ("atl_ny",)}, {"S2", "S3"}),
+        ("PROJECT IDENTIFIERS", ["EBIRD", "ATL_NY", "ATL_NY, EBIRD_CAN", "", "EBIRD|ATL_NY"], {"projects": ("atl_ny",)},
+         {"S2", "S3", "S5"}),
         (
             "LAST EDITED DATE",
             ["2020-05-01 23:59:59.999999", "2020-05-02", "2021-05-02 12:00:00", ""],

@@ -73,10 +73,11 @@ RENAMED = (
 REACH = {name: {**EVENT, **PLACE}[name] for name in ("date", "country_code", "state_code", "county_code")}
 
 _DATE = {"date", "observationdate", "surveydate", "visitdate", "eventdate"}
-# What the columns of a table of counts are called. For species see `one_species`.
+# What the columns of a table of counts are called: an id before a name, which two places may have. For species see
+# `one_species`.
 NAMES: dict[str, tuple[str, ...]] = {
-    "site": ("site", "siteid", "sitecode", "plot", "plotid", "plotcode", "station", "colony", "square", "transect",
-             "locality", "location", "route", "lieu", "ort", "gebied", "sitio",
+    "site": ("siteid", "sitecode", "site", "plotid", "plotcode", "plot", "station", "colony", "square", "transect",
+             "localityid", "locality", "locationid", "location", "route", "lieu", "ort", "gebied", "sitio",
              "eeacellcode", "eqdcellcode", "isea3hcellcode", "mgrscellcode"),
     "year": ("year", "time", "timepoint", "annee", "année", "jahr", "jaar", "ano", "año", "yearmonth"),
     "month": ("month", "mois", "monat", "maand", "mes"),

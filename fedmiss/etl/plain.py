@@ -9,7 +9,7 @@ import polars as pl
 import polars.selectors as cs
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.advice import advice
+from fedmiss.etl.advice import advice, refuse_thousands
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns
 from fedmiss.etl.counts import CountOptions, read_counts
@@ -33,10 +33,11 @@ from fedmiss.etl.spellings import settle_spellings
 
 __all__ = ["DATES", "DAY_OF_COUNTS", "MONTH_OF_YEARLY", "check_map", "project_counts", "project_plain"]
 
-# canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces)
+# canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces); an id of a place
+# comes before its name, which two places may have
 _FAMILIAR = {
     "observer": "observer observerid who recorder recordedby surveyor counter",
-    "site": "site siteid plot plotid station colony square locality location transect",
+    "site": "siteid site plotid plot station colony square localityid locality locationid location transect",
     "date": "date surveydate observationdate visitdate eventdate day",
     "species": "species scientificname speciesname taxon speciescode",
     "common_name": "commonname englishname vernacularname",
@@ -145,6 +146,7 @@ def project_plain(
     if assume_complete:
         frame = frame.with_columns(complete=pl.lit(1, pl.Int8))
     frame, spelt = settle_spellings(frame, source.name, rules.spellings)
+    frame = _named(frame)
     # A missing count is neither a presence nor an absence. On a complete visit the row is kept, so that no zero is made
     # for the species; on other visits it is dropped.
     blank = pl.col("count") == COUNT_BLANK
@@ -163,6 +165,21 @@ def project_plain(
         said=[*source.said, *spelt, *said],
         missing=missing,
     )
+
+
+def _named(frame: pl.DataFrame) -> pl.DataFrame:
+    """Give each visit its name and number: a visit is at one site on one day, whatever other visits have its id.
+
+    Ids are often numbers within a site and year (1, 2), and two tables may both begin at 1.
+    """
+    day = pl.col("date").dt.to_string()
+    own = pl.concat_str("observer", "site", day, "clock", separator="|")
+    frame = frame.with_columns(name=pl.when(pl.col("visit") == "").then(own).otherwise("visit"))
+    frame = frame.with_columns(whole=pl.concat_str("name", "site", day, separator="|"))
+    again = pl.col("whole").n_unique().over("name") > 1
+    return frame.with_columns(
+        name=pl.when(again).then("whole").otherwise("name"), event=digest_ids(frame["whole"])
+    ).drop("whole", "visit", "clock")
 
 
 def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]:
@@ -210,7 +227,8 @@ def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: 
     title = {key: rows.source.header[at] for key, at in columns.items()}
     serial = chunk["date"].str.contains(r"^[2-6]\d{4}(\.\d+)?$")
     _refuse(chunk, serial, "date", rows, "", title["date"])
-    day = parse_dates(chunk["date"].str.slice(0, 10), (*_DATES, *DATES[dates]))
+    # What stands behind a blank or a T is the time of day.
+    day = parse_dates(chunk["date"].str.extract(r"^([^\sT]*)"), (*_DATES, *DATES[dates]))
     if not dates:
         _refuse(
             chunk, day.is_null() & chunk["date"].str.contains(_EITHER), "date", rows,
@@ -224,37 +242,33 @@ def _visits(
     chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], missing: Sequence[str]
 ) -> pl.DataFrame:
     """Return the columns of the projection; values that cannot be read are noted and blank, and a bad count is refused."""
+    title = rows.source.header[columns["count"]]
+    refuse_thousands(rows.source, title, chunk["count"].str.strip_chars(), chunk[LINE])
     # 2,0 and 2.00 are 2; a sign of a missing count is blank
-    written = pl.col("count").str.strip_chars().str.replace(r"^(\d+)[.,]0+$", "$1")
+    written = pl.col("count").str.strip_chars().str.replace(r"^([0-9]+)[.,]0+$", "$1")
     blank = pl.when(written.is_in(missing)).then(pl.lit("")).otherwise(written)
     count, odd = parse_count(chunk.select(blank).to_series())
     _refuse(
         chunk, odd, "count", rows,
         "is no count. Give one number, X where birds were present but not counted, or NA where nobody counted "
-        "(--missing takes a value as NA).", rows.source.header[columns["count"]],
+        "(--missing takes a value as NA).", title,
     )  # fmt: skip
     seconds = parse_clock(chunk["start"])
     rows.blank(chunk, seconds.is_null() & (chunk["start"] != ""), "start", "start")
     said = chunk["complete"].str.to_lowercase()
     rows.blank(chunk, ~said.is_in([*_TRUE, *_FALSE]), "complete", "complete")
-    day = pl.col("read_date").dt.to_string()
-    visit = (
-        pl.col("visit")
-        if "visit" in columns
-        else pl.concat_str("observer", "site", day, "start", separator="|")
-    )
-    name = chunk.select(visit.alias("name")).to_series()
     return chunk.select(
         cs.starts_with(KEEP),
         "common_name",
         "observer",
         "site",
         "site_name",
-        pl.col("latitude", "longitude").str.replace(r"^(-?\d+),(\d+)$", "$1.$2"),
+        "visit",
+        "latitude",
+        "longitude",
         "protocol",
-        name,
         line=pl.col(LINE),
-        event=digest_ids(name),
+        clock=pl.coalesce((seconds.cast(pl.Int64) * 10**9).cast(pl.Time).cast(pl.String), "start"),
         count=count,
         species=pl.col("species" if "species" in columns else "common_name"),
         county_code=pl.col("region"),
@@ -329,7 +343,7 @@ def project_counts(
         "site",
         event=digest_ids(name),
         count=pl.col("count").cast(pl.Int64),
-        observer=pl.col(found.pop("observer")).fill_null("") if "observer" in found else pl.col("site"),
+        observer=pl.coalesce(pl.col(found.pop("observer", "site")).replace("", None), "site"),
         date=pl.date("year", "month", DAY_OF_COUNTS),
         complete=pl.lit(0, pl.Int8),  # a count of one species says nothing of the others
         species=pl.lit(species),

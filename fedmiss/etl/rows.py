@@ -311,7 +311,7 @@ def parse_count(values: pl.Series) -> tuple[pl.Series, pl.Series]:
     code = (
         pl.DataFrame({"t": values.str.strip_chars().str.to_uppercase().str.strip_suffix(".0")})
         .select(
-            pl.when(text.str.contains(r"^\d{1,18}$"))
+            pl.when(text.str.contains(r"^[0-9]{1,18}$"))
             .then(text.cast(pl.Int64, strict=False))
             .when(text == "X")
             .then(COUNT_X)
@@ -328,8 +328,8 @@ def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
     """Write the projection of a table in which every row is a record with its visit; return first and last day.
 
     ``frame`` has the record columns (taxon columns instead of codes), the event columns (observer and protocol
-    as strings, numbers nullable, date as Date) and the place columns; the columns of ``_ABSENT`` may be left out. Columns
-    whose name begins with ``KEEP`` are kept as texts.
+    as strings, numbers nullable, date as Date) and the place columns (coordinates also with a decimal comma); the columns
+    of ``_ABSENT`` may be left out. Columns whose name begins with ``KEEP`` are kept as texts.
     The first row of an event gives its effort.
     """
 
@@ -347,6 +347,7 @@ def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
         return out
 
     frame = frame.with_columns(value.alias(key) for key, value in _ABSENT.items() if key not in frame.columns)
+    frame = frame.with_columns(pl.col("latitude", "longitude").str.replace(r"^(-?\d+),(\d+)$", "$1.$2"))
     record = {column: frame[column].to_numpy() for column in RECORD_COLUMNS if column != "taxon"}
     record["taxon"] = coded(frame, TAXON_COLUMNS, "taxa")
     if kept := [column for column in frame.columns if column.startswith(KEEP)]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import csv
 import gzip
 import io
 import re
@@ -147,10 +148,13 @@ class _Head:
         self.row = row or find_header([_split(text)[1] for text in texts]) + 1
         if self.row > len(lines):
             raise ConfigError(f"--header-row {self.row}: the beginning of {name} has {len(lines)} lines.")
-        line = lines[self.row - 1]
+        line, end = lines[self.row - 1], self.row
+        # A name in quotes may go over several lines.
+        while line.count(b'"') % 2 and b"\t" not in line and end < len(lines):
+            line, end = line + b"\n" + lines[end], end + 1
         if b"\0" in line or len(line) > HEAD_BYTES - 4:
             raise InputError(f"{name} is not a text table: its first line holds binary data.", path=name)
-        self.bytes = bom + len(b"\n".join(lines[: self.row])) + (self.row < len(lines))
+        self.bytes = bom + len(b"\n".join(lines[:end])) + (end < len(lines))
         try:
             text = line.rstrip(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
@@ -179,9 +183,12 @@ class _Head:
 
 def _split(text: str) -> tuple[str, tuple[str, ...]]:
     """Return the separator of a line of column names, and the names."""
-    # The one that the header has most often; a comma where it has none.
-    separator = max("\t;,", key=text.count) if any(separator in text for separator in "\t;,") else ","
-    return separator, tuple(cell.strip().strip('"') for cell in text.split(separator))
+    # The one that the header has most often outside of quotes; a comma where it has none.
+    bare = re.sub(r'"[^"]*"', "", text)
+    separator = max("\t;,", key=bare.count) if any(separator in bare for separator in "\t;,") else ","
+    quoted = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
+    cells = text.split("\t") if separator == "\t" else next(quoted, [])
+    return separator, tuple(cell.strip().strip('"') for cell in cells)
 
 
 def refuse_doubles(columns: tuple[str, ...], name: str) -> None:

@@ -177,6 +177,14 @@ def test_counts_without_months_are_yearly_and_sites_are_no_observers(
     assert (facts["period"], facts["n_observers"]) == (period, n_observers)
 
 
+def test_coordinates_with_a_decimal_comma_and_counts_without_an_observer(plain):
+    """A place is one whatever its comma; sites whose counts name nobody have no observer in common."""
+    rows = "A;2001;3;47,5;-8,25;ann\nA;2002;4;47.5;-8.25;\nB;2001;5;46;9;\n"
+    got = plain("site;year;count;lat;lon;observer\n" + rows).checklists.sort("site_id", "date")
+    assert got.select("latitude", "longitude").rows() == [(47.5, -8.25), (47.5, -8.25), (46, 9)]
+    assert got["observer_id"].to_list() == ["ann", "A", "B"]
+
+
 def test_ingest_refuses_what_its_model_cannot_take(plain):
     with pytest.raises(InputError, match=r"line 2: the count 1.5 is no whole number.*fedmiss trim"):
         plain("site,year,count\nA,2001,1.5\nA,2002,2\n")

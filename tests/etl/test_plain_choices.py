@@ -36,6 +36,71 @@ def test_decimals_without_a_fraction_are_numbers(rows):
     assert sorted(got["count"]) == [2, 7]
 
 
+@pytest.mark.parametrize(("count", "why"), [('"1,000"', "may be thousands"), ("\u0661\u0662", "is no count")])
+def test_a_count_that_may_be_another_number_is_refused(rows, count, why):
+    """1,000 birds were read as 1, and a number in Arabic digits as a missing count."""
+    with pytest.raises(InputError, match=f"line 3, column 'count'.*{why}"):
+        rows(f"o1,A,2024-05-06,Wren,3\no1,B,2024-05-06,Wren,{count}\n")
+
+
+def test_a_time_of_day_behind_the_date_is_left_out_whatever_the_length(rows):
+    text = "o1,A,5/6/2024 6:30,Wren,3\no1,B,15/11/2024 16:30:00,Wren,4\no1,C,1.2.2024 7:00,Wren,5\n"
+    days = rows(text + "o1,D,2024-05-31T23:30:00+02:00,Wren,6\n", dates="day-first").checklists
+    assert days["date"].dt.to_string().to_list() == ["2024-06-05", "2024-11-15", "2024-02-01", "2024-05-31"]
+
+
+def test_numbers_of_visits_do_not_join_sites_and_days(plain):
+    """A visit is at one site on one day: 1 and 2 are the numbers of the visits of a site, and a blank is none."""
+    got = plain(
+        "visit,observer,site,date,species,count\n1,o1,A,2024-05-06,Wren,1\n2,o1,A,2024-06-06,Wren,2\n"
+        "1,o2,B,2024-05-07,Wren,4\n1,o2,B,2024-05-07,Wren,8\n,o1,C,2024-05-08,Wren,16\n,o2,C,2024-05-08,Wren,32\n"
+        "v7,o1,D,2024-05-09,Wren,64\n",
+        column_map={"auto": ""},
+    )
+    table = got.records.join(got.checklists, on="checklist_id").sort("count")
+    assert table.select("observer_id", "site_id", "count").rows() == [
+        ("o1", "A", 1), ("o1", "A", 2), ("o2", "B", 12), ("o1", "C", 16), ("o2", "C", 32), ("o1", "D", 64),
+    ]  # fmt: skip
+    assert table["checklist_id"][-1] == "v7"  # an id that is one keeps its name
+
+
+@pytest.mark.parametrize("other", ["06:30", "6:30 AM", "06:30:00"])
+def test_one_time_in_two_forms_is_one_visit(plain, other):
+    """As two it would give each species a zero."""
+    text = f"start,observer,site,date,species,count\n6:30,o,A,2024-05-06,Wren,1\n{other},o,A,2024-05-06,Robin,2\n"
+    got = plain(text, column_map={"auto": ""}, assume_complete=True)
+    assert got.checklists.height == 1
+    assert got.flow("visits: zeros implied") == 0
+
+
+@pytest.mark.parametrize("other", ["a ", "\u00c1"])
+def test_a_site_in_two_spellings_that_are_joined_is_one_visit(rows, other):
+    got = rows(
+        f"o,A,2024-05-06,Wren,1\no,{other},2024-05-06,Robin,2\n", spellings="join", assume_complete=True
+    )
+    assert got.checklists.height == 1
+
+
+@pytest.mark.parametrize("title", ["weather (sun, rain)", "weather\nof the day", 'sun, ""clear"", rain'])
+def test_a_column_name_in_quotes_may_hold_the_separator_and_line_ends(plain, title):
+    """Every column behind such a name was read as its neighbour."""
+    visits = f'observer,site,date,"{title}",species,count,n\no1,A,2024-05-06,sun,Wren,3,70\n'
+    assert plain(visits, column_map={"auto": ""}).records.select("species", "count").rows() == [("Wren", 3)]
+    counts = f'site,"{title}",year,count,pairs\nA,sun,2001,3,70\nB,"a, b",2001,4,80\n'
+    assert sorted(plain(counts).records["count"]) == [3, 4]
+
+
+def test_places_of_one_name_and_two_ids_are_two(plain):
+    rows = "Mill Pond,{},1,{},3\nMill Pond,{},2,{},4\n"
+    visits = "site,date,site id,observer,count\n" + rows.format("2024-05-06", "o", "2024-05-06", "o")
+    assert sorted(plain(visits, column_map={"auto": ""}, species=("Wren",)).checklists["site_id"]) == [
+        "1",
+        "2",
+    ]
+    counts = "site,year,Site_ID,weight,count\n" + rows.format("2001", "1", "2001", "1")
+    assert sorted(plain(counts).checklists["site_id"]) == ["1", "2"]
+
+
 def test_a_date_that_may_be_two_days(rows):
     text = "o1,C,05/06/2024,Wren,4\no1,A,31.05.2024,Wren,4\n"  # points need no word
     with pytest.raises(InputError, match="line 2, column 'date': '05/06/2024' may be two days"):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.export import export_table
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, count_tables
 from fedmiss.etl.panel import make_panel
@@ -47,6 +49,20 @@ def test_tables_of_counts_are_of_one_species(tables):
     with pytest.raises(ConfigError, match="say it with --species"):
         tables(*bare)  # named by their files
     assert tables(*bare, species=("Wren",)).records.height == 2
+
+
+def test_visits_of_two_tables_that_have_one_number_are_two(tables, tmp_path):
+    head = "visit,observer,site,date,species,count,note\n"
+    got = tables(
+        head + "1,ann,A,2020-05-01,Wren,3,of ann\n", head + "1,bob,B,2021-05-01,Wren,4,of bob\n",
+        column_map={"auto": ""}, keep=("note",),
+    )  # fmt: skip
+    assert got.checklists.select("observer_id", "site_id").rows() == [("ann", "A"), ("bob", "B")]
+    assert got.records["count"].to_list() == [3, 4]
+    assert export_table(got.folder, tmp_path / "wren.parquet", species="Wren", zero_filled=True) == 2
+    assert pl.read_parquet(tmp_path / "wren.parquet").select("site_id", "note").rows() == [
+        ("A", "of ann"), ("B", "of bob"),
+    ]  # fmt: skip
 
 
 def test_a_cell_of_two_tables_is_refused_as_one_of_two_rows_is(tables):

@@ -8,6 +8,7 @@ no speed.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
 from difflib import get_close_matches
@@ -211,13 +212,12 @@ def day_of(text: str | None, what: str) -> int | None:
     """Return the days since 1970 of an ISO date; None for none."""
     if text is None:
         return None
-    try:
-        return (date.fromisoformat(text) - EPOCH).days
-    except ValueError:
-        shown = text[5:] if what == "season" else text
-        raise ConfigError(
-            f"{shown!r} is not a date ({what}); write it as 2024-05-31 (season: 05-31)."
-        ) from None
+    # only as it is printed: Python also reads 20240531 and weeks, which do not sort as dates do
+    if re.fullmatch(r"\d{4}-\d{2}-\d{2}", text):
+        with suppress(ValueError):
+            return (date.fromisoformat(text) - EPOCH).days
+    shown = text[5:] if what == "season" else text
+    raise ConfigError(f"{shown!r} is not a date ({what}); write it as 2024-05-31 (season: 05-31).")
 
 
 PRESETS = {

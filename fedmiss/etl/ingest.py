@@ -322,7 +322,7 @@ def _builder(
             "one_species": one or "",
             "first_year": settings.first_year,
         }
-    chosen = check_map(source, settings.column_map, one_species=one is not None)
+    chosen = check_map(source, settings.column_map, one_species=one)
     return project_plain, {
         "column_map": chosen,
         "one_species": None if {"species", "common_name"} & set(chosen) else one,

@@ -13,7 +13,7 @@ from fedmiss.etl.advice import advice, refuse_thousands
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns
 from fedmiss.etl.counts import CountOptions, read_counts
-from fedmiss.etl.one_species import refuse_mixed, same_names, species_columns
+from fedmiss.etl.one_species import fold, names_in, refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     LINE,
@@ -63,10 +63,12 @@ DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
 
 
-def check_map(source: Source, column_map: dict[str, str] | None, *, one_species: bool) -> dict[str, str]:
+def check_map(
+    source: Source, column_map: dict[str, str] | None, *, one_species: str | None
+) -> dict[str, str]:
     """Return the map to use, or raise with the proposal.
 
-    ``one_species``: a single species was asked for, so the table need not name it.
+    ``one_species``: where a single species was asked for, the table need not name it.
     """
     proposal = familiar(source.header, FAMILIAR)
     missing = [name for name in REQUIRED if name not in proposal]
@@ -95,15 +97,23 @@ def check_map(source: Source, column_map: dict[str, str] | None, *, one_species:
         )
     if not {"species", "common_name"} & set(chosen):
         # A column of species that the map leaves out would be counts of several added up.
-        free = [column for column in species_columns(source.header) if column not in chosen.values()]
-        if free:
-            chosen["species"] = free[0]
-        elif not one_species:
+        free = [column for column in source.header if column and column not in chosen.values()]
+        named = species_columns(free) or (_columns_with(one_species, source, free) if one_species else [])
+        if named:
+            chosen["species"] = named[0]
+        elif one_species is None:
             raise ConfigError(
                 f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
                 "with --species."
             )
     return chosen
+
+
+def _columns_with(species: str, source: Source, columns: Sequence[str]) -> list[str]:
+    """Return which of some columns, whatever they are called, name a species in any row."""
+    at = {column: source.header.index(column) for column in columns}
+    texts = pl.concat(read_rows(source, at, Rows(source), quoted=source.separator in (",", ";")))
+    return [column for column in columns if fold(species) in names_in(texts[column])]
 
 
 def project_plain(

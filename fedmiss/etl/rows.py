@@ -195,7 +195,7 @@ def _records(
                 text.readline()
             next(reader)
             for row in reader:
-                if not row:
+                if not any(row):  # a line of separators only, as spreadsheets write
                     continue
                 rows.read += 1
                 if rows.read % CHUNK == 0:

@@ -311,6 +311,8 @@ def _members(path: Path, members: list[str]) -> list[Source]:
         try:
             source = _describe(path, member)
         except InputError:
+            if low.startswith("ebd"):  # what is wanted, and cannot be read
+                raise
             continue  # a README, a citation: no table
         (found if source.role != "plain" else plain).append(replace(source, citation=cited))
     if not found and len(plain) == 1:  # a table packed by itself, as a cube of GBIF

@@ -63,6 +63,7 @@ def choose_species(records: list[Projection], settings: IngestSettings, warnings
         )
         unvetted.append(_held_back(taxon, settings) | (record.meta["role"] == "unvetted"))
     _check_sensitive(settings, known, warnings)
+    _check_breeding(settings, merged, warnings)
     return SpeciesChoice(chosen, [shown.get(name) or None for name in chosen], code, above, exotic, unvetted)
 
 
@@ -150,3 +151,12 @@ def _check_sensitive(settings: IngestSettings, known: pl.DataFrame, warnings: li
             warnings.append(
                 f"{name} is named as sensitive: its absence from a checklist is missing, not zero."
             )
+
+
+def _check_breeding(settings: IngestSettings, merged: pl.DataFrame, warnings: list[str]) -> None:
+    held = set(merged["breeding"].str.to_uppercase()) | {"ANY"}
+    warnings += [
+        f"no record has the breeding code {code!r}; several are given by repeating --breeding."
+        for code in settings.breeding
+        if code.strip().upper() not in held
+    ]

@@ -211,6 +211,17 @@ def test_damaged_archives_are_told(tmp_path, run):
         run(tmp_path / "x.zip")
 
 
+def test_a_damaged_file_of_ebird_in_an_archive_is_no_missing_one(tmp_path):
+    """Without it records would have no zeros, and the message would ask for a file that is there."""
+    path = tmp_path / "ebd.zip"
+    with zipfile.ZipFile(path, "w") as z:
+        z.writestr("ebd_US.txt", text([seen(visit("S1"), "1")], EBD_52))
+        z.writestr("ebd_US_sampling.txt", text([visit("S1")], SED_33).decode().encode("utf-16"))
+        z.writestr("terms_of_use.txt", "caf\u00e9".encode("latin-1"))
+    with pytest.raises(InputError, match=r"ebd\.zip:ebd_US_sampling\.txt is UTF-16"):
+        expand(path)
+
+
 def test_a_zip_without_tables_is_told(tmp_path):
     path = tmp_path / "x.zip"
     with zipfile.ZipFile(path, "w") as z:

@@ -47,6 +47,14 @@ def test_time_range_includes_its_end(pair):
     assert kept(pair, changes, Filters(start=options.clock_range("06:00..09:00"))) == {"1", "2"}
 
 
+@pytest.mark.parametrize("written", ["20200101", "2020-W01-1", "2020-1-1", "2020-02-30"])
+def test_a_date_has_one_form(written):
+    """Python reads more, which would not sort as dates do."""
+    for asked in ({"first_date": written}, {"last_edited": (None, written)}):
+        with pytest.raises(ConfigError, match=f"'{written}' is not a date"):
+            Filters(**asked)
+
+
 def test_blank_distance_counts_as_zero_for_stationary_only(pair):
     """Line 28 (t51)."""
     kinds = {"1": "Stationary", "2": "Area", "3": "Traveling", "4": "Stationary (2 band, 25m)"}

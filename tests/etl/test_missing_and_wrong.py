@@ -76,6 +76,8 @@ def test_records_that_are_not_asked_for_are_no_zeros(pair, settings, wanted):
     ]
     out = pair(records, rows, **settings)
     assert out.visits() == wanted
+    assert "no record has the breeding code" not in out.warnings
+    assert "no record has the breeding code 'FL,NY'" in pair(records, rows, breeding=("FL,NY",)).warnings
 
 
 def test_breeding_codes_of_older_files(pair):

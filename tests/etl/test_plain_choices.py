@@ -101,6 +101,20 @@ def test_places_of_one_name_and_two_ids_are_two(plain):
     assert sorted(plain(counts).checklists["site_id"]) == ["1", "2"]
 
 
+@pytest.mark.parametrize("asked", ["Alauda arvensis", "alauda ARVENSIS"])
+def test_a_column_of_species_with_an_unknown_name_is_no_reason_to_add_them_up(plain, asked):
+    """--map may leave the column of species out: what the species asked for stands in is one, whatever it is called."""
+    text = "who,plot,day,Fugl,n\no,A,2024-05-06,Alauda arvensis,3\no,A,2024-05-06,Turdus merula,9\n"
+    named = {"observer": "who", "site": "plot", "date": "day", "count": "n"}
+    got = plain(text, column_map=named, species=(asked,))
+    assert got.records.select("species", "count").rows() == [("Alauda arvensis", 3)]
+
+
+def test_lines_of_separators_only_are_no_rows(rows, plain):
+    assert rows("o,A,2024-05-06,Wren,3\n" + ",,,,\n" * 20).flow("records: read") == 1
+    assert plain("site,year,count\nA,2001,3\n,,\n\n,,\n").flow("records: read") == 1
+
+
 def test_a_date_that_may_be_two_days(rows):
     text = "o1,C,05/06/2024,Wren,4\no1,A,31.05.2024,Wren,4\n"  # points need no word
     with pytest.raises(InputError, match="line 2, column 'date': '05/06/2024' may be two days"):

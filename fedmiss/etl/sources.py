@@ -148,13 +148,10 @@ class _Head:
         self.row = row or find_header([_split(text)[1] for text in texts]) + 1
         if self.row > len(lines):
             raise ConfigError(f"--header-row {self.row}: the beginning of {name} has {len(lines)} lines.")
-        line, end = lines[self.row - 1], self.row
-        # A name in quotes may go over several lines.
-        while line.count(b'"') % 2 and b"\t" not in line and end < len(lines):
-            line, end = line + b"\n" + lines[end], end + 1
+        line = lines[self.row - 1]
         if b"\0" in line or len(line) > HEAD_BYTES - 4:
             raise InputError(f"{name} is not a text table: its first line holds binary data.", path=name)
-        self.bytes = bom + len(b"\n".join(lines[:end])) + (end < len(lines))
+        self.bytes = bom + len(b"\n".join(lines[: self.row])) + (self.row < len(lines))
         try:
             text = line.rstrip(b"\r").decode("utf-8")
         except UnicodeDecodeError as error:
@@ -169,7 +166,8 @@ class _Head:
                 f"{name} has a blank {'first line' if self.row == 1 else f'line {self.row}'} where column names must stand.",
                 path=name,
             )
-        self.separator, self.columns = _split(text)
+        below = b"\n".join([b"", *lines[self.row :]]).decode("utf-8", "replace")
+        self.separator, self.columns = _split(text, below)
         if _RECORD_ID.match(self.columns[0]) or {"S", "obsr"} <= {
             _EBIRD_ID.sub(r"\1", column) for column in self.columns
         }:
@@ -181,13 +179,13 @@ class _Head:
         refuse_doubles(self.columns, name)
 
 
-def _split(text: str) -> tuple[str, tuple[str, ...]]:
-    """Return the separator of a line of column names, and the names."""
+def _split(text: str, below: str = "") -> tuple[str, tuple[str, ...]]:
+    """Return the separator of a line of column names, and the names; one in quotes may go on in the lines ``below``."""
     # The one that the header has most often outside of quotes; a comma where it has none.
     bare = re.sub(r'"[^"]*"', "", text)
     separator = max("\t;,", key=bare.count) if any(separator in bare for separator in "\t;,") else ","
-    quoted = csv.reader(io.StringIO(text, newline=""), delimiter=separator)
-    cells = text.split("\t") if separator == "\t" else next(quoted, [])
+    quoted = csv.reader(io.StringIO(text + below, newline=""), delimiter=separator)
+    cells = text.split("\t") if separator == "\t" else next(quoted, []) or [text]
     return separator, tuple(cell.strip().strip('"') for cell in cells)
 
 

@@ -90,6 +90,14 @@ def test_a_column_name_in_quotes_may_hold_the_separator_and_line_ends(plain, tit
     assert sorted(plain(counts).records["count"]) == [3, 4]
 
 
+def test_a_quote_for_inches_in_a_column_name_is_a_sign_of_it(plain):
+    rows = "".join(
+        f"site {k},2001,{k},{'7' * 90}\n" for k in range(1000)
+    )  # more than is looked at for the names
+    assert plain(f'site,year,count,length 5"\n{rows}').records.height == 1000
+    assert plain('length 5";site;year;count\n7;A;2001;3\n7;B;2001;4\n').records.height == 2
+
+
 def test_places_of_one_name_and_two_ids_are_two(plain):
     rows = "Mill Pond,{},1,{},3\nMill Pond,{},2,{},4\n"
     visits = "site,date,site id,observer,count\n" + rows.format("2024-05-06", "o", "2024-05-06", "o")

@@ -113,6 +113,7 @@ def test_a_panel_without_any_bird_has_the_result_of_its_prior(settings):
         assert totals(fit).min() > 0.0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_level_of_a_panel_without_any_bird_comes_to_rest(monkeypatch):
     monkeypatch.setattr(rounds, "TOL", 0.0)

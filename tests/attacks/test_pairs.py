@@ -25,16 +25,8 @@ def whole(step, files, keep):
     return found
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        "panel",
-        *(
-            pytest.param(k, marks=pytest.mark.nightly)
-            for k in ("ingest", "fit", "other fit", "algorithm 7", "run")
-        ),
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("kind", ["panel", "ingest", "fit", "other fit", "algorithm 7", "run"])
 def test_pairs(kind, files):
     keep = {p.name for p in files.iterdir()}
     step = next(s for s in STEPS if s.name == kind.removeprefix("other "))

@@ -54,6 +54,7 @@ def test_masks_hide_what_they_say_and_leave_every_year(visits, mask):
             assert parts.sum() == (5 if mask == "sites" else 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_predicts_all_hidden_counts(visits, name):
     away = hidden(visits, "cells", 0)

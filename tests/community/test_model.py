@@ -161,6 +161,7 @@ def test_presence_of_few_species_is_never_predicted_worse_than_without_axes(hide
     )
 
 
+@pytest.mark.slow
 def test_without_structure_no_axis_is_taken():
     c, _, _ = world(2, J=60, S=12, rank=0).cells()
     assert fit_community(c, CommunitySettings(folds=3)).rank == 0
@@ -307,6 +308,7 @@ def test_its_own_counts_have_no_part_in_the_scores_without_a_species(fitted):
     np.testing.assert_allclose(after, axes.scores, atol=1e-6)  # nothing to take out: the scores themselves
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_held_out_counts_are_within_their_intervals():
     inside, n = 0.0, 0

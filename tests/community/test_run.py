@@ -256,6 +256,7 @@ def test_one_species_in_two_names_is_noticed(made, tmp_path):
     assert any("Avis species03" in w and "one species in two names" in w for w in lists.warnings)
 
 
+@pytest.mark.slow
 def test_a_species_on_every_list_is_named(made, tmp_path):
     table, _, _ = made
     one = table.drop_duplicates("checklist").assign(species="Avis ubique", count="3")
@@ -338,6 +339,7 @@ def test_a_common_name_of_several_species_takes_no_scores(made, tmp_path):
         scores_without(tmp_path / "out", "Rara avis", "Tit")
 
 
+@pytest.mark.slow
 def test_a_community_without_axes_is_no_help_and_says_so(made, tmp_path):
     _, records, _ = made
     out = build_community(records, tmp_path / "none", BARE)

@@ -121,6 +121,7 @@ def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
     assert (some.gains > 0).all()
 
 
+@pytest.mark.slow
 def test_what_too_few_found_is_left_out_and_told_nothing_of(clubs, tmp_path):
     """A species of one club only, one of two, one at two sites, one nobody found; a club's own least number of sites."""
     _, table, _, _ = clubs
@@ -154,6 +155,7 @@ def test_what_too_few_found_is_left_out_and_told_nothing_of(clubs, tmp_path):
         assert a.months.tolist() in ([0, len(names) - 1], [0, len(names) - 6])
 
 
+@pytest.mark.slow
 def test_a_species_below_the_own_least_number_brings_nothing_to_the_joint_tables(clubs, tmp_path):
     """Two of the others are enough here to tell of it: all of them together would have its sites, lists, birds, deviance."""
     _, table, _, _ = clubs

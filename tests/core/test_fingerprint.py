@@ -86,6 +86,7 @@ def test_large_arrays_are_not_abbreviated():
     assert describe(Bernoulli(p)) != describe(Bernoulli(q))
 
 
+@pytest.mark.slow
 def test_it_is_the_same_in_another_process():
     code = (
         "from tests.core.test_fingerprint import *\n"

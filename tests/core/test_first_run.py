@@ -30,6 +30,7 @@ def problem(name, n, seed, monkeypatch):
     return importlib.import_module(name).simulate(n=n, seed=seed)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("n", "p"), [(3, 1.0), *(pytest.param(10, p, marks=pytest.mark.nightly) for p in (1.0, 0.5))]
 )

@@ -35,9 +35,8 @@ def test_all_present_it_is_the_recursion_with_the_field_of_the_round_before():
     assert np.abs(now - model.root(data)).max() < 1e-3
 
 
-@pytest.mark.parametrize(
-    "compressor", [pytest.param(Identity(), marks=pytest.mark.slow), Dithering()], ids=["float64", "dithered"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("compressor", [Identity(), Dithering()], ids=["float64", "dithered"])
 def test_with_absences_and_compression_it_reaches_the_root_of_the_synchronous_run(compressor):
     data, model = linear_data(), Linear()
     algo = FedEM(model, compressor, N5, 0.05, participation=Bernoulli(0.5), oracle=Late(FullBatch()), seed=1)

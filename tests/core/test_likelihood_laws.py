@@ -216,6 +216,7 @@ def test_the_trace_holds_the_log_likelihood_and_uncompressed_em_raises_it():
         log_likelihood(object(), theta, data, roster)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["poisson_mixture", "missing_mixture", "hmm"])
 def test_examples_reach_em_from_compressed_answers_of_three_organisations(name):
     model, data, theta = example(name)

@@ -62,6 +62,7 @@ def test_one_local_step_is_fedem_to_the_bit(b, correct):
         equal(run(plain, engine(data), np.zeros(3), stop=40), run(local, engine(data), np.zeros(3), stop=40))
 
 
+@pytest.mark.slow
 def test_corrected_local_steps_solve_what_plain_ones_miss():
     data = linear_data(n=6, seed=3)
     model = Heterogeneous()

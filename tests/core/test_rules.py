@@ -69,6 +69,7 @@ def test_ef21_falls_at_the_proved_rate_under_top_k(k, seed):
     np.testing.assert_allclose(result.server.V, engine.V.mean(0), atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2))
 def test_ef21_reaches_the_root_though_workers_differ_and_are_absent(seed):
     data, root, _, _, _, _ = problem(seed)
@@ -108,7 +109,8 @@ def test_marina_falls_at_the_proved_rate_in_the_mean():
     assert (np.mean(seen, axis=0) <= bound * (1 + 1e-9) + 1e-24).all()
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [0, 1, 2])
 def test_marina_has_no_bias_and_the_same_bits_on_each_engine(seed, tmp_path):
     algo, data, root, _, _ = marina(seed)
     engine = LocalEngine(data)

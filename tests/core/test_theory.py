@@ -72,6 +72,7 @@ class Half:
         return S.copy()
 
 
+@pytest.mark.slow
 def test_runs_obey_equation_9():
     """E||h(S_K)||^2 <= [W_gap / (gamma k) + gamma L_W sigma2 / (2 n)] / (v_min (1 - gamma L_W / (2 v_min)))."""
     data = linear_data(n=4, m=40)

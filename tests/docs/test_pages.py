@@ -156,6 +156,7 @@ def test_the_headline_of_the_example_is_found_by_hand(tmp_path, monkeypatch, cap
     assert "% per year, 95 % interval" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_block_on_multiple_imputation_runs(tmp_path, monkeypatch, capsys):
     """Rubin's error is larger than that of one matrix: the draws differ."""
     p = fedmiss.simulate_panel(40, 24, 0.3, seed=1, groups=2)

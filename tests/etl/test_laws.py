@@ -64,8 +64,9 @@ def run(folder: Path, files: list[Path], sampling: list[Path], **more) -> dict:
     return cells(out)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", ["first", "merged", "raw"])
-@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_cells_do_not_depend_on_how_the_rows_come(tmp_path, seed, groups):
     """Order of rows, split in two files, gzip, order of columns: one aggregate."""
     records, visits = random_rows(seed)
@@ -194,6 +195,7 @@ def check_damaged(folder: Path, kind: str, seed: int) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["ebird", "myebird", "gbif", "plain"])
 def test_damaged_files_give_an_answer_or_one_clear_error(tmp_path, kind):
     """Random bytes, cut lines and wrong types: no traceback, and what is read adds up."""
@@ -223,6 +225,7 @@ def test_many_damaged_files(tmp_path, kind, first):
         check_damaged(tmp_path / str(seed), kind, seed)
 
 
+@pytest.mark.slow
 @settings(max_examples=150, deadline=None)
 @given(raw=st.binary(max_size=300), size=st.integers(8, 64))
 def test_blocks_give_back_every_byte(raw, size, tmp_path_factory):
@@ -478,6 +481,7 @@ def test_ids_read_as_python_reads_them(words):
     assert out.tolist() == expected
 
 
+@pytest.mark.slow
 @settings(deadline=None)
 @given(st.lists(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), min_size=2, max_size=12))
 def test_stamps_sort_like_the_times(times):

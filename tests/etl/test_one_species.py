@@ -40,6 +40,7 @@ def spelt(name, how):
     }[how]  # fmt: skip
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=60)
 @given(
     column=st.sampled_from(COLUMNS),

@@ -168,6 +168,7 @@ def test_when_all_are_back_the_answer_is_that_of_a_study_without_absences(tmp_pa
         np.testing.assert_allclose(result.server.S_hat, local.server.S_hat, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_who_never_comes_back_stops_nobody_and_the_run_does_not_claim_to_have_converged(tmp_path):
     model, data, start = clubs(6)
     algo = algorithm(model, data, Identity(), gamma=1.0)
@@ -198,7 +199,8 @@ def test_who_never_comes_back_stops_nobody_and_the_run_does_not_claim_to_have_co
     assert study.circles["club-0"].left_out["club-3"] > 40, "its cohort is left out with it"
 
 
-@pytest.mark.parametrize("who", ["club-0", pytest.param("club-3", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("who", ["club-0", "club-3"])
 def test_a_kill_changes_nothing_of_who_was_there(who, tmp_path):
     """The chair says again what it said before its restart, although everybody is there by then."""
     model, data, start = clubs(6)

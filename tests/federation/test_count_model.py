@@ -586,6 +586,7 @@ def test_bootstrap_is_a_function_of_seed_and_number(settings):
     assert first.totals[:, 0].std(axis=0).min() > 0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_replicates_spread_as_new_counts_would_though_the_fit_goes_after_the_old_ones():
     """Sites and months without a prior, balanced: a month's total is its count, whose variance is its expectation.
@@ -629,6 +630,7 @@ def test_bootstrap_intervals_cover():
     assert 0.88 <= hits / total <= 0.995
 
 
+@pytest.mark.slow
 def test_replicates_spread_as_three_new_observers_a_year_leave_every_year_unknown():
     """Year and mean of the year's observers share one sum: it is known to sd / sqrt(3), apart from counting."""
     J, years, new = 40, 8, 3

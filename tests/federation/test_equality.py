@@ -80,6 +80,7 @@ def test_the_whole_default_job():
     np.testing.assert_allclose(draws.slopes, other.slopes, rtol=1e-8, atol=1e-12)
 
 
+@pytest.mark.slow
 def test_results_do_not_depend_on_how_sites_are_numbered():
     panel = owned(3, size=2.0, seed=7)
     order = np.random.default_rng(1).permutation(panel.J)
@@ -196,6 +197,7 @@ def visits_at(site, **more):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 def test_sites_that_groups_keep_apart_count_in_each():
     panel = owned(3, shared=0.3, size=2.0, n=1500, seed=8)
     one, apart = LocalFederation.of_panel(panel), LocalFederation.of_panel(panel, apart=True)

@@ -164,6 +164,7 @@ def test_the_unit_of_a_covariate_does_not_matter():
     np.testing.assert_allclose(fits[1].expected(), fits[0].expected(), rtol=1e-6)
 
 
+@pytest.mark.slow
 def test_sites_that_nobody_visited_are_predicted_better_by_their_covariates():
     """Covariates that explain half of the variance between sites: at least a fifth of the deviance at hidden sites."""
     gains = []
@@ -401,6 +402,7 @@ def test_it_is_taken_where_visits_follow_the_birds_and_nowhere_else(design, take
     assert trial.judged_by == "whole sites left out"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("share", "taken"), [(0.5, True), (0.0, False)])
 def test_covariates_are_taken_where_they_speak_and_nowhere_else(share, taken):
     visits, _, covariates = country(12, share=share)

@@ -10,7 +10,7 @@ from scipy.optimize import minimize_scalar
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub import fit as rounds
-from fedmiss.federation.hub import priors
+from fedmiss.federation.hub import priors, season
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import default_candidates
@@ -52,7 +52,7 @@ def birds_at(places, count=1.0, visits=120, sites=30):
     return visits_of(p, counts)
 
 
-def monthly(fit):
+def totals(fit):
     return totals_by_region(fit, np.full(fit.J, -1), 0)[0]
 
 
@@ -60,7 +60,7 @@ def check(fit, J):
     """What holds of every fit of counts: it converged, is finite, and level and variances are bounded."""
     q = fit.posterior
     assert fit.fit.converged, fit.fit.stop_reason
-    assert all(np.isfinite(x).all() for x in (q.mu, q.P, q.C, q.T, q.D, q.tau, monthly(fit)))
+    assert all(np.isfinite(x).all() for x in (q.mu, q.P, q.C, q.T, q.D, q.tau, totals(fit)))
     assert (np.linalg.eigvalsh(q.C) > -1e-9).all()
     assert q.tau[0] < 1.6 * np.sqrt(J)
     assert abs(q.mu - fit.state.origin) < 8.0
@@ -107,12 +107,13 @@ def test_groups_do_not_matter_to_a_rare_species():
 def test_a_panel_without_any_bird_has_the_result_of_its_prior(settings):
     fit = fit_counts(birds_at([]), settings)
     assert fit.fit.converged
-    assert 0.0 <= monthly(fit).max() < 1.0
+    assert 0.0 <= totals(fit).max() < 1.0
     if settings is not LOG1P:
         assert fit.posterior.mu > np.log(0.5 / 120) - 5.0  # half a bird on 120 visits
-        assert monthly(fit).min() > 0.0
+        assert totals(fit).min() > 0.0
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_the_level_of_a_panel_without_any_bird_comes_to_rest(monkeypatch):
     monkeypatch.setattr(rounds, "TOL", 0.0)
@@ -153,9 +154,11 @@ def test_the_priors_are_not_seen_where_sites_have_birds(monkeypatch):
     monkeypatch.setattr(priors, "SITE_SD", 1e6)
     monkeypatch.setattr(priors, "SLOPE_SD", 1e6)
     monkeypatch.setattr(priors, "LEVEL_SD", 1e6)
+    monkeypatch.setattr(season, "WALK_SD", 1e6)
+    monkeypatch.setattr(season, "LINE_VARIANCE", 1e6)
     free = fit_counts(panel, replace(NEGBIN, rank=1))
     np.testing.assert_allclose(fit.posterior.tau[0], free.posterior.tau[0], rtol=0.03)
-    np.testing.assert_allclose(monthly(fit), monthly(free), rtol=0.01)
+    np.testing.assert_allclose(totals(fit), totals(free), rtol=0.01)
 
 
 def test_a_step_of_the_variances_solves_its_equation_and_shrinks_less_with_more_sites():
@@ -199,6 +202,50 @@ def test_a_step_down_has_the_fixed_point_of_em_and_is_bounded():
         v = priors.next_variance(squares, known, v)
     assert v == pytest.approx(squares.sum() / known.sum())
     assert v == pytest.approx((squares + (1 - known) * v).mean())
+
+
+@pytest.mark.parametrize("v", [0.01, 0.2, 5.0])
+def test_under_a_prior_steps_both_ways_come_to_the_fixed_point_of_em(v):
+    squares, known, unit = np.array([0.9, 0.4, 0.3]), np.array([0.8, 0.1, 0.4]), 2.0
+    for _ in range(300):
+        v = float(priors.next_variance(squares, known, v, unit=unit, scale=0.5))
+    assert v + v**2 / (3 * 0.5**2 * unit) == pytest.approx((squares + (1 - known) * v).mean(), rel=1e-6)
+
+
+def series_of(level, monthly, seed, sites=40):
+    """Negative binomial counts of sites that differ, with these means (years,), once a year or in all its months."""
+    rng, each = rng_for(seed, "series"), 12 if monthly else 1
+    L = len(level) * each
+    mean = np.exp(rng.normal(0.0, 0.8, sites))[:, None] * np.repeat(level, each)
+    site, month = np.nonzero(rng.random((sites, L)) < (0.1 if monthly else 0.7))
+    count = rng.negative_binomial(2.0, 2.0 / (2.0 + mean[site, month])).astype(float)
+    calendar = (
+        np.arange(L) % each + 6 * (not monthly) + monthly,
+        np.repeat(np.arange(len(level)) + 2001, each),
+    )
+    return GroupPanel.of(sites, L, [Group.of("g", site, month, count, site * 0)], calendar), mean.sum(axis=0)
+
+
+SERIES = {
+    "vanished": np.where(np.arange(20) < 9, 4.0, 0.0),
+    "arrived": 0.3 * np.maximum(np.arange(20) - 9.0, 0.0),
+    "away": np.where(np.abs(np.arange(20) - 9.5) < 4, 0.0, 3.0),
+}
+
+
+@pytest.mark.parametrize("monthly", [False, True])
+@pytest.mark.parametrize("name", SERIES)
+def test_a_species_that_vanished_or_arrived_has_a_fit_that_ends(name, monthly):
+    """Years without a bird after years with birds: nothing in the data holds a line that goes on down."""
+    panel, mean = series_of(SERIES[name], monthly, 3)
+    fit = fit_counts(panel, NEGBIN)
+    assert fit.fit.converged, fit.fit.stop_reason
+    assert fit.state.rounds < 200  # 500 were too few
+    years, true = (total.reshape(20, -1).mean(axis=1) for total in (totals(fit), mean))
+    present = SERIES[name] > 1.0
+    assert years[present].sum() == pytest.approx(true[present].sum(), rel=0.25)
+    assert (years[SERIES[name] == 0.0] < 5.0).all()  # of 40 sites, where some 170 birds had been
+    assert (years > 1e-4).all()
 
 
 def test_a_step_up_comes_to_the_likeliest_variance_where_em_would_stay_near_zero():

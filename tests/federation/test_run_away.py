@@ -79,6 +79,7 @@ def test_members_that_fall_to_one_rank_are_one(panel, monkeypatch):
     assert [f.settings.rank for f in average.fits] == [0]
 
 
+@pytest.mark.slow
 def test_replicates_follow_a_fit_that_ran_away(panel, monkeypatch):
     """The same draws as of a fit that was asked for that rank."""
     federation = LocalFederation.of_panel(panel)

@@ -96,6 +96,7 @@ def test_what_a_new_observer_counts_less_is_found_and_groups_do_not_matter():
     assert np.mean(found) < -np.log(NEW) + 3 * error
 
 
+@pytest.mark.slow
 def test_learning_is_part_of_the_trial_of_observers_where_new_ones_came():
     p = simulate_design("learning", 1, sites=40, years=5, visits=900)
     choice = tried(LocalFederation.of_panel(panel_of(p, "none")), ())

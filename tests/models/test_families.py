@@ -77,6 +77,7 @@ LAWS = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("law", LAWS, ids=repr)
 def test_an_interval_holds_what_is_drawn(law):
     """At least 95 % of draws are inside, and each tail has at most 2.5 %, to five standard errors and the grid's step."""

@@ -210,6 +210,7 @@ def test_the_minimum_is_that_of_a_plain_minimiser_of_the_dense_objective(family,
     np.testing.assert_allclose(u @ v.T, p @ q.T, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("family", ["gaussian", "poisson", "bernoulli"])
 @pytest.mark.parametrize(("batch", "weight"), [(None, "m"), (5, "b"), (10_000, "m")])
 def test_a_minibatch_has_the_mean_that_its_setting_says(family, batch, weight):

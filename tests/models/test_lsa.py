@@ -155,6 +155,7 @@ def test_exact_second_moments_are_those_of_200_runs(scaffold):
     np.testing.assert_allclose(late.mean[-1] - theta, 0 if scaffold else limit, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_stationary_variance_is_linear_in_eta_and_in_1_over_n():
     pools = linear_pools(1, 3, 40, seed=6)
     variance = [second_moments(pools, eta, 5, int(40 / eta)).variance[-1] for eta in (0.05, 0.025, 0.0125)]
@@ -215,6 +216,7 @@ def test_draws_of_a_law_have_its_probabilities():
     np.testing.assert_allclose(law[u].mean(axis=0), law.mean(), atol=1e-3)
 
 
+@pytest.mark.slow
 def test_a_run_on_a_law_has_the_mean_of_the_exact_formula():
     """Long runs from the limit: their mean is theta* + bias, by the spread of independent runs."""
     data = garnet(4, seed=2)
@@ -289,6 +291,7 @@ def test_the_bias_of_fedavg_has_order_1_and_extrapolation_order_2(logistic):
     assert better[0] < 0.1 * size[0]
 
 
+@pytest.mark.slow
 def test_scaffold_with_exact_gradients_has_no_bias(logistic):
     model, data = logistic
     n, m, _ = data.shape
@@ -352,6 +355,7 @@ def seen_data(low, high, n=8, seed=0):
     return np.stack([np.column_stack([np.full(5, v), 3 * rng.normal() + rng.normal(size=5)]) for v in w])
 
 
+@pytest.mark.slow
 def test_local_em_steps_have_the_bias_of_lsa_and_control_variates_none():
     data = seen_data(0.2, 0.9)
     w, y = data[:, 0, 0], data[:, :, 1].mean(axis=1)

@@ -73,6 +73,7 @@ def test_the_probability_of_a_zero_is_that_of_the_law(mu, size):
     assert log_zero(np.array([mu]), 0.0, phi)[0] == pytest.approx(exact)
 
 
+@pytest.mark.slow
 def test_intervals_are_quantiles_of_the_mixture():
     rng, law, n = np.random.default_rng(2), CountLaw(inverse_size=0.5), 400_000
     for eta, sd, q in ((2.0, 0.3, 0.4), (0.5, 0.6, 0.9), (3.0, 0.1, 0.02), (1.0, 0.2, 0.99)):

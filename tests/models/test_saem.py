@@ -80,6 +80,7 @@ def check_posterior(model, theta, rows, kernel, *, M, steps, burn, seed, limit=4
     return np.mean(shares), moving.sum()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("levels", [None, 4, 1])
 def test_the_adjusted_chain_keeps_the_posterior_whatever_the_quantizer(levels):
     """Model A: posterior means and second moments per month."""
@@ -103,6 +104,7 @@ def test_laplace_proposals_keep_the_posterior_of_counts_of_0_and_of_500_and_are_
     assert check_posterior(*months, Laplace(), M=40, steps=200, burn=20, seed=0)[0] > 0.9
 
 
+@pytest.mark.slow
 def test_a_laplace_step_leaves_little_of_langevins_correlation(months):
     model, theta, rows = months
     left = {}
@@ -165,6 +167,7 @@ def moment(p, y, log_e, mu, var):
     return quad(f, -25, 12, limit=500, points=[mu, np.log(y + 0.5) - log_e], epsabs=0)[0]
 
 
+@pytest.mark.slow
 def test_quadrature_is_that_of_scipy():
     for cell in ((0, 0.0, -1.0, 0.5), (3, 0.7, 1.0, 2.0), (400, 0.0, 2.0, 0.3), (0, 2.0, 1.0, 4.0)):
         values = [moment(p, *cell) for p in range(3)]
@@ -179,6 +182,7 @@ def test_quadrature_is_that_of_scipy():
     assert max(abs(z - values[1] / values[0]), abs(z2 - values[2] / values[0])) < 2e-4
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("model", [GaussMonths(6), PoissonMonths(6)], ids=["gauss", "poisson"])
 def test_models_a_and_b_obey_the_laws(model):
     """Among them: EM of model B never lowers its log-likelihood."""
@@ -231,9 +235,10 @@ def test_model_c_m_step_is_least_squares_and_coordinates_invert(observers):
             assert model.complete(v + h * np.eye(len(v))[i], S) <= best + 1e-12  # T is the argmax
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "M", "steps"),
-    [pytest.param(Langevin(0.5), 100, 400, marks=pytest.mark.slow), (Laplace(), 60, 200)],
+    [(Langevin(0.5), 100, 400), (Laplace(), 60, 200)],
 )
 def test_gibbs_and_chains_of_model_c_agree_with_nested_quadrature(kernel, M, steps):
     rows, model = simulate_counts(1, 10, 6, seed=6)[0], Counts(6)
@@ -283,6 +288,7 @@ def test_the_three_orders_agree_when_all_answer_and_nothing_is_compressed():
     np.testing.assert_allclose(found[2], found[0], rtol=1e-10)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["server", "memory", "error"])
 def test_chains_give_the_same_bits_on_every_engine_and_after_a_resume(how, tmp_path):
     data = simulate_counts(4, 8, 5, observers=3, seed=9)
@@ -313,7 +319,7 @@ def relative(S, exact):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("p", [1.0, 0.5])
+@pytest.mark.parametrize("p", [1.0, pytest.param(0.5, marks=pytest.mark.nightly)])
 def test_compression_has_the_expected_figures(p):
     """Exact statistics of model A, gamma = 0.2, 2,000 rounds: what keeps a memory converges, the report's Top-k does not."""
     data = simulate_months(10, 40, 20, counts=False, seed=0)

@@ -166,6 +166,7 @@ def test_settings_that_the_function_does_not_take_are_named(tmp_path):
         assert "does not take what [method] of the study says: got an unexpected keyword" in str(error)
 
 
+@pytest.mark.slow
 def test_a_number_that_is_missing_is_not_sent_and_its_owner_named(tmp_path, monkeypatch):
     import three_organisations
 

@@ -275,6 +275,7 @@ def test_the_same_file_read_as_something_else_is_ingested_again(tmp_path):
     assert visits(f'files = [{both}, "b.txt"]') > held_back, "unvetted records are no visits"
 
 
+@pytest.mark.slow
 def test_one_changed_count_in_one_of_two_files_of_one_name_goes_through_the_chain(tmp_path):
     def total(first: int) -> float:
         for club, site in (("ann", "A"), ("bob", "B")):

@@ -143,6 +143,7 @@ def test_the_imputer_draws_completed_matrices():
         imputer.draw(X, 0)
 
 
+@pytest.mark.slow
 def test_empty_sites_go_through_the_folders(tmp_path):
     """Probability of presence, expected counts and limits are the same before and after the fit was written."""
     _, panel = _world(tmp_path)

@@ -47,6 +47,7 @@ def test_it_passes_every_check_that_scikit_learn_has():
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.slow
 def test_a_grid_search_finds_the_rank_that_the_world_has():
     X, _ = world(4, n=90)
     search = GridSearchCV(SiteMonthImputer(), {"rank": [0, 2], "dispersion": ["negbin", "quasi"]}, cv=3).fit(

@@ -50,7 +50,9 @@ def write(folder: Path, species: tuple[str, ...], more: str = "") -> Path:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("more", "jobs"), [("", 1), ("allow_absent = true", 2)])
+@pytest.mark.parametrize(
+    ("more", "jobs"), [("", 1), pytest.param("allow_absent = true", 2, marks=pytest.mark.nightly)]
+)
 def test_three_species_of_six_fail_each_in_its_way(tmp_path, more, jobs):
     recipe = write(tmp_path, (*GOOD, *BAD), more)
     (tmp_path / "out").mkdir()

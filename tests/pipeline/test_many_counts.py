@@ -174,6 +174,7 @@ def test_only_tables_of_counts_are_taken_apart(tmp_path):
     assert ingest.count_tables(visits, IngestSettings(column_map={"auto": ""})) == ([], {})
 
 
+@pytest.mark.slow
 def test_a_table_without_species_is_never_read_as_several(tmp_path):
     (tmp_path / "counts.csv").write_text(
         "site;year;count\n" + "".join(f"a;{y};4\n" for y in range(2001, 2009))

@@ -68,6 +68,7 @@ def test_a_setting_of_another_method_is_refused_by_name(kind, name, given, tmp_p
     assert all(w in str(told.value) for w in ["r.toml: fit", *said]), told.value
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", METHODS)
 def test_the_command_line_refuses_even_a_default_that_is_typed(kind, panel, tmp_path):
     for name in (n for k, n in FOREIGN if k is kind):

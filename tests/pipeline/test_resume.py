@@ -305,12 +305,13 @@ def test_a_folder_of_unfinished_work_is_not_a_fit(panel, tmp_path, monkeypatch):
     ("settings", "ready"),
     [
         (("--model", "quasi", "--rank", 1, "--bootstrap", 600), "draws-00000.npz"),
-        (
+        pytest.param(
             (
                 *("--method", "fedmissem", "--rank", 2, "--rounds", 3000, "--levels", 4),
                 *("--participation", 0.7, "--batch", 20, "--gamma", 0.1),
             ),
             "checkpoint/*.npz",
+            marks=pytest.mark.nightly,
         ),
     ],
     ids=["bootstrap", "algorithm 7"],

@@ -71,6 +71,7 @@ def test_totals_and_sites_agree_with_the_default_fit_of_rank_0(panel, tmp_path):
     assert len(open_fit(panel, tmp_path / "saem0").totals()) == 12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [Counts, ShiftedCounts])
 def test_posteriors_of_sites_are_those_of_quadrature(kind):
     rows = simulate_counts(1, 12, 8, seen=0.6, seed=3)[0]
@@ -96,6 +97,7 @@ def test_workers_of_two_seeds_share_no_draws():
     assert not np.array_equal(second, first)
 
 
+@pytest.mark.slow
 def test_shifts_make_a_sticky_chain_move():
     """Small overdispersion: autocorrelation of u over 10 steps is above 0.8 without shifts, below 0.3 with them."""
     rows, lag = simulate_counts(1, 20, 8, seen=0.8, seed=4)[0], 10
@@ -150,6 +152,7 @@ def test_what_chains_cannot_fit_is_refused(panel, tmp_path):
     assert not (tmp_path / "y").exists()
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_an_interrupted_fit_goes_on_to_the_same_bits(panel, tmp_path, monkeypatch):
     import fedmiss.pipeline.saem as module

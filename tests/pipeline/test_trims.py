@@ -152,6 +152,7 @@ def test_a_set_of_trims_and_its_resumption(tmp_path):
     assert len(pd.read_csv(out / "failures.csv")) == 4
 
 
+@pytest.mark.slow
 def test_a_stratum_that_cannot_be_fitted_leaves_the_whole(tmp_path):
     """A region without counts in a year: the species is fitted without regions, and says so."""
     rows = [
@@ -217,7 +218,10 @@ date = "2026-01-02"
 
 @pytest.mark.parametrize(
     ("species", "sites", "years"),
-    [pytest.param(12, 24, 12, marks=pytest.mark.slow), pytest.param(40, 200, 25, marks=pytest.mark.nightly)],
+    [
+        pytest.param(n, sites, years, marks=pytest.mark.nightly)
+        for n, sites, years in ((12, 24, 12), (40, 200, 25))
+    ],
 )
 def test_a_workbook_with_five_faults_by_trim_and_by_run(tmp_path, species, sites, years):
     counts, habitats = write(tmp_path, species, sites, years)

@@ -233,6 +233,7 @@ def test_every_number_on_the_page_has_its_source(which, request):
     assert in_tables > 60
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [

@@ -57,9 +57,8 @@ NAMES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "one_name", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["each its own", "all alike"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("one_name", [False, True], ids=["each its own", "all alike"])
 def test_every_figure_and_table_takes_any_text_of_a_users(folders, tmp_path, one_name):
     """Names of species, sites, regions, groups, the unit, the credit: on the page they are text, and no file is broken."""
     data = read_inputs(**folders)

@@ -112,6 +112,7 @@ def test_settings_of_a_simulated_panel_are_no_facts_of_a_fit():
     assert Source.fact(source, "n_groups") == 3
 
 
+@pytest.mark.slow
 def test_the_same_report_twice_has_the_same_bytes(folders, report, tmp_path):
     again = build_report(**folders, out=tmp_path / "again", settings=ReportSettings(date=DATE)).parent
     assert digest(again) == digest(report)

@@ -32,7 +32,12 @@ FEWEST_BIRDS = 0.5  # counts without a bird start, and are centred, at the level
 
 
 def next_variance(
-    squares: F64, known: F64, old: F64 | float, least: F64 | float = 0.0, unit: F64 | float = 1.0
+    squares: F64,
+    known: F64,
+    old: F64 | float,
+    least: F64 | float = 0.0,
+    unit: F64 | float = 1.0,
+    scale: float = np.inf,
 ) -> F64:
     """The next prior variance (...) of terms with these squared posterior means (..., m); the data determine ``known``.
 
@@ -42,19 +47,31 @@ def next_variance(
     section 4.2). Up goes Fisher's scoring of what the data say of the variance, ``old`` + g / sum(known^2), but less of it
     beyond a variance of ``unit``: the curvature of months with zeros grows with exp(variance / 2), and full steps would
     swing where one flock among zeros is all that there is. Both go by a factor of ``STRIDE`` at most.
+
+    The standard deviation has a half-normal prior of this ``scale`` (in units of sqrt(``unit``)), whose fixed point is
+    g = v^2 / scale^2: without it years without a bird after years with birds go down, and the variance up, without end.
     """
-    old = np.asarray(old, dtype=float)
+    old, unit = np.asarray(old, dtype=float), np.asarray(unit, dtype=float)
+    width = scale**2 * unit
     # EM: v = mean(m^2 + C), with C = (1 - known) v.
-    em, much = (squares + (1.0 - known) * old[..., None]).mean(axis=-1), known.sum(axis=-1)
+    em = _shrunk(1.0, (squares + (1.0 - known) * old[..., None]).mean(axis=-1), squares.shape[-1] * width)
+    much = known.sum(axis=-1)
     some = np.where(much > 0.0, much, 1.0)
     # MacKay: v = sum m^2 / sum(known), quicker than EM where v falls.
-    quick = np.where(much > 0.0, squares.sum(axis=-1) / some, em)
+    quick = np.where(much > 0.0, _shrunk(some, squares.sum(axis=-1), width), em)
     # Fisher: v + g / sum(known^2), g = sum m^2 - v sum(known): score over expected information, both times 2 v^2.
-    score = old + (squares.sum(axis=-1) - old * much) / np.maximum((known**2).sum(axis=-1), 1e-300)
+    gain = squares.sum(axis=-1) - old * much - old**2 / width
+    score = old + gain / np.maximum((known**2).sum(axis=-1) + 2.0 * old / width, 1e-300)
     up = np.minimum(score, STRIDE * old)
     # Less of the way beyond a variance of ``unit``, but never less than EM's step, which is safe.
-    up = np.maximum(em, old + (up - old) / (1.0 + up / np.asarray(unit)) ** 2)
+    up = np.maximum(em, old + (up - old) / (1.0 + up / unit) ** 2)
     return np.maximum(np.where(em < old, _sooner(em, quick, old), up), least)
+
+
+def _shrunk(g: F64 | float, a: F64, width: F64 | float) -> F64:
+    """The positive root v of g v + v^2 / width = a, in the form that does not cancel for a small a / width."""
+    out: F64 = 2.0 * a / (g + np.sqrt(np.square(g) + 4.0 * a / width))
+    return out
 
 
 def _sooner(em: F64, quick: F64, old: F64 | float) -> F64:
@@ -79,15 +96,10 @@ def shrunk_variances(
     # J scale^2 of equation variance.
     width = np.asarray(J)[..., None] * (scale * np.asarray(unit)[..., None]) ** 2
 
-    def solved(g: F64, a: F64) -> F64:
-        # Positive root of g v + v^2 / width = a, in the form that does not cancel for a small a / width.
-        out: F64 = 2.0 * a / (g + np.sqrt(g**2 + 4.0 * a / width))
-        return out
-
     # Equation variance: g = 1, a + s on the right.
-    em = solved(np.ones(squares.shape[-1]), squares + spread)
+    em = _shrunk(1.0, squares + spread, width)
     # The same fixed point with (1 - s / old) v for v - s: MacKay's step.
-    quick = solved(np.maximum(1.0 - spread / old, 1e-9), squares)
+    quick = _shrunk(np.maximum(1.0 - spread / old, 1e-9), squares, width)
     return _sooner(em, quick, old)
 
 

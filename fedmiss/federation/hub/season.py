@@ -7,7 +7,9 @@ The effects b of the months are modelled as
 x the centred and scaled year. The line is what a report is about: beta has a wide variance that is never re-estimated. The
 deviations of years are orthogonal to a constant and to x, so they cannot take from the line, and their standard deviation
 is at least ``YEAR_SD``: a year that was counted is believed, and only one with next to no data is drawn to the line. The
-other variances are estimated (:func:`.priors.next_variance`). A factor column has season, walk and noise only.
+other variances are estimated (:func:`.priors.next_variance`), the walk's under a half-normal prior of its standard
+deviation: where years without a bird follow years with birds, nothing else holds line and walk from going down without end.
+A factor column has season, walk and noise only.
 
 Months without a visit then follow line, season and neighbours instead of falling back to zero. The walk is kept in the
 leading eigenvectors of its covariance (eigenvalues fall as 1/k^2), so a step costs a small matrix however long the series
@@ -27,9 +29,8 @@ from fedmiss.federation.hub.priors import next_variance
 __all__ = ["LEAST_YEARS", "SeriesPrior", "line_of"]
 
 WALK_COLUMNS = 30
-LINE_VARIANCE = (
-    25.0  # of the coefficient of x: five units on the log scale for one standard deviation of the years
-)
+LINE_VARIANCE = 1.0  # of the coefficient of x: 27 times as many birds, or as few, at the end of a series as at its beginning
+WALK_SD = 0.5  # scale of the half-normal prior of the walk's standard deviation about the line
 YEAR_SD = 0.3  # least standard deviation of the deviations of years from the line
 FREE_SD = 1.0  # and of a counted year's deviation from its prior mean, where a month is a year
 LEAST_YEARS = 3  # fewer years have no line
@@ -167,14 +168,14 @@ class SeriesPrior:
                 new,
                 season=self._step(1, coef, cov, 1e-6),
                 year=self._step(2, coef, cov, least),
-                step=self._step(3, coef, cov, 1e-6),
+                step=self._step(3, coef, cov, 1e-6, WALK_SD),
                 noise=next_variance(
                     (shrink * (y - f)) ** 2, known, self.noise, least if self.yearly else 1e-5, self.unit
                 ),
             )
         return new, f, f + freely * (y - f)
 
-    def _step(self, part: int, coef: F64, cov: F64, least: float | F64) -> float | F64:
+    def _step(self, part: int, coef: F64, cov: F64, least: float | F64, scale: float = np.inf) -> float | F64:
         """The next variance of the coefficients of one part: season 1, years 2, walk 3."""
         old = (self.season, self.year, self.step)[part - 1]
         if not self.sizes[part]:
@@ -182,7 +183,7 @@ class SeriesPrior:
         at = slice(sum(self.sizes[:part]), sum(self.sizes[: part + 1]))
         own = np.einsum("...kk->...k", cov)[..., at]
         known = 1.0 - own / np.asarray(old)[..., None]
-        return next_variance(coef[..., at] ** 2, known, old, least, self.unit)
+        return next_variance(coef[..., at] ** 2, known, old, least, self.unit, scale)
 
     def widths(self, counted: Bool) -> F64:
         """Prior variances (..., L) of the months about the series, as their posteriors are computed.

@@ -354,6 +354,37 @@ def test_a_gap_of_years_is_filled_by_model_2_and_refused_by_name_in_model_3():
     assert any("no change point at" in n for n in thin.notes)
 
 
+@pytest.mark.parametrize("month", [False, True])
+def test_rows_of_blank_counts_say_no_more_than_no_rows(month):
+    """A year, or a month, in which nobody could count: listed in full with blanks, as in a wide table, or left out."""
+    f, i, m, j, _ = monthly_panel(4, n=20, M=3, J=7)
+    table = pd.DataFrame({"site": i, "time": j, "count": f.ravel(), "month": m})
+    table.loc[(table["month"] == 2) if month else (table["time"] == 3), "count"] = np.nan
+    blank, absent = (
+        fit_trim(each["site"], each["time"], each["count"], SERIAL, month=each["month"])
+        for each in (table, table.dropna())
+    )
+    pd.testing.assert_frame_equal(blank.totals(), absent.totals())
+    pd.testing.assert_frame_equal(blank.overall(), absent.overall())
+
+
+@pytest.mark.parametrize("blank", [(2000,), (2003,), (2002, 2005), (2004, 2005)])
+def test_change_points_at_all_years_draw_straight_lines_through_years_without_counts(blank):
+    """The crash of 2002 must not run on into an unvisited 2003: the line goes to the next count."""
+    rng = np.random.default_rng(11)
+    f = rng.poisson(np.exp(rng.normal(3, 0.5, 25)[:, None] + np.log([1, 1, 0.1, 1, 1.2, 0.3, 1]))).astype(
+        float
+    )
+    site, year, count = long(f)
+    count[np.isin(year, blank)] = np.nan
+    two = fit_trim(site, year, count, replace(OVER, model=2, changepoints="all"))
+    three = fit_trim(site, year, count, OVER)
+    counted = np.isin(two.times, three.times)
+    np.testing.assert_allclose(two.total_model[counted], three.total_model, rtol=1e-7)
+    line = np.interp(two.times, three.times, np.log(three.total_model))
+    np.testing.assert_allclose(np.log(two.total_model), line, rtol=1e-7)
+
+
 def test_dates_as_time_points_are_texts_in_json():
     times = [dt.date(year, 1, 1) for year in range(2001, 2005)]
     counts = [1, 2, 3, 4, 2, 3, 4, 4, 5, 6, 7, 8]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.classes import classify
 from fedmiss.report.trim import TrimSettings, fit_trim
-from fedmiss.report.trim.files import as_json
+from fedmiss.report.trim.files import as_json, describe
+from fedmiss.report.trim.fit import Shown
 
 OVER = TrimSettings(overdispersion=True)
 SERIAL = TrimSettings(serial_correlation=True, overdispersion=True)
@@ -383,6 +385,25 @@ def test_change_points_at_all_years_draw_straight_lines_through_years_without_co
     np.testing.assert_allclose(two.total_model[counted], three.total_model, rtol=1e-7)
     line = np.interp(two.times, three.times, np.log(three.total_model))
     np.testing.assert_allclose(np.log(two.total_model), line, rtol=1e-7)
+
+
+def test_a_base_without_birds_gives_no_index_and_says_so():
+    site, year, count = long(np.array([[0.0, 3, 4, 6], [0, 5, 7, 7]]))
+    fit = fit_trim(site, year, count, replace(OVER, model=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = fit.index(level=0.95)
+    assert table.drop(columns="time").isna().all(axis=None)
+    assert "No index: no bird was counted in its base; --base" in describe(fit)
+    assert "No index" not in describe(fit, Shown(base=2001))
+    assert fit.index("model")["index"].notna().all()
+
+
+def test_overdispersion_that_cannot_be_estimated_is_said():
+    one = fit_trim(["a"] * 4, [1, 2, 3, 4], [5, 9, 2, 7], OVER)
+    assert one.df == 0
+    assert any("overdispersion cannot be estimated" in note for note in one.notes)
+    assert not fit_trim(["a"] * 4, [1, 2, 3, 4], [5, 9, 2, 7]).notes
 
 
 def test_dates_as_time_points_are_texts_in_json():

@@ -112,6 +112,12 @@ def _fit(
     positive = seen & (f > 0)
     # Deviance: 2 sum f log(f / mu); the terms f - mu add up to 0 in the Poisson fit, which fits every site's total.
     lr = 2.0 * float((f[positive] * np.log(f[positive] / estimated.mu[positive])).sum())
+    if settings.overdispersion and df <= 0:
+        notes = (
+            *notes,
+            "there are no more counts than parameters, so overdispersion cannot be estimated: standard errors and classes "
+            "are those of Poisson counts.",
+        )
     if not settings.overdispersion and df > 0 and chi2 > _SCATTER * df:
         notes = (
             *notes,

@@ -30,7 +30,7 @@ from fedmiss.pipeline.failures import (
 from fedmiss.pipeline.parallel import over_processes
 from fedmiss.pipeline.recipe import slug
 from fedmiss.pipeline.steps import step
-from fedmiss.report.species import headline, write_page
+from fedmiss.report.species import headline, log_errors, write_page
 from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
 from fedmiss.report.trim.files import write_trim
 from fedmiss.report.trim.fit import Shown
@@ -42,6 +42,7 @@ LEAST = 3  # years with counts: a slope through two has no error
 _MOVES = {
     "read": "correct these rows of the table",
     "fit": "give the species more counts, or take its rows out of the table",
+    "option": "change the option, or take the rows of the species out of the table",
 }
 
 
@@ -196,7 +197,8 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
         return SpeciesResult(name, folder, folder / "index.html", redone=("fit",) if ran else ())
     except Exception as error:
         why = sentence(error) if not isinstance(error, FedmissError) else str(error)
-        return failed(name, out, at, why, f"{_MOVES[at]}, and {AGAIN}")
+        move = _MOVES["option" if isinstance(error, ConfigError) else at]
+        return failed(name, out, at, why, f"{move}, and {AGAIN}")
 
 
 def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *, overwrite: bool) -> None:
@@ -219,6 +221,7 @@ def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *
         "n_counted": int(seen.sum()),
         "share_observed": float(seen.mean()),
         "share_imputed_total": float(filled[~seen].sum() / filled.sum()),
+        "log_errors": log_errors(fit),
     }
     warnings = [*said, *fit.notes, *notes]
     with atomic_folder(folder, "trim", overwrite=overwrite, inputs=[path]) as new:

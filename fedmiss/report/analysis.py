@@ -254,11 +254,10 @@ def trim_beside(analysis: Analysis) -> Beside | None:
         pd.DataFrame({"year": index["time"], "trim": 100 * index["index"], "trim_se": 100 * index["se"]}),
         on="year",
     )
-    row = fit.overall(rule=analysis.settings.rule).iloc[0]
-    change, half = 100 * (row["multiplicative"] - 1), 196 * row["multiplicative_se"]
-    lo, hi = change - half, change + half
-    trend = (
-        f"{words.per_year(change, lo, hi)}, {row['trend_class']}, overdispersion {words.number(fit.sigma2)}"
-    )
+    row = fit.overall().iloc[0]
+    # The interval that decides the class stands beside it.
+    kind = classify(row["slope"], row["slope_se"], len(fit.times), analysis.settings.rule)
+    change, lo, hi = (100 * (factor - 1) for factor in (row["multiplicative"], kind.lo, kind.hi))
+    trend = f"{words.per_year(change, lo, hi)}, {kind.name}, overdispersion {words.number(fit.sigma2)}"
     numbers = {"trim_percent": change, "trim_percent_lo": lo, "trim_percent_hi": hi}
     return Beside(both, trend, numbers=numbers | {"trim_overdispersion": fit.sigma2})

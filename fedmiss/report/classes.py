@@ -213,7 +213,8 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
 def ratio_to_base(total: F64, cov: F64, base: Bool) -> tuple[F64, F64]:
     """Return totals over the mean of the base, and their standard errors by the delta method.
 
-    ``d' V d`` with the derivatives ``d`` of the ratio, so that a single base has ratio 1 and no error.
+    ``d' V d`` with the derivatives ``d`` of the ratio, so that a single base has ratio 1 and no error. NaN against a base
+    of 0.
     Source: rtrim 2.3.0, ``index(method = "formal")``. Differs from it in: nothing.
 
     Parameters
@@ -221,9 +222,10 @@ def ratio_to_base(total: F64, cov: F64, base: Bool) -> tuple[F64, F64]:
     total : (N,); cov : (N, N); base : (N,) mask, at least one true
     """
     m = base / base.sum()
-    reference = float(m @ total)
+    reference = float(m @ total) or np.nan
     # d (total_i / ref) / d total_k = [i = k] / ref - total_i m_k / ref^2.
     D = np.eye(total.size) / reference - np.outer(total, m) / reference**2
     se = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", D, cov, D), 0.0))
     # A base of one year has the ratio 1 by definition: rounding of the delta method must not give it an error.
-    return total / reference, np.where(m == 1.0, 0.0, se)
+    ratio = total / reference
+    return ratio, np.where((m == 1.0) & np.isfinite(ratio), 0.0, se)

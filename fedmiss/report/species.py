@@ -22,7 +22,7 @@ from fedmiss.report.trim.fit import Shown, TrimFit
 from fedmiss.report.words import percent
 from fedmiss.tables import load_schema, read_table
 
-__all__ = ["Species", "headline", "read_species", "write_page"]
+__all__ = ["Species", "headline", "log_errors", "read_species", "write_page"]
 
 TREND = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
 _DRAWS = 1000  # around an index of TRIM
@@ -74,7 +74,7 @@ def read_species(folder: Path) -> Species:
 
 
 def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
-    if "species" not in results:
+    if "log_errors" not in results:
         raise InputError(
             f"{folder} has TRIM's results of one table, not of a species: make it with `fedmiss trim --all-species`.",
             path=str(folder),
@@ -89,14 +89,16 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
         for name, of in found["strata"].items()
     ]
     whole = found["strata"]["all"]["imputed"]
-    totals, index = pd.DataFrame(whole["totals"]), pd.DataFrame(whole["index"])
-    yearly = totals.rename(columns={"time": "year", "se": "total_se"}).astype({"year": int})
-    yearly = yearly[["year", "total", "total_se"]].assign(index=100 * index["index"], used=True)
+    yearly = (
+        pd.DataFrame(whole["totals"]).rename(columns={"time": "year", "se": "total_se"}).astype({"year": int})
+    )
+    index = pd.DataFrame(whole["index"])["index"].astype(float)
+    yearly = yearly[["year", "total", "total_se"]].assign(index=100 * index, used=True)
     # A key of its own for each species, so that its draws do not depend on the others'.
     rng = np.random.default_rng(zlib.crc32(str(results["species"]).encode()))
-    series = normal_draws(index["index"].to_numpy(float), index["se"].to_numpy(float), _DRAWS, rng)
-    scale = float((totals["total"] / index["index"]).replace([np.inf, -np.inf], np.nan).mean())
-    draws = pd.DataFrame(scale * series, columns=list(yearly["year"]))
+    total = yearly["total"].to_numpy(float)
+    series = normal_draws(total, total * np.array(results["log_errors"]), _DRAWS, rng)
+    draws = pd.DataFrame(series, columns=list(yearly["year"]))
     same = ("species", "common_name", "n_counted", "share_observed", "share_imputed_total")
     row = {name: results[name] for name in same} | {name: rows[0][name] for name in TREND}
     row |= {"n_years": len(yearly), "reason": "", "n_sites": found["sites"]}
@@ -119,6 +121,18 @@ def _trend(which: Mapping[str, Any], rule: str) -> dict[str, Any]:
 
 
 # -- TRIM's results of one species as a page -----------------------------------------------------------------
+
+
+def log_errors(fit: TrimFit) -> list[float]:
+    """Return the standard errors of the log index by year, of the log total without one; an indicator draws from them.
+
+    Against the first year, whatever base is shown: an indicator begins there, and its errors are not those of another base.
+    """
+    table = fit.index().rename(columns={"index": "value"})
+    if table["value"].isna().any():
+        table = fit.totals().rename(columns={"total": "value"})
+    some = table["value"] > 0
+    return [float(error) for error in (table["se"] / table["value"].where(some)).where(some, 0.0)]
 
 
 def headline(fit: TrimFit, shown: Shown) -> str:

@@ -144,6 +144,41 @@ def test_stretches_that_a_command_file_asks_for_are_shown_in_every_form(tmp_path
             )
 
 
+@pytest.mark.parametrize(
+    ("line", "row", "said"),
+    [
+        ("covariates 2", "", "covariates says '2'; write places of covariates, 1 to 1"),
+        (
+            "covariates 0",
+            "",
+            "covariates says '0'; write places of covariates, 1 to 1",
+        ),  # it was the last one
+        ("covariates habitat", "", "covariates says 'habitat'; write places"),
+        ("overdisp yes", "", "overdisp is 'yes'; it must be on or off"),  # it was off
+        ("weight here", "", "weight is 'here'; it must be present or absent"),
+        ("weighting on", "", "weighting is on, and its table has no weights"),  # it was off
+        ("covin on", "", "covin is on, and fedmiss reads no covariances"),  # it was off
+        ("missing none", "", "missing is 'none'; it must be a number"),
+        ("", "1 2009 4", "x.dat line 25 has 3 columns, but x.tcf speaks of 4 (site, time, count, habitat)"),
+        ("", "1 2009 4 1 1", "x.dat line 25 has 5 columns, but x.tcf"),
+        ("", "1 2009 many 1", "x.dat line 25: the count is 'many'; it must be a number"),
+    ],
+)
+def test_a_command_file_or_its_table_that_says_what_cannot_be_is_refused_by_line(tmp_path, line, row, said):
+    rows = [f"{s} {y} {3 + (s * y) % 5} {s % 2}" for s in (1, 2, 3) for y in range(2001, 2009)]
+    (tmp_path / "x.dat").write_text("\n".join([*rows, row, ""]))
+    command = tmp_path / "x.tcf"
+    command.write_text(f"FILE x.dat\nNCOVARS 1\nLABELS\nhabitat\nEND\n{line}\nmodel 3\nrun\n")
+    done = trim(command)
+    assert done.exit_code == 1
+    assert said in " ".join(done.stderr.split())
+    (tmp_path / "x.dat").write_text("\n".join(rows))
+    command.write_text(
+        "FILE x.dat\nNCOVARS 1\nLABELS\nhabitat\nEND\ncovariates 1\noverdisp on\nmodel 3\nrun\n"
+    )
+    assert trim(command).exit_code == 0
+
+
 def test_overdispersion_is_off_as_in_rtrim_and_the_scatter_is_said(tmp_path):
     path = tmp_path / "counts.csv"
     rows = [f"{s},{y},{(40, 2)[(s + y) % 2]}" for s in range(8) for y in range(2001, 2007)]

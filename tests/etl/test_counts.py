@@ -68,6 +68,17 @@ def test_repeats_and_spellings_as_asked(read):
     assert read(text, repeats="sum", spellings="apart").frame["site"].to_list() == ["Étang", "etang", "B"]
 
 
+def test_sums_of_fewer_counts_than_others_of_their_site_are_said(read):
+    """A month that was not counted makes the year's sum too low, whether its row is blank or is not there."""
+    full = "A,2001,1,3\nA,2001,2,4\nA,2002,1,3\nA,2002,2,4\nB,2001,1,5\nB,2002,1,6\n"
+    for row, n in (("", 0), ("A,2003,1,3\n", 1), ("A,2003,1,3\nA,2003,2,NA\n", 1), ("A,2003,1,NA\n", 0)):
+        text = f"site,year,month,count\n{full}{row}"
+        for repeats in ("sum", "mean"):
+            said = " ".join(read(text, repeats=repeats, months=False).said)
+            low = bool(n) and repeats == "sum"
+            assert (f"not counted: {n} (the first: site A, year 2003)" in said) == low
+
+
 @pytest.mark.parametrize("called", ["Total", "SUMME", "Grand total:", "всего"])
 def test_a_row_called_total_is_refused(read, called):
     with pytest.raises(

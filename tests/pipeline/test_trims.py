@@ -14,7 +14,9 @@ from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.pipeline.trims import Trims, run_trims
+from fedmiss.report.species import log_errors
 from fedmiss.report.trim import TrimSettings, fit_trim
+from fedmiss.report.trim.fit import Shown
 from tests.cli.terminal import fedmiss
 from tests.report.trim_readers import Tof
 
@@ -168,6 +170,34 @@ def test_a_stratum_that_cannot_be_fitted_leaves_the_whole(tmp_path):
     warnings = read_manifest(tmp_path / "o" / "crow")["warnings"]
     assert any("trends by region are missing" in w and "2004" in w for w in warnings)
     assert "trends by region are missing" in (tmp_path / "o" / "crow" / "index.html").read_text()
+
+
+def test_the_base_that_is_shown_does_not_change_an_indicator(tmp_path):
+    """Its errors are of indices against the first year. A species without the base fails: the option is what to change."""
+    rows = [
+        f"{s},{b},{y},{3 + (s * y + len(b)) % 5}"
+        for b, last in (("wren", 2009), ("robin", 2009), ("crow", 2007)) for s in range(6) for y in range(2001, last)
+    ]  # fmt: skip
+    (tmp_path / "c.csv").write_text("\n".join(["site,species,year,count", *rows]))
+    for base in (None, 2005):
+        run_trims(tmp_path / "c.csv", tmp_path / str(base), Trims(shown=Shown(base=base)), jobs=1)
+    for name in ("indicator.csv", "indicator_trends.csv"):
+        assert (tmp_path / "None" / name).read_bytes() == (tmp_path / "2005" / name).read_bytes()
+    made = run_trims(tmp_path / "c.csv", tmp_path / "late", Trims(shown=Shown(base=2008)), jobs=1)
+    assert [r.next.split(",")[0] for r in made] == ["change the option", "", ""]
+
+
+def test_an_indicator_has_the_errors_of_a_species_that_was_not_there_at_first():
+    """Without birds in the first year there is no index; its draws are then around its totals."""
+    site, year = np.repeat(range(5), 6), np.tile(range(2001, 2007), 5)
+    count = np.where(year < 2002, 0, 1 + (site * year) % 4)
+    fit = fit_trim(site, year, count, TrimSettings(model=2))
+    total = fit.totals()
+    want = np.append(0.0, (total["se"] / total["total"])[1:])
+    np.testing.assert_allclose(log_errors(fit), want, rtol=1e-12)
+    other = fit_trim(site, year, count + 1)
+    index = other.index()
+    np.testing.assert_allclose(log_errors(other), index["se"] / index["index"], rtol=1e-12)
 
 
 @pytest.mark.slow

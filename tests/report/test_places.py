@@ -10,6 +10,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import ReportSettings, analyse, trim_beside
 from fedmiss.report.basemap import draw_basemap, draw_scale, frame_of
 from fedmiss.report.changes import alert_of
+from fedmiss.report.classes import by_limits
 from fedmiss.report.html import cite_as, photo_uri
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.maps import _nearest_centre, _size_legend, hexagons, site_map
@@ -121,6 +122,18 @@ def test_trim_beside_speaks_of_the_same_cells(tmp_path):
     # the world declines by 4 % a year at every site: both see it
     for column in ("index", "trim"):
         assert np.polyfit(both["year"], np.log(both[column]), 1)[0] == pytest.approx(-0.04, abs=0.015)
+    # the interval is that of the rule that names the class
+    limits = {}
+    for rule in ("pecbms", "rtrim"):
+        beside = trim_beside(analyse(data, ReportSettings(date="2026-01-02", trim=True, rule=rule)))
+        limits[rule] = [beside.numbers[f"trim_percent_{end}"] for end in ("lo", "hi")]
+        assert by_limits(*(1 + at / 100 for at in limits[rule])) in beside.trend
+    slope = np.log1p(beside.numbers["trim_percent"] / 100)
+    half = [np.log1p(at / 100) - slope for at in limits["rtrim"]]
+    assert half[1] == pytest.approx(-half[0], rel=1e-9)
+    assert (
+        np.diff(limits["rtrim"]) > np.diff(limits["pecbms"]) * 1.05
+    )  # Student's quantile of 12 degrees of freedom
 
 
 @pytest.mark.slow

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import warnings
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,8 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.classes import classify
 from fedmiss.report.trim import TrimSettings, fit_trim
-from fedmiss.report.trim.files import as_json
+from fedmiss.report.trim.files import as_json, describe
+from fedmiss.report.trim.fit import Shown
 
 OVER = TrimSettings(overdispersion=True)
 SERIAL = TrimSettings(serial_correlation=True, overdispersion=True)
@@ -352,6 +354,66 @@ def test_a_gap_of_years_is_filled_by_model_2_and_refused_by_name_in_model_3():
         fit_trim(site, time, count, TrimSettings(2, (2000, 2001, 2003), overdispersion=True))
     thin = fit_trim(site, time, count, TrimSettings(2, "auto", overdispersion=True))
     assert any("no change point at" in n for n in thin.notes)
+
+
+@pytest.mark.parametrize("month", [False, True])
+def test_rows_of_blank_counts_say_no_more_than_no_rows(month):
+    """A year, or a month, in which nobody could count: listed in full with blanks, as in a wide table, or left out."""
+    f, i, m, j, _ = monthly_panel(4, n=20, M=3, J=7)
+    table = pd.DataFrame({"site": i, "time": j, "count": f.ravel(), "month": m})
+    table.loc[(table["month"] == 2) if month else (table["time"] == 3), "count"] = np.nan
+    blank, absent = (
+        fit_trim(each["site"], each["time"], each["count"], SERIAL, month=each["month"])
+        for each in (table, table.dropna())
+    )
+    pd.testing.assert_frame_equal(blank.totals(), absent.totals())
+    pd.testing.assert_frame_equal(blank.overall(), absent.overall())
+
+
+@pytest.mark.parametrize("blank", [(2000,), (2003,), (2002, 2005), (2004, 2005)])
+def test_change_points_at_all_years_draw_straight_lines_through_years_without_counts(blank):
+    """The crash of 2002 must not run on into an unvisited 2003: the line goes to the next count."""
+    rng = np.random.default_rng(11)
+    f = rng.poisson(np.exp(rng.normal(3, 0.5, 25)[:, None] + np.log([1, 1, 0.1, 1, 1.2, 0.3, 1]))).astype(
+        float
+    )
+    site, year, count = long(f)
+    count[np.isin(year, blank)] = np.nan
+    two = fit_trim(site, year, count, replace(OVER, model=2, changepoints="all"))
+    three = fit_trim(site, year, count, OVER)
+    counted = np.isin(two.times, three.times)
+    np.testing.assert_allclose(two.total_model[counted], three.total_model, rtol=1e-7)
+    line = np.interp(two.times, three.times, np.log(three.total_model))
+    np.testing.assert_allclose(np.log(two.total_model), line, rtol=1e-7)
+
+
+def test_a_serial_correlation_that_runs_away_is_a_sentence():
+    nan = np.nan
+    few = [[nan, nan, 11, nan, nan, 80], [5, nan, nan, nan, nan, 197], [nan, 2, 3, 6, 1, 0],
+           [16, nan, 30, 25, 21, nan], [19, nan, nan, nan, nan, 135]]  # fmt: skip
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises(InputError, match="did not settle; fit without it"):
+            fit_trim(*long(np.array(few)), replace(SERIAL, model=2, changepoints="auto"))
+
+
+def test_a_base_without_birds_gives_no_index_and_says_so():
+    site, year, count = long(np.array([[0.0, 3, 4, 6], [0, 5, 7, 7]]))
+    fit = fit_trim(site, year, count, replace(OVER, model=2))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        table = fit.index(level=0.95)
+    assert table.drop(columns="time").isna().all(axis=None)
+    assert "No index: no bird was counted in its base; --base" in describe(fit)
+    assert "No index" not in describe(fit, Shown(base=2001))
+    assert fit.index("model")["index"].notna().all()
+
+
+def test_overdispersion_that_cannot_be_estimated_is_said():
+    one = fit_trim(["a"] * 4, [1, 2, 3, 4], [5, 9, 2, 7], OVER)
+    assert one.df == 0
+    assert any("overdispersion cannot be estimated" in note for note in one.notes)
+    assert not fit_trim(["a"] * 4, [1, 2, 3, 4], [5, 9, 2, 7]).notes
 
 
 def test_dates_as_time_points_are_texts_in_json():

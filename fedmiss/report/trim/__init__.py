@@ -85,7 +85,7 @@ def fit_trim(
             raise ConfigError(
                 f"changepoints is {settings.changepoints!r}; give time points, or auto, or all."
             )
-        points, notes = _those_with_counts(cells, tuple(range(len(cells.times) - 1)))
+        points, notes = _those_with_counts(cells)
         if settings.changepoints == "auto" or settings.stepwise:
             return _stepwise(cells, settings, points, notes)
         return _fit(cells, settings, points, notes=notes)
@@ -112,6 +112,12 @@ def _fit(
     positive = seen & (f > 0)
     # Deviance: 2 sum f log(f / mu); the terms f - mu add up to 0 in the Poisson fit, which fits every site's total.
     lr = 2.0 * float((f[positive] * np.log(f[positive] / estimated.mu[positive])).sum())
+    if settings.overdispersion and df <= 0:
+        notes = (
+            *notes,
+            "there are no more counts than parameters, so overdispersion cannot be estimated: standard errors and classes "
+            "are those of Poisson counts.",
+        )
     if not settings.overdispersion and df > 0 and chi2 > _SCATTER * df:
         notes = (
             *notes,
@@ -133,9 +139,11 @@ def _fit(
     )
 
 
-def _those_with_counts(cells: Cells, points: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """Leave out change points whose stretch has no positive count; say which."""
+def _those_with_counts(cells: Cells) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    """Return all change points but those whose stretch has no positive count; say which these are."""
     notes: list[str] = []
+    counted = cells.seen.reshape(-1, len(cells.times)).any(axis=0)
+    points = tuple(range(int(np.argmax(counted)), len(cells.times) - 1))
     while True:
         try:
             make_design(cells, 2, points)
@@ -145,9 +153,7 @@ def _those_with_counts(cells: Cells, points: tuple[int, ...]) -> tuple[tuple[int
             if points == (at,):
                 raise
             points = tuple(point for point in points if point != at)
-            notes.append(
-                f"no change point at {cells.times[at]}: no positive count in the stretch that follows."
-            )
+            notes.append(f"no change point at {cells.times[at]}: no positive count in the stretch beside it.")
 
 
 def _stepwise(

@@ -130,7 +130,8 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
     ----------
     weights : (N,) one per row, mapping site -> weight, or None
     covariates : mapping name -> (N,) categories, one per row and the same in all rows of a site; or None
-    every_year : also keep whole years between the first and the last that have no row (models 1 and 2 fill them)
+    every_year : also keep years without counts: those with blank rows, and whole years that lie between others (models 1
+        and 2 fill them)
 
     Raises
     ------
@@ -140,7 +141,8 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
     _check_rows(frame)
     sites = tuple(sorted(frame.loc[frame["count"] > 0, "site"].unique()))
     dropped = tuple(sorted(set(frame["site"].unique()) - set(sites)))
-    times = sorted(frame["time"].unique())
+    counted = frame[frame["count"].notna()]
+    times = sorted((frame if every_year else counted)["time"].unique())
     numeric = all(isinstance(time, int | float | np.integer | np.floating) for time in times)
     if every_year and times and numeric and all(float(time).is_integer() for time in times):
         if times[-1] - times[0] > _MOST_YEARS:
@@ -149,10 +151,11 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
                 "for each whole number between the first and the last."
             )
         times = list(range(int(times[0]), int(times[-1]) + 1))
-    months = tuple(sorted(frame["month"].unique()))
+    months = tuple(sorted(counted["month"].unique()))
     if not sites or len(times) < 2:
         raise InputError("the model needs a site with a positive count and two time points; there are fewer.")
-    kept = frame[frame["site"].isin(set(sites))]
+    # Where nothing was counted, rows with blank counts say no more than no rows.
+    kept = frame[frame["site"].isin(set(sites)) & frame["time"].isin(times) & frame["month"].isin(months)]
     row = pd.Index(sites).get_indexer(kept["site"])
     column = pd.Index(times).get_indexer(kept["time"])
     column = column + len(times) * pd.Index(months).get_indexer(kept["month"])

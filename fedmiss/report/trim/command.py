@@ -8,6 +8,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from fedmiss.errors import InputError
@@ -56,32 +57,49 @@ def read_tcf(path: str | Path) -> TrimCommand:
 
     Raises
     ------
-    InputError : no such file, a line with an unknown word, a table with another number of columns
+    InputError : no such file, a line with an unknown word or a value that it cannot have, a table with another number of
+        columns or with words for numbers
     """
     path = Path(path)
     said = _lines(path)
     labels = said["labels"] or [f"covariate{i + 1}" for i in range(_number(path, said, "ncovars", 0))]
-    has_weight = _on(said, "weight", "present")
+    has_weight = _on(path, said, "weight", "present", "absent")
+    weighted = _on(path, said, "weighting")
+    if weighted and not has_weight:
+        raise InputError(
+            f"{path}: weighting is on, and its table has no weights; write weight present or weighting off."
+        )
+    if _on(path, said, "covin"):
+        raise InputError(
+            f"{path}: covin is on, and fedmiss reads no covariances of counts; use rtrim, or a table of single counts."
+        )
     columns = ["site", "time", "count", *(["weight"] if has_weight else []), *labels]
-    table = _table(path, " ".join(said["file"]), columns, float(" ".join(said["missing"]) or "nan"))
-    chosen = [int(number) for number in " ".join(said["covariates"]).split()]
+    table = _table(path, " ".join(said["file"]), columns, _missing(path, said))
+    chosen = {str(number): label for number, label in enumerate(labels, 1)}
+    covariates = " ".join(said["covariates"]).split()
+    if wrong := [number for number in covariates if number not in chosen]:
+        raise InputError(
+            f"{path}: covariates says {wrong[0]!r}; write places of covariates, 1 to {len(labels)}."
+            if labels
+            else f"{path}: covariates says {wrong[0]!r}, and its table has none."
+        )
     times = sorted(table["time"].unique().tolist())
     points = _points(path, said, "changepoints", times)
     overall = sorted({times[0], *_points(path, said, "overallchangepoints", times), times[-1]})
     settings = TrimSettings(
         model=_number(path, said, "model", 2),
         changepoints=points if _number(path, said, "model", 2) == 2 else (),
-        stepwise=_on(said, "stepwise", "on"),
-        overdispersion=_on(said, "overdisp", "on"),
-        serial_correlation=_on(said, "serialcor", "on"),
+        stepwise=_on(path, said, "stepwise"),
+        overdispersion=_on(path, said, "overdisp"),
+        serial_correlation=_on(path, said, "serialcor"),
     )
     windows = tuple(pairwise(overall)) if said["overallchangepoints"] else ()
     return TrimCommand(
         " ".join(said["title"]),
         table,
         settings,
-        has_weight and _on(said, "weighting", "on"),
-        tuple(labels[number - 1] for number in chosen),
+        weighted,
+        tuple(chosen[number] for number in covariates),
         windows,
     )
 
@@ -114,8 +132,19 @@ def _lines(path: Path) -> dict[str, list[str]]:
     return said
 
 
-def _on(said: dict[str, list[str]], key: str, value: str) -> bool:
-    return " ".join(said[key]).lower() == value
+def _on(path: Path, said: dict[str, list[str]], key: str, yes: str = "on", no: str = "off") -> bool:
+    text = " ".join(said[key]).lower()
+    if text not in ("", yes, no):
+        raise InputError(f"{path}: {key} is {text!r}; it must be {yes} or {no}.")
+    return text == yes
+
+
+def _missing(path: Path, said: dict[str, list[str]]) -> float:
+    text = " ".join(said["missing"]) or "nan"
+    try:
+        return float(text)
+    except ValueError:
+        raise InputError(f"{path}: missing is {text!r}; it must be a number.") from None
 
 
 def _number(path: Path, said: dict[str, list[str]], key: str, default: int) -> int:
@@ -148,11 +177,27 @@ def _table(path: Path, name: str, columns: list[str], missing: float) -> pd.Data
         raise InputError(
             f"{path} names the table {name!r}, which is not there; put it beside the command file.", path=name
         )
-    table = pd.read_csv(found, sep=r"\s+", header=None)
-    if table.shape[1] != len(columns):
-        raise InputError(
-            f"{found} has {table.shape[1]} columns, but {path.name} speaks of {len(columns)} ({', '.join(columns)})."
-        )
-    table.columns = pd.Index(columns)
+    lines = enumerate(found.read_text(encoding="latin-1").splitlines(), 1)
+    rows = {number: words for number, line in lines if (words := line.split())}
+    if not rows:
+        raise InputError(f"{found} has no row; {path.name} names it as its table.", path=str(found))
+    for number, words in rows.items():
+        if len(words) != len(columns):
+            raise InputError(
+                f"{found} line {number} has {len(words)} columns, but {path.name} speaks of {len(columns)} "
+                f"({', '.join(columns)}).",
+                line=number,
+            )
+    table = pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
+    for name in columns:
+        value = pd.to_numeric(table[name], errors="coerce")
+        word = value.isna() & ~table[name].str.lower().isin(["na", "nan"])
+        if not word.any():
+            table[name] = value
+        elif name in ("time", "count", "weight"):  # sites and categories may be words
+            at = int(np.argmax(word))
+            raise InputError(
+                f"{found} line {table.index[at]}: the {name} is {table[name].iloc[at]!r}; it must be a number."
+            )
     count = table["count"].astype(float)
-    return table.assign(count=count.where(count != missing))
+    return table.assign(count=count.where(count != missing)).reset_index(drop=True)

@@ -116,12 +116,15 @@ def _check_stretches(cells: Cells, changepoints: tuple[int, ...]) -> None:
     J = len(cells.times)
     # Counts at the start of a stretch belong to the one before: they fix the level, not this slope.
     f = np.nan_to_num(cells.counts).reshape(len(cells.sites), -1, J).sum(axis=1)
+    counted = np.asarray(cells.seen.reshape(len(cells.sites), -1, J).any(axis=1))
     ends = [*changepoints[1:], J - 1]
     for _, where, mask in cells.groups():
         for start, end in zip(changepoints, ends, strict=True):
             if not f[mask, start + 1 : end + 1].sum() > 0:
+                # A slope that bends where nothing was counted would run on there from the counts before it.
+                loose = end if end in changepoints and not counted[mask, end].any() else start
                 raise InputError(
                     f"no positive count{where} after {cells.times[start]} up to {cells.times[end]}, so the slope of this "
-                    f"stretch cannot be estimated; leave out the change point {cells.times[start]}.",
-                    changepoint=start,
+                    f"stretch cannot be estimated; leave out the change point {cells.times[loose]}.",
+                    changepoint=loose,
                 )

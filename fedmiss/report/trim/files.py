@@ -375,6 +375,8 @@ def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
             ]
         # Blanks keep the names of the columns apart.
         index = fit.index(base=shown.base, stratum=name, level=shown.level).drop(columns="time")
+        if index["index"].isna().all():
+            lines.append("  No index: no bird was counted in its base; --base gives another.")
         index = index.rename(columns={"se": "SE ", "lo": f"{shown.level or 0:.4g} from", "hi": "to"})
         table = fit.totals(stratum=name).rename(columns={"total": "imputed", "se": "SE"})
         modelled = fit.totals("model", name)[["total", "se"]].set_axis(["model", "SE  "], axis=1)

@@ -150,11 +150,14 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
         # Back substitution for the site effects.
         change = (U - WX @ step) / d
         alpha = alpha + change
-        mu = np.exp(alpha[:, None] + _linear(design, beta))
+        with np.errstate(over="ignore"):
+            mu = np.exp(alpha[:, None] + _linear(design, beta))
+        if not (np.isfinite(mu) & (mu > 0)).all():
+            break  # few counts, and steps that grow without end
         if max(np.abs(np.append(step, change)).max(), abs(new_rho - rho)) < TOLERANCE:
             return Estimate(mu, beta, new_rho, R)
         rho = new_rho
-    raise InputError(f"the serial correlation did not settle in {MOST_ROUNDS} rounds; fit without it.")
+    raise InputError("the serial correlation did not settle; fit without it.")
 
 
 def information(cells: Cells, design: Design, estimated: Estimate, sigma2: float) -> Information:

@@ -287,7 +287,8 @@ def _onward_of(source: Path, study: Study) -> dict[str, Any]:
             f"{study.name}. Name a kit that took part in the study's present revision, before it gets the new one.",
             path=str(source),
         )
-    mine = kit.kept_of(study.revision)
+    # a roster with a new key is another job of the same revision
+    mine = [read_json(kit.onward)] if kit.onward.exists() else kit.kept_of(study.revision)
     fitted = [one for one in mine if any("months" in m for m in one["models"])]
     if not mine and study.before:
         return dict(study.before)  # this revision has not come further than what it began from
@@ -302,5 +303,8 @@ def _onward_of(source: Path, study: Study) -> dict[str, Any]:
 def _make_kit(folder: Path, study: Study) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     study.write(folder / "study.json")
-    write_json(folder / "kit.json", {"organisation": folder.name, "version": __version__})
+    write_json(
+        folder / "kit.json",
+        {"organisation": folder.name, "revision": study.revision, "version": __version__},
+    )
     folder.chmod(0o700)

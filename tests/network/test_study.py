@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
+from fedmiss.federation.messages import Description
 from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
@@ -169,6 +170,29 @@ def test_two_custodians_are_told_what_the_other_can_compute(tmp_path, panels):
     assert "NOT masked" in text
     assert "They can compute from them: your birds and visits of every month" in text
     assert "has the other's" in text
+
+
+@pytest.mark.parametrize("more", [{}, {"masks": False}, {"species": "", "model": {}, "community": {"species": "abc"}}])
+def test_a_custodian_reads_all_that_goes_in_clear(more, tmp_path):
+    """Names of categories, and how large covariates are, were on no page; without masks nothing was."""
+    if "community" in more:
+        more = more | {"community": {"species": ["a a", "b b", "c c"]}}
+    out = make_study(small_study(**more), tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
+    text = " ".join(page(open_kit(out / "kits" / "north")).split())
+    words = {
+        "version": "the version of fedmiss", "season": "season", "months": "first and last month",
+        "regions": "names of regions", "frame": "sites that nobody visited",
+        "site_covariates": "names of the sites' covariates and of their categories",
+        "magnitudes": "of each within a factor of 2 the largest value",
+    }  # fmt: skip
+    if "community" in more:
+        words = {name: words[name] for name in ("version", "site_covariates", "magnitudes")}
+    else:
+        agreed = {"species", "terms", "covariates", "calendar", "minimum", "contributors"}
+        clear = {f.name for f in fields(Description) if f.metadata["clear"]}
+        assert clear == agreed | set(words)
+    assert not [name for name, said in words.items() if said not in text]
 
 
 def test_another_roster_is_another_job_and_what_it_tells_is_said(folder, panels):
@@ -735,3 +759,16 @@ def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, monkeypatch):
     assert not open_kit(kit.folder).onward.exists()  # the job's number covers the version
     new = new_revision(folder, source=kit.folder)
     assert new.order().before[0].settings.rank == 1
+
+
+def test_a_revision_goes_on_from_the_job_with_the_present_keys(folder):
+    """One with a key that was lost is another job of the same revision: which one was taken was chance."""
+    kit = open_kit(folder / "kits" / "north")
+    settings = asdict(CountSettings(rank=1))
+    kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
+    write_json(kit.onward, kept)
+    for digit in "0f":
+        other = kept | {"job": digit * 64, "models": [{"settings": settings | {"rank": 2}}]}
+        write_json(kit.private / f"onward-{digit * 16}.json", other)
+    new = new_revision(folder, source=kit.folder)
+    assert new.before["job"] == kept["job"]

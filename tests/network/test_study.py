@@ -451,6 +451,33 @@ def test_a_message_waits_until_it_is_released(folder, panels):
         release(kit)
 
 
+def test_a_message_that_was_held_for_another_job_releases_none(folder):
+    """Whoever stopped at a held message left its text, and a release of it let a message of the next job go unseen."""
+    kit = open_kit(folder / "kits" / "north")
+    with pytest.raises(KeyboardInterrupt):
+        held_and_stopped(kit, exchange=5)
+    assert "exchange 5" in (kit.private / HELD).read_text(encoding="utf-8")
+    new_revision(folder)
+    again = open_kit(kit.folder)
+    with pytest.raises(InputError, match="holds no message now"):
+        release(again)
+    with pytest.raises(KeyboardInterrupt):
+        held_and_stopped(again, exchange=5)
+    assert "exchange 5" in release(again)
+    held_and_stopped(again, exchange=5)  # it goes
+
+
+def held_and_stopped(kit, exchange):
+    """Hold a message; who waits for its release says Ctrl-C."""
+
+    def stop(seconds):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedmiss.network.outbox.time.sleep", stop)
+        holder(kit)(exchange, [], [])
+
+
 def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, panels):
     kit = open_kit(folder / "kits" / "north")
     assert "visits at" in dry_run(kit, panels["north"])[0]

@@ -37,7 +37,7 @@ from fedmiss.network.member import (
 from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import _own_panel, joint_report, own_report
-from fedmiss.network.status import status
+from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import Study, job_hash, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.report.html import assets
@@ -172,7 +172,9 @@ def test_two_custodians_are_told_what_the_other_can_compute(tmp_path, panels):
     assert "has the other's" in text
 
 
-@pytest.mark.parametrize("more", [{}, {"masks": False}, {"species": "", "model": {}, "community": {"species": "abc"}}])
+@pytest.mark.parametrize(
+    "more", [{}, {"masks": False}, {"species": "", "model": {}, "community": {"species": "abc"}}]
+)
 def test_a_custodian_reads_all_that_goes_in_clear(more, tmp_path):
     """Names of categories, and how large covariates are, were on no page; without masks nothing was."""
     if "community" in more:
@@ -513,12 +515,13 @@ def test_the_commands_work_without_a_terminal(folder, panels, tmp_path_factory):
     assert "Nothing was sent" in done.output
     assert not list(tmp_path.iterdir()), "nothing is written there"
     assert runner.invoke(app, [*words, "--folder", str(tmp_path / "none")]).exit_code == 1
-    assert runner.invoke(app, ["federation", "status", str(folder)]).output.startswith("state      not begun")
     assert runner.invoke(app, ["federation", "status", kit]).output.startswith("state      not begun")
     for words, said, code in (  # 2 for what was asked, 1 for what lies there
         (["join", kit, str(panels["south"])], "Name yours: fedmiss federation join", 2),
         (["join", kit, str(panels["south"]), "--folder", str(folder)], "lies in the shared folder", 1),
         (["run", str(folder)], "there is no relay to run", 2),
+        (["status", str(folder)], "has no relay: how the study stands is known at each organisation", 2),
+        (["status", str(tmp_path)], "there is no file", 1),
     ):
         refused = runner.invoke(app, ["federation", *words])
         assert refused.exit_code == code, refused.output
@@ -786,6 +789,25 @@ def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, monkeypatch):
     assert not open_kit(kit.folder).onward.exists()  # the job's number covers the version
     new = new_revision(folder, source=kit.folder)
     assert new.order().before[0].settings.rank == 1
+
+
+def test_a_status_is_that_of_the_present_job(folder):
+    """Done was said of a revision that nobody had joined."""
+    register(app)
+    kit = open_kit(folder / "kits" / "north")
+    Status(kit.private / STATUS, kit.job.hex(), CLUBS).write(state="done")
+    words = ["federation", "status", str(kit.folder)]
+    assert CliRunner().invoke(app, words).output.startswith("state      done")
+    new_revision(folder)
+    assert (
+        CliRunner()
+        .invoke(app, words)
+        .output.startswith("The kit's present job is not begun. The last one:\nstate")
+    )
+    write_json(
+        kit.folder / "study.json", read_json(kit.folder / "study.json") | {"organisations": ["a", "b", "c"]}
+    )
+    assert CliRunner().invoke(app, words).output.startswith("state      done")  # it has left
 
 
 def test_a_revision_goes_on_from_the_job_with_the_present_keys(folder):

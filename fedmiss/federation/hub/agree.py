@@ -90,8 +90,8 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     june = [name for name, given in groups.items() if given.season.tolist() == [JUNE]]
     if plan.jointly and june and np.unique(months % 12).size > 1:
         notes.append(
-            f"All visits of {listed(june, 4)} are of June, and others have other months. Yearly counts stand in June too: if "
-            "these are yearly, they were taken for counts of a month. Do not use the result then."
+            f"All visits of {listed(june, 4)} are of June, and others have other months. Yearly counts stand in June too: "
+            "if these are yearly, they were taken for counts of a month. Do not use the result then."
         )
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
     out, behind, lost = 0, None, None

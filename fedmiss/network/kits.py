@@ -156,9 +156,14 @@ class Kit:
         return stored if stored.get("job") == self.job.hex() else None
 
     def kept_of(self, revision: int) -> list[dict[str, Any]]:
-        """What jobs of a revision had come to when they were here last: none where the organisation took no part."""
+        """What jobs of a revision had come to when they were here last: none where the organisation took no part.
+
+        In the order of their approval: with a new key in the roster there is another job of the same revision.
+        """
         # by revision: a job's number covers the version of fedmiss, which may be newer now
         kept = [read_json(path) for path in sorted(self.private.glob("onward-*.json"))]
+        order = {line["job"]: place for place, line in enumerate(self.history())}
+        kept.sort(key=lambda one: order.get(one.get("job"), -1))
         return [one for one in kept if one.get("revision") == revision]
 
     def history(self) -> list[dict[str, Any]]:
@@ -287,8 +292,7 @@ def _onward_of(source: Path, study: Study) -> dict[str, Any]:
             f"{study.name}. Name a kit that took part in the study's present revision, before it gets the new one.",
             path=str(source),
         )
-    # a roster with a new key is another job of the same revision
-    mine = [read_json(kit.onward)] if kit.onward.exists() else kit.kept_of(study.revision)
+    mine = kit.kept_of(study.revision)
     fitted = [one for one in mine if any("months" in m for m in one["models"])]
     if not mine and study.before:
         return dict(study.before)  # this revision has not come further than what it began from

@@ -810,7 +810,7 @@ def test_a_status_is_that_of_the_present_job(folder):
     assert CliRunner().invoke(app, words).output.startswith("state      done")  # it has left
 
 
-def test_a_revision_goes_on_from_the_job_with_the_present_keys(folder):
+def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder):
     """One with a key that was lost is another job of the same revision: which one was taken was chance."""
     kit = open_kit(folder / "kits" / "north")
     settings = asdict(CountSettings(rank=1))

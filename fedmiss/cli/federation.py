@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -200,9 +201,20 @@ def status(
     ],
 ) -> None:
     """Show how a study stands, and who is missing."""
+    from fedmiss.errors import ConfigError, FedmissError
+    from fedmiss.network.kits import open_kit
     from fedmiss.network.status import status as status_of
+    from fedmiss.network.study import read_study
 
-    now = status_of(folder / ("private" if (folder / "kit.json").exists() else "hub"))
+    kit = (folder / "kit.json").exists()
+    if not kit and read_study(folder).engine == "folder":
+        raise ConfigError(
+            f"{folder} has no relay: how the study stands is known at each organisation, by `fedmiss federation status KIT`."
+        )
+    now = status_of(folder / ("private" if kit else "hub"))
+    with suppress(FedmissError):  # a kit that has left, or lacks its roster, says how it stood
+        if kit and now.get("job", "") not in ("", open_kit(folder).job.hex()):
+            typer.echo("The kit's present job is not begun. The last one:")
     typer.echo(f"state      {now['state']}")
     for name in ("job", "stage", "exchanges", "time", "error", "result"):
         if name in now:

@@ -163,23 +163,24 @@ def _seen_of_method(s: Study) -> list[str]:
 
 def _seen_of_model(s: Study, own_sites: int) -> list[str]:
     unit = "species" if s.community else "months"
+    clear = (
+        [
+            "  In clear: calendar months with a checklist, names of the sites' covariates and of their categories, of each",
+            "  within a factor of 2 the largest value, the version of fedmiss.",
+        ]
+        if s.community
+        else [
+            "  In clear: first and last month with a visit, season, names of regions, names of the sites' covariates and of",
+            "  their categories, of each within a factor of 2 the largest value, whether you list sites that nobody",
+            "  visited, the version of fedmiss.",
+        ]
+    )
     if s.masks:
-        clear = (
-            [
-                "  In clear: calendar months with a checklist, names of the sites' covariates, the version of fedmiss."
-            ]
-            if s.community
-            else [
-                "  In clear: first and last month with a visit, season, names of regions and of sites' covariates, whether",
-                "  you list sites that nobody visited, the version of fedmiss.",
-            ]
-        )
         lines = [
             "  Sums over your sites, each masked: they can read only the sum over all organisations. All of the others",
             f"  together ({len(s.organisations) - 1} of {len(s.organisations)}) can subtract theirs, and have yours, over "
             + (f"{own_sites} sites or more" if own_sites > 1 else "any number of sites"),
             f"  (`join --own-sites N` leaves out your {unit} with fewer than N of them).",
-            *clear,
         ]
     else:
         every, sums = (
@@ -197,6 +198,7 @@ def _seen_of_model(s: Study, own_sites: int) -> list[str]:
     if s.community:
         return [
             *lines,
+            *clear,
             f"  A species found at fewer than {s.minimum} sites of all organisations together, by fewer than",
             f"  {s.contributors} organisations, or with over {s.share:.0%} of these sites in one, is left out; only the",
             "  number of these sites is seen, no birds. Species that are not in the list above stay at home, names too.",
@@ -204,6 +206,7 @@ def _seen_of_model(s: Study, own_sites: int) -> list[str]:
         ]
     return [
         *lines,
+        *clear,
         f"  Months with fewer than {s.minimum} visits or sites of all organisations together, with fewer than",
         f"  {s.contributors} organisations, or with more than {s.share:.0%} of the visits from one, are left out; months",
         "  with such a fold are left out of the choice of the model. Of these months the numbers of visits and sites are",

@@ -156,9 +156,14 @@ class Kit:
         return stored if stored.get("job") == self.job.hex() else None
 
     def kept_of(self, revision: int) -> list[dict[str, Any]]:
-        """What jobs of a revision had come to when they were here last: none where the organisation took no part."""
+        """What jobs of a revision had come to when they were here last: none where the organisation took no part.
+
+        In the order of their approval: with a new key in the roster there is another job of the same revision.
+        """
         # by revision: a job's number covers the version of fedmiss, which may be newer now
         kept = [read_json(path) for path in sorted(self.private.glob("onward-*.json"))]
+        order = {line["job"]: place for place, line in enumerate(self.history())}
+        kept.sort(key=lambda one: order.get(one.get("job"), -1))
         return [one for one in kept if one.get("revision") == revision]
 
     def history(self) -> list[dict[str, Any]]:
@@ -302,5 +307,8 @@ def _onward_of(source: Path, study: Study) -> dict[str, Any]:
 def _make_kit(folder: Path, study: Study) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     study.write(folder / "study.json")
-    write_json(folder / "kit.json", {"organisation": folder.name, "version": __version__})
+    write_json(
+        folder / "kit.json",
+        {"organisation": folder.name, "revision": study.revision, "version": __version__},
+    )
     folder.chmod(0o700)

@@ -45,7 +45,7 @@ def join(
     folder : the folder that all organisations share, where the study has one; by default that of the last time
     """
     stop_on_request()
-    check_version(kit, str(read_json(kit.folder / "kit.json").get("version", "")))
+    check_version(kit)
     out = kit.preview if preview else kit.result
     if kit.study.engine == "folder":
         _join_folder(kit, data, folder, say=say, look=look, preview=preview)

@@ -41,7 +41,7 @@ def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Message], li
         with atomic_file(kit.private / HELD) as tmp:
             # Only its owner may read it, before anything is in it: these are the organisation's numbers without masks.
             tmp.touch(mode=0o600)
-            tmp.write_text("\n".join([str(exchange), *lines]) + "\n", encoding="utf-8")
+            tmp.write_text("\n".join([go.name, *lines]) + "\n", encoding="utf-8")
         # A file, and no socket: the custodian releases from another process, perhaps after a restart of this one.
         while not go.exists():
             time.sleep(pause)
@@ -74,11 +74,11 @@ def note_refusal(kit: Kit, error: Exception) -> str:
 def release(kit: Kit) -> str:
     """Release the held message; return its text."""
     path = kit.private / HELD
-    if not path.exists():
+    # The file of the release stands in the first line: what is released is what is shown, and of this job.
+    go, _, text = (path.read_text(encoding="utf-8") if path.exists() else "").partition("\n")
+    if not go.startswith(f"{_GO}-{kit.job.hex()[:16]}-"):
         raise InputError(f"{kit.name!r} holds no message now. `join --look` holds them.")
-    # The exchange stands in the first line: what is released is what is shown.
-    exchange, _, text = path.read_text(encoding="utf-8").partition("\n")
-    (kit.private / f"{_GO}-{kit.job.hex()[:16]}-{int(exchange)}").touch()
+    (kit.private / go).touch()
     return text
 
 

@@ -8,15 +8,21 @@ import ssl
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, EngineError
+from fedmiss.files import read_json
 from fedmiss.network.kits import Kit
 from fedmiss.version import __version__
 
 __all__ = ["check_certificate", "check_connection", "check_port", "check_version"]
 
 
-def check_version(kit: Kit, made_by: str) -> None:
-    """Raise when the kit was made by another version of fedmiss."""
-    if made_by != __version__:
+def check_version(kit: Kit) -> None:
+    """Raise when the kit was made by another version of fedmiss for the study's present revision.
+
+    A later revision may be of a newer fedmiss: kits stay, and the job's number covers the version.
+    """
+    made = read_json(kit.folder / "kit.json")
+    made_by = str(made.get("version", ""))
+    if made_by != __version__ and kit.study.revision == made.get("revision", 1):
         raise ConfigError(
             f"the kit of {kit.name!r} was made by fedmiss {made_by}, here runs {__version__}. "
             "Install the version of the kit: "

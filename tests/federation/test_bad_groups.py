@@ -84,6 +84,20 @@ def test_a_group_without_a_counted_visit():
     assert agree(link_of(a=visits(count=np.nan)), DataSpec(detections=True)).panel.visits == 200
 
 
+def test_yearly_counts_beside_counts_of_months_are_warned_of():
+    """An import puts yearly counts into June: a study took them for counts of that month without a word."""
+    june = [visits(k, prefix=f"{k}L") for k in range(3)]
+    june = [replace(one, month=one.month // 12 * 12 + 5) for one in june]
+    plan = DataSpec(jointly=True)
+    words = "All visits of b, c are of June, and others have other months"
+    beside = agree(link_of(a=visits(9), b=june[1], c=june[2]), plan)
+    assert [note for note in beside.notes if note.startswith(words)]
+    for same in (june, [visits(k, prefix=f"{k}L") for k in range(3)]):
+        assert not any(
+            "June" in note for note in agree(link_of(**dict(zip("abc", same, strict=True))), plan).notes
+        )
+
+
 def test_another_effort_term():
     bare = visits(3)
     bare = replace(bare, effort=np.full_like(bare.effort, np.nan))

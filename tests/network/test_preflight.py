@@ -15,8 +15,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from fedmiss.errors import ConfigError, EngineError
-from fedmiss.network.kits import Kit
+from fedmiss.files import read_json, write_json
+from fedmiss.network.kits import make_study, new_revision, open_kit
 from fedmiss.network.preflight import check_certificate, check_connection, check_version
+
+from .conftest import engine_files, small_study
 
 NOW = dt.datetime(2026, 6, 1, tzinfo=dt.UTC)
 
@@ -134,8 +137,17 @@ def test_an_expired_kit_and_a_wrong_clock(tmp_path):
         check_certificate(good, dt.datetime(1999, 1, 1, tzinfo=dt.UTC))
 
 
-def test_another_version_is_said():
-    kit = Kit.__new__(Kit)
-    kit.name = "north"
+def test_another_version_is_said_of_the_revision_that_a_kit_was_made_for(tmp_path):
+    """A kit stays when a study is revised, a year later by a newer fedmiss; every version refused one of its kits."""
+    made = make_study(small_study(), tmp_path / "study", engine_files)
+    at = made / "kits" / "north"
+    check_version(open_kit(at))
+    write_json(at / "kit.json", read_json(at / "kit.json") | {"version": "0.0.1"})
     with pytest.raises(ConfigError, match=r"made by fedmiss 0\.0\.1, here runs"):
-        check_version(kit, "0.0.1")
+        check_version(open_kit(at))
+    new_revision(made, added=["west"])
+    check_version(open_kit(at))
+    west = made / "kits" / "west"
+    write_json(west / "kit.json", read_json(west / "kit.json") | {"version": "0.0.1"})
+    with pytest.raises(ConfigError, match="kit of 'west' was made by fedmiss"):
+        check_version(open_kit(west))

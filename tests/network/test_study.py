@@ -7,7 +7,7 @@ import re
 import shutil
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
+from fedmiss.federation.messages import Description
 from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
@@ -36,7 +37,7 @@ from fedmiss.network.member import (
 from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import _own_panel, joint_report, own_report
-from fedmiss.network.status import status
+from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import Study, job_hash, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.report.html import assets
@@ -169,6 +170,31 @@ def test_two_custodians_are_told_what_the_other_can_compute(tmp_path, panels):
     assert "NOT masked" in text
     assert "They can compute from them: your birds and visits of every month" in text
     assert "has the other's" in text
+
+
+@pytest.mark.parametrize(
+    "more", [{}, {"masks": False}, {"species": "", "model": {}, "community": {"species": "abc"}}]
+)
+def test_a_custodian_reads_all_that_goes_in_clear(more, tmp_path):
+    """Names of categories, and how large covariates are, were on no page; without masks nothing was."""
+    if "community" in more:
+        more = more | {"community": {"species": ["a a", "b b", "c c"]}}
+    out = make_study(small_study(**more), tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
+    text = " ".join(page(open_kit(out / "kits" / "north")).split())
+    words = {
+        "version": "the version of fedmiss", "season": "season", "months": "first and last month",
+        "regions": "names of regions", "frame": "sites that nobody visited",
+        "site_covariates": "names of the sites' covariates and of their categories",
+        "magnitudes": "of each within a factor of 2 the largest value",
+    }  # fmt: skip
+    if "community" in more:
+        words = {name: words[name] for name in ("version", "site_covariates", "magnitudes")}
+    else:
+        agreed = {"species", "terms", "covariates", "calendar", "minimum", "contributors"}
+        clear = {f.name for f in fields(Description) if f.metadata["clear"]}
+        assert clear == agreed | set(words)
+    assert not [name for name, said in words.items() if said not in text]
 
 
 def test_another_roster_is_another_job_and_what_it_tells_is_said(folder, panels):
@@ -427,6 +453,33 @@ def test_a_message_waits_until_it_is_released(folder, panels):
         release(kit)
 
 
+def test_a_message_that_was_held_for_another_job_releases_none(folder):
+    """Whoever stopped at a held message left its text, and a release of it let a message of the next job go unseen."""
+    kit = open_kit(folder / "kits" / "north")
+    with pytest.raises(KeyboardInterrupt):
+        held_and_stopped(kit, exchange=5)
+    assert "exchange 5" in (kit.private / HELD).read_text(encoding="utf-8")
+    new_revision(folder)
+    again = open_kit(kit.folder)
+    with pytest.raises(InputError, match="holds no message now"):
+        release(again)
+    with pytest.raises(KeyboardInterrupt):
+        held_and_stopped(again, exchange=5)
+    assert "exchange 5" in release(again)
+    held_and_stopped(again, exchange=5)  # it goes
+
+
+def held_and_stopped(kit, exchange):
+    """Hold a message; who waits for its release says Ctrl-C."""
+
+    def stop(seconds):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedmiss.network.outbox.time.sleep", stop)
+        holder(kit)(exchange, [], [])
+
+
 def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, panels):
     kit = open_kit(folder / "kits" / "north")
     assert "visits at" in dry_run(kit, panels["north"])[0]
@@ -462,12 +515,13 @@ def test_the_commands_work_without_a_terminal(folder, panels, tmp_path_factory):
     assert "Nothing was sent" in done.output
     assert not list(tmp_path.iterdir()), "nothing is written there"
     assert runner.invoke(app, [*words, "--folder", str(tmp_path / "none")]).exit_code == 1
-    assert runner.invoke(app, ["federation", "status", str(folder)]).output.startswith("state      not begun")
     assert runner.invoke(app, ["federation", "status", kit]).output.startswith("state      not begun")
     for words, said, code in (  # 2 for what was asked, 1 for what lies there
         (["join", kit, str(panels["south"])], "Name yours: fedmiss federation join", 2),
         (["join", kit, str(panels["south"]), "--folder", str(folder)], "lies in the shared folder", 1),
         (["run", str(folder)], "there is no relay to run", 2),
+        (["status", str(folder)], "has no relay: how the study stands is known at each organisation", 2),
+        (["status", str(tmp_path)], "there is no file", 1),
     ):
         refused = runner.invoke(app, ["federation", *words])
         assert refused.exit_code == code, refused.output
@@ -735,3 +789,35 @@ def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, monkeypatch):
     assert not open_kit(kit.folder).onward.exists()  # the job's number covers the version
     new = new_revision(folder, source=kit.folder)
     assert new.order().before[0].settings.rank == 1
+
+
+def test_a_status_is_that_of_the_present_job(folder):
+    """Done was said of a revision that nobody had joined."""
+    register(app)
+    kit = open_kit(folder / "kits" / "north")
+    Status(kit.private / STATUS, kit.job.hex(), CLUBS).write(state="done")
+    words = ["federation", "status", str(kit.folder)]
+    assert CliRunner().invoke(app, words).output.startswith("state      done")
+    new_revision(folder)
+    assert (
+        CliRunner()
+        .invoke(app, words)
+        .output.startswith("The kit's present job is not begun. The last one:\nstate")
+    )
+    write_json(
+        kit.folder / "study.json", read_json(kit.folder / "study.json") | {"organisations": ["a", "b", "c"]}
+    )
+    assert CliRunner().invoke(app, words).output.startswith("state      done")  # it has left
+
+
+def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder):
+    """One with a key that was lost is another job of the same revision: which one was taken was chance."""
+    kit = open_kit(folder / "kits" / "north")
+    settings = asdict(CountSettings(rank=1))
+    kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
+    write_json(kit.onward, kept)
+    for digit in "0f":
+        other = kept | {"job": digit * 64, "models": [{"settings": settings | {"rank": 2}}]}
+        write_json(kit.private / f"onward-{digit * 16}.json", other)
+    new = new_revision(folder, source=kit.folder)
+    assert new.before["job"] == kept["job"]

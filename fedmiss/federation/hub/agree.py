@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.errors import ConfigError, InputError, UplinkError
+from fedmiss.errors import ConfigError, InputError, UplinkError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.features import covariates_of
 from fedmiss.federation.hub.state import Panel
@@ -21,6 +21,7 @@ __all__ = ["Agreement", "DataSpec", "agree", "folds_like_gaps"]
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
 MOST_REGIONS = 60
 FEW_BLOCKS = 50  # ten for each of five folds
+JUNE = 6  # where an import puts yearly counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,12 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         max([plan.minimum, *(given.minimum for given in groups.values())]) if plan.jointly else plan.minimum
     )
     contributors = max([plan.contributors, *(given.contributors for given in groups.values())])
+    june = [name for name, given in groups.items() if given.season.tolist() == [JUNE]]
+    if plan.jointly and june and np.unique(months % 12).size > 1:
+        notes.append(
+            f"All visits of {listed(june, 4)} are of June, and others have other months. Yearly counts stand in June too: "
+            "if these are yearly, they were taken for counts of a month. Do not use the result then."
+        )
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
     out, behind, lost = 0, None, None
     if plan.jointly:

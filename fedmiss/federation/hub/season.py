@@ -29,7 +29,9 @@ from fedmiss.federation.hub.priors import next_variance
 __all__ = ["LEAST_YEARS", "SeriesPrior", "line_of"]
 
 WALK_COLUMNS = 30
-LINE_VARIANCE = 1.0  # of the coefficient of x: a factor of 27 from the first year to the last is one standard deviation
+LINE_VARIANCE = (
+    1.0  # of the coefficient of x: a factor of 27 from the first year to the last is one standard deviation
+)
 WALK_SD = 0.5  # scale of the half-normal prior of the walk's standard deviation about the line
 YEAR_SD = 0.3  # least standard deviation of the deviations of years from the line
 FREE_SD = 1.0  # and of a counted year's deviation from its prior mean, where a month is a year

@@ -35,12 +35,10 @@
     return k + 1 < w.length ? w[k] + (w[k + 1] - w[k]) * (at - k) : w[k];
   }
   function positive(v) { return v.every(function (x) { return x > 0 && isFinite(x); }); }
-  function interval(estimate, draws) { // on the log scale where everything is positive, else quantiles
+  function interval(estimate, draws) { // on the log scale where everything is positive and not skewed there, else quantiles
     if (!draws || draws.length < 2 || !isFinite(estimate)) { return [NaN, NaN]; }
-    if (estimate > 0 && positive(draws)) {
-      var half = Q.z * deviation(draws.map(Math.log));
-      return [estimate * Math.exp(-half), estimate * Math.exp(half)];
-    }
+    var se = estimate > 0 && positive(draws) ? deviation(draws.map(Math.log)) : Infinity;
+    if (se <= Q.skewed) { return [estimate * Math.exp(-Q.z * se), estimate * Math.exp(Q.z * se)]; }
     if (!draws.every(isFinite)) { return [NaN, NaN]; }
     return [Math.min(Math.max(quantile(draws, 0.025), 0), estimate), Math.max(quantile(draws, 0.975), 0, estimate)];
   }

@@ -16,6 +16,7 @@ __all__ = [
     "CLASSES",
     "MIN_DRAWS",
     "NOT_CLASSIFIED",
+    "SKEWED",
     "by_limits",
     "classify",
     "interval",
@@ -140,6 +141,7 @@ def by_limits(lo: float, hi: float) -> str:
 
 
 MIN_DRAWS = 20  # below this a standard deviation over replicates is off by more than 16 %
+SKEWED = 1.0  # standard error of a logarithm beyond which replicates are skewed on the log scale too
 
 
 class Interval(NamedTuple):
@@ -171,9 +173,10 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
     """Give limits on the log scale around the estimate: ``estimate * exp(-+ z * sd(log draws))``.
 
     On the log scale the limits stay positive (those of rtrim may not) and the few replicates that one can
-    afford are used for a standard deviation, which needs fewer of them than a quantile does. Where the
-    estimate or some replicate is not positive (a Gaussian fit on the raw scale can do that), the quantiles of
-    the replicates are given instead, cut at 0.
+    afford are used for a standard deviation, which needs fewer of them than a quantile does. The quantiles of the
+    replicates, cut at 0, are given instead where this deviation is above ``SKEWED`` (where nothing was found, replicates go
+    down without end and not up), or where the estimate or some replicate is not positive (a Gaussian fit on the raw scale
+    can do that).
 
     Parameters
     ----------
@@ -199,9 +202,9 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
     lo, hi, se = nan, nan.copy(), nan.copy()
     if ok.any():
         se[ok] = np.log(values[:, ok]).std(axis=0, ddof=1)
+        ok &= se <= SKEWED
         half = normal_quantile(level) * se[ok]
         lo[ok], hi[ok] = est[ok] * np.exp(-half), est[ok] * np.exp(half)
-    # Totals at or below zero have no logarithm: quantiles of the replicates instead.
     rest = ~ok & np.isfinite(values).all(axis=0) & np.isfinite(est)
     if rest.any():
         ends = np.maximum(np.quantile(values[:, rest], [1.0 - upper, upper], axis=0), 0.0)

@@ -19,7 +19,7 @@ from fedmiss.arrays import I64
 from fedmiss.errors import ConfigError
 from fedmiss.folders import ALL
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, normal_quantile, student_quantile
+from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, SKEWED, normal_quantile, student_quantile
 from fedmiss.report.findings import Findings, Part
 from fedmiss.report.series import MIN_YEARS, NOUGHT, MonthlySeries
 from fedmiss.report.settings import RULES
@@ -188,6 +188,7 @@ def stored(findings: Findings, places: Mapping[int, tuple[float, float]] | None 
         "unit": findings.unit,
         "z": normal_quantile(0.95),
         "t": [student_quantile(0.95, degrees) for degrees in df],
+        "skewed": SKEWED,
         "least": [MIN_YEARS, MIN_DRAWS, NOUGHT],
         "none": NOT_CLASSIFIED,
         "said": {"draws": NO_DRAWS, "base": NO_BASE, "site": NO_SITE, "season": OTHER_SEASON},

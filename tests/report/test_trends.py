@@ -116,7 +116,7 @@ def test_limits_stay_positive_and_hold_the_estimate():
     draws = est * np.exp(rng.normal(0, 3, (30, 200)))
     got = interval(est, draws)
     assert (got.lo > 0).all()
-    assert ((got.lo < est) & (est < got.hi)).all()
+    assert ((got.lo <= est) & (est <= got.hi)).all()
     below = interval(np.array([1.0]), np.array([[-1.0], [2.0], [3.0]]))
     assert below.lo[0] == 0.0
     assert np.isnan(below.se_log[0])
@@ -125,6 +125,16 @@ def test_limits_stay_positive_and_hold_the_estimate():
     )  # replicates of a species that was never found
     assert nothing.lo == 0 < nothing.hi
     assert np.isnan(interval(est, None).lo).all()
+
+
+def test_where_nothing_was_found_the_limits_end_where_the_replicates_do():
+    """Replicates that go down without end on the log scale do not go up as far."""
+    rng = np.random.default_rng(4)
+    draws = 3.0 * np.exp(-rng.gamma(1.0, 3.0, (200, 1)))
+    got = interval(np.array([0.2]), draws)
+    assert got.se_log[0] > 2.0
+    np.testing.assert_allclose([got.lo[0], got.hi[0]], np.quantile(draws, [0.025, 0.975]))
+    assert got.hi[0] < 3.0 < 0.2 * np.exp(1.96 * got.se_log[0])
 
 
 def test_ratio_to_base_is_the_delta_method():

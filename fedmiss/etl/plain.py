@@ -161,7 +161,7 @@ def project_plain(
     # for the species; on other visits it is dropped.
     blank = pl.col("count") == COUNT_BLANK
     height = frame.height
-    frame = frame.filter(~blank | (pl.col("complete") == 1))
+    frame = frame.filter(~blank | (pl.col("complete").first().over("event") == 1))
     missing = height - frame.height
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
     frame, said = _joined(frame.drop("line"), rules.repeats)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -51,6 +52,7 @@ __all__ = [
 CHUNK = 100_000
 YEARS = (1500, 2200)  # a number outside is no year
 LINE = "line\n"  # the column with the number of each row's line; no column of a table is called like this
+_IN_QUOTES = re.compile(r'"(?:[^"]|""|\\")*"')
 _NOTHING = ("", "NA", "NAN", "NULL", "NONE")
 # What a column holds that a table does not have.
 _ABSENT: dict[str, pl.Expr] = {
@@ -145,8 +147,9 @@ def _of_text(
     schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
     got: list[tuple[int | str, ...]] = []
     yielded = False
+    clean = _bare if source.role == "plain" and not quoted else str.strip
     for line, row in _records(source, rows, quoted, advance):
-        got.append((line, *(row[column].strip() for column in columns.values())))
+        got.append((line, *(clean(row[column]) for column in columns.values())))
         if len(got) == CHUNK:
             yield pl.DataFrame(got, schema, orient="row")
             got, yielded = [], True
@@ -154,11 +157,19 @@ def _of_text(
         yield pl.DataFrame(got, schema, orient="row")
 
 
+def _bare(value: str) -> str:
+    """Return a value without blanks and the quotes that R and Excel write around it, also where tabs separate."""
+    value = value.strip()
+    if not _IN_QUOTES.fullmatch(value):
+        return value
+    return re.sub(r'["\\]"', '"', value[1:-1]).strip()
+
+
 def _of_parquet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
     title = {key: source.header[column] for key, column in columns.items()}
     frame = pl.read_parquet(source.path, columns=list(dict.fromkeys(title.values())))
     rows.read += frame.height
-    texts = {key: frame[name].cast(pl.String).fill_null("") for key, name in title.items()}
+    texts = {key: frame[name].cast(pl.String).str.strip_chars().fill_null("") for key, name in title.items()}
     return pl.DataFrame(texts).with_row_index(LINE, offset=1)
 
 

@@ -130,6 +130,7 @@ BAD = {
     "date as year": (cell(3, 3, 45000), r"Counts!C3.*the date 2023-03-15 as Excel counts days; write 2023"),
     "merged": (lambda b, s: s.merge_cells("A3:A4"), r"cells Counts!A3:A4 are merged.*unmerge"),
     "failed formula": (failed, r"cell Counts!D3 holds #REF!, a formula that failed"),
+    "formula without its value": (cell(3, 4, "=2+3"), r"cell Counts!D3 holds a formula whose value is not stored"),
     "two sheets": (second, r"has 2 sheets \(Counts, Old counts\); .*--sheet Counts"),
     "code and name": (cell(3, 2, 9760), r"Counts!B3.*'9760' is a code, and row 2 has the name 'Alauda arvensis'"),
     "letters and name": (cell(3, 2, "ALAARV"), r"Counts!B3.*'ALAARV' is a code"),
@@ -160,6 +161,19 @@ def test_merged_cells_of_ods_have_their_address(tmp_path):
         )
     xlsx(tmp_path / "t.xlsx", [TITLE, HEAD, *ROWS], change=lambda b, s: s.merge_cells("A1:D1"))
     assert read_counts(tmp_path / "t.xlsx", LARK).frame.height == 3, "a merged title is no table"
+
+
+def test_a_formula_of_ods_without_its_value_has_its_address(tmp_path):
+    path = ods(tmp_path / "c.ods", [HEAD, ROWS[0]])
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(
+                name, part.replace(b'office:value-type="float" office:value="5"', b'table:formula="of:=2+3"')
+            )
+    with pytest.raises(InputError, match=r"cell Counts!D2 holds a formula whose value is not stored"):
+        read_counts(path)
 
 
 def test_sheets_and_header_rows_as_asked(tmp_path):

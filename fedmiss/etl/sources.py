@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import pyarrow.parquet as pq
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.codes import NO_DATE
+from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import find_header, normal
 from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
 
@@ -125,8 +125,8 @@ class Faults:
             self.examples.append(f"line {line}: {what} {value!r}")
 
     def refuse_mostly_bad(self, source: Source, rows: int, cannot: str, remedy: str) -> None:
-        """Raise InputError where most of a file's rows were left out, dates that eBird does not know aside."""
-        bad = sum(value for what, value in self.malformed.items() if what != NO_DATE)
+        """Raise InputError where most of a file's rows were left out, unknown dates and specimens aside."""
+        bad = sum(value for what, value in self.malformed.items() if what not in (NO_DATE, NO_SIGHTING))
         if bad > 10 and 2 * bad > rows:
             raise InputError(
                 f"{source.name}: {bad:,} of {rows:,} rows cannot {cannot} ({self.examples[0]}); {remedy}",

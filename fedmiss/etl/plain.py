@@ -29,7 +29,7 @@ from fedmiss.etl.rows import (
     write_projection,
 )
 from fedmiss.etl.sources import Source
-from fedmiss.etl.spellings import settle_spellings
+from fedmiss.etl.spellings import observers_alike, settle_spellings
 
 __all__ = ["DATES", "DAY_OF_COUNTS", "MONTH_OF_YEARLY", "check_map", "project_counts", "project_plain"]
 
@@ -164,6 +164,7 @@ def project_plain(
     frame = frame.filter(~blank | (pl.col("complete").first().over("event") == 1))
     missing = height - frame.height
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
+    alike = observers_alike(frame)
     frame, said = _joined(frame.drop("line"), rules.repeats)
     days = write_projection(folder, frame)
     return rows.meta(
@@ -172,7 +173,7 @@ def project_plain(
         dates=days,
         explicit_zeros=True,
         any_name=True,
-        said=[*source.said, *spelt, *said],
+        said=[*source.said, *spelt, *alike, *said],
         missing=missing,
     )
 
@@ -263,6 +264,7 @@ def _visits(
         "is no count. Give one number, X where birds were present but not counted, or NA where nobody counted "
         "(--missing takes a value as NA).", title,
     )  # fmt: skip
+    rows.places(chunk)
     seconds = parse_clock(chunk["start"])
     rows.blank(chunk, seconds.is_null() & (chunk["start"] != ""), "start", "start")
     said = chunk["complete"].str.to_lowercase()
@@ -364,6 +366,11 @@ def project_counts(
     dates = write_projection(folder, out)
     rows = Rows(source)
     rows.read = table.rows_read
+    place = {
+        key: pl.col(found[key]).fill_null("") if key in found else pl.lit("")
+        for key in ("latitude", "longitude")
+    }
+    rows.places(frame.select(pl.col("line").alias(LINE), **place))
     return rows.meta(
         prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True, said=said,
         missing=table.frame.height - frame.height, other_species=table.other_species, joined=table.joined,

@@ -93,6 +93,12 @@ class Rows(Faults):
         self.blank(frame, bad, what, column)
         return number.set(bad, None)
 
+    def places(self, frame: pl.DataFrame) -> None:
+        """Remember coordinates that read as blank: no numbers, or no degrees."""
+        for key, limit in (("latitude", 90.0), ("longitude", 180.0)):
+            degrees, bad = decimals(frame[key], _NOTHING)
+            self.blank(frame, bad | (degrees.abs() > limit).fill_null(False), key, key)
+
     def _note(
         self, kinds: dict[str, int], frame: pl.DataFrame, bad: pl.Series, what: str, column: str
     ) -> None:

@@ -77,6 +77,22 @@ def test_quotes_around_values_are_no_part_of_them_whatever_separates(plain):
         assert got.records.equals(want.records)
 
 
+def test_coordinates_that_are_none_are_said(plain):
+    rows = ["A,50\u00b030N,8,3,2001", "B,50.1,3512345,4,2001", "C,NA,,5,2001", 'D,"50,2",-8,6,2001']
+    head = "site,latitude,longitude,count,year"
+    visits = [f"{head},observer,date,species", *(f"{row},o1,2024-05-06,Wren" for row in rows)]
+    for got in (plain("\n".join([head, *rows])), plain("\n".join(visits), column_map={"auto": ""})):
+        for line, key, value in ((2, "latitude", "50\u00b030N"), (3, "longitude", "3512345")):
+            said = f"1 values of {key} could not be read and count as blank (line {line}: {key} {value!r})"
+            assert said in got.warnings
+
+
+def test_an_observer_in_two_spellings_is_said_without_the_name(rows):
+    got = rows("A. Meier,A,2024-05-06,Wren,3\nA.meier,A,2024-05-06,Robin,4\nB,A,2024-05-06,Wren,4\n")
+    assert "2 observers differ in case, blanks or accents only (as in lines 2 and 3)" in got.warnings
+    assert "eier" not in got.warnings
+
+
 def test_a_blank_count_is_no_zero_where_the_first_row_alone_says_complete(plain):
     text = "observer,site,date,species,count,complete\no1,A,2024-05-06,Wren,3,1\no1,A,2024-05-06,Robin,NA,\n"
     got = plain(text + "o1,B,2024-05-06,Robin,2,1\n", column_map={"auto": ""})

@@ -12,6 +12,7 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.site_table import read_site_table
+from fedmiss.etl.sources import expand
 from fedmiss.etl.spreadsheets import address, serial_date
 
 HEAD = ["Site", "Species", "Year", "Count"]
@@ -176,7 +177,7 @@ def test_a_formula_of_ods_without_its_value_has_its_address(tmp_path):
         read_counts(path)
 
 
-def test_sheets_and_header_rows_as_asked(tmp_path):
+def test_sheets_and_header_rows_as_asked(run, tmp_path):
     def more(book, sheet):
         book.create_sheet("New").append(HEAD)
         book["New"].append(ROWS[0])
@@ -184,6 +185,10 @@ def test_sheets_and_header_rows_as_asked(tmp_path):
         book["Hidden"].sheet_state = "hidden"
 
     path = xlsx(tmp_path / "c.xlsx", [HEAD, *ROWS], change=more)
+    both = [table for sheet in ("Counts", "New") for table in expand(path, sheet)]
+    assert run(*both, species=("Alauda arvensis",), repeats="sum").records["count"].sum() == 10, (
+        "each sheet is a table"
+    )
     assert read_counts(path, CountOptions(sheet="New")).frame["count"].to_list() == [5.0]
     with pytest.raises(ConfigError, match=r"no such sheet; it has Counts, New, Hidden"):
         read_counts(path, CountOptions(sheet="Newer"))

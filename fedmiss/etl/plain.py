@@ -58,6 +58,7 @@ FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
 _DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
 _DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June: see DATES
+_ANY = r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d{4}"
 _EITHER = r"^\d{1,2}/\d{1,2}/\d{4}"
 DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
@@ -240,6 +241,8 @@ def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: 
     _refuse(chunk, serial, "date", rows, "", title["date"])
     # What stands behind a blank or a T is the time of day.
     day = parse_dates(chunk["date"].str.extract(r"^([^\sT]*)"), (*_DATES, *DATES[dates]))
+    # 2024-05-06 - 2024-06-08 is no day; 2024-05-06T07:00/2024-05-06T09:00 is one.
+    day = day.set(chunk["date"].str.extract_all(_ANY).list.n_unique() > 1, None)
     if not dates:
         _refuse(
             chunk, day.is_null() & chunk["date"].str.contains(_EITHER), "date", rows,

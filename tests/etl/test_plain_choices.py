@@ -118,6 +118,18 @@ def test_a_time_of_day_behind_the_date_is_left_out_whatever_the_length(rows):
     assert days["date"].dt.to_string().to_list() == ["2024-06-05", "2024-11-15", "2024-02-01", "2024-05-31"]
 
 
+def test_a_span_of_days_is_no_day(rows):
+    """It was its first day, so that counts of a span stood in another month."""
+    spans = ("2024-05-06 - 2024-06-08", "06.05.2024 - 08.06.2024", "2024-05-06 to 2024-05-08")
+    text = (
+        "".join(f"o1,A,{span},Wren,3\n" for span in spans)
+        + "o1,A,2024-05-06 07:00 - 2024-05-06 09:00,Wren,4\n"
+    )
+    got = rows(text + "o1,B,06.05.2024 10.30.00,Wren,5\n")
+    assert sorted(got.records["count"]) == [4, 5]
+    assert "3 of 5 rows were left out (line 2: no usable date" in got.warnings
+
+
 def test_numbers_of_visits_do_not_join_sites_and_days(plain):
     """A visit is at one site on one day: 1 and 2 are the numbers of the visits of a site, and a blank is none."""
     got = plain(

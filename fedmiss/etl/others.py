@@ -94,7 +94,7 @@ def project_myebird(
     required = ["submission", "scientific", "count", "site_name", "date", "complete"]
     columns = resolve(source.header, MYEBIRD, required, source.name)
     columns |= kept_columns(source.header, keep, source.name)
-    chunks = read_rows(source, columns, rows, quoted=True, blanks=MYEBIRD, advance=advance)
+    chunks = read_rows(source, columns, rows, blanks=MYEBIRD, advance=advance)
     dates = write_projection(folder, pl.concat(_myebird(chunk, rows, observer) for chunk in chunks))
     return rows.meta(prefix="S", group_prefix="suspected-S", dates=dates)
 
@@ -201,7 +201,7 @@ def project_gbif(
     columns |= kept_columns(source.header, keep, source.name)
     species = pl.col("species") if "species" in columns else _two_words("scientific")
     parts, licences = [], set()
-    chunks = read_rows(source, columns, rows, quoted=source.separator == ",", blanks=GBIF, advance=advance)
+    chunks = read_rows(source, columns, rows, blanks=GBIF, advance=advance)
     for chunk in chunks:
         frame = _usable_gbif(chunk, rows, key)
         licences |= set(frame["licence"].unique().to_list()) - {""}

@@ -113,7 +113,7 @@ def check_map(
 def _columns_with(species: str, source: Source, columns: Sequence[str]) -> list[str]:
     """Return which of some columns, whatever they are called, name a species in any row."""
     at = {column: source.header.index(column) for column in columns}
-    texts = pl.concat(read_rows(source, at, Rows(source), quoted=source.separator in (",", ";")))
+    texts = pl.concat(read_rows(source, at, Rows(source)))
     return [column for column in columns if fold(species) in names_in(texts[column])]
 
 
@@ -143,8 +143,7 @@ def project_plain(
     rows = Rows(source)
     columns = {key: source.header.index(value) for key, value in column_map.items()}
     columns |= kept_columns(source.header, keep, source.name)
-    quoted = source.separator in (",", ";")
-    chunks = read_rows(source, columns, rows, quoted=quoted, blanks=FAMILIAR, advance=advance)
+    chunks = read_rows(source, columns, rows, blanks=FAMILIAR, advance=advance)
     frame = pl.concat(
         _visits(_usable(chunk, rows, columns, dates), rows, columns, rules.missing) for chunk in chunks
     )

@@ -124,7 +124,6 @@ def read_rows(
     columns: dict[str, int],
     rows: Rows,
     *,
-    quoted: bool,
     blanks: Iterable[str] = (),
     advance: Callable[[float], None] = lambda done: None,
 ) -> Iterator[pl.DataFrame]:
@@ -142,18 +141,20 @@ def read_rows(
     elif source.separator == "":
         chunks = [_of_parquet(source, columns, rows)]
     else:
-        chunks = _of_text(source, columns, rows, quoted, advance)
+        chunks = _of_text(source, columns, rows, advance)
     for chunk in chunks:
         yield chunk.with_columns(absent)
 
 
 def _of_text(
-    source: Source, columns: dict[str, int], rows: Rows, quoted: bool, advance: Callable[[float], None]
+    source: Source, columns: dict[str, int], rows: Rows, advance: Callable[[float], None]
 ) -> Iterator[pl.DataFrame]:
     schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
     got: list[tuple[int | str, ...]] = []
     yielded = False
-    clean = _bare if source.role == "plain" and not quoted else str.strip
+    # Where tabs separate, a quote may stand anywhere in a text (Isla "x): only those around a whole value are quotes.
+    quoted = source.separator != "\t" or source.role == "myebird"
+    clean = str.strip if quoted else _bare
     for line, row in _records(source, rows, quoted, advance):
         got.append((line, *(clean(row[column]) for column in columns.values())))
         if len(got) == CHUNK:
@@ -164,7 +165,7 @@ def _of_text(
 
 
 def _bare(value: str) -> str:
-    """Return a value without blanks and the quotes that R and Excel write around it, also where tabs separate."""
+    """Return a value without blanks and the quotes that R and Excel write around it."""
     value = value.strip()
     if not _IN_QUOTES.fullmatch(value):
         return value
@@ -251,7 +252,7 @@ def read_texts(source: Source) -> pl.DataFrame:
         return source.texts
     rows = Rows(source)
     names = {title: i for i, title in enumerate(source.header) if title}
-    texts = pl.concat(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
+    texts = pl.concat(read_rows(source, names, rows))
     if texts.is_empty():
         raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
     if rows.malformed:

@@ -208,6 +208,17 @@ def test_effort_in_terms_of_the_humboldt_extension(tmp_path, run):
     assert "samplingEffortUnit" in out.warnings
 
 
+def test_gbif_written_again_by_r_or_a_spreadsheet(tmp_path, run):
+    head, row = GBIF.replace("\t", '"\t"'), gbif_row(1).replace('Isla "x', "Isla; x").replace("\t", '"\t"')
+    tabs = csv(tmp_path, "r.txt", [f'"{row}"'], f'"{head}"')
+    semicolons = csv(tmp_path, "s.csv", [f'"{row}"'.replace("\t", ";")], f'"{head}"'.replace("\t", ";"))
+    assert (
+        run(tabs).visits("Spheniscus mendiculus")
+        == run(semicolons).visits("Spheniscus mendiculus")
+        == {"1": 7}
+    )
+
+
 def test_gbif_lower_case_names(tmp_path, run):
     """Line I: the bulk file writes its names in lower case."""
     out = run(csv(tmp_path, "eod.csv", [gbif_row(1)], GBIF.lower()))

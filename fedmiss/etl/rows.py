@@ -176,8 +176,15 @@ def _of_parquet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataF
     title = {key: source.header[column] for key, column in columns.items()}
     frame = pl.read_parquet(source.path, columns=list(dict.fromkeys(title.values())))
     rows.read += frame.height
-    texts = {key: frame[name].cast(pl.String).str.strip_chars().fill_null("") for key, name in title.items()}
+    texts = {key: _as_texts(frame[name]) for key, name in title.items()}
     return pl.DataFrame(texts).with_row_index(LINE, offset=1)
+
+
+def _as_texts(values: pl.Series) -> pl.Series:
+    try:
+        return values.cast(pl.String).str.strip_chars().fill_null("")
+    except pl.exceptions.ComputeError:  # bytes that are no text, as the geometry of a map
+        return pl.Series([""] * values.len(), dtype=pl.String)
 
 
 def _of_sheet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:

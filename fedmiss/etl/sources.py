@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+from pyarrow.types import is_nested
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
@@ -259,7 +260,8 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
         raise ConfigError(f"--sheet does nothing here: {path} is no workbook. Leave --sheet out.")
     if magic[:4] == b"PAR1":
         try:
-            columns = tuple(pq.read_schema(path).names)
+            # lists and records in a column are no values of a table: such columns have no name here
+            columns = tuple("" if is_nested(field.type) else field.name for field in pq.read_schema(path))
         except Exception as error:  # pyarrow raises several kinds; all mean the same here
             raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
         refuse_doubles(columns, str(path))

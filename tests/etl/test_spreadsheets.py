@@ -101,6 +101,16 @@ def test_every_kind_of_file_gives_the_same_table(tmp_path, kind):
     assert ("CP1252" in said and "line 2" in said) == (kind == "Latin-1"), "a guess is said"
 
 
+def test_columns_of_parquet_that_hold_no_text_are_none(tmp_path):
+    """As the geometry that geopandas and sf write."""
+    more = pl.DataFrame({"geometry": [b"\x01\xff\x00"] * 4, "list": [[1]] * 4, "record": [{"a": 1}] * 4})
+    pl.DataFrame(ROWS, HEAD, orient="row").hstack(more).write_parquet(tmp_path / "c.parquet")
+    got = read_counts(tmp_path / "c.parquet", LARK)
+    assert got.frame.select("site", "year", "count").rows() == WANT
+    assert got.covariates == ("geometry",)
+    assert got.frame["geometry"].null_count() == 3
+
+
 def test_numbers_dates_and_places_of_cells():
     assert [address(17, c, s) for c, s in ((3, "Sheet1"), (25, ""), (26, ""), (701, ""), (702, ""))] == [
         "Sheet1!D17", "Z17", "AA17", "ZZ17", "AAA17",

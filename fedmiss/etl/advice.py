@@ -13,17 +13,23 @@ __all__ = ["advice", "refuse_thousands"]
 
 
 def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Series) -> None:
-    """Refuse a column whose every comma may stand before thousands, as in 1,234; 0,125 can be a decimal comma only."""
-    commas = text.str.contains(r"^-?\d+,\d+$")
-    # One value that cannot be thousands (0,125 or 12,5) shows that the comma is a decimal one throughout.
-    if not commas.any() or not text.str.contains(r"^-?[1-9]\d{0,2},\d{3}$").filter(commas).all():
-        return
-    source.refuse(
-        commas,
-        lines,
-        column,
-        lambda row: f"{text[row]!r} may be thousands or a decimal comma; write it without the comma.",
-    )
+    """Refuse a column whose every comma, or point, may stand before thousands: 1,234, or 1.250 beside 12.
+
+    0,125 can be a decimal comma only. Decimals have zeros at their end in all values of a column, or in none: points are
+    decimal ones where no value ends so, or none is a whole number.
+    """
+    points = text.str.contains(r"\.\d\d0$").any() and text.str.contains(r"^-?\d+$").any()
+    for sign, name in ((",", "comma"), (".", "point"))[: 1 + points]:
+        signs = text.str.contains(rf"^-?\d+[{sign}]\d+$")
+        # One value that cannot be thousands (0,125 or 12,5) shows that the sign is a decimal one throughout.
+        if signs.any() and text.str.contains(rf"^-?[1-9]\d{{0,2}}[{sign}]\d{{3}}$").filter(signs).all():
+            first = int(signs.arg_max() or 0)
+            whole, decimal = (text[first].replace(sign, other) for other in ("", "."))
+            raise source.fault(
+                lines[first],
+                column,
+                f"{text[first]!r} may be thousands or a decimal {name}; write {whole} or {float(decimal):g}.",
+            )
 
 
 _RANGE = re.compile(r"(\d+)\s*(?:-|\u2013|to|bis)\s*(\d+)")

@@ -240,15 +240,14 @@ def kept_columns(header: Sequence[str], keep: Iterable[str], where: str) -> dict
 
 
 def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
-    """Return the columns that are years, when there are at least ``least`` and no column is a count."""
+    """Return the columns that are years, when there are at least ``least`` and no column is a count, a total aside."""
     years = [
         column
         for column in header
         if column.strip().lstrip("Xx").isdigit() and 1800 <= int(column.strip().lstrip("Xx")) <= 2100
     ]
-    return (
-        years if len(years) >= least and not any(name in squeezed(header) for name in NAMES["count"]) else []
-    )
+    counts = squeezed(header).keys() & set(NAMES["count"]) - {"total"}
+    return years if len(years) >= least and not counts else []
 
 
 def is_count_table(header: Sequence[str]) -> bool:

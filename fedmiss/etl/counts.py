@@ -250,7 +250,7 @@ class _Reading:
             )
         self.years = wide_years(source.header, 1 if options.wide else 3)
         self.named = dict(options.columns or {})
-        check_named("--columns", self.named, NAMES, source.name, source.header)
+        check_named("--columns or --map", self.named, NAMES, source.name, source.header)
         self.named_species = self.named.pop("species", "")
         self.columns: dict[str, str] = {}
 
@@ -364,7 +364,8 @@ class _Reading:
                 f"{self.source.name}: no column is clearly the {' or the '.join(lacking)} (its columns"
                 f"{'' if self.source.separator else f', from row {self.source.header_row}'}: "
                 f"{listed(header, 12)}); say which with --columns "
-                f"{','.join(f'{name}=...' for name in lacking)}, or --header-row N if the names stand in another row."
+                f"{','.join(f'{name}=...' for name in lacking)} (`fedmiss ingest`: --map), or --header-row N if the "
+                "names stand in another row."
             )
         if "month" not in chosen and not self.options.months:
             raise ConfigError(
@@ -431,7 +432,7 @@ class _Reading:
         apart = tells_apart(frame, keys, rest)
         perhaps = (
             f" The column {apart!r} tells them apart ({listed(frame[apart].drop_nulls().unique().sort().to_list(), 3)}): if "
-            f"it names a species, choose one with --columns species={apart} --species NAME."
+            f"it names a species, choose one with --columns species={apart} (`fedmiss ingest`: --map) --species NAME."
             if apart
             else ""
         )

@@ -192,7 +192,7 @@ def _sources(
     unvetted: Sequence[str | Path],
     settings: IngestSettings,
 ) -> list[Source]:
-    unique: dict[tuple[Path, str | None], Source] = {}
+    unique: dict[tuple[Path, str | None, str], Source] = {}
 
     def found(file: str | Path | Source) -> list[Source]:
         return [file] if isinstance(file, Source) else expand(file, settings.sheet, settings.header_row)
@@ -206,7 +206,7 @@ def _sources(
                     f"({', '.join(source.header[:3])}, ...); check the order of the files.",
                     path=source.name,
                 )
-            key = (source.path.resolve(), source.member)
+            key = (source.path.resolve(), source.member, source.sheet)
             unique.setdefault(key, replace(source, role=role) if role else source)
     if not unique:
         raise ConfigError("no file was named; give at least one.")

@@ -9,7 +9,7 @@ from pathlib import Path
 import polars as pl
 import polars.selectors as cs
 
-from fedmiss.etl.codes import COUNT_BAD, NO_DATE
+from fedmiss.etl.codes import COUNT_BAD, NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import KEEP, kept_columns, normal, resolve
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
@@ -57,6 +57,9 @@ GBIF: dict[str, tuple[str, ...]] = {
     "species": ("species",),
     "scientific": ("scientificname",),
     "count": ("individualcount",),
+    "quantity": ("organismquantity",),
+    "quantity_type": ("organismquantitytype",),
+    "basis": ("basisofrecord",),
     "status": ("occurrencestatus",),
     "latitude": ("decimallatitude",),
     "longitude": ("decimallongitude",),
@@ -91,7 +94,7 @@ def project_myebird(
     required = ["submission", "scientific", "count", "site_name", "date", "complete"]
     columns = resolve(source.header, MYEBIRD, required, source.name)
     columns |= kept_columns(source.header, keep, source.name)
-    chunks = read_rows(source, columns, rows, quoted=True, blanks=MYEBIRD, advance=advance)
+    chunks = read_rows(source, columns, rows, blanks=MYEBIRD, advance=advance)
     dates = write_projection(folder, pl.concat(_myebird(chunk, rows, observer) for chunk in chunks))
     return rows.meta(prefix="S", group_prefix="suspected-S", dates=dates)
 
@@ -186,7 +189,8 @@ def project_gbif(
 ) -> Meta:
     """Write the projection of GBIF occurrences (simple download or Darwin Core); return its meta data.
 
-    There is no checklist in them, so every record is a visit of its own, at a site of rounded coordinates. Sampling
+    There is no checklist in them, so every sighting is a visit of its own, at a site of rounded coordinates; specimens and
+    samples are none. A blank individualCount is the organismQuantity where that is of individuals. Sampling
     effort in minutes or hours (terms of the Humboldt extension) is the duration of the visit; in other units it is not used.
     """
     rows = Rows(source)
@@ -197,7 +201,7 @@ def project_gbif(
     columns |= kept_columns(source.header, keep, source.name)
     species = pl.col("species") if "species" in columns else _two_words("scientific")
     parts, licences = [], set()
-    chunks = read_rows(source, columns, rows, quoted=source.separator == ",", blanks=GBIF, advance=advance)
+    chunks = read_rows(source, columns, rows, blanks=GBIF, advance=advance)
     for chunk in chunks:
         frame = _usable_gbif(chunk, rows, key)
         licences |= set(frame["licence"].unique().to_list()) - {""}
@@ -207,7 +211,10 @@ def project_gbif(
 
 
 def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:
-    """Leave out occurrences without an id, a full day or coordinates; adds ``day``, ``lat`` and ``lon``."""
+    """Leave out specimens, and occurrences without an id, a full day or coordinates; adds ``day``, ``lat`` and ``lon``."""
+    # in one word or with _: PreservedSpecimen, MATERIAL_SAMPLE, MaterialCitation
+    kept = frame["basis"].str.to_uppercase().str.contains("SPECIMEN|MATERIAL")
+    frame = rows.leave_out(frame, kept, "", "basis", why=NO_SIGHTING)
     frame = rows.leave_out(frame, frame[key] == "", "record id", key)
     parts = pl.concat_str(
         pl.col("year"), pl.col("month").str.zfill(2), pl.col("day").str.zfill(2), separator="-"
@@ -230,6 +237,8 @@ def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:
 
 def _gbif(frame: pl.DataFrame, rows: Rows, key: str, species: pl.Expr, decimals: int) -> pl.DataFrame:
     """Return the columns of the projection of a chunk of occurrences."""
+    individuals = (pl.col("count") == "") & pl.col("quantity_type").str.contains(r"(?i)^individuals?$")
+    frame = frame.with_columns(count=pl.when(individuals).then("quantity").otherwise("count"))
     count, odd = parse_count(frame["count"])
     rows.blank(frame, odd, "individualCount", "count")
     minutes = frame["unit"].str.to_lowercase().replace_strict(_MINUTES, default=None, return_dtype=pl.Float64)

@@ -29,7 +29,7 @@ from fedmiss.etl.rows import (
     write_projection,
 )
 from fedmiss.etl.sources import Source
-from fedmiss.etl.spellings import settle_spellings
+from fedmiss.etl.spellings import observers_alike, settle_spellings
 
 __all__ = ["DATES", "DAY_OF_COUNTS", "MONTH_OF_YEARLY", "check_map", "project_counts", "project_plain"]
 
@@ -58,6 +58,7 @@ FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
 _DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
 _DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June: see DATES
+_ANY = r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d{4}"
 _EITHER = r"^\d{1,2}/\d{1,2}/\d{4}"
 DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
@@ -112,7 +113,7 @@ def check_map(
 def _columns_with(species: str, source: Source, columns: Sequence[str]) -> list[str]:
     """Return which of some columns, whatever they are called, name a species in any row."""
     at = {column: source.header.index(column) for column in columns}
-    texts = pl.concat(read_rows(source, at, Rows(source), quoted=source.separator in (",", ";")))
+    texts = pl.concat(read_rows(source, at, Rows(source)))
     return [column for column in columns if fold(species) in names_in(texts[column])]
 
 
@@ -142,8 +143,7 @@ def project_plain(
     rows = Rows(source)
     columns = {key: source.header.index(value) for key, value in column_map.items()}
     columns |= kept_columns(source.header, keep, source.name)
-    quoted = source.separator in (",", ";")
-    chunks = read_rows(source, columns, rows, quoted=quoted, blanks=FAMILIAR, advance=advance)
+    chunks = read_rows(source, columns, rows, blanks=FAMILIAR, advance=advance)
     frame = pl.concat(
         _visits(_usable(chunk, rows, columns, dates), rows, columns, rules.missing) for chunk in chunks
     )
@@ -161,9 +161,10 @@ def project_plain(
     # for the species; on other visits it is dropped.
     blank = pl.col("count") == COUNT_BLANK
     height = frame.height
-    frame = frame.filter(~blank | (pl.col("complete") == 1))
+    frame = frame.filter(~blank | (pl.col("complete").first().over("event") == 1))
     missing = height - frame.height
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
+    alike = observers_alike(frame)
     frame, said = _joined(frame.drop("line"), rules.repeats)
     days = write_projection(folder, frame)
     return rows.meta(
@@ -172,7 +173,7 @@ def project_plain(
         dates=days,
         explicit_zeros=True,
         any_name=True,
-        said=[*source.said, *spelt, *said],
+        said=[*source.said, *spelt, *alike, *said],
         missing=missing,
     )
 
@@ -239,6 +240,8 @@ def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: 
     _refuse(chunk, serial, "date", rows, "", title["date"])
     # What stands behind a blank or a T is the time of day.
     day = parse_dates(chunk["date"].str.extract(r"^([^\sT]*)"), (*_DATES, *DATES[dates]))
+    # 2024-05-06 - 2024-06-08 is no day; 2024-05-06T07:00/2024-05-06T09:00 is one.
+    day = day.set(chunk["date"].str.extract_all(_ANY).list.n_unique() > 1, None)
     if not dates:
         _refuse(
             chunk, day.is_null() & chunk["date"].str.contains(_EITHER), "date", rows,
@@ -263,6 +266,7 @@ def _visits(
         "is no count. Give one number, X where birds were present but not counted, or NA where nobody counted "
         "(--missing takes a value as NA).", title,
     )  # fmt: skip
+    rows.places(chunk)
     seconds = parse_clock(chunk["start"])
     rows.blank(chunk, seconds.is_null() & (chunk["start"] != ""), "start", "start")
     said = chunk["complete"].str.to_lowercase()
@@ -364,6 +368,11 @@ def project_counts(
     dates = write_projection(folder, out)
     rows = Rows(source)
     rows.read = table.rows_read
+    place = {
+        key: pl.col(found[key]).fill_null("") if key in found else pl.lit("")
+        for key in ("latitude", "longitude")
+    }
+    rows.places(frame.select(pl.col("line").alias(LINE), **place))
     return rows.meta(
         prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True, said=said,
         missing=table.frame.height - frame.height, other_species=table.other_species, joined=table.joined,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import hashlib
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Unpack
@@ -51,6 +52,7 @@ __all__ = [
 CHUNK = 100_000
 YEARS = (1500, 2200)  # a number outside is no year
 LINE = "line\n"  # the column with the number of each row's line; no column of a table is called like this
+_IN_QUOTES = re.compile(r'"(?:[^"]|""|\\")*"')
 _NOTHING = ("", "NA", "NAN", "NULL", "NONE")
 # What a column holds that a table does not have.
 _ABSENT: dict[str, pl.Expr] = {
@@ -91,6 +93,12 @@ class Rows(Faults):
         self.blank(frame, bad, what, column)
         return number.set(bad, None)
 
+    def places(self, frame: pl.DataFrame) -> None:
+        """Remember coordinates that read as blank: no numbers, or no degrees."""
+        for key, limit in (("latitude", 90.0), ("longitude", 180.0)):
+            degrees, bad = decimals(frame[key], _NOTHING)
+            self.blank(frame, bad | (degrees.abs() > limit).fill_null(False), key, key)
+
     def _note(
         self, kinds: dict[str, int], frame: pl.DataFrame, bad: pl.Series, what: str, column: str
     ) -> None:
@@ -116,7 +124,6 @@ def read_rows(
     columns: dict[str, int],
     rows: Rows,
     *,
-    quoted: bool,
     blanks: Iterable[str] = (),
     advance: Callable[[float], None] = lambda done: None,
 ) -> Iterator[pl.DataFrame]:
@@ -134,19 +141,22 @@ def read_rows(
     elif source.separator == "":
         chunks = [_of_parquet(source, columns, rows)]
     else:
-        chunks = _of_text(source, columns, rows, quoted, advance)
+        chunks = _of_text(source, columns, rows, advance)
     for chunk in chunks:
         yield chunk.with_columns(absent)
 
 
 def _of_text(
-    source: Source, columns: dict[str, int], rows: Rows, quoted: bool, advance: Callable[[float], None]
+    source: Source, columns: dict[str, int], rows: Rows, advance: Callable[[float], None]
 ) -> Iterator[pl.DataFrame]:
     schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
     got: list[tuple[int | str, ...]] = []
     yielded = False
+    # Where tabs separate, a quote may stand anywhere in a text (Isla "x): only those around a whole value are quotes.
+    quoted = source.separator != "\t" or source.role == "myebird"
+    clean = str.strip if quoted else _bare
     for line, row in _records(source, rows, quoted, advance):
-        got.append((line, *(row[column].strip() for column in columns.values())))
+        got.append((line, *(clean(row[column]) for column in columns.values())))
         if len(got) == CHUNK:
             yield pl.DataFrame(got, schema, orient="row")
             got, yielded = [], True
@@ -154,12 +164,27 @@ def _of_text(
         yield pl.DataFrame(got, schema, orient="row")
 
 
+def _bare(value: str) -> str:
+    """Return a value without blanks and the quotes that R and Excel write around it."""
+    value = value.strip()
+    if not _IN_QUOTES.fullmatch(value):
+        return value
+    return re.sub(r'["\\]"', '"', value[1:-1]).strip()
+
+
 def _of_parquet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
     title = {key: source.header[column] for key, column in columns.items()}
     frame = pl.read_parquet(source.path, columns=list(dict.fromkeys(title.values())))
     rows.read += frame.height
-    texts = {key: frame[name].cast(pl.String).fill_null("") for key, name in title.items()}
+    texts = {key: _as_texts(frame[name]) for key, name in title.items()}
     return pl.DataFrame(texts).with_row_index(LINE, offset=1)
+
+
+def _as_texts(values: pl.Series) -> pl.Series:
+    try:
+        return values.cast(pl.String).str.strip_chars().fill_null("")
+    except pl.exceptions.ComputeError:  # bytes that are no text, as the geometry of a map
+        return pl.Series([""] * values.len(), dtype=pl.String)
 
 
 def _of_sheet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
@@ -234,7 +259,7 @@ def read_texts(source: Source) -> pl.DataFrame:
         return source.texts
     rows = Rows(source)
     names = {title: i for i, title in enumerate(source.header) if title}
-    texts = pl.concat(read_rows(source, names, rows, quoted=source.separator in (",", ";")))
+    texts = pl.concat(read_rows(source, names, rows))
     if texts.is_empty():
         raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
     if rows.malformed:

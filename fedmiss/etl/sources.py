@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
+from pyarrow.types import is_nested
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.codes import NO_DATE
+from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import find_header, normal
 from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
 
@@ -125,8 +126,8 @@ class Faults:
             self.examples.append(f"line {line}: {what} {value!r}")
 
     def refuse_mostly_bad(self, source: Source, rows: int, cannot: str, remedy: str) -> None:
-        """Raise InputError where most of a file's rows were left out, dates that eBird does not know aside."""
-        bad = sum(value for what, value in self.malformed.items() if what != NO_DATE)
+        """Raise InputError where most of a file's rows were left out, unknown dates and specimens aside."""
+        bad = sum(value for what, value in self.malformed.items() if what not in (NO_DATE, NO_SIGHTING))
         if bad > 10 and 2 * bad > rows:
             raise InputError(
                 f"{source.name}: {bad:,} of {rows:,} rows cannot {cannot} ({self.examples[0]}); {remedy}",
@@ -259,7 +260,8 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
         raise ConfigError(f"--sheet does nothing here: {path} is no workbook. Leave --sheet out.")
     if magic[:4] == b"PAR1":
         try:
-            columns = tuple(pq.read_schema(path).names)
+            # lists and records in a column are no values of a table: such columns have no name here
+            columns = tuple("" if is_nested(field.type) else field.name for field in pq.read_schema(path))
         except Exception as error:  # pyarrow raises several kinds; all mean the same here
             raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
         refuse_doubles(columns, str(path))

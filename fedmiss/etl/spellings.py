@@ -1,4 +1,4 @@
-"""A site that is written in two ways: in one table, in two of one import, or in several records folders."""
+"""A site (or observer) that is written in two ways: in one table, in two of one import, or in several records folders."""
 
 from __future__ import annotations
 
@@ -10,12 +10,30 @@ from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import plain
 from fedmiss.etl.projection import Projection
 
-__all__ = ["refuse_spellings", "settle_spellings", "site_key", "spelt_alike"]
+__all__ = ["observers_alike", "refuse_spellings", "settle_spellings", "site_key", "spelt_alike"]
 
 
 def site_key(site: str) -> str:
     """Return a site's name without case, blanks and accents."""
     return "".join(plain(site).split())
+
+
+def _first_lines(frame: pl.DataFrame, column: str) -> pl.DataFrame:
+    """Return each spelling of a column, with its first ``line`` and its ``key``."""
+    first = frame.group_by(column, maintain_order=True).agg(pl.col("line").first())
+    return first.with_columns(key=pl.Series([site_key(name) for name in first[column]], dtype=pl.String))
+
+
+def observers_alike(frame: pl.DataFrame) -> list[str]:
+    """Say by their lines, since pages show warnings, that observers are perhaps one whose name is written in two ways."""
+    names = _first_lines(frame, "observer")
+    twice = names.filter(pl.col("key").is_duplicated()).sort("key", "line")
+    if twice.is_empty():
+        return []
+    return [
+        f"{twice.height} observers differ in case, blanks or accents only (as in lines {twice['line'][0]} and "
+        f"{twice['line'][1]}): if they are one, write the name in one way, or one visit is two, each with zeros."
+    ]
 
 
 def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataFrame, list[str]]:
@@ -30,9 +48,7 @@ def settle_spellings(frame: pl.DataFrame, name: str, how: str) -> tuple[pl.DataF
     ------
     InputError : such sites, when ``how`` is refuse; names both and their lines
     """
-    # One row a spelling, with its first line for the message.
-    first = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
-    first = first.with_columns(key=pl.Series([site_key(site) for site in first["site"]], dtype=pl.String))
+    first = _first_lines(frame, "site")
     doubled = first.filter(pl.col("key").is_duplicated() & (pl.col("key") != "")).sort("key", "line")
     if doubled.is_empty() or how == "apart":
         return frame, []

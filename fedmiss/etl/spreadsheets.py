@@ -1,7 +1,8 @@
 """Workbooks, ``.xlsx`` and ``.ods``: one sheet as rows of texts, and what a spreadsheet can hide in one.
 
-Cells become the texts that a CSV file would have: 2001 and not 2001.0, dates as 2024-05-31. Merged cells and formulas that
-failed are refused with their address: a reader of values sees blanks there, and a blank is a missing count.
+Cells become the texts that a CSV file would have: 2001 and not 2001.0, dates as 2024-05-31. Merged cells, and formulas that
+failed or have no value stored, are refused with their address: a reader of values sees blanks there, and a blank is a
+missing count.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ __all__ = ["address", "choose_sheet", "is_workbook", "refuse_hidden", "serial_da
 
 _ODS = b"application/vnd.oasis.opendocument.spreadsheet"
 _TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
+_OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"
 _CALC = "{urn:org:documentfoundation:names:experimental:calc:xmlns:calcext:1.0}"
 _MAIN = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _LINK = "{http://schemas.openxmlformats.org/officeDocument/2006/relationships}id"
@@ -116,7 +118,7 @@ def _text(value: object) -> str:
 
 
 def refuse_hidden(path: Path, sheet: str, header: int) -> None:
-    """Refuse merged cells, and formulas that failed, in row ``header`` (counted from 1) and below it."""
+    """Refuse merged cells, and formulas that failed or have no value, in row ``header`` (counted from 1) and below it."""
     stat = path.stat()
     merged, failed = _hidden(path, sheet, stat.st_size, stat.st_mtime_ns)
     for first, last in merged:
@@ -129,8 +131,13 @@ def refuse_hidden(path: Path, sheet: str, header: int) -> None:
             )
     for cell, value in failed:
         if _row_of(cell) >= header:
+            said = (
+                f"{value}, a formula that failed; correct it"
+                if value
+                else "a formula whose value is not stored; open the workbook in a spreadsheet and save it"
+            )
             raise InputError(
-                f"{path}, cell {sheet}!{cell} holds {value}, a formula that failed; correct it, or write the value.",
+                f"{path}, cell {sheet}!{cell} holds {said}, or write the value.",
                 path=str(path),
                 cell=f"{sheet}!{cell}",
             )
@@ -141,11 +148,11 @@ Hidden = tuple[list[tuple[str, str]], list[tuple[str, str]]]
 
 @lru_cache(maxsize=2)
 def _hidden(path: Path, sheet: str, _size: int, _changed: int) -> Hidden:
-    """Return merged areas (first and last cell), and the cells whose formula failed, with what they show."""
+    """Return merged areas (first and last cell), and cells whose formula failed, with what they show, or has no value."""
     with zipfile.ZipFile(path) as archive:
         ods = "xl/workbook.xml" not in archive.namelist()
         part = "content.xml" if ods else _part_of(archive, sheet)
-        signs = rb'-spanned="[^1]|"error"' if ods else rb'<mergeCell |\bt="e"'
+        signs = rb'-spanned="[^1]|"error"|:formula=' if ods else rb'<mergeCell |\bt="e"|<f[ />]'
         if not re.search(signs, archive.read(part)):  # far faster than to parse it
             return [], []
         with archive.open(part) as stream:
@@ -175,6 +182,13 @@ def _found_xlsx(stream: IO[bytes]) -> Hidden:
         elif part.tag == f"{_MAIN}c":
             if part.get("t") == "e":
                 failed.append((str(part.get("r")), part.findtext(f"{_MAIN}v") or "an error"))
+            # a text may be blank, a number not
+            elif (
+                part.find(f"{_MAIN}f") is not None
+                and part.get("t") != "str"
+                and not part.findtext(f"{_MAIN}v")
+            ):
+                failed.append((str(part.get("r")), ""))
         elif part.tag == f"{_MAIN}row":
             part.clear()
     return merged, failed
@@ -193,6 +207,8 @@ def _found_ods(stream: IO[bytes], sheet: str) -> Hidden:
                 merged.append((address(row, at), address(row + down - 1, at + right - 1)))
             if cell.get(f"{_CALC}value-type") == "error":
                 failed.append((address(row, at), "".join(cell.itertext()) or "an error"))
+            elif cell.get(f"{_TABLE}formula") and not cell.get(f"{_OFFICE}value-type"):
+                failed.append((address(row, at), ""))
             at += int(cell.get(f"{_TABLE}number-columns-repeated", "1"))
     return merged, failed
 

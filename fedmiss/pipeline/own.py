@@ -66,7 +66,7 @@ def own_report(
         )
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
         mine = _write_panel(panel, group, tmp / "panel")
-        _write_fit(fit, manifest, draws, mine, tmp)
+        _write_fit(fit, manifest, draws, mine, tmp, panel.manifest["warnings"])
         finish_own(tmp, {"group": group}, panel_hash(panel), unit, whose=group_name(group))
     return Path(out) / "report"
 
@@ -124,11 +124,16 @@ def _write_panel(panel: PanelFolder, group: str, out: Path) -> np.ndarray:
         "note": f"{group}: its own sites only",
     }
     groups = {group: panel.facts.groups.get(group, {})}
-    describe_panel(panel, tables["visits"].to_pandas(), out, [step], n_sites=int(mine.size), groups=groups)
+    # Warnings of the whole panel name sites, days and files of others.
+    quiet = replace(panel, manifest={**panel.manifest, "warnings": []})
+    describe_panel(quiet, tables["visits"].to_pandas(), out, [step], n_sites=int(mine.size), groups=groups)
     return mine
 
 
-def _write_fit(fit: Path, manifest: Manifest, draws: Path, mine: np.ndarray, tmp: Path) -> None:
+def _write_fit(
+    fit: Path, manifest: Manifest, draws: Path, mine: np.ndarray, tmp: Path, hidden: Sequence[str]
+) -> None:
+    """Cut the fit to the group's own sites, and leave out the ``hidden`` warnings."""
     out = tmp / "fit"
     for table in sorted(fit.rglob("*.parquet")):  # those of the averaged members too
         place = out / table.relative_to(fit)
@@ -154,9 +159,9 @@ def _write_fit(fit: Path, manifest: Manifest, draws: Path, mine: np.ndarray, tmp
         flow=panel.manifest["flow"],
         terms=manifest["terms"],
         warnings=[
-            *manifest["warnings"],
+            *(warning for warning in manifest["warnings"] if warning not in hidden),
             "Months, variances and the choice of the model come from all groups together; sites, totals and map are the "
-            "group's own.",
+            "group's own. Warnings of the import stand with the panel of all groups, since they may name others' sites.",
         ],
     )
 

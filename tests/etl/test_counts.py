@@ -139,8 +139,9 @@ def test_years_as_columns_are_offered_to_be_melted(read):
         ("A", 2001, 1), ("A", 2002, None), ("A", 2003, 3), ("B", 2001, 0), ("B", 2002, 5), ("B", 2003, None),
     ]  # fmt: skip
     assert got.covariates == ("habitat",)
+    assert read("site,2001,2002,Total\nA,1,2,3\n", wide=True).covariates == ("Total",)
     for text, words in (
-        ("site,2001,2002,Total\nA,1,2,3\n", "a column 'Total', which is taken for the count"),
+        ("site,2001,2002,Count\nA,1,2,3\n", "a column 'Count', which is taken for the count"),
         ("site,y2001,y2002\nA,1,2\n", "no columns named by years; it has site, y2001, y2002"),
     ):
         with pytest.raises(ConfigError, match=words):

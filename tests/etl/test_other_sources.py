@@ -177,6 +177,26 @@ def test_gbif_is_presence_only(tmp_path, run):
     assert set(run(tmp_path / "0001.csv", decimals=0).checklists["site_id"]) == {"0.0,-91.0"}
 
 
+def test_gbif_counts_of_individuals_and_no_specimens(tmp_path, run):
+    """Individuals as organismQuantity were not counted; a skin in a museum and reads of DNA were visits."""
+    more = [
+        ("", "9", "individuals", "HUMAN_OBSERVATION"), ("3", "9", "Individuals", "MachineObservation"),
+        ("", "244", "DNA sequence reads", "OBSERVATION"), ("", "", "", ""),
+        *[("1", "", "", kind) for kind in ("PRESERVED_SPECIMEN", "FossilSpecimen", "LIVING_SPECIMEN") * 5],
+        ("", "80", "individuals", "MATERIAL_SAMPLE"), ("1", "", "", "MaterialCitation"),
+    ]  # fmt: skip
+    rows = ["\t".join((gbif_row(k, count=count), *rest)) for k, (count, *rest) in enumerate(more, 1)]
+    out = run(
+        csv(tmp_path, "0001.csv", rows, GBIF + "\torganismQuantity\torganismQuantityType\tbasisOfRecord")
+    )
+    assert out.visits("Spheniscus mendiculus") == {"1": 9, "2": 3, "3": None, "4": None}
+    assert (
+        "17 of 21 rows were left out (line 6: specimen or sample (basisOfRecord) 'PRESERVED_SPECIMEN'"
+        in out.warnings
+    )
+    out.check_flow_adds_up()
+
+
 def test_effort_in_terms_of_the_humboldt_extension(tmp_path, run):
     rows = [
         gbif_row(k) + f"\t{v}\t{u}"
@@ -186,6 +206,17 @@ def test_effort_in_terms_of_the_humboldt_extension(tmp_path, run):
     known = out.checklists.sort("checklist_id")["duration_minutes"].to_list()
     assert known == [120.0, 45.0, None, None]
     assert "samplingEffortUnit" in out.warnings
+
+
+def test_gbif_written_again_by_r_or_a_spreadsheet(tmp_path, run):
+    head, row = GBIF.replace("\t", '"\t"'), gbif_row(1).replace('Isla "x', "Isla; x").replace("\t", '"\t"')
+    tabs = csv(tmp_path, "r.txt", [f'"{row}"'], f'"{head}"')
+    semicolons = csv(tmp_path, "s.csv", [f'"{row}"'.replace("\t", ";")], f'"{head}"'.replace("\t", ";"))
+    assert (
+        run(tabs).visits("Spheniscus mendiculus")
+        == run(semicolons).visits("Spheniscus mendiculus")
+        == {"1": 7}
+    )
 
 
 def test_gbif_lower_case_names(tmp_path, run):

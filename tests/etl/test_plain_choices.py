@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import polars as pl
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
@@ -36,17 +37,97 @@ def test_decimals_without_a_fraction_are_numbers(rows):
     assert sorted(got["count"]) == [2, 7]
 
 
-@pytest.mark.parametrize(("count", "why"), [('"1,000"', "may be thousands"), ("\u0661\u0662", "is no count")])
+@pytest.mark.parametrize(
+    ("count", "why"),
+    [('"1,000"', "may be thousands"), ("2.000", "write 2000 or 2"), ("\u0661\u0662", "is no count")],
+)
 def test_a_count_that_may_be_another_number_is_refused(rows, count, why):
-    """1,000 birds were read as 1, and a number in Arabic digits as a missing count."""
+    """1,000 and 1.000 birds were read as 1, and a number in Arabic digits as a missing count."""
     with pytest.raises(InputError, match=f"line 3, column 'count'.*{why}"):
         rows(f"o1,A,2024-05-06,Wren,3\no1,B,2024-05-06,Wren,{count}\n")
+
+
+def test_points_are_decimal_ones_where_no_zeros_stand_behind_them_or_everywhere(read):
+    for counts, want in ((("1.250", "12"), None), (("1.25", "12"), 1.25), (("1.250", "12.000"), 1.25)):
+        text = "site,year,count\n" + "".join(f"A,{2001 + at},{count}\n" for at, count in enumerate(counts))
+        if want is None:
+            with pytest.raises(
+                InputError, match=r"line 2, column 'count'.*decimal point; write 1250 or 1\.25"
+            ):
+                read(text)
+        else:
+            assert read(text).frame["count"][0] == want
+
+
+def test_quotes_around_values_are_no_part_of_them_whatever_separates(plain):
+    """As R's write.table has them, and Excel around a value with a comma or a quote."""
+    lines = [
+        "observer,site,date,species,count",
+        'Ann,"Mill, old",2024-05-06,Wren,3',
+        'Ann,"5"" pole",2024-05-06,Wren,4',
+    ]
+    text = "\n".join(lines)
+    tabs = text.replace("Mill, old", "Mill; old").replace(",", "\t").replace("Mill; old", "Mill, old")
+    all_quoted = tabs.replace("Ann", '"Ann"').replace("Wren", '"Wren"').replace("2024-05-06", '"2024-05-06"')
+    want = plain(text, column_map={"auto": ""})
+    assert set(want.checklists["site_id"]) == {"Mill, old", '5" pole'}
+    for other in (tabs, all_quoted, all_quoted.replace('5""', '5\\"')):
+        got = plain(other, name="t.txt", column_map={"auto": ""})
+        assert got.checklists.equals(want.checklists)
+        assert got.records.equals(want.records)
+
+
+def test_coordinates_that_are_none_are_said(plain):
+    rows = ["A,50\u00b030N,8,3,2001", "B,50.1,3512345,4,2001", "C,NA,,5,2001", 'D,"50,2",-8,6,2001']
+    head = "site,latitude,longitude,count,year"
+    visits = [f"{head},observer,date,species", *(f"{row},o1,2024-05-06,Wren" for row in rows)]
+    for got in (plain("\n".join([head, *rows])), plain("\n".join(visits), column_map={"auto": ""})):
+        for line, key, value in ((2, "latitude", "50\u00b030N"), (3, "longitude", "3512345")):
+            said = f"1 values of {key} could not be read and count as blank (line {line}: {key} {value!r})"
+            assert said in got.warnings
+
+
+def test_an_observer_in_two_spellings_is_said_without_the_name(rows):
+    got = rows("A. Meier,A,2024-05-06,Wren,3\nA.meier,A,2024-05-06,Robin,4\nB,A,2024-05-06,Wren,4\n")
+    assert "2 observers differ in case, blanks or accents only (as in lines 2 and 3)" in got.warnings
+    assert "eier" not in got.warnings
+
+
+def test_a_blank_count_is_no_zero_where_the_first_row_alone_says_complete(plain):
+    text = "observer,site,date,species,count,complete\no1,A,2024-05-06,Wren,3,1\no1,A,2024-05-06,Robin,NA,\n"
+    got = plain(text + "o1,B,2024-05-06,Robin,2,1\n", column_map={"auto": ""})
+    assert sorted(got.visits("Robin").values()) == [2]
+    assert sorted(got.visits("Wren").values()) == [0, 3]
+
+
+def test_blanks_around_texts_of_parquet_make_no_second_visit(tmp_path, run):
+    rows = {
+        "observer": ["Ann ", "Ann"],
+        "site": ["A", "A "],
+        "date": ["2024-05-06"] * 2,
+        "species": ["Wren", "Robin"],
+    }
+    pl.DataFrame(rows | {"count": [1, 2]}).write_parquet(tmp_path / "t.parquet")
+    got = run(tmp_path / "t.parquet", column_map={"auto": ""}, assume_complete=True)
+    assert len(got.visits("Wren")) == got.checklists.height == 1
 
 
 def test_a_time_of_day_behind_the_date_is_left_out_whatever_the_length(rows):
     text = "o1,A,5/6/2024 6:30,Wren,3\no1,B,15/11/2024 16:30:00,Wren,4\no1,C,1.2.2024 7:00,Wren,5\n"
     days = rows(text + "o1,D,2024-05-31T23:30:00+02:00,Wren,6\n", dates="day-first").checklists
     assert days["date"].dt.to_string().to_list() == ["2024-06-05", "2024-11-15", "2024-02-01", "2024-05-31"]
+
+
+def test_a_span_of_days_is_no_day(rows):
+    """It was its first day, so that counts of a span stood in another month."""
+    spans = ("2024-05-06 - 2024-06-08", "06.05.2024 - 08.06.2024", "2024-05-06 to 2024-05-08")
+    text = (
+        "".join(f"o1,A,{span},Wren,3\n" for span in spans)
+        + "o1,A,2024-05-06 07:00 - 2024-05-06 09:00,Wren,4\n"
+    )
+    got = rows(text + "o1,B,06.05.2024 10.30.00,Wren,5\n")
+    assert sorted(got.records["count"]) == [4, 5]
+    assert "3 of 5 rows were left out (line 2: no usable date" in got.warnings
 
 
 def test_numbers_of_visits_do_not_join_sites_and_days(plain):

@@ -99,7 +99,7 @@ def test_another_table_makes_another_fit(panel):
         ("site,e\na,inf\nb,2\nc,3\nd,4\ne,5\n", "line 2, column 'e': 'inf' is no number"),
         (
             "site;e\na;1,234\nb;950\nc;2,100\n",
-            "line 2, column 'e': '1,234' may be thousands or a decimal comma; write it without",
+            "line 2, column 'e': '1,234' may be thousands or a decimal comma; write 1234 or 1.234",
         ),
         ("site,lat,lon\na,145,45\n", "145 is no latitude .*Are latitude and longitude swapped"),
         ("site,lat,lon\na,45,200\n", "200 is no longitude"),

@@ -12,6 +12,7 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.site_table import read_site_table
+from fedmiss.etl.sources import expand
 from fedmiss.etl.spreadsheets import address, serial_date
 
 HEAD = ["Site", "Species", "Year", "Count"]
@@ -100,6 +101,16 @@ def test_every_kind_of_file_gives_the_same_table(tmp_path, kind):
     assert ("CP1252" in said and "line 2" in said) == (kind == "Latin-1"), "a guess is said"
 
 
+def test_columns_of_parquet_that_hold_no_text_are_none(tmp_path):
+    """As the geometry that geopandas and sf write."""
+    more = pl.DataFrame({"geometry": [b"\x01\xff\x00"] * 4, "list": [[1]] * 4, "record": [{"a": 1}] * 4})
+    pl.DataFrame(ROWS, HEAD, orient="row").hstack(more).write_parquet(tmp_path / "c.parquet")
+    got = read_counts(tmp_path / "c.parquet", LARK)
+    assert got.frame.select("site", "year", "count").rows() == WANT
+    assert got.covariates == ("geometry",)
+    assert got.frame["geometry"].null_count() == 3
+
+
 def test_numbers_dates_and_places_of_cells():
     assert [address(17, c, s) for c, s in ((3, "Sheet1"), (25, ""), (26, ""), (701, ""), (702, ""))] == [
         "Sheet1!D17", "Z17", "AA17", "ZZ17", "AAA17",
@@ -130,6 +141,7 @@ BAD = {
     "date as year": (cell(3, 3, 45000), r"Counts!C3.*the date 2023-03-15 as Excel counts days; write 2023"),
     "merged": (lambda b, s: s.merge_cells("A3:A4"), r"cells Counts!A3:A4 are merged.*unmerge"),
     "failed formula": (failed, r"cell Counts!D3 holds #REF!, a formula that failed"),
+    "formula without its value": (cell(3, 4, "=2+3"), r"cell Counts!D3 holds a formula whose value is not stored"),
     "two sheets": (second, r"has 2 sheets \(Counts, Old counts\); .*--sheet Counts"),
     "code and name": (cell(3, 2, 9760), r"Counts!B3.*'9760' is a code, and row 2 has the name 'Alauda arvensis'"),
     "letters and name": (cell(3, 2, "ALAARV"), r"Counts!B3.*'ALAARV' is a code"),
@@ -162,7 +174,20 @@ def test_merged_cells_of_ods_have_their_address(tmp_path):
     assert read_counts(tmp_path / "t.xlsx", LARK).frame.height == 3, "a merged title is no table"
 
 
-def test_sheets_and_header_rows_as_asked(tmp_path):
+def test_a_formula_of_ods_without_its_value_has_its_address(tmp_path):
+    path = ods(tmp_path / "c.ods", [HEAD, ROWS[0]])
+    with zipfile.ZipFile(path) as archive:
+        parts = {name: archive.read(name) for name in archive.namelist()}
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, part in parts.items():
+            archive.writestr(
+                name, part.replace(b'office:value-type="float" office:value="5"', b'table:formula="of:=2+3"')
+            )
+    with pytest.raises(InputError, match=r"cell Counts!D2 holds a formula whose value is not stored"):
+        read_counts(path)
+
+
+def test_sheets_and_header_rows_as_asked(run, tmp_path):
     def more(book, sheet):
         book.create_sheet("New").append(HEAD)
         book["New"].append(ROWS[0])
@@ -170,6 +195,10 @@ def test_sheets_and_header_rows_as_asked(tmp_path):
         book["Hidden"].sheet_state = "hidden"
 
     path = xlsx(tmp_path / "c.xlsx", [HEAD, *ROWS], change=more)
+    both = [table for sheet in ("Counts", "New") for table in expand(path, sheet)]
+    assert run(*both, species=("Alauda arvensis",), repeats="sum").records["count"].sum() == 10, (
+        "each sheet is a table"
+    )
     assert read_counts(path, CountOptions(sheet="New")).frame["count"].to_list() == [5.0]
     with pytest.raises(ConfigError, match=r"no such sheet; it has Counts, New, Hidden"):
         read_counts(path, CountOptions(sheet="Newer"))

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError
+from fedmiss.files import read_manifest, write_manifest
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.own import own_report
@@ -19,6 +20,9 @@ from tests.folders import frame
 def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):
     made = simulate_panel(30, 36, 0.08, rank=1, seed=5, observers=12, groups=3)
     panel = write_panel(made, tmp_path / "panel", start="2012-01", settings={})
+    old = read_manifest(panel, "panel")
+    kept = {name: old[name] for name in ("settings", "inputs", "results", "flow", "terms")}
+    write_manifest(panel, "panel", **kept, warnings=["one count, 9,999 birds at Secret Pond"])
     settings = FitSettings(model="quasi", rank="1", bootstrap=20)
     plain = fit_panel(panel, tmp_path / "plain", settings)
     group = sorted(p.name for p in (panel / "groups").iterdir())[0]
@@ -41,6 +45,11 @@ def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):
     text = (page / "index.html").read_text()
     names = set(every.loc[every["site_id"].isin(others), "site_name"]) | others
     assert not [n for n in names if f">{n}<" in text]
+    assert "Secret Pond" in read_manifest(fit, "fit")["warnings"][0]
+    texts = [path for path in (tmp_path / "own").rglob("*") if path.suffix in (".json", ".html", ".csv")]
+    assert not [path for path in texts if "Secret Pond" in path.read_text()], (
+        "a warning may name a site of others"
+    )
 
     impute_panel(panel, fit, tmp_path / "imputed")
     whole = frame(tmp_path / "imputed" / "imputed")

@@ -167,7 +167,7 @@ def _of_text(
 def _bare(value: str) -> str:
     """Return a value without blanks and the quotes that R and Excel write around it."""
     value = value.strip()
-    if not _IN_QUOTES.fullmatch(value):
+    if not (value.startswith('"') and _IN_QUOTES.fullmatch(value)):
         return value
     return re.sub(r'["\\]"', '"', value[1:-1]).strip()
 

@@ -653,17 +653,21 @@ def test_replicates_spread_as_three_new_observers_a_year_leave_every_year_unknow
     assert 0.9 < np.sqrt(np.mean(ratios)) < 1.2
 
 
-@pytest.mark.parametrize("scale", [1.0, 100.0, 10_000.0])
+@pytest.mark.parametrize("scale", [1e-4, 0.01, 100.0, 10_000.0])
 def test_gaussian_values_may_have_any_scale(scale):
+    """Values in thousandths, or in thousands, have the same fit and intervals in their own unit."""
     panel, eta = simulate(n=900, family="gaussian", seed=3)
     wide = replace(panel, groups=tuple(replace(g, count=scale * g.count) for g in panel.groups))
-    settings = CountSettings(family="gaussian", rank=1)
-    fit = fit_counts(wide, settings)
+    settings = CountSettings(family="gaussian", rank=1, observers=True)
+    secrets = {g.name: g.name.encode() for g in panel.groups}
+    one, other = (LocalFederation.of_panel(p, secrets=secrets) for p in (panel, wide))
+    fit = other.fit(settings)
     assert fit.fit.converged
     error = fit.expected() / scale - eta
     assert np.sqrt((error**2).mean()) < 0.6 * eta.std()
-    one = fit_counts(panel, settings)
-    np.testing.assert_allclose(fit.expected() / scale, one.expected(), atol=0.03)
+    np.testing.assert_allclose(fit.expected() / scale, one.fit(settings).expected(), atol=1e-6)
+    one, other = (federation.replicates(range(2), seed=1).totals for federation in (one, other))
+    np.testing.assert_allclose(other / scale, one, rtol=1e-6)
 
 
 def test_effort_and_observers_take_turns_and_find_the_truth():

@@ -51,9 +51,9 @@ __all__ = [
     "with_factor",
 ]
 
-SMALLEST = 1e-4  # least prior variance
+SMALLEST = 1e-4  # least prior variance, in units of the link squared
 SWING = 0.1  # share of the longest step beyond which a month's step that turns back is halved
-SLIGHT = 0.01  # root mean square of u_k v_k below which a factor has been switched off
+SLIGHT = 1e-4  # root mean square of u_k v_k, in units of the link, below which a factor has been switched off
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 
 Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fit
@@ -160,7 +160,10 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
 
 def switched_off(state: MonthState) -> bool:
     """Whether the last factor has been switched off: the next one stays at zero too."""
-    return state.rank > 0 and float(state.squares[-1] * (state.T[:, -1] ** 2).mean()) <= SLIGHT**4
+    return (
+        state.rank > 0
+        and float(state.squares[-1] * (state.T[:, -1] ** 2).mean()) <= (SLIGHT * state.unit) ** 2
+    )
 
 
 def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
@@ -174,7 +177,9 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
     """
     L, p = state.T.shape
     tau, noise = (
-        (SMALLEST, SMALLEST) if v is None else (START_TAU * state.unit**2, float((v**2).mean()) + 0.05)
+        (SMALLEST * state.unit**2, SMALLEST)
+        if v is None
+        else (START_TAU * state.unit**2, float((v**2).mean()) + 0.05)
     )
     column, prior, series = (np.zeros(L) if v is None else v), np.zeros(L), state.series
     if state.series is not None:
@@ -267,7 +272,8 @@ def after_round(
     if learn and turn.settled:
         # M-step of tau, equation variance: the mean of squares and variances about B' f_j, under half-normal priors.
         tau = np.maximum(
-            shrunk_variances(about, spread, state.tau, J, state.unit, slopes=state.slopes), SMALLEST
+            shrunk_variances(about, spread, state.tau, J, state.unit, slopes=state.slopes),
+            SMALLEST * np.asarray(state.unit)[..., None] ** 2,
         )
         known = slice(1 + state.slopes, 1 + state.slopes + state.responses)
         tau[..., known] = state.tau[..., known]
@@ -419,7 +425,8 @@ def _visit_step(
         squares, number, used = np.moveaxis(sums["observers"], -1, 0)
         # MacKay's fixed point, sum o^2 / sum (1 - C / var): that of EM, in a third of its rounds where observers are alike
         # ``squares`` holds o^2 + C of every observer; (number - used) / ridge is the sum of C.
-        effects = np.maximum(squares - (number - used) / ridge, np.maximum(1e-4 * used, 1e-12))
+        least = np.maximum(1e-4 * used, 1e-12) * np.asarray(state.unit) ** 2
+        effects = np.maximum(squares - (number - used) / ridge, least)
         ridge = np.clip(np.maximum(used, 1e-12) / effects, ridge / STRIDE, ridge * STRIDE)
     # Pearson statistic over residual degrees of freedom; a fit with as many terms as visits keeps a fifth of them.
     free = np.maximum(state.weight - state.edf - (K + used), 0.2 * np.asarray(state.weight))
@@ -432,7 +439,8 @@ def _visit_step(
     if settings.dispersion == "negbin" and not held:
         inverse_size = _each(inverse_size_of, nodes, statistic, inverse_size)
     if settings.dispersion != "none" and family.dispersed and not held:
-        phi = np.maximum(_each(pearson_at, nodes, statistic, inverse_size), family.least_phi)
+        least_phi = family.least_phi * np.asarray(state.unit) ** 2
+        phi = np.maximum(_each(pearson_at, nodes, statistic, inverse_size), least_phi)
     changed: dict[str, Any] = {
         "kappa": kappa, "ridge": ridge, "edf_observers": used, "inverse_size": inverse_size, "phi": phi,
         "refill": np.ones_like(state.refill),

@@ -683,6 +683,37 @@ def test_effort_and_observers_take_turns_and_find_the_truth():
     assert fit.aux.kappa[0] == pytest.approx(0.8, abs=0.05)
 
 
+@pytest.mark.parametrize("observers", [False, True])
+def test_a_power_of_effort_is_found_where_no_visit_is_near_the_standard_one(observers):
+    """Five-minute counts, one hour the standard: power and level say nearly the same, and the fit ends at both.
+
+    Intervals of what is expected in an hour hold the error of the power, by the Fisher information of the visits.
+    """
+    rng = np.random.default_rng(4)
+    J, L, n, hour = 40, 36, 800, np.log(60 / 5)
+    s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, 60, n)
+    x = rng.normal(0, 0.3, (n, 1))
+    mean = np.exp(truth(J, L, 2, scale=0.0)[s, t] + 0.7 * x[:, 0])
+    y = rng.negative_binomial(2, 2 / (2 + mean))
+    near, far = (
+        LocalFederation.of_panel(
+            GroupPanel.of(J, L, [Group.of("g", s, t, y, who, away)], calendar(L)), secrets={"g": b"g"}
+        )
+        for away in (x, x - hour)
+    )
+    settings = CountSettings(rank=0, dispersion="negbin", observers=observers)
+    one, other = near.fit(settings), far.fit(settings)
+    assert other.fit.converged
+    assert other.state.rounds < 80
+    assert other.aux.kappa[0] == pytest.approx(one.aux.kappa[0], abs=0.02)
+    assert other.expected().sum() == pytest.approx(
+        one.expected().sum() * np.exp(hour * other.aux.kappa[0]), rel=0.02
+    )
+    one, other = (np.log(f.replicates(range(40), seed=1).totals[:, 0].sum(axis=1)) for f in (near, far))
+    error = 1 / np.sqrt((mean / (1 + mean / 2) * x[:, 0] ** 2).sum())
+    assert np.std(other - one) == pytest.approx(hour * error, rel=0.35)
+
+
 def test_totals_of_sites_that_groups_keep_apart_are_those_of_all_their_owners():
     panel, _ = simulate(J=30, n=1200, groups=2, observers=8)
     f = LocalFederation.of_panel(panel, apart=True)

@@ -683,6 +683,19 @@ def test_effort_and_observers_take_turns_and_find_the_truth():
     assert fit.aux.kappa[0] == pytest.approx(0.8, abs=0.05)
 
 
+def test_a_fold_without_a_visit_has_no_score():
+    """Of four cells one of five folds holds out none; the others score all candidates."""
+    site, month = (x.ravel() for x in np.meshgrid(np.arange(4), [0]))
+    panel = GroupPanel.of(
+        8, 1, [Group.of("g", site, month, np.arange(4.0))], (np.array([5]), np.array([2012]))
+    )
+    candidates = [CountSettings(rank=0), CountSettings(rank=0, dispersion="negbin")]
+    choice = cross_validate(panel, candidates, folds=5, seed=0)
+    assert choice.table["n"].sum() == 2 * 4
+    assert (choice.table.groupby("candidate")["fold"].nunique() < 5).all()
+    assert np.isfinite(choice.table["deviance"]).all()
+
+
 @pytest.mark.parametrize("observers", [False, True])
 def test_a_power_of_effort_is_found_where_no_visit_is_near_the_standard_one(observers):
     """Five-minute counts, one hour the standard: power and level say nearly the same, and the fit ends at both.

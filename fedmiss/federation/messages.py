@@ -90,7 +90,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 16  # raise it whenever a type below changes
+PROTOCOL = 17  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -214,7 +214,9 @@ class Months(Answer):
         "(n, 8)",
         bits=32,
     )
-    effort: np.ndarray = _f("score and curvature of the effort coefficients", "(n, K + K^2)", bits=30)
+    effort: np.ndarray = _f(
+        "score and curvature of the effort coefficients and of a constant", "(n, (K + 1) (K + 2))", bits=30
+    )
     observers: np.ndarray = _f(
         "sum over observers of squared effects, number, effective number", "(n, 3)", bits=32
     )

@@ -114,7 +114,8 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
             **{name: traffic[name] for name in ("exchanges", "bytes_up", "bytes_down")},
         }
     )  # fmt: skip
-    write_fit_manifest(work, folder, settings, hashes, facts, federation.notes)
+    notes = list(dict.fromkeys([*federation.notes, *job.facts.notes]))
+    write_fit_manifest(work, folder, settings, hashes, facts, notes)
     return finish(work, out)
 
 

@@ -653,17 +653,21 @@ def test_replicates_spread_as_three_new_observers_a_year_leave_every_year_unknow
     assert 0.9 < np.sqrt(np.mean(ratios)) < 1.2
 
 
-@pytest.mark.parametrize("scale", [1.0, 100.0, 10_000.0])
+@pytest.mark.parametrize("scale", [1e-4, 0.01, 100.0, 10_000.0])
 def test_gaussian_values_may_have_any_scale(scale):
+    """Values in thousandths, or in thousands, have the same fit and intervals in their own unit."""
     panel, eta = simulate(n=900, family="gaussian", seed=3)
     wide = replace(panel, groups=tuple(replace(g, count=scale * g.count) for g in panel.groups))
-    settings = CountSettings(family="gaussian", rank=1)
-    fit = fit_counts(wide, settings)
+    settings = CountSettings(family="gaussian", rank=1, observers=True)
+    secrets = {g.name: g.name.encode() for g in panel.groups}
+    one, other = (LocalFederation.of_panel(p, secrets=secrets) for p in (panel, wide))
+    fit = other.fit(settings)
     assert fit.fit.converged
     error = fit.expected() / scale - eta
     assert np.sqrt((error**2).mean()) < 0.6 * eta.std()
-    one = fit_counts(panel, settings)
-    np.testing.assert_allclose(fit.expected() / scale, one.expected(), atol=0.03)
+    np.testing.assert_allclose(fit.expected() / scale, one.fit(settings).expected(), atol=1e-6)
+    one, other = (federation.replicates(range(2), seed=1).totals for federation in (one, other))
+    np.testing.assert_allclose(other / scale, one, rtol=1e-6)
 
 
 def test_effort_and_observers_take_turns_and_find_the_truth():
@@ -677,6 +681,50 @@ def test_effort_and_observers_take_turns_and_find_the_truth():
     groups = [Group.of(f"g{k}", *(v[who % 2 == k] for v in (s, t, y, who // 2, x))) for k in range(2)]
     fit = fit_counts(GroupPanel.of(J, L, groups, calendar(L)), CountSettings(rank=0, observers=True))
     assert fit.aux.kappa[0] == pytest.approx(0.8, abs=0.05)
+
+
+def test_a_fold_without_a_visit_has_no_score():
+    """Of four cells one of five folds holds out none; the others score all candidates."""
+    site, month = (x.ravel() for x in np.meshgrid(np.arange(4), [0]))
+    panel = GroupPanel.of(
+        8, 1, [Group.of("g", site, month, np.arange(4.0))], (np.array([5]), np.array([2012]))
+    )
+    candidates = [CountSettings(rank=0), CountSettings(rank=0, dispersion="negbin")]
+    choice = cross_validate(panel, candidates, folds=5, seed=0)
+    assert choice.table["n"].sum() == 2 * 4
+    assert (choice.table.groupby("candidate")["fold"].nunique() < 5).all()
+    assert np.isfinite(choice.table["deviance"]).all()
+
+
+@pytest.mark.parametrize("observers", [False, True])
+def test_a_power_of_effort_is_found_where_no_visit_is_near_the_standard_one(observers):
+    """Five-minute counts, one hour the standard: power and level say nearly the same, and the fit ends at both.
+
+    Intervals of what is expected in an hour hold the error of the power, by the Fisher information of the visits.
+    """
+    rng = np.random.default_rng(4)
+    J, L, n, hour = 40, 36, 800, np.log(60 / 5)
+    s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, 60, n)
+    x = rng.normal(0, 0.3, (n, 1))
+    mean = np.exp(truth(J, L, 2, scale=0.0)[s, t] + 0.7 * x[:, 0])
+    y = rng.negative_binomial(2, 2 / (2 + mean))
+    near, far = (
+        LocalFederation.of_panel(
+            GroupPanel.of(J, L, [Group.of("g", s, t, y, who, away)], calendar(L)), secrets={"g": b"g"}
+        )
+        for away in (x, x - hour)
+    )
+    settings = CountSettings(rank=0, dispersion="negbin", observers=observers)
+    one, other = near.fit(settings), far.fit(settings)
+    assert other.fit.converged
+    assert other.state.rounds < 80
+    assert other.aux.kappa[0] == pytest.approx(one.aux.kappa[0], abs=0.02)
+    assert other.expected().sum() == pytest.approx(
+        one.expected().sum() * np.exp(hour * other.aux.kappa[0]), rel=0.02
+    )
+    one, other = (np.log(f.replicates(range(40), seed=1).totals[:, 0].sum(axis=1)) for f in (near, far))
+    error = 1 / np.sqrt((mean / (1 + mean / 2) * x[:, 0] ** 2).sum())
+    assert np.std(other - one) == pytest.approx(hour * error, rel=0.35)
 
 
 def test_totals_of_sites_that_groups_keep_apart_are_those_of_all_their_owners():

@@ -36,8 +36,8 @@ def walk(tmp_path_factory):
             if rng.random() < 0.7
         ]
     (folder / "counts.csv").write_text("\n".join(rows) + "\n")
-    table = ["site_id,height,latitude,longitude"]
-    table += [f"q{j:02d},{height[j]:.4f},{50 + j // 10 / 10},{10 + j % 10 / 10}" for j in range(SQUARES)]
+    table = ["site_id,height,flat,latitude,longitude"]
+    table += [f"q{j:02d},{height[j]:.4f},7,{50 + j // 10 / 10},{10 + j % 10 / 10}" for j in range(SQUARES)]
     (folder / "squares.csv").write_text("\n".join(table) + "\n")
     ingest([folder / "counts.csv"], folder / "records", settings=IngestSettings())
     settings = PanelSettings(sites="frame", site_table=str(folder / "squares.csv"))
@@ -63,6 +63,11 @@ def test_the_page_sets_the_area_beside_the_visited_sites(walk):
     share = imputed.loc[went, "expected"].sum() / imputed["expected"].sum()
     assert row["share"] == pytest.approx(share, rel=1e-5)
     assert "30 never visited" in text, "in the words for who does not see the map"
+
+
+def test_a_fit_says_which_covariate_it_leaves_out(walk):
+    warnings = read_manifest(walk[0] / "fit", "fit")["warnings"]
+    assert any("flat is the same at all visited sites" in said for said in warnings)
 
 
 def test_totals_of_visited_sites_are_a_part_of_those_of_the_area(walk):

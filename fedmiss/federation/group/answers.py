@@ -187,7 +187,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
         chunks=batch.chunks,
     )  # fmt: skip
     K = batch.kappa.shape[1]
-    effort = _effort_sums(batch, fits) if question.effort and K else np.zeros((n, K + K * K))
+    effort = _effort_sums(batch, fits) if question.effort and K else np.zeros((n, (K + 1) * (K + 2)))
     watched = np.zeros((n, 3))
     if question.observers and batch.observers:
         # A custodian's least number holds for observers as well: sums over fewer are answered with zeros.
@@ -235,15 +235,15 @@ def _added(parts: F64, n: int) -> F64:
 
 
 def _effort_sums(batch: Batch, fits: I64) -> F64:
-    """Score and curvature (n, K + K^2) of the effort coefficients."""
-    rows, n, K = batch.rows, fits.size, batch.kappa.shape[1]
-    parts = np.zeros((n, batch.chunks, K + K * (K + 1) // 2))
+    """Score and curvature (n, q + q^2) of the q - 1 effort coefficients and of a constant."""
+    rows, n, q = batch.rows, fits.size, batch.kappa.shape[1] + 1
+    parts = np.zeros((n, batch.chunks, q + q * (q + 1) // 2))
     batch.run(
         visit_kernels.effort_sums, fits, batch.chunks, fits, rows.ptr, batch.effort, rows.w, rows.wy, batch.offset,
         batch.summed_off, batch.eta, batch.inverse_size, batch.family.code, parts, chunks=batch.chunks,
     )  # fmt: skip
     sums = parts.sum(axis=1)
-    return np.hstack([sums[:, :K], from_triangle(sums[:, K:], K).reshape(n, K * K)])
+    return np.hstack([sums[:, :q], from_triangle(sums[:, q:], q).reshape(n, q * q)])
 
 
 def _observer_steps(batch: Batch, fits: I64) -> F64:

@@ -83,12 +83,12 @@ def _told(f, k, r, w, wy, offset, off, eta, inverse_size, family):
 def effort_sums(
     first, last, chunks, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out
 ):
-    """Score X'(y - mu) and information X' mu X of the effort coefficients (IRLS), its lower triangle row by row.
+    """Score Z'(y - mu) and information Z' mu Z (IRLS), its lower triangle row by row; Z: effort, and a constant.
 
-    ``out`` (n, chunks, K (K + 3) / 2).
+    ``out`` (n, chunks, q (q + 3) / 2), q the columns of Z.
     """
     cells, K = row_ptr.size - 1, effort.shape[1]
-    acc = np.empty(K + K * (K + 1) // 2)
+    acc, z = np.empty((K + 1) * (K + 4) // 2), np.ones(K + 1)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
@@ -98,13 +98,12 @@ def effort_sums(
                 if w[f, r] == 0.0:
                     continue
                 score, curve = _told(f, k, r, w, wy, offset, off, eta, inverse_size, family)
-                q = K
-                for a in range(K):
-                    x = effort[r, a]
-                    acc[a] += score * x
-                    x *= curve
+                z[:K] = effort[r]
+                q = K + 1
+                for a in range(K + 1):
+                    acc[a] += score * z[a]
                     for b in range(a + 1):
-                        acc[q] += x * effort[r, b]
+                        acc[q] += z[a] * curve * z[b]
                         q += 1
         out[i, c] = acc
 

@@ -184,7 +184,8 @@ def score_folds(
             ended(ends, close)
         else:
             link.ask([close])
-    return [pd.DataFrame(rows) for rows in tables]
+    # Folds are drawn cell by cell: of a few cells a fold may hold out none, and has no score then.
+    return [pd.DataFrame([row for row in rows if row["n"]]) for rows in tables]
 
 
 def _ranks_that_ran_away(path: _Path, fold: int) -> None:

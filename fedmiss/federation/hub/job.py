@@ -242,6 +242,8 @@ def _facts(
     members: Sequence[FittedModel],
 ) -> JointFacts:
     best, state = choice.best, members[0].state
+    # of features that were tried the choice's advice says it
+    named = panel.features.notes if panel.features and best.features and not choice.trials else ()
     return JointFacts.of_members(
         [_model_facts(member) for member in members],
         species=order.plan.species,
@@ -264,5 +266,5 @@ def _facts(
         advice=choice.advice,
         **structure_facts(panel, choice, state),
         cv_summary=json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
-        notes=list(agreement.notes),
+        notes=[*agreement.notes, *named],
     )

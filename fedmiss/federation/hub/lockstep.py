@@ -202,7 +202,7 @@ def _answered(
             "features": (n, q * (q + 3) // 2 * follows),
             "distances": (n, p * follows),
             "chain": (n, 8 if request.state.chain.size else 0),
-            "effort": (n, K + K * K),
+            "effort": (n, (K + 1) * (K + 2)),
             "observers": (n, 3),
             "dispersion": (n, request.nodes.size),
         }

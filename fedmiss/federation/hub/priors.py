@@ -16,6 +16,7 @@ __all__ = [
     "EFFORT_SD",
     "FEWEST_BIRDS",
     "LEARNING_SD",
+    "LEVEL_SD",
     "STRIDE",
     "level_pull",
     "next_variance",

@@ -141,7 +141,7 @@ class SeriesPrior:
         e = np.zeros(mean.shape) if jolt is None else jolt
         drawn = e * np.sqrt(noise / width)  # the same draw, as the series sees it
         # Without the prior that it was computed under, a month's posterior says N(y, 1 / H).
-        told = 1.0 / np.maximum(var, 1e-12)
+        told = 1.0 / np.maximum(var, 1e-12 * np.asarray(self.unit)[..., None])
         H = np.maximum(told - 1.0 / width, 0.0)
         seen = H > 1e-9 / width
         some = np.where(seen, H, 1.0)
@@ -168,11 +168,15 @@ class SeriesPrior:
             least = self.unit * YEAR_SD**2
             new = replace(
                 new,
-                season=self._step(1, coef, cov, 1e-6),
+                season=self._step(1, coef, cov, self.unit * 1e-6),
                 year=self._step(2, coef, cov, least),
-                step=self._step(3, coef, cov, 1e-6, WALK_SD),
+                step=self._step(3, coef, cov, self.unit * 1e-6, WALK_SD),
                 noise=next_variance(
-                    (shrink * (y - f)) ** 2, known, self.noise, least if self.yearly else 1e-5, self.unit
+                    (shrink * (y - f)) ** 2,
+                    known,
+                    self.noise,
+                    least if self.yearly else self.unit * 1e-5,
+                    self.unit,
                 ),
             )
         return new, f, f + freely * (y - f)

@@ -25,6 +25,7 @@ from fedmiss.federation.hub.priors import (
     EFFORT_SD,
     FEWEST_BIRDS,
     LEARNING_SD,
+    LEVEL_SD,
     STRIDE,
     level_pull,
     share_of_step,
@@ -51,9 +52,9 @@ __all__ = [
     "with_factor",
 ]
 
-SMALLEST = 1e-4  # least prior variance
+SMALLEST = 1e-4  # least prior variance, in units of the link squared
 SWING = 0.1  # share of the longest step beyond which a month's step that turns back is halved
-SLIGHT = 0.01  # root mean square of u_k v_k below which a factor has been switched off
+SLIGHT = 1e-4  # root mean square of u_k v_k, in units of the link, below which a factor has been switched off
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 
 Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fit
@@ -160,7 +161,10 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
 
 def switched_off(state: MonthState) -> bool:
     """Whether the last factor has been switched off: the next one stays at zero too."""
-    return state.rank > 0 and float(state.squares[-1] * (state.T[:, -1] ** 2).mean()) <= SLIGHT**4
+    return (
+        state.rank > 0
+        and float(state.squares[-1] * (state.T[:, -1] ** 2).mean()) <= (SLIGHT * state.unit) ** 2
+    )
 
 
 def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
@@ -174,7 +178,9 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
     """
     L, p = state.T.shape
     tau, noise = (
-        (SMALLEST, SMALLEST) if v is None else (START_TAU * state.unit**2, float((v**2).mean()) + 0.05)
+        (SMALLEST * state.unit**2, SMALLEST)
+        if v is None
+        else (START_TAU * state.unit**2, float((v**2).mean()) + 0.05)
     )
     column, prior, series = (np.zeros(L) if v is None else v), np.zeros(L), state.series
     if state.series is not None:
@@ -230,7 +236,7 @@ def turn_of(panel: Panel, settings: CountSettings, k: int, *, learn: bool, tol: 
     settled, effort = k > STARTS, panel.K + settings.learning > 0
     own = settings.observers and (k % 2 == 0 or (learn and not effort))
     return Turn(
-        learn, settled, learn and settled and effort and not (settings.observers and k % 2 == 0),
+        learn, settled, effort and (settled or not learn) and not (settings.observers and k % 2 == 0),
         own and (settled or not learn), tol,
     )  # fmt: skip
 
@@ -244,7 +250,7 @@ def after_round(
     ----------
     state : of one fit, or of many (:func:`.state.stacked`); then sums and nodes have their leading axis
     sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (4 + 3 p,), ``effort``
-        (K + K^2,), ``observers`` (3,), ``dispersion`` (m,)
+        ((K + 1) (K + 2),), ``observers`` (3,), ``dispersion`` (m,)
     nodes : (m,) values of 1 / size at which ``dispersion`` was computed
     """
     learn = turn.learn
@@ -267,7 +273,8 @@ def after_round(
     if learn and turn.settled:
         # M-step of tau, equation variance: the mean of squares and variances about B' f_j, under half-normal priors.
         tau = np.maximum(
-            shrunk_variances(about, spread, state.tau, J, state.unit, slopes=state.slopes), SMALLEST
+            shrunk_variances(about, spread, state.tau, J, state.unit, slopes=state.slopes),
+            SMALLEST * np.asarray(state.unit)[..., None] ** 2,
         )
         known = slice(1 + state.slopes, 1 + state.slopes + state.responses)
         tau[..., known] = state.tau[..., known]
@@ -297,15 +304,17 @@ def after_round(
         "mu": state.mu + shift[..., 0] + level + pull, "T": T, "D": D, "prior": prior, "tau": tau, "features": features,
         "chain": chain, "weight": weight, "shift": shift, "squares": squares,
         "edf": sites[..., 0] + edf_months + features.edf + 1.0, "k": k, "damping": damping,
-        # replicates weigh visits again where their observers have moved
-        "refill": np.full(np.shape(k), turn.observers and not learn),
+        # replicates weigh visits again where their observers or effort have moved
+        "refill": np.full(np.shape(k), (turn.observers or turn.effort) and not learn),
     }  # fmt: skip
     new = replace(state, **changed)
-    # M-step of the series (equation month), then of what is estimated on visits: kappa, observers, dispersion.
+    # M-step of the series (equation month), then what is estimated on visits: kappa, observers' variance, dispersion.
     if turn.settled or not learn:
         new = _prior_step(new, learn=learn)
+    if turn.effort:
+        new = _effort_step(new, sums["effort"], panel, FAMILIES[settings.family])
     if turn.settled and learn:
-        new = _visit_step(new, sums, nodes, panel, settings, turn)
+        new = _visit_step(new, sums, nodes, settings, turn)
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
     move = np.maximum(moved, np.sqrt(((new.T[..., 0] - before) ** 2).mean(axis=-1)))
     move = np.maximum(move, np.abs(new.kappa - state.kappa).max(axis=-1, initial=0.0)) / state.unit
@@ -400,26 +409,40 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
     return replace(state, prior=prior, T=T, noise=noise, series=tuple(series))
 
 
-def _visit_step(
-    state: MonthState, sums: Sums, nodes: F64, panel: Panel, settings: CountSettings, turn: Turn
-) -> MonthState:
-    """Effort coefficients (one damped Newton step), observers' variance (EM) and dispersion (moment equation)."""
+def _effort_step(state: MonthState, sums: F64, panel: Panel, family: Family) -> MonthState:
+    """One damped Newton step of the effort coefficients; ``sums`` as in ``messages.Months.effort``.
+
+    Where no visit is near the standard one, a coefficient of effort and the level say nearly the same, and in turns would
+    creep: the level goes along, so that what the mean visit is expected to count stays.
+    """
+    kappa, mu, unit = state.kappa, state.mu, np.asarray(state.unit)
+    phi, q = np.asarray(state.phi), kappa.shape[-1] + 1
+    score, H = sums[..., :q], sums[..., q:].reshape(*sums.shape[:-1], q, q)
+    # m = X'W1 / 1'W1, the mean effort; W the weights of the family.
+    mean = H[..., :-1, -1] / np.maximum(H[..., -1, -1:], 1e-300)
+    sd = np.where(np.arange(q - 1) < panel.K, EFFORT_SD, LEARNING_SD)
+    # Priors N(0, sd^2) of the coefficients and N(origin, LEVEL_SD^2) of the level, times phi, as the sums are not over phi.
+    weak, level = phi[..., None] / (sd * unit[..., None]) ** 2, phi / (LEVEL_SD * unit) ** 2
+    pull = score[..., :-1] - weak * kappa
+    pull -= mean * (score[..., -1] + level * (state.origin - mu))[..., None]
+    # IRLS along (step, -m step): (X'WX - m 1'WX + weak) step = X'r - weak kappa - m (1'r + level (origin - mu)).
+    A = H[..., :-1, :-1] - mean[..., :, None] * H[..., -1:, :-1]
+    A[..., np.arange(q - 1), np.arange(q - 1)] += weak
+    step = np.clip(np.linalg.solve(A, pull[..., None])[..., 0], -family.effort_cap, family.effort_cap)
+    return replace(state, kappa=kappa + step, mu=mu - (mean * step).sum(axis=-1))
+
+
+def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettings, turn: Turn) -> MonthState:
+    """Observers' variance (EM) and dispersion (moment equation)."""
     family = FAMILIES[settings.family]
     K = state.kappa.shape[-1]
-    kappa, ridge, used = state.kappa, state.ridge, state.edf_observers
-    if turn.effort:
-        sd = np.where(np.arange(K) < panel.K, EFFORT_SD, LEARNING_SD)
-        # IRLS: (X'WX + K) step = score - K kappa, W the weights of the family; K = phi / sd^2, as the sums are not over phi.
-        weak = np.asarray(state.phi)[..., None] / (sd * np.asarray(state.unit)[..., None]) ** 2
-        H = sums["effort"][..., K:].reshape(*kappa.shape, K).copy()
-        H[..., np.arange(K), np.arange(K)] += weak
-        step = np.linalg.solve(H, (sums["effort"][..., :K] - weak * kappa)[..., None])[..., 0]
-        kappa = kappa + np.clip(step, -family.effort_cap, family.effort_cap)
+    ridge, used = state.ridge, state.edf_observers
     if turn.observers:
         squares, number, used = np.moveaxis(sums["observers"], -1, 0)
         # MacKay's fixed point, sum o^2 / sum (1 - C / var): that of EM, in a third of its rounds where observers are alike
         # ``squares`` holds o^2 + C of every observer; (number - used) / ridge is the sum of C.
-        effects = np.maximum(squares - (number - used) / ridge, np.maximum(1e-4 * used, 1e-12))
+        least = np.maximum(1e-4 * used, 1e-12) * np.asarray(state.unit) ** 2
+        effects = np.maximum(squares - (number - used) / ridge, least)
         ridge = np.clip(np.maximum(used, 1e-12) / effects, ridge / STRIDE, ridge * STRIDE)
     # Pearson statistic over residual degrees of freedom; a fit with as many terms as visits keeps a fifth of them.
     free = np.maximum(state.weight - state.edf - (K + used), 0.2 * np.asarray(state.weight))
@@ -432,9 +455,10 @@ def _visit_step(
     if settings.dispersion == "negbin" and not held:
         inverse_size = _each(inverse_size_of, nodes, statistic, inverse_size)
     if settings.dispersion != "none" and family.dispersed and not held:
-        phi = np.maximum(_each(pearson_at, nodes, statistic, inverse_size), family.least_phi)
+        least_phi = family.least_phi * np.asarray(state.unit) ** 2
+        phi = np.maximum(_each(pearson_at, nodes, statistic, inverse_size), least_phi)
     changed: dict[str, Any] = {
-        "kappa": kappa, "ridge": ridge, "edf_observers": used, "inverse_size": inverse_size, "phi": phi,
+        "ridge": ridge, "edf_observers": used, "inverse_size": inverse_size, "phi": phi,
         "refill": np.ones_like(state.refill),
     }  # fmt: skip
     return replace(state, **changed)

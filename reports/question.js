@@ -38,7 +38,7 @@
   function interval(estimate, draws) { // on the log scale where everything is positive and not skewed there, else quantiles
     if (!draws || draws.length < 2 || !isFinite(estimate)) { return [NaN, NaN]; }
     var se = estimate > 0 && positive(draws) ? deviation(draws.map(Math.log)) : Infinity;
-    if (se <= Q.skewed) { return [estimate * Math.exp(-Q.z * se), estimate * Math.exp(Q.z * se)]; }
+    if (se <= Q.skewed || (se < Infinity && draws.length < Q.least[1])) { return [estimate * Math.exp(-Q.z * se), estimate * Math.exp(Q.z * se)]; }
     if (!draws.every(isFinite)) { return [NaN, NaN]; }
     return [Math.min(Math.max(quantile(draws, 0.025), 0), estimate), Math.max(quantile(draws, 0.975), 0, estimate)];
   }

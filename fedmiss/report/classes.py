@@ -174,9 +174,9 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
 
     On the log scale the limits stay positive (those of rtrim may not) and the few replicates that one can
     afford are used for a standard deviation, which needs fewer of them than a quantile does. The quantiles of the
-    replicates, cut at 0, are given instead where this deviation is above ``SKEWED`` (where nothing was found, replicates go
-    down without end and not up), or where the estimate or some replicate is not positive (a Gaussian fit on the raw scale
-    can do that).
+    replicates, cut at 0, are given instead where this deviation is above ``SKEWED`` and there are ``MIN_DRAWS`` (where
+    nothing was found, replicates go down without end and not up), or where the estimate or some replicate is not positive
+    (a Gaussian fit on the raw scale can do that).
 
     Parameters
     ----------
@@ -202,7 +202,7 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
     lo, hi, se = nan, nan.copy(), nan.copy()
     if ok.any():
         se[ok] = np.log(values[:, ok]).std(axis=0, ddof=1)
-        ok &= se <= SKEWED
+        ok &= (se <= SKEWED) | (len(values) < MIN_DRAWS)  # the quantiles of a handful are too near
         half = normal_quantile(level) * se[ok]
         lo[ok], hi[ok] = est[ok] * np.exp(-half), est[ok] * np.exp(half)
     rest = ~ok & np.isfinite(values).all(axis=0) & np.isfinite(est)

@@ -75,10 +75,12 @@ def read_species(folder: Path) -> Species:
 
 def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
     if "log_errors" not in results:
-        raise InputError(
-            f"{folder} has TRIM's results of one table, not of a species: make it with `fedmiss trim --all-species`.",
-            path=str(folder),
+        why = (
+            "is of an older fedmiss"
+            if "species" in results
+            else "has TRIM's results of one table, not of a species"
         )
+        raise InputError(f"{folder} {why}: make it with `fedmiss trim --all-species`.", path=str(folder))
     found = read_json(folder / "trim.json")
     rows = [
         {

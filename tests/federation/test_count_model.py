@@ -727,6 +727,22 @@ def test_a_power_of_effort_is_found_where_no_visit_is_near_the_standard_one(obse
     assert np.std(other - one) == pytest.approx(hour * error, rel=0.35)
 
 
+@pytest.mark.parametrize(("standard", "spread"), [(60.0, 1.0), (15.0, 0.2), (-2.5, 0.0)])
+def test_a_column_far_from_its_standard_does_not_swing(standard, spread):
+    """As minutes or degrees of a user's own would be: the prior of the level holds what the few birds do not."""
+    rng = np.random.default_rng(1)
+    J, L, n = 20, 24, 480
+    s, t = rng.integers(0, J, n), rng.integers(0, L, n)
+    x = standard + spread * rng.normal(size=(n, 1))
+    y = rng.poisson(0.07, n).astype(float)
+    panel = GroupPanel.of(J, L, [Group.of("g", s, t, y, s, x)], calendar(L))
+    fit = fit_counts(panel, CountSettings(rank=0, dispersion="quasi"))
+    assert fit.fit.converged
+    assert fit.state.rounds < 60
+    visits = fit.expected()[s, t] * np.exp(x[:, 0] * fit.aux.kappa[0])
+    assert visits.sum() == pytest.approx(y.sum(), rel=0.2)
+
+
 def test_totals_of_sites_that_groups_keep_apart_are_those_of_all_their_owners():
     panel, _ = simulate(J=30, n=1200, groups=2, observers=8)
     f = LocalFederation.of_panel(panel, apart=True)

@@ -9,7 +9,7 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.report import trends
 from fedmiss.report.changes import change_points, period_trends
-from fedmiss.report.classes import interval, ratio_to_base
+from fedmiss.report.classes import interval, normal_quantile, ratio_to_base
 from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.years import make_years, season_text
@@ -135,6 +135,8 @@ def test_where_nothing_was_found_the_limits_end_where_the_replicates_do():
     assert got.se_log[0] > 2.0
     np.testing.assert_allclose([got.lo[0], got.hi[0]], np.quantile(draws, [0.025, 0.975]))
     assert got.hi[0] < 3.0 < 0.2 * np.exp(1.96 * got.se_log[0])
+    few = interval(np.array([0.2]), draws[:10])  # quantiles of a handful are too near
+    assert few.hi[0] == 0.2 * np.exp(normal_quantile(0.95) * few.se_log[0])
 
 
 def test_ratio_to_base_is_the_delta_method():

@@ -396,7 +396,9 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
         if not learn:
             return state
         # No calendar, no series: EM's step for N(0, noise), the mean of mean^2 + variance.
-        return replace(state, noise=np.maximum((state.T**2 + spread).mean(axis=-2), SMALLEST))
+        unit = np.asarray(state.unit)[..., None]  # of the effect; the factors' months have none
+        least = SMALLEST * np.where(np.arange(state.p) == 0, unit, 1.0) ** 2
+        return replace(state, noise=np.maximum((state.T**2 + spread).mean(axis=-2), least))
     prior, T, noise, widths = state.prior.copy(), state.T.copy(), state.noise.copy(), state.widths
     series = []
     for column, (i, old) in enumerate(zip(state.free, state.series, strict=True)):
@@ -425,8 +427,10 @@ def _effort_step(state: MonthState, sums: F64, panel: Panel, family: Family) -> 
     weak, level = phi[..., None] / (sd * unit[..., None]) ** 2, phi / (LEVEL_SD * unit) ** 2
     pull = score[..., :-1] - weak * kappa
     pull -= mean * (score[..., -1] + level * (state.origin - mu))[..., None]
-    # IRLS along (step, -m step): (X'WX - m 1'WX + weak) step = X'r - weak kappa - m (1'r + level (origin - mu)).
-    A = H[..., :-1, :-1] - mean[..., :, None] * H[..., -1:, :-1]
+    # IRLS along (step, -m step): (X'WX - m 1'WX + level mm' + weak) step = X'r - weak kappa - m (1'r + level (origin - mu)).
+    A = H[..., :-1, :-1] - mean[..., :, None] * (
+        H[..., -1:, :-1] - level[..., None, None] * mean[..., None, :]
+    )
     A[..., np.arange(q - 1), np.arange(q - 1)] += weak
     step = np.clip(np.linalg.solve(A, pull[..., None])[..., 0], -family.effort_cap, family.effort_cap)
     return replace(state, kappa=kappa + step, mu=mu - (mean * step).sum(axis=-1))

@@ -123,7 +123,7 @@ def test_groups_make_no_difference():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("hide", [0.5, 0.8, 0.95])
+@pytest.mark.parametrize("hide", [0.8, *(pytest.param(h, marks=pytest.mark.nightly) for h in (0.5, 0.95))])
 @pytest.mark.parametrize("rank", [0, 2])
 def test_the_chosen_rank_is_never_worse_than_none(hide, rank):
     w = world(11, J=150, S=40, rank=rank, covariate=True)

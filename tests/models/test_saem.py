@@ -238,7 +238,7 @@ def test_model_c_m_step_is_least_squares_and_coordinates_invert(observers):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("kernel", "M", "steps"),
-    [(Langevin(0.5), 100, 400), (Laplace(), 60, 200)],
+    [pytest.param(Langevin(0.5), 100, 400, marks=pytest.mark.nightly), (Laplace(), 60, 200)],
 )
 def test_gibbs_and_chains_of_model_c_agree_with_nested_quadrature(kernel, M, steps):
     rows, model = simulate_counts(1, 10, 6, seed=6)[0], Counts(6)

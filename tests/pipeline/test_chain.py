@@ -119,8 +119,8 @@ def test_a_second_run_redoes_nothing(place):
     [
         ('date = "2026-01-01"', 'date = "2026-02-02"', ("report",)),
         pytest.param("bootstrap = 4", "bootstrap = 5", ("fit", "impute", "report"), marks=pytest.mark.slow),
-        pytest.param("groups = 3", "groups = 2", STEPS, marks=pytest.mark.slow),
-        pytest.param("complete = true", "complete = false", STEPS, marks=pytest.mark.slow),
+        pytest.param("groups = 3", "groups = 2", STEPS, marks=pytest.mark.nightly),
+        pytest.param("complete = true", "complete = false", STEPS, marks=pytest.mark.nightly),
     ],
 )
 def test_a_changed_setting_redoes_what_depends_on_it(place, old, new, redone):

@@ -81,7 +81,7 @@ def test_all_species_of_a_table_each_by_itself(tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("ending", ["csv", "xlsx"])
+@pytest.mark.parametrize("ending", ["csv", pytest.param("xlsx", marks=pytest.mark.nightly)])
 def test_a_table_is_imported_once_for_all_its_species(tmp_path, monkeypatch, ending):
     path = write(tmp_path, '["Skylark", "Great Tit", "Turdus merulla"]')
     if ending == "xlsx":

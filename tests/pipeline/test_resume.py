@@ -184,7 +184,7 @@ def asked(monkeypatch) -> list[object]:
     [
         pytest.param(0.2, marks=pytest.mark.nightly),
         0.5,
-        0.65,
+        pytest.param(0.65, marks=pytest.mark.nightly),
         0.8,
         pytest.param(0.99, marks=pytest.mark.nightly),
     ],

@@ -389,14 +389,20 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
 @pytest.mark.parametrize(
     ("world", "settings"),
     [
-        ({"n_sites": 450, "n_years": 8}, {}),  # hexagons
+        pytest.param({"n_sites": 450, "n_years": 8}, {}, marks=pytest.mark.nightly),  # hexagons
         ({"n_sites": 450, "n_years": 8, "rank": 0}, {"coarse_map": 0.01}),  # hexagons by visits
         (
             {"rank": 0, "n_draws": 12, "occupied": True},
             {"trim": True},
         ),  # means on the map, too few replicates
-        ({"n_years": 3, "seen": 0.02, "n_draws": 0}, {}),  # too thin for a class
-        ({"n_sites": 4, "regions": 0, "slope": 0.06, "n_draws": 60}, {"coarse_map": 0.1, "rule": "rtrim"}),
+        pytest.param(
+            {"n_years": 3, "seen": 0.02, "n_draws": 0}, {}, marks=pytest.mark.nightly
+        ),  # too thin for a class
+        pytest.param(
+            {"n_sites": 4, "regions": 0, "slope": 0.06, "n_draws": 60},
+            {"coarse_map": 0.1, "rule": "rtrim"},
+            marks=pytest.mark.nightly,
+        ),
         (
             {"n_sites": 140, "n_years": 9, "season": (5,), "last_months": 1, "regions": 70, "seen": 0.03},
             {},  # more regions than are listed, some without a year

@@ -13,7 +13,7 @@ from tests.report.trim_readers import Tof
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("base", [None, "2011", "2009-2012"])
+@pytest.mark.parametrize("base", [None, pytest.param("2011", marks=pytest.mark.nightly), "2009-2012"])
 def test_the_report_files_are_read_as_they_are_meant(folders, tmp_path, base):
     page = build_report(**folders, out=tmp_path / "r", settings=ReportSettings(base=base, date="2026-01-02"))
     exchange = page.parent / "exchange"

@@ -58,7 +58,10 @@ FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
 _DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
 _DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June: see DATES
-_ANY = r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d{4}"
+# 7:00, 07.00.30, T0700Z, 7:00 PM, 07:00+02:00; a span of them is on one day
+_TIME = r"[\sT,;_]*\d{1,2}[:.h]?\d\d([:.]?\d\d([.,]\d+)?)?\s*([A-Za-z][A-Za-z/_]*)?\s*([+-]\d\d(:?\d\d)?)?"
+_TO = r"\s*(-|\u2013|/|to)\s*"
+_TIMES = rf"^({_TIME}({_TO}{_TIME})?)?({_TO})?\s*$"
 _EITHER = r"^\d{1,2}/\d{1,2}/\d{4}"
 DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
@@ -238,10 +241,11 @@ def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: 
     title = {key: rows.source.header[at] for key, at in columns.items()}
     serial = chunk["date"].str.contains(r"^[2-6]\d{4}(\.\d+)?$")
     _refuse(chunk, serial, "date", rows, "", title["date"])
-    # What stands behind a blank or a T is the time of day.
-    day = parse_dates(chunk["date"].str.extract(r"^([^\sT]*)"), (*_DATES, *DATES[dates]))
+    first = chunk["date"].str.extract(r"^([^\sT,;_]*)")
+    day = parse_dates(first, (*_DATES, *DATES[dates]))
     # 2024-05-06 - 2024-06-08 is no day; 2024-05-06T07:00/2024-05-06T09:00 is one.
-    day = day.set(chunk["date"].str.extract_all(_ANY).list.n_unique() > 1, None)
+    behind = chunk.select(pl.col("date").str.split(first).list.join("")).to_series()
+    day = day.set(~behind.str.contains(_TIMES), None)
     if not dates:
         _refuse(
             chunk, day.is_null() & chunk["date"].str.contains(_EITHER), "date", rows,

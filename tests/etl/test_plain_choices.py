@@ -118,6 +118,37 @@ def test_a_time_of_day_behind_the_date_is_left_out_whatever_the_length(rows):
     assert days["date"].dt.to_string().to_list() == ["2024-06-05", "2024-11-15", "2024-02-01", "2024-05-31"]
 
 
+@pytest.mark.parametrize(
+    "behind",
+    [
+        ", 07:00:00",
+        "; 7:00 PM",
+        "_07:00",
+        "T0700Z",
+        " 07:00:00.000 +02:00",
+        " 07:00 - 09:00",
+        "T07:00/2024-05-31T09:00",
+    ],
+)
+def test_what_stands_behind_a_date_may_be_a_time(rows, behind):
+    days = rows(f'o1,A,"2024-05-31{behind}",Wren,3\n').checklists["date"]
+    assert days.dt.to_string().to_list() == ["2024-05-31"]
+
+
+def test_a_time_behind_a_comma_as_javascript_writes_it(rows):
+    days = rows('o1,A,"01/05/2020, 07:00:00",Wren,3\n', dates="day-first").checklists["date"]
+    assert days.dt.to_string().to_list() == ["2020-05-01"]
+
+
+@pytest.mark.parametrize(
+    "behind", [" to 08", " - 08.05.", " to 08.05", ", 08.05.2020", " - 02.05.2020 07:00", " bis 8."]
+)
+def test_what_stands_behind_a_date_may_be_no_other_day(rows, behind):
+    got = rows(ROWS + f'o1,A,"2020-05-01{behind}",Wren,3\n')
+    assert got.checklists["date"].dt.year().unique().to_list() == [2024]
+    assert "1 of 4 rows were left out (line 5: no usable date" in got.warnings
+
+
 def test_a_span_of_days_is_no_day(rows):
     """It was its first day, so that counts of a span stood in another month."""
     spans = ("2024-05-06 - 2024-06-08", "06.05.2024 - 08.06.2024", "2024-05-06 to 2024-05-08")

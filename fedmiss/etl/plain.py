@@ -11,7 +11,7 @@ import polars.selectors as cs
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.advice import advice, refuse_thousands
 from fedmiss.etl.codes import COUNT_BLANK
-from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns, quoted
+from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns, names_beside, quoted
 from fedmiss.etl.counts import CountOptions, read_counts
 from fedmiss.etl.one_species import columns_with, refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
@@ -75,6 +75,7 @@ def check_map(
     ``one_species``: where a single species was asked for, the table need not name it.
     """
     proposal = familiar(source.header, FAMILIAR)
+    proposal = familiar(source.header, {"site_name": names_beside(proposal.get("site", ""))}, proposal)
     missing = [name for name in REQUIRED if name not in proposal]
     offer = ",".join(f"{key}={value}" for key, value in proposal.items())
     if column_map is None:
@@ -353,7 +354,8 @@ def project_counts(
         said.append("there is no month: the counts are yearly, and stand in June of their year.")
     if "weight" in frame.columns:
         said.append("the weights are not used by this model; `fedmiss trim` uses them.")
-    found = familiar(table.covariates, _PLACE)
+    names = (*_PLACE["site_name"], *names_beside(table.columns["site"]))
+    found = familiar(table.covariates, _PLACE | {"site_name": names})
     if others := [covariate for covariate in table.covariates if covariate not in found.values()]:
         said.append(
             f"the columns {', '.join(others)} are not used: `fedmiss trim --covariate` uses them, and what belongs to the "

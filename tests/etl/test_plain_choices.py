@@ -236,6 +236,17 @@ def test_places_of_one_name_and_two_ids_are_two(plain):
     assert sorted(plain(counts).checklists["site_id"]) == ["1", "2"]
 
 
+def test_names_beside_ids_of_sites_are_their_names(plain):
+    """They were lost from reports."""
+    visits = "site,date,siteid,observer,species,count\nMill Pond,2024-05-06,7,o,Wren,3\n"
+    for got in (
+        plain(visits, column_map={"auto": ""}),
+        plain("Site,year,site code,count\nMill Pond,2001,7,3\n"),
+    ):
+        assert got.checklists.select("site_id", "site_name").rows() == [("7", "Mill Pond")]
+        assert "are not used" not in got.warnings
+
+
 @pytest.mark.parametrize("asked", ["Alauda arvensis", "alauda ARVENSIS"])
 def test_a_column_of_species_with_an_unknown_name_is_no_reason_to_add_them_up(plain, asked):
     """--map may leave the column of species out: what the species asked for stands in is one, whatever it is called."""

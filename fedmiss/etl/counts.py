@@ -460,7 +460,7 @@ class _Reading:
         return joined.select(frame.columns)
 
 
-def _low_sums(frame: pl.DataFrame, keys: list[str]) -> list[str]:
+def _low_sums(frame: pl.DataFrame, keys: Sequence[str]) -> list[str]:
     counted = frame.group_by(keys, maintain_order=True).agg(n=pl.col("count").count())
     low = counted.filter((pl.col("n") > 0) & (pl.col("n") < pl.col("n").max().over("site")))
     if low.is_empty():

@@ -12,13 +12,15 @@ from fedmiss.etl.spreadsheets import serial_date
 __all__ = ["advice", "refuse_thousands"]
 
 
-def refuse_thousands(source: Source, column: str, text: pl.Series, lines: pl.Series) -> None:
+def refuse_thousands(
+    source: Source, column: str, text: pl.Series, lines: pl.Series, *, points: bool = True
+) -> None:
     """Refuse a column whose every comma, or point, may stand before thousands: 1,234, or 1.250 beside 12.
 
     0,125 can be a decimal comma only. Decimals have zeros at their end in all values of a column, or in none: points are
-    decimal ones where no value ends so, or none is a whole number.
+    decimal ones where no value ends so, or none is a whole number, and wherever ``points`` is False.
     """
-    points = text.str.contains(r"\.\d\d0$").any() and text.str.contains(r"^-?\d+$").any()
+    points = points and text.str.contains(r"\.\d\d0$").any() and text.str.contains(r"^-?\d+$").any()
     for sign, name in ((",", "comma"), (".", "point"))[: 1 + points]:
         signs = text.str.contains(rf"^-?\d+[{sign}]\d+$")
         # One value that cannot be thousands (0,125 or 12,5) shows that the sign is a decimal one throughout.

@@ -12,7 +12,7 @@ from fedmiss.tables import load_schema
 
 __all__ = [
     "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "PLACES", "REACH", "check_named", "did_you_mean", "familiar",
-    "find_header", "is_count_table", "kept_columns", "near_names", "normal", "plain", "quoted", "resolve",
+    "find_header", "is_count_table", "kept_columns", "names_beside", "near_names", "normal", "plain", "quoted", "resolve",
     "several_species", "squeezed", "wide_years",
 ]  # fmt: skip
 
@@ -153,6 +153,12 @@ def familiar(
         if key not in found and (hit := next(free, None)) is not None:
             found[key] = hit
     return found
+
+
+def names_beside(ids: str) -> set[str]:
+    """Return what a column of names is called beside this one of ids, squeezed: site beside Site_ID or site code."""
+    (squeezed_ids,) = squeezed([ids])
+    return {squeezed_ids.removesuffix("id"), squeezed_ids.removesuffix("code")} - {squeezed_ids}
 
 
 def check_named(

@@ -455,16 +455,22 @@ class _Reading:
             f"{frame.height - joined.height:,} repeated rows were joined to their cell by the {self.options.repeats} of its "
             f"counts.{perhaps}"
         )
-        counted = frame.group_by(keys, maintain_order=True).agg(n=pl.col("count").count())
-        low = counted.filter((pl.col("n") > 0) & (pl.col("n") < pl.col("n").max().over("site")))
-        if self.options.repeats == "sum" and low.height:
-            cell = ", ".join(f"{key} {low[key][0]}" for key in keys)
-            self.said.append(
-                "sums of fewer counts than others of their site, too low by what was not counted: "
-                f"{low.height:,} (the first: {cell}). "
-                "Keep the months, which are then filled, or pass --repeats mean."
-            )
+        if self.options.repeats == "sum":
+            self.said += _low_sums(frame, keys)
         return joined.select(frame.columns)
+
+
+def _low_sums(frame: pl.DataFrame, keys: Sequence[str]) -> list[str]:
+    counted = frame.group_by(keys, maintain_order=True).agg(n=pl.col("count").count())
+    low = counted.filter((pl.col("n") > 0) & (pl.col("n") < pl.col("n").max().over("site")))
+    if low.is_empty():
+        return []
+    cell = ", ".join(f"{key} {low[key][0]}" for key in keys)
+    return [
+        "sums of fewer counts than others of their site, too low by what was not counted: "
+        f"{low.height:,} (the first: {cell}). "
+        "Keep the months, which are then filled, or pass --repeats mean."
+    ]
 
 
 def _all_years(values: pl.Series) -> bool:

@@ -137,8 +137,8 @@ def _import(
             warnings.append(why_no_zeros(family))
         if family == "plain":
             refuse_spellings(records, settings.spellings)
-        limits = NO_LIMIT if presence_only else limits_of(records)
         choice = choose_species(records, settings, warnings)
+        limits = NO_LIMIT if presence_only else limits_of(records, choice.code)
         with atomic_folder(out, "records", overwrite=True) as folder:
             events, lists_flow, unmatched = make_checklists(
                 lists,

@@ -14,6 +14,7 @@ from fedmiss.etl.rows import LINE, read_texts
 from fedmiss.etl.sources import Source, expand
 
 __all__ = [
+    "columns_with",
     "common_name",
     "fold",
     "names_in",
@@ -59,12 +60,14 @@ def species_columns(header: Iterable[str]) -> list[str]:
 
 def species_columns_by_content(columns: Mapping[str, pl.Series], wanted: str) -> list[str]:
     """Return the columns of strings that hold scientific names only, or in which the species asked for stands."""
+    named = columns_with(columns, wanted)
+    return [name for name, values in columns.items() if _binomials(values) or name in named]
+
+
+def columns_with(columns: Mapping[str, pl.Series], wanted: str) -> list[str]:
+    """Return the columns of strings in any row of which the species asked for stands."""
     key = fold(wanted)
-
-    def asked(values: pl.Series) -> bool:
-        return bool(key) and any(fold(name or "") == key for name in values.unique().to_list())
-
-    return [name for name, values in columns.items() if _binomials(values) or asked(values)]
+    return [name for name, values in columns.items() if key and key in names_in(values)]
 
 
 def _binomials(values: pl.Series) -> bool:

@@ -213,8 +213,8 @@ def project_gbif(
 def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:
     """Leave out specimens, and occurrences without an id, a full day or coordinates; adds ``day``, ``lat`` and ``lon``."""
     # in one word or with _: PreservedSpecimen, MATERIAL_SAMPLE, MaterialCitation
-    kept = frame["basis"].str.to_uppercase().str.contains("SPECIMEN|MATERIAL")
-    frame = rows.leave_out(frame, kept, "", "basis", why=NO_SIGHTING)
+    sample = frame["basis"].str.to_uppercase().str.contains("SPECIMEN|MATERIAL")
+    frame = rows.leave_out(frame, sample, "", "basis", why=NO_SIGHTING)
     frame = rows.leave_out(frame, frame[key] == "", "record id", key)
     parts = pl.concat_str(
         pl.col("year"), pl.col("month").str.zfill(2), pl.col("day").str.zfill(2), separator="-"

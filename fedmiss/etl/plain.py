@@ -11,9 +11,9 @@ import polars.selectors as cs
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.advice import advice, refuse_thousands
 from fedmiss.etl.codes import COUNT_BLANK
-from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns
+from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns, names_beside, quoted
 from fedmiss.etl.counts import CountOptions, read_counts
-from fedmiss.etl.one_species import fold, names_in, refuse_mixed, same_names, species_columns
+from fedmiss.etl.one_species import columns_with, refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     LINE,
@@ -58,7 +58,10 @@ FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
 _DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
 _DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June: see DATES
-_ANY = r"\d{4}[-./]\d{1,2}[-./]\d{1,2}|\d{1,2}[-./]\d{1,2}[-./]\d{4}"
+# 7:00, 07.00.30, T0700Z, 7:00 PM, 07:00+02:00; a span of them is on one day
+_TIME = r"[\sT,;_]*\d{1,2}[:.h]?\d\d([:.]?\d\d([.,]\d+)?)?\s*([A-Za-z][A-Za-z/_]*)?\s*([+-]\d\d(:?\d\d)?)?"
+_TO = r"\s*(-|\u2013|/|to)\s*"
+_TIMES = rf"^({_TIME}({_TO}{_TIME})?)?({_TO})?\s*$"
 _EITHER = r"^\d{1,2}/\d{1,2}/\d{4}"
 DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
 _TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
@@ -72,6 +75,7 @@ def check_map(
     ``one_species``: where a single species was asked for, the table need not name it.
     """
     proposal = familiar(source.header, FAMILIAR)
+    proposal = familiar(source.header, {"site_name": names_beside(proposal.get("site", ""))}, proposal)
     missing = [name for name in REQUIRED if name not in proposal]
     offer = ",".join(f"{key}={value}" for key, value in proposal.items())
     if column_map is None:
@@ -99,22 +103,29 @@ def check_map(
     if not {"species", "common_name"} & set(chosen):
         # A column of species that the map leaves out would be counts of several added up.
         free = [column for column in source.header if column and column not in chosen.values()]
-        named = species_columns(free) or (_columns_with(one_species, source, free) if one_species else [])
-        if named:
+        if named := species_columns(free):
             chosen["species"] = named[0]
         elif one_species is None:
             raise ConfigError(
                 f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
                 "with --species."
             )
+        else:
+            _refuse_species(source, free, one_species, chosen)
     return chosen
 
 
-def _columns_with(species: str, source: Source, columns: Sequence[str]) -> list[str]:
-    """Return which of some columns, whatever they are called, name a species in any row."""
-    at = {column: source.header.index(column) for column in columns}
+def _refuse_species(source: Source, free: Sequence[str], wanted: str, chosen: Mapping[str, str]) -> None:
+    """Refuse a column that the map leaves out and that holds the species asked for: it names the species, or remarks."""
+    at = {column: source.header.index(column) for column in free}
     texts = pl.concat(read_rows(source, at, Rows(source)))
-    return [column for column in columns if fold(species) in names_in(texts[column])]
+    if found := columns_with({column: texts[column] for column in free}, wanted):
+        offer = ",".join(f"{key}={value}" for key, value in {**chosen, "species": found[0]}.items())
+        raise ConfigError(
+            f"--map names no species column of {source.name}, and {wanted!r} stands in the column {found[0]!r}. If that "
+            f"names the species: --map {quoted(offer)}. If it holds remarks, leave it out of the table.",
+            column=found[0],
+        )
 
 
 def project_plain(
@@ -161,7 +172,7 @@ def project_plain(
     # for the species; on other visits it is dropped.
     blank = pl.col("count") == COUNT_BLANK
     height = frame.height
-    frame = frame.filter(~blank | (pl.col("complete").first().over("event") == 1))
+    frame = frame.filter(~blank | (pl.col("complete") == 1))
     missing = height - frame.height
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
     alike = observers_alike(frame)
@@ -179,18 +190,18 @@ def project_plain(
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
-    """Give each visit its name and number: a visit is at one site on one day, whatever other visits have its id.
+    """Give each visit its name and number, and to its rows what any of them says of its completeness.
 
-    Ids are often numbers within a site and year (1, 2), and two tables may both begin at 1.
+    A visit is at one site on one day: ids are often numbers within a site and year (1, 2). The name is of the row alone, so
+    that a visit has one in every table.
     """
     day = pl.col("date").dt.to_string()
-    own = pl.concat_str("observer", "site", day, "clock", separator="|")
-    frame = frame.with_columns(name=pl.when(pl.col("visit") == "").then(own).otherwise("visit"))
-    frame = frame.with_columns(whole=pl.concat_str("name", "site", day, separator="|"))
-    again = pl.col("whole").n_unique().over("name") > 1
-    return frame.with_columns(
-        name=pl.when(again).then("whole").otherwise("name"), event=digest_ids(frame["whole"])
-    ).drop("whole", "visit", "clock")
+    named = pl.when(pl.col("visit") == "").then(
+        pl.concat_str("observer", "site", day, "clock", separator="|")
+    )
+    frame = frame.with_columns(name=named.otherwise(pl.concat_str("visit", "site", day, separator="|")))
+    frame = frame.with_columns(event=digest_ids(frame["name"])).drop("visit", "clock")
+    return frame.with_columns(pl.col("complete").max().over("event"))
 
 
 def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]:
@@ -238,10 +249,11 @@ def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: 
     title = {key: rows.source.header[at] for key, at in columns.items()}
     serial = chunk["date"].str.contains(r"^[2-6]\d{4}(\.\d+)?$")
     _refuse(chunk, serial, "date", rows, "", title["date"])
-    # What stands behind a blank or a T is the time of day.
-    day = parse_dates(chunk["date"].str.extract(r"^([^\sT]*)"), (*_DATES, *DATES[dates]))
+    first = chunk["date"].str.extract(r"^([^\sT,;_]*)")
+    day = parse_dates(first, (*_DATES, *DATES[dates]))
     # 2024-05-06 - 2024-06-08 is no day; 2024-05-06T07:00/2024-05-06T09:00 is one.
-    day = day.set(chunk["date"].str.extract_all(_ANY).list.n_unique() > 1, None)
+    behind = chunk.select(pl.col("date").str.split(first).list.join("")).to_series()
+    day = day.set(~behind.str.contains(_TIMES), None)
     if not dates:
         _refuse(
             chunk, day.is_null() & chunk["date"].str.contains(_EITHER), "date", rows,
@@ -342,7 +354,8 @@ def project_counts(
         said.append("there is no month: the counts are yearly, and stand in June of their year.")
     if "weight" in frame.columns:
         said.append("the weights are not used by this model; `fedmiss trim` uses them.")
-    found = familiar(table.covariates, _PLACE)
+    names = (*_PLACE["site_name"], *names_beside(table.columns["site"]))
+    found = familiar(table.covariates, _PLACE | {"site_name": names})
     if others := [covariate for covariate in table.covariates if covariate not in found.values()]:
         said.append(
             f"the columns {', '.join(others)} are not used: `fedmiss trim --covariate` uses them, and what belongs to the "

@@ -39,7 +39,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 16
+VERSION = 17
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 AT_ONCE = 3_000_000  # identifiers compared at once, so that memory does not follow the number of records

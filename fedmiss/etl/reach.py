@@ -27,9 +27,8 @@ MANY_SPECIES = 30  # from here on, next to no complete checklist is without any 
 SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
 REGIONS = ("county_code", "state_code", "country_code")  # from the smallest up
 _REGION = re.compile(r"ebd_([A-Z]{2}(?:-[A-Z0-9]{1,3}){0,2})(?=[_.])")
-_TAXON = re.compile(
-    r"ebd_[A-Z0-9-]+_([a-z][a-z0-9]{5,7})_"
-)  # eBird's code of a species: a file of that alone
+# eBird's code of a species: a file of that alone, or another word of somebody's own
+_TAXON = re.compile(r"ebd_(?:[A-Z0-9-]+_)?([a-z][a-z0-9]{5,7})_")
 _MONTHS = re.compile(r"_((?:18|19|20)\d{2})(0[1-9]|1[0-2])_((?:18|19|20)\d{2})(0[1-9]|1[0-2])(?=[_.])")
 
 
@@ -114,22 +113,30 @@ def _days(year: str, month: str, *, end: bool) -> int:
     return (date(int(year), int(month), day) - EPOCH).days
 
 
-def limits_of(records: Sequence[Projection]) -> Limits:
-    """Return how far the reviewed records reach, file by file."""
+def limits_of(records: Sequence[Projection], chosen: Sequence[I32]) -> Limits:
+    """Return how far the reviewed records reach, file by file; a file of one species that was not asked for says nothing.
+
+    ``chosen`` : per file, of each taxon which of the species asked for it is, or -1
+    """
     sure: dict[str, list[Reach]] = {}
     seen = []
-    for record in records:
+    for record, asked in zip(records, chosen, strict=True):
         if record.meta["role"] != "ebd" or not record.has("reach"):
             continue
         name = record.meta["source"].rsplit(":", 1)[-1].rsplit("/", 1)[-1]
         region, months, taxon = (pattern.search(name) for pattern in (_REGION, _MONTHS, _TAXON))
-        mine = sure.setdefault(taxon[1] if taxon else "", [])
+        taxa = record.read("taxa", ["species", "rows"])
+        held = taxa["rows"] > 0
+        # without what stands behind the names of domestic birds
+        n_species = taxa.filter(held)["species"].str.extract(r"^(\S+ ?\S*)").n_unique()
+        if taxon and n_species == 1 and asked[held.to_numpy()].max() < 0:
+            continue
+        mine = sure.setdefault(taxon[1] if taxon and n_species < 2 else "", [])
         first = _days(months[1], months[2], end=False) if months else None
         last = _days(months[3], months[4], end=True) if months else None
         places = tuple(record.column("reach", "region").unique().sort().to_list())
         earliest, latest = record.meta["record_dates"] or (None, None)
-        taxa = record.read("taxa", ["species", "rows"])
-        if taxa.filter(taxa["rows"] > 0)["species"].n_unique() >= MANY_SPECIES:
+        if n_species >= MANY_SPECIES:
             first = max((each for each in (first, earliest) if each is not None), default=None)
             last = min((each for each in (last, latest) if each is not None), default=None)
             mine.append(Reach(first, last, region[1] if region else "", places))

@@ -183,7 +183,8 @@ def _of_parquet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataF
 def _as_texts(values: pl.Series) -> pl.Series:
     try:
         return values.cast(pl.String).str.strip_chars().fill_null("")
-    except pl.exceptions.ComputeError:  # bytes that are no text, as the geometry of a map
+    # bytes that are no text, as the geometry of a map, or a length of time
+    except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError):
         return pl.Series([""] * values.len(), dtype=pl.String)
 
 

@@ -246,7 +246,7 @@ def _covariate(source: Source, column: str, text: pl.Series, line: pl.Series, le
     value, bad = decimals(text, _ABSENT)
     good = int(value.is_not_null().sum())
     if good >= MOSTLY * (good + int(bad.sum())):
-        refuse_thousands(source, column, text, line)
+        refuse_thousands(source, column, text, line, points=False)
         return _number(source, column, text, line)
     held = levels.drop_nulls().unique()
     if held.len() > MOST_LEVELS:

@@ -100,7 +100,7 @@ def test_laws_of_any_panel(rows, n_groups, seed):
         sites, months = pl.read_parquet(made / "sites.parquet"), pl.read_parquet(made / "months.parquet")
 
         # every visit once, in the group of its observer, and groups of even size
-        assert sorted(v["checklist_id"]) == sorted(f"v{k}" for k in range(len(rows)))
+        assert sorted(v["checklist_id"]) == sorted(f"v{k}|s{s}|{d}" for k, (_, s, d, _) in enumerate(rows))
         by_group = v.group_by("group").agg(pl.col("observer_id").unique())
         assert sum(len(o) for o in by_group["observer_id"]) == len(observers) == v["observer_id"].n_unique()
         assert by_group.height == n_groups

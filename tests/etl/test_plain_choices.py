@@ -100,6 +100,13 @@ def test_a_blank_count_is_no_zero_where_the_first_row_alone_says_complete(plain)
     assert sorted(got.visits("Wren").values()) == [0, 3]
 
 
+def test_a_visit_is_complete_where_any_of_its_rows_says_so(plain):
+    text = "observer,site,date,species,count,complete\no1,A,2024-05-06,Robin,,\no1,A,2024-05-06,Wren,3,1\n"
+    got = plain(text + "o1,B,2024-05-06,Robin,2,1\n", column_map={"auto": ""})
+    assert sorted(got.visits("Robin").values()) == [2]
+    assert sorted(got.visits("Wren").values()) == [0, 3]
+
+
 def test_blanks_around_texts_of_parquet_make_no_second_visit(tmp_path, run):
     rows = {
         "observer": ["Ann ", "Ann"],
@@ -116,6 +123,37 @@ def test_a_time_of_day_behind_the_date_is_left_out_whatever_the_length(rows):
     text = "o1,A,5/6/2024 6:30,Wren,3\no1,B,15/11/2024 16:30:00,Wren,4\no1,C,1.2.2024 7:00,Wren,5\n"
     days = rows(text + "o1,D,2024-05-31T23:30:00+02:00,Wren,6\n", dates="day-first").checklists
     assert days["date"].dt.to_string().to_list() == ["2024-06-05", "2024-11-15", "2024-02-01", "2024-05-31"]
+
+
+@pytest.mark.parametrize(
+    "behind",
+    [
+        ", 07:00:00",
+        "; 7:00 PM",
+        "_07:00",
+        "T0700Z",
+        " 07:00:00.000 +02:00",
+        " 07:00 - 09:00",
+        "T07:00/2024-05-31T09:00",
+    ],
+)
+def test_what_stands_behind_a_date_may_be_a_time(rows, behind):
+    days = rows(f'o1,A,"2024-05-31{behind}",Wren,3\n').checklists["date"]
+    assert days.dt.to_string().to_list() == ["2024-05-31"]
+
+
+def test_a_time_behind_a_comma_as_javascript_writes_it(rows):
+    days = rows('o1,A,"01/05/2020, 07:00:00",Wren,3\n', dates="day-first").checklists["date"]
+    assert days.dt.to_string().to_list() == ["2020-05-01"]
+
+
+@pytest.mark.parametrize(
+    "behind", [" to 08", " - 08.05.", " to 08.05", ", 08.05.2020", " - 02.05.2020 07:00", " bis 8."]
+)
+def test_what_stands_behind_a_date_may_be_no_other_day(rows, behind):
+    got = rows(ROWS + f'o1,A,"2020-05-01{behind}",Wren,3\n')
+    assert got.checklists["date"].dt.year().unique().to_list() == [2024]
+    assert "1 of 4 rows were left out (line 5: no usable date" in got.warnings
 
 
 def test_a_span_of_days_is_no_day(rows):
@@ -142,7 +180,15 @@ def test_numbers_of_visits_do_not_join_sites_and_days(plain):
     assert table.select("observer_id", "site_id", "count").rows() == [
         ("o1", "A", 1), ("o1", "A", 2), ("o2", "B", 12), ("o1", "C", 16), ("o2", "C", 32), ("o1", "D", 64),
     ]  # fmt: skip
-    assert table["checklist_id"][-1] == "v7"  # an id that is one keeps its name
+    assert table["checklist_id"][-1] == "v7|D|2024-05-09"
+
+
+def test_a_visit_has_one_name_whatever_else_is_in_its_table(plain):
+    """Folders that share it would count it twice."""
+    head, mine = "visit,observer,site,date,species,count\n", "1,o1,A,2024-05-06,Wren,1\n"
+    alone = plain(head + mine, column_map={"auto": ""})
+    beside = plain(f"{head}{mine}1,o1,B,2024-05-07,Wren,4\n", column_map={"auto": ""})
+    assert set(alone.checklists["checklist_id"]) < set(beside.checklists["checklist_id"])
 
 
 @pytest.mark.parametrize("other", ["06:30", "6:30 AM", "06:30:00"])
@@ -190,13 +236,35 @@ def test_places_of_one_name_and_two_ids_are_two(plain):
     assert sorted(plain(counts).checklists["site_id"]) == ["1", "2"]
 
 
+def test_names_beside_ids_of_sites_are_their_names(plain):
+    """They were lost from reports."""
+    visits = "site,date,siteid,observer,species,count\nMill Pond,2024-05-06,7,o,Wren,3\n"
+    for got in (
+        plain(visits, column_map={"auto": ""}),
+        plain("Site,year,site code,count\nMill Pond,2001,7,3\n"),
+    ):
+        assert got.checklists.select("site_id", "site_name").rows() == [("7", "Mill Pond")]
+        assert "are not used" not in got.warnings
+
+
 @pytest.mark.parametrize("asked", ["Alauda arvensis", "alauda ARVENSIS"])
 def test_a_column_of_species_with_an_unknown_name_is_no_reason_to_add_them_up(plain, asked):
     """--map may leave the column of species out: what the species asked for stands in is one, whatever it is called."""
     text = "who,plot,day,Fugl,n\no,A,2024-05-06,Alauda arvensis,3\no,A,2024-05-06,Turdus merula,9\n"
     named = {"observer": "who", "site": "plot", "date": "day", "count": "n"}
-    got = plain(text, column_map=named, species=(asked,))
+    with pytest.raises(ConfigError, match=r"If that names the species: --map .*,species=Fugl") as told:
+        plain(text, column_map=named, species=(asked,))
+    assert f"{asked!r} stands in the column 'Fugl'" in str(told.value)
+    got = plain(text, column_map=named | {"species": "Fugl"}, species=(asked,))
     assert got.records.select("species", "count").rows() == [("Alauda arvensis", 3)]
+
+
+def test_remarks_that_name_the_species_once_make_no_species_of_the_others(plain):
+    """The visits were of a species called windy."""
+    rows = "".join(f"o,A,2024-05-{day:02},windy,3\n" for day in range(10, 20))
+    text = f"observer,site,date,notes,count\no,A,2024-05-06,Mute swan,1\n{rows}"
+    with pytest.raises(ConfigError, match="If it holds remarks, leave it out of the table"):
+        plain(text, column_map={"auto": ""}, species=("Mute Swan",))
 
 
 def test_lines_of_separators_only_are_no_rows(rows, plain):

@@ -170,6 +170,11 @@ def test_a_decimal_comma_that_can_be_nothing_else_is_read(tmp_path, share):
     assert got["share"].to_list() == [float(v.replace(",", ".")) for v in share.split(";")]
 
 
+def test_points_of_a_covariate_are_decimal_ones(tmp_path):
+    got = read_site_table(table_of(tmp_path, "site,km\na,1.250\nb,3\nc,2.500\n")).frame
+    assert got["km"].to_list() == [1.25, 3, 2.5]
+
+
 def test_a_degree_has_no_thousands(tmp_path):
     got = read_site_table(table_of(tmp_path, "site;lat;lon\na;47,123;8,456\nb;46,001;7,002\n")).frame
     assert got["latitude"].to_list() == [47.123, 46.001]

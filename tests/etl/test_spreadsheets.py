@@ -104,11 +104,12 @@ def test_every_kind_of_file_gives_the_same_table(tmp_path, kind):
 def test_columns_of_parquet_that_hold_no_text_are_none(tmp_path):
     """As the geometry that geopandas and sf write."""
     more = pl.DataFrame({"geometry": [b"\x01\xff\x00"] * 4, "list": [[1]] * 4, "record": [{"a": 1}] * 4})
+    more = more.with_columns(watch=pl.duration(minutes=5))
     pl.DataFrame(ROWS, HEAD, orient="row").hstack(more).write_parquet(tmp_path / "c.parquet")
     got = read_counts(tmp_path / "c.parquet", LARK)
     assert got.frame.select("site", "year", "count").rows() == WANT
-    assert got.covariates == ("geometry",)
-    assert got.frame["geometry"].null_count() == 3
+    assert got.covariates == ("geometry", "watch")
+    assert got.frame["geometry"].null_count() == got.frame["watch"].null_count() == 3
 
 
 def test_numbers_dates_and_places_of_cells():

@@ -131,6 +131,8 @@ def test_a_time_of_day_behind_the_date_is_left_out_whatever_the_length(rows):
         ", 07:00:00",
         "; 7:00 PM",
         "_07:00",
+        " 7 AM",
+        " morning",
         "T0700Z",
         " 07:00:00.000 +02:00",
         " 07:00 - 09:00",

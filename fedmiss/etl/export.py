@@ -53,25 +53,23 @@ def export_table(
 
 def _table(folder: Path, species: str, *, zero_filled: bool) -> pl.LazyFrame:
     entries = read_manifest(folder, "records", verify=True)["results"]["species"]
-    lists = pl.scan_parquet(folder / "checklists.parquet").with_row_index("checklist_row")
-    seen = (
-        pl.scan_parquet(folder / "records.parquet")
-        .with_columns(pl.col("checklist_row").cast(pl.UInt32))
-        .join(lists, on=["checklist_row", "checklist_id"], how="left", maintain_order="left")
-        .drop("checklist_row")
-    )
+    seen = pl.scan_parquet(folder / "records.parquet")
     if zero_filled:
         entry = resolve_species(entries, species, folder)
         names = (pl.lit(entry["species"]).alias("species"), pl.lit(entry["common_name"]).alias("common_name"))
         table = species_visits(folder, entry["species"]).drop("exported").with_columns(*names)
-        known = [column["name"] for of in ("records", "checklists") for column in load_schema(of).columns]
-        # Two tables may both have a visit 1.
-        visit = ("checklist_id", "site_id", "date")
-        kept = seen.filter(pl.col("species") == entry["species"]).select(*visit, cs.exclude(known))
-        return table.join(kept, on=visit, how="left", maintain_order="left")
-    if species:
-        seen = seen.filter(pl.col("species") == resolve_species(entries, species, folder)["species"])
-    return seen
+        known = [column["name"] for column in load_schema("records").columns]
+        kept = seen.filter(pl.col("species") == entry["species"]).select("checklist_id", cs.exclude(known))
+        table = table.join(kept, on="checklist_id", how="left", maintain_order="left")
+    else:
+        if species:
+            seen = seen.filter(pl.col("species") == resolve_species(entries, species, folder)["species"])
+        lists = pl.scan_parquet(folder / "checklists.parquet").with_row_index("checklist_row")
+        table = seen.with_columns(pl.col("checklist_row").cast(pl.UInt32)).join(
+            lists, on=["checklist_row", "checklist_id"], how="left", maintain_order="left"
+        )
+        table = table.drop("checklist_row")
+    return table
 
 
 def harmless(table: pl.LazyFrame) -> pl.LazyFrame:

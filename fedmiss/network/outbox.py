@@ -23,7 +23,11 @@ __all__ = ["HELD", "REFUSALS", "holder", "ledger_of", "note_refusal", "outbox", 
 
 REFUSALS = "stops.txt"  # why the job stopped
 HELD = "held.txt"  # the held message, in words and numbers
-_GO = "released"
+
+
+def _releases(kit: Kit) -> str:
+    """What the files of releases begin with: of one job, so that none lets a message of another one go."""
+    return f"released-{kit.job.hex()[:16]}-"
 
 
 def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Message], list[msg.Answer]], None]:
@@ -31,7 +35,7 @@ def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Message], li
 
     def look(exchange: int, questions: list[msg.Message], answers: list[msg.Answer]) -> None:
         # The file of the release is named by job and exchange: a release of one message lets no other go.
-        go = kit.private / f"{_GO}-{kit.job.hex()[:16]}-{exchange}"
+        go = kit.private / f"{_releases(kit)}{exchange}"
         if go.exists():
             return
         lines = [
@@ -76,7 +80,7 @@ def release(kit: Kit) -> str:
     path = kit.private / HELD
     # The file of the release stands in the first line: what is released is what is shown, and of this job.
     go, _, text = (path.read_text(encoding="utf-8") if path.exists() else "").partition("\n")
-    if not go.startswith(f"{_GO}-{kit.job.hex()[:16]}-"):
+    if not go.startswith(_releases(kit)):
         raise InputError(f"{kit.name!r} holds no message now. `join --look` holds them.")
     (kit.private / go).touch()
     return text

@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, InputError, UplinkError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.features import covariates_of
 from fedmiss.federation.hub.state import Panel
-from fedmiss.federation.hub.support import FEWEST_REGIONS, release_jointly, steps
+from fedmiss.federation.hub.support import FEWEST_REGIONS, JUNE, release_jointly, steps
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.version import __version__
@@ -21,7 +21,6 @@ __all__ = ["Agreement", "DataSpec", "agree", "folds_like_gaps"]
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
 MOST_REGIONS = 60
 FEW_BLOCKS = 50  # ten for each of five folds
-JUNE = 6  # where an import puts yearly counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +87,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     )
     contributors = max([plan.contributors, *(given.contributors for given in groups.values())])
     june = [name for name, given in groups.items() if given.season.tolist() == [JUNE]]
-    if plan.jointly and june and np.unique(months % 12).size > 1:
+    if plan.jointly and june and steps(months) == "months":
         notes.append(
             f"All visits of {listed(june, 4)} are of June, and others have other months. Yearly counts stand in June too: "
             "if these are yearly, they were taken for counts of a month. Do not use the result then."

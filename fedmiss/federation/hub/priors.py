@@ -36,7 +36,7 @@ def next_variance(
     squares: F64,
     known: F64,
     old: F64 | float,
-    least: F64 | float = 0.0,
+    least: float = 0.0,
     unit: F64 | float = 1.0,
     scale: float = np.inf,
 ) -> F64:
@@ -47,7 +47,8 @@ def next_variance(
     way. Two steps have the same fixed point, g = 0. Down goes MacKay's, ``old`` + g / sum(known) (Neural Computation 1992,
     section 4.2). Up goes Fisher's scoring of what the data say of the variance, ``old`` + g / sum(known^2), but less of it
     beyond a variance of ``unit``: the curvature of months with zeros grows with exp(variance / 2), and full steps would
-    swing where one flock among zeros is all that there is. Both go by a factor of ``STRIDE`` at most.
+    swing where one flock among zeros is all that there is. Both go by a factor of ``STRIDE`` at most, and not below
+    ``least`` units.
 
     The standard deviation has a half-normal prior of this ``scale`` (in units of sqrt(``unit``)), whose fixed point is
     g = v^2 / scale^2: without it years without a bird after years with birds go down, and the variance up, without end.
@@ -66,7 +67,7 @@ def next_variance(
     up = np.minimum(score, STRIDE * old)
     # Less of the way beyond a variance of ``unit``, but never less than EM's step, which is safe.
     up = np.maximum(em, old + (up - old) / (1.0 + up / unit) ** 2)
-    return np.maximum(np.where(em < old, _sooner(em, quick, old), up), least)
+    return np.maximum(np.where(em < old, _sooner(em, quick, old), up), least * unit)
 
 
 def _shrunk(g: F64 | float, a: F64, width: F64 | float) -> F64:

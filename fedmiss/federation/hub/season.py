@@ -29,9 +29,8 @@ from fedmiss.federation.hub.priors import next_variance
 __all__ = ["LEAST_YEARS", "SeriesPrior", "line_of"]
 
 WALK_COLUMNS = 30
-LINE_VARIANCE = (
-    1.0  # of the coefficient of x: a factor of 27 from the first year to the last is one standard deviation
-)
+# Of the coefficient of x: one standard deviation is a factor of 27 from the first year to the last.
+LINE_VARIANCE = 1.0
 WALK_SD = 0.5  # scale of the half-normal prior of the walk's standard deviation about the line
 YEAR_SD = 0.3  # least standard deviation of the deviations of years from the line
 FREE_SD = 1.0  # and of a counted year's deviation from its prior mean, where a month is a year
@@ -165,23 +164,18 @@ class SeriesPrior:
             spread = ((self.B @ cov) * self.B).sum(axis=-1)
             # 1 - C / noise, with C = noise (1 - shrink) + shrink^2 spread the variance of a deviation.
             known = shrink - shrink**2 * spread / noise
-            least = self.unit * YEAR_SD**2
             new = replace(
                 new,
-                season=self._step(1, coef, cov, self.unit * 1e-6),
-                year=self._step(2, coef, cov, least),
-                step=self._step(3, coef, cov, self.unit * 1e-6, WALK_SD),
+                season=self._step(1, coef, cov, 1e-6),
+                year=self._step(2, coef, cov, YEAR_SD**2),
+                step=self._step(3, coef, cov, 1e-6, WALK_SD),
                 noise=next_variance(
-                    (shrink * (y - f)) ** 2,
-                    known,
-                    self.noise,
-                    least if self.yearly else self.unit * 1e-5,
-                    self.unit,
+                    (shrink * (y - f)) ** 2, known, self.noise, YEAR_SD**2 if self.yearly else 1e-5, self.unit
                 ),
             )
         return new, f, f + freely * (y - f)
 
-    def _step(self, part: int, coef: F64, cov: F64, least: float | F64, scale: float = np.inf) -> float | F64:
+    def _step(self, part: int, coef: F64, cov: F64, least: float, scale: float = np.inf) -> float | F64:
         """The next variance of the coefficients of one part: season 1, years 2, walk 3."""
         old = (self.season, self.year, self.step)[part - 1]
         if not self.sizes[part]:

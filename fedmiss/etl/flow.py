@@ -137,6 +137,9 @@ def _record_flow(projections: list[Projection], records: dict[str, int]) -> list
                 "joined repeats", -projection.meta.get("joined", 0), "several counts of one cell became one"
             )
             flow.add("missing counts", -projection.meta.get("missing", 0), "NA or blank: not a visit")
+            flow.add(
+                "of visits without birds", -projection.meta.get("without_birds", 0), "a zero of every species"
+            )
     for key, (step, note) in _RECORD_STEPS.items():
         flow.add(step, -records[key], note)
     for key, record in records.items():

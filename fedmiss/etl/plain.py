@@ -157,7 +157,8 @@ def project_plain(
     columns |= kept_columns(source.header, keep, source.name)
     chunks = read_rows(source, columns, rows, blanks=FAMILIAR, advance=advance)
     frame = pl.concat(
-        _visits(_usable(chunk, rows, columns, dates), rows, columns, rules.missing) for chunk in chunks
+        _visits(_usable(chunk, rows, columns, dates, assume_complete), rows, columns, rules.missing)
+        for chunk in chunks
     )
     if one_species is not None:
         frame = frame.with_columns(species=pl.lit(one_species))
@@ -177,8 +178,11 @@ def project_plain(
     missing = height - frame.height
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
     alike = observers_alike(frame)
-    frame, said = _joined(frame.drop("line"), rules.repeats)
-    days = write_projection(folder, frame)
+    frame = frame.drop("line")
+    birds = frame.filter(pl.col("species") != "")
+    without = frame.filter(pl.col("species") == "")
+    birds, said = _joined(birds, rules.repeats)
+    days = write_projection(folder, birds, without)
     return rows.meta(
         prefix="",
         group_prefix="",
@@ -187,6 +191,7 @@ def project_plain(
         any_name=True,
         said=[*source.said, *spelt, *alike, *said],
         missing=missing,
+        without_birds=without.height,
     )
 
 
@@ -242,11 +247,21 @@ def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str,
         raise rows.source.fault(row[LINE], column or key, f"{row[key]!r} {why}")
 
 
-def _usable(chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: str) -> pl.DataFrame:
-    """Leave out rows that do not say who, where, what or when; refuse a date that may be two. Adds ``read_date``."""
-    for key in ("observer", "site", "species"):
+def _usable(
+    chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], dates: str, assume_complete: bool
+) -> pl.DataFrame:
+    """Leave out rows that do not say who, where, what or when; refuse a date that may be two. Adds ``read_date``.
+
+    A row without a species is a visit without birds where it says that the visit is complete; where all are, where its count
+    is 0: one without a count may be a visit that was planned.
+    """
+    for key in ("observer", "site"):
         if key in columns:
             chunk = rows.leave_out(chunk, chunk[key] == "", key, key)
+    if "species" in columns:
+        count, complete = chunk["count"].str.strip_chars(), chunk["complete"].str.to_lowercase().is_in(_TRUE)
+        no_bird = ((count == "") & complete) | ((count == "0") & (complete | assume_complete))
+        chunk = rows.leave_out(chunk, (chunk["species"] == "") & ~no_bird, "species", "species")
     title = {key: rows.source.header[at] for key, at in columns.items()}
     serial = chunk["date"].str.contains(r"^[2-6]\d{4}(\.\d+)?$")
     _refuse(chunk, serial, "date", rows, "", title["date"])

@@ -39,7 +39,7 @@ __all__ = [
 ]  # fmt: skip
 
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 17
+VERSION = 18
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 AT_ONCE = 3_000_000  # identifiers compared at once, so that memory does not follow the number of records
@@ -108,6 +108,7 @@ class Meta(TypedDict, total=False):
     licences: list[str]
     said: list[str]  # sentences for the user
     missing: int  # rows without a count
+    without_birds: int  # rows of complete visits that name no species
     other_species: int  # rows of other species than the one of a table of counts
     joined: int  # rows that were joined to another one of their cell
 

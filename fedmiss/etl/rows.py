@@ -350,8 +350,12 @@ def parse_count(values: pl.Series) -> tuple[pl.Series, pl.Series]:
     return code, code == COUNT_BAD
 
 
-def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
+def write_projection(
+    folder: Path, frame: pl.DataFrame, without: pl.DataFrame | None = None
+) -> list[int] | None:
     """Write the projection of a table in which every row is a record with its visit; return first and last day.
+
+    ``without``: rows of visits that have no record.
 
     ``frame`` has the record columns (taxon columns instead of codes), the event columns (observer and protocol
     as strings, numbers nullable, date as Date) and the place columns (coordinates also with a decimal comma); the columns
@@ -372,15 +376,18 @@ def write_projection(folder: Path, frame: pl.DataFrame) -> list[int] | None:
         values.write_parquet(folder / f"{file}.parquet")
         return out
 
+    records = frame.height
+    frame = frame if without is None else pl.concat([frame, without])
     frame = frame.with_columns(value.alias(key) for key, value in _ABSENT.items() if key not in frame.columns)
     frame = frame.with_columns(pl.col("latitude", "longitude").str.replace(r"^(-?\d+),(\d+)$", "$1.$2"))
+    visits = frame.unique("event", keep="first", maintain_order=True)
+    frame = frame.head(records)
     record = {column: frame[column].to_numpy() for column in RECORD_COLUMNS if column != "taxon"}
     record["taxon"] = coded(frame, TAXON_COLUMNS, "taxa")
     if kept := [column for column in frame.columns if column.startswith(KEEP)]:
         record["kept"] = coded(frame, kept, "kept")
     with ParquetSink(folder / "records.parquet", RECORD_COLUMNS | (KEPT_COLUMN if kept else {})) as sink:
         sink.add(record)
-    visits = frame.unique("event", keep="first", maintain_order=True)
     if "name" in visits.columns:
         visits.select("event", "name").sort("event").write_parquet(folder / "names.parquet")
     days = visits["date"].cast(pl.Int32)

@@ -213,8 +213,7 @@ class LocalFederation:
 
         ``watch`` is called after each round of the first with (round, root mean square move).
         """
-        for one in settings:
-            one.check()
+        _check(settings)
         self.ask_features(settings)
         self.link.stage = "fit"
         return self.average(fit_members(self.link, self.hub, settings, watch=watch))
@@ -299,9 +298,8 @@ class LocalFederation:
         ``inverse_size``: deviance of the negative binomial with this 1 / size in place of the family's.
         ``structure``: features of sites to try, and with them observers and slopes of sites; None for no such trial.
         """
+        _check(candidates)
         check_candidates(candidates, folds)
-        for candidate in candidates:
-            candidate.check()
         self.ask_features(candidates, structure)
         self.link.stage = "cross-validation"
         self.hub, choice = choose_model(
@@ -361,6 +359,13 @@ def _digest(name: str, visits: Visits) -> bytes:
         for column in (visits.site, visits.month, visits.count, visits.observer, visits.effort)
     ]
     return hashlib.blake2b(b"\0".join(parts)).digest()
+
+
+def _check(settings: Sequence[CountSettings]) -> None:
+    for one in settings:
+        if not isinstance(one, CountSettings):
+            raise ConfigError(f"settings are {one!r}; pass CountSettings, such as CountSettings(rank=0).")
+        one.check()
 
 
 def fit_counts(

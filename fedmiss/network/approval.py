@@ -14,6 +14,7 @@ from fedmiss.files import write_json
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.network.kits import Kit
 from fedmiss.network.study import Study
+from fedmiss.progress import note
 from fedmiss.system import user_name
 
 __all__ = ["approve", "page", "terminal_ask"]
@@ -257,6 +258,9 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
             )
         if not ask(text):
             raise ConfigError(f"job {job[:12]} was not approved; nothing was sent.")
+    else:  # the page was read elsewhere, or by somebody else
+        for warning in _differences(kit):
+            note(warning)
     when = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     write_json(
         kit.private / "approval.json",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pandas.api.types import is_float_dtype
 
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import PARTS_NAMED, asked, parts_by_share
@@ -70,7 +71,12 @@ def report_tables(analysis: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
 
 def write_csv(table: pd.DataFrame, path: Path) -> None:
     """Write a CSV with six significant digits: what a person reads, not what a program computes with."""
-    harmless(table).to_csv(path, index=False, float_format="%.6g", lineterminator="\n")
+    text = harmless(table)
+    # as ``float_format`` would, which takes ten times as long
+    for column in text.columns[[is_float_dtype(kind) for kind in text.dtypes]]:
+        values = text[column].to_numpy(float).tolist()
+        text[column] = ["" if math.isnan(value) else f"{value:.6g}" for value in values]
+    text.to_csv(path, index=False, lineterminator="\n")
 
 
 def write_tables(analysis: Analysis, folder: Path) -> None:

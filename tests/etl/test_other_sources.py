@@ -270,6 +270,20 @@ def test_plain_table(tmp_path, run):
         done.check_cells()
 
 
+def test_a_visit_without_birds_is_a_zero_of_every_species(tmp_path, run):
+    """Where it says so: complete, or a count of 0 where all visits are; a planned visit has no count, and says nothing."""
+    rows = ["a,p1,2020-05-01,greg,3,30,1", "a,p1,2020-05-08,,,30,yes", "a,p2,2020-05-01, ,0,30,1"]
+    unsaid = ["a,p3,2020-05-01,,,30,0", "a,p4,2020-05-01,,0,30,0", "a,p5,2020-05-01,,5,30,1"]
+    path = csv(tmp_path, "plots.csv", [*rows, *unsaid], PLAIN)
+    out = run(path, column_map=MAP | {"complete": "all_species_reported"})
+    assert out.visits("greg") == {"a|p1|2020-05-01|": 3, "a|p1|2020-05-08|": 0, "a|p2|2020-05-01|": 0}
+    assert out.flow("records: of visits without birds") == -2
+    assert out.flow("records: malformed") == -3
+    out.check_flow_adds_up()
+    everything = run(path, column_map=MAP, assume_complete=True)
+    assert everything.visits("greg") == {"a|p1|2020-05-01|": 3, "a|p2|2020-05-01|": 0, "a|p4|2020-05-01|": 0}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -197,7 +197,7 @@ def test_a_custodian_reads_all_that_goes_in_clear(more, tmp_path):
     assert not [name for name, said in words.items() if said not in text]
 
 
-def test_another_roster_is_another_job_and_what_it_tells_is_said(folder, panels):
+def test_another_roster_is_another_job_and_what_it_tells_is_said(folder, panels, capsys):
     kit = open_kit(folder / "kits" / "north")
     before = kit.job
     four = small_study(organisations=(*CLUBS, "west"))
@@ -212,6 +212,9 @@ def test_another_roster_is_another_job_and_what_it_tells_is_said(folder, panels)
     with pytest.raises(ConfigError, match="is not approved"):
         take_part(kit, panels["north"], NOBODY)
     assert "WARNING: you took part in egrets revision 1" in page(kit)
+    capsys.readouterr()
+    approve(kit, ask=None, given=kit.job.hex())
+    assert "WARNING: you took part in egrets revision 1" in capsys.readouterr().err
 
 
 @pytest.mark.slow

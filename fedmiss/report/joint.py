@@ -182,7 +182,8 @@ def headline(findings: JointFindings) -> Headline:
 def caveats(findings: JointFindings) -> list[str]:
     """What a reader must know before using the numbers."""
     yearly = findings.yearly
-    least = "any month with the least numbers of visits, sites and organisations behind it"
+    least = "the least numbers of visits, sites and organisations behind it"
+    least = least if findings.yearly_counts else f"any month with {least}"
     tables = (
         "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
         "that one lists and another visited, counts twice: nobody sees the others' sites."
@@ -210,7 +211,10 @@ def _study(findings: JointFindings) -> Section:
             f"{count(result.withheld_visits or 0)} visits, for least numbers ({settings['minimum']}) behind a sum",
         ),
         ("Least number of organisations behind a sum", count(settings["contributors"])),
-        ("Largest share of one organisation in a month", share(settings["share"])),
+        (
+            f"Largest share of one organisation in a {'year' if findings.yearly_counts else 'month'}",
+            share(settings["share"]),
+        ),
         ("Sums masked", masks),
         (
             "Crossed the network",
@@ -223,8 +227,8 @@ def _study(findings: JointFindings) -> Section:
 
 def _sections(findings: JointFindings, plots: dict[str, Any]) -> list[Section]:
     least = (
-        "A year enters index and trend when a month of it has the least numbers of visits, sites and organisations behind "
-        "it that the study asks for."
+        f"A year enters index and trend when {'it' if findings.yearly_counts else 'a month of it'} has the least numbers of "
+        "visits, sites and organisations behind it that the study asks for."
     )
     sections = [
         found(findings, headline(findings), caveats(findings)),

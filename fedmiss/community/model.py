@@ -24,8 +24,8 @@ from fedmiss.etl.community import Lists
 from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.visits import Visits, effort_columns
 from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.begin import responding
 from fedmiss.federation.hub.crossval import FOLDS
-from fedmiss.federation.hub.steps import responding
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import CountFit
 from fedmiss.models.lowrank.choice import Choice

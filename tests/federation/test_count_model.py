@@ -15,11 +15,12 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.group import kernels
 from fedmiss.federation.group.folds import draw_folds, replicate_weights
 from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
+from fedmiss.federation.hub.begin import switched_off, with_factor
 from fedmiss.federation.hub.bootstrap import effective_observers, spread_of, totals_of
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
-from fedmiss.federation.hub.steps import Turn, after_round, switched_off, with_factor
+from fedmiss.federation.hub.steps import Turn, after_round
 from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import Posterior, totals_by_region
 from fedmiss.federation.triangle import from_triangle

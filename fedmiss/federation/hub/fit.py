@@ -14,19 +14,11 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
+from fedmiss.federation.hub.begin import first_state, most_rank, start_replicate, switched_off, with_factor
 from fedmiss.federation.hub.dispersion import table_nodes
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import (
-    Sums,
-    Turn,
-    first_state,
-    most_rank,
-    start_replicate,
-    switched_off,
-    turn_of,
-    with_factor,
-)
+from fedmiss.federation.hub.steps import Sums, Turn, turn_of
 from fedmiss.federation.messages import Begin
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, SCALES

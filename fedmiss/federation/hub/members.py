@@ -12,6 +12,7 @@ from typing import Any
 
 from fedmiss.arrays import F64
 from fedmiss.errors import InputError
+from fedmiss.federation.hub.begin import most_rank
 from fedmiss.federation.hub.crossval import open_batch, starts
 from fedmiss.federation.hub.fit import (
     AskKeep,
@@ -25,7 +26,6 @@ from fedmiss.federation.hub.fit import (
 )
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import most_rank
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
 

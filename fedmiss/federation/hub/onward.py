@@ -16,11 +16,11 @@ import pandas as pd
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, FedmissError
+from fedmiss.federation.hub.begin import first_state, known_line, most_rank, responding, with_factor
 from fedmiss.federation.hub.fit import polished
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.members import FittedModel, batches_of, fit_members, opened
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import first_state, known_line, most_rank, responding, with_factor
 from fedmiss.federation.link import Link
 from fedmiss.federation.messages import Begin
 from fedmiss.federation.outline import CLOSE

@@ -17,6 +17,7 @@ __all__ = [
     "FEWEST_BIRDS",
     "LEARNING_SD",
     "LEVEL_SD",
+    "SMALLEST",
     "STRIDE",
     "level_pull",
     "next_variance",
@@ -28,6 +29,7 @@ SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard dev
 LEVEL_SD = 5.0  # of the level around the logarithm of the mean count
 LEARNING_SD = 0.25  # of what a new observer counts less at first
 EFFORT_SD = 1.0  # of the powers of effort, else one flock among zeros is put down to a long visit
+SMALLEST = 1e-4  # least prior variance, in units of the link squared
 STRIDE = 4.0  # factor by which a variance moves in a round at most
 FEWEST_BIRDS = 0.5  # counts without a bird start, and are centred, at the level of half a bird
 

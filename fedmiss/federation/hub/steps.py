@@ -20,18 +20,17 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
-from fedmiss.federation.hub.features import feature_step, start_coefficients
+from fedmiss.federation.hub.features import feature_step
 from fedmiss.federation.hub.priors import (
     EFFORT_SD,
-    FEWEST_BIRDS,
     LEARNING_SD,
     LEVEL_SD,
+    SMALLEST,
     STRIDE,
     level_pull,
     share_of_step,
     shrunk_variances,
 )
-from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, Family
@@ -42,178 +41,13 @@ __all__ = [
     "Sums",
     "Turn",
     "after_round",
-    "first_state",
-    "known_line",
-    "most_rank",
-    "responding",
-    "start_replicate",
-    "switched_off",
     "turn_of",
-    "with_factor",
 ]
 
-SMALLEST = 1e-4  # least prior variance, in units of the link squared
 SWING = 0.1  # share of the longest step beyond which a month's step that turns back is halved
-SLIGHT = 1e-4  # root mean square of u_k v_k, in units of the link, below which a factor has been switched off
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 
 Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fit
-
-
-def known_line(panel: Panel, settings: CountSettings) -> F64:
-    """The line x (L,) on which sites have slopes of their own; empty where they have none, or the years are too few."""
-    calendar = panel.calendar if settings.season and settings.slopes else None
-    few = calendar is None or np.unique(calendar[1]).size <= LEAST_YEARS
-    return np.zeros(0) if calendar is None or few else line_of(calendar[1])
-
-
-def responding(panel: Panel, settings: CountSettings) -> int:
-    """Number of sites' features that every month responds to with a coefficient of its own."""
-    return 0 if panel.features is None else panel.features.of(settings.responses).size
-
-
-def most_rank(panel: Panel, settings: CountSettings) -> int:
-    """The rank that a panel can bear: at most its sites, and one factor for every five months after the first two.
-
-    Where months are no months but species (``season=False``), one for every two after the first: neighbours in time are
-    alike, and a factor that follows noise is a smooth one there.
-    """
-    bears = (panel.L - 2) // 5 if settings.season else (panel.L - 1) // 2
-    return int(max(0, min(settings.rank, round(panel.J), bears)))
-
-
-def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
-    """Start at the overall mean; ``sums`` (4,): weights, weighted values, exposures, weighted squared values.
-
-    Counts have their own scale (the link is a logarithm); values of a Gaussian have that of their standard deviation, and
-    variances and the stopping rule start there.
-    """
-    weight, value, exposure, square = (float(v) for v in sums)
-    family, L = FAMILIES[settings.family], panel.L
-    # Equation predictor (guide, model page) with everything at 0 but mu, the link of the mean value: a score of 0 for mu.
-    mu = family.link(max(value, FEWEST_BIRDS) / exposure if family.counts else value / exposure)
-    x = known_line(panel, settings)
-    slopes, known = x.size > 0, responding(panel, settings)
-    p = 1 + slopes + known
-    unit = family.unit(square / weight - (value / weight) ** 2)
-    T = np.column_stack([np.zeros(L), *([x] if slopes else []), np.zeros((L, known))])
-    # Prior variances of the coefficients (a_j, s_j, known features); factors come later, one by one.
-    tau = unit * np.r_[1.0, [START_SLOPE] * slopes, [KNOWN] * known]
-    state = MonthState(
-        mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit), tau,
-        kappa=np.zeros(panel.K + settings.learning), shift=np.zeros(p), squares=np.zeros(p),
-        slopes=slopes, responses=known, inverse_size=settings.inverse_size or 0.0,
-        chain=START_CHAIN if settings.occupancy else np.zeros(0),
-        features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
-        phi=unit,
-        ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu, damping=unhindered(L, p - slopes),
-    )  # fmt: skip
-    if settings.season and panel.calendar is not None:
-        state = replace(state, series=(SeriesPrior.of(*panel.calendar, unit, effect=True),))
-    return state
-
-
-def unhindered(L: int, n: int) -> tuple[F64, F64]:
-    """Damping at the start: months have not moved, and take full steps."""
-    return np.zeros((L, n)), np.ones(L)
-
-
-def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | None) -> MonthState:
-    """Start of a bootstrap replicate: the full fit with its variances, and prior means drawn from the prior.
-
-    Data are perturbed by the weights of observers, the prior by its means: the solution of the perturbed problem is a draw
-    from the joint posterior of sites and months, with the noise of the data measured instead of modelled (perturb and solve:
-    Papandreou and Yuille, NIPS 2010). It starts where each month by itself would go. Without ``rng`` prior means stay.
-    """
-    state = replace(
-        full,
-        weight=weight,
-        k=0,
-        moves=np.full(3, np.inf),
-        shift=np.zeros(full.p),
-        refill=False,
-        away=0,
-    )
-    if rng is None:
-        return state
-    free = full.free
-    # Perturb: a draw z sqrt(width) of the months' prior means, and of the series' own.
-    jolt = np.zeros_like(full.T)
-    jolt[:, free] = np.sqrt(full.widths) * rng.standard_normal((len(full.T), free.size))
-    move, series = jolt.copy(), full.series
-    if series is not None:
-        drawn = [one.perturbed(rng.standard_normal((one.B.shape[1],))) for one in series]
-        series = tuple(one for one, _ in drawn)
-        move[:, free] += np.stack([moved for _, moved in drawn], axis=1)
-    # variances may have moved since the covariances were computed: a month answers by its whole move at most
-    pull = np.zeros_like(move)
-    pull[:, free] = move[:, free] / np.maximum(full.widths, np.einsum("naa->na", full.D)[:, free])
-    return replace(
-        state,
-        # Solve, for each month alone: a coefficient answers to a prior mean m by C K m, C = D and K = 1 / width.
-        T=full.T + np.einsum("nab,nb->na", full.D, pull),
-        prior=full.prior + move,
-        jolt=jolt,
-        series=series,
-        features=full.features.drawn(rng),
-    )
-
-
-def switched_off(state: MonthState) -> bool:
-    """Whether the last factor has been switched off: the next one stays at zero too."""
-    return (
-        state.rank > 0
-        and float(state.squares[-1] * (state.T[:, -1] ** 2).mean()) <= (SLIGHT * state.unit) ** 2
-    )
-
-
-def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
-    """Give a fit one more factor: months start along ``v`` (L,), sites at zero; None starts it switched off.
-
-    Factors enter one by one, and after each the whole posterior is fitted again ("greedy, then backfit": Wang and
-    Stephens, JMLR 2021, "Empirical Bayes matrix factorization", section 3.3). Started together, weak factors share one
-    signal, each is too weak for its prior, and all are switched off where one alone would have stayed. With a calendar
-    the factor starts at its season and walk, without the month-by-month rest: the leading singular vector of noisy
-    residuals is mostly noise.
-    """
-    L, p = state.T.shape
-    tau, noise = (
-        (SMALLEST * state.unit**2, SMALLEST)
-        if v is None
-        else (START_TAU * state.unit**2, float((v**2).mean()) + 0.05)
-    )
-    column, prior, series = (np.zeros(L) if v is None else v), np.zeros(L), state.series
-    if state.series is not None:
-        # Equation month without its line: season, walk and noise share the variance, a third each.
-        third = noise / 3
-        assert panel.calendar is not None
-        fresh = SeriesPrior.of(*panel.calendar, noise)
-        _, prior, _ = fresh.update(column, np.full(L, third / 2), prior, np.full(L, third), learn=False)
-        column, noise, series = prior, third, (*state.series, fresh)
-    D = np.zeros((L, p + 1, p + 1))
-    D[:, :p, :p] = state.D
-    return replace(
-        state,
-        T=np.column_stack([state.T, column]),
-        D=D,
-        prior=np.column_stack([state.prior, prior]),
-        noise=np.r_[state.noise, noise],
-        tau=np.r_[state.tau, tau],
-        series=series,
-        shift=np.r_[state.shift, 0.0],
-        squares=np.r_[state.squares, 0.0],
-        damping=unhindered(L, state.free.size + 1),
-        k=0,
-        moves=np.full(3, np.inf),
-        refill=False,
-        converged=False,
-    )
-
-
-START_CHAIN = np.array([0.5, 0.1, 0.1])  # presence at first, gained, lost; EM moves them
-START_TAU = 0.25  # prior variance of the sites' coefficients of a new factor; EM moves it
-KNOWN = 1e-8  # prior variance of sites' coefficients that are features, hence known
-START_SLOPE = 0.02  # and of their slopes, for one standard deviation of the years
 
 
 class Turn(NamedTuple):

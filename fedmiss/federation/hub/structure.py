@@ -23,11 +23,11 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
+from fedmiss.federation.hub.begin import known_line
 from fedmiss.federation.hub.bootstrap import effective_observers, totals_of
 from fedmiss.federation.hub.crossval import Contest, cross_validate, score_folds
 from fedmiss.federation.hub.features import agree_features
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import known_line
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial, choose
 from fedmiss.models.lowrank.families import FAMILIES

@@ -1,4 +1,4 @@
-"""Variational EM, the count model around it, cross-validation and bootstrap."""
+"""Variational EM and the count model around it."""
 
 from __future__ import annotations
 
@@ -6,25 +6,19 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 from numba import njit
-from scipy import stats
 
-from fedmiss.errors import ConfigError
 from fedmiss.federation.group import kernels
-from fedmiss.federation.group.folds import draw_folds, replicate_weights
-from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
 from fedmiss.federation.hub.begin import switched_off, with_factor
-from fedmiss.federation.hub.bootstrap import effective_observers, spread_of, totals_of
+from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.steps import Turn, after_round
-from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
-from fedmiss.federation.results import Posterior, totals_by_region
+from fedmiss.federation.local import LocalFederation, cross_validate, fit_counts
+from fedmiss.federation.results import Posterior
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.choice import _above, _choose, default_candidates, model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, POISSON
 from fedmiss.models.lowrank.settings import CountSettings
@@ -206,122 +200,6 @@ def test_log1p_fit_keeps_the_total_of_the_observed_counts():
     assert (1 + predicted).sum() == pytest.approx((1 + g.count).sum(), rel=0.05)
 
 
-def folds_of(g, by, folds=5, seed=0, years=None):
-    """Folds of a group's visits, sites named by their numbers."""
-    month = g.month.astype(np.int64)
-    return draw_folds(
-        by, folds, seed, name=g.name, site_id=np.arange(200).astype(str).astype(object), site=g.site, month=month,
-        year=month // 12 if years is None else years[month], observer=g.observer,
-    )  # fmt: skip
-
-
-def test_folds_are_drawn_inside_groups_and_cover_them():
-    panel, _ = simulate(n=500)
-    for g in panel.groups:
-        for by in ("cell", "visit", "observer", "block"):
-            folds = folds_of(g, by)
-            assert folds.size == g.count.size
-            assert set(folds) <= set(range(5))
-        sizes = np.bincount(folds_of(g, "visit"), minlength=5)
-        assert sizes.max() - sizes.min() <= 1
-        whole = folds_of(g, "observer")
-        fold_of_cell = dict(zip(zip(g.site, g.month, strict=True), folds_of(g, "cell"), strict=True))
-        for h in panel.groups:  # visits of one cell share a fold, in every group
-            folds = folds_of(h, "cell")
-            assert all(
-                fold_of_cell.get((s, t), k) == k for s, t, k in zip(h.site, h.month, folds, strict=True)
-            )
-        assert all(np.unique(whole[g.observer == o]).size == 1 for o in np.unique(g.observer))
-    with pytest.raises(ConfigError, match="folds by 'moon'"):
-        folds_of(panel.groups[0], "moon")
-
-
-def test_folds_are_even_and_independent_of_each_other():
-    """Keyed draws: each fold has its fifth of 20,000 cells, and neighbours in place or time are not alike."""
-    site, month = np.divmod(np.arange(20_000), 100)
-    g = Group.of("a", site, month, np.ones(20_000))
-    folds = folds_of(g, "cell").reshape(200, 100)
-    sizes = np.bincount(folds.ravel(), minlength=5)
-    assert np.abs(sizes - 4000).max() < 5 * np.sqrt(20_000 * 0.16)
-    for same in ((folds[:, 1:] == folds[:, :-1]).mean(), (folds[1:] == folds[:-1]).mean()):
-        assert same == pytest.approx(0.2, abs=5 * np.sqrt(0.16 / 19_800))
-    other = folds_of(g, "cell", seed=1).reshape(200, 100)
-    assert (folds == other).mean() == pytest.approx(0.2, abs=5 * np.sqrt(0.16 / 20_000))
-
-
-def test_blocks_are_site_years_whatever_the_season():
-    month = np.arange(48)
-    g = Group.of("a", np.zeros(48, int), month, np.ones(48))
-    by_year = folds_of(g, "block", years=month // 6).reshape(8, 6)
-    assert np.ptp(by_year, axis=1).max() == 0
-    assert np.unique(by_year).size > 1
-    yearly = replace(simulate(J=12, L=10, n=200)[0], calendar=(np.ones(10, int), 2000 + np.arange(10)))
-    table = cross_validate(yearly, [CountSettings(rank=0)], by="block").table
-    assert (table["n"] > 0).all()  # ten columns are ten years, not one block
-
-
-@pytest.mark.parametrize("by", ["auto", "cell", "block", "visit", "observer"])
-def test_a_group_without_counted_visits_has_no_folds(by):
-    panel, _ = simulate(n=200)
-    empty = GroupPanel.of(panel.J, panel.L, [*panel.groups, Group.of("zz", [], [], [])], panel.calendar)
-    settings = [CountSettings(rank=0)]
-    with_it, without = (cross_validate(p, settings, by=by, folds=3).table["deviance"] for p in (empty, panel))
-    np.testing.assert_allclose(with_it, without, rtol=1e-12)
-
-
-def folds_like_gaps(panel):
-    federation = LocalFederation.of_panel(panel)
-    return like_gaps(federation.link, federation.hub)
-
-
-def test_folds_are_like_the_gaps():
-    rng = np.random.default_rng(0)
-    site, month = np.divmod(np.arange(20 * 48), 48)
-
-    def panel(keep, groups=3):
-        y = np.ones(int(keep.sum()))
-        return split(
-            20, 48, site[keep], month[keep], y, np.zeros(y.size, int), rng.integers(0, groups, y.size)
-        )
-
-    single = rng.random(site.size) < 0.7
-    years = (rng.random((20, 4)) < 0.7)[site, month // 12]
-    assert folds_like_gaps(panel(single)) == "cell"
-    assert folds_like_gaps(panel(years)) == "block"
-    assert folds_like_gaps(panel(years & single)) == "block"  # 30 % by years, 21 % by cells
-    yearly = replace(panel(years), calendar=(np.ones(48, int), 1960 + np.arange(48)))
-    assert folds_like_gaps(yearly) == "cell"  # a cell is a year
-    summer = replace(panel(years), calendar=(np.tile([5, 6, 7, 8], 12), 2000 + np.repeat(np.arange(12), 4)))
-    assert (
-        folds_like_gaps(summer) == "block"
-    )  # 12 months are more than a year there; a gap of 12 months holds whole years
-    assert (
-        folds_like_gaps(replace(panel(years), J=20, groups=panel(years & (site < 2)).groups)) == "cell"
-    )  # few blocks
-    assert folds_like_gaps(panel(np.ones(site.size, bool))) == "cell"  # no gaps at all
-    text = cross_validate(panel(years), [CountSettings(rank=0)]).advice
-    assert text.endswith("Folds held out whole years of sites.")
-
-
-def test_small_groups_do_not_all_fill_one_fold():
-    lone = [Group.of(f"g{i}", [0, 1], [0, 1], [1.0, 2.0], [0, 1]) for i in range(60)]
-    sizes = np.bincount(np.concatenate([folds_of(g, "observer") for g in lone]), minlength=5)
-    assert sizes.min() > 10
-    block = [folds_of(g, "block") for g in lone[:2]]
-    np.testing.assert_array_equal(block[0], block[1])  # a block is held out in every group that visits it
-
-
-@pytest.mark.slow
-def test_candidates_are_scored_the_same_alone_and_together():
-    panel, _ = simulate(n=400)
-    mixed = [CountSettings(rank=2), CountSettings(rank=1, dispersion="negbin"), CountSettings(rank=1)]
-    together = cross_validate(panel, mixed, folds=3).summary["deviance"]
-    for i, c in enumerate(mixed):
-        assert cross_validate(panel, [c], folds=3).summary["deviance"][0] == pytest.approx(together[i])
-    with pytest.raises(ConfigError, match="no common score"):
-        cross_validate(panel, [CountSettings(), CountSettings(family="gaussian", scale="raw")])
-
-
 @pytest.mark.parametrize("shape", [(1, 12), (12, 1), (3, 12), (12, 3)])
 def test_panels_smaller_than_the_rank(shape):
     rng = np.random.default_rng(0)
@@ -330,22 +208,6 @@ def test_panels_smaller_than_the_rank(shape):
     fit = fit_counts(panel, CountSettings(rank=4))
     assert np.isfinite(fit.expected()).all()
     assert fit.settings.rank == fit.posterior.T.shape[1] - 1 == max(0, min(shape[0], (shape[1] - 2) // 5))
-
-
-@pytest.mark.slow
-def test_cross_validation_finds_the_rank():
-    flat, _ = simulate(J=60, L=36, n=2500, scale=0.0)
-    rich, _ = simulate(J=60, L=36, n=2500, scale=0.8)
-    candidates = [CountSettings(rank=r) for r in (0, 1, 2)]
-    none = cross_validate(flat, candidates, by="visit").summary["deviance"]
-    assert (
-        none.max() < 1.01 * none.min()
-    )  # nothing to gain, and nothing lost: the factors switch themselves off
-    chosen = cross_validate(rich, candidates)
-    assert chosen.best.rank == 2
-    assert len(chosen.table) == 15
-    assert chosen.table["n"].sum() == 3 * rich.m
-    assert "rank 2" in chosen.advice
 
 
 def bursts(J=200, L=24, seed=2, season=1.1):
@@ -446,214 +308,6 @@ def test_negative_binomial_keeps_the_total_of_the_counts():
     assert fit_counts(panel, CountSettings(rank=1, dispersion="negbin", calibrate=False)).smear == 1.0
 
 
-def judged(*models):
-    """Scores of candidates (model, rank, deviances of the folds), and their summary."""
-    table = pd.DataFrame(
-        [
-            {"candidate": i, "fold": k, "model": m, "rank": r, "penalty": np.nan, "deviance": d}
-            for i, (m, r, ds) in enumerate(models)
-            for k, d in enumerate(ds)
-        ]
-    )
-    return table, table.groupby("candidate").agg(deviance=("deviance", "mean"), model=("model", "first"))
-
-
-def test_another_distribution_has_to_be_clearly_better():
-    table, summary = judged(
-        ("negative binomial", 0, [10.0, 12.0, 11.0]),
-        ("negative binomial", 1, [9.0, 11.0, 10.5]),
-        ("quasi-Poisson", 0, [4.0, 11.5, 11.0]),  # lowest on average, thanks to one fold
-    )
-    options = [CountSettings(rank=r, dispersion=d) for d, r in (("negbin", 0), ("negbin", 1), ("quasi", 0))]
-    assert _choose(table, summary, options, False) == 1
-    table.loc[table["candidate"] == 2, "deviance"] = [8.0, 10.1, 9.4]  # lower in every fold
-    summary["deviance"] = table.groupby("candidate")["deviance"].mean()
-    assert _choose(table, summary, options, False) == 2
-
-
-def test_candidates_are_compared_within_folds_by_mean_and_its_error():
-    table, _ = judged(("a", 0, [10.0, 40.0, 11.0]), ("a", 1, [10.5, 40.5, 14.0]))
-    mean, error = _above(table.pivot(index="fold", columns="candidate", values="deviance"), 0)
-    np.testing.assert_allclose(mean, [0.0, 4.0 / 3.0])
-    np.testing.assert_allclose(error, [0.0, np.std([0.5, 0.5, 3.0], ddof=1) / np.sqrt(3)])
-
-
-def test_of_ranks_that_are_one_fit_the_lowest_is_chosen():
-    options = [CountSettings(rank=r, dispersion="negbin") for r in (0, 1, 2)]
-
-    def chosen(*deviances):
-        return _choose(
-            *judged(*(("negative binomial", i, ds) for i, ds in enumerate(deviances))), options, False
-        )
-
-    first = [10.0, 12.0, 11.0]
-    assert chosen([d * 1.01 for d in first], first, [d * 0.9995 for d in first]) == 1
-    assert chosen([d * 1.0005 for d in first], first, [d * 0.9999 for d in first]) == 0
-    # better by a little in every fold, and by more than that in one
-    assert chosen([10.0, 12.0, 11.1], first, [d * 1.2 for d in first]) == 1
-
-
-def test_default_candidates_include_rank_zero_and_rival_models():
-    names = {(c.family, c.dispersion, c.scale, c.rank) for c in default_candidates(CountSettings())}
-    assert ("poisson", "quasi", "raw", 0) in names
-    assert ("poisson", "negbin", "raw", 2) in names
-    assert ("gaussian", "quasi", "log1p", 2) in names
-    assert model_name(default_candidates(CountSettings())[0]) == "negative binomial"  # the one to beat
-
-
-@pytest.mark.parametrize("most", [0, 1, 2, 5])
-def test_no_candidate_has_a_rank_above_the_largest_asked_for(most):
-    tried = [(c.family, c.dispersion, c.scale, c.rank) for c in default_candidates(CountSettings(), most)]
-    assert max(rank for *_, rank in tried) == most
-    assert len(set(tried)) == len(tried)
-
-
-RIGID = SimpleNamespace(weight=1.0, free_visits=1.0)  # a fit that follows no count
-
-
-def observer_weights(panel, draw):
-    """Weights of every group in one replicate."""
-    federation = LocalFederation.of_panel(panel)
-    spread = spread_of(federation.hub, RIGID)
-    return [p._weigh(0, draw, spread, p.used) for p in federation.programs.values()]
-
-
-def test_bootstrap_weights_stay_inside_groups():
-    panel, _ = simulate(n=600)
-    federation = LocalFederation.of_panel(panel)
-    spread = spread_of(federation.hub, RIGID)
-    for program in federation.programs.values():
-        w, used = program._weigh(0, 3, spread, program.used), program.used
-        per_observer = {o: np.unique(w[used.observer == o]) for o in np.unique(used.observer)}
-        assert all(v.size == 1 for v in per_observer.values())
-        draws = np.array([program._weigh(0, b, spread, used) for b in range(400)])
-        assert draws.mean() == pytest.approx(1.0, abs=5 / np.sqrt(400))
-        assert draws.sum(axis=1).std() > 0.05 * draws.sum(axis=1).mean()  # a group's total varies too
-        np.testing.assert_array_equal(w, program._weigh(0, 3, spread, used))
-        assert not np.array_equal(w, program._weigh(0, 4, spread, used))
-        assert not np.array_equal(w, program._weigh(1, 3, spread, used))
-        other = replicate_weights(
-            b"another secret", 0, 3, spread, program.place[used.site], used.observer, used.weight
-        )
-        assert not np.isin(
-            np.unique(other), np.unique(w)
-        ).any()  # only who has the secret can know the weights
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_few_effective_observers_get_wider_weights():
-    who = np.repeat(np.arange(29), [72] + [6] * 28)  # one of them makes 30 % of the visits
-    s, t = np.divmod(np.arange(240), 24)
-    federation = LocalFederation.of_panel(GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), who)]))
-    K = effective_observers(federation.hub)
-    assert K == pytest.approx(240**2 / (72**2 + 28 * 36))
-    program, n = federation.programs["a"], 4000
-    w = np.array([program._weigh(0, b, spread_of(federation.hub, RIGID), program.used) for b in range(n)])
-    wide = stats.t.ppf(0.975, K - 1) / stats.norm.ppf(0.975)
-    for observer, share in ((0, 0.3), (1, 0.025)):
-        draws = w[:, program.used.observer == observer][:, 0]
-        c = (wide / (1 - share)) ** 2  # a Gamma of mean 1 and variance c has excess kurtosis 6 c
-        assert draws.var() == pytest.approx(c, abs=4 * c * np.sqrt((2 + 6 * c) / n))
-        assert draws.mean() == pytest.approx(1, abs=4 * np.sqrt(c / n))
-    even = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240), np.arange(240))])
-    flat = np.array([observer_weights(even, b)[0] for b in range(100)])
-    assert flat.var() == pytest.approx(1.0, abs=0.1)  # many observers alike: Exp(1)
-
-
-def test_a_single_observer_is_resampled_by_site():
-    s, t = np.divmod(np.arange(240), 24)
-    panel = GroupPanel.of(10, 24, [Group.of("a", s, t, np.ones(240))])
-    w = observer_weights(panel, 0)[0].reshape(10, 24)
-    assert np.ptp(w, axis=1).max() == 0
-    assert np.unique(w[:, 0]).size == 10
-
-
-@pytest.mark.parametrize("settings", [{}, {"dispersion": "negbin"}], ids=str)
-def test_bootstrap_is_a_function_of_seed_and_number(settings):
-    panel, _ = simulate(n=500)
-    panel = replace(
-        panel, region=np.array(["odd" if j % 2 else "even" for j in range(panel.J)], dtype=object)
-    )
-    settings = CountSettings(rank=1, observers=True, **settings)
-    fit = fit_counts(panel, settings)
-    first = bootstrap(panel, fit, draws=4, seed=1)
-    more = bootstrap(panel, fit, draws=6, seed=1)
-    np.testing.assert_allclose(first.totals, more.totals[:4], rtol=1e-13)
-    np.testing.assert_allclose(first.totals[:, 1:].sum(axis=1), first.totals[:, 0])
-    region = np.arange(panel.J) % 2
-    point = totals_by_region(fit, region, 2)
-    np.testing.assert_allclose(point[0], fit.expected().sum(axis=0))
-    assert first.totals[:, 0].std(axis=0).min() > 0
-
-
-@pytest.mark.nightly
-@pytest.mark.slow
-def test_replicates_spread_as_new_counts_would_though_the_fit_goes_after_the_old_ones():
-    """Sites and months without a prior, balanced: a month's total is its count, whose variance is its expectation.
-
-    71 of 720 degrees of freedom are the fit's, and squares of residuals fall short by that tenth. What is left (0.95) is
-    that weights of few visits do not sum to their number.
-    """
-    J, L = 60, 12
-    s, t = np.divmod(np.arange(J * L), L)
-    ratios = []
-    for seed in range(24):
-        rng = np.random.default_rng(seed)
-        mean = np.exp(rng.normal(3, 0.5, J)[s] + rng.normal(0, 0.3, L)[t])
-        panel = GroupPanel.of(J, L, [Group.of("a", s, t, rng.poisson(mean).astype(float), np.arange(J * L))])
-        federation = LocalFederation.of_panel(panel)
-        federation.fit(CountSettings(rank=0, time="fixed"))
-        draws = federation.replicates(range(100), seed=seed).totals[:, 0]
-        ratios.append((draws.var(axis=0, ddof=1) / mean.reshape(J, L).sum(axis=0)).mean())
-    assert 0.905 < np.mean(ratios) < 1.03  # standard error 0.012
-
-
-@pytest.mark.mc
-def test_bootstrap_intervals_cover():
-    """Nominal 95 % intervals of the overall log slope over random panels: 90 to 98 % (binomial error about 1.5 %)."""
-    hits = total = 0
-    for seed in range(120):
-        panel, eta = simulate(J=60, L=60, n=1200, seed=1000 + seed, scale=0.4, observers=60)
-        fit = fit_counts(panel, CountSettings(rank=2))
-        draws = bootstrap(panel, fit, draws=60, seed=seed)
-        year = panel.calendar[1]
-        x = np.unique(year) - np.unique(year).mean()
-
-        def slope(monthly, year=year, x=x):
-            yearly = np.array([monthly[year == y].sum() for y in np.unique(year)])
-            return float(np.log(yearly) @ x / (x @ x))
-
-        estimate = slope(totals_by_region(fit, np.full(60, -1), 0)[0])
-        se = np.std([slope(d[0]) for d in draws.totals], ddof=1)
-        hits += abs(estimate - slope(np.exp(eta).sum(axis=0))) < 1.96 * se
-        total += 1
-    assert 0.88 <= hits / total <= 0.995
-
-
-@pytest.mark.slow
-def test_replicates_spread_as_three_new_observers_a_year_leave_every_year_unknown():
-    """Year and mean of the year's observers share one sum: it is known to sd / sqrt(3), apart from counting."""
-    J, years, new = 40, 8, 3
-    s, t = np.nonzero(np.ones((J, years)))
-    who = t * new + s % new
-    ratios = []
-    for seed in range(4):
-        rng = np.random.default_rng(seed)
-        level, true = rng.normal(1.5, 0.5, J), rng.normal(0, 0.4, years * new)
-        y = rng.poisson(np.exp(level[s] + true[who])).astype(float)
-        when = (np.full(years, 6), 2010 + np.arange(years))
-        federation = LocalFederation.of_panel(GroupPanel.of(J, years, [Group.of("a", s, t, y, who)], when))
-        federation.fit(CountSettings(rank=0, observers=True))
-        draws = np.log(federation.replicates(range(60), seed=1).totals[:, 0])
-        draws -= draws.mean(axis=1, keepdims=True)
-        variance = draws.var(axis=0).mean() * years / (years - 1)
-        ratios.append(
-            variance / (1 / (federation.members[0].state.ridge * new) + 1 / np.bincount(t, y).mean())
-        )
-    assert 0.9 < np.sqrt(np.mean(ratios)) < 1.2
-
-
 @pytest.mark.parametrize("scale", [1e-4, 0.01, 100.0, 10_000.0])
 def test_gaussian_values_may_have_any_scale(scale):
     """Values in thousandths, or in thousands, have the same fit and intervals in their own unit."""
@@ -682,19 +336,6 @@ def test_effort_and_observers_take_turns_and_find_the_truth():
     groups = [Group.of(f"g{k}", *(v[who % 2 == k] for v in (s, t, y, who // 2, x))) for k in range(2)]
     fit = fit_counts(GroupPanel.of(J, L, groups, calendar(L)), CountSettings(rank=0, observers=True))
     assert fit.aux.kappa[0] == pytest.approx(0.8, abs=0.05)
-
-
-def test_a_fold_without_a_visit_has_no_score():
-    """Of four cells one of five folds holds out none; the others score all candidates."""
-    site, month = (x.ravel() for x in np.meshgrid(np.arange(4), [0]))
-    panel = GroupPanel.of(
-        8, 1, [Group.of("g", site, month, np.arange(4.0))], (np.array([5]), np.array([2012]))
-    )
-    candidates = [CountSettings(rank=0), CountSettings(rank=0, dispersion="negbin")]
-    choice = cross_validate(panel, candidates, folds=5, seed=0)
-    assert choice.table["n"].sum() == 2 * 4
-    assert (choice.table.groupby("candidate")["fold"].nunique() < 5).all()
-    assert np.isfinite(choice.table["deviance"]).all()
 
 
 @pytest.mark.parametrize("observers", [False, True])
@@ -790,18 +431,3 @@ def test_a_loop_for_one_width_gives_the_bits_of_the_loop_for_all(monkeypatch, fa
         monkeypatch.setattr("fedmiss.federation.group.kernels.PAYS", pays)
         fits.append(fit_counts(panel, settings))
     np.testing.assert_array_equal(fits[0].expected(), fits[1].expected())
-
-
-def test_replicates_of_no_number_or_of_another_panel_are_refused():
-    site, month = (a.ravel() for a in np.indices((6, 8)))
-    group = Group.of("a", site, month, np.arange(48.0) % 5)
-    panel = GroupPanel.of(6, 8, [group])
-    fit = fit_counts(panel, CountSettings(rank=0))
-    with pytest.raises(ConfigError, match="draws is 0"):
-        bootstrap(panel, fit, draws=0)
-    part = Group.of("a", site[:-1], month[:-1], np.ones(47))
-    for other in (GroupPanel.of(7, 8, [group]), GroupPanel.of(6, 9, [group]), GroupPanel.of(6, 8, [part])):
-        with pytest.raises(ConfigError, match="6 sites, 8 months and 48 counted visits, and the panel has"):
-            bootstrap(other, fit, draws=2)
-    with pytest.raises(ConfigError, match="the level is 95 "):
-        fit.interval(level=95)

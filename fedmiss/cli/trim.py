@@ -155,7 +155,7 @@ def trim(
         shown = shown._replace(windows=command.windows)
         fit, said = fit_trim(**command.arguments), [f"settings and table come from {table.name}."]
     else:
-        from fedmiss.etl.counts import CountOptions
+        from fedmiss.etl.count_table import CountOptions
         from fedmiss.etl.filters import parse_map
         from fedmiss.pipeline.trims import Trims, run_trims
         from fedmiss.report.trim import TrimSettings

@@ -1,7 +1,7 @@
 from fedmiss.etl.cells import Aggregate as Aggregate
 from fedmiss.etl.cells import aggregate as aggregate
 from fedmiss.etl.cells import species_visits as species_visits
-from fedmiss.etl.counts import CountOptions as CountOptions
+from fedmiss.etl.count_table import CountOptions as CountOptions
 from fedmiss.etl.counts import read_counts as read_counts
 from fedmiss.etl.filters import PRESETS as PRESETS
 from fedmiss.etl.filters import Filters as Filters

@@ -13,7 +13,8 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import is_count_table, kept_columns
-from fedmiss.etl.counts import CountOptions, species_of_counts
+from fedmiss.etl.count_table import CountOptions
+from fedmiss.etl.counts import species_of_counts
 from fedmiss.etl.flow import (
     all_simulated,
     orphan_warning,

@@ -12,7 +12,8 @@ from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.advice import advice, refuse_thousands
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns, names_beside, quoted
-from fedmiss.etl.counts import CountOptions, read_counts
+from fedmiss.etl.count_table import CountOptions
+from fedmiss.etl.counts import read_counts
 from fedmiss.etl.one_species import columns_with, refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (

@@ -11,7 +11,8 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
-from fedmiss.etl.counts import CountOptions, CountTable, SplitCounts, read_counts, split_counts
+from fedmiss.etl.count_table import CountOptions, CountTable
+from fedmiss.etl.counts import SplitCounts, read_counts, split_counts
 from fedmiss.etl.one_species import fold, not_counted, read_groups
 from fedmiss.etl.rows import read_texts
 from fedmiss.files import atomic_folder, hash_file, hash_json, refuse_link, write_manifest

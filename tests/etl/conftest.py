@@ -12,7 +12,8 @@ import pytest
 from ebird_files import write_pair
 
 from fedmiss.etl.cells import aggregate, species_visits
-from fedmiss.etl.counts import CountOptions, CountTable, read_counts
+from fedmiss.etl.count_table import CountOptions, CountTable
+from fedmiss.etl.counts import read_counts
 from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.tables import read_table
 

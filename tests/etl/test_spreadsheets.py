@@ -10,7 +10,8 @@ import polars as pl
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.counts import CountOptions, read_counts
+from fedmiss.etl.count_table import CountOptions
+from fedmiss.etl.counts import read_counts
 from fedmiss.etl.site_table import read_site_table
 from fedmiss.etl.sources import expand
 from fedmiss.etl.spreadsheets import address, serial_date

@@ -9,7 +9,8 @@ import openpyxl
 import pandas as pd
 import pytest
 
-from fedmiss.etl.counts import CountOptions, read_counts
+from fedmiss.etl.count_table import CountOptions
+from fedmiss.etl.counts import read_counts
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.recipe import read_recipe, slug

@@ -319,6 +319,11 @@ class Circle:
         """
         name, number = self.name, self.exchange
         raw = self.party.sign(self._label(name), self._cipher(name, body))
+        if len(raw) > MOST_BYTES:  # the others would pass it over
+            raise ConfigError(
+                f"the frame of {name!r} for exchange {number} has {len(raw):,} bytes (limit {MOST_BYTES:,}). Ask the others "
+                "for a revision about fewer months or regions, or of a lower rank."
+            )
         digest = hashlib.blake2b(raw, digest_size=16).digest()
         kept = self._kept.pop(0) if self._kept else None
         if kept is None:

@@ -93,9 +93,10 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             "if these are yearly, they were taken for counts of a month. Do not use the result then."
         )
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
-    out, behind, lost = 0, None, None
+    out, behind, lost, enough = 0, None, None, np.ones(2, bool)
     if plan.jointly:
-        axes, done, out, behind, lost = release_jointly(link, axes, plan.share, contributors, notes)
+        axes, done, out, behind, lost, enough = release_jointly(link, axes, plan.share, contributors, notes)
+        terms, blanks = axes.terms, axes.blanks
     else:
         (done,) = link.ask([axes])
     ready = {name: answer for name, answer in done.items() if isinstance(answer, msg.Done)}
@@ -128,7 +129,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         visits=used,
         calendar=(months % 12 + 1, months // 12) if calendar else None,
         regions=axes.regions,
-        observers=np.sum([answer.observers for answer in ready.values()], axis=0),
+        observers=np.sum([answer.observers for answer in ready.values()], axis=0) * np.r_[1, 1, enough],
         contributors=contributors,
         least=minimum if plan.jointly else 0,
         share=plan.share,

@@ -552,6 +552,45 @@ def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeyp
     assert [path.read_bytes() for path in files] == frames
 
 
+@pytest.mark.parametrize("put", ["link to a file", "link to a device", "pipe", "endless file"])
+def test_what_is_no_frame_in_the_shared_folder_is_neither_followed_nor_waited_for(
+    panel, tmp_path, monkeypatch, put
+):
+    """A member, or who can write there, would have files of another overwritten, or let it wait and fill its memory."""
+    monkeypatch.setattr("fedmiss.network.folder.MOST_BYTES", 10_000)
+    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
+    shared, key = tmp_path / "shared", tmp_path / "identity.key"
+    shared.mkdir()
+    key.write_bytes(b"my key")
+    seat = shared_folder(shared, club, sleep=lambda s: None)
+    frame = club.party.sign(frame_label(JOB, "owner-0", 0), b"sums")
+    seat.restore(0, frame)
+    (own,) = shared.rglob("*.frame")
+    at = own.with_name("owner-1-" + "0" * 32 + ".frame")
+    if put == "pipe":
+        os.mkfifo(at)
+    elif put == "link to a device":
+        at.symlink_to("/dev/zero")
+    elif put == "endless file":
+        with open(at, "wb") as stream:
+            stream.truncate(1 << 40)
+    else:
+        own.unlink()
+        own.symlink_to(key)
+        with pytest.raises(InputError, match="could not be written"):
+            seat.restore(0, frame)
+        seat._show_again()
+    assert not seat._look(0, {}).keys() - {"owner-0"}
+    assert key.read_bytes() == b"my key"
+
+
+def test_names_that_no_study_made_are_not_shown(panel, tmp_path):
+    seat = shared_folder(tmp_path, clubs_of(panel, tmp_path / "clubs")["owner-0"])
+    for name in ("egrets-" + "0" * 16, "x-\x1b[2J", "egrets-paste your key"):
+        (tmp_path / name).mkdir()
+    assert seat.others_here() == ["egrets-" + "0" * 16]
+
+
 @pytest.mark.slow
 def test_who_is_missing_is_said_and_the_job_goes_on_later(panel, masked, tmp_path):
     clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")

@@ -22,7 +22,7 @@ from fedmiss.federation.attendance import Absence, cohorts_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.hub.onward import read_before
-from fedmiss.federation.masks import FEWEST
+from fedmiss.federation.masks import FEWEST, fingerprint
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
 from fedmiss.models.lowrank.structure import FEATURES
@@ -438,6 +438,13 @@ def read_roster(folder: Path, study: Study) -> dict[str, str]:
             "Ask the proposer for the "
             "roster of this revision."
         )
+    for name, key in keys.items():
+        try:
+            fingerprint(key)
+        except ValueError as error:
+            raise ConfigError(
+                f"{path}: the key of {name!r} is none ({error}). Ask the proposer for the roster again."
+            ) from None
     return keys
 
 

@@ -489,6 +489,18 @@ def test_another_version_is_named_before_anything_else_is_sent(panel, tmp_path, 
     assert set(board.frames) == {0}
 
 
+def test_who_hands_out_two_common_keys_is_named(tmp_path):
+    """Those who had another key named each other: nobody could read the frames of the other half."""
+    places = Places(("a", "b", "c"), tmp_path, masked=True, patience=0.3)
+    honest = places.parties["a"].seal
+    object.__setattr__(
+        places.parties["a"], "seal", lambda peer, key: honest(peer, key if peer == "b" else bytes(16))
+    )
+    got = together({n: (lambda n=n: places.circle(n).add_up([], np.ones(1))) for n in "abc"})
+    assert str(got["c"]).startswith("a signed a frame of exchange 0 that cannot be read")
+    assert "no frame from c" in str(got["b"])
+
+
 # -- the folder ----------------------------------------------------------------------------------------------
 
 

@@ -93,6 +93,8 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         {"species": "Ardea alba\n  Nobody sees anything"},
         {"species": "Ardea\x1b[8m alba"},
         {"species": "Ardea \u202ealba"},
+        {"species": "Ardea alba" + 70 * " " + "months with fewer than 50 visits are left out"},
+        {"species": "Ardea\u3164alba"},
         {"species": "", "model": {}, "method": {"run": "a:b", "x": ["\x1b[2J"]}},
         {"species": "", "model": {}, "community": {"species": ["Avis a", "Avis b", "Avis\rc"]}},
         {"species": "", "model": {}, "method": {"run": "a:b", "\x9b2J": 1}},
@@ -100,7 +102,7 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
 )
 def test_what_a_screen_does_not_show_cannot_stand_in_a_study(more):
     """Else a proposer could hide or forge lines of the page that custodians approve."""
-    with pytest.raises(ConfigError, match="could hide what a custodian approves"):
+    with pytest.raises(ConfigError, match="a custodian approves"):
         small_study(**more)
 
 
@@ -843,3 +845,15 @@ def test_a_key_that_makes_any_secret_zero_is_refused_by_its_name(folder):
     party = Masks("north", identity(kit.key_file), kit.roster | {"south": zero}, kit.job)
     with pytest.raises(ConfigError, match="key of 'south' is one that no secret"):
         party.stream(1, 5)
+
+
+def test_the_page_shows_every_setting_of_the_model(folder):
+    """A proposer could have named an effort term, or observers, without a line of the page that says so."""
+    kit = open_kit(folder / "kits" / "north")
+    kit.study = replace(kit.study, model=QUICK | {"effort": "distance", "observers": True, "seed": 4})
+    assert "effort = 'distance', observers = True, seed = 4" in page(kit)
+
+
+def test_an_impossible_least_number_is_refused():
+    with pytest.raises(ConfigError, match="between 2 and 1,000,000"):
+        small_study(minimum=1 << 70)

@@ -173,7 +173,7 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
         raise ConfigError(
             f"effects of observers were named, and fewer than {agreement.panel.least} sites or "
             f"{agreement.panel.contributors} groups, or too large a share of one, have observers who can be told from the "
-            "site: their sums would be those of few. Leave observers out of the study."
+            "site: their sums would be those of few. Leave observers out of the study; a revision then begins anew."
         )
     return agreement, features_of(link, agreement.panel, named, None if order.before else order.structure)
 

@@ -357,6 +357,12 @@ class Circle:
             assert self.gather is not None
             got = self.gather.some_of(number, {**have, name: raw}, lambda got: self._there(chair, got))
             others = {n: got[n] for n in self.names if n != name and n in got}
+            if lacking := self._there(chair, {**others, name: raw}) - {*others, name}:
+                raise EngineError(  # else the journal would hold an exchange that nobody can go through
+                    f"exchange {number}: what carries the frames brought none of {', '.join(sorted(lacking))}. Ask who runs "
+                    "it, and join again: the job goes on.",
+                    groups=sorted(lacking),
+                )
             for other, frame in others.items():
                 self._verified(other, frame)  # what is written down is genuine
             self.journal.append((_ALL, packed(number, others)))

@@ -756,6 +756,24 @@ def test_a_forged_frame_is_not_written_down(tmp_path):
     assert list(together({n: (lambda n=n: job(n)) for n in "abc"}).values()) == [[3.0]] * 3
 
 
+def test_a_relay_that_brings_no_frame_of_one_loses_nobody_its_journal(tmp_path):
+    places = Places(("a", "b", "c"), tmp_path, masked=True, patience=10.0)
+
+    def job(name, gather):
+        circle = Circle(places.parties[name], tmp_path / f"{name}.journal", gather)
+        try:
+            return circle.add_up([], np.ones(1)).tolist()
+        finally:
+            circle.close()
+
+    seat = Seat("b")
+    threading.Timer(0.1, lambda: seat.answer(packed(0, {"a": bytes(200)}))).start()
+    with pytest.raises(EngineError, match="brought none of c"):
+        job("b", seat)
+    got = together({n: (lambda n=n: job(n, places.seat(n))) for n in "abc"})
+    assert list(got.values()) == [[3.0]] * 3
+
+
 @pytest.mark.slow
 def test_a_job_goes_on_only_with_the_data_and_the_study_it_began_with(panel, tmp_path):
     clubs = clubs_of(panel, tmp_path, masked=False)

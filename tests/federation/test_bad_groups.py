@@ -338,6 +338,7 @@ def test_numbers_of_another_type_are_refused_by_name():
         ),
         ({"regions": ("north", "\x1b[2J")}, r"'c' names '\?\[2J', with characters that no screen shows"),
         ({"version": "9\nfedmiss: done"}, "'c' names '9.fedmiss: done'"),
+        ({"contributors": 10**6}, "Least numbers are those of c, above"),
     ],
 )
 def test_what_an_organisation_says_of_its_panel_ends_no_other_without_its_name(what, words):

@@ -89,6 +89,14 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         max([plan.minimum, *(given.minimum for given in groups.values())]) if plan.jointly else plan.minimum
     )
     contributors = max([plan.contributors, *(given.contributors for given in groups.values())])
+    higher = [
+        name
+        for name, given in groups.items()
+        if plan.jointly and (given.minimum > plan.minimum or given.contributors > plan.contributors)
+    ]
+    stricter = f" Least numbers are those of {listed(higher, 4)}, above the job's own." if higher else ""
+    if higher:
+        notes.append(stricter.strip())
     june = [name for name, given in groups.items() if given.season.tolist() == [JUNE]]
     if plan.jointly and june and steps(months) == "months":
         notes.append(
@@ -110,7 +118,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             raise InputError(
                 f"all visits were withheld: none of the {where} has {minimum} visits and sites of all groups together, "
                 f"{contributors} groups, and none of them with over {plan.share:.0%} of the visits. More groups, or a "
-                "species that more of them count, would help."
+                f"species that more of them count, would help.{stricter}"
             )
         if any(answer.withheld for answer in ready.values()):
             raise InputError(

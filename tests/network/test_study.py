@@ -857,3 +857,5 @@ def test_the_page_shows_every_setting_of_the_model(folder):
 def test_an_impossible_least_number_is_refused():
     with pytest.raises(ConfigError, match="between 2 and 1,000,000"):
         small_study(minimum=1 << 70)
+    with pytest.raises(ConfigError, match="seed is 1180591620717411303424"):
+        small_study(model=QUICK | {"seed": 1 << 70})

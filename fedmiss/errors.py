@@ -15,6 +15,7 @@ Every message says what happened, where, the value, the limit and the next move,
 from __future__ import annotations
 
 import errno
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ __all__ = [
     "UplinkError",
     "in_words",
     "listed",
+    "shown",
 ]
 
 
@@ -103,6 +105,18 @@ class EngineError(FedmissError):
 def listed(words: Sequence[str], most: int) -> str:
     """Join words with commas for a message; dots stand for those after the first ``most``."""
     return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
+
+
+def shown(text: str) -> str:
+    """A text of somebody else for a screen: what would steer the screen, end the line, or turn it, is a question mark."""
+
+    def steers(c: str) -> bool:
+        return (
+            unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp")
+            or c in "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+        )
+
+    return "".join("?" if steers(c) else c for c in text[:400])
 
 
 def in_words(error: BaseException) -> str:

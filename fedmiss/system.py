@@ -42,6 +42,12 @@ def open_own(path: Path, flags: int) -> int:
     return os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
 
 
+def open_plain(path: Path, flags: int) -> int:
+    """Open a file where others can put things: no link that leads elsewhere is followed (POSIX), and no pipe waited for."""
+    safe = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+    return os.open(path, flags | safe | getattr(os, "O_BINARY", 0), 0o666)
+
+
 def open_to_others(path: Path) -> bool:
     """Return whether others than its owner may read or write a file; False where a file has no such rights."""
     return POSIX and bool(path.stat().st_mode & 0o077)

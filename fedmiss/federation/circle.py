@@ -29,7 +29,7 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64
-from fedmiss.errors import ConfigError, EngineError, UplinkError
+from fedmiss.errors import ConfigError, EngineError, UplinkError, shown
 from fedmiss.federation.attendance import Absence, Attendance
 from fedmiss.federation.gather import Gather, packed, unpacked
 from fedmiss.federation.journal import Journal
@@ -247,7 +247,14 @@ class Circle:
             self.key = party.common_key()
             sealed = {n: party.seal(n, self.key).hex() for n in self.names if n != name}
         held = hashlib.blake2b(self.held + party.context, digest_size=16).hexdigest()
-        body = {"version": __version__, "protocol": PROTOCOL, "held": held, "sealed": sealed}
+        # Else the first one could hand out two keys, and others would be blamed for frames that cannot be read.
+        body = {
+            "version": __version__,
+            "protocol": PROTOCOL,
+            "held": held,
+            "sealed": sealed,
+            "key": self._key_digest(),
+        }
         got = self._exchanged(json.dumps(body).encode())
         for other, raw in got.items():
             if other == name:
@@ -257,13 +264,19 @@ class Circle:
                 version, keys = str(said["version"]), dict(said["sealed"])
                 if version == __version__ and other == first:
                     self.key = party.unseal(other, bytes.fromhex(str(keys[name])))
+                    if said["key"] != self._key_digest():
+                        raise ValueError("another key than it has shown to all")
             except (ValueError, KeyError, TypeError):
                 raise self._strange(other) from None
             if version != __version__:
                 raise ConfigError(
-                    f"{other} runs fedmiss {version}, {name} {__version__}. Install the same version everywhere."
+                    f"{other} runs fedmiss {shown(version)}, {name} {__version__}. Install the same version everywhere."
                 )
         self._advance(got)
+
+    def _key_digest(self) -> str:
+        """What shows that all have the same common key, and tells nothing of it: it is drawn from 128 bits."""
+        return hashlib.blake2b(b"common key" + self.key + self.party.context, digest_size=16).hexdigest()
 
     def _attendance(self) -> tuple[bytes, dict[str, bytes]]:
         """Who is there in this exchange, as this organisation says to the others, and the frames that it has seen of them.
@@ -319,6 +332,11 @@ class Circle:
         """
         name, number = self.name, self.exchange
         raw = self.party.sign(self._label(name), self._cipher(name, body))
+        if len(raw) > MOST_BYTES:  # the others would pass it over
+            raise ConfigError(
+                f"the frame of {name!r} for exchange {number} has {len(raw):,} bytes (limit {MOST_BYTES:,}). Ask the others "
+                "for a revision about fewer months or regions, or of a lower rank."
+            )
         digest = hashlib.blake2b(raw, digest_size=16).digest()
         kept = self._kept.pop(0) if self._kept else None
         if kept is None:
@@ -339,6 +357,12 @@ class Circle:
             assert self.gather is not None
             got = self.gather.some_of(number, {**have, name: raw}, lambda got: self._there(chair, got))
             others = {n: got[n] for n in self.names if n != name and n in got}
+            if lacking := self._there(chair, {**others, name: raw}) - {*others, name}:
+                raise EngineError(  # else the journal would hold an exchange that nobody can go through
+                    f"exchange {number}: what carries the frames brought none of {', '.join(sorted(lacking))}. Ask who runs "
+                    "it, and join again: the job goes on.",
+                    groups=sorted(lacking),
+                )
             for other, frame in others.items():
                 self._verified(other, frame)  # what is written down is genuine
             self.journal.append((_ALL, packed(number, others)))

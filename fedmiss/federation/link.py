@@ -10,7 +10,7 @@ from typing import Protocol
 
 import numpy as np
 
-from fedmiss.errors import ConfigError, DomainError, EngineError, FedmissError, InputError, UplinkError
+from fedmiss.errors import ConfigError, DomainError, EngineError, FedmissError, InputError, UplinkError, shown
 from fedmiss.federation.codec import Envelope, decode, encode
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.masks import combined, masked_fields
@@ -113,7 +113,8 @@ class Link:
             got = decode(replies[name], envelope, asks=False, who=who)[1]
             for refusal in got:
                 if isinstance(refusal, Refusal):
-                    text = refusal.text if f"group {name!r}" in refusal.text else f"{who}: {refusal.text}"
+                    said = shown(refusal.text) if self.masked else refusal.text
+                    text = said if f"group {name!r}" in said else f"{who}: {said}"
                     raise _ERRORS.get(refusal.code, EngineError)(text, group=name)
             if len(got) != len(questions):
                 raise UplinkError(

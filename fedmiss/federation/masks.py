@@ -106,8 +106,11 @@ def public_key(private: Identity) -> str:
 
 
 def fingerprint(key: str) -> str:
-    """Sixteen digits in fours, to read out over the telephone."""
-    digits = hashlib.sha256(b"fedmiss key" + base64.b64decode(key)).hexdigest()[:16].upper()
+    """Sixteen digits in fours, to read out over the telephone; a ValueError where the text is no public key."""
+    raw = base64.b64decode(key, validate=True)
+    if len(raw) != 64:
+        raise ValueError(f"{len(raw)} bytes, not 64")
+    digits = hashlib.sha256(b"fedmiss key" + raw).hexdigest()[:16].upper()
     return "-".join(digits[i : i + 4] for i in range(0, 16, 4))
 
 
@@ -153,7 +156,13 @@ class Party:
             raise UplinkError(f"{peer!r} is not in the roster of this job: {', '.join(sorted(self.roster))}.")
         if peer not in self._agreed:
             key = X25519PublicKey.from_public_bytes(base64.b64decode(self.roster[peer])[:32])
-            self._agreed[peer] = self.private.agree.exchange(key)
+            try:
+                self._agreed[peer] = self.private.agree.exchange(key)
+            except ValueError:  # one of the few that make any secret 0
+                raise ConfigError(
+                    f"the roster's key of {peer!r} is one that no secret can be agreed on with. Ask its custodian to enrol "
+                    "with a fresh kit; then a new roster is needed."
+                ) from None
         pair = "\0".join(sorted((self.name, peer))).encode()
         roster = hashlib.sha256("\0".join(sorted(self.roster)).encode()).digest()
         info = b"\0".join([b"fedmiss 1", purpose, self.context, roster, pair])

@@ -146,7 +146,7 @@ class Axes(Question):
         "the months of the panel", "(L,)", "12 year + month - 1, or 0..L-1 without a calendar"
     )
     terms: tuple[str, ...] = _f("effort terms of the model")
-    blanks: tuple[str, ...] = _f("effort terms that some visit of some group lacks")
+    blanks: tuple[str, ...] = _f("effort terms that some visits lack, which have a column of their own")
     detections: bool = _f("whether detections are modelled (every visit counts) instead of counts")
     minimum: int = _f("least number of a group's own sites behind a month's sums", unit="sites")
     regions: tuple[str, ...] = _f("names of the regions with sums of their own")
@@ -167,13 +167,21 @@ class SupportSums(Answer):
         "(R + 1, 3)",
         bits=20,
     )
+    effort: np.ndarray = _f(
+        "the same of sites with a visit that stands out: by each column of effort, by which of two terms it lacks, by an "
+        "observer who is new, by one who can be told from the site",
+        "(E, 3)",
+        bits=20,
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Support(Question):
     """Ask what stands behind the sums of every month, whole or fold by fold."""
 
-    about: ClassVar[str] = "asks how many visits, sites and groups stand behind the sums of every month"
+    about: ClassVar[str] = (
+        "asks how many visits, sites and groups stand behind the sums of every month, and of effort"
+    )
     answer: ClassVar[type[Answer]] = SupportSums
     by: str = _f("what a fold holds out: cell, block, visit or observer; empty for whole months")
     folds: int = _f("number of folds, 0 for whole months")
@@ -187,6 +195,7 @@ class Support(Question):
     sites: np.ndarray = _f("the same of sites", "(parts, L)", "sites")
     groups: np.ndarray = _f("the same of groups", "(parts, L)", "groups")
     regions: np.ndarray = _f("the same by region", "(R + 1, 2)", "sites, groups")
+    effort: np.ndarray = _f("sites by what stands out in effort", "(E,)", "sites")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

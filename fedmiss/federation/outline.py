@@ -15,6 +15,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 
 from fedmiss.arrays import F64
+from fedmiss.errors import shown
 from fedmiss.federation.messages import Message, Outcome
 
 __all__ = ["CLOSE", "Outline", "outline_of"]
@@ -43,7 +44,7 @@ class Outline:
     def differs(self, other: Outline) -> str:
         """What differs in words, empty where nothing does."""
         if self.kinds != other.kinds:
-            return f"{', '.join(other.kinds) or 'nothing'} instead of {', '.join(self.kinds) or 'nothing'}"
+            return f"{shown(', '.join(other.kinds)) or 'nothing'} instead of {', '.join(self.kinds) or 'nothing'}"
         if self.exact != other.exact or self.sketch.shape != other.sketch.shape:
             return f"other words, whole numbers or shapes in {', '.join(self.kinds)}"
         gap = np.abs(self.sketch - other.sketch)

@@ -96,6 +96,7 @@ def _model(kit: Kit) -> list[str]:
     return [
         f"  period       {months}; season: {season}",
         f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
+        *_others(s),
         *(_onward(kit) if s.before else []),
         *(
             ["  compressed   months' sums go as differences to the last ones, in half the bytes"]
@@ -103,6 +104,13 @@ def _model(kit: Kit) -> list[str]:
             else []
         ),
     ]
+
+
+def _others(s: Study) -> list[str]:
+    """Settings of the model that no other line shows: a custodian sees all of what is approved."""
+    more = {k: v for k, v in s.model.items() if k not in ("model", "rank", "bootstrap", "folds")}
+    words = ", ".join(f"{k} = {v!r}" for k, v in more.items())
+    return [f"               {line}" for line in textwrap.wrap(words, 100)]
 
 
 def _onward(kit: Kit) -> list[str]:

@@ -13,24 +13,36 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import stat
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
 from fedmiss.errors import EngineError, InputError, UplinkError
+from fedmiss.federation.circle import MOST_BYTES
 from fedmiss.federation.gather import Enough, Gather
-from fedmiss.system import to_disk
+from fedmiss.system import open_plain, to_disk
 
 __all__ = ["Folder", "check_folder"]
 
 _FRAME = re.compile(r"([a-z][a-z0-9-]{0,30})-[0-9a-f]{32}\b.*\.frame.*", re.DOTALL)
+_JOB = re.compile(r"[a-z][a-z0-9-]{0,30}-[0-9a-f]{16}")
 FIRST, LAST = 0.02, 2.0  # seconds between two looks: at first, and after a while
 QUIET = 5.0  # seconds before somebody is said to be missing
 
 
 def _name(name: str, raw: bytes) -> str:
     return f"{name}-{hashlib.blake2b(raw, digest_size=16).hexdigest()}.frame"
+
+
+def _bytes(path: Path) -> bytes:
+    """Bytes of a file, nothing of what can be no frame: a link, a device, more bytes than a frame may have."""
+    with open(open_plain(path, os.O_RDONLY), "rb") as stream:
+        about = os.fstat(stream.fileno())
+        if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
+            return b""
+        return stream.read(MOST_BYTES)
 
 
 def check_folder(folder: Path, kit: Path, data: Path) -> Path:
@@ -117,9 +129,8 @@ class Folder(Gather):
         try:
             os.stat(self.root)  # no folder is made where one was mounted
             path.parent.mkdir(parents=True, exist_ok=True)
-            with open(
-                path, "wb"
-            ) as stream:  # the name is the digest of these bytes: what lay there was a part of them
+            # The name is the digest of these bytes: what lay there was a part of them, or a link to another file.
+            with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as stream:
                 stream.write(frame)
                 stream.flush()
                 to_disk(stream.fileno())
@@ -181,7 +192,7 @@ class Folder(Gather):
             if parts is None or parts[1] not in self.names or parts[1] in have:
                 continue
             try:
-                raw = (self._folder(exchange) / file).read_bytes()
+                raw = _bytes(self._folder(exchange) / file)
                 self.genuine(parts[1], exchange, raw)  # a part of it is not
             except (OSError, UplinkError):
                 continue
@@ -195,10 +206,10 @@ class Folder(Gather):
         return found
 
     def others_here(self) -> list[str]:
-        """Other jobs in the shared folder: of another revision, roster or version."""
+        """Other jobs in the shared folder: of another revision, roster or version. Other names are not shown on a screen."""
         try:
             return sorted(
-                p.name for p in self.root.iterdir() if p.is_dir() and p != self.at and "-" in p.name
+                p.name for p in self.root.iterdir() if _JOB.fullmatch(p.name) and p != self.at and p.is_dir()
             )
         except OSError:
             return []

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from fedmiss.errors import ConfigError, EngineError
+from fedmiss.errors import ConfigError, EngineError, listed
 from fedmiss.federation.circle import frame_label
 from fedmiss.files import read_json, write_json
 from fedmiss.network.engine import Control, engine_of
@@ -75,7 +75,7 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
             )
             if others := shared.others_here():
                 say(
-                    f"  the folder also has {', '.join(others)}: another study, revision or version of fedmiss."
+                    f"  the folder also has {listed(others, 4)}: another study, revision or version of fedmiss."
                 )
         else:
             say(f"{kit.name}: all are there; going on.")

@@ -22,7 +22,7 @@ from fedmiss.federation.attendance import Absence, cohorts_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.hub.onward import read_before
-from fedmiss.federation.masks import FEWEST
+from fedmiss.federation.masks import FEWEST, fingerprint
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, write_json
 from fedmiss.models.lowrank.structure import FEATURES
@@ -45,6 +45,7 @@ __all__ = [
 ENGINES = ("folder", "nvflare")
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
+_BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that screens show as nothing
 _RELAY = ("host", "port", "patience")  # do nothing where a folder carries the frames
 _COUNTS = (
     "species",
@@ -135,8 +136,8 @@ class Study:
         object.__setattr__(self, "organisations", tuple(sorted(self.organisations)))
         if hidden := [text for text in _texts(asdict(self)) if _unseen(text)]:
             raise ConfigError(
-                f"the study holds {hidden[0]!r}: characters that no screen shows could hide what a custodian approves. "
-                "Write it without them."
+                f"the study holds {hidden[0][:200]!r}: characters that no screen shows, or blanks in a row, could hide or "
+                "forge lines of the page that a custodian approves. Write it without them."
             )
         for name in (self.name, *self.organisations):
             if not _NAME.fullmatch(name):
@@ -177,8 +178,10 @@ class Study:
         self._check_absence()
         if self.sites not in ("seen", "all"):
             raise ConfigError(f"sites is {self.sites!r} (must be seen or all).")
-        if self.minimum < 2:
-            raise ConfigError(f"minimum is {self.minimum} (must be 2 or more; 5 and 10 are customary).")
+        if not 2 <= self.minimum <= 1_000_000:
+            raise ConfigError(
+                f"minimum is {self.minimum} (must lie between 2 and 1,000,000; 5 and 10 are customary)."
+            )
         if not 0.5 <= self.share <= 1:
             raise ConfigError(f"share is {self.share:g} (must lie between 0.5 and 1; 0.85 is customary).")
         if not 0 < self.patience <= 86400:
@@ -357,8 +360,12 @@ class Study:
 
 
 def _unseen(text: str) -> bool:
-    """Whether a text holds control or format characters, or ends of lines."""
-    return any(unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") for c in text)
+    """Whether a text holds control or format characters, ends of lines, letters that look blank, or blanks in a row.
+
+    Blanks up to the edge of a screen would begin a line of one's own.
+    """
+    unseen = (unicodedata.category(c) in ("Cc", "Cf", "Cs", "Zl", "Zp") or c in _BLANK for c in text)
+    return any(unseen) or re.search(r"\s\s", text) is not None
 
 
 def _texts(value: object) -> Iterator[str]:
@@ -438,6 +445,13 @@ def read_roster(folder: Path, study: Study) -> dict[str, str]:
             "Ask the proposer for the "
             "roster of this revision."
         )
+    for name, key in keys.items():
+        try:
+            fingerprint(key)
+        except ValueError as error:
+            raise ConfigError(
+                f"{path}: the key of {name!r} is none ({error}). Ask the proposer for the roster again."
+            ) from None
     return keys
 
 

@@ -62,7 +62,7 @@ Minimum = Annotated[
         low=0,
     ),
 ]
-Seed = Annotated[int, Setting("Seed of everything random.", low=0)]
+Seed = Annotated[int, Setting("Seed of everything random.", low=0, high=2**63 - 1)]  # it travels in 64 bits
 Rounds = Annotated[int | None, Setting("fedmissem, saem: rounds; by default 2,000 and 900.", low=1)]
 Participation = Annotated[
     float, Setting("fedmissem, saem: probability that a group answers a round.", above=0, high=1)

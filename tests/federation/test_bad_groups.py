@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmiss.errors import ConfigError, EngineError, InputError, UplinkError
+from fedmiss.errors import ConfigError, EngineError, InputError, UplinkError, shown
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.group.program import GroupProgram
@@ -332,3 +332,33 @@ def test_settings_that_are_none_are_one_sentence():
         fit_counts(panel, {"rank": 0})
     with pytest.raises(ConfigError, match="settings are 'poisson'"):
         LocalFederation.of_panel(panel).cross_validate(["poisson", CountSettings()])
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ({"months": np.array([0, 2**40])}, "months reach over .* is of c"),
+        ({"months": np.array([24_030, 24_000])}, "'c' described its panel with impossible numbers"),
+        ({"season": np.zeros((3, 3), np.int64)}, "'c' described its panel with impossible numbers"),
+        (
+            {"site_covariates": ("height",), "magnitudes": np.array([5000])},
+            "'c' described its panel with impossible",
+        ),
+        ({"regions": ("north", "\x1b[2J")}, r"'c' names '\?\[2J', with characters that no screen shows"),
+        ({"version": "9\nfedmiss: done"}, "'c' names '9.fedmiss: done'"),
+        ({"contributors": 10**6}, "Least numbers are those of c, above"),
+    ],
+)
+def test_what_an_organisation_says_of_its_panel_ends_no_other_without_its_name(what, words):
+    """A list of 2^40 months ended all others with a MemoryError; a name could write over their screens."""
+    programs = {n: GroupProgram(n, visits(i), secret=b"s", jointly=True) for i, n in enumerate("abc")}
+    honest = programs["c"].reply
+    programs["c"].reply = lambda q: replace(honest(q), **what) if isinstance(q, msg.Hello) else honest(q)
+    with pytest.raises((UplinkError, InputError), match=words):
+        agree(link_of(**programs), DataSpec(jointly=True))
+
+
+def test_a_text_of_somebody_else_does_not_steer_the_screen():
+    assert shown("Aran Islands, \u00e9t\u00e9\u00a0\u200c") == "Aran Islands, \u00e9t\u00e9\u00a0\u200c"
+    assert shown("\x1b[2J\n\u202edone\u2028") == "?[2J??done?"
+    assert len(shown("x" * 70_000)) == 400

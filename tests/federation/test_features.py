@@ -303,6 +303,28 @@ def test_no_sum_of_a_covariate_is_asked_for_that_too_few_stand_behind():
     assert any("have alone, few, pair, scarce: left out" in note for note in hub.features.notes)
 
 
+def test_a_feature_that_one_site_sets_apart_gives_no_sum_of_it():
+    """A number that only one site has otherwise, and two categories that differ at one: by a difference its coefficient."""
+    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
+    one, site = np.full(90, 3.0), np.arange(90)
+    one[7] = 47.1
+    habitat = np.where(site < 40, "reed", "farm").astype(object)
+    status = np.where(site < 41, "kept", "lost").astype(object)
+    table = {"elevation": covariates["elevation"], "one": one, "habitat": habitat, "status": status}
+    panel = panel_of(visits, "site", table)
+    plain = LocalFederation.of_panel(panel)
+    plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5)
+    federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
+    ask, asked = federation.link.ask, []
+    federation.link.ask = lambda questions: (asked.extend(questions), ask(questions))[1]
+    hub = agree_features(federation.link, federation.hub, ("covariates",))
+    made = ("elevation", "elevation squared", "habitat farm", "habitat reed")
+    assert tuple(map(str, hub.features.made)) == made
+    assert all(q.names != tuple(table) or not q.unit.size for q in asked if isinstance(q, msg.Covariates))
+    told = [q.kept for q in asked if isinstance(q, msg.Features) and q.kept.size]
+    assert [k.tolist() for k in told] == [[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]
+
+
 def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites():
     """With an own least number of 5: a habitat that the organisation has at 3 sites, or lacks at 3, is not used."""
     visits, _, covariates = country(10, J=90, years=4, hidden=0.0)

@@ -489,6 +489,18 @@ def test_another_version_is_named_before_anything_else_is_sent(panel, tmp_path, 
     assert set(board.frames) == {0}
 
 
+def test_who_hands_out_two_common_keys_is_named(tmp_path):
+    """Those who had another key named each other: nobody could read the frames of the other half."""
+    places = Places(("a", "b", "c"), tmp_path, masked=True, patience=0.3)
+    honest = places.parties["a"].seal
+    object.__setattr__(
+        places.parties["a"], "seal", lambda peer, key: honest(peer, key if peer == "b" else bytes(16))
+    )
+    got = together({n: (lambda n=n: places.circle(n).add_up([], np.ones(1))) for n in "abc"})
+    assert str(got["c"]).startswith("a signed a frame of exchange 0 that cannot be read")
+    assert "no frame from c" in str(got["b"])
+
+
 # -- the folder ----------------------------------------------------------------------------------------------
 
 
@@ -550,6 +562,45 @@ def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeyp
     with pytest.raises(EngineError, match="no frame from owner-1, owner-2"):
         all_of(seat, list(club.roster), "owner-0", 1, frames[1])
     assert [path.read_bytes() for path in files] == frames
+
+
+@pytest.mark.parametrize("put", ["link to a file", "link to a device", "pipe", "endless file"])
+def test_what_is_no_frame_in_the_shared_folder_is_neither_followed_nor_waited_for(
+    panel, tmp_path, monkeypatch, put
+):
+    """A member, or who can write there, would have files of another overwritten, or let it wait and fill its memory."""
+    monkeypatch.setattr("fedmiss.network.folder.MOST_BYTES", 10_000)
+    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
+    shared, key = tmp_path / "shared", tmp_path / "identity.key"
+    shared.mkdir()
+    key.write_bytes(b"my key")
+    seat = shared_folder(shared, club, sleep=lambda s: None)
+    frame = club.party.sign(frame_label(JOB, "owner-0", 0), b"sums")
+    seat.restore(0, frame)
+    (own,) = shared.rglob("*.frame")
+    at = own.with_name("owner-1-" + "0" * 32 + ".frame")
+    if put == "pipe":
+        os.mkfifo(at)
+    elif put == "link to a device":
+        at.symlink_to("/dev/zero")
+    elif put == "endless file":
+        with open(at, "wb") as stream:
+            stream.truncate(1 << 40)
+    else:
+        own.unlink()
+        own.symlink_to(key)
+        with pytest.raises(InputError, match="could not be written"):
+            seat.restore(0, frame)
+        seat._show_again()
+    assert not seat._look(0, {}).keys() - {"owner-0"}
+    assert key.read_bytes() == b"my key"
+
+
+def test_names_that_no_study_made_are_not_shown(panel, tmp_path):
+    seat = shared_folder(tmp_path, clubs_of(panel, tmp_path / "clubs")["owner-0"])
+    for name in ("egrets-" + "0" * 16, "x-\x1b[2J", "egrets-paste your key"):
+        (tmp_path / name).mkdir()
+    assert seat.others_here() == ["egrets-" + "0" * 16]
 
 
 @pytest.mark.slow
@@ -703,6 +754,24 @@ def test_a_forged_frame_is_not_written_down(tmp_path):
     assert all("in the name of 'c' is not signed" in str(error) for error in got.values()), got
     places.board.frames.clear()
     assert list(together({n: (lambda n=n: job(n)) for n in "abc"}).values()) == [[3.0]] * 3
+
+
+def test_a_relay_that_brings_no_frame_of_one_loses_nobody_its_journal(tmp_path):
+    places = Places(("a", "b", "c"), tmp_path, masked=True, patience=10.0)
+
+    def job(name, gather):
+        circle = Circle(places.parties[name], tmp_path / f"{name}.journal", gather)
+        try:
+            return circle.add_up([], np.ones(1)).tolist()
+        finally:
+            circle.close()
+
+    seat = Seat("b")
+    threading.Timer(0.1, lambda: seat.answer(packed(0, {"a": bytes(200)}))).start()
+    with pytest.raises(EngineError, match="brought none of c"):
+        job("b", seat)
+    got = together({n: (lambda n=n: job(n, places.seat(n))) for n in "abc"})
+    assert list(got.values()) == [[3.0]] * 3
 
 
 @pytest.mark.slow

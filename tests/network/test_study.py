@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import shutil
@@ -19,6 +20,7 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
+from fedmiss.federation.masks import Masks, identity
 from fedmiss.federation.messages import Description
 from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
@@ -38,7 +40,7 @@ from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import _own_panel, joint_report, own_report
 from fedmiss.network.status import STATUS, Status, status
-from fedmiss.network.study import Study, job_hash, read_study_toml
+from fedmiss.network.study import Study, job_hash, read_roster, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.report.html import assets
 
@@ -91,6 +93,8 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         {"species": "Ardea alba\n  Nobody sees anything"},
         {"species": "Ardea\x1b[8m alba"},
         {"species": "Ardea \u202ealba"},
+        {"species": "Ardea alba" + 70 * " " + "months with fewer than 50 visits are left out"},
+        {"species": "Ardea\u3164alba"},
         {"species": "", "model": {}, "method": {"run": "a:b", "x": ["\x1b[2J"]}},
         {"species": "", "model": {}, "community": {"species": ["Avis a", "Avis b", "Avis\rc"]}},
         {"species": "", "model": {}, "method": {"run": "a:b", "\x9b2J": 1}},
@@ -98,7 +102,7 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
 )
 def test_what_a_screen_does_not_show_cannot_stand_in_a_study(more):
     """Else a proposer could hide or forge lines of the page that custodians approve."""
-    with pytest.raises(ConfigError, match="could hide what a custodian approves"):
+    with pytest.raises(ConfigError, match="a custodian approves"):
         small_study(**more)
 
 
@@ -824,3 +828,37 @@ def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder):
         write_json(kit.private / f"onward-{digit * 16}.json", other)
     new = new_revision(folder, source=kit.folder)
     assert new.before["job"] == kept["job"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "words"),
+    [(bytes(20), "'north' is none .20 bytes"), (b"", "'north' is none .0 bytes"), (None, "is none")],
+)
+def test_a_roster_with_what_is_no_key_is_refused_by_the_organisations_name(tmp_path, raw, words):
+    study, keys = small_study(), {c: base64.b64encode(bytes([i]) * 64).decode() for i, c in enumerate(CLUBS)}
+    keys["north"] = "$$$" if raw is None else base64.b64encode(raw).decode()
+    write_json(tmp_path / "roster.json", keys)
+    with pytest.raises(ConfigError, match=words):
+        read_roster(tmp_path, study)
+
+
+def test_a_key_that_makes_any_secret_zero_is_refused_by_its_name(folder):
+    kit = open_kit(folder / "kits" / "north")
+    zero = base64.b64encode(bytes(32) + base64.b64decode(kit.roster["south"])[32:]).decode()
+    party = Masks("north", identity(kit.key_file), kit.roster | {"south": zero}, kit.job)
+    with pytest.raises(ConfigError, match="key of 'south' is one that no secret"):
+        party.stream(1, 5)
+
+
+def test_the_page_shows_every_setting_of_the_model(folder):
+    """A proposer could have named an effort term, or observers, without a line of the page that says so."""
+    kit = open_kit(folder / "kits" / "north")
+    kit.study = replace(kit.study, model=QUICK | {"effort": "distance", "observers": True, "seed": 4})
+    assert "effort = 'distance', observers = True, seed = 4" in page(kit)
+
+
+def test_an_impossible_least_number_is_refused():
+    with pytest.raises(ConfigError, match="between 2 and 1,000,000"):
+        small_study(minimum=1 << 70)
+    with pytest.raises(ConfigError, match="seed is 1180591620717411303424"):
+        small_study(model=QUICK | {"seed": 1 << 70})

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.messages_agree import LEVEL, PLACE
@@ -89,6 +89,7 @@ def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.Covar
             x = np.nan_to_num(x) / question.unit[i]
             out[i] = w.sum(), w @ x, w @ x**2, known.sum()
         else:
+            w = w if LEVEL in name else w * _differs(program, x)
             out[i] = w.sum(), w.any(), 0.0, known.sum()
     return msg.CovariateSums(out)
 
@@ -122,6 +123,18 @@ def log_visits(program: GroupProgram, scale: F64) -> F64:
     return out
 
 
+def _differs(program: GroupProgram, x: F64) -> Bool:
+    """Sites (J,) that stand behind sums of a number: between organisations not those with the value that most have.
+
+    A constant takes that value away: of one site with another value the sums would be told.
+    """
+    known: Bool = ~np.isnan(x)
+    values, times = np.unique(x[known & program.visited], return_counts=True)
+    if program.jointly and times.size and 2 * times.max() > times.sum():
+        known &= x != values[np.argmax(times)]
+    return known
+
+
 def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64]:
     """Features (J, u) before the smooth is made of its knots, and whether a site stands behind each (J, u)."""
     J = program.J
@@ -144,7 +157,7 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64]:
             for i, name in enumerate(question.names):
                 if name in PLACE:
                     continue
-                x, known = z[name], ~np.isnan(z[name])[:, None]
+                x, known = z[name], _differs(program, z[name])[:, None]
                 if LEVEL in name:
                     add(np.where(np.isnan(x), question.mean[i], x)[:, None], (x == 1.0)[:, None])
                 else:

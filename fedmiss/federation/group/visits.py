@@ -251,7 +251,8 @@ def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) ->
     """Effort covariates (m, K), all zero for a standard visit: one hour, standing still, one observer.
 
     duration: log(minutes / 60); distance: log(1 + km); observers: log(people). A term that some visit lacks gets a second
-    column that marks those visits, so that they are compared with each other and not with an hour.
+    column that marks those visits, so that they are compared with each other and not with an hour. Where too few stand
+    behind that column, the term is not among ``blanks``: such visits have the mean of the group's others.
     """
     columns: list[F64] = []
     for term in terms:
@@ -263,7 +264,8 @@ def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) ->
         else:
             x = np.log(np.clip(x, 1.0, None))
         blank = np.isnan(x)
-        columns.append(np.where(blank, 0.0, x))
+        usual = 0.0 if term in blanks or blank.all() else float(x[~blank].mean())
+        columns.append(np.where(blank, usual, x))
         if term in blanks:
             columns.append(blank.astype(float))
     return np.column_stack(columns) if columns else np.zeros((len(raw), 0))

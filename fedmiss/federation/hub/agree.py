@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.errors import ConfigError, InputError, UplinkError, listed
+from fedmiss.errors import ConfigError, InputError, UplinkError, listed, shown
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.features import covariates_of
 from fedmiss.federation.hub.state import Panel
@@ -20,6 +20,7 @@ __all__ = ["Agreement", "DataSpec", "agree", "folds_like_gaps"]
 
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
 MOST_REGIONS = 60
+MOST_MONTHS = 12 * 500  # of a study: one wrong date would make all organisations' axes as long
 FEW_BLOCKS = 50  # ten for each of five folds
 
 
@@ -76,6 +77,8 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally()]
     )
     groups = {name: answer for name, answer in described.items() if isinstance(answer, msg.Description)}
+    if plan.jointly:
+        _check_texts(groups)
     notes = _check(groups, tallied)
     calendar = all(given.calendar for given in groups.values())
     months = _months(groups, plan, calendar)
@@ -86,6 +89,14 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         max([plan.minimum, *(given.minimum for given in groups.values())]) if plan.jointly else plan.minimum
     )
     contributors = max([plan.contributors, *(given.contributors for given in groups.values())])
+    higher = [
+        name
+        for name, given in groups.items()
+        if plan.jointly and (given.minimum > plan.minimum or given.contributors > plan.contributors)
+    ]
+    stricter = f" Least numbers are those of {listed(higher, 4)}, above the job's own." if higher else ""
+    if higher:
+        notes.append(stricter.strip())
     june = [name for name, given in groups.items() if given.season.tolist() == [JUNE]]
     if plan.jointly and june and steps(months) == "months":
         notes.append(
@@ -93,9 +104,10 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             "if these are yearly, they were taken for counts of a month. Do not use the result then."
         )
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
-    out, behind, lost = 0, None, None
+    out, behind, lost, enough = 0, None, None, np.ones(2, bool)
     if plan.jointly:
-        axes, done, out, behind, lost = release_jointly(link, axes, plan.share, contributors, notes)
+        axes, done, out, behind, lost, enough = release_jointly(link, axes, plan.share, contributors, notes)
+        terms, blanks = axes.terms, axes.blanks
     else:
         (done,) = link.ask([axes])
     ready = {name: answer for name, answer in done.items() if isinstance(answer, msg.Done)}
@@ -106,7 +118,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             raise InputError(
                 f"all visits were withheld: none of the {where} has {minimum} visits and sites of all groups together, "
                 f"{contributors} groups, and none of them with over {plan.share:.0%} of the visits. More groups, or a "
-                "species that more of them count, would help."
+                f"species that more of them count, would help.{stricter}"
             )
         if any(answer.withheld for answer in ready.values()):
             raise InputError(
@@ -128,7 +140,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         visits=used,
         calendar=(months % 12 + 1, months // 12) if calendar else None,
         regions=axes.regions,
-        observers=np.sum([answer.observers for answer in ready.values()], axis=0),
+        observers=np.sum([answer.observers for answer in ready.values()], axis=0) * np.r_[1, 1, enough],
         contributors=contributors,
         least=minimum if plan.jointly else 0,
         share=plan.share,
@@ -146,6 +158,30 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
 
 def _tally(tallied: dict[str, msg.Answer]) -> dict[str, msg.Tallies]:
     return {name: answer for name, answer in tallied.items() if isinstance(answer, msg.Tallies)}
+
+
+def _check_texts(groups: dict[str, msg.Description]) -> None:
+    """Of other organisations: words that would steer a screen, numbers that no panel has."""
+    for name, given in groups.items():
+        words = (given.version, given.species, *given.regions, *given.site_covariates)
+        if strange := [word for word in words if shown(word) != word]:
+            raise UplinkError(
+                f"group {name!r} names {shown(strange[0])!r}, with characters that no screen shows. Rename it there, and "
+                "begin a new revision of the study.",
+                group=name,
+            )
+        whole = (given.months, given.season, given.magnitudes)
+        sizes = given.magnitudes  # powers of 2
+        if (
+            any(x.ndim != 1 or x.dtype != np.int64 for x in whole)
+            or (given.months.size == 2 and not 0 <= given.months[0] <= given.months[1])
+            or (sizes.size and not -1022 <= sizes.min() <= sizes.max() <= 1023)
+        ):
+            raise UplinkError(
+                f"group {name!r} described its panel with impossible numbers. Install the same fedmiss everywhere, and "
+                "begin a new revision of the study.",
+                group=name,
+            )
 
 
 def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -> list[str]:
@@ -202,6 +238,12 @@ def _months(groups: dict[str, msg.Description], plan: DataSpec, calendar: bool) 
             "no group has a visit in the job's season: there is nothing to fit. Choose another season."
         )
     first, last = min(int(extent[0]) for extent in extents), max(int(extent[1]) for extent in extents)
+    if plan.jointly and last - first >= MOST_MONTHS:
+        who = sorted(name for name, given in groups.items() if {first, last} & set(given.months.tolist()))
+        raise InputError(
+            f"the months reach over {(last - first) // 12:,} years (limit {MOST_MONTHS // 12}): the first or the last is of "
+            f"{listed(who, 4)}. Correct the date there, or name months in the study, and begin a new revision."
+        )
     stamps = np.arange(first, last + 1, dtype=np.int64)
     if not calendar:
         return stamps

@@ -276,10 +276,13 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         ask = replace(ask, behind=sums["behind"])
     kept = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
     kept = kept[:-1] & _levels(columns, sums, least, contributors)
+    marks = np.array([bool(column.level) or column.block == "regions" for column in columns])
+    if panel.least and (kept & marks).sum() > 1:
+        kept[_nearly_alike(link, ask, kept & marks, least)] = False
     lost = [str(columns[i]) for i in np.flatnonzero(~kept) if columns[i].block != "smooth"]
     if lost and panel.least:
         notes.append(
-            f"features that rest on fewer than {least} sites or {contributors} organisations are left out: "
+            f"features that rest on, or differ at, fewer than {least} sites or {contributors} organisations are left out: "
             f"{listed(lost, 6)}."
         )
     k = int(kept.sum())
@@ -340,6 +343,24 @@ def _levels(columns: Sequence[Column], sums: dict[str, F64], least: int, contrib
         )  # fmt: skip
         kept[[i for place, i in enumerate(at) if place + 1 not in some]] = False
     return kept
+
+
+def _nearly_alike(link: Link, ask: msg.Features, marks: Bool, least: int) -> I64:
+    """Columns of 0 and 1 that differ from an earlier one, or from what it leaves, at too few sites.
+
+    The difference of their sums would be these sites' own; numbers of sites are asked for first, without other columns.
+    """
+    k = int(marks.sum())
+    (answers,) = link.ask([replace(ask, kept=marks.astype(np.uint8))])
+    both = np.rint(from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k))
+    apart = np.diag(both)[:, None] + np.diag(both)[None, :] - 2.0 * both
+    visited = float(ask.behind[-1])
+    thin = ((apart > 0) & (apart < least)) | ((visited - apart > 0) & (visited - apart < least))
+    left: list[int] = []
+    for i in range(k):
+        if not thin[i, left].any():
+            left.append(i)
+    return np.delete(np.flatnonzero(marks), left)
 
 
 def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -> tuple[list[str], F64, F64]:

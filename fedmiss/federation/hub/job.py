@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers, lockstep_size, replicates, totals_of
@@ -168,6 +169,12 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
     link.stage = "agree"
     agreement = agree(link, order.plan)
     named = [before.settings for before in order.before] or list(order.candidates)
+    if agreement.panel.least and not agreement.panel.observers[3] and any(s.observers for s in named):
+        raise ConfigError(
+            f"effects of observers were named, and fewer than {agreement.panel.least} sites or "
+            f"{agreement.panel.contributors} groups, or too large a share of one, have observers who can be told from the "
+            "site: their sums would be those of few. Leave observers out of the study; a revision then begins anew."
+        )
     return agreement, features_of(link, agreement.panel, named, None if order.before else order.structure)
 
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import kept_regions, releasable
+from fedmiss.federation.rules import blank_columns, kept_effort, kept_regions, releasable
 
 __all__ = ["FEWEST_REGIONS", "JUNE", "release_jointly", "released_months", "steps"]
 
@@ -21,19 +21,19 @@ JUNE = 6  # where an import puts yearly counts
 
 def release_jointly(
     link: Link, axes: msg.Axes, share: float, contributors: int, notes: list[str]
-) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64]]:
-    """Agree on the axes, without months and regions that have too few visits behind them.
+) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64], Bool]:
+    """Agree on the axes, without months, regions and effort terms that have too few visits behind them.
 
-    Groups count again without the months that are left out, then without the regions, until none is: a group whose other
-    visits are too few for its own rule brings none then, and what a region rests on are its sites of released months, with
-    those that a group keeps in none because too few are outside all regions.
+    Groups count again without the months that are left out, then the regions, then effort, until none is: a group whose
+    other visits are too few for its own rule brings none then, and what a region rests on are its sites of released months,
+    with those that a group keeps in none because too few are outside all regions.
 
     Returns
     -------
-    the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months, and
-    which months (places) each rule left out
+    the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months,
+    which months (places) each rule left out, and whether enough stand behind new observers, and behind observers (2,)
     """
-    months, before = np.ones(axes.months.size, dtype=bool), -1
+    months, before, wanted = np.ones(axes.months.size, dtype=bool), -1, axes
     lost: dict[str, I64] = {}
     while True:
         done, sums = _support(link, share, months.size, len(axes.regions), axes)
@@ -42,13 +42,23 @@ def release_jointly(
         for name, rule in _rules(sums, axes.minimum, contributors).items():
             lost[name] = np.append(lost.get(name, np.zeros(0, np.int64)), np.flatnonzero(fine & ~rule))
             fine &= rule
+        effort = kept_effort(sums["effort"], axes.terms, axes.blanks, axes.minimum, contributors)
         if (fine != months).any():
             months = fine
             axes = replace(axes, released=months.astype(np.uint8))
         elif (names := _regions(sums, axes, contributors)) != axes.regions:
             axes = replace(axes, regions=names)
+        elif effort[:2] != (axes.terms, axes.blanks):
+            axes = replace(axes, terms=effort[0], blanks=effort[1])
         else:
             break
+    few = f"fewer than {axes.minimum} sites or {contributors} groups, or too many sites of one"
+    if lost_terms := [term for term in wanted.terms if term not in axes.terms]:
+        notes.append(f"effort is left out where its values differ at {few}: {listed(lost_terms, 3)}.")
+    if filled := [term for term in wanted.blanks if term in axes.terms and term not in axes.blanks]:
+        notes.append(
+            f"visits without {listed(filled, 3)} count as the mean of their group's others: they are at {few}."
+        )
     out = before - _held(done)
     if out:
         notes.append(
@@ -56,7 +66,8 @@ def release_jointly(
             f"{axes.minimum} visits or sites of all groups together, fewer than {contributors} groups, or one with over "
             f"{share:.0%} of the visits."
         )
-    return axes, done, out, sums["visits"].sum(axis=0) * months, {k: np.sort(at) for k, at in lost.items()}
+    behind = sums["visits"].sum(axis=0) * months
+    return axes, done, out, behind, {k: np.sort(at) for k, at in lost.items()}, np.array(effort[2:])
 
 
 def steps(months: I64) -> str:
@@ -92,8 +103,9 @@ def _support(
         "groups": (parts, L),
         "over": (parts, L),
         "regions": (regions + 1, 3),
+        "effort": (0, 3) if axes is None else (_stands_out(axes), 3),
     }
-    ask = msg.Support(by, folds, seed, share, none, none, none, none)
+    ask = msg.Support(by, folds, seed, share, none, none, none, none, none)
     first = [] if axes is None else [axes]
     done: dict[str, msg.Answer] = {}
     # The second time with the sums: each group then says where its own share is too large, and no more.
@@ -103,9 +115,15 @@ def _support(
         sums = {name: total(answers, name, shape) for name, shape in shapes.items()}
         ask = replace(
             ask, visits=sums["visits"], sites=sums["sites"], groups=sums["groups"],
-            regions=np.ascontiguousarray(sums["regions"][:, :2]),
+            regions=np.ascontiguousarray(sums["regions"][:, :2]), effort=np.ascontiguousarray(sums["effort"][:, 0]),
         )  # fmt: skip
     return done, sums
+
+
+def _stands_out(axes: msg.Axes) -> int:
+    """How many kinds of visits stand out in effort: columns, pairs of those that mark blanks, two of observers."""
+    marks = len(blank_columns(axes.terms, axes.blanks))
+    return len(axes.terms) + marks + marks * (marks - 1) // 2 + 2
 
 
 def _rules(sums: dict[str, F64], minimum: int, contributors: int) -> dict[str, Bool]:

@@ -49,7 +49,7 @@ class Part(NamedTuple):
 class Findings:
     """The numbers of a report that follow from totals and replicates; every frame is a table of ``tables/``.
 
-    ``whole`` holds the totals of all sites; ``n_observed`` of its series is 0 in years that have too few counts for the
+    ``whole`` holds the totals of all sites; ``n_observed`` of its series has a minus in years with too few counts for the
     index. ``found`` is whether the species was found at all, ``base`` the base period (None: the first used year), ``parts``
     the series of each region. ``visited`` has one row, the trend of the visited sites, where other sites stand for an area;
     else none.

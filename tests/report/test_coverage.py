@@ -71,6 +71,20 @@ def test_a_panel_of_few_sites_is_asked_for_half_of_what_there_is():
     assert Least().of(1, 12) == Least(5, 1)
 
 
+def test_years_are_judged_by_the_season_that_is_shown():
+    """Without the two thin years June was counted in too few: years with three counts in May were used."""
+    months = axis(8, season=(5, 6))
+    observed = counted([(0, 1), (0, 1), (6, 3), (6, 3), (6, 6), (6, 6), (6, 6), (6, 6)], months=2)
+    observed[0, [1, 3]] = True  # June of the first two years
+    years = make_years(months, usable_counts(observed, months))
+    assert years.season == (5, 6)
+    cells, sites = year_support(observed, years)
+    assert years.used.tolist() == ((cells >= 5) & (sites >= 3)).tolist() == [False] * 2 + [True] * 6
+    # Where every year is thin, a season of fewer months than the calendar has stays one.
+    few = counted([(2, 2)] * 4, months=2)
+    assert make_years(axis(4, season=(5, 6)), usable_counts(few, axis(4, season=(5, 6)))).season == (5,)
+
+
 def data_of(expected, months, cells, groups=None, settings=None):
     J = len(expected)
     return SimpleNamespace(

@@ -224,7 +224,7 @@ def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = No
     This is the ``n_observed`` of the functions of ``trends``: a year without counts leaves index and trend. One with too few
     leaves them too, and still says which months are the season: years would be judged by one season and shown by another.
     """
-    n_observed = observed.sum(axis=0).astype(np.int64)
+    n_observed: I64 = observed.sum(axis=0).astype(np.int64)
     years = make_years(months, n_observed)
     asked = (least or Least()).of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)

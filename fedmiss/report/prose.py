@@ -304,7 +304,9 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
 
 def limits(findings: Findings) -> list[str]:
     """Say what this report cannot tell, whatever its numbers are."""
-    sites = f"It speaks of the {count(findings.n_sites)} sites"
+    sites = "It speaks of the " + (
+        f"{count(findings.n_sites)} sites" if findings.n_sites != 1 else "one site"
+    )
     spoken_of = (
         f"{sites} in the panel, not of a country or a population: places that nobody visits are not in it."
     )

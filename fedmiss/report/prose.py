@@ -289,7 +289,7 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
         )
     if findings.data.fact("family") == "bernoulli":
         yield "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
-    if miss := lack_of_fit(fitted_years(findings.data.visited, findings.data.months)):
+    if miss := lack_of_fit(fitted_years(findings.data.visited, findings.data.months), findings.unit):
         yield miss
     chosen = None if findings.data.cv is None else findings.data.cv[chosen_rows(findings)]
     if chosen is not None and len(chosen) and birds:

@@ -34,6 +34,7 @@
     if (v > -100 && v <= -99.95) { return "−" + Math.min(-v, 99.99).toFixed(2) + " %"; }
     if (Math.abs(v) >= 1000) { return (v > 0 ? "+" : "") + number(v) + " %"; }
     var text = Math.abs(v) >= 100 ? Math.round(v).toLocaleString("en-US") : v.toFixed(Math.abs(v) < 0.05 ? 2 : 1);
+    if (Math.abs(Number(text)) === 5) { text = v.toFixed(2); }
     if (Number(text) === 0) { return "0.0 %"; }
     return (v > 0 ? "+" : "") + text.replace("-", "−") + " %";
   }

@@ -118,7 +118,13 @@ def make_panel(
         if table is not None and table.covariates:
             write_table(table.long(sites), tmp / "site_covariates.parquet", "site_covariates")
         groups = _write_groups(tmp / "groups", visits, secrets=settings.secrets)
-        flow.append({"step": "visits written", "rows": visits.height, "note": f"{len(groups)} groups"})
+        flow.append(
+            {
+                "step": "visits written",
+                "rows": visits.height,
+                "note": f"{len(groups)} group{'' if len(groups) == 1 else 's'}",
+            }
+        )
         write_manifest(
             tmp,
             "panel",

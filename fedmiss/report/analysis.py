@@ -104,7 +104,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     by_month, found = monthly_coverage(data), cover.n_detected > 0
     monthly, yearly = (t if found else never_found(t) for t in (series.monthly(), series.index(base)))
     sites = _sites(data, years, settings)
-    parts, grand = _parts(data, settings, refuse), data.totals.mean()
+    parts = _parts(data, settings, refuse)
     return Analysis(
         data=data,
         found=found,
@@ -116,8 +116,8 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         entries=entered,
         parts=parts,
-        regions=region_table(parts, settings, grand),
-        visited=region_table(_visited(data, settings, refuse), settings, grand),
+        regions=region_table(parts, settings, series),
+        visited=region_table(_visited(data, settings, refuse), settings, series),
         sites=sites,
         **found_in(
             Part(series, refuse, cover.n_sites),
@@ -195,6 +195,8 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
     n_used = int(used.sum())
     if not n_used:
         slope, se = np.full((2, len(data.sites)), np.nan)
+    # A total below 0, as a Gaussian fit may give, has no logarithm: the fit's slope there is that of a billionth of a bird.
+    slope, se = (np.where((per_year < 0).any(axis=1), np.nan, value) for value in (slope, se))
     names = [
         classify(change, error, n_used, settings.rule).name
         if counted >= MIN_SITE_YEARS and not data.one_trend

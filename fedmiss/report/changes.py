@@ -209,7 +209,7 @@ def window_trends(findings: Findings) -> pd.DataFrame:
     """Return the trend of all years and of the last 25, 10 and 5, longest first, each with its alert.
 
     A window of N years goes from the year N years before the last one to the last one, and is left out when the series
-    is shorter. The change over a window is that of its straight trend, so it agrees with the change per year.
+    is not longer. The change over a window is that of its straight trend, so it agrees with the change per year.
 
     Columns: ``window``, ``from_year``, ``to_year``, ``n_years``, ``percent_per_year``, ``percent_lo``, ``percent_hi``,
     ``trend_class``, ``percent_lo_sampling``, ``percent_hi_sampling``, ``trend_class_sampling`` (TRIM's convention),

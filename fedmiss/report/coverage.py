@@ -219,17 +219,18 @@ def in_years(cells: Bool, member: Bool) -> Bool:
 
 
 def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = None) -> I64:
-    """Return the cells with a count in each month (L,), 0 in years that have fewer than the least.
+    """Return the cells with a count in each month (L,), with a minus in years that have fewer than the least.
 
-    This is the ``n_observed`` of the functions of ``trends``: a year without counts leaves index and trend.
+    This is the ``n_observed`` of the functions of ``trends``: a year without counts leaves index and trend. One with too few
+    leaves them too, and still says which months are the season: years would be judged by one season and shown by another.
     """
-    n_observed = observed.sum(axis=0).astype(np.int64)
+    n_observed: I64 = observed.sum(axis=0).astype(np.int64)
     years = make_years(months, n_observed)
     asked = (least or Least()).of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
     enough = (cells >= asked.cells) & (sites >= asked.sites)
     at = np.searchsorted(years.year, months["year"].to_numpy(dtype=np.int64))
-    return np.where(enough[at], n_observed, 0)
+    return np.where(enough[at], n_observed, -n_observed)
 
 
 def first_base(observed: Bool, years: Years, least: Least, found: Bool | None = None) -> str | None:

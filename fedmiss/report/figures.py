@@ -108,7 +108,8 @@ def trend(findings: Findings) -> Plot:
     caption = ""
     if base:
         season = "" if findings.yearly_counts else f" ({season_text(findings.years.season)})"
-        caption = f"Index of the mean total over all {count(findings.n_sites)} sites{season}, {base} = 100. "
+        where = f"over all {count(findings.n_sites)} sites" if findings.n_sites != 1 else "of the one site"
+        caption = f"Index of the mean total {where}{season}, {base} = 100. "
     if used["index_lo"].notna().any():
         caption += "Bars: 95 % interval of each year's index. "
     elif not findings.n_draws:

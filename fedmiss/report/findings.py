@@ -49,7 +49,7 @@ class Part(NamedTuple):
 class Findings:
     """The numbers of a report that follow from totals and replicates; every frame is a table of ``tables/``.
 
-    ``whole`` holds the totals of all sites; ``n_observed`` of its series is 0 in years that have too few counts for the
+    ``whole`` holds the totals of all sites; ``n_observed`` of its series has a minus in years with too few counts for the
     index. ``found`` is whether the species was found at all, ``base`` the base period (None: the first used year), ``parts``
     the series of each region. ``visited`` has one row, the trend of the visited sites, where other sites stand for an area;
     else none.
@@ -181,11 +181,13 @@ def never_found(table: pd.DataFrame) -> pd.DataFrame:
     return table.assign(**dict.fromkeys(limits, np.nan))
 
 
-def region_table(parts: Mapping[str, Part], settings: ReportSettings, grand: float) -> pd.DataFrame:
-    """The table of regions; ``grand`` is the mean monthly total of the whole, in birds."""
-    rows = []
+def region_table(parts: Mapping[str, Part], settings: ReportSettings, whole: MonthlySeries) -> pd.DataFrame:
+    """The table of regions; shares are of the totals of index and trend of the ``whole``, or of all months."""
+    years, rows = whole.years, []
+    weight = years.W[years.used].sum(axis=0) if years.used.any() else np.ones(whole.totals.size)
+    grand = float(whole.totals @ weight)
     for name, part in parts.items():
-        share = float(part.series.totals.mean() / grand) if grand > 0 else np.nan
+        share = float(part.series.totals @ weight) / grand if grand > 0 else np.nan
         row = {"region": name, "n_sites": part.n_sites, "share": share}
         rows.append(row | part.trend(settings).to_dict())
     return pd.DataFrame(rows, columns=REGION)

@@ -43,7 +43,7 @@ def fitted_years(visited: pd.DataFrame | None, months: pd.DataFrame) -> pd.DataF
     return table.rename_axis("year").reset_index()[_COLUMNS]
 
 
-def lack_of_fit(table: pd.DataFrame) -> str:
+def lack_of_fit(table: pd.DataFrame, unit: str = "birds") -> str:
     """Return a sentence when the fitted totals miss the counted ones systematically, else nothing.
 
     Systematic is a drift of counted / fitted of more than 10 % over the period that is twice its standard error, or single
@@ -62,9 +62,9 @@ def lack_of_fit(table: pd.DataFrame) -> str:
     if abs(slope) > 2.0 * error and abs(drift) > LEAST_DRIFT:
         way = "above" if drift > 0 else "below"
         return (
-            "The fitted totals do not follow the counts: over the period counted birds drift "
+            f"The fitted totals do not follow the counts: over the period counted {unit} drift "
             f"{number(100 * abs(drift), 2)} % {way} the fitted ones at the same visits, so the trend may be too flat. See "
-            "the table of counted and fitted birds."
+            f"the table of counted and fitted {unit}."
         )
     far = rows[np.abs(rows["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR_GAP * rows["ratio_se"])]
     if far.empty:
@@ -72,7 +72,7 @@ def lack_of_fit(table: pd.DataFrame) -> str:
     years = ", ".join(far["year"].head(4).astype(str)) + (" and others" if len(far) > 4 else "")
     return (
         f"The fitted totals miss the counts of {years} by more than {100 * LEAST_GAP:.0f} %: do not lean on the index of "
-        "such a year. See the table of counted and fitted birds."
+        f"such a year. See the table of counted and fitted {unit}."
     )
 
 

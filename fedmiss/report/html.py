@@ -134,7 +134,7 @@ def rendered_page(
         title=findings.settings.title or findings.name,
         latin=findings.species if findings.common_name else "",
         months=f"{months.iloc[0]} to {months.iloc[-1]}",
-        n_sites=count(findings.n_sites),
+        sites=f"{count(findings.n_sites)} site{'' if findings.n_sites == 1 else 's'}",
         date=findings.date,
         headline=head,
         sections=[rendered(section) for section in sections],

@@ -133,7 +133,7 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         t if birds > 0 else never_found(t) for t in (series.monthly(), series.index(settings.base))
     )
     yearly = yearly.assign(visits=visits)
-    refuse, grand = "; ".join(_thin(birds, yearly)) or None, float(data.totals[ALL].mean())
+    refuse = "; ".join(_thin(birds, yearly)) or None
     # Without interactions all regions share one trend: a class of each would say the same number of times.
     one = ONE_TREND if data.one_trend else None
     # Sites of a region are not known: regions have trends, and their share of the whole.
@@ -153,8 +153,8 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         monthly=monthly.assign(visits=data.visits),
         yearly=yearly,
         parts=parts,
-        regions=region_table(parts, settings, grand),
-        visited=region_table(visited, settings, grand),
+        regions=region_table(parts, settings, series),
+        visited=region_table(visited, settings, series),
         **found_in(
             Part(series, refuse, round(data.result.n_sites_all)), settings, settings.base, data.visits
         ),

@@ -144,7 +144,10 @@ def site_map(analysis: Analysis) -> Plot | None:
 def _beside(analysis: Analysis) -> str:
     said, unknown = "", analysis.n_sites - analysis.coverage.sites_with_coordinates
     if unknown:
-        said = f" {count(unknown)} of {count(analysis.n_sites)} sites have no coordinates and are not on it."
+        have, are = ("has", "is") if unknown == 1 else ("have", "are")
+        said = (
+            f" {count(unknown)} of {count(analysis.n_sites)} sites {have} no coordinates and {are} not on it."
+        )
     if degrees := analysis.settings.coarse_map:
         said += f" Positions are rounded to {degrees:g} degrees and sites at one position are added up."
     return said

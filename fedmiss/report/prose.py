@@ -289,7 +289,7 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
         )
     if findings.data.fact("family") == "bernoulli":
         yield "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
-    if miss := lack_of_fit(fitted_years(findings.data.visited, findings.data.months)):
+    if miss := lack_of_fit(fitted_years(findings.data.visited, findings.data.months), findings.unit):
         yield miss
     chosen = None if findings.data.cv is None else findings.data.cv[chosen_rows(findings)]
     if chosen is not None and len(chosen) and birds:
@@ -304,7 +304,9 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
 
 def limits(findings: Findings) -> list[str]:
     """Say what this report cannot tell, whatever its numbers are."""
-    sites = f"It speaks of the {count(findings.n_sites)} sites"
+    sites = "It speaks of the " + (
+        f"{count(findings.n_sites)} sites" if findings.n_sites != 1 else "one site"
+    )
     spoken_of = (
         f"{sites} in the panel, not of a country or a population: places that nobody visits are not in it."
     )

@@ -75,7 +75,10 @@ def share(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a signed percentage with one decimal: +3.4 %, −0.2 %; large ones with three digits, tiny ones with two."""
+    """Return a signed percentage with one decimal: +3.4 %, −0.2 %; large ones with three digits.
+
+    With two decimals near 0 and near 5, the limits of classes: −5.02 % is not within them.
+    """
     if value is None or not math.isfinite(value):
         return "n/a"
     if -100.0 < value <= -99.95:  # what is left of almost nothing is not nothing
@@ -83,6 +86,7 @@ def percent(value: float | None) -> str:
     if abs(value) >= 1000:
         return f"{'+' if value > 0 else ''}{number(value)} %"
     text = f"{value:+,.0f}" if abs(value) >= 100 else f"{value:+.{1 if abs(value) >= 0.05 else 2}f}"
+    text = f"{value:+.2f}" if text in ("-5.0", "+5.0") else text
     text = "0.0" if text in ("-0.00", "+0.00") else text  # a rounded nought has no sign
     return text.replace("-", MINUS) + " %"
 

@@ -59,7 +59,8 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     Parameters
     ----------
     months : months.parquet as a frame: columns ``year`` and ``month_of_year``, L rows
-    n_observed : (L,) number of cells with a count in each month, or None when not known
+    n_observed : (L,) number of cells with a count in each month, or None when not known; with a minus in years that have too
+        few to be used
     """
     year_of = months["year"].to_numpy(dtype=np.int64)
     moy = months["month_of_year"].to_numpy(dtype=np.int64)
@@ -70,7 +71,7 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     usual = (2 * have.sum(axis=0) >= year.size) & have.any(axis=0)
     if n_observed is not None:
         seen = np.zeros_like(have)
-        counted = np.asarray(n_observed) > 0
+        counted = np.asarray(n_observed) != 0
         seen[np.searchsorted(year, year_of[counted]), moy[counted]] = True
         # Where no month passes, the calendar alone decides: a thin panel keeps a season.
         often = usual & (2 * seen.sum(axis=0) >= seen.any(axis=1).sum()) & seen.any(axis=0)

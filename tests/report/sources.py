@@ -68,7 +68,7 @@ SENTENCES = [
     "{#early_n} of {#early_of} sites were last visited in {#early_year} or before, and the class",
     "Sites whose last visit is longer ago have {_} fitted trends (rank correlation {last_visit_and_trend} over "
     "{#last_visit_and_trend_sites} sites)",
-    "over the period counted birds drift {drift} % {_} the fitted ones",
+    "over the period counted {_} drift {drift} % {_} the fitted ones",
     "The fitted totals miss the counts of {*years_missed}{_}by more than 20 %",
     "{*years_thin} ha{_} fewer than {#min_counts} site-months at {#min_sites} sites counted",
     "{#thin} years ({#thin_first} to {#thin_last}) have fewer than {#min_counts} site-months at {#min_sites} sites counted",

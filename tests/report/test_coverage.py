@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.analysis import analyse
+from fedmiss.report.analysis import _sites, analyse
 from fedmiss.report.coverage import (
     Least,
     first_base,
@@ -19,8 +19,10 @@ from fedmiss.report.coverage import (
     visits_by_site,
     year_support,
 )
+from fedmiss.report.findings import Part, region_table
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.sections.index import build as index_section
+from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import make_years
 
@@ -71,6 +73,20 @@ def test_a_panel_of_few_sites_is_asked_for_half_of_what_there_is():
     assert Least().of(1, 12) == Least(5, 1)
 
 
+def test_years_are_judged_by_the_season_that_is_shown():
+    """Without the two thin years June was counted in too few: years with three counts in May were used."""
+    months = axis(8, season=(5, 6))
+    observed = counted([(0, 1), (0, 1), (6, 3), (6, 3), (6, 6), (6, 6), (6, 6), (6, 6)], months=2)
+    observed[0, [1, 3]] = True  # June of the first two years
+    years = make_years(months, usable_counts(observed, months))
+    assert years.season == (5, 6)
+    cells, sites = year_support(observed, years)
+    assert years.used.tolist() == ((cells >= 5) & (sites >= 3)).tolist() == [False] * 2 + [True] * 6
+    # Where every year is thin, a season of fewer months than the calendar has stays one.
+    few = counted([(2, 2)] * 4, months=2)
+    assert make_years(axis(4, season=(5, 6)), usable_counts(few, axis(4, season=(5, 6)))).season == (5,)
+
+
 def data_of(expected, months, cells, groups=None, settings=None):
     J = len(expected)
     return SimpleNamespace(
@@ -99,6 +115,36 @@ def test_the_count_and_the_site_that_carry_a_result_are_found():
     assert got.loc["largest site", "share"] == pytest.approx(expected[4].sum() / expected.sum())
     assert got.loc["trend without", "site_id"] == "s4"
     assert got.loc["trend without", "slope_without"] == pytest.approx(-0.02)
+
+
+def test_the_share_of_a_region_is_of_the_totals_of_the_index():
+    """It was of all months: birds of January, which was counted once, and of years without counts entered."""
+    months, seen = axis(6, season=(1, 5)), np.tile([0.0, 9.0], 6)
+    seen[0] = 1
+    north, south = np.tile([90.0, 10.0], 6), np.tile([0.0, 30.0], 6)
+    whole, part = (MonthlySeries.of(total, months, None, seen) for total in (north + south, north))
+    shares = region_table({"north": Part(part, None, 3)}, ReportSettings(), whole)["share"]
+    assert shares.tolist() == pytest.approx([0.25])
+
+
+def test_a_site_whose_total_is_below_nought_has_no_slope():
+    """The fit's own slope is of logarithms of a billionth there: a site rose by 39 % a year."""
+    months, t = axis(8, season=(5,)), np.arange(8)
+    expected = np.stack([5 + 0.1 * t, t - 2.0])
+    slopes = pd.DataFrame({"site_index": [0, 1], "slope": [0.02, 0.3], "slope_se": [0.01, 0.1]})
+    sites = pd.DataFrame({"site_index": [0, 1], "site_id": ["a", "b"]}).reindex(
+        columns=["site_index", "site_id", "site_name", "region", "latitude", "longitude"]
+    )
+    data = SimpleNamespace(
+        expected=expected,
+        observed=np.ones((2, 8), dtype=bool),
+        site_trends=slopes,
+        one_trend=False,
+        sites=sites,
+    )
+    got = _sites(data, make_years(months), ReportSettings())
+    assert got["slope"].isna().tolist() == got["slope_se"].isna().tolist() == [False, True]
+    assert got["trend_class"].tolist() == ["moderate increase", "not classified"]
 
 
 def test_groups_without_a_common_region_are_told_apart_and_only_those():

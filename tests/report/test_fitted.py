@@ -49,7 +49,9 @@ def test_one_year_that_is_missed_is_named():
     fitted = np.full(8, 400.0)
     counted = fitted.copy()
     counted[4] = 280.0
-    assert "2014" in lack_of_fit(fitted_years(*data(counted, fitted)))
+    said = lack_of_fit(fitted_years(*data(counted, fitted)), "nests")
+    assert "2014" in said
+    assert "counted and fitted nests" in said
 
 
 def test_ratios_far_from_one_are_never_called_a_good_fit():

@@ -418,6 +418,8 @@ def test_one_site_one_year_one_month_is_a_report_too(tmp_path):
     words = text_of(page)
     assert "no trend to report" in words
     assert "No site has coordinates" in words
+    assert "It speaks of the one site" in words
+    assert not re.search(r"\b1 (sites|groups)", words)
 
 
 @pytest.mark.slow

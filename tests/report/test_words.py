@@ -48,6 +48,7 @@ def test_intervals_go_with_their_numbers():
     assert [percent(v) for v in (-99.97, -99.99999, -100.0)] == ["−99.97 %", "−99.99 %", "−100 %"]
     assert [percent(v) for v in (434.2, 24895.0, 1.33e20)] == ["+434 %", "+24,900 %", "+1.3 × 10²⁰ %"]
     assert [percent(v) for v in (-0.028, 0.06, -0.001, 0.0)] == ["−0.03 %", "+0.1 %", "0.0 %", "0.0 %"]
+    assert [percent(v) for v in (-5.02, -4.97, 4.96, 5.1)] == ["−5.02 %", "−4.97 %", "+4.96 %", "+5.1 %"]
     assert per_year(-3.0, -4.0, -2.0) == "−3.0 % per year (95 % interval −4.0 % to −2.0 %)"
     assert per_year(1.0, math.nan, math.nan) == "+1.0 % per year (no interval available)"
     assert quantity(1234.0, 1000.0, 1500.0, "birds") == "1,230 birds (95 % interval 1,000 to 1,500)"

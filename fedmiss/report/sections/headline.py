@@ -72,7 +72,7 @@ def _windows(findings: Findings, table: pd.DataFrame) -> HtmlTable | None:
     note = (
         "Change over the window: that of its straight trend, so it can differ from the change between two single "
         "years. Alert: a decline above 25 % or 50 % over the window whose 95 % interval does not include 0."
-    ) + ("" if len(table) > len(WINDOWS) else " A window longer than the series has no row.")
+    ) + ("" if len(table) > len(WINDOWS) else " A window as long as the series, or longer, has no row.")
     if refused := reasons(table):
         note += f" No class and no alert where: {refused}."
     return table_of(

@@ -239,7 +239,7 @@ def _fitted(findings: Findings) -> HtmlTable | None:
     note = (
         "Sums over the visits that were made, each at its own effort. A model that follows the counts has ratios near 1, "
         "without a drift; an index is not drawn to the counts of single visits, so ratios of thin years lie farther away. "
-    ) + (lack_of_fit(table) or no_clear_miss(table))
+    ) + (lack_of_fit(table, findings.unit) or no_clear_miss(table))
     return table_of(
         "Counted and fitted, year by year",
         table,

@@ -142,7 +142,7 @@ def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None)
     """
     path = Path(path)
     replaceable(path, ours)
-    tmp = temporary(path)
+    tmp = temporary(path.absolute())  # pyarrow takes a relative name with a colon for an address
     _make_parent(path)
     try:
         with _explained(path):
@@ -231,7 +231,7 @@ def atomic_folder(
 @contextmanager
 def scratch_folder(path: Path) -> Iterator[Path]:
     """Give an empty folder beside ``path`` for what is not finished; it is removed at the end."""
-    tmp = temporary(path)
+    tmp = temporary(path.absolute())
     tmp.mkdir()
     try:
         yield tmp

@@ -291,6 +291,10 @@ def not_ours(folder: Path, kind: str = "") -> str:
         path = folder / name
         if path.is_symlink() or (path.is_file() and hash_file(path) != entry["sha256"]):
             return f"holds {name}, which was changed after fedmiss wrote it"
+    # Found before anything is made: a folder can be renamed that cannot be emptied.
+    for place in {(folder / name).parent for name in (MANIFEST, *files)}:
+        if place.is_dir() and not os.access(place, os.W_OK | os.X_OK):
+            return f"is write-protected ({place})"
     return ""
 
 

@@ -149,7 +149,7 @@ def write_table(table: object, path: str | Path, schema: str) -> None:
 def is_ours(path: Path) -> bool:
     """Whether a table says itself that fedmiss wrote it."""
     try:
-        return b"fedmiss_schema" in (pq.read_schema(path).metadata or {})
+        return b"fedmiss_schema" in (pq.read_schema(Path(path).absolute()).metadata or {})
     except (pa.ArrowInvalid, OSError):
         return False
 
@@ -201,7 +201,7 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
     if not path.exists():
         raise InputError(f"there is no file {path}.", path=str(path))
     try:
-        table = pq.read_table(path, columns=columns)
+        table = pq.read_table(path.absolute(), columns=columns)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
     spec = load_schema(schema)

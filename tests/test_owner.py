@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 from functools import cache
 from pathlib import Path
 
@@ -321,3 +322,22 @@ def test_what_a_dead_process_left_beside_a_whole_file_goes_although_the_file_sta
         raise AssertionError("never reached")
     assert set(snapshot(tmp_path)) == before
     assert out.read_text() == "whole"
+
+
+def test_a_write_protected_folder_is_refused_before_anything_is_made(tmp_path, monkeypatch):
+    """It was renamed and replaced, could then not be emptied, and the user heard that nothing was written."""
+    out, usual = tmp_path / "out", os.access
+
+    def make(text, *, overwrite):
+        with files.atomic_folder(out, "panel", overwrite=overwrite) as tmp:
+            (tmp / "sub").mkdir()
+            (tmp / "sub" / "a.csv").write_text(text)
+            files.write_manifest(tmp, "panel", settings={}, inputs={})
+
+    make("old", overwrite=False)
+    # Not by chmod: an administrator may write everywhere.
+    monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != out / "sub" and usual(path, mode))
+    with pytest.raises(ConfigError, match="is write-protected"):
+        make("new", overwrite=True)
+    assert (out / "sub" / "a.csv").read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]

@@ -10,6 +10,7 @@ import functools
 import importlib
 import os
 from collections.abc import Callable
+from pathlib import Path
 from typing import NoReturn
 
 import typer
@@ -44,7 +45,7 @@ def _one_message(command: Callable[..., object]) -> Callable[..., None]:
     @functools.wraps(command)
     def run(*args: object, **kwargs: object) -> None:
         try:
-            command(*args, **kwargs)
+            command(*args, **{name: _at_home(value) for name, value in kwargs.items()})
         except KeyboardInterrupt:
             _interrupted()
         except SystemError as error:  # an interrupt inside a compiled loop arrives wrapped, sometimes twice
@@ -63,8 +64,17 @@ def _one_message(command: Callable[..., object]) -> Callable[..., None]:
     return run
 
 
+def _at_home(value: object) -> object:
+    """Read ``~`` as a shell does, which leaves it as it is in ``--out=~/records``: a folder of that name is a trap."""
+    if isinstance(value, list):
+        return [_at_home(one) for one in value]
+    return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
+
+
 def _refused(error: Exception) -> str:
     """Say what the system refused, where no step has its own words for it."""
+    if isinstance(error, UnicodeEncodeError) and error.reason == "surrogates not allowed":
+        return "the name of a file or folder here is not UTF-8, as from an old disk; rename it."
     if not isinstance(error, OSError):
         return ""
     where = f"{error.filename}: " if error.filename else ""

@@ -16,6 +16,7 @@ It does not depend on the species or filters asked for, so a second ingest of th
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -266,7 +267,7 @@ class Cache:
     """Projections by the identity of their source: path, member, size, time of change, first and last megabyte."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder = folder.absolute()
 
     def key(self, source: Source, how: str) -> str:
         """Return the name of the projection of ``source`` made ``how``; any change of the file changes it."""
@@ -294,6 +295,11 @@ def kept(folder: Path, build: Callable[[Path], None]) -> Path:
     If another process makes the same folder, this one waits. A damaged folder is made again, with a note.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
+    if not os.access(folder.parent, os.W_OK | os.X_OK):
+        raise InputError(
+            f"this user may not write to the cache {folder.parent}; name another folder with --cache, or pass --no-cache.",
+            path=str(folder.parent),
+        )
     with locked(folder, wait=True):
         if folder.exists():
             try:

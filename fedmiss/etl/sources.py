@@ -261,7 +261,9 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
     if magic[:4] == b"PAR1":
         try:
             # lists and records in a column are no values of a table: such columns have no name here
-            columns = tuple("" if is_nested(field.type) else field.name for field in pq.read_schema(path))
+            columns = tuple(
+                "" if is_nested(field.type) else field.name for field in pq.read_schema(path.absolute())
+            )
         except Exception as error:  # pyarrow raises several kinds; all mean the same here
             raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
         refuse_doubles(columns, str(path))

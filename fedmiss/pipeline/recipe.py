@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -149,9 +150,10 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         # A language without an ending is one of fedmiss's own.
         if isinstance(report.get(name), str) and (name == "photo" or Path(report[name]).suffix):
             report[name] = str(base / report[name])
+    results = convert(raw.get("out", f"{path.stem}-out"), str, f"{where}: out")
     return Recipe(
         name=convert(raw.get("name", path.stem), str, f"{where}: name"),
-        out=Path(out) if out else base / convert(raw.get("out", f"{path.stem}-out"), str, f"{where}: out"),
+        out=Path(out) if out else base / os.path.expanduser(results),
         **inputs,
         species=species,
         min_records=convert(raw.get("min_records", 200), int, f"{where}: min_records"),

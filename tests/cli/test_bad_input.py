@@ -12,6 +12,7 @@ from bad_inputs import CASES, QUICK, WIGEON, csv, ebd, interrupted, records_of, 
 from terminal import entry_point, fedmiss, real, refusing, tree
 
 from fedmiss.cli.commands import _was_interrupted
+from fedmiss.pipeline.recipe import read_recipe
 
 
 def one_line(done, code):
@@ -199,3 +200,26 @@ def test_an_interrupt_that_a_compiled_loop_wraps_twice_is_still_one():
     inner.__cause__, outer.__cause__ = KeyboardInterrupt(), inner
     assert _was_interrupted(outer)
     assert not _was_interrupted(SystemError("a defect of ours"))
+
+
+def test_a_tilde_is_the_home_folder_and_never_a_folder_of_that_name(here, monkeypatch):
+    """A shell leaves it in --out=~/x; a folder called ~ was made, which nobody should remove by its name."""
+    monkeypatch.setenv("HOME", str(here / "home"))
+    monkeypatch.setenv("USERPROFILE", str(here / "home"))
+    (here / "counts.csv").write_text("site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;3\n")
+    done = fedmiss("ingest", "counts.csv", "--species", "wren", "--out=~/records")
+    assert done.code == 0, done
+    assert (here / "home" / "records" / "records.parquet").exists()
+    assert not (here / "~").exists()
+    (here / "r.toml").write_text('out = "~/results"\n[ingest]\nfiles = ["counts.csv"]\n')
+    assert read_recipe(here / "r.toml").out == here / "home" / "results"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")
+def test_a_name_that_is_not_utf8_is_one_sentence(here):
+    path = os.fsencode(here) + b"/\xf6.csv"
+    with open(path, "wb") as stream:
+        stream.write(b"site;year;count\na;2001;4\na;2002;6\n")
+    done = fedmiss("ingest", os.fsdecode(path), "--species", "wren", "--out", here / "records")
+    one_line(done, 1)
+    assert "not UTF-8" in done.err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import io
+import os
 import tarfile
 import zipfile
 from pathlib import Path
@@ -13,10 +14,13 @@ import pytest
 from ebird_files import EBD_52, LAYOUTS, SED_33, THRUSH, seen, text, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError, SchemaError
+from fedmiss.etl import ingest as importing
 from fedmiss.etl.filters import Filters
+from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.sources import expand
 from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 from fedmiss.simulate.truth import TERMS
+from fedmiss.tables import read_table
 
 A = visit("S11")
 B = visit("S12", **{"OBSERVATION DATE": "2020-06-02"})
@@ -311,3 +315,48 @@ def test_simulated_files_are_not_credited_to_ebird(run, tmp_path):
     ebd, sed = write_pair(tmp_path / "in", [seen(A, "3")], [A])
     both = run(made[0], ebd, sampling=[made[1], sed])  # one real list among them, and the terms are eBird's
     assert both.manifest["terms"]["licence"] == "eBird terms of use"
+
+
+COUNTS = "site;year;count\na;2001;4\na;2002;6\nb;2001;10\nb;2002;3\n"
+
+
+def test_a_file_that_grows_while_it_is_read_is_refused_and_not_kept(tmp_path, monkeypatch):
+    """Half a download was imported, under the hash of more than was read."""
+    path = tmp_path / "counts.csv"
+    path.write_text(COUNTS)
+    usual = importing.project_counts
+
+    def slow(*args, **more):
+        meta = usual(*args, **more)
+        path.write_text(COUNTS + "c;2001;5\n")
+        return meta
+
+    monkeypatch.setattr(importing, "project_counts", slow)
+    with pytest.raises(InputError, match=r"counts\.csv was changed while it was read"):
+        ingest([path], tmp_path / "records", IngestSettings(species=("wren",)))
+    monkeypatch.undo()
+    assert not list((tmp_path / ".fedmiss-cache").iterdir())
+    assert (
+        ingest([path], tmp_path / "records", IngestSettings(species=("wren",)))["results"]["n_records"] == 5
+    )
+
+
+def test_a_cache_that_may_not_be_written_to_is_named(tmp_path, monkeypatch):
+    """The message named the output, where the user may write, and advised another --out."""
+    path, cache = tmp_path / "counts.csv", tmp_path / "cache"
+    path.write_text(COUNTS)
+    cache.mkdir()
+    usual = os.access
+    monkeypatch.setattr(os, "access", lambda place, mode: Path(place) != cache and usual(place, mode))
+    with pytest.raises(
+        InputError, match=r"may not write to the cache .*cache; name another folder with --cache"
+    ):
+        ingest([path], tmp_path / "records", IngestSettings(species=("wren",)), cache=cache)
+
+
+def test_names_with_a_colon_are_no_addresses(tmp_path, monkeypatch):
+    """pyarrow took ``wren:2001/records.parquet`` for the address of a web service."""
+    monkeypatch.chdir(tmp_path)
+    Path("counts.csv").write_text(COUNTS)
+    ingest(["counts.csv"], "wren:2001/records", IngestSettings(species=("wren",)))
+    assert read_table("wren:2001/records/records.parquet", "records").num_rows == 4

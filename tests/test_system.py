@@ -6,6 +6,7 @@ import ast
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ HIDDEN = Path(__file__).parent / "without_posix"
 CALLS = {"kill", "fsync", "SIGINT", "SIGTERM", "CREATE_NEW_PROCESS_GROUP"}  # there on both, and different
 
 
+@cache
 def hidden_names():
     found: dict[str, object] = {}
     found_in = ("MODULES", "OS", "SIGNALS")

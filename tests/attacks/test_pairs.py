@@ -53,6 +53,7 @@ def test_pairs(kind, files):
         clear(files, keep)
 
 
+@pytest.mark.nightly
 def test_two_imports_share_a_cache(files):
     """Different outputs, one cache: both end well, with the same records."""
     keep = {p.name for p in files.iterdir()}

@@ -39,7 +39,10 @@ def test_workers_end_with_their_parent(files):
     clear(files, keep)
 
 
-@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+NIGHTLY = [pytest.param(how, marks=pytest.mark.nightly) for how in (signal.SIGHUP, signal.SIGINT)]
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, *NIGHTLY])
 def test_a_request_to_end_is_an_interrupt(files, how):
     if signal.getsignal(how) == signal.SIG_IGN:
         pytest.skip(

@@ -82,9 +82,8 @@ def clubs(tmp_path_factory):
     return folder, table, split(table, folder), records_of(table, whole)
 
 
-@pytest.mark.parametrize(
-    ("masks", "digits"), [(False, 1e-10), pytest.param(True, 1e-8, marks=pytest.mark.slow)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("masks", "digits"), [(False, 1e-10), (True, 1e-8)])
 def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
     """Fit, effort, axes, associations, numbers of the species: as if one person held the records of all."""
     _, table, records, pooled = clubs

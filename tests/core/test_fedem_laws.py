@@ -226,6 +226,7 @@ def test_a_fixed_point_with_its_memories_does_not_move(compressor):
     np.testing.assert_allclose(result.server.S_hat, S, atol=1e-13 * np.abs(S).max() * 40)
 
 
+@pytest.mark.slow
 def test_with_memories_it_converges_to_the_root_and_without_it_does_not():
     data = linear_data(n=6)
     model = Linear()

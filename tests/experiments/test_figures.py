@@ -115,7 +115,7 @@ def test_figure_2_has_the_printed_dates_sizes_and_axes(tmp_path):
         assert table[f"{name} {low}"].max() < 0.2 * top < 4 * top < table[f"{name} {high}"].max()
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.realdata
 @pytest.mark.skipif(not os.environ.get("FEDMISS_DATA"), reason="FEDMISS_DATA names no folder")
 def test_figure_3_at_two_hundredths_spans_the_printed_ticks(tmp_path):
@@ -139,7 +139,7 @@ def test_figure_3_at_two_hundredths_spans_the_printed_ticks(tmp_path):
         assert 0.0 < np.min(weights) < np.max(weights) < 0.5
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_talks_figure_of_td_learning(tmp_path):
     """Within the authors' axes; agents alike: one curve; agents that differ: FedLSA stops at its bias, SCAFFLSA does not."""
     lsa._td(Folder(tmp_path, quick=True, seed=3, data=None))

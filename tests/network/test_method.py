@@ -330,6 +330,7 @@ def test_a_rule_of_the_count_model_that_the_method_would_not_keep_is_refused(lin
         read_study_toml(tmp_path / "study.toml")
 
 
+@pytest.mark.slow
 def test_an_option_that_does_nothing_for_a_method_is_refused(tmp_path):
     folder, data = prepared(tmp_path)
     words = ["federation", "join", str(folder / "kits" / "north"), str(data["north"])]

@@ -378,6 +378,7 @@ def test_a_kit_of_another_organisation_than_the_study_has_is_said(folder):
         open_kit(kit)
 
 
+@pytest.mark.slow
 def test_two_organisations_without_masks(tmp_path, panels):
     study = Study("pair", "Ardea alba", ("north", "south"), masks=False, model=QUICK, share=1.0)
     out = make_study(study, tmp_path / "study", engine_files)

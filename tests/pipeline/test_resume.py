@@ -118,7 +118,7 @@ def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("after", [False, True])
+@pytest.mark.parametrize("after", [pytest.param(False, marks=pytest.mark.nightly), True])
 def test_killed_at_any_file(panel, tmp_path, monkeypatch, after):
     """A kill just before or just after any file of a fit is written: no draw and no line of the ledger is lost."""
     settings = FitSettings(model="quasi", rank="auto", max_rank=0, folds=2, bootstrap=4)
@@ -148,6 +148,7 @@ def test_killed_at_any_file(panel, tmp_path, monkeypatch, after):
         shutil.rmtree(tmp_path / "cut")
 
 
+@pytest.mark.slow
 def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):
     """The choice is read back, not made again."""
     settings = FitSettings(model="quasi", rank="auto", max_rank=1, folds=2, bootstrap=10)

@@ -173,6 +173,7 @@ def test_a_stratum_that_cannot_be_fitted_leaves_the_whole(tmp_path):
     assert "trends by region are missing" in (tmp_path / "o" / "crow" / "index.html").read_text()
 
 
+@pytest.mark.slow
 def test_the_base_that_is_shown_does_not_change_an_indicator(tmp_path):
     """Its errors are of indices against the first year. A species without the base fails: the option is what to change."""
     rows = [

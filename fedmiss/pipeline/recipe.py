@@ -80,7 +80,7 @@ def _ingest(table: dict[str, Any], where: str, base: Path) -> IngestSettings:
     rest = {key: value for key, value in table.items() if key != "preset"}
     values = read_table(rest, where, Filters, IngestSettings)
     if "polygon" in values:
-        values["polygon"] = str(base / values["polygon"])
+        values["polygon"] = str(_beside(base, values["polygon"]))
     if "preset" in table:
         values["preset"] = convert(table["preset"], str, f"{where}.preset")
     return ingest_settings(values)
@@ -122,7 +122,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     inputs = {}
     for key in INPUTS:
         names = convert(ingest.pop(key, []), tuple[str, ...], f"{where}: ingest.{key}")
-        inputs[key] = tuple(base / name for name in names)
+        inputs[key] = tuple(_beside(base, name) for name in names)
     if not inputs["files"]:
         raise ConfigError(f"{where}: ingest.files is missing; name the files to read.")
     species = convert(raw.get("species", []), tuple[str, ...], f"{where}: species")
@@ -133,7 +133,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     others = dict(_table(raw, "community", where))
     for name, table in (("panel", panel), ("community", others)):
         if isinstance(table.get("site_table"), str):
-            table["site_table"] = str(base / table["site_table"])
+            table["site_table"] = str(_beside(base, table["site_table"]))
             if not Path(table["site_table"]).is_file():
                 raise InputError(
                     f"{where}: {name}.site_table: there is no file {table['site_table']}.",
@@ -144,16 +144,16 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
             f"{where}: panel.community names a folder, and [community] makes one; leave one of them out."
         )
     if isinstance(panel.get("community"), str):
-        panel["community"] = str(base / panel["community"])
+        panel["community"] = str(_beside(base, panel["community"]))
     report = dict(_table(raw, "report", where))
     for name in ("photo", "language"):
         # A language without an ending is one of fedmiss's own.
         if isinstance(report.get(name), str) and (name == "photo" or Path(report[name]).suffix):
-            report[name] = str(base / report[name])
+            report[name] = str(_beside(base, report[name]))
     results = convert(raw.get("out", f"{path.stem}-out"), str, f"{where}: out")
     return Recipe(
         name=convert(raw.get("name", path.stem), str, f"{where}: name"),
-        out=Path(out) if out else base / os.path.expanduser(results),
+        out=Path(out) if out else _beside(base, results),
         **inputs,
         species=species,
         min_records=convert(raw.get("min_records", 200), int, f"{where}: min_records"),
@@ -164,11 +164,16 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         panel=from_table(PanelSettings, panel, f"{where}: panel"),
         fit=from_table(FitSettings, _table(raw, "fit", where), f"{where}: fit"),
         report=from_table(ReportSettings, report, f"{where}: report"),
-        species_groups=base / convert(raw["species_groups"], str, f"{where}: species_groups")
+        species_groups=_beside(base, convert(raw["species_groups"], str, f"{where}: species_groups"))
         if "species_groups" in raw
         else None,
         terms=_terms(_table(raw, "terms", where), f"{where}: terms"),
     )
+
+
+def _beside(base: Path, name: str) -> Path:
+    """A path of a recipe: beside it, unless it is absolute; ~ is the home folder."""
+    return base / os.path.expanduser(name)
 
 
 def _terms(table: dict[str, Any], where: str) -> dict[str, str]:

@@ -211,8 +211,10 @@ def test_a_tilde_is_the_home_folder_and_never_a_folder_of_that_name(here, monkey
     assert done.code == 0, done
     assert (here / "home" / "records" / "records.parquet").exists()
     assert not (here / "~").exists()
-    (here / "r.toml").write_text('out = "~/results"\n[ingest]\nfiles = ["counts.csv"]\n')
-    assert read_recipe(here / "r.toml").out == here / "home" / "results"
+    (here / "r.toml").write_text('out = "~/results"\n[ingest]\nfiles = ["~/counts.csv"]\n')
+    recipe = read_recipe(here / "r.toml")
+    assert recipe.out == here / "home" / "results"
+    assert recipe.files == (here / "home" / "counts.csv",)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")

@@ -11,6 +11,7 @@ from scipy.special import polygamma
 from fedmiss.arrays import F64, I64
 from fedmiss.community.model import Cells, Community
 from fedmiss.federation.results import AverageFit, Posterior, moments
+from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.predictive import LEVEL
 from fedmiss.rng import rng_for
 
@@ -194,19 +195,20 @@ def _of_cells(
 ) -> tuple[F64, F64]:
     """Gradient (n, p) and curvature (n, p, p) of a species' cells in the coefficients of their sites."""
     z, D = np.r_[1.0, posterior.T[species, 1:]], posterior.D[species].copy()
-    D[0], D[:, 0] = 0.0, 0.0  # the species' own level is no coefficient of the site
+    D[:, 0] = 0.0  # the species' own level is no coefficient of the site, and moves with the loadings
+    # var holds (1, u)' D (1, u) of the species' level and loadings: half its derivative in u.
+    pull = np.hstack([np.ones((len(eta), 1)), posterior.P[cells.site, 1:]]) @ D
+    D[0] = 0.0
     if community.fit.settings.family == "poisson":
         mean = cells.effort * np.exp(eta + var / 2)
         # Negative binomial: the score (y - mu) / (1 + mu / size).
         weight = cells.weight / (1.0 + mean / community.fit.aux.size)
-        # E exp(eta) = exp(mean + var / 2), and var holds u'D u of the species' loadings: its derivative is D (1, u).
-        pull = np.hstack([np.ones((len(eta), 1)), posterior.P[cells.site, 1:]]) @ D
-        gradient = weight[:, None] * ((cells.count - mean)[:, None] * z - mean[:, None] * pull)
         curve = weight * mean
     else:
-        mean = 1.0 / (1.0 + np.exp(-eta))
-        gradient = (cells.weight * (cells.count - mean))[:, None] * z
-        curve = cells.weight * mean * (1.0 - mean)
+        mean = FAMILIES["bernoulli"].mean(FAMILIES["bernoulli"].marginal(eta, var))
+        weight = cells.weight
+        curve = weight * mean * (1.0 - mean)
+    gradient = (weight * (cells.count - mean))[:, None] * z - curve[:, None] * pull
     return gradient, curve[:, None, None] * (np.outer(z, z) + D)
 
 

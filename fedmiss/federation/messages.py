@@ -90,7 +90,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 18  # raise it whenever a type below changes
+PROTOCOL = 19  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -181,6 +181,7 @@ class Broadcast(Question):
         "with occupancy: probabilities that a site is occupied in the first year, gained, lost", "(n, 3)"
     )
     shift: np.ndarray = _f("subtract from the sites' coefficients first", "(n, p)")
+    common: np.ndarray = _f("subtract from observer effects first", "(n,)")
     nodes: np.ndarray = _f("values of 1 / size at which the dispersion is wanted", "(n, m)")
 
 
@@ -218,7 +219,9 @@ class Months(Answer):
         "score and curvature of the effort coefficients and of a constant", "(n, (K + 1) (K + 2))", bits=30
     )
     observers: np.ndarray = _f(
-        "sum over observers of squared effects, number, effective number", "(n, 3)", bits=32
+        "sum over observers of squared effects, number, effective number, effects about their prior means",
+        "(n, 4)",
+        bits=32,
     )
     dispersion: np.ndarray = _f(
         "weighted squared residuals over the variance, at every node", "(n, m)", bits=24

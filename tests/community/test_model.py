@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -19,7 +20,14 @@ from fedmiss.community.model import (
     cells_of,
     fit_community,
 )
-from fedmiss.community.outputs import associations, axes_of, left_out_scores, richness, usual_visits
+from fedmiss.community.outputs import (
+    _of_cells,
+    associations,
+    axes_of,
+    left_out_scores,
+    richness,
+    usual_visits,
+)
 from fedmiss.community.paper import fit_paper
 from fedmiss.community.season import Season, _with, season_of
 from fedmiss.community.settings import CommunitySettings
@@ -28,7 +36,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.etl.community import Lists, read_lists
 from fedmiss.federation.hub import fit as rounds
 from fedmiss.federation.local import fit_counts
-from fedmiss.federation.results import AverageFit
+from fedmiss.federation.results import AverageFit, Posterior, moments
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.community.worlds import SIZE, lists_of, records_of, world
@@ -294,6 +302,26 @@ def test_scores_without_a_species_are_those_of_a_fit_without_it(fitted):
         # the axes are known up to a turn: regress one set on the other
         turn, *_ = np.linalg.lstsq(alone.scores, left[s], rcond=None)
         assert np.corrcoef((alone.scores @ turn).ravel(), left[s].ravel())[0, 1] > 0.99
+
+
+def test_what_a_species_says_of_a_site_is_the_derivative_of_its_expected_log_likelihood():
+    rng = np.random.default_rng(0)
+    P, T = rng.normal(size=(4, 3)), rng.normal(size=(5, 3))
+    e, count = rng.uniform(1, 3, 4), rng.poisson(2.0, 4)
+    C, D = (np.einsum("nab,ncb->nac", A, A) for A in (rng.normal(0, 0.3, (n, 3, 3)) for n in (4, 5)))
+    q = Posterior(0.2, P, C, T, D, np.ones(3), np.zeros((5, 3)), np.ones(3))
+    aux = SimpleNamespace(size=np.inf, phi=1.0)
+    community = SimpleNamespace(fit=SimpleNamespace(settings=SimpleNamespace(family="poisson"), aux=aux))
+
+    def told(P):
+        eta, var = (x[:, 2] for x in moments(replace(q, P=P), slice(None)))
+        return count * eta - e * np.exp(eta + var / 2)
+
+    eta, var = (x[:, 2] for x in moments(q, slice(None)))
+    cells = Cells(4, 5, np.arange(4), np.full(4, 2), count, e, np.ones(4))
+    gradient, _ = _of_cells(community, q, cells, 2, eta, var)
+    slope = [(told(P + h) - told(P - h)) / 2e-5 for h in 1e-5 * np.eye(3)]
+    np.testing.assert_allclose(gradient, np.transpose(slope), rtol=1e-6, atol=1e-8)
 
 
 def test_its_own_counts_have_no_part_in_the_scores_without_a_species(fitted):

@@ -338,6 +338,27 @@ def test_effort_and_observers_take_turns_and_find_the_truth():
     assert fit.aux.kappa[0] == pytest.approx(0.8, abs=0.05)
 
 
+@pytest.mark.parametrize("n_groups", [1, 2])
+def test_what_few_observers_have_in_common_is_the_level(n_groups):
+    """Twenty observers of many visits: no count tells level from mean effect, and their prior has the mean 0."""
+    rng = np.random.default_rng(0)
+    J, L, n, o = 40, 24, 1200, 20
+    effect = rng.normal(0, 0.8, o)
+    s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, o, n)
+    y = rng.poisson(np.exp(0.7 + rng.normal(0, 0.8, J)[s] + effect[who])).astype(float)
+    groups = [
+        Group.of(f"g{k}", *(v[s % n_groups == k] for v in (s, t, y, who))) for k in range(n_groups)
+    ]  # an observer of two groups is one in each
+    federation = LocalFederation.of_panel(GroupPanel.of(J, L, groups))
+    fit = federation.fit(CountSettings(rank=0, dispersion="negbin", observers=True))
+    assert fit.fit.converged
+    assert np.concatenate(fit.aux.observer).mean() == pytest.approx(0.0, abs=0.01)  # -0.13 where they creep
+    # Replicates draw the observers' prior means: they lie around the fit, as far apart as means of twenty observers do.
+    totals = np.log(federation.replicates(range(20), seed=1).totals[:, 0].sum(axis=1) / fit.expected().sum())
+    assert totals.mean() == pytest.approx(0.0, abs=0.1)
+    assert totals.std() < 1.5 * effect.std() / np.sqrt(o)
+
+
 @pytest.mark.parametrize("observers", [False, True])
 def test_a_power_of_effort_is_found_where_no_visit_is_near_the_standard_one(observers):
     """Five-minute counts, one hour the standard: power and level say nearly the same, and the fit ends at both.

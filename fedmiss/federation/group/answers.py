@@ -74,7 +74,7 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     shapes = {
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
         "kappa": (k, K), "ridge": (k,), "chain": (k, 3 if batch.presence is not None else 0),
-        "B": (k, *batch.B.shape[1:]), "time": (k, L), "shift": (k, p), "refill": (k,), "smear": (k,),
+        "B": (k, *batch.B.shape[1:]), "time": (k, L), "shift": (k, p), "common": (k,), "refill": (k,), "smear": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product):
         shapes |= {"V": (k, L, question.V.shape[-1]), "unit": (k,)}
@@ -118,6 +118,12 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int
     # The hub has moved the sites' mean effect and slope to level and line; taken off here, they leave eta as it was.
     if question.shift.any():
         batch.site_mean[at, :, :p] -= question.shift[:, None, :]
+    if question.common.any():  # the mean effect of observers likewise: what cells lack, offsets have lost
+        common = question.common[:, None]
+        batch.effects[at] -= np.where(batch.effects[at] != 0.0, common, 0.0)  # not of those without weight
+        if batch.summed_off:
+            batch.eta[at] += common
+        batch.set_offsets(fits)
     batch.rank[at] = p
     batch.mu[at], (batch.month_mean[at, :, :p], batch.month_cov[at, :, :p, :p]) = (
         question.mu,
@@ -188,7 +194,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     )  # fmt: skip
     K = batch.kappa.shape[1]
     effort = _effort_sums(batch, fits) if question.effort and K else np.zeros((n, (K + 1) * (K + 2)))
-    watched = np.zeros((n, 3))
+    watched = np.zeros((n, 4))
     if question.observers and batch.observers:
         # A custodian's least number holds for observers as well: sums over fewer are answered with zeros.
         watched = _observer_steps(batch, fits) * (batch.effects.shape[1] >= program.axis.minimum)
@@ -247,7 +253,7 @@ def _effort_sums(batch: Batch, fits: I64) -> F64:
 
 
 def _observer_steps(batch: Batch, fits: I64) -> F64:
-    """One damped Newton step of every observer effect; sums of squares, number and effective number of observers (n, 3)."""
+    """One damped Newton step of every observer effect; sums (n, 4) over them as in ``messages.Months.observers``."""
     rows = batch.rows
     sums = np.zeros((fits.size, 3, batch.effects.shape[1]))
     batch.run(
@@ -264,7 +270,8 @@ def _observer_steps(batch: Batch, fits: I64) -> F64:
     batch.effects[fits] = effects
     # sum of o^2 + posterior variance (EM's statistic), their number, and sum of 1 - C ridge, the effective number.
     spread, known = phi / (curve + ridge), curve / (curve + ridge)
-    each = (effects**2 + np.where(active, spread, 0.0), active, np.where(active, known, 0.0))
+    about = np.where(active, effects - batch.leaning[fits], 0.0)
+    each = (effects**2 + np.where(active, spread, 0.0), active, np.where(active, known, 0.0), about)
     return np.stack([x.sum(axis=1) for x in each], axis=1)
 
 

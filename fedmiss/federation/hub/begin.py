@@ -102,6 +102,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         k=0,
         moves=np.full(3, np.inf),
         shift=np.zeros(full.p),
+        common=0.0,
         refill=False,
         away=0,
     )

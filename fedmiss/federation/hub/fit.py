@@ -360,7 +360,7 @@ def summary(
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months, ahead)
-    done = replace(state, shift=np.zeros(state.p), refill=False)
+    done = replace(state, shift=np.zeros(state.p), common=0.0, refill=False)
     state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
         less = math.exp(-float(state.kappa[-1]) * panel.observers[2] / panel.observers[0])

@@ -145,7 +145,7 @@ def _parameters(pack: list[FitTask], begin: msg.Begin) -> dict[str, Any]:
     free = states.free  # the line x is known to all
     many: dict[str, Any] = {
         name: getattr(states, name)
-        for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift")
+        for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift", "common")
     }
     return many | {
         "batch": pack[0].batch, "fits": _fits(pack), "begin": begin, "refill": np.asarray(states.refill, np.uint8),
@@ -203,7 +203,7 @@ def _answered(
             "distances": (n, p * follows),
             "chain": (n, 8 if request.state.chain.size else 0),
             "effort": (n, (K + 1) * (K + 2)),
-            "observers": (n, 3),
+            "observers": (n, 4),
             "dispersion": (n, request.nodes.size),
         }
     elif isinstance(request, AskSummary):

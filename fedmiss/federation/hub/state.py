@@ -68,6 +68,7 @@ class MonthState:
     edf : effective number of parameters of sites and months
     features : coefficients of the sites' features
     shift : (p,)                 what the sites still have to subtract from their coefficients
+    common : what observers still have to subtract from their effects
     slopes : whether every site has a slope on x of its own
     responses : number of sites' features that the months respond to: columns after the effect whose sites' half is known
     chain : (3,) probabilities that a site is occupied in the first year, gained and lost from one year to the next; (0,)
@@ -98,6 +99,7 @@ class MonthState:
     shift: F64
     squares: F64
     features: Coefficients
+    common: float = 0.0
     slopes: bool = False
     responses: int = 0
     chain: F64 = field(default_factory=lambda: np.zeros(0))

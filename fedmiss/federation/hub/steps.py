@@ -46,6 +46,9 @@ __all__ = [
 
 SWING = 0.1  # share of the longest step beyond which a month's step that turns back is halved
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
+# Rounds of a rank in which level and observers move together. Not for good: a group that has few observers tells no sums
+# of them, and their part of the mean would move for ever.
+TOGETHER = 20
 
 Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fit
 
@@ -84,7 +87,7 @@ def after_round(
     ----------
     state : of one fit, or of many (:func:`.state.stacked`); then sums and nodes have their leading axis
     sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (4 + 3 p,), ``effort``
-        ((K + 1) (K + 2),), ``observers`` (3,), ``dispersion`` (m,)
+        ((K + 1) (K + 2),), ``observers`` (4,), ``dispersion`` (m,)
     nodes : (m,) values of 1 / size at which ``dispersion`` was computed
     """
     learn = turn.learn
@@ -137,6 +140,7 @@ def after_round(
     changed: dict[str, Any] = {
         "mu": state.mu + shift[..., 0] + level + pull, "T": T, "D": D, "prior": prior, "tau": tau, "features": features,
         "chain": chain, "weight": weight, "shift": shift, "squares": squares,
+        "common": np.zeros(np.shape(k)),
         "edf": sites[..., 0] + edf_months + features.edf + 1.0, "k": k, "damping": damping,
         # replicates weigh visits again where their observers or effort have moved
         "refill": np.full(np.shape(k), (turn.observers or turn.effort) and not learn),
@@ -147,6 +151,8 @@ def after_round(
         new = _prior_step(new, learn=learn)
     if turn.effort:
         new = _effort_step(new, sums["effort"], panel, FAMILIES[settings.family])
+    if turn.observers:
+        new = _common_step(new, sums["observers"])
     if turn.settled and learn:
         new = _visit_step(new, sums, nodes, settings, turn)
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
@@ -270,13 +276,28 @@ def _effort_step(state: MonthState, sums: F64, panel: Panel, family: Family) -> 
     return replace(state, kappa=kappa + step, mu=mu - (mean * step).sum(axis=-1))
 
 
+def _common_step(state: MonthState, sums: F64) -> MonthState:
+    """Move what observers have in common to the level; ``sums`` as in ``messages.Months.observers``.
+
+    No count tells (mu + d, o - d) from (mu, o), only their priors do: in turns level and observers would creep along it.
+    """
+    _, number, _, about = np.moveaxis(sums, -1, 0)
+    level = 1.0 / (LEVEL_SD * np.asarray(state.unit)) ** 2
+    # Newton's step, of a quadratic: the sum of ridge (o - d)^2 / 2 and level (mu + d - origin)^2 / 2.
+    common = (state.ridge * about + level * (state.origin - state.mu)) / (state.ridge * number + level)
+    common = np.where((np.asarray(state.k) <= TOGETHER) & (number > 0), common, 0.0)
+    changed: dict[str, Any] = {"mu": state.mu + common, "common": common}
+    return replace(state, **changed)
+
+
 def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettings, turn: Turn) -> MonthState:
     """Observers' variance (EM) and dispersion (moment equation)."""
     family = FAMILIES[settings.family]
     K = state.kappa.shape[-1]
     ridge, used = state.ridge, state.edf_observers
     if turn.observers:
-        squares, number, used = np.moveaxis(sums["observers"], -1, 0)
+        squares, number, used, about = np.moveaxis(sums["observers"], -1, 0)
+        squares = squares + number * state.common**2 - 2.0 * state.common * about  # once it is subtracted
         # MacKay's fixed point, sum o^2 / sum (1 - C / var): that of EM, in a third of its rounds where observers are alike
         # ``squares`` holds o^2 + C of every observer; (number - used) / ridge is the sum of C.
         least = np.maximum(1e-4 * used, 1e-12) * np.asarray(state.unit) ** 2

@@ -8,16 +8,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from fedmiss.arrays import F64
+from fedmiss.errors import ConfigError
 
 __all__ = ["rng_for", "uniforms"]
 
 
-def _bits(seed: int, *key: int | str) -> np.random.PCG64:
+def _bits(seed: Any, *key: int | str) -> np.random.PCG64:
     # Words enter by a fixed digest: Python's own hash of a string changes from process to process.
+    if not isinstance(seed, int | np.integer) or seed < 0:  # 1.5 would draw what 1 draws
+        raise ConfigError(f"the seed is {seed!r} (must be a whole number, 0 or more).")
     words = [zlib.crc32(part.encode()) if isinstance(part, str) else int(part) for part in key]
     return np.random.PCG64(np.random.SeedSequence(int(seed), spawn_key=words))
 
@@ -27,7 +31,7 @@ def rng_for(seed: int, *key: int | str) -> np.random.Generator:
 
     Parameters
     ----------
-    seed : int, >= 0
+    seed : int, >= 0; ConfigError for another
     key : words and non-negative integers; different keys give independent generators
 
     Examples

@@ -16,7 +16,7 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.core.checks import first_statistic
 from fedmiss.core.fedem import FedEM
-from fedmiss.core.fingerprint import settings
+from fedmiss.core.fingerprint import describe, settings
 from fedmiss.core.protocols import Engine, Theta
 from fedmiss.core.state import Downlink, Dropped, RoundInfo, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
@@ -57,6 +57,14 @@ class Stop:
     tol: float | None = None
     window: int = 20
     seconds: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("rounds", "epochs", "tol", "seconds"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:  # a nan is never reached: the run would have no end
+                raise ConfigError(f"stop: {name} is {value} (must be 0 or more).")
+        if not self.window >= 1:
+            raise ConfigError(f"stop: window is {self.window} (must be at least 1 round).")
 
 
 @dataclass(slots=True, eq=False)
@@ -102,11 +110,16 @@ class _Kept:
     trace: dict[str, list[float]]
     dropped: list[Dropped]
     mean: _Mean | None
+    first: Mapping[str, str] = field(default_factory=dict)  # what the run started from
     useless: int = 0  # messages that could not be used, since the last one that could
 
     def observe(self, k: int, values: Mapping[str, float]) -> None:
         """Note what an observer said of round k; earlier rounds in which it was not asked hold nan."""
         for name, value in values.items():
+            if name in _COLUMNS:  # both would stand in one column, and rounds no longer be rows
+                raise ConfigError(
+                    f"observe gives {name!r}, a column that the trace has; choose another name."
+                )
             column = self.trace.setdefault(name, [])
             column.extend([np.nan] * (k - len(column)))
             column.append(float(value))
@@ -146,7 +159,8 @@ def save_checkpoint(path: str | Path, algo: FedEM, engine: Engine, server: Serve
     """Write everything that the next rounds depend on, atomically: one .npz without pickles behind its SHA-256."""
     arrays: dict[str, Any] = {
         "S_hat": server.S_hat, "V": server.V, "k": np.int64(server.k), "acks": server.acks,
-        "run": _text(json.dumps(settings(algo), sort_keys=True)), "dropped": _text(json.dumps(kept.dropped)),
+        "run": _text(json.dumps(settings(algo) | dict(kept.first), sort_keys=True)),
+        "dropped": _text(json.dumps(kept.dropped)),
     }  # fmt: skip
     if server.shadow is not None:
         arrays["shadow"] = server.shadow
@@ -161,8 +175,13 @@ def save_checkpoint(path: str | Path, algo: FedEM, engine: Engine, server: Serve
     write_checked(path, buffer.getvalue())
 
 
-def load_checkpoint(path: str | Path, algo: FedEM, engine: Engine) -> tuple[ServerState, _Kept]:
-    """Restore the engine's workers; return the server's state and what the run has collected so far."""
+def load_checkpoint(
+    path: str | Path, algo: FedEM, engine: Engine, first: Mapping[str, str]
+) -> tuple[ServerState, _Kept]:
+    """Restore the engine's workers; return the server's state and what the run has collected so far.
+
+    ``first``: what the run starts from, in words; from another start it is another run.
+    """
     try:
         raw = io.BytesIO(read_checked(path))  # numpy leaves its own handle open on a damaged file
         with np.load(raw, allow_pickle=False) as file:
@@ -174,7 +193,7 @@ def load_checkpoint(path: str | Path, algo: FedEM, engine: Engine) -> tuple[Serv
             f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh.",
             path=str(path),
         ) from None
-    mine = settings(algo)
+    mine = settings(algo) | dict(first)
     if theirs != mine:
         names = sorted(name for name in {*theirs, *mine} if theirs.get(name) != mine.get(name))
         differ = "; ".join(
@@ -195,6 +214,7 @@ def load_checkpoint(path: str | Path, algo: FedEM, engine: Engine) -> tuple[Serv
         {name: value.tolist() for name, value in named("trace.").items()},
         [Dropped(*entry) for entry in dropped],
         _Mean(int(mean["start"]), mean["S"], int(mean["count"])) if mean else None,
+        first,
     )
     return ServerState(S_hat, V, k, acks, named("carry.") or None, arrays.get("shadow")), kept
 
@@ -226,7 +246,8 @@ def run(
     init : first memories V_c: "h" (h_c(S_0), as in the theorems), "zero", or (n, q) values
     observe : function of (server, down) at the start of a round, giving further columns of the trace, e.g. the
         true mean field in a simulation; asked every ``observe_every`` rounds
-    checkpoint : file to resume from when it exists, and to write every ``checkpoint_every`` rounds and at the end
+    checkpoint : file to resume from when it exists, and to write every ``checkpoint_every`` rounds and at the end; it
+        holds settings, S_0 and init, by which another run's is refused, and not the data, which must be the same
     average_from : give the mean of S_k over all k above it as ``Result.S_mean``
     label : words beside the progress bar
 
@@ -255,12 +276,20 @@ def run(
     20
     """
     # many parameters: the documented interface, given by name
-    stop = Stop(rounds=stop) if isinstance(stop, int) else stop
+    stop = Stop(rounds=int(stop)) if isinstance(stop, int | np.integer) else stop
     if stop.rounds is None and stop.epochs is None and stop.tol is None and stop.seconds is None:
         raise ConfigError("the run has no end; give rounds, epochs, tol or seconds.")
+    for name, every in (("observe_every", observe_every), ("checkpoint_every", checkpoint_every)):
+        if every < 1:
+            raise ConfigError(f"{name} is {every} (must be at least 1 round).")
     start = time.perf_counter()
+    S_hat = first_statistic(S_hat, algo.model.q)
+    first = {
+        "S_0": describe(S_hat),
+        "init": describe(init if isinstance(init, str) else np.array(init, float)),
+    }
     if checkpoint is not None and Path(checkpoint).exists():
-        server, kept = load_checkpoint(checkpoint, algo, engine)
+        server, kept = load_checkpoint(checkpoint, algo, engine, first)
         since = None if kept.mean is None else kept.mean.start
         if since != average_from:
             raise ConfigError(
@@ -268,8 +297,8 @@ def run(
             )
     else:
         mean = None if average_from is None else _Mean(average_from, np.zeros(algo.model.q))
-        kept = _Kept({name: [] for name in _COLUMNS}, [], mean)
-        server = engine.start(algo, first_statistic(S_hat, algo.model.q), init)
+        kept = _Kept({name: [] for name in _COLUMNS}, [], mean, first)
+        server = engine.start(algo, S_hat, init)
     trace, mean = kept.trace, kept.mean
     before = trace["seconds"][-1] if trace["seconds"] else 0.0
     evaluations, total, n = sum(trace["evaluations"]), algo.roster.total, algo.roster.n

@@ -110,16 +110,19 @@ class Given:
         if self.p is not None:
             return _probabilities(self.p, n)
         count = np.zeros(n)
-        for slots in self.rounds:
-            count[np.unique(np.asarray(slots, dtype=np.int64))] += 1
+        for k in range(len(self.rounds)):
+            count[self.active(0, k, n)] += 1
         return _probabilities(count / max(len(self.rounds), 1), n)
 
     def active(self, seed: int, k: int, n: int) -> I64:
         """Return the slots of round ``k``, increasing."""
-        slots = np.unique(np.asarray(self.rounds[k % len(self.rounds)], dtype=np.int64))
-        if slots.size and (slots[0] < 0 or slots[-1] >= n):
-            raise ConfigError(f"the schedule names slot {int(slots[-1])} but the run has slots 0 to {n - 1}.")
-        return slots
+        given = np.unique(np.asarray(self.rounds[k % len(self.rounds)], dtype=np.float64))
+        wrong = (given < 0) | (given >= n) | (given != np.rint(given))
+        if wrong.any():  # -1 would be the last worker, 0.5 the first
+            raise ConfigError(
+                f"the schedule names slot {given[wrong][0]:g} but the run has slots 0 to {n - 1}."
+            )
+        return given.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core.likelihood import broken_law
 from fedmiss.core.messages import compress_rows
 from fedmiss.core.oracles import s_bar_many
-from fedmiss.core.protocols import Compressor, Model, Oracle, Rows, Theta, WorkerContext
+from fedmiss.core.protocols import Compressor, Model, Oracle, Rows, Shards, Theta, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.errors import DomainError, UplinkError
 from fedmiss.rng import rng_for
@@ -202,6 +202,21 @@ def _standard_errors(sample: F64, exact: F64) -> float:
     return float((off / np.maximum(error, 1e-12 * np.abs(exact).max() + 1e-300)).max())
 
 
+def _check_many(model: Model, theta: Theta, rows: Rows, order: I64) -> None:
+    """Check the fast path as engines ask it: workers whose rows differ, all of them or the second, all rows or a few."""
+    index = np.stack([order[:3], order[1:4]]).astype(np.int64) % (len(rows) - 1)
+    shards: list[Shards] = [[rows, rows[order[1:]]]]
+    if isinstance(rows, np.ndarray):  # workers of one size are one array
+        shards.append(np.stack([rows, rows[order]]))
+    for data in shards:
+        for slots in ([0, 1], [1]):
+            for at in (None, index[: len(slots)]):
+                many = s_bar_many(model, theta, data, np.array(slots), at)
+                some = [data[c] if at is None else data[c][at[i]] for i, c in enumerate(slots)]
+                one = np.stack([model.s_bar(theta, part) for part in some])
+                _law(np.array_equal(many, one), "s_bar_many does not give the bits of s_bar")
+
+
 def check_model(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> dict[str, float]:
     """Check that s_bar is a mean over rows with q entries, that T is its inverse in EM's sense, and the fast paths.
 
@@ -237,10 +252,11 @@ def check_model(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> dic
     twice = np.concatenate([order, order])
     off = float(np.max(np.abs(model.s_bar(theta, rows[twice]) - S)) / (np.max(np.abs(S)) + 1e-300))
     _law(off < 1e-9, f"s_bar of every row twice differs from s_bar by {off:.2g} relatively")
-    index = np.stack([order[:3], order[1:4]]).astype(np.int64)
-    many = s_bar_many(model, theta, [rows, rows], np.array([0, 1]), index)
-    one = np.stack([model.s_bar(theta, rows[i]) for i in index])
-    _law(np.array_equal(many, one), "s_bar_many does not give the bits of s_bar")
+    _check_many(model, theta, rows, order)
+    if hasattr(model, "to_wire"):
+        D = rng_for(seed, "check_model", "wire").standard_normal((2, model.q))
+        off = float(np.abs(model.from_wire(theta, model.to_wire(theta, D)) - D).max())  # type: ignore[attr-defined]
+        _law(off < 1e-6, f"from_wire(to_wire(D)) differs from D by {off:.2g}, where numbers are about 1")
     out = {"h_norm2_first": np.nan, "h_norm2_last": np.nan}
     if not hasattr(model, "carry_start"):
         given = S.copy()

@@ -44,7 +44,7 @@ __all__ = ["Draws", "LocalFederation", "bootstrap", "cross_validate", "fit_count
 REPLICATES = 1  # first of their batches
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Draws:
     """Replicates: ``totals`` (B, R, L) monthly totals per region, ``slopes`` (B, J) yearly log slopes per site.
 

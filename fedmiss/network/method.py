@@ -83,7 +83,11 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
             "fault, and join again; fedmiss --debug shows the traceback."
         ) from error
     try:
-        plain = {k: v.item() if isinstance(v, np.generic) else v for k, v in dict(found).items()}
+        plain: dict[Any, Any] = {
+            k: v.item() if isinstance(v, np.generic) else v for k, v in dict(found).items()
+        }
+        if odd := [k for k in plain if not isinstance(k, str)]:
+            raise TypeError(f"the name {odd[0]!r}")
         arrays = {k: np.asarray(v) for k, v in plain.items() if isinstance(v, np.ndarray | list | tuple)}
         facts = {k: v for k, v in plain.items() if k not in arrays}
         json.dumps(facts)

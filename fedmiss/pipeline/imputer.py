@@ -195,6 +195,8 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         return float(d2_tweedie_score(counts, predicted[seen], power=1))
 
     def _checked(self, X: Any, *, reset: bool) -> F64:
+        if isinstance(X, np.ma.MaskedArray):  # scikit-learn would count what the mask hides
+            X = np.ma.filled(X.astype(np.float64), np.nan)
         X = validate_data(
             self,
             X,

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["SpeciesFit", "open_fit"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class SpeciesFit:
     """A fit folder and its panel; every method gives what the report shows, with units in the column names.
 

@@ -58,7 +58,7 @@ KINDS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Panel:
     """A simulated panel: n visits on J sites x L months, its truth, and cells held out to score a fit.
 

@@ -58,14 +58,32 @@ def test_a_checkpoint_of_other_settings_is_refused_and_the_setting_named(name, t
         algo = replace(algo, gamma=schedule(1.0))
     if name == "given participation":
         algo = replace(algo, participation=Given([[0, 2]], p=0.5))
-    file = tmp_path / "state.npz"
+    file, first = tmp_path / "state.npz", {"S_0": "[0.0, 0.0, 0.0]", "init": "'h'"}
     run(algo, LocalEngine(data), np.zeros(3), stop=3, checkpoint=file)
-    load_checkpoint(file, replace(algo), LocalEngine(data))
+    load_checkpoint(file, replace(algo), LocalEngine(data), first)
     other = replace(algo, **OTHERS[name])
     assert identity(other) != identity(algo)
     with pytest.raises(ConfigError, match=r"there, .* here") as caught:
-        load_checkpoint(file, other, LocalEngine(data))
+        load_checkpoint(file, other, LocalEngine(data), first)
     assert next(iter(OTHERS[name])).replace("roster", "") in str(caught.value)
+
+
+def test_a_checkpoint_of_another_start_is_refused(tmp_path):
+    """It went on from where the other run stood, without a word."""
+    algo, data, file = (
+        FedEM(Linear(), Dithering(), Roster.of([8] * 5), 0.1),
+        linear_data(),
+        tmp_path / "s.npz",
+    )
+    run(algo, LocalEngine(data), np.zeros(3), stop=3, checkpoint=file)
+    for name, start, init in (
+        ("S_0", np.ones(3), "h"),
+        ("init", np.zeros(3), "zero"),
+        ("init", np.zeros(3), np.ones((5, 3))),
+    ):
+        with pytest.raises(ConfigError, match=f"other settings .{name}: .* there, .* here"):
+            run(algo, LocalEngine(data), start, init=init, stop=5, checkpoint=file)
+    assert run(algo, LocalEngine(data), [0, 0, 0], stop=5, checkpoint=file).server.k == 5
 
 
 def test_the_parameters_of_a_model_are_in_it():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedmiss.compressors import Identity
-from fedmiss.core import Bernoulli, Decreasing, FedEM, FixedSize, Full, Given, Piecewise, Roster, run
+from fedmiss.compressors import Dithering, Identity
+from fedmiss.core import Bernoulli, Decreasing, FedEM, FixedSize, Full, Given, Piecewise, Roster, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from tests.core.toys import Linear, linear_data
@@ -100,3 +101,41 @@ def test_impossible_schedules_are_refused():
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             make()
+
+
+def test_slots_that_no_worker_has_are_refused():
+    """-1 was the last worker in the probabilities, and 0.5 the first in a round."""
+    for rounds, slot in (([[-1, 0], [1, 2]], "-1"), ([[0, 3], [1, 2]], "3"), ([[0.5, 1], [0, 2]], "0.5")):
+        with pytest.raises(ConfigError, match=f"names slot {slot} but"):
+            Given(rounds).prob(3)
+
+
+def test_ends_that_never_come_and_columns_that_are_taken_are_refused():
+    algo = FedEM(Linear(), Identity(), Roster.of([8] * 5), 0.1)
+
+    def go(stop=3, **more):
+        return run(algo, LocalEngine(linear_data()), np.zeros(3), stop=stop, **more)
+
+    assert go(np.int64(2)).server.k == 2
+    for wrong in (
+        {"tol": np.nan},
+        {"epochs": np.nan},
+        {"seconds": -1},
+        {"rounds": -1},
+        {"tol": 1.0, "window": 0},
+    ):
+        with pytest.raises(ConfigError, match="must be"):
+            Stop(**wrong)
+    for wrong in ({"observe_every": 0}, {"checkpoint_every": 0}):
+        with pytest.raises(ConfigError, match="at least 1 round"):
+            go(**wrong)
+    with pytest.raises(ConfigError, match="'h_norm2', a column that the trace has"):
+        go(observe=lambda server, down: {"h_norm2": 1.0})
+    for seed in (1.5, -1, None):
+        with pytest.raises(ConfigError, match=r"the seed is .* whole number"):
+            run(
+                replace(algo, compressor=Dithering(), seed=seed),
+                LocalEngine(linear_data()),
+                np.zeros(3),
+                stop=2,
+            )

@@ -86,3 +86,40 @@ def test_an_m_step_in_place_is_found_and_moves_no_statistic_of_a_run():
         for model in (InPlace(), OnACopy())
     ]
     np.testing.assert_array_equal(runs[0].server.S_hat, runs[1].server.S_hat)
+
+
+class Fast(Linear):
+    """A fast path, and coordinates of its own, with a mistake."""
+
+    def __init__(self, mistake):
+        super().__init__()
+        self.mistake = mistake
+
+    def s_bar_many(self, theta, data, slots, index):
+        out = []
+        for i, c in enumerate(slots):
+            rows = np.asarray(
+                data[i if self.mistake == "place for slot" else slots[0] if self.mistake == "first" else c]
+            )
+            if index is not None:
+                rows = rows[index[i]]
+            elif self.mistake == "a row left out":
+                rows = rows[:-1]
+            out.append(self.s_bar(theta, rows))
+        return np.array(out)
+
+    def to_wire(self, theta, D):
+        return 2.0 * D
+
+    def from_wire(self, theta, Q):
+        return Q / (3.0 if self.mistake == "wire" else 2.0)
+
+
+@pytest.mark.parametrize("mistake", ["", "place for slot", "first", "a row left out", "wire"])
+def test_a_fast_path_that_is_another_model_is_found(mistake):
+    rows = linear_data()[0]
+    if not mistake:
+        check_model(Fast(""), rows, np.ones(3))
+        return
+    with pytest.raises(AssertionError, match="from_wire" if mistake == "wire" else "bits of s_bar"):
+        check_model(Fast(mistake), rows, np.ones(3))

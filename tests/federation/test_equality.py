@@ -54,6 +54,17 @@ def test_every_family_with_and_without_effort(settings, effort):
     np.testing.assert_allclose(a.aux.kappa, b.aux.kappa, rtol=1e-9)
 
 
+def test_a_checklist_of_two_groups_counts_once_in_the_pooled_panel_too():
+    ids = np.array([f"c{k}" for k in range(12)])
+    site, month = np.repeat(np.arange(4), 3), np.tile(np.arange(3), 4)
+    a = Group.of("a", site, month, np.arange(12.0), checklist=ids)
+    b = Group.of("b", site[:5], month[:5], np.arange(5.0), checklist=ids[:5], exposure=np.ones(5))
+    panel = GroupPanel.of(4, 3, [b, a])
+    fits = [fit_counts(one, CountSettings(rank=0, season=False)) for one in (panel, panel.pooled())]
+    assert [fit.n_counted for fit in fits] == [12, 12]
+    np.testing.assert_allclose(*(fit.expected() for fit in fits), rtol=1e-9)
+
+
 def test_observer_effects_stay_at_home_and_change_nothing():
     panel = owned(3, seed=5)
     settings = CountSettings(rank=1, dispersion="negbin", observers=True)

@@ -225,6 +225,18 @@ def test_too_many_covariates_are_refused():
         fit_counts(panel_of(visits, "none", many), COVARIATES)
 
 
+def test_the_order_of_the_features_does_not_matter(monkeypatch):
+    """A feature named after the smooth one took a knot's column, and the smooth its own."""
+    visits, _, covariates = country(2, J=60, years=3)
+    rng, fits = rng_for(2, "places"), []
+    covariates |= {"longitude": rng.random(60), "latitude": 45 + rng.random(60)}
+    for order in (FEATURES, FEATURES[::-1]):
+        monkeypatch.setattr("fedmiss.federation.hub.features.FEATURES", order)
+        settings = replace(PLAIN, features=("visits", "covariates", "smooth"))
+        fits.append(fit_counts(panel_of(visits, "none", covariates), settings).expected())
+    np.testing.assert_allclose(*fits, rtol=1e-6)
+
+
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_feature_that_cannot_be_made_is_refused_by_name(feature):
     site, month = np.divmod(np.arange(30 * 24), 24)

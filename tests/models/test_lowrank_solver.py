@@ -219,6 +219,9 @@ def test_bad_counts_are_told():
         ({"weight": [np.nan, 1]}, "visit 0: the weight is nan"),
         ({"exposure": [1, 0]}, "visit 1: the exposure is 0 (must be a number above 0)"),
         ({"exposure": [1, 1, 1]}, "exposure has the shape (3,)"),
+        ({"count": np.array(["2020-01-01"] * 2, "M8[D]")}, "a count is no number"),  # 18,262 birds
+        ({"count": np.ma.masked_array([1.0, 9.0], [False, True])}, "a count is no number"),  # 9 birds
+        ({"site": np.ma.masked_array([0, 1], [False, True])}, "a site is no number"),
         ({"site": [[0, 1]], "month": [[0, 0]], "count": [[1, 2]]}, "no plain columns"),
     ],
 )
@@ -234,13 +237,39 @@ def test_a_panel_takes_what_is_known_of_all_its_sites_and_months():
         ({"region": np.array(["x"] * 3)}, "region has the shape (3,)"),
         ({"covariates": {"height": np.array([1.0, np.inf])}}, "the covariate 'height' is infinite at site 1"),
         ({"calendar": ([12, 13], [2000, 2000])}, "the month of the year 13"),
+        # Each was a category of its own, that no site had: the column was left out without a word.
+        (
+            {"covariates": {"height": np.array([1, None], object)}},
+            "the covariate 'height' has 1 at site 0; give numbers",
+        ),
+        (
+            {"covariates": {"wood": np.array(["yes", None], object)}},
+            "the covariate 'wood' has None at site 1",
+        ),
+        ({"covariates": {"day": np.array(["2020-01-01"] * 2, "M8[D]")}}, "the covariate 'day' has "),
+        ({"region": np.array(["x", np.nan], object)}, "region has nan at site 1"),
         ({"calendar": ([2000, 2000], [1, 2])}, "months come first"),
+        ({"calendar": ([1, 2], [2000, 2000.5])}, "the calendar has 2000.5"),
+        ({"J": -2}, "the panel has -2 sites"),
+        ({"L": 2.0}, "the panel has 2.0 months"),
     ):
         with pytest.raises(InputError, match=re.escape(words)):
-            GroupPanel.of(2, 2, groups, **given)
+            GroupPanel.of(**{"J": 2, "L": 2, "groups": groups, **given})
     # Lists and generators are what they hold.
     panel = GroupPanel.of(2, 2, (one for one in groups), calendar=([1, 2], [2000, 2000]))
     assert fit_counts(panel, CountSettings(rank=0)).expected().shape == (2, 2)
+
+
+def test_groups_and_panels_can_be_compared_reweighted_and_keep_their_months():
+    group, months = Group.of("a", [0, 1], [0, 1], [1.0, 2.0]), np.array([1, 2])
+    panel = GroupPanel.of(2, 2, [group], (months, np.array([2000, 2000])))
+    months[:] = 12  # an array of the user's own
+    assert panel.calendar[0].tolist() == [1, 2]
+    assert group in [Group.of("b", [0], [0], [1.0]), group]  # raised "truth value of an array"
+    assert panel != GroupPanel.of(2, 2, [group])
+    for weight in ([1.0], [1.0, np.nan]):
+        with pytest.raises(InputError, match="weight"):
+            group.reweighted(np.array(weight))
 
 
 @pytest.mark.parametrize("rank", [1.5, "2", True])

@@ -122,7 +122,7 @@ def test_a_function_that_is_not_there_is_named(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "bad", [{"a": object()}, {"a": [object()]}, {"a": [[1], [2, 3]]}, {"file": [1]}, None]
+    "bad", [{"a": object()}, {"a": [object()]}, {"a": [[1], [2, 3]]}, {"file": [1]}, {3: [1]}, None]
 )
 def test_a_result_that_no_file_holds_is_said(bad, tmp_path, monkeypatch):
     import three_organisations

@@ -189,6 +189,13 @@ def test_what_cannot_be_counts_is_refused(X, words):
         SiteMonthImputer().fit(np.array(X, dtype=float))
 
 
+def test_what_a_mask_hides_is_a_hole():
+    X = np.outer([1.0, 2.0, 4.0, 8.0], [3.0, 6.0, 9.0])
+    X[0, 1] = 1000.0
+    masked = np.ma.masked_array(X, X == 1000.0)
+    assert SiteMonthImputer(rank=0, dispersion="none").fit_transform(masked)[0, 1] < 20
+
+
 @pytest.mark.parametrize("rank", [1.5, "many", None])
 def test_a_rank_that_is_no_whole_number_is_refused(rank):
     with pytest.raises(ValueError, match="give a number of factors"):

@@ -135,14 +135,16 @@ def _differs(program: GroupProgram, x: F64) -> Bool:
     return known
 
 
-def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64]:
-    """Features (J, u) before the smooth is made of its knots, and whether a site stands behind each (J, u)."""
+def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, Bool]:
+    """Features (J, u) before the smooth is made of its knots, whether a site stands behind each (J, u), which are knots."""
     J = program.J
     columns, support = [np.zeros((J, 0))], [np.zeros((J, 0))]
+    knots = [np.zeros(0, dtype=bool)]
 
     def add(x: F64, there: np.ndarray) -> None:
         columns.append(x)
         support.append(there.astype(float))
+        knots.append(np.full(x.shape[1], block == "smooth"))
 
     z = {
         name: (_column(program, name) - question.mean[i]) / question.deviation[i]
@@ -172,7 +174,7 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64]:
             x = np.column_stack([z[name] for name in PLACE])
             near = np.nan_to_num(_near(x, question.knots))
             add(near, near > NEAR)
-    return np.hstack(columns), np.hstack(support)
+    return np.hstack(columns), np.hstack(support), np.concatenate(knots)
 
 
 def _near(x: F64, knots: F64) -> F64:
@@ -187,7 +189,7 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     Of a sum that rests on fewer of the group's own sites than its custodian allows, or leaves out fewer, the group says that
     it is not to be used.
     """
-    x, there = _columns(program, question)
+    x, there, smooth = _columns(program, question)
     made = x.shape[1]
     if question.kept.size not in (0, made) or question.behind.size not in (0, made + 1):
         raise UplinkError(
@@ -203,16 +205,13 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     if not question.kept.size:
         return msg.FeatureSums(behind, *flags, np.zeros(0), np.zeros(0))
     kept = question.kept == 1
-    smooth = np.zeros(made, dtype=bool)
-    if "smooth" in question.blocks:  # the last block
-        smooth[made - len(question.knots) :] = True
+    x = x[:, kept]
+    if smooth.any():
         knots = question.knots[kept[smooth]]
         # K^(-1/2) of the knots that are kept, eigenvalues bounded below: near knots are nearly alike.
         values, vectors = np.linalg.eigh(_near(knots, knots))
         root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
-        x = np.hstack([x[:, kept & ~smooth], x[:, kept & smooth] @ root])
-    else:
-        x = x[:, kept]
+        x[:, smooth[kept]] = x[:, smooth[kept]] @ root
     program.features = np.ascontiguousarray(x)
     weighted = program.visited[:, None] * x
     return msg.FeatureSums(behind, *flags, weighted.sum(axis=0), to_triangle(weighted.T @ x))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,6 +20,9 @@ _MOST = np.iinfo(np.int32).max
 
 def _floats(column: ArrayLike, name: str, label: str) -> F64:
     try:
+        # Dates and complex numbers would become numbers, and what a mask hides would be seen.
+        if np.asarray(column).dtype.kind in "mMc" or np.ma.is_masked(column):
+            raise TypeError
         return np.asarray(column, dtype=float)
     except (TypeError, ValueError):
         raise InputError(f"group {name!r}: a {label} is no number; give numbers only.") from None
@@ -33,10 +37,15 @@ def _numbers(column: ArrayLike, name: str, label: str, words: str, right: Callab
     return value
 
 
+def _weights(column: ArrayLike, name: str) -> F64:
+    words = "must be a number, 0 or more)"
+    return _numbers(column, name, "weight", words, lambda x: np.isfinite(x) & (x >= 0))
+
+
 def _indices(column: ArrayLike, name: str, label: str, low: int = -_MOST) -> I32:
     """Return a column of whole numbers; others would be cut to a number of another site, month or observer."""
     given: np.ndarray = np.asarray(column)
-    if given.dtype.kind == "i" and given.itemsize <= 4:
+    if given.dtype.kind == "i" and given.itemsize <= 4 and not np.ma.is_masked(column):
         value, right = given, given >= low  # no other check: these are whole, and not too large
     else:
         value = _floats(column, name, label)
@@ -49,7 +58,7 @@ def _indices(column: ArrayLike, name: str, label: str, low: int = -_MOST) -> I32
     return value.astype(np.int32)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Group:
     """The counted visits of one group of observers, sorted by site then month.
 
@@ -117,10 +126,7 @@ class Group:
         efforts = np.zeros((m, 0))
         if effort is not None:
             efforts = _numbers(effort, name, "effort", "must be a number); leave the visit out", np.isfinite)
-        weights, sums = np.ones(m), None
-        if weight is not None:
-            words = "must be a number, 0 or more)"
-            weights = _numbers(weight, name, "weight", words, lambda x: np.isfinite(x) & (x >= 0))
+        weights, sums = np.ones(m) if weight is None else _weights(weight, name), None
         if exposure is not None:
             words = "must be a number above 0)"
             sums = _numbers(exposure, name, "exposure", words, lambda x: np.isfinite(x) & (x > 0))
@@ -157,8 +163,21 @@ class Group:
         return int(self.observer.max()) + 1 if self.observer.size else 0
 
     def reweighted(self, weight: F64) -> Group:
-        """Return the same visits with other weights (folds, bootstrap)."""
+        """Return the same visits with other weights (folds, bootstrap); InputError where no fit can use them."""
+        weight = _weights(weight, self.name)
+        if weight.shape != self.count.shape:
+            raise InputError(
+                f"group {self.name!r}: weight has the shape {weight.shape}, and there are {self.count.size} counts; give "
+                "one for each."
+            )
         return replace(self, weight=weight)
+
+
+def _taken(group: Group, keep: Bool) -> Group:
+    """Some visits of a group."""
+    columns = [name for name in Group.__dataclass_fields__ if name != "name"]
+    given = {name: getattr(group, name) for name in columns}
+    return replace(group, **{name: column[keep] for name, column in given.items() if column is not None})
 
 
 def index_cells(site: I32, month: I32, J: int, L: int, *, by_visit: bool = False) -> tuple[I64, I32, I64]:
@@ -178,7 +197,7 @@ def index_cells(site: I32, month: I32, J: int, L: int, *, by_visit: bool = False
     return ptr, (np.cumsum(new) - 1).astype(np.int32), first
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class GroupPanel:
     """A panel as the solver sees it in process: J sites, L months and the groups, sorted by name.
 
@@ -240,12 +259,19 @@ class GroupPanel:
             raise InputError(f"two groups have the same name among {sorted(names)}; names must differ.")
         if not any(group.count.size for group in groups):
             raise InputError("no group has a counted visit: there is nothing to fit.")
+        sizes: dict[str, Any] = {"sites": J, "months": L}
+        for word, number in sizes.items():
+            if not isinstance(number, int | np.integer) or number < 1:
+                raise InputError(f"the panel has {number!r} {word} (must be a whole number, 1 or more).")
         if calendar is not None:
             if any(np.shape(part) != (L,) for part in calendar):
                 raise InputError(
                     f"the calendar has the shape {np.shape(calendar)}, and the panel {L} months; give (2, {L})."
                 )
-            calendar = np.asarray(calendar[0]), np.asarray(calendar[1])
+            given = np.array(calendar, dtype=float)
+            if (odd := ~(np.isfinite(given) & (given == np.rint(given)))).any():
+                raise InputError(f"the calendar has {given[odd][0]:g} (months and years are whole numbers).")
+            calendar = given[0].astype(np.int64), given[1].astype(np.int64)
             if (odd := ~np.isin(calendar[0], np.arange(1, 13))).any():
                 raise InputError(
                     f"the calendar has the month of the year {calendar[0][odd][0]} (must be 1 to 12); months come first, "
@@ -255,6 +281,13 @@ class GroupPanel:
         for name, column in {**by_site, "site_id": site_id, "region": region}.items():
             if column is not None and np.shape(column) != (J,):
                 raise InputError(f"{name} has the shape {np.shape(column)}, the panel {J} sites.")
+        for name, column in {**by_site, "region": region}.items():
+            given = np.asarray("" if column is None else column)
+            for at, value in enumerate(given.ravel() if given.dtype.kind not in "fiubUT" else ()):
+                if not isinstance(value, str):  # None, dates and numbers as objects would each be a category
+                    raise InputError(
+                        f"{name} has {value!r} at site {at}; give numbers with NaN for a gap, or texts with an empty one."
+                    )
         for name, column in by_site.items():
             if np.asarray(column).dtype.kind == "f" and np.isinf(column).any():
                 raise InputError(
@@ -269,17 +302,26 @@ class GroupPanel:
         return sum(group.count.size for group in self.groups)
 
     def pooled(self) -> GroupPanel:
-        """Return the same visits as one group (for comparison; a real federation cannot)."""
+        """Return the same visits as one group (for comparison; a real federation cannot).
+
+        A checklist that several groups hold counts in the first by name only, as in a fit of the groups.
+        """
         # Observers are numbered within a group: shift them, or observers of two groups would be one.
         start = np.cumsum([0] + [group.n_observers for group in self.groups])
         shifted = [
             replace(group, observer=group.observer + first)
             for group, first in zip(self.groups, start, strict=False)
         ]
+        if len(shifted) > 1 and all(group.checklist is not None for group in shifted):
+            ids = np.concatenate([group.checklist for group in shifted]).astype(str)
+            holder = np.repeat(np.arange(len(shifted)), [group.count.size for group in shifted])
+            _, first, same = np.unique(ids, return_index=True, return_inverse=True)
+            mine = holder == holder[first][same]
+            shifted = [_taken(group, mine[holder == k]) for k, group in enumerate(shifted)]
         names = ("site", "month", "count", "observer", "effort", "weight")
         columns = {name: np.concatenate([getattr(group, name) for group in shifted]) for name in names}
         if any(group.exposure is not None for group in self.groups):
             columns["exposure"] = np.concatenate(
-                [np.ones(g.count.size) if g.exposure is None else g.exposure for g in self.groups]
+                [np.ones(g.count.size) if g.exposure is None else g.exposure for g in shifted]
             )
         return replace(self, groups=(Group.of("all", **columns),))

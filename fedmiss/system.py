@@ -24,9 +24,9 @@ except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
 __all__ = [
-    "POSIX", "address_limit", "change_owner", "command_lines", "cores", "end_tree", "hear_no_interrupt", "in_own_group",
-    "interrupt_process", "is_administrator", "kill", "lock_now", "on_request_to_end", "open_own", "open_to_others",
-    "to_disk", "trim_memory", "user_name",
+    "POSIX", "address_limit", "at_home", "change_owner", "command_lines", "cores", "end_tree", "hear_no_interrupt",
+    "in_own_group", "interrupt_process", "is_administrator", "kill", "lock_now", "on_request_to_end", "open_own",
+    "open_plain", "open_to_others", "to_disk", "trim_memory", "user_name",
 ]  # fmt: skip
 
 POSIX = fcntl is not None
@@ -37,15 +37,19 @@ Handler = Callable[[int, FrameType | None], Any]
 # files
 
 
+def at_home(path: Path) -> Path:
+    """Read a ~ at the beginning, alone, as the home folder; ``~other`` and ``~$file`` are names."""
+    return Path(os.path.expanduser("~"), *path.parts[1:]) if path.parts[:1] == ("~",) else path
+
+
 def open_own(path: Path, flags: int) -> int:
     """Open a file of bytes, made for its owner alone; elsewhere than POSIX the folder's rights decide."""
     return os.open(path, flags | getattr(os, "O_BINARY", 0), 0o600)
 
 
-def open_plain(path: Path, flags: int) -> int:
-    """Open a file where others can put things: no link that leads elsewhere is followed (POSIX), and no pipe waited for."""
-    safe = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
-    return os.open(path, flags | safe | getattr(os, "O_BINARY", 0), 0o666)
+def open_plain(path: str, flags: int) -> int:
+    """Opener of files where others can put things: no link that leads elsewhere is followed (POSIX), no pipe waited for."""
+    return os.open(path, flags | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0), 0o666)
 
 
 def open_to_others(path: Path) -> bool:

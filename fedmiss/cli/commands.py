@@ -16,6 +16,7 @@ from typing import NoReturn
 import typer
 
 from fedmiss.errors import in_words
+from fedmiss.system import at_home
 
 __all__ = ["COMMANDS", "register"]
 
@@ -68,7 +69,7 @@ def _at_home(value: object) -> object:
     """Read ``~`` as a shell does, which leaves it as it is in ``--out=~/records``: a folder of that name is a trap."""
     if isinstance(value, list):
         return [_at_home(one) for one in value]
-    return Path(os.path.expanduser(value)) if isinstance(value, Path) else value
+    return at_home(value) if isinstance(value, Path) else value
 
 
 def _refused(error: Exception) -> str:

@@ -262,6 +262,7 @@ def _usable(
     if "species" in columns:
         count, complete = chunk["count"].str.strip_chars(), chunk["complete"].str.to_lowercase().is_in(_TRUE)
         no_bird = ((count == "") & complete) | ((count == "0") & (complete | assume_complete))
+        no_bird &= chunk["common_name"] == ""
         chunk = rows.leave_out(chunk, (chunk["species"] == "") & ~no_bird, "species", "species")
     title = {key: rows.source.header[at] for key, at in columns.items()}
     serial = chunk["date"].str.contains(r"^[2-6]\d{4}(\.\d+)?$")

@@ -38,7 +38,7 @@ def _name(name: str, raw: bytes) -> str:
 
 def _bytes(path: Path) -> bytes:
     """Bytes of a file, nothing of what can be no frame: a link, a device, more bytes than a frame may have."""
-    with open(open_plain(path, os.O_RDONLY), "rb") as stream:
+    with open(path, "rb", opener=open_plain) as stream:
         about = os.fstat(stream.fileno())
         if not stat.S_ISREG(about.st_mode) or about.st_size > MOST_BYTES:
             return b""
@@ -130,7 +130,7 @@ class Folder(Gather):
             os.stat(self.root)  # no folder is made where one was mounted
             path.parent.mkdir(parents=True, exist_ok=True)
             # The name is the digest of these bytes: what lay there was a part of them, or a link to another file.
-            with open(open_plain(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC), "wb") as stream:
+            with open(path, "wb", opener=open_plain) as stream:
                 stream.write(frame)
                 stream.flush()
                 to_disk(stream.fileno())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -17,6 +16,7 @@ from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import convert, from_table, names, read_table, unknown
+from fedmiss.system import at_home
 
 __all__ = ["Recipe", "ingest_options", "read_recipe", "slug"]
 
@@ -173,7 +173,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
 
 def _beside(base: Path, name: str) -> Path:
     """A path of a recipe: beside it, unless it is absolute; ~ is the home folder."""
-    return base / os.path.expanduser(name)
+    return base / at_home(Path(name))
 
 
 def _terms(table: dict[str, Any], where: str) -> dict[str, str]:

@@ -71,7 +71,7 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     usual = (2 * have.sum(axis=0) >= year.size) & have.any(axis=0)
     if n_observed is not None:
         seen = np.zeros_like(have)
-        counted = np.asarray(n_observed) != 0
+        counted = np.nan_to_num(n_observed) != 0
         seen[np.searchsorted(year, year_of[counted]), moy[counted]] = True
         # Where no month passes, the calendar alone decides: a thin panel keeps a season.
         often = usual & (2 * seen.sum(axis=0) >= seen.any(axis=1).sum()) & seen.any(axis=0)

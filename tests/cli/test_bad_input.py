@@ -13,6 +13,7 @@ from terminal import entry_point, fedmiss, real, refusing, tree
 
 from fedmiss.cli.commands import _was_interrupted
 from fedmiss.pipeline.recipe import read_recipe
+from fedmiss.system import at_home
 
 
 def one_line(done, code):
@@ -212,6 +213,8 @@ def test_a_tilde_is_the_home_folder_and_never_a_folder_of_that_name(here, monkey
     assert (here / "home" / "records" / "records.parquet").exists()
     assert not (here / "~").exists()
     (here / "r.toml").write_text('out = "~/results"\n[ingest]\nfiles = ["~/counts.csv"]\n')
+    assert at_home(here / "x") == here / "x"
+    assert str(at_home(type(here)("~$counts.xlsx"))) == "~$counts.xlsx"
     recipe = read_recipe(here / "r.toml")
     assert recipe.out == here / "home" / "results"
     assert recipe.files == (here / "home" / "counts.csv",)

@@ -280,6 +280,9 @@ def test_a_visit_without_birds_is_a_zero_of_every_species(tmp_path, run):
     assert out.flow("records: of visits without birds") == -2
     assert out.flow("records: malformed") == -3
     out.check_flow_adds_up()
+    gull = csv(tmp_path, "gull.csv", [rows[0], "a,p2,2020-05-01,,,30,1,Unknown gull"], f"{PLAIN},name")
+    named = run(gull, column_map=MAP | {"complete": "all_species_reported", "common_name": "name"})
+    assert named.visits("greg") == {"a|p1|2020-05-01|": 3}  # something was seen there
     everything = run(path, column_map=MAP, assume_complete=True)
     assert everything.visits("greg") == {"a|p1|2020-05-01|": 3, "a|p2|2020-05-01|": 0, "a|p4|2020-05-01|": 0}
 

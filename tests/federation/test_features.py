@@ -312,7 +312,9 @@ def test_no_sum_of_a_covariate_is_asked_for_that_too_few_stand_behind():
     first, second = (q for q in asked if isinstance(q, msg.Covariates))
     assert (set(first.names), first.unit.size) == (set(table), 0)
     assert second.names == ("elevation",)
-    assert any("have alone, few, pair, scarce: left out" in note for note in hub.features.notes)
+    assert any(
+        "have, or differ in, alone, few, pair, scarce: left out" in note for note in hub.features.notes
+    )
 
 
 def test_a_feature_that_one_site_sets_apart_gives_no_sum_of_it():
@@ -335,6 +337,21 @@ def test_a_feature_that_one_site_sets_apart_gives_no_sum_of_it():
     assert all(q.names != tuple(table) or not q.unit.size for q in asked if isinstance(q, msg.Covariates))
     told = [q.kept for q in asked if isinstance(q, msg.Features) and q.kept.size]
     assert [k.tolist() for k in told] == [[0, 0, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]]
+
+
+def test_a_gap_at_one_site_sets_it_apart_too():
+    """Two categories of the same sites, but that the second is blank at one: a gap counts as the mean, neither 0 nor 1."""
+    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
+    site = np.arange(90)
+    habitat = np.where(site < 54, "reed", np.where(site < 72, "farm", "wood")).astype(object)
+    status = np.where(site < 54, "kept", "lost").astype(object)
+    status[0] = ""
+    panel = panel_of(visits, "site", {"habitat": habitat, "status": status})
+    plain = LocalFederation.of_panel(panel)
+    plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5)
+    federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
+    hub = agree_features(federation.link, federation.hub, ("covariates",))
+    assert tuple(map(str, hub.features.made)) == ("habitat farm", "habitat reed", "habitat wood")
 
 
 def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites():

@@ -564,7 +564,7 @@ def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeyp
     assert [path.read_bytes() for path in files] == frames
 
 
-@pytest.mark.parametrize("put", ["link to a file", "link to a device", "pipe", "endless file"])
+@pytest.mark.parametrize("put", ["link to a file", "link to a device", "pipe", "endless file", "folder"])
 def test_what_is_no_frame_in_the_shared_folder_is_neither_followed_nor_waited_for(
     panel, tmp_path, monkeypatch, put
 ):
@@ -579,8 +579,11 @@ def test_what_is_no_frame_in_the_shared_folder_is_neither_followed_nor_waited_fo
     seat.restore(0, frame)
     (own,) = shared.rglob("*.frame")
     at = own.with_name("owner-1-" + "0" * 32 + ".frame")
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
     if put == "pipe":
         os.mkfifo(at)
+    elif put == "folder":
+        at.mkdir()
     elif put == "link to a device":
         at.symlink_to("/dev/zero")
     elif put == "endless file":
@@ -593,6 +596,7 @@ def test_what_is_no_frame_in_the_shared_folder_is_neither_followed_nor_waited_fo
             seat.restore(0, frame)
         seat._show_again()
     assert not seat._look(0, {}).keys() - {"owner-0"}
+    assert not before or len(os.listdir("/proc/self/fd")) == before, "what was opened is closed"
     assert key.read_bytes() == b"my key"
 
 

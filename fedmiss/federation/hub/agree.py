@@ -72,7 +72,7 @@ class Agreement:
 
 
 def agree(link: Link, plan: DataSpec) -> Agreement:
-    """Two exchanges: who brings what, and the agreed axes; for joint least numbers one to four more."""
+    """Two exchanges: who brings what, and the agreed axes; for joint least numbers two more each time that one fails."""
     described, tallied = link.ask(
         [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally()]
     )
@@ -164,7 +164,7 @@ def _check_texts(groups: dict[str, msg.Description]) -> None:
     """Of other organisations: words that would steer a screen, numbers that no panel has."""
     for name, given in groups.items():
         words = (given.version, given.species, *given.regions, *given.site_covariates)
-        if strange := [word for word in words if shown(word) != word]:
+        if strange := [word for word in words if shown(word) != word[:400]]:
             raise UplinkError(
                 f"group {name!r} names {shown(strange[0])!r}, with characters that no screen shows. Rename it there, and "
                 "begin a new revision of the study.",

@@ -352,10 +352,13 @@ def _nearly_alike(link: Link, ask: msg.Features, marks: Bool, least: int) -> I64
     """
     k = int(marks.sum())
     (answers,) = link.ask([replace(ask, kept=marks.astype(np.uint8))])
-    both = np.rint(from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k))
+    both = from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k)
     apart = np.diag(both)[:, None] + np.diag(both)[None, :] - 2.0 * both
-    visited = float(ask.behind[-1])
-    thin = ((apart > 0) & (apart < least)) | ((visited - apart > 0) & (visited - apart < least))
+    alike = float(ask.behind[-1]) - apart
+    none = (
+        1e-4  # a gap counts as the mean, and differs by a fraction: masked sums are exact to less than this
+    )
+    thin = ((apart > none) & (apart < least)) | ((alike > none) & (alike < least))
     left: list[int] = []
     for i in range(k):
         if not thin[i, left].any():
@@ -383,7 +386,8 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
         enough = behind(sites, organisations, panel.least, panel.contributors)
         if lost := [name for name, fine in zip(names, enough, strict=True) if not fine]:
             notes.append(
-                f"fewer than {panel.least} sites, or {panel.contributors} organisations, have {listed(lost, 6)}: left out."
+                f"fewer than {panel.least} sites, or {panel.contributors} organisations, have, or differ in, "
+                f"{listed(lost, 6)}: left out."
             )
         names = [name for name in names if name not in lost]
     if not names:

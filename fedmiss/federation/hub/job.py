@@ -169,12 +169,16 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
     link.stage = "agree"
     agreement = agree(link, order.plan)
     named = [before.settings for before in order.before] or list(order.candidates)
-    if agreement.panel.least and not agreement.panel.observers[3] and any(s.observers for s in named):
-        raise ConfigError(
-            f"effects of observers were named, and fewer than {agreement.panel.least} sites or "
-            f"{agreement.panel.contributors} groups, or too large a share of one, have observers who can be told from the "
-            "site: their sums would be those of few. Leave observers out of the study; a revision then begins anew."
-        )
+    for place, who, wanted in (
+        (3, "observers who can be told from the site", any(s.observers for s in named)),
+        (2, "observers who are new", any(s.learning for s in named)),
+    ):
+        if agreement.panel.least and wanted and not agreement.panel.observers[place]:
+            raise ConfigError(
+                f"the model has effects of observers, and fewer than {agreement.panel.least} sites or "
+                f"{agreement.panel.contributors} groups, or too large a share of one, have {who}: their sums would "
+                f"be of few. {'Make the revision without --from' if order.before else 'Leave observers out of the study'}."
+            )
     return agreement, features_of(link, agreement.panel, named, None if order.before else order.structure)
 
 

@@ -57,8 +57,12 @@ def release_jointly(
         notes.append(f"effort is left out where its values differ at {few}: {listed(lost_terms, 3)}.")
     if filled := [term for term in wanted.blanks if term in axes.terms and term not in axes.blanks]:
         notes.append(
-            f"visits without {listed(filled, 3)} count as the mean of their group's others: they are at {few}."
+            f"visits without {listed(filled, 3)} count as the mean of their group's others, or as the standard visit where "
+            f"it has none: those, or those that lack one of two terms only, are at {few}."
         )
+    for place, who in ((2, "observers who are new"), (3, "observers, who can be told from the site,")):
+        if sums["effort"][place - 4, 0] and not effort[place]:
+            notes.append(f"effects of {who} are not used: they are at {few}.")
     out = before - _held(done)
     if out:
         notes.append(
@@ -103,7 +107,7 @@ def _support(
         "groups": (parts, L),
         "over": (parts, L),
         "regions": (regions + 1, 3),
-        "effort": (0, 3) if axes is None else (_stands_out(axes), 3),
+        "effort": (0, 3) if axes is None else (_effort_kinds(axes), 3),
     }
     ask = msg.Support(by, folds, seed, share, none, none, none, none, none)
     first = [] if axes is None else [axes]
@@ -120,7 +124,7 @@ def _support(
     return done, sums
 
 
-def _stands_out(axes: msg.Axes) -> int:
+def _effort_kinds(axes: msg.Axes) -> int:
     """How many kinds of visits stand out in effort: columns, pairs of those that mark blanks, two of observers."""
     marks = len(blank_columns(axes.terms, axes.blanks))
     return len(axes.terms) + marks + marks * (marks - 1) // 2 + 2

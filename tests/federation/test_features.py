@@ -341,7 +341,7 @@ def test_a_feature_that_one_site_sets_apart_gives_no_sum_of_it():
 
 def test_a_gap_at_one_site_sets_it_apart_too():
     """Two categories of the same sites, but that the second is blank at one: a gap counts as the mean, neither 0 nor 1."""
-    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
+    visits = country(10, J=90, years=4, hidden=0.0)[0]
     site = np.arange(90)
     habitat = np.where(site < 54, "reed", np.where(site < 72, "farm", "wood")).astype(object)
     status = np.where(site < 54, "kept", "lost").astype(object)

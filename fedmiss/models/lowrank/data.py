@@ -313,11 +313,11 @@ class GroupPanel:
             for group, first in zip(self.groups, start, strict=False)
         ]
         if len(shifted) > 1 and all(group.checklist is not None for group in shifted):
-            ids = np.concatenate([group.checklist for group in shifted]).astype(str)
-            holder = np.repeat(np.arange(len(shifted)), [group.count.size for group in shifted])
-            _, first, same = np.unique(ids, return_index=True, return_inverse=True)
-            mine = holder == holder[first][same]
-            shifted = [_taken(group, mine[holder == k]) for k, group in enumerate(shifted)]
+            seen = np.zeros(0, dtype=str)
+            for k, group in enumerate(shifted):
+                ids = np.asarray(group.checklist).astype(str)
+                shifted[k] = _taken(group, ~np.isin(ids, seen))
+                seen = np.union1d(seen, ids)
         names = ("site", "month", "count", "observer", "effort", "weight")
         columns = {name: np.concatenate([getattr(group, name) for group in shifted]) for name in names}
         if any(group.exposure is not None for group in self.groups):

@@ -249,8 +249,13 @@ class LocalFederation:
 
     def auxiliary(self, batch: int, fit: int, state: MonthState) -> Auxiliary:
         """Everything but the low-rank part; observer effects are read from the groups' own programs."""
-        observer = tuple(program.batches[batch].effects[fit].copy() for program in self.programs.values())
-        return Auxiliary(state.kappa, observer, state.size, state.phi, state.ridge, state.edf_visits)
+        own = [program.batches[batch] for program in self.programs.values()]
+        observer, variance = (
+            tuple(getattr(b, name)[fit].copy() for b in own) for name in ("effects", "effect_var")
+        )
+        return Auxiliary(
+            state.kappa, observer, state.size, state.phi, state.ridge, state.edf_visits, variance
+        )
 
     def load(self, fit: CountFit) -> None:
         """Give the groups their half of an earlier fit, so that replicates can start from it."""
@@ -274,7 +279,7 @@ class LocalFederation:
                 fit.posterior.P[self.at[name]],
                 fit.posterior.C[self.at[name]],
             )
-            batch.effects[0] = fit.aux.observer[i]
+            batch.effects[0], batch.effect_var[0] = fit.aux.observer[i], fit.aux.observer_var[i]
             if batch.presence is not None and fit.presence is not None:
                 batch.presence.q[0] = fit.presence.present[self.at[name]]
                 batch.weigh(0)

@@ -154,28 +154,6 @@ def test_series_prior_recovers_its_variances():
     assert np.corrcoef(f, season)[0, 1] > 0.99
 
 
-def test_effort_and_observers_are_recovered():
-    rng = np.random.default_rng(5)
-    J, L, n, observers = 40, 24, 6000, 60
-    eta = truth(J, L, 2, scale=0.3)
-    s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, observers, n)
-    o = rng.normal(0, 0.5, observers)
-    effort = rng.normal(0, 0.5, (n, 1))
-    y = rng.poisson(np.exp(eta[s, t] + o[who] + 0.7 * effort[:, 0])).astype(float)
-    groups = []
-    for k in range(3):
-        m = who % 3 == k
-        groups.append(Group.of(f"g{k}", s[m], t[m], y[m], who[m] // 3, effort[m]))
-    panel = GroupPanel.of(J, L, groups, calendar(L))
-    fit = fit_counts(panel, CountSettings(rank=2, observers=True))
-    assert fit.aux.kappa[0] == pytest.approx(0.7, abs=0.05)
-    got = np.concatenate(fit.aux.observer)
-    want = np.concatenate([o[k::3] for k in range(3)])
-    assert np.corrcoef(got, want)[0, 1] > 0.95
-    assert (1 / fit.aux.observers) ** 0.5 == pytest.approx(o.std(), rel=0.3)
-    assert fit.dispersion == pytest.approx(1.0, abs=0.15)
-
-
 def test_dispersion_is_estimated():
     rng = np.random.default_rng(3)
     J, L, n = 60, 24, 5000
@@ -323,40 +301,6 @@ def test_gaussian_values_may_have_any_scale(scale):
     np.testing.assert_allclose(fit.expected() / scale, one.fit(settings).expected(), atol=1e-6)
     one, other = (federation.replicates(range(2), seed=1).totals for federation in (one, other))
     np.testing.assert_allclose(other / scale, one, rtol=1e-6)
-
-
-def test_effort_and_observers_take_turns_and_find_the_truth():
-    """The covariate is mostly an observer's habit: updated together, effort and observers would undo each other."""
-    rng = np.random.default_rng(4)
-    J, L, n, observers = 40, 24, 5000, 40
-    eta = truth(J, L, 2, scale=0.0)
-    s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, observers, n)
-    x = (rng.normal(0, 1.0, observers)[who] + rng.normal(0, 0.5, n))[:, None]
-    y = rng.poisson(np.exp(eta[s, t] + 0.8 * x[:, 0])).astype(float)
-    groups = [Group.of(f"g{k}", *(v[who % 2 == k] for v in (s, t, y, who // 2, x))) for k in range(2)]
-    fit = fit_counts(GroupPanel.of(J, L, groups, calendar(L)), CountSettings(rank=0, observers=True))
-    assert fit.aux.kappa[0] == pytest.approx(0.8, abs=0.05)
-
-
-@pytest.mark.parametrize("n_groups", [1, 2])
-def test_what_few_observers_have_in_common_is_the_level(n_groups):
-    """Twenty observers of many visits: no count tells level from mean effect, and their prior has the mean 0."""
-    rng = np.random.default_rng(0)
-    J, L, n, o = 40, 24, 1200, 20
-    effect = rng.normal(0, 0.8, o)
-    s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, o, n)
-    y = rng.poisson(np.exp(0.7 + rng.normal(0, 0.8, J)[s] + effect[who])).astype(float)
-    groups = [
-        Group.of(f"g{k}", *(v[s % n_groups == k] for v in (s, t, y, who))) for k in range(n_groups)
-    ]  # an observer of two groups is one in each
-    federation = LocalFederation.of_panel(GroupPanel.of(J, L, groups))
-    fit = federation.fit(CountSettings(rank=0, dispersion="negbin", observers=True))
-    assert fit.fit.converged
-    assert np.concatenate(fit.aux.observer).mean() == pytest.approx(0.0, abs=0.01)  # -0.13 where they creep
-    # Replicates draw the observers' prior means: they lie around the fit, as far apart as means of twenty observers do.
-    totals = np.log(federation.replicates(range(20), seed=1).totals[:, 0].sum(axis=1) / fit.expected().sum())
-    assert totals.mean() == pytest.approx(0.0, abs=0.1)
-    assert totals.std() < 1.5 * effect.std() / np.sqrt(o)
 
 
 @pytest.mark.parametrize("observers", [False, True])

@@ -104,7 +104,7 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int
         batch.site_mean[at], batch.site_cov[at] = 0.0, 0.0
         known = slice(1 + batch.slopes, 1 + batch.slopes + batch.responses.shape[1])
         batch.site_mean[at, :, known] = batch.site_prior[at, :, known] = batch.responses
-        batch.effects[at] = 0.0
+        batch.effects[at], batch.effect_var[at] = 0.0, 0.0
         if batch.presence is not None:
             batch.presence.q[at], batch.presence.evidence[at] = 1.0, SURE
             for f in fits:
@@ -174,6 +174,7 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
             drawn = normals(who, 1, "observers", batch.seed, int(batch.numbers[f]))[:, 0]
             batch.leaning[f] = drawn * np.sqrt(1.0 / batch.ridge[f])
             batch.effects[f] += batch.leaning[f]
+            batch.effect_var[f] = 0.0  # a draw has none
 
 
 def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Months:
@@ -246,7 +247,8 @@ def _effort_sums(batch: Batch, fits: I64) -> F64:
     parts = np.zeros((n, batch.chunks, q + q * (q + 1) // 2))
     batch.run(
         visit_kernels.effort_sums, fits, batch.chunks, fits, rows.ptr, batch.effort, rows.w, rows.wy, batch.offset,
-        batch.summed_off, batch.eta, batch.inverse_size, batch.family.code, parts, chunks=batch.chunks,
+        batch.summed_off, batch.observer, batch.effect_var, batch.eta, batch.inverse_size, batch.family.code, parts,
+        chunks=batch.chunks,
     )  # fmt: skip
     sums = parts.sum(axis=1)
     return np.hstack([sums[:, :q], from_triangle(sums[:, q:], q).reshape(n, q * q)])
@@ -257,8 +259,8 @@ def _observer_steps(batch: Batch, fits: I64) -> F64:
     rows = batch.rows
     sums = np.zeros((fits.size, 3, batch.effects.shape[1]))
     batch.run(
-        visit_kernels.observer_sums, fits, fits, rows.ptr, batch.observer, rows.w, rows.wy, batch.offset, batch.summed_off,
-        batch.eta, batch.inverse_size, batch.family.code, sums,
+        visit_kernels.observer_sums, fits, fits, rows.ptr, rows.w, rows.wy, batch.offset, batch.summed_off,
+        batch.observer, batch.effect_var, batch.eta, batch.inverse_size, batch.family.code, sums,
     )  # fmt: skip
     grad, curve, weight = sums.transpose(1, 0, 2)
     # Everything times phi: score - phi ridge (o - prior mean) over curvature + phi ridge.
@@ -270,6 +272,11 @@ def _observer_steps(batch: Batch, fits: I64) -> F64:
     batch.effects[fits] = effects
     # sum of o^2 + posterior variance (EM's statistic), their number, and sum of 1 - C ridge, the effective number.
     spread, known = phi / (curve + ridge), curve / (curve + ridge)
+    if batch.family.tilts:
+        # The mean of exp(h), else observers whom few counts tell would lift the level. Damped as the rows of sites are.
+        share = np.minimum(1.0, 1.0 / (0.5 + 0.5 * spread))
+        var = batch.effect_var[fits] + share * (spread - batch.effect_var[fits])
+        batch.effect_var[fits] = np.where(batch.leaning[fits].any(axis=1, keepdims=True), 0.0, var)
     about = np.where(active, effects - batch.leaning[fits], 0.0)
     each = (effects**2 + np.where(active, spread, 0.0), active, np.where(active, known, 0.0), about)
     return np.stack([x.sum(axis=1) for x in each], axis=1)

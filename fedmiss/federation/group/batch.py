@@ -83,7 +83,7 @@ class CellParts:
 _ZERO = np.zeros((1, 1))
 _CHANGING = (
     "mu", "month_mean", "month_cov", "tau", "phi", "inverse_size", "kappa", "ridge", "B", "site_prior", "site_mean",
-    "site_cov", "eta", "y", "E", "shrink", "offset", "effects", "leaning", "rank", "old",
+    "site_cov", "eta", "y", "E", "shrink", "offset", "effects", "effect_var", "leaning", "rank", "old",
 )  # fmt: skip
 
 
@@ -133,7 +133,8 @@ class Batch:
     E: F64
     shrink: F64
     offset: F64
-    effects: F64  # (n, observers) observer effects
+    effects: F64  # (n, observers) observer effects: posterior means
+    effect_var: F64  # and variances, where the mean count grows with them
     leaning: F64  # and their prior means: zero, or a replicate's draws
     slopes: bool  # whether the second coefficient is the slope on the known line
     terms: int  # columns of effort but for experience
@@ -184,7 +185,7 @@ class Batch:
             site_mean=np.zeros((n, J, question.p)), site_cov=np.zeros((n, J, question.p, question.p)),
             eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
             shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
-            effects=np.zeros((n, I)), leaning=np.zeros((n, I)),
+            effects=np.zeros((n, I)), effect_var=np.zeros((n, I)), leaning=np.zeros((n, I)),
             slopes=question.line.size > 0, terms=visits.effort.shape[1], rank=np.ones(n, dtype=np.int64),
             old=np.zeros(n, dtype=np.uint8), presence=presence,
         )  # fmt: skip
@@ -251,12 +252,13 @@ class Batch:
         spread_out(loop, fits.size * chunks, fits.size * self.cells.nnz, *arguments)
 
     def set_offsets(self, fits: I64) -> None:
-        """Offset of every row: exposure, effort and observer."""
+        """Offset of every row: exposure, effort and observer, with the lognormal mean of what is not known of the last."""
         if not self.off:
             return
+        expected = self.effects + 0.5 * self.effect_var
         self.run(
             visit_kernels.row_offsets, fits, self.chunks, fits, self.known, self.effort, self.kappa, self.observer,
-            self.effects, self.offset, chunks=self.chunks,
+            expected, self.offset, chunks=self.chunks,
         )  # fmt: skip
 
     def cell_offset(self) -> tuple[F64, bool]:
@@ -269,7 +271,7 @@ class Batch:
         rows = self.rows
         self.run(
             visit_kernels.fill_cells, fits, self.chunks, fits, rows.ptr, rows.w, rows.wy, self.offset, self.off,
-            self.inverse_size, self.eta, self.shrink, self.old[fits],
+            self.observer, self.effect_var, self.inverse_size, self.eta, self.shrink, self.old[fits],
             self.family.code, self.y, self.E, chunks=self.chunks,
         )  # fmt: skip
         self.old[fits] = self.inverse_size[fits] > 0.0

@@ -16,10 +16,24 @@ from fedmiss.models.lowrank.family_kernels import mean, variance, visit_sums
 __all__ = ["dispersion_sums", "effort_sums", "fill_cells", "observer_sums", "row_offsets"]
 
 
+@part
+def _over(f, r, h, observer, effect_var, inverse_size, family):
+    """How much smaller the predictor of a score is than ``h``, whose exp is the expected mean of row r.
+
+    With an effect of variance C, E[(y - mu) / (1 + mu / size)] is, to first order in C, the score at h - C rho / (1 + rho),
+    rho = mu / size: the more a score is bent, the less does a lucky observer pull at it. Poisson: 0.
+    """
+    if not observer.size or inverse_size[f] == 0.0:
+        return 0.0
+    rho = mean(h, family) * inverse_size[f]
+    return effect_var[f, observer[r]] * rho / (1.0 + rho)
+
+
 @compiled
 def fill_cells(
-    first, last, chunks, fits, row_ptr, w, wy, offset, off, inverse_size, eta, shrink, old, family, y, E
-):
+    first, last, chunks, fits, row_ptr, w, wy, offset, off, observer, effect_var, inverse_size, eta, shrink, old,
+    family, y, E,
+):  # fmt: skip
     """Sum the rows of every cell into its sufficient statistics (y, E).
 
     The negative binomial multiplies both by its quasi-score weight 1 / (1 + mu / size), half-way to the old one on the log
@@ -36,6 +50,7 @@ def fill_cells(
                 # Quasi-score weight of the negative binomial, Var = mu + mu^2 / size: 1 / (1 + mu / size).
                 factor = 1.0
                 if inverse_size[f] > 0.0:
+                    o -= _over(f, r, eta[f, k] + o, observer, effect_var, inverse_size, family)
                     factor = 1.0 / (1.0 + mean(eta[f, k] + o, family) * inverse_size[f])
                     if old[i]:
                         # Geometric mean of the old weight and the new one.
@@ -72,17 +87,19 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
 
 
 @part
-def _told(f, k, r, w, wy, offset, off, eta, inverse_size, family):
+def _told(f, k, r, w, wy, offset, off, observer, effect_var, eta, inverse_size, family):
     """Score and curvature of the predictor of row r of cell k: y - mu and Var over 1 + mu / size, weighted."""
-    mu = mean(eta[f, k] + (offset[f, r] if off else 0.0), family)
+    h = eta[f, k] + (offset[f, r] if off else 0.0)
+    mu = mean(h - _over(f, r, h, observer, effect_var, inverse_size, family), family)
     factor = 1.0 / (1.0 + mu * inverse_size[f])
     return factor * (wy[f, r] - w[f, r] * mu), factor * w[f, r] * variance(mu, family)
 
 
 @compiled
 def effort_sums(
-    first, last, chunks, fits, row_ptr, effort, w, wy, offset, off, eta, inverse_size, family, out
-):
+    first, last, chunks, fits, row_ptr, effort, w, wy, offset, off, observer, effect_var, eta, inverse_size,
+    family, out,
+):  # fmt: skip
     """Score Z'(y - mu) and information Z' mu Z (IRLS), its lower triangle row by row; Z: effort, and a constant.
 
     ``out`` (n, chunks, q (q + 3) / 2), q the columns of Z.
@@ -97,7 +114,9 @@ def effort_sums(
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 if w[f, r] == 0.0:
                     continue
-                score, curve = _told(f, k, r, w, wy, offset, off, eta, inverse_size, family)
+                score, curve = _told(
+                    f, k, r, w, wy, offset, off, observer, effect_var, eta, inverse_size, family
+                )
                 z[:K] = effort[r]
                 q = K + 1
                 for a in range(K + 1):
@@ -109,7 +128,9 @@ def effort_sums(
 
 
 @compiled
-def observer_sums(first, last, fits, row_ptr, observer, w, wy, offset, off, eta, inverse_size, family, out):
+def observer_sums(
+    first, last, fits, row_ptr, w, wy, offset, off, observer, effect_var, eta, inverse_size, family, out
+):
     """Score, curvature and weight of every observer: ``out`` (n, 3, observers)."""
     for i in range(first, last):
         f = fits[i]
@@ -117,7 +138,9 @@ def observer_sums(first, last, fits, row_ptr, observer, w, wy, offset, off, eta,
             for r in range(row_ptr[k], row_ptr[k + 1]):
                 if w[f, r] == 0.0:
                     continue
-                score, curve = _told(f, k, r, w, wy, offset, off, eta, inverse_size, family)
+                score, curve = _told(
+                    f, k, r, w, wy, offset, off, observer, effect_var, eta, inverse_size, family
+                )
                 o = observer[r]
                 out[i, 0, o] += score
                 out[i, 1, o] += curve

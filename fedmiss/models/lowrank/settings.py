@@ -117,8 +117,8 @@ class CountSettings:
 class Auxiliary:
     """Everything but the low-rank model: estimated once, then refined or held fixed.
 
-    ``kappa`` (K,) effort coefficients; ``observer`` (n_observers,) of each group that was
-    solved, private (:func:`~fedmiss.federation.group.visits.unite`); ``size`` of the negative binomial
+    ``kappa`` (K,) effort coefficients; ``observer`` and ``observer_var`` (n_observers,) effects of each group that was
+    solved and their variances, private (:func:`~fedmiss.federation.group.visits.unite`); ``size`` of the negative binomial
     (inf for Poisson); ``phi`` the dispersion that enters the fit; ``observers`` ridge on them in units of phi.
     """
 
@@ -128,3 +128,4 @@ class Auxiliary:
     phi: float
     observers: float
     edf: float = 0.0  # effective parameters of effort and observers
+    observer_var: tuple[F64, ...] = ()

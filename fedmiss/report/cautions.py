@@ -110,7 +110,7 @@ def _uncounted(analysis: Analysis) -> Iterator[str]:
 
 def _moved_season(analysis: Analysis) -> Iterator[str]:
     """Say it when the later years were counted in other months than the earlier ones."""
-    year = analysis.data.months["year"].to_numpy()
+    year = analysis.years.of_month
     used = analysis.years.year[analysis.years.used]
     if used.size < 2 or len(analysis.years.season) < 2:
         return

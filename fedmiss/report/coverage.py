@@ -100,8 +100,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     seasonal = np.asarray((years.W > 0).any(axis=0))[cells["month_index"].to_numpy()]
     counted = cells[(cells["n_counted"] > 0).to_numpy() & seasonal]
     site = counted["site_index"].to_numpy()
-    month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
-    position = np.searchsorted(years.year, month_year)
+    position = np.searchsorted(years.year, years.of_month[counted["month_index"].to_numpy()])
     used = years.used[position] | ~years.used.any()
     # Each site once a year, however many months of it were counted.
     pairs = pd.DataFrame({"site": site[used], "year": position[used]}).drop_duplicates()
@@ -229,7 +228,7 @@ def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = No
     asked = (least or Least()).of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
     enough = (cells >= asked.cells) & (sites >= asked.sites)
-    at = np.searchsorted(years.year, months["year"].to_numpy(dtype=np.int64))
+    at = np.searchsorted(years.year, years.of_month)
     return np.where(enough[at], n_observed, -n_observed)
 
 

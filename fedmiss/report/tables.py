@@ -42,7 +42,7 @@ def shared_tables(findings: Findings) -> dict[str, pd.DataFrame]:
         "visited": findings.visited,
         "sensitivity": sensitivity(findings),
         "draws": findings.replicates,
-        "fitted": fitted_years(findings.data.visited, findings.data.months),
+        "fitted": fitted_years(findings.data.visited, findings.months),
         "trials": trials(findings),
     }
     return out if findings.data.cv is None else out | {"cv": findings.data.cv}

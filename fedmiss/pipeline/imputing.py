@@ -22,7 +22,7 @@ from fedmiss.progress import progress
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table, table_writer
 
-__all__ = ["LIMITS", "drawn", "impute_panel", "visits_in_cells"]
+__all__ = ["LIMITS", "counted_by", "drawn", "impute_panel", "visits_in_cells"]
 
 LIMITS = (
     "expected_lower",
@@ -30,6 +30,11 @@ LIMITS = (
     "lower",
     "upper",
 )  # ends of intervals, as they are called in tables
+
+
+def counted_by(family: str) -> str:
+    """Column of ``cells`` with the visits that a model uses: found or not is known of all, with a number or without (X)."""
+    return "n_visits" if family == "bernoulli" else "n_counted"
 
 
 def visits_in_cells(panel: PanelFolder, J: int, L: int, *columns: str) -> list[sp.csr_array]:
@@ -102,7 +107,7 @@ def impute_panel(
     J, L, errors = fit.J, fit.L, facts.errors_known
     if settings.draws and not errors:
         raise ConfigError(f"--draws {settings.draws} is impossible: {POINTS_ONLY}")
-    (visits,) = visits_in_cells(panel, J, L, "n_counted")
+    (visits,) = visits_in_cells(panel, J, L, counted_by(facts.family))
     names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
     total, observed_total, ends = 0.0, 0.0, np.zeros(2)
     empty = any(one.presence is not None for one in fit.fits)

@@ -16,7 +16,7 @@ from fedmiss.federation.results import POINTS_ONLY, AverageFit, CountFit
 from fedmiss.files import Manifest
 from fedmiss.folders import ALL, FitFacts
 from fedmiss.pipeline.fit_folder import read_fit
-from fedmiss.pipeline.imputing import LIMITS, drawn, visits_in_cells
+from fedmiss.pipeline.imputing import LIMITS, counted_by, drawn, visits_in_cells
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots
 from fedmiss.report.coverage import Least, first_base, usable_counts
@@ -208,8 +208,8 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     manifest, counts = read_fit(fit)
     check_same_panel(folder, manifest, fit)
     draws = read_draws(Path(fit) / "draws.parquet", counts.L).get(ALL)
+    used = counted_by(counts.fits[0].settings.family)
     observed, found = (
-        visits.toarray() > 0
-        for visits in visits_in_cells(folder, counts.J, counts.L, "n_counted", "n_detected")
+        visits.toarray() > 0 for visits in visits_in_cells(folder, counts.J, counts.L, used, "n_detected")
     )
     return SpeciesFit(folder, counts, manifest, counts.expected(), observed, found, draws)

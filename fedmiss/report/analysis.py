@@ -234,7 +234,7 @@ def trim_beside(analysis: Analysis) -> Beside | None:
     from fedmiss.report.trim import TrimSettings, fit_trim
 
     years = analysis.years
-    cells = analysis.data.cells.merge(analysis.data.months, on="month_index")
+    cells = analysis.data.cells.merge(analysis.months, on="month_index")
     # The same months and years for both: TRIM would take a lone December for a year.
     inside = cells["year"].isin(years.year[years.used]) & cells["month_of_year"].isin(years.season)
     cells = cells[(cells["n_counted"] > 0) & inside]

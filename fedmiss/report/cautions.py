@@ -16,6 +16,7 @@ from fedmiss.report.words import count, left_out, number, percent, records, shar
 __all__ = ["asked", "biased_visits", "carried", "cautions", "least_words", "parts_by_share"]
 
 COUNT_CARRIES = 0.25  # share of all that was counted, in one site-month
+LEAST_MOVED = 1.0  # per cent of the trend a year that finds without a number are worth
 SEASON_MOVED = 0.4  # share of the counts that would have to be moved to other months of the year
 PARTS_NAMED = 5
 NONE_FOUND = 3  # years in a row, at either end
@@ -26,6 +27,7 @@ def cautions(analysis: Analysis) -> list[str]:
     """Return every sentence, the most serious first."""
     return [
         *_uncounted(analysis),
+        *_some_uncounted(analysis),
         *entry_cautions(analysis.entries, analysis.unit),
         *carried(analysis),
         *_pooled(analysis),
@@ -108,9 +110,20 @@ def _uncounted(analysis: Analysis) -> Iterator[str]:
         )
 
 
+def _some_uncounted(analysis: Analysis) -> Iterator[str]:
+    """Say it when finds without a number move the trend."""
+    coverage, moved = analysis.coverage, 100 * math.expm1(analysis.coverage.uncounted_slope)
+    if analysis.data.fact("family") != "bernoulli" and coverage.birds_counted and abs(moved) >= LEAST_MOVED:
+        yield (
+            f"{count(coverage.n_visits - coverage.n_counted)} of the {count(coverage.n_detected)} visits that found the "
+            "species have no number (X). Nothing takes their place, and visits without a find count as 0, so their share, "
+            f"which changed, moves the trend by about {percent(moved)} per year. Compare presence (--model bernoulli)."
+        )
+
+
 def _moved_season(analysis: Analysis) -> Iterator[str]:
     """Say it when the later years were counted in other months than the earlier ones."""
-    year = analysis.data.months["year"].to_numpy()
+    year = analysis.years.of_month
     used = analysis.years.year[analysis.years.used]
     if used.size < 2 or len(analysis.years.season) < 2:
         return

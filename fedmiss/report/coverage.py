@@ -51,7 +51,8 @@ class Coverage:
     """Figures of the data behind a report; shares are between 0 and 1.
 
     ``share_observed`` and ``share_imputed_total`` are of the ``n_cells_used`` cells: the season's of the years in the trend,
-    all where no year is in it; so is ``sites_repeated``.
+    all where no year is in it; so is ``sites_repeated``. ``uncounted_slope``: what visits that found the species and have no
+    number (X) add to the slope of log totals, per year.
     """
 
     n_sites: int
@@ -72,6 +73,7 @@ class Coverage:
     sites_with_coordinates: int
     linked_years: int
     years_sharing_months: int
+    uncounted_slope: float
 
     @property
     def share_cells(self) -> float:
@@ -100,8 +102,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     seasonal = np.asarray((years.W > 0).any(axis=0))[cells["month_index"].to_numpy()]
     counted = cells[(cells["n_counted"] > 0).to_numpy() & seasonal]
     site = counted["site_index"].to_numpy()
-    month_year = data.months["year"].to_numpy()[counted["month_index"].to_numpy()]
-    position = np.searchsorted(years.year, month_year)
+    position = np.searchsorted(years.year, years.of_month[counted["month_index"].to_numpy()])
     used = years.used[position] | ~years.used.any()
     # Each site once a year, however many months of it were counted.
     pairs = pd.DataFrame({"site": site[used], "year": position[used]}).drop_duplicates()
@@ -138,7 +139,22 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
         sites_with_coordinates=int(known.sum()),
         linked_years=linked,
         years_sharing_months=season,
+        uncounted_slope=_uncounted_slope(cells, years),
     )
+
+
+def _uncounted_slope(cells: pd.DataFrame, years: Years) -> float:
+    """Slope of the log of what finds without a number make of a year's mean count.
+
+    Of n visits f found the species, x of them without a number. If these finds are as large as the others, the mean of the
+    n - x counts is that of all n times (f - x) / f n / (n - x): all zeros are in it, and not all finds.
+    """
+    by_month = np.zeros((years.of_month.size, 3))
+    np.add.at(by_month, cells["month_index"], cells[["n_visits", "n_detected", "n_counted"]].to_numpy())
+    n, f, counted = ((years.W[years.used] > 0) @ by_month).T
+    # Half a visit more: in a year all finds may be without a number.
+    factor = (f - (n - counted) + 0.5) / (f + 0.5) * n / np.maximum(counted, 0.5)
+    return float(np.nan_to_num(log_slope(years.year[years.used], factor)))
 
 
 def thin_counts(found: Coverage, data: ReportInputs, n_used: int) -> Iterator[str]:
@@ -229,7 +245,7 @@ def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = No
     asked = (least or Least()).of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
     enough = (cells >= asked.cells) & (sites >= asked.sites)
-    at = np.searchsorted(years.year, months["year"].to_numpy(dtype=np.int64))
+    at = np.searchsorted(years.year, years.of_month)
     return np.where(enough[at], n_observed, -n_observed)
 
 

@@ -333,7 +333,7 @@ def weeks(analysis: Analysis) -> Plot | None:
 
 def _month_range(findings: Findings) -> pd.DataFrame:
     """Smallest and largest total of each month of the year over the used years."""
-    used = findings.monthly[findings.monthly["year"].isin(findings.years.year[findings.years.used])]
+    used = findings.monthly[np.isin(findings.years.of_month, findings.years.year[findings.years.used])]
     return used.groupby("month_of_year", as_index=False).agg(
         low_year=("total", "min"), high_year=("total", "max")
     )

@@ -90,6 +90,11 @@ class Findings:
         return self.series.years
 
     @property
+    def months(self) -> pd.DataFrame:
+        """The months, each with the ``year`` that it counts in."""
+        return self.data.months.assign(year=self.years.of_month)
+
+    @property
     def species(self) -> str:
         """Scientific name, or what the panel calls its species."""
         return str(self.data.fact("species", default="") or "species not named")

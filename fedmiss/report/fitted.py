@@ -105,7 +105,7 @@ def _growth(findings: Findings) -> tuple[float, float]:
     visited = findings.data.visited
     if visited is None or not findings.data.effort or "effort" not in visited:
         return 0.0, 0.0
-    year = findings.data.months["year"].to_numpy(dtype=float)[visited["month_index"].to_numpy()]
+    year = findings.months["year"].to_numpy(dtype=float)[visited["month_index"].to_numpy()]
     inside = (visited["weight"] > 0).to_numpy() & np.isin(year, findings.years.year[findings.years.used])
     year = year[inside]
     if np.unique(year).size < 3:

@@ -139,7 +139,7 @@ def _optional(path: Path, schema: str) -> pd.DataFrame | None:
 
 
 def _read_cells(
-    panel: Path, sites: pd.DataFrame, n_months: int
+    panel: Path, sites: pd.DataFrame, n_months: int, *, presence: bool
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, tuple[str, ...]]]:
     n_sites, region = len(sites), sites["region"].to_numpy(object)
     regions = {}
@@ -156,6 +156,10 @@ def _read_cells(
                 f"{folder}/cells.parquet names site {cells['site_index'].max()} or month {cells['month_index'].max()}, "
                 f"but the panel has {n_sites} sites and {n_months} months; the folders belong to different panels."
             )
+        if presence:
+            cells["n_counted"] = cells[
+                "n_visits"
+            ]  # found or not is known of every visit, with a number or without (X)
         parts.append(cells)
         seen = {name for name in region[cells["site_index"].unique()] if isinstance(name, str)}
         regions[folder.name] = tuple(sorted(seen))
@@ -268,7 +272,9 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         raise InputError(
             f"the panel {panel} has {len(sites)} sites and {len(months)} months; a report needs some of each."
         )
-    cells, groups, group_regions = _read_cells(panel, sites, len(months))
+    cells, groups, group_regions = _read_cells(
+        panel, sites, len(months), presence=manifests["fit"]["results"].get("family") == "bernoulli"
+    )
     expected, limits, observed = _read_matrix(imputed / "imputed.parquet", len(sites), len(months))
     site_trends = _optional(fit / "site_trends.parquet", "site_trends")
     if site_trends is not None and len(site_trends) != len(sites):

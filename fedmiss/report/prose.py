@@ -15,7 +15,7 @@ from fedmiss.report.classes import MIN_DRAWS
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import effort_caution, fitted_years, lack_of_fit
 from fedmiss.report.words import count, interval_words, left_out, number, per_year, percent, quantity, share
-from fedmiss.report.years import season_text
+from fedmiss.report.years import first_month, season_text
 
 __all__ = [
     "Headline",
@@ -289,7 +289,7 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
         )
     if findings.data.fact("family") == "bernoulli":
         yield "The fit is of presence and absence: totals are expected numbers of occupied sites, not of birds."
-    if miss := lack_of_fit(fitted_years(findings.data.visited, findings.data.months), findings.unit):
+    if miss := lack_of_fit(fitted_years(findings.data.visited, findings.months), findings.unit):
         yield miss
     chosen = None if findings.data.cv is None else findings.data.cv[chosen_rows(findings)]
     if chosen is not None and len(chosen) and birds:
@@ -340,6 +340,8 @@ def limits(findings: Findings) -> list[str]:
         out.append(
             f"The yearly figures are of {season_text(season)}; they say nothing of the rest of the year."
         )
+        if first_month(season) <= 12:
+            out[-1] += " A season over the New Year counts as the year in which it ends."
         if beyond := sorted(set(findings.data.months["month_of_year"].astype(int)) - set(season)):
             out[-1] += (
                 f" {season_text(tuple(beyond))} is in the panel but not in the yearly figures, because too few of the years "

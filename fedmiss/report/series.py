@@ -220,7 +220,7 @@ class MonthlySeries:
     def season(self, level: float = 0.95) -> pd.DataFrame:
         """Return the mean total of each month of the year, over the used years."""
         axis = self.years
-        keep = np.isin(self.months["year"].to_numpy(), axis.year[axis.used])
+        keep = np.isin(axis.of_month, axis.year[axis.used])
         season = np.asarray(axis.season, dtype=np.int64)
         member = (self.months["month_of_year"].to_numpy()[None, :] == season[:, None]) & keep[None, :]
         weights = member / np.maximum(member.sum(axis=1), 1)[:, None]
@@ -268,7 +268,7 @@ class MonthlySeries:
             keep = np.asarray((axis.W[axis.complete] > 0).any(axis=0))
         xs, ys = time[keep], self.totals[keep]
         if span is None:
-            month, year = (months[name].to_numpy(dtype=np.int64)[keep] for name in ("month_of_year", "year"))
+            month, year = months["month_of_year"].to_numpy(dtype=np.int64)[keep], axis.of_month[keep]
             # At least four seasons in a window, or the curve would follow the season itself.
             least = min(0.8, 4.0 * len(axis.season) / max(xs.size, 1))
             span = choose_span(xs, _without_season(ys, month), year, it, least)

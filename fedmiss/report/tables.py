@@ -42,7 +42,7 @@ def shared_tables(findings: Findings) -> dict[str, pd.DataFrame]:
         "visited": findings.visited,
         "sensitivity": sensitivity(findings),
         "draws": findings.replicates,
-        "fitted": fitted_years(findings.data.visited, findings.data.months),
+        "fitted": fitted_years(findings.data.visited, findings.months),
         "trials": trials(findings),
     }
     return out if findings.data.cv is None else out | {"cv": findings.data.cv}
@@ -150,6 +150,8 @@ def _counted(analysis: Analysis) -> dict[str, float | None]:
             "base_needs_sites": base.sites,
             "parts_without_common_region": len(parts),
             "visits_that_found": coverage.n_detected,
+            "visits_without_number": coverage.n_visits - coverage.n_counted,
+            "no_number_percent_per_year": 100 * math.expm1(coverage.uncounted_slope),
             "coarse_map": analysis.settings.coarse_map or None,
         }
         | {f"known_{key}": value for key, value in analysis.data.panel["results"]["effort"].items()}

@@ -20,6 +20,7 @@ __all__ = [
     "Years",
     "base_years",
     "decimal_year",
+    "first_month",
     "make_years",
     "month_table",
     "season_text",
@@ -27,18 +28,21 @@ __all__ = [
 ]
 
 MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+LONGEST_STEP = 3  # months from one month of a season to the next, within one of a whole year
 
 
 @dataclass(frozen=True, slots=True)
 class Years:
     """The year axis of a monthly panel.
 
-    ``year`` (Y,), ``season`` the months of the year that are compared, ``W`` (Y, L) the weights of a mean over
-    the season's months, ``n_months`` (Y,) how many of them the panel has, ``complete`` (Y,) whether all,
-    ``used`` (Y,) whether the year enters trends (complete, and something was counted in it).
+    ``year`` (Y,), ``of_month`` (L,) the year that each month counts in, ``season`` the months of the year that are
+    compared, ``W`` (Y, L) the weights of a mean over the season's months, ``n_months`` (Y,) how many of them the panel
+    has, ``complete`` (Y,) whether all, ``used`` (Y,) whether the year enters trends (complete, and something was counted
+    in it).
     """
 
     year: I64
+    of_month: I64
     season: tuple[int, ...]
     W: F64
     n_months: I64
@@ -54,7 +58,7 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     not compared). A year that lacks a month of the season (usually the first or the last one) is not
     complete: its mean would mix a different season into the trend. The value of a year is
     the mean over its months, not the sum, so that a panel of January to June and one of twelve months are read in
-    the same unit.
+    the same unit. A season over the New Year counts in the year in which it ends: two halves of two winters are not one.
 
     Parameters
     ----------
@@ -62,7 +66,7 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     n_observed : (L,) number of cells with a count in each month, or None when not known; with a minus in years that have too
         few to be used
     """
-    year_of = months["year"].to_numpy(dtype=np.int64)
+    year_of = months["year"].to_numpy(dtype=np.int64, copy=True)
     moy = months["month_of_year"].to_numpy(dtype=np.int64)
     year = np.unique(year_of)
     have = np.zeros((year.size, 13), dtype=bool)
@@ -78,6 +82,8 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
         usual = often if often.any() else usual
     season = tuple(int(month) for month in np.flatnonzero(usual))
     in_season = np.isin(moy, season)
+    year_of += moy >= first_month(season)
+    year = np.unique(year_of)
     # Rows of W are means over the season's months, so that a year's total is W @ monthly totals.
     member = (year_of[None, :] == year[:, None]) & in_season[None, :]
     n_months = member.sum(axis=1)
@@ -87,7 +93,18 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     used = complete.copy()
     if n_observed is not None:
         used &= (member & (np.asarray(n_observed)[None, :] > 0)).any(axis=1)
-    return Years(year, season, weights, n_months.astype(np.int64), complete, used)
+    return Years(year, year_of, season, weights, n_months.astype(np.int64), complete, used)
+
+
+def first_month(season: tuple[int, ...]) -> int:
+    """Return the month in which a season over the New Year begins, else 13.
+
+    It has December and January, and lacks three months in a row: a year without its November alone is no winter.
+    """
+    gaps = np.diff(season)
+    if not {1, 12} <= set(season) or gaps.max() <= LONGEST_STEP:
+        return 13
+    return season[int(gaps.argmax()) + 1]
 
 
 def month_table(stamps: I64) -> pd.DataFrame:
@@ -142,14 +159,16 @@ def base_years(base: str | int | None, years: Years) -> Bool:
 
 
 def season_text(season: tuple[int, ...]) -> str:
-    """Return the season in words: ``"January to December"`` as ``"all months"``, else ``"Jan to Jun"``."""
+    """Return the season in words: ``"all months"``, ``"Jan to Jun"``, over the New Year ``"Nov to Feb"``."""
     if len(season) == 12:
         return "all months"
     if not season:
         return "no month"
+    begins = first_month(season)
+    season = (*(month for month in season if month >= begins), *(month for month in season if month < begins))
     runs = [[season[0], season[0]]]
     for month in season[1:]:
-        if month == runs[-1][1] + 1:
+        if month % 12 == (runs[-1][1] + 1) % 12:
             runs[-1][1] = month
         else:
             runs.append([month, month])
@@ -213,7 +232,7 @@ def _sums(analysis: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:
     """Return visits, counted, expected (used years, season's months, 4), and the monthly totals (used years, months)."""
     used, season = analysis.years.year[analysis.years.used], np.asarray(analysis.years.season)
     at = weeks["month_index"].to_numpy()
-    year, month = (analysis.data.months[name].to_numpy()[at] for name in ("year", "month_of_year"))
+    year, month = analysis.years.of_month[at], analysis.data.months["month_of_year"].to_numpy()[at]
     keep = np.isin(year, used) & np.isin(month, season)
     cell = (
         np.searchsorted(used, year[keep]),
@@ -229,7 +248,7 @@ def _sums(analysis: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:
         np.add.at(part, cell, value)
         out.append(part)
     total = np.zeros((used.size, season.size))
-    at_year, at_month = (analysis.monthly[name].to_numpy() for name in ("year", "month_of_year"))
+    at_year, at_month = analysis.years.of_month, analysis.monthly["month_of_year"].to_numpy()
     inside = np.isin(at_year, used) & np.isin(at_month, season)
     place = (np.searchsorted(used, at_year[inside]), np.searchsorted(season, at_month[inside]))
     total[place] = analysis.monthly["total"].to_numpy()[inside]

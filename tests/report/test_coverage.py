@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import _sites, analyse
+from fedmiss.report.cautions import cautions
 from fedmiss.report.coverage import (
     Least,
     first_base,
@@ -24,6 +26,7 @@ from fedmiss.report.inputs import read_inputs
 from fedmiss.report.sections.index import build as index_section
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
+from fedmiss.report.words import percent
 from fedmiss.report.years import make_years
 
 
@@ -180,6 +183,30 @@ def test_visits_that_follow_birds_or_end_with_them_are_seen_and_others_are_not()
     assert ended["clear"].tolist() == [False, False, True, True]  # one visit each: the last is the first
     alike = table(np.full(J, 3), any_month)
     assert np.isnan(alike.loc["visits and birds", "correlation"])
+
+
+def finds_without_number(data, lost, *, zeros=True):
+    """1,000 visits a month that find 5 birds on 400 of them or on all, ``lost`` (L,) times without a number."""
+    visits = pd.DataFrame({"site_index": 0, "month_index": data.months["month_index"], "n_visits": 1000})
+    found = 400 if zeros else 1000
+    visits = visits.assign(n_detected=found, n_counted=1000 - lost, count_sum=5 * (found - lost))
+    return replace(data, cells=visits)
+
+
+def test_finds_without_a_number_move_the_trend_by_what_they_take_from_the_mean_count(folders):
+    data = read_inputs(**folders)
+    year, settings = data.months["year"].to_numpy() - 2008, ReportSettings(date="2026-01-02")
+    lost = 25 * year
+    a = analyse(finds_without_number(data, lost), settings)
+    by_year = a.data.cells.groupby(year)[["count_sum", "n_counted"]].sum()
+    means = by_year["count_sum"] / by_year["n_counted"]  # of all visits: 2 birds in every year
+    assert a.coverage.uncounted_slope == pytest.approx(np.polyfit(means.index, np.log(means), 1)[0], rel=1e-3)
+    moved = f"moves the trend by about {percent(100 * np.expm1(a.coverage.uncounted_slope))} per year"
+    assert moved in " ".join(cautions(a))
+    for lost, zeros in ((0 * year, True), (0 * year + 100, True), (25 * year, False)):
+        b = analyse(finds_without_number(data, lost, zeros=zeros), settings)
+        assert abs(b.coverage.uncounted_slope) < 1e-4  # no change of the share, or no zeros beside it
+        assert not any("have no number" in said for said in cautions(b))
 
 
 @pytest.mark.parametrize("why", ["not counted", "never found"])

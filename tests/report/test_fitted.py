@@ -84,7 +84,8 @@ def findings(visited, powers, *, slope=-0.02, se=0.01, years=8, family="poisson"
             "slope": slope, "percent_per_year": percents[0], "percent_lo": percents[1], "percent_hi": percents[2],
         },
         years=SimpleNamespace(year=2010 + np.arange(years), used=np.ones(years, bool)),
-        data=SimpleNamespace(visited=visited, months=months, effort=powers, fact=lambda name, default=None: family),
+        months=months,
+        data=SimpleNamespace(visited=visited, effort=powers, fact=lambda name, default=None: family),
     )  # fmt: skip
 
 

@@ -17,9 +17,11 @@ from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.pipeline.results import open_fit
 from fedmiss.pipeline.settings import FitSettings
-from fedmiss.report.analysis import ReportSettings
+from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
+from fedmiss.report.inputs import read_inputs
 
 
 def visits(sites=30, years=8, each=12, seed=0):
@@ -144,6 +146,33 @@ def test_no_model_of_counts_is_fitted_where_nothing_was_counted(given, tmp_path)
     with pytest.raises(ConfigError, match="presence and absence are fitted then"):
         fit_panel(_plain_panel(lines, tmp_path), tmp_path / "fit", FitSettings(**given))
     assert not (tmp_path / "fit").exists()
+
+
+def test_presence_needs_no_numbers(tmp_path):
+    made = []
+    for name, number in (("numbers", "{}"), ("X", "X")):
+        lines = [f"{o},{s},{d},Testa testa,{number.format(n) if n else 0}" for o, s, d, n in visits(12, 6, 6)]
+        (tmp_path / name).mkdir()
+        panel, fit, imputed = (tmp_path / name / part for part in ("panel", "fit", "imputed"))
+        _plain_panel(lines, tmp_path / name)
+        fit_panel(panel, fit, FitSettings(model="bernoulli", rank=0, bootstrap=20, structure="none"))
+        impute_panel(panel, fit, imputed)
+        made.append(analyse(read_inputs(panel, fit, imputed), ReportSettings(date="2026-01-02")))
+    a, b = made
+    assert a.coverage.birds_counted > b.coverage.birds_counted == 0
+    same = ["year", "used", "total", "index", "cells_observed", "sites_observed", "imputed_share"]
+    pd.testing.assert_frame_equal(a.yearly[same], b.yearly[same])
+    for name in (
+        "n_observed",
+        "n_counted",
+        "n_zeros",
+        "share_imputed_total",
+        "sites_repeated",
+        "median_cells_per_year",
+    ):
+        assert getattr(a.coverage, name) == getattr(b.coverage, name)
+    assert b.coverage.n_observed == len(b.data.cells)
+    np.testing.assert_array_equal(open_fit(panel, fit).observed, b.data.observed)
 
 
 def _plain_panel(lines, root):

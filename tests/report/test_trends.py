@@ -12,7 +12,7 @@ from fedmiss.report.changes import change_points, period_trends
 from fedmiss.report.classes import interval, normal_quantile, ratio_to_base
 from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.series import MonthlySeries
-from fedmiss.report.years import make_years, season_text
+from fedmiss.report.years import MONTH_NAMES, make_years, season_text
 
 
 def axis(first=2000, n_years=15, season=tuple(range(1, 13)), last=12):
@@ -29,7 +29,7 @@ def series(months, slope=-0.03, noise=0.0, B=50, seed=0):
     return totals, draws
 
 
-@pytest.mark.parametrize("season", [tuple(range(1, 13)), tuple(range(1, 7)), (11, 12, 1), (5,)])
+@pytest.mark.parametrize("season", [tuple(range(1, 13)), tuple(range(1, 7)), (3, 11, 12), (5,)])
 def test_an_exponential_series_has_its_slope_whatever_the_season(season):
     months = axis(season=season)
     totals, _ = series(months, slope=-0.03)
@@ -203,8 +203,23 @@ def test_a_month_counted_in_few_years_is_not_part_of_the_season():
     assert years.season == (1, 2, 3, 4, 5, 6)
     assert years.used.all()
     assert season_text(years.season) == "Jan to Jun"
-    assert season_text((1, 2, 11, 12)) == "Jan to Feb, Nov to Dec"
+    assert season_text((1, 3, 9, 11)) == "Jan, Mar, Sep, Nov"
     assert season_text(tuple(range(1, 13))) == "all months"
+
+
+@pytest.mark.parametrize("begins", [7, 10, 12])
+def test_a_season_over_the_new_year_is_one_year_and_a_year_without_a_month_is_no_winter(begins):
+    months = axis()
+    winter = (months["month_of_year"] >= begins) | (months["month_of_year"] <= 3)
+    years = make_years(months, winter.astype(int))
+    assert season_text(years.season) == f"{MONTH_NAMES[begins - 1]} to Mar"
+    assert years.year[years.used].tolist() == list(range(2001, 2015))  # the first and the last are halves
+    for row, year in zip(years.W[years.used], years.year[years.used], strict=True):
+        held = months["month"][row > 0]
+        assert (held.iloc[0], held.iloc[-1]) == (f"{year - 1}-{begins:02d}", f"{year}-03")
+    whole = make_years(months, (months["month_of_year"] != 11).astype(int))
+    assert whole.season == (*range(1, 11), 12)
+    assert whole.year[whole.used].tolist() == list(range(2000, 2015))
 
 
 def test_the_seasonal_profile_averages_to_one_and_finds_the_season():

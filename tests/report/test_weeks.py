@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.fitted import fitted_years
 from fedmiss.report.inputs import read_inputs
 from fedmiss.rng import rng_for
 
@@ -48,6 +49,32 @@ def test_a_known_shape_comes_back_and_a_month_is_the_mean_of_its_weeks(a):
         assert (part["total"] < part["high_year"]).all()
     assert list(t.columns[:2]) == ["month_of_year", "week"]
     assert len(t) == 4 * len(a.years.season)
+
+
+def test_a_winter_has_the_numbers_of_the_same_counts_in_spring(a):
+    a = with_weeks(a, SHAPE)
+    a = analyse(a.data, ReportSettings(date="2026-01-02", trim=True))
+    year, month = np.divmod(12 * a.data.months["year"] + a.data.months["month_of_year"] - 1 - 5, 12)
+    names = [f"{y}-{m + 1:02d}" for y, m in zip(year, month, strict=True)]
+    earlier = a.data.months.assign(year=year, month_of_year=month + 1, month=names)
+    b = analyse(replace(a.data, months=earlier), a.settings)
+    assert (a.years.season, b.years.season) == ((4, 5, 6), (1, 11, 12))
+    for name in ("trend", "coverage", "entries"):
+        assert repr(getattr(a, name)) == repr(getattr(b, name))
+    for name in ("yearly", "regions", "sites", "influential", "periods", "points", "curve"):
+        x, y = (getattr(one, name).drop(columns=["month", "time"], errors="ignore") for one in (a, b))
+        pd.testing.assert_frame_equal(x, y, rtol=1e-9)
+    pd.testing.assert_frame_equal(a.beside.table, b.beside.table, rtol=1e-6)
+    pd.testing.assert_frame_equal(
+        fitted_years(a.data.visited, a.months), fitted_years(b.data.visited, b.months)
+    )
+    for one in ("season", "weeks"):
+        x, y = (getattr(each, one).drop(columns="days", errors="ignore") for each in (a, b))
+        shifted = y.assign(month_of_year=(y["month_of_year"] + 4) % 12 + 1)
+        by = ["month_of_year", "week"][: 1 + (one == "weeks")]
+        pd.testing.assert_frame_equal(
+            x, shifted.sort_values(by, ignore_index=True), check_dtype=False, rtol=1e-9
+        )
 
 
 def _exposure(a, m):

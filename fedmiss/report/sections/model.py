@@ -233,7 +233,7 @@ def _sent(findings: Findings) -> list[tuple[str, str]]:
 
 def _fitted(findings: Findings) -> HtmlTable | None:
     """Counted beside fitted birds of every year, at the visits that were made."""
-    table = fitted_years(findings.data.visited, findings.data.months)
+    table = fitted_years(findings.data.visited, findings.months)
     if table.empty:
         return None
     note = (

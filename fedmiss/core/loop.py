@@ -22,6 +22,7 @@ from fedmiss.core.state import Downlink, Dropped, RoundInfo, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
 from fedmiss.files import read_checked, write_checked
 from fedmiss.progress import progress
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Result", "Stop", "load_checkpoint", "run", "save_checkpoint"]
 
@@ -32,6 +33,7 @@ _COLUMNS = (
 _KEPT = 10_000  # dropped messages that a result lists; the trace counts all
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Stop:
     """When to stop; the first that holds.
@@ -223,6 +225,7 @@ def _text(words: str) -> np.ndarray:
     return np.frombuffer(words.encode(), dtype=np.uint8)
 
 
+@kinds_checked
 def run(
     algo: FedEM,
     engine: Engine,

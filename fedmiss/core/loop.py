@@ -250,7 +250,7 @@ def run(
     observe : function of (server, down) at the start of a round, giving further columns of the trace, e.g. the
         true mean field in a simulation; asked every ``observe_every`` rounds
     checkpoint : file to resume from when it exists, and to write every ``checkpoint_every`` rounds and at the end; it
-        holds settings, S_0 and init, by which another run's is refused, and not the data, which must be the same
+        holds settings, S_0, init and a digest of the data, by which another run's is refused
     average_from : give the mean of S_k over all k above it as ``Result.S_mean``
     label : words beside the progress bar
 

@@ -11,11 +11,12 @@ import dataclasses
 import difflib
 import functools
 import inspect
+import math
 import numbers
 import os
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import (
     Annotated,
@@ -39,6 +40,7 @@ __all__ = [
     "defaults",
     "definitions",
     "from_table",
+    "kinds_checked",
     "names",
     "read_table",
     "refuse_idle",
@@ -215,9 +217,95 @@ def convert(value: object, hint: object, where: str) -> object:
             return int(value)
         elif kind is int and isinstance(value, str) and worded and value.removeprefix("-").isdecimal():
             return int(value)
-        elif kind is not float and isinstance(kind, type) and isinstance(value, kind):
+        elif kind is not float and isinstance(kind, type) and not (parts or _protocol(kind)):
+            if isinstance(value, kind):
+                return value
+    told = " ".join(repr(value).split())  # of a table or an array only the beginning
+    told = told if len(told) <= 200 else f"{told[:200]} ..."
+    raise ConfigError(f"{where} is {told} (must be {' or '.join(map(_in_words, options))}).")
+
+
+def kinds_checked(what: T) -> T:
+    """Make a public function or class refuse arguments of a wrong kind, in one sentence and before it does anything.
+
+    Its annotations say the kinds: numbers (never nan), truth values, texts, lists of these, classes, functions. A number
+    of numpy becomes one of Python, for which no loop is compiled anew. Where an array may stand the function itself checks;
+    a default is right as it is.
+
+    Raises
+    ------
+    ConfigError
+        From the function: an argument is not of the kind of its annotation.
+    """
+    call: Callable[..., Any] = vars(what)["__init__"] if isinstance(what, type) else what  # type: ignore[assignment]
+    takes, name = inspect.signature(call), what.__qualname__  # type: ignore[attr-defined]
+
+    @functools.cache  # when first called: an annotation may name what stands below in its module
+    def hints() -> dict[str, object]:
+        found = {}
+        for key, parameter in takes.parameters.items():
+            try:
+                hint = eval(str(parameter.annotation), call.__globals__)
+            except (NameError, SyntaxError):  # a name for type checkers alone, or no annotation
+                continue
+            if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD) and _judged(hint):
+                found[key] = hint
+        return found
+
+    @functools.wraps(call)
+    def checked_call(*args: Any, **given: Any) -> Any:
+        try:
+            bound = takes.bind_partial(*args, **given)
+        except TypeError:
+            return call(*args, **given)  # whose message names the function
+        for key, hint in hints().items():
+            if key in bound.arguments and bound.arguments[key] is not takes.parameters[key].default:
+                bound.arguments[key] = _of_kind(bound.arguments[key], hint, f"{name}: {key}")
+        return call(*bound.args, **bound.kwargs)
+
+    if isinstance(what, type):
+        what.__init__ = checked_call  # type: ignore[misc]
+        return what
+    return checked_call  # type: ignore[return-value]
+
+
+def _judged(hint: object) -> bool:
+    """Whether :func:`_of_kind` can tell if a value is of a type: not of arrays, and not of classes of others."""
+    kind, parts = get_origin(hint) or hint, get_args(hint)
+    if kind in (types.UnionType, Union, tuple, Sequence):
+        return all(part is Ellipsis or _judged(part) for part in parts)
+    own = isinstance(kind, type) and kind.__module__.startswith(("fedmiss.", "pathlib"))
+    return own or kind in (bool, float, int, str, type(None), Literal, Callable, Mapping)
+
+
+def _of_kind(value: Any, hint: object, where: str) -> object:
+    if getattr(value, "shape", None) == ():  # a number of numpy
+        value = value.item()
+    for option in _options(hint):
+        kind, parts = get_origin(option) or option, get_args(option)
+        if kind is Sequence and isinstance(value, list | tuple):
+            return [_of_kind(item, parts[0], f"{where}[{i}]") for i, item in enumerate(value, start=1)]
+        fits = {
+            float: isinstance(value, float) and math.isinf(value),  # a limit that is none, a norm
+            Callable: callable(value),
+            Mapping: hasattr(value, "items"),
+            Sequence: hasattr(value, "__iter__") and not isinstance(value, str | bytes | dict),
+        }.get(kind)
+        if _protocol(kind):  # isinstance() asks for each member, and takes a class for its object
+            fits = not isinstance(value, _NO_PLUG_IN)
+        elif fits is None and isinstance(kind, type) and not issubclass(kind, _CONVERTED):
+            fits = isinstance(value, kind)
+        if fits:
             return value
-    raise ConfigError(f"{where} is {value!r} (must be {' or '.join(map(_in_words, options))}).")
+    return convert(value, hint, where)
+
+
+_CONVERTED = (int, str, tuple)
+_NO_PLUG_IN = (type, str, bytes, numbers.Number, list, tuple, dict, type(None))
+
+
+def _protocol(hint: object) -> bool:
+    return getattr(hint, "_is_protocol", False)
 
 
 def _options(hint: object) -> tuple[object, ...]:
@@ -230,8 +318,11 @@ def _in_words(hint: object) -> str:
         return "a list" if parts[-1] is Ellipsis else f"a list of {len(parts)}"
     if kind is Literal:
         return _either(parts)
-    words: dict[object, str] = {str: "text", int: "a whole number", float: "a number", bool: "true or false"}
-    return words.get(hint, "left out" if hint is type(None) else "a table")
+    words: dict[object, str] = {
+        str: "text", int: "a whole number", float: "a number", bool: "true or false", type(None): "left out",
+        Callable: "a function", Sequence: "a list",
+    }  # fmt: skip
+    return words.get(kind or hint) or (f"a {hint.__name__}" if isinstance(hint, type) else "a table")
 
 
 def _either(words: Iterable[str]) -> str:

@@ -12,10 +12,12 @@ from fedmiss.compressors.dither import Dithering
 from fedmiss.core.messages import compress_rows
 from fedmiss.core.protocols import Compressor
 from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Blocks"]
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Blocks:
     """Cut a vector into blocks of the given lengths and compress each by ``inner``; omega is the largest of the blocks'.

@@ -18,6 +18,7 @@ from fedmiss.arrays import F32, F64, I32, I64, U8
 from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.errors import ConfigError, DomainError, UplinkError
 from fedmiss.loops import compiled, part, spread_out
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Coded", "Dithering", "Kernels", "block_quantization"]
 
@@ -195,6 +196,7 @@ def _not_finite(X: F64, limit: str) -> DomainError:
     )
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Dithering(Coded):
     """``(1/s) ||x||_r sign(x) floor(s |x| / ||x||_r + xi)``, xi ~ U[0, 1]^q, block by block.
@@ -233,6 +235,7 @@ class Dithering(Coded):
             raise ConfigError(f"dithering with block={self.block}; choose at least 1, or None for one block.")
 
     @classmethod
+    @kinds_checked
     def of(cls, q: int, omega: float = 1.0, norm: float = 2.0) -> Dithering:
         """The fewest levels with which the noise of a vector of ``q`` numbers is at most ``omega`` times its length squared.
 
@@ -242,6 +245,8 @@ class Dithering(Coded):
         >>> fedmiss.compressors.Dithering.of(100)
         Dithering(levels=6, norm=2.0, block=None)
         """
+        if q < 1 or not omega > 0:
+            raise ConfigError(f"q={q} numbers with omega={omega:g} (must be at least 1, and above 0).")
         levels = 1
         # omega falls with the number of levels: double, then halve the gap.
         while cls(levels, norm).omega(q) > omega:
@@ -302,6 +307,7 @@ class Dithering(Coded):
         return x_hat
 
 
+@kinds_checked
 def block_quantization(block: int, p: float = 2.0) -> Dithering:
     """Block-p quantization of Dieuleveut et al. (2021), eq. (13)-(14): one level, omega = sqrt(block) - 1 for p = 2."""
     return Dithering(levels=1, norm=p, block=block)

@@ -8,10 +8,12 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Identity"]
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Send 8 bytes per number (``bits=64``, exact) or 4 (``bits=32``).

@@ -13,6 +13,7 @@ from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.compressors.dither import Coded, Kernels
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.loops import compiled
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Natural"]
 
@@ -92,6 +93,7 @@ def unpack(code: U8, s: int, x_hat: F64) -> bool:
     return True
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Natural(Coded):
     """Round |x| at random to a neighbour among 0 and M, M/2, ..., M 2^(1-s), M the power of two above max |x|.

@@ -11,6 +11,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.errors import ConfigError, UplinkError
+from fedmiss.settings import kinds_checked
 
 __all__ = ["RandK", "TopK"]
 
@@ -69,6 +70,7 @@ class _Sparse(ABC):
         return X_hat, np.array([8 * self.k + len(_pack_positions(row, q)) for row in keep], dtype=np.int64)
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class RandK(_Sparse):
     """Keep k entries drawn without replacement, times q/k; E||Quant(x) - x||^2 = (q/k - 1) ||x||^2 exactly.
@@ -95,6 +97,7 @@ class RandK(_Sparse):
         return q / self.k  # an entry is kept with probability k/q and scaled by q/k: the mean is x
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class TopK(_Sparse):
     """Keep the k largest |x|, ties by position; ||C(x) - x||^2 <= (1 - k/q) ||x||^2, attained at equal |x|.

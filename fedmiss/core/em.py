@@ -8,10 +8,12 @@ from fedmiss.arrays import F64
 from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.protocols import Model, Shards, Theta
 from fedmiss.core.state import Roster
+from fedmiss.settings import kinds_checked
 
 __all__ = ["em", "mean_field", "pooled_s_bar"]
 
 
+@kinds_checked
 def pooled_s_bar(model: Model, theta: Theta, data: Shards, roster: Roster) -> F64:
     """sum_c w_c s_bar_c(theta), (q,): sees all rows, so it exists in simulations only."""
     slots = np.arange(roster.n, dtype=np.int64)
@@ -20,6 +22,7 @@ def pooled_s_bar(model: Model, theta: Theta, data: Shards, roster: Roster) -> F6
     return out
 
 
+@kinds_checked
 def mean_field(model: Model, S_hat: F64, data: Shards, roster: Roster, theta: Theta = None) -> F64:
     """h(S) = sum_c w_c s_bar_c(T(S)) - S, (q,). SIMULATION ONLY: no server of a real federation can see it.
 
@@ -29,6 +32,7 @@ def mean_field(model: Model, S_hat: F64, data: Shards, roster: Roster, theta: Th
     return pooled_s_bar(model, theta, data, roster) - S_hat
 
 
+@kinds_checked
 def em(
     model: Model, data: Shards, roster: Roster, S_hat: F64, *, rounds: int, tol: float = 0.0
 ) -> tuple[F64, F64]:

@@ -18,10 +18,12 @@ from fedmiss.core.rules import rule_of
 from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState
 from fedmiss.errors import DomainError
 from fedmiss.rng import rng_for, uniforms
+from fedmiss.settings import kinds_checked
 
 __all__ = ["FedEM"]
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True, eq=False)
 class FedEM:
     """Find the root of the mean field h(s) = sum_c w_c [s_bar_c(T(s)) - s] from compressed, local answers.

@@ -12,6 +12,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import OneByOne, check_batch, draw_rows
 from fedmiss.core.protocols import Model, Rows, Theta, WorkerContext
 from fedmiss.core.state import Downlink
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Fiem", "SemVr", "Streaming"]
 
@@ -45,6 +46,7 @@ class _Listed(OneByOne):
         return memory
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Streaming(_Listed):
     """The next b rows in the order in which they came, round and round: a stream, as online EM reads it.
@@ -69,6 +71,7 @@ class Streaming(_Listed):
         return model.s_bar(down.theta, rows[index]), {"next": (at + self.b) % len(rows)}, self.b
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class SemVr(_Listed):
     """Control variate at a reference: S_c = s_bar_c(theta_ref) + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_ref) ].
@@ -103,6 +106,7 @@ class SemVr(_Listed):
         return S, memory, 2 * self.b
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Fiem(_Listed):
     """A table of each row's last statistic: S_c = mean of the table + mean_J [ s_bar_cj(theta_k) - table_j ].

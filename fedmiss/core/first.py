@@ -14,6 +14,7 @@ from fedmiss.core.state import Roster
 from fedmiss.core.theory import gamma_noise, nearby
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 
 __all__ = ["first_run", "lipschitz"]
 
@@ -56,6 +57,7 @@ def lipschitz(
     return float(np.sqrt(roster.weights @ worst**2))
 
 
+@kinds_checked
 def first_run(
     model: Model,
     data: Shards,

@@ -13,10 +13,12 @@ from fedmiss.core.oracles import Around, Spider
 from fedmiss.core.protocols import Model, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Late"]
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Late(Around):
     """Asynchronous answers: S_c = S_k + h_c(S_j), j the round in which c was asked before (its first answer is fresh).

@@ -18,6 +18,7 @@ from fedmiss.core.protocols import Model, Rows, Shards, Theta
 from fedmiss.core.state import Downlink, Roster, ServerState
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 
 __all__ = ["broken_law", "log_likelihood", "watch_likelihood"]
 
@@ -26,6 +27,7 @@ _SLOPES = 2e-5  # relative, of two slopes that must agree: E-steps by quadrature
 _OFFSET = 1e-4  # of the way to the other parameter, between T(S) and the minimum along the line
 
 
+@kinds_checked
 def log_likelihood(model: Model, theta: Theta, data: Shards, roster: Roster) -> float:
     """sum_c w_c (mean of log p(y; theta) over the rows of c): sees all rows, so it exists in simulations only."""
     one = getattr(model, "log_likelihood", None)
@@ -36,6 +38,7 @@ def log_likelihood(model: Model, theta: Theta, data: Shards, roster: Roster) -> 
     return float(sum(w * one(theta, data[c]) for c, w in enumerate(roster.weights)))
 
 
+@kinds_checked
 def watch_likelihood(
     model: Model, data: Shards, roster: Roster
 ) -> Callable[[ServerState, Downlink], Mapping[str, float]]:

@@ -14,10 +14,12 @@ from fedmiss.core.oracles import Full, Minibatch, NoMemory, draw_rows, sizes_of
 from fedmiss.core.protocols import Model, Shards
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.settings import kinds_checked
 
 __all__ = ["LocalSteps"]
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class LocalSteps(NoMemory):
     """H local steps x <- x + eta ( h_c(x; Z) - V_c + V ) from x = S_k on fresh minibatches Z.

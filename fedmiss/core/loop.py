@@ -22,6 +22,7 @@ from fedmiss.core.state import Downlink, Dropped, RoundInfo, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
 from fedmiss.files import read_checked, write_checked
 from fedmiss.progress import progress
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Result", "Stop", "load_checkpoint", "run", "save_checkpoint"]
 
@@ -32,6 +33,7 @@ _COLUMNS = (
 _KEPT = 10_000  # dropped messages that a result lists; the trace counts all
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Stop:
     """When to stop; the first that holds.
@@ -223,6 +225,7 @@ def _text(words: str) -> np.ndarray:
     return np.frombuffer(words.encode(), dtype=np.uint8)
 
 
+@kinds_checked
 def run(
     algo: FedEM,
     engine: Engine,
@@ -247,7 +250,7 @@ def run(
     observe : function of (server, down) at the start of a round, giving further columns of the trace, e.g. the
         true mean field in a simulation; asked every ``observe_every`` rounds
     checkpoint : file to resume from when it exists, and to write every ``checkpoint_every`` rounds and at the end; it
-        holds settings, S_0 and init, by which another run's is refused, and not the data, which must be the same
+        holds settings, S_0, init and a digest of the data, by which another run's is refused
     average_from : give the mean of S_k over all k above it as ``Result.S_mean``
     label : words beside the progress bar
 

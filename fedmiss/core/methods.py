@@ -11,15 +11,18 @@ from fedmiss.core.fedem import FedEM
 from fedmiss.core.local_steps import LocalSteps
 from fedmiss.core.schedules import Times
 from fedmiss.errors import ConfigError
+from fedmiss.settings import kinds_checked
 
 __all__ = ["fed_lsa", "local_em", "naive_fedem", "scafflsa", "spider_em", "vr_fedem"]
 
 
+@kinds_checked
 def vr_fedem(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> FedEM:
     """VR-FedEM (algorithm 2): FedEM whose workers estimate S_c by SPIDER's recursion, see :class:`~.oracles.Spider`."""
     return FedEM(oracle=oracles.Spider(b, k_in, replace), **settings)
 
 
+@kinds_checked
 def spider_em(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> FedEM:
     """SPIDER-EM: VR-FedEM with one worker and no compression.
 
@@ -34,6 +37,7 @@ def spider_em(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> Fe
     return algo
 
 
+@kinds_checked
 def naive_fedem(algo: FedEM) -> FedEM:
     """The same run without memories: the ablation of the paper, section 2.
 
@@ -43,6 +47,7 @@ def naive_fedem(algo: FedEM) -> FedEM:
     return replace(algo, alpha=0.0, memory="none")
 
 
+@kinds_checked
 def local_em(
     *,
     H: int,
@@ -64,6 +69,7 @@ def local_em(
     return FedEM(oracle=LocalSteps(H, eta, b, correct), gamma=step, **settings)
 
 
+@kinds_checked
 def fed_lsa(*, H: int, eta: float | Callable[[int], float], b: int | None = 1, **settings: Any) -> FedEM:
     """FedLSA (FedAvg on gradients): H local steps of size eta without correction or memory, then the mean.
 
@@ -73,6 +79,7 @@ def fed_lsa(*, H: int, eta: float | Callable[[int], float], b: int | None = 1, *
     return local_em(H=H, eta=eta, b=b, correct=False, memory="none", alpha=0.0, **settings)
 
 
+@kinds_checked
 def scafflsa(*, H: int, eta: float | Callable[[int], float], b: int | None = 1, **settings: Any) -> FedEM:
     """SCAFFLSA (Scaffold, option II, on gradients): FedLSA with control variates xi_c = V - V_c.
 

@@ -16,6 +16,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core.protocols import Model, Oracle, Shards, Theta, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.settings import kinds_checked
 
 __all__ = [
     "Around", "Full", "Minibatch", "NoMemory", "OneByOne", "Spider", "check_batch", "draw_rows", "s_bar_many", "sizes_of",
@@ -176,6 +177,7 @@ class Full(NoMemory):
         return s_bar_many(model, down.theta, data, slots, None), int(sizes_of(data, slots).sum())
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Minibatch(NoMemory):
     """The mean over b rows drawn at random (algorithm 1, line 6).
@@ -214,6 +216,7 @@ class _SpiderMany:
     seen: dict[int, tuple[F64, Theta]]  # round -> (S_hat, theta) for the rounds in ``last``
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Spider:
     """The variance-reduced recursion of VR-FedEM (algorithm 2; Fort, Moulines, Wai 2020 for n = 1).

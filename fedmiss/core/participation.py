@@ -11,12 +11,19 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core.protocols import Participation
 from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for, uniforms
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Bernoulli", "FixedSize", "Full", "Given", "Remembered"]
 
 
 def _probabilities(p: float | Sequence[float] | F64, n: int) -> F64:
-    prob = np.broadcast_to(np.asarray(p, dtype=np.float64), (n,)) if np.ndim(p) == 0 else np.asarray(p, float)
+    try:
+        prob = np.asarray(p, dtype=np.float64)
+    except (TypeError, ValueError):
+        raise ConfigError(
+            f"participation p is {p!r} (must be one probability, or one for each worker)."
+        ) from None
+    prob = np.broadcast_to(prob, (n,)) if prob.ndim == 0 else prob
     if prob.shape != (n,):
         raise ConfigError(
             f"participation gives {prob.size} probabilities for {n} workers; give one per worker."
@@ -72,6 +79,7 @@ class Bernoulli:
         return np.flatnonzero(u < self.prob(n)).astype(np.int64, copy=False)
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class FixedSize:
     """``size`` workers answer in each round, drawn without replacement: p_c = size / n.
@@ -94,6 +102,7 @@ class FixedSize:
         return np.sort(rng_for(seed, "participation", k).permutation(n)[: self.size]).astype(np.int64)
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True, eq=False)
 class Given:
     """A schedule known beforehand: round k is answered by ``rounds[k % len(rounds)]``.
@@ -125,6 +134,7 @@ class Given:
         return given.astype(np.int64)
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Remembered:
     """Who answers by ``who``, but without 1/p: a silent worker counts with what is remembered of it.

@@ -18,10 +18,12 @@ from fedmiss.core.protocols import Rows
 from fedmiss.core.state import Roster, ServerState
 from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 
 __all__ = ["revise"]
 
 
+@kinds_checked
 def revise(
     algo: FedEM, server: ServerState, V: F64, roster: Roster, joined: Mapping[str, Rows]
 ) -> tuple[FedEM, F64]:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from fedmiss.errors import ConfigError
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Decreasing", "Piecewise", "SaemSteps", "Times"]
 
@@ -16,6 +17,7 @@ def _positive(name: str, value: float) -> None:
         raise ConfigError(f"{name}={value} of the schedule is not a positive number.")
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Decreasing:
     """gamma_k = gamma / (1 + k / k0)^power: the classical stochastic-approximation step."""
@@ -36,6 +38,7 @@ class Decreasing:
         return self.gamma / float((1.0 + k / self.k0) ** self.power)
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Piecewise:
     """gamma_k constant between given rounds: ``gammas[i]`` from ``starts[i]`` on (``starts[0] == 0``)."""
@@ -63,6 +66,7 @@ class Piecewise:
         return self.gammas[i]
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Times:
     """A schedule times a constant: gamma_k = eta_k H of local steps."""
@@ -75,6 +79,7 @@ class Times:
         return self.factor * float(self.schedule(k))
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class SaemSteps:
     """rho_k of SAEM: ``cap`` up to round R1, then min(cap, (k - R1 + 1)^-a).

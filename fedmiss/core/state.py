@@ -11,6 +11,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.core.protocols import Theta
 from fedmiss.errors import ConfigError
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Downlink", "Dropped", "Replies", "Roster", "RoundInfo", "ServerState"]
 
@@ -54,6 +55,7 @@ class Roster:
         object.__setattr__(self, "slots", {name: c for c, name in enumerate(self.ids)})
 
     @staticmethod
+    @kinds_checked
     def of(sizes: Mapping[str, int] | Sequence[int], weighting: str = "uniform") -> Roster:
         """Make the roster from the number of rows of each worker.
 

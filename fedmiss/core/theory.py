@@ -23,6 +23,7 @@ from fedmiss.core.protocols import Model, Shards
 from fedmiss.core.state import Roster
 from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Constants", "estimate_constants", "gamma_max", "gamma_star", "gamma_vr", "omega_p"]
 
@@ -45,6 +46,7 @@ def omega_p(omega: float, p: float) -> float:
     return omega + (1.0 - p) * (1.0 + omega) / p
 
 
+@kinds_checked
 def gamma_max(constants: Constants, *, n: float, omega: float, p: float = 1.0) -> float:
     """Largest step of FedEM, theorem 4 (theorem 1 at p = 1).
 
@@ -63,6 +65,7 @@ def gamma_noise(L: float, *, n: float, omega: float, p: float = 1.0) -> float:
     return p * math.sqrt(n) / (2.0 * math.sqrt(2.0) * L * (1.0 + omega) * math.sqrt(spread))
 
 
+@kinds_checked
 def gamma_star(constants: Constants, *, n: float, omega: float, k_max: int, p: float = 1.0) -> float:
     """Best constant step for k_max rounds, corollary 2 (with theorem 4's factor for p < 1), capped at gamma_max.
 
@@ -76,6 +79,7 @@ def gamma_star(constants: Constants, *, n: float, omega: float, k_max: int, p: f
     return min(cap, math.sqrt(constants.W_gap * n / noise))
 
 
+@kinds_checked
 def gamma_vr(constants: Constants, *, n: float, omega: float) -> float:
     """Step of VR-FedEM, theorem 3 eq. (10); goes with alpha = 1/(1 + omega) and b = ceil(k_in / (1 + omega)^2).
 
@@ -100,6 +104,7 @@ def _row_variance(model: Model, data: Shards, s: F64, workers: I64) -> float:
     return float(np.mean([np.var([model.s_bar(theta, row) for row in mine], axis=0).sum() for mine in rows]))
 
 
+@kinds_checked
 def estimate_constants(
     model: Model,
     data: Shards,

@@ -8,6 +8,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.fedem import FedEM
+from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.messages import compress
 from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.protocols import Rows, Shards
@@ -82,10 +83,11 @@ class LocalEngine:
         self.V: F64 = np.empty((0, 0))
         self._memory: object = None
         self._rows: Shards = ()
+        self._told: np.ndarray | None = None
 
     def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
         """See :class:`fedmiss.core.protocols.Engine`."""
-        self._rows = in_slot_order(algo, self._data)
+        self._rows, self._told = in_slot_order(algo, self._data), None
         self.V = first_memories(algo, self._rows, S_hat, init)
         self._memory = algo.oracle.start_many(algo.roster.n, algo.model.q)
         return algo.init(S_hat, self.V)
@@ -104,12 +106,23 @@ class LocalEngine:
         return replies
 
     def save(self, algo: FedEM) -> dict[str, np.ndarray]:
-        """Memories V_c and the oracle's."""
-        return {"V": self.V} | {f"oracle.{k}": v for k, v in algo.oracle.pack(self._memory).items()}
+        """Memories V_c and the oracle's, and a digest of the data, of which the memories are."""
+        return {"V": self.V, "data": self._digest()} | {
+            f"oracle.{k}": v for k, v in algo.oracle.pack(self._memory).items()
+        }
 
     def load(self, algo: FedEM, arrays: dict[str, np.ndarray]) -> None:
-        """Restore what :meth:`save` gave."""
-        self._rows = in_slot_order(algo, self._data)
+        """Restore what :meth:`save` gave; ConfigError where the data are not those of the run."""
+        self._rows, self._told = in_slot_order(algo, self._data), None
+        if not np.array_equal(arrays.get("data", ()), self._digest()):
+            raise ConfigError(
+                "the checkpoint is of a run on other data; resume with the same data, or delete it to start afresh."
+            )
         self.V = np.array(arrays["V"], dtype=np.float64)
         packed = {k[7:]: v for k, v in arrays.items() if k.startswith("oracle.")}
         self._memory = algo.oracle.unpack(algo.model, packed, algo.roster.n, algo.model.q)
+
+    def _digest(self) -> np.ndarray:
+        if self._told is None:  # once a run
+            self._told = np.frombuffer(digest(describe(self._rows)), dtype=np.uint8)
+        return self._told

@@ -24,6 +24,7 @@ from fedmiss.etl.sources import Source
 from fedmiss.etl.spellings import settle_spellings
 from fedmiss.etl.totals import refuse_totals
 from fedmiss.notebook import card
+from fedmiss.settings import kinds_checked
 
 __all__ = ["CountOptions", "CountTable", "Reading"]
 
@@ -31,6 +32,7 @@ _MISSING = ("", "NA", "N/A", "NAN", "NULL", "NONE", ".", "-")
 _NO_YEAR = 20_000  # from here on a number is a date as spreadsheets count days
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class CountOptions:
     r"""What to do where a table leaves a choice.

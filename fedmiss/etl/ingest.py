@@ -41,7 +41,7 @@ from fedmiss.etl.spellings import refuse_spellings
 from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
 from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
-from fedmiss.settings import refuse_idle
+from fedmiss.settings import kinds_checked, refuse_idle
 
 __all__ = ["IngestSettings", "count_tables", "ingest"]
 
@@ -49,6 +49,7 @@ EBIRD_ROLES = ("ebd", "sampling", "unvetted")
 FAMILIES = {**dict.fromkeys(EBIRD_ROLES, "ebird"), "myebird": "myebird", "gbif": "gbif"}
 
 
+@kinds_checked
 def ingest(
     files: Sequence[str | Path | Source],
     out: str | Path,

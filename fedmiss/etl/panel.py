@@ -37,6 +37,7 @@ from fedmiss.files import (
 from fedmiss.folders import PanelFacts
 from fedmiss.group_names import group_folders
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["PanelSettings", "assign_groups", "make_panel"]
@@ -45,6 +46,7 @@ _NO_GROUPS = ("_source", "count", "detected", "exported")
 EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "protocol")
 
 
+@kinds_checked
 def make_panel(
     records: str | Path | Sequence[str | Path],
     out: str | Path,

@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.errors import UplinkError
+from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation.messages import ANSWERS, PROTOCOL, QUESTIONS, Message, Refusal
 
 __all__ = ["HEADER", "Envelope", "decode", "encode", "refuses", "whole"]
@@ -61,6 +61,8 @@ def _put(value: Any, out: list[bytes]) -> None:
     elif isinstance(value, bool):
         out.append(b"b\x01" if value else b"b\x00")
     elif isinstance(value, int | np.integer):
+        if not -1 << 63 <= value < 1 << 63:
+            raise ConfigError(f"the whole number {value} does not travel (must be below 2^63).")
         out.append(b"i" + _INT.pack(int(value)))
     elif isinstance(value, float):
         out.append(b"f" + _FLOAT.pack(value))

@@ -38,6 +38,7 @@ from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Draws", "LocalFederation", "bootstrap", "cross_validate", "fit_counts"]
 
@@ -373,6 +374,7 @@ def _check(settings: Sequence[CountSettings]) -> None:
         one.check()
 
 
+@kinds_checked
 def fit_counts(
     panel: GroupPanel,
     settings: CountSettings | None = None,
@@ -410,6 +412,7 @@ def fit_counts(
     return LocalFederation.of_panel(panel).fit(settings or CountSettings(dispersion="negbin"), watch=watch)
 
 
+@kinds_checked
 def cross_validate(
     panel: GroupPanel,
     candidates: Sequence[CountSettings],
@@ -446,6 +449,7 @@ def cross_validate(
     )
 
 
+@kinds_checked
 def bootstrap(
     panel: GroupPanel,
     fit: CountFit,

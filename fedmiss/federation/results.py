@@ -18,6 +18,7 @@ from fedmiss.models.lowrank.predictive import LEVEL, Law
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
 from fedmiss.notebook import card
+from fedmiss.settings import kinds_checked
 
 __all__ = [
     "POINTS_ONLY",
@@ -273,6 +274,7 @@ class AverageFit:
         log = SCALES[self.settings.scale].log
         return to_counts(eta, self.settings, float(np.mean([fit.smear for fit in self.fits])) if log else 1.0)
 
+    @kinds_checked
     def interval(self, site: slice | I64 = slice(None), level: float = LEVEL) -> Intervals:
         """Intervals of the cells of some sites; see :class:`Intervals`."""
         if not 0 < level < 1:  # a level in percent would give limits of NaN without a word

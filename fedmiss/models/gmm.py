@@ -19,6 +19,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.loops import compiled, part, spread_out
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 
 __all__ = ["GMM", "GMMParams", "random_rows", "second_moment"]
 
@@ -150,6 +151,7 @@ class GMMParams:
         return const, np.ascontiguousarray(np.hstack([Pm, np.where(i == j, -0.5, -1.0) * P[:, i, j]]).T)
 
 
+@kinds_checked
 @dataclass(frozen=True, eq=False)
 class GMM:
     """Mixture of G Gaussians in R^d; statistic s = (r_g, r_g F(y)) for g = 1..G, with r_g the responsibilities.

@@ -43,6 +43,7 @@ from fedmiss.pipeline.plans import check_fixed, federation_of, job_of, presence_
 from fedmiss.pipeline.saem import fit_saem
 from fedmiss.pipeline.settings import FastSettings, FedMissEMSettings, FitSettings, SaemSettings
 from fedmiss.progress import note, progress
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["fit_panel"]
@@ -53,6 +54,7 @@ CHOSEN_SITES = (
 )
 
 
+@kinds_checked
 def fit_panel(
     panel_path: str | Path, out: str | Path, settings: FitSettings | None = None, *, overwrite: bool = False
 ) -> Path:

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, Bool
 from fedmiss.errors import EngineError
+from fedmiss.settings import kinds_checked
 
 try:
     from sklearn.base import BaseEstimator, OneToOneFeatureMixin, TransformerMixin
@@ -121,6 +122,7 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         eta, _ = self._rows(X, seen)
         return np.where(seen, X, np.exp(eta))
 
+    @kinds_checked
     def draw(self, X: Any, number: int = 20, random_state: int = 0) -> F64:
         """Return ``number`` completed copies of ``X``, (number, n_sites, n_months): multiple imputation.
 

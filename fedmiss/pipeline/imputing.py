@@ -20,6 +20,7 @@ from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.pipeline.settings import ImputeSettings
 from fedmiss.progress import progress
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, table_writer
 
 __all__ = ["LIMITS", "counted_by", "drawn", "impute_panel", "visits_in_cells"]
@@ -74,6 +75,7 @@ def _draws(fit: AverageFit, settings: ImputeSettings) -> Iterator[dict[str, obje
             show(draw + 1)
 
 
+@kinds_checked
 def impute_panel(
     panel_path: str | Path,
     fit_path: str | Path,

@@ -24,11 +24,13 @@ from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel, panel_hash
 from fedmiss.report.build import build_report
 from fedmiss.report.settings import ReportSettings
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, write_table
 
 __all__ = ["describe_panel", "finish_own", "own_report"]
 
 
+@kinds_checked
 def own_report(
     panel_path: str | Path,
     fit_path: str | Path,

@@ -17,6 +17,7 @@ from fedmiss.files import SECRET, Manifest, read_manifest
 from fedmiss.folders import PanelFacts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.notebook import card
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table
 
 __all__ = ["PanelFolder", "check_same_panel", "effort_names", "open_panel", "panel_hash"]
@@ -209,6 +210,7 @@ def effort_names(terms: tuple[str, ...], blanks: tuple[str, ...]) -> list[str]:
     ]
 
 
+@kinds_checked
 def open_panel(path: str | Path) -> PanelFolder:
     """Open a panel folder; checks its manifest, axes and groups.
 

@@ -23,6 +23,7 @@ from fedmiss.report.coverage import Least, first_base, usable_counts
 from fedmiss.report.inputs import read_draws
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.words import per_year
+from fedmiss.settings import kinds_checked
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -186,6 +187,7 @@ class SpeciesFit:
         return float(self.expected[sites.index(site_id), months.index(month)])
 
 
+@kinds_checked
 def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     """Open a fit folder with its panel.
 

@@ -16,10 +16,12 @@ from fedmiss.report.language import UNTRANSLATED, read_catalog
 from fedmiss.report.prose import caveats, headline
 from fedmiss.report.style import Plot, png_bytes
 from fedmiss.report.tables import write_csv, write_tables
+from fedmiss.settings import kinds_checked
 
 __all__ = ["build_report", "report_results", "write_figures", "write_report"]
 
 
+@kinds_checked
 def build_report(
     panel: str | Path,
     fit: str | Path,

@@ -78,6 +78,14 @@ def _sortable(value: float | None) -> str:
     return "" if value is None or not math.isfinite(value) else repr(float(value))
 
 
+_CONTROLS = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f]")
+
+
+def _printable(value: object) -> object:
+    """A text without control characters, which no page may hold: a name of a site can have them."""
+    return _CONTROLS.sub("\ufffd", value) if type(value) is str else value
+
+
 def environment() -> Environment:
     """Return the template environment; an undefined name is an error, and everything is escaped."""
     env = Environment(
@@ -87,6 +95,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,
+        finalize=_printable,
     )
     env.filters["svg"] = inline_svg
     env.filters["sortable"] = _sortable

@@ -16,6 +16,7 @@ from typing import IO, Any
 from fedmiss.errors import ConfigError
 from fedmiss.files import atomic_folder, hash_file, write_manifest
 from fedmiss.progress import progress
+from fedmiss.settings import kinds_checked
 from fedmiss.simulate.checklists import (
     BLOCK,
     INCOMPLETE_LISTS,
@@ -37,6 +38,7 @@ __all__ = ["EbirdSettings", "simulate_ebird"]
 MIN_RECORDS, MAX_RECORDS = 1_000, 50_000_000
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class EbirdSettings:
     """What to simulate.
@@ -71,6 +73,7 @@ class EbirdSettings:
     seed: int = 0
 
 
+@kinds_checked
 def simulate_ebird(
     out: str | Path, settings: EbirdSettings | None = None, *, overwrite: bool = False
 ) -> Path:

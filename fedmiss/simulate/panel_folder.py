@@ -12,6 +12,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.folders import PanelFacts
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 from fedmiss.simulate.panels import KINDS, Panel
 from fedmiss.simulate.truth import TERMS
 from fedmiss.simulate.world import month_labels
@@ -22,6 +23,7 @@ __all__ = ["SPECIES_NAME", "write_panel"]
 SPECIES_NAME = "Avis simulata"
 
 
+@kinds_checked
 def write_panel(
     panel: Panel,
     out: str | Path,

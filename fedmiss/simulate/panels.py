@@ -21,6 +21,7 @@ from scipy.special import expit, ndtri
 from fedmiss.arrays import F64, I32, I64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 
 __all__ = ["FAMILIES", "KINDS", "Panel", "PanelKind", "simulate_panel"]
 
@@ -123,6 +124,7 @@ class Panel:
         return _mean(_eta(self, sites, months), self.family)
 
 
+@kinds_checked
 def simulate_panel(
     sites: int = 1000,
     months: int = 200,
@@ -187,10 +189,10 @@ def simulate_panel(
             raise ConfigError(f"there is no {word} {value!r}; choose one of {', '.join(known)}.")
     for name, number, least in (
         ("sites", sites, 2), ("months", months, 2), ("observers", observers, 1), ("groups", groups, 1), ("rank", rank, 0),
-        ("test_cells", test_cells, 0),
+        ("test_cells", test_cells, 0), ("visits", visits or 0, 0),
     ):  # fmt: skip
-        if number < least:
-            raise ConfigError(f"{name} is {number} (must be at least {least}).")
+        if not least <= number < 1 << 31:
+            raise ConfigError(f"{name} is {number} (must be {least} to 2^31 - 1).")
     n = round(observed * sites * months) if 0 < observed <= 1 else 1
     for wrong, said in (
         (

@@ -104,8 +104,8 @@ def test_impossible_schedules_are_refused():
 
 
 def test_slots_that_no_worker_has_are_refused():
-    """-1 was the last worker in the probabilities, and 0.5 the first in a round."""
-    for rounds, slot in (([[-1, 0], [1, 2]], "-1"), ([[0, 3], [1, 2]], "3"), ([[0.5, 1], [0, 2]], "0.5")):
+    """-1 was the last worker in the probabilities."""
+    for rounds, slot in (([[-1, 0], [1, 2]], "-1"), ([[0, 3], [1, 2]], "3")):
         with pytest.raises(ConfigError, match=f"names slot {slot} but"):
             Given(rounds).prob(3)
 
@@ -132,7 +132,7 @@ def test_ends_that_never_come_and_columns_that_are_taken_are_refused():
     with pytest.raises(ConfigError, match="'h_norm2', a column that the trace has"):
         go(observe=lambda server, down: {"h_norm2": 1.0})
     for seed in (1.5, -1, None):
-        with pytest.raises(ConfigError, match=r"the seed is .* whole number"):
+        with pytest.raises(ConfigError, match=r"seed is .* whole number"):
             run(
                 replace(algo, compressor=Dithering(), seed=seed),
                 LocalEngine(linear_data()),

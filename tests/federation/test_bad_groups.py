@@ -328,7 +328,7 @@ def test_numbers_of_another_type_are_refused_by_name():
 
 def test_settings_that_are_none_are_one_sentence():
     panel = GroupPanel.of(2, 2, [Group.of("a", [0, 0, 1, 1], [0, 1, 0, 1], [2.0, 4.0, 6.0, 12.0])])
-    with pytest.raises(ConfigError, match=r"pass CountSettings, such as CountSettings\(rank=0\)"):
+    with pytest.raises(ConfigError, match=r"settings is \{'rank': 0\} \(must be a CountSettings"):
         fit_counts(panel, {"rank": 0})
     with pytest.raises(ConfigError, match="settings are 'poisson'"):
         LocalFederation.of_panel(panel).cross_validate(["poisson", CountSettings()])

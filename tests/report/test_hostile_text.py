@@ -10,9 +10,11 @@ from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from markupsafe import Markup
 
 from fedmiss.report.analysis import analyse
 from fedmiss.report.build import write_report
+from fedmiss.report.html import environment
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.style import figure, style, svg_text
@@ -115,3 +117,13 @@ class Tags(HTMLParser):
         tags = cls()
         tags.feed(html)
         return tags.seen
+
+
+def test_control_characters_of_a_name_are_not_on_a_page():
+    """A site called S, NUL, ESC, x was written so into the page, which no page may hold."""
+    page = (
+        environment()
+        .from_string("<td>{{ name }}</td>{{ mark }}")
+        .render(name="S\0\x1b\x85x\ty<", mark=Markup("<b>"))
+    )
+    assert page == "<td>S\ufffd\ufffd\ufffdx\ty&lt;</td><b>"

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from fedmiss.arrays import F64, I32, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.notebook import card
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Group", "GroupPanel", "index_cells"]
 
@@ -20,12 +21,12 @@ _MOST = np.iinfo(np.int32).max
 
 def _floats(column: ArrayLike, name: str, label: str) -> F64:
     try:
-        # Dates and complex numbers would become numbers, and what a mask hides would be seen.
-        if np.asarray(column).dtype.kind in "mMc" or np.ma.is_masked(column):
+        # Dates and complex numbers would become numbers, what a mask hides would be seen, and one number is no column.
+        if np.asarray(column).dtype.kind in "mMc" or np.ma.is_masked(column) or not np.ndim(column):
             raise TypeError
         return np.asarray(column, dtype=float)
     except (TypeError, ValueError):
-        raise InputError(f"group {name!r}: a {label} is no number; give numbers only.") from None
+        raise InputError(f"group {name!r}: a {label} is no number; give a column of numbers only.") from None
 
 
 def _numbers(column: ArrayLike, name: str, label: str, words: str, right: Callable[[F64], Bool]) -> F64:
@@ -242,6 +243,7 @@ class GroupPanel:
         )
 
     @classmethod
+    @kinds_checked
     def of(
         cls,
         J: int,
@@ -261,7 +263,7 @@ class GroupPanel:
             raise InputError("no group has a counted visit: there is nothing to fit.")
         sizes: dict[str, Any] = {"sites": J, "months": L}
         for word, number in sizes.items():
-            if not isinstance(number, int | np.integer) or number < 1:
+            if number < 1:
                 raise InputError(f"the panel has {number!r} {word} (must be a whole number, 1 or more).")
         if calendar is not None:
             if any(np.shape(part) != (L,) for part in calendar):

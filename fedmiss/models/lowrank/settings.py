@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.families import FAMILIES, POISSON, SCALES, family_of
 from fedmiss.models.lowrank.structure import FEATURES
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Auxiliary", "CountSettings"]
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class CountSettings:
     """Settings of a count model.
@@ -98,10 +98,10 @@ class CountSettings:
             raise ConfigError(
                 "occupancy needs the poisson family on the raw scale, and smooth effects of a calendar's months."
             )
-        if isinstance(self.rank, bool) or not isinstance(self.rank, int | np.integer):
-            raise ConfigError(f"the rank is {self.rank!r} (must be a whole number).")
-        if self.rank < 0:
-            raise ConfigError(f"the rank is {self.rank} (must be 0 or more).")
+        if not 0 <= self.rank < 1 << 31:
+            raise ConfigError(f"the rank is {self.rank} (must be 0 or more, and below 2^31).")
+        if self.max_sweeps < 1:
+            raise ConfigError(f"max_sweeps is {self.max_sweeps} (must be 1 or more).")
         if self.time not in ("smooth", "fixed"):
             raise ConfigError(f"the time effects {self.time!r} are unknown; choose smooth or fixed.")
         if self.time == "fixed" and (family is not POISSON or self.rank or self.observers):

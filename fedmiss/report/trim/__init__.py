@@ -18,6 +18,7 @@ from fedmiss.report.trim.cells import Cells, Covariates, Weights, check_links, m
 from fedmiss.report.trim.design import make_design, positions_of
 from fedmiss.report.trim.fit import Step, Stratum, TrimFit, TrimSettings
 from fedmiss.report.trim.solve import estimate, information
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Stratum", "TrimFit", "TrimSettings", "fit_trim"]
 
@@ -25,6 +26,7 @@ _P_REMOVE, _P_ENTER = 0.2, 0.15  # TRIM's and rtrim's own
 _SCATTER = 1.5  # overdispersion from which a note is given
 
 
+@kinds_checked
 def fit_trim(
     site: ArrayLike,
     time: ArrayLike,

@@ -18,10 +18,12 @@ from fedmiss.report.classes import classify, normal_quantile, ratio_to_base
 from fedmiss.report.trim.cells import Cells, Label
 from fedmiss.report.trim.design import Design
 from fedmiss.report.trim.solve import Estimate, Information
+from fedmiss.settings import kinds_checked
 
 __all__ = ["Shown", "Step", "Stratum", "TrimFit", "TrimSettings"]
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class TrimSettings:
     """Which model, and how.

@@ -62,7 +62,7 @@ def check(fit, J):
     assert fit.fit.converged, fit.fit.stop_reason
     assert all(np.isfinite(x).all() for x in (q.mu, q.P, q.C, q.T, q.D, q.tau, totals(fit)))
     assert (np.linalg.eigvalsh(q.C) > -1e-9).all()
-    assert q.tau[0] < 1.6 * np.sqrt(J)
+    assert q.tau[0] < 2.0 * np.sqrt(J)
     assert abs(q.mu - fit.state.origin) < 8.0
 
 
@@ -251,7 +251,7 @@ def test_a_species_that_vanished_or_arrived_has_a_fit_that_ends(name, monthly):
 def test_a_step_up_comes_to_the_likeliest_variance_where_em_would_stay_near_zero():
     """Months whose own noise has variance .02, each with a datum of another variance."""
     rng = rng_for(7, "noise")
-    own = rng.uniform(0.01, 0.5, 96)
+    own = rng.uniform(0.01, 0.5, 2000)  # so many that the likeliest variance is near .02 whatever the draw
     data = rng.normal(0.0, np.sqrt(0.02 + own))
 
     def loss(v):

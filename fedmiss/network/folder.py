@@ -184,9 +184,9 @@ class Folder(Gather):
         return self.at / f"{exchange:06d}"
 
     def _folders(self, exchange: int) -> list[str]:
-        """Folders of an exchange: synchronising programs make a second one, ``000017 (1)``, where two members make it at once.
+        """Folders of an exchange: synchronising programs make a second one where two members make it at the same time.
 
-        So they do with the folder of the job.
+        It is called ``000017 (1)``, or somebody's copy; so is that of the job.
         """
         return sorted(glob.glob(f"{glob.escape(str(self.at))}*/{exchange:06d}*"))
 

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedmiss import files
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
@@ -40,7 +41,7 @@ from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import _own_panel, joint_report, own_report
 from fedmiss.network.status import STATUS, Status, status
-from fedmiss.network.study import Study, job_hash, read_roster, read_study_toml
+from fedmiss.network.study import Study, job_hash, read_roster, read_study, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.report.html import assets
 
@@ -755,6 +756,38 @@ def stale_kit(folder, tmp_path):
     raw = read_json(there / "study.json")
     write_json(there / "study.json", raw | {"revision": 1})  # the same roster: another job for this alone
     return there
+
+
+def test_a_revision_that_was_killed_is_made_again(folder, tmp_path, monkeypatch):
+    """Wherever it was killed, the same command gives what it would have given."""
+    mine = open_kit(folder / "kits" / "north")
+    write_json(mine.onward, {"job": "first", "revision": 1, "models": []})
+    monkeypatch.setattr("fedmiss.network.study.read_before", lambda *_: ())
+    genuine, left = files.atomic_file, [0]
+
+    def killed(path, **more):
+        left[0] -= 1
+        if left[0] == -1:
+            raise KeyboardInterrupt
+        return genuine(path, **more)
+
+    monkeypatch.setattr(files, "atomic_file", killed)
+    for writes in range(50):
+        there = tmp_path / str(writes)
+        shutil.copytree(folder, there)
+        change = {"without": ["south"], "added": ["west", "east"], "source": there / "kits" / "north"}
+        left[0] = writes
+        try:
+            new_revision(there, **change, months=["2000-01", "2004-12"])
+            break
+        except KeyboardInterrupt:
+            new_revision(there, **change, months=["2000-01", "2004-12"])
+        for at in (there, there / "hub", *(there / "kits" / n for n in ("central", "east", "north", "west"))):
+            study = read_study(at)
+            assert (study.revision, study.organisations) == (2, ("central", "east", "north", "west"))
+            assert (study.months, study.before["job"]) == (("2000-01", "2004-12"), "first")
+        assert set(read_json(there / "roster.json")) == {"central", "north"}
+    assert writes > 10
 
 
 def test_certificates_admit_nobody_later(tmp_path):

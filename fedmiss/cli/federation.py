@@ -280,13 +280,23 @@ def revise(
             help="A kit that took part in the present revision: go on from the model and months of its job.",
         ),
     ] = None,
+    months: Annotated[
+        tuple[str, str] | None,
+        typer.Option(
+            help="First and last month, as 2004-01 2025-12, of a study that names months.",
+            show_default="those of now",
+        ),
+    ] = None,
 ) -> None:
-    """Proposer: make the next revision of a study: other data, one organisation less or more; all must approve it."""
+    """Proposer: make the next revision of a study: other data, one organisation less or more; all must approve it.
+
+    Species, rules and model stay: a study about others is a new one.
+    """
     from fedmiss.network.kits import new_revision
     from fedmiss.network.study import read_study
 
     before = read_study(study)
-    new = new_revision(study, without or [], added or [], source)
+    new = new_revision(study, without or [], added or [], source, months)
     if before.absence and not new.absence:
         typer.echo(
             "Now all wait for who is away: other cohorts than before could tell what one organisation has."

@@ -256,6 +256,11 @@ class Relay:
                 "again, run this again: the job goes on."
             )
 
+    def waited_for(self) -> list[str]:
+        """Who is at work, or holds a message, while somebody has shown its frame; nobody where all are at work."""
+        there = {n for n in self.names if n not in self.ended}
+        return sorted(self._working) if self._working != there else []
+
     def _next(self) -> dict[str, bytes]:
         """What each organisation is brought now; those that wait for others are left alone."""
         out = {}

@@ -168,8 +168,8 @@ class SupportSums(Answer):
         bits=20,
     )
     effort: np.ndarray = _f(
-        "the same of sites with a visit that stands out: by each column of effort, by which of two terms it lacks, by an "
-        "observer who is new, by one who can be told from the site",
+        "the same of sites with a visit that stands out: by each column of effort, beside month and columns before it, "
+        "by an observer who is new, by one who can be told from the site",
         "(E, 3)",
         bits=20,
     )
@@ -263,7 +263,12 @@ class FeatureSums(Answer):
     """What is behind each feature; for those that are used their sums over sites."""
 
     about: ClassVar[str] = "what is behind each feature of sites, and sums of those that are used"
-    behind: np.ndarray = _f("visited sites behind each feature, and in all", "(u + 1,)", "sites", bits=30)
+    behind: np.ndarray = _f(
+        "visited sites behind each feature (once kept: where those before it do not tell it), and in all",
+        "(u + 1,)",
+        "sites",
+        bits=30,
+    )
     groups: np.ndarray = _f("1 where the group has such a site", "(u + 1,)", "flag", bits=0)
     over: np.ndarray = _f(
         "1 where the group has too large a share of them, or fewer than its own least number",
@@ -289,7 +294,8 @@ class Features(Question):
     knots: np.ndarray = _f("places of the smooth's knots, in deviations of longitude and latitude", "(m, 2)")
     kept: np.ndarray = _f("1 for features that are used; empty: not known yet", "(u,)")
     behind: np.ndarray = _f(
-        "visited sites of all groups behind each feature, and in all; empty: not known yet", "(u + 1,)"
+        "visited sites of all groups behind each feature, and in all; empty: not known yet, then no sums",
+        "(u + 1,)",
     )
     share: float = _f("largest share of one group in the sites behind a feature")
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import combinations
 
 from fedmiss.arrays import F64, Bool
 
 __all__ = [
-    "CONTRIBUTORS", "LARGEST_COUNT", "behind", "blank_columns", "kept_effort", "kept_regions", "releasable",
+    "CONTRIBUTORS", "LARGEST_COUNT", "behind", "kept_effort", "kept_regions", "releasable",
 ]  # fmt: skip
 
 # groups behind a released sum: of one alone it would be that group's, of two either subtracts its own part
@@ -49,29 +48,20 @@ def kept_regions(sites: F64, groups: F64, over: F64, minimum: int, contributors:
     return keep
 
 
-def blank_columns(terms: Sequence[str], blanks: Sequence[str]) -> list[int]:
-    """Places of the columns that mark visits without a term: each stands after its term's."""
-    before = [sum(other in blanks for other in terms[:place]) for place in range(len(terms))]
-    return [place + before[place] + 1 for place, term in enumerate(terms) if term in blanks]
-
-
 def kept_effort(
     effort: F64, terms: Sequence[str], blanks: Sequence[str], minimum: int, contributors: int
 ) -> tuple[tuple[str, ...], tuple[str, ...], bool, bool]:
-    """Terms, and columns of visits that lack one, whose sums may be released; whether those of (new) observers may be.
+    """Terms and columns of visits that lack one, but the first whose sums may not be released; whether (new) observers' may.
 
     ``effort`` (E, 3): sites, groups, and groups with too many of the sites (``messages.SupportSums.effort``). One visit
-    that stands out in a column would be told by its sums, its count too.
+    that stands out in a column would be told by its sums, its count too. Columns that follow are counted again without it.
     """
     fine = behind(effort[:, 0], effort[:, 1], minimum, contributors) & (effort[:, 2] == 0)
-    at = blank_columns(terms, blanks)
-    first = [place for place in range(len(terms) + len(at)) if place not in at]
-    kept = {term for term, place in zip(terms, first, strict=True) if fine[place]}
-    marked = [term for term in terms if term in blanks]
-    own = [term for term, place in zip(marked, at, strict=True) if fine[place] and term in kept]
-    pairs = zip(combinations(marked, 2), range(len(terms) + len(at), len(fine)), strict=False)
-    for (one, other), place in pairs:
-        if one in own and other in own and effort[place, 0] > 0 and not fine[place]:
-            own.remove(other)
+    columns = [(term, mark) for term in terms for mark in ([False, True] if term in blanks else [False])]
     new, observers = fine[-2:]
-    return tuple(t for t in terms if t in kept), tuple(own), bool(new), bool(observers)
+    for (term, mark), good in zip(columns, fine[:-2], strict=True):
+        if not good:
+            blanks = [other for other in blanks if other != term]
+            terms = terms if mark else [other for other in terms if other != term]
+            break
+    return tuple(terms), tuple(t for t in terms if t in blanks), bool(new), bool(observers)

@@ -110,6 +110,7 @@ def spawn(words: Sequence[str], log: Path, more: Mapping[str, str]) -> subproces
 
 
 BACK = 5.0  # seconds in which who does not answer may be back in this job of the engine; then another one is begun
+LONG = 30.0  # seconds after which it is said that the others wait for somebody who is at work, or looks at a message
 
 
 class Interrupted(EngineError):
@@ -166,21 +167,28 @@ def relay(hub: Path, ask: Callable[[Mapping[str, bytes]], dict[str, bytes]]) -> 
     note = Status(hub / STATUS, job, study.organisations)
     away: list[str] = []
     since = [0.0]
+    slow: list[str] = []
+    slow_since = [0.0]
 
     def watch(exchange: int, missing: Sequence[str]) -> None:
         note.going("relay", exchange)
-        # Only a change is written.
+        now, before = time.monotonic(), note.values["missing"]
         if list(missing) != away:
-            note.away(missing)
-            away[:], since[0] = missing, time.monotonic()
+            away[:], since[0] = missing, now
+        if (waited := middle.waited_for()) != slow:
+            slow[:], slow_since[0] = waited, now
+        names = away or (slow if now - slow_since[0] > LONG else [])
+        if names != before:  # only a change is written
+            note.away(names)
 
     def pause() -> None:
         if time.monotonic() - since[0] > BACK:
             raise Interrupted(f"no answer from {', '.join(away)}.", groups=list(away))
         time.sleep(1.0)
 
+    middle = Relay(study.organisations, watch)
     try:
-        Relay(study.organisations, watch).run(ask, pause)
+        middle.run(ask, pause)
     except Interrupted as error:
         note.write(state="interrupted", error=str(error))
         raise

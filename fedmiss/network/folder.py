@@ -10,6 +10,7 @@ Nothing is ever changed or removed there; when a study is done its folder may be
 
 from __future__ import annotations
 
+import glob
 import hashlib
 import os
 import re
@@ -172,7 +173,9 @@ class Folder(Gather):
         Names of files are not signed: somebody who writes them can make the chair wait, and nothing else.
         """
         at = self._latest.get(name, -1)
-        while any((self._folder(at + 1)).glob(f"{name}-{'[0-9a-f]' * 32}*")):
+        while any(
+            glob.glob(f"{glob.escape(there)}/{name}-{'[0-9a-f]' * 32}*") for there in self._folders(at + 1)
+        ):
             at += 1
         self._latest[name] = at
         return at
@@ -180,19 +183,26 @@ class Folder(Gather):
     def _folder(self, exchange: int) -> Path:
         return self.at / f"{exchange:06d}"
 
+    def _folders(self, exchange: int) -> list[str]:
+        """Folders of an exchange: synchronising programs make a second one where two members make it at the same time.
+
+        It is called ``000017 (1)``, or somebody's copy; so is that of the job.
+        """
+        return sorted(glob.glob(f"{glob.escape(str(self.at))}*/{exchange:06d}*"))
+
     def _look(self, exchange: int, have: dict[str, bytes]) -> dict[str, bytes]:
         """Whole and genuine frames of others that lie there now."""
         found: dict[str, bytes] = {}
-        try:
-            names = sorted(os.listdir(self._folder(exchange)))
-        except OSError:
-            return {}  # not there yet, or away for a moment
-        for file in names:
+        files: list[tuple[str, str]] = []
+        for there in self._folders(exchange):
+            with suppress(OSError):  # away for a moment
+                files += [(there, file) for file in sorted(os.listdir(there))]
+        for there, file in files:
             parts = _FRAME.fullmatch(file)
             if parts is None or parts[1] not in self.names or parts[1] in have:
                 continue
             try:
-                raw = _bytes(self._folder(exchange) / file)
+                raw = _bytes(Path(there, file))
                 self.genuine(parts[1], exchange, raw)  # a part of it is not
             except (OSError, UplinkError):
                 continue

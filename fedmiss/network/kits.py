@@ -236,18 +236,25 @@ def _ends(study_folder: Path, study: Study) -> list[Path]:
 
 
 def new_revision(
-    study_folder: Path, without: Sequence[str] = (), added: Sequence[str] = (), source: Path | None = None
+    study_folder: Path,
+    without: Sequence[str] = (),
+    added: Sequence[str] = (),
+    source: Path | None = None,
+    months: Sequence[str] | None = None,
 ) -> Study:
     """The next revision of a study: some organisations leave, some join; kits keep certificates and keys.
+
+    What was killed amid it can be run again: the study's own file is written last.
 
     Parameters
     ----------
     added : names of organisations that join; their kits are made, and their keys are still to be collected
     source : a kit that took part in the present job: the revision goes on from what that job has chosen and fitted
+    months : first and last month of a study that names them, as 2004-01; None: as before
 
     Raises
     ------
-    ConfigError    a name is not in the study, or is in it already; the engine cannot admit one
+    ConfigError    a name is not in the study, or is in it already; the engine cannot admit one; months are not of that form
     InputError    the kit is of another job, or that job has not chosen its model yet
     """
     old = read_study(study_folder)
@@ -270,23 +277,26 @@ def new_revision(
         values["absence"] = 0.0
     if not values["absence"] or old.chair in without:
         values["chair"] = ""
+    if months is not None:
+        values["months"] = tuple(months)
     if source is not None:
         values["before"] = _onward_of(source, old)
     new = Study(**values)
     for name in added:
         _make_kit(study_folder / "kits" / name, new)
-    for folder in _ends(study_folder, new):
-        new.write(folder / "study.json")
-        write_json(folder / "roster.json", {n: keys[n] for n in stay if n in keys})
     for name in without:
         remove_state(study_folder / "kits" / name / "engine")
+    for folder in reversed(_ends(study_folder, new)):
+        write_json(folder / "roster.json", {n: keys[n] for n in stay if n in keys})
+        new.write(folder / "study.json")
     return new
 
 
 def _onward_of(source: Path, study: Study) -> dict[str, Any]:
     """What the present revision's job has come to, as a kit that took part in it has kept it."""
     kit = open_kit(source)
-    if (kit.study.name, kit.study.revision) != (study.name, study.revision):
+    # a kit in the study's folder has the next revision already where `revise` was killed amid it
+    if kit.study.name != study.name or kit.study.revision not in (study.revision, study.revision + 1):
         raise InputError(
             f"{source} is at revision {kit.study.revision} of {kit.study.name}, the study at revision {study.revision} of "
             f"{study.name}. Name a kit that took part in the study's present revision, before it gets the new one.",

@@ -6,8 +6,9 @@ import contextlib
 import hashlib
 import importlib.util
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from unicodedata import normalize
 
 import numpy as np
 
@@ -81,6 +82,12 @@ def held(kit: Kit, panel: PanelFolder) -> Visits:
     """The organisation's visits in the study's season and months."""
     visits = next(iter(panel.visits(effort=kit.study.fit.effort != "none")[0].values()))
     check_counts(kit.name, visits)
+    # a name from a Mac may have its accents apart: the same region or covariate would be two
+    visits = replace(
+        visits,
+        region=np.array([normalize("NFC", str(name)) for name in visits.region], dtype=object),
+        covariates={normalize("NFC", name): column for name, column in visits.covariates.items()},
+    )
     order = kit.study.order()
     keep = np.ones(visits.site.size, dtype=bool)
     if kit.study.season:

@@ -330,7 +330,7 @@ def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path
         if now.get("state") in ("done", "stopped", "interrupted"):
             return
         if now.get("missing") and now["missing"] != last:
-            say(f"no answer from {', '.join(now['missing'])}; asking again.")
+            say(f"waiting for {', '.join(now['missing'])}.")
         last = now.get("missing")
         try:
             if admin.over(job):

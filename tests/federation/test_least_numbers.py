@@ -403,6 +403,25 @@ def test_visits_that_lack_one_of_two_terms_are_told_only_where_they_are_enough(p
     assert (got.terms, got.blanks) == (("duration", "distance"), ("duration",))
 
 
+@pytest.mark.parametrize("odd", [True, False])
+@pytest.mark.parametrize("protocol", ["two", "seasons"])
+def test_terms_that_agree_but_for_one_visit_do_not_tell_its_count(panel, tmp_path, protocol, odd):
+    """Of two protocols with minutes and km of their own, or minutes that follow the month, one visit departs."""
+
+    def efforts(name, n):
+        months = clubs_of(panel, tmp_path / "again")[name].visits.month % 2
+        long = (np.arange(n) % 3 == 0) if protocol == "two" else months == 0
+        effort = np.column_stack(
+            [np.where(long, 60.0, 5.0), np.where(long & (protocol == "two"), 1.0, 0.0), np.ones(n)]
+        )
+        if odd and name == "owner-1":
+            effort[4] = 45.0, effort[4, 1], 1.0
+        return effort
+
+    got, _ = agreed_on_effort(panel, tmp_path, efforts)
+    assert got.terms == (("duration",) if protocol == "two" else ())  # km or the month tell all that is left
+
+
 def test_effort_and_observers_rest_on_enough_sites_and_groups():
     enough, few = [9.0, 3.0, 0.0], [9.0, 2.0, 0.0]
     terms = ("duration", "distance")
@@ -415,7 +434,7 @@ def test_effort_and_observers_rest_on_enough_sites_and_groups():
     )
     for place, left in ((0, (("distance",), ("distance",))), (1, (("duration",), ())), (2, (terms, ()))):
         sums = all_fine[:5].copy()
-        sums[place] = few
+        sums[place:3] = few  # those that follow are counted again first
         assert kept_effort(sums, terms, ("distance",), 5, 3)[:2] == left
     sums[3:] = [few, [9.0, 3.0, 1.0]]  # two groups; one has too large a share
     assert kept_effort(sums, terms, ("distance",), 5, 3)[2:] == (False, False)

@@ -600,6 +600,23 @@ def test_what_is_no_frame_in_the_shared_folder_is_neither_followed_nor_waited_fo
     assert key.read_bytes() == b"my key"
 
 
+@pytest.mark.parametrize("twin", ["job", "exchange"])
+def test_a_second_folder_that_a_synchronising_program_made_is_read_too(panel, tmp_path, twin):
+    """Two members that make one folder at the same time have two, and nobody else ever saw what lies in the second."""
+    clubs = clubs_of(panel, tmp_path / "clubs")
+    shared = tmp_path / "shared [1]"
+    shared.mkdir()
+    seats = {n: shared_folder(shared, c, sleep=lambda s: None) for n, c in clubs.items()}
+    frames = {n: c.party.sign(frame_label(JOB, n, 0), b"sums") for n, c in clubs.items()}
+    for name in ("owner-1", "owner-2"):
+        seats[name].restore(0, frames[name])
+        at = seats[name].at if twin == "job" else seats[name].at / "000000"
+        at.rename(at.with_name(f"{at.name} ({name})"))
+    seats["owner-0"].patience = 0.0
+    assert all_of(seats["owner-0"], list(clubs), "owner-0", 0, frames["owner-0"]) == frames
+    assert [seats["owner-0"].latest(n) for n in clubs] == [0, 0, 0]
+
+
 def test_names_that_no_study_made_are_not_shown(panel, tmp_path):
     seat = shared_folder(tmp_path, clubs_of(panel, tmp_path / "clubs")["owner-0"])
     for name in ("egrets-" + "0" * 16, "x-\x1b[2J", "egrets-paste your key"):

@@ -10,15 +10,17 @@ import threading
 import time
 from dataclasses import asdict, fields, replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedmiss import files
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
-from fedmiss.federation.gather import Board
+from fedmiss.federation.gather import Board, Seat
 from fedmiss.federation.group.visits import check_counts
 from fedmiss.federation.masks import Masks, identity
 from fedmiss.federation.messages import Description
@@ -26,11 +28,13 @@ from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_se
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS, in_process
+from fedmiss.network.engine import relay
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
 from fedmiss.network.member import (
     answered_from,
     digest_of_path,
     dry_run,
+    held,
     open_data,
     party_of,
     replay,
@@ -40,9 +44,10 @@ from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
 from fedmiss.network.report import _own_panel, joint_report, own_report
 from fedmiss.network.status import STATUS, Status, status
-from fedmiss.network.study import Study, job_hash, read_roster, read_study_toml
+from fedmiss.network.study import Study, job_hash, read_roster, read_study, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.report.html import assets
+from tests.federation.network import all_of, together
 
 from .conftest import QUICK, all_take_part, engine_files, small_study
 
@@ -609,6 +614,17 @@ def test_a_count_that_masks_cannot_carry_is_named_before_anything_is_sent(folder
 
 
 @pytest.mark.slow
+def test_names_with_their_accents_apart_are_those_of_the_others(folder, panels):
+    """A Mac writes "a" and two dots: a region would have one organisation each way, and be left out."""
+    kit, panel = open_kit(folder / "kits" / "north"), open_panel(panels["north"])
+    visits = next(iter(panel.visits()[0].values()))
+    apart, one = "Ma\u0308laren", "M\u00e4laren"
+    region = np.where(np.arange(visits.region.size) % 2, apart, one).astype(object)
+    own = replace(visits, region=region, covariates={f"{apart}: ja": np.ones(region.size)})
+    got = held(kit, SimpleNamespace(visits=lambda effort: ({"north": own}, {})))
+    assert (set(got.region), set(got.covariates)) == ({one}, {f"{one}: ja"})
+
+
 def test_seconds_add_up_over_the_processes_of_a_job(folder, panels):
     """A job that is stopped goes on in a new process: the manifest has the seconds of both, and every exchange once."""
     board = Board(CLUBS, patience=30.0)
@@ -637,6 +653,31 @@ def test_a_replay_shows_what_was_asked_and_answered(folder, panels):
     np.testing.assert_array_equal(
         again.joint.totals, np.array(read_json(results["south"] / "totals.json")["totals"])
     )
+
+
+def test_a_relay_says_for_whom_the_others_wait(folder, monkeypatch):
+    """North looks at its message: it is there and answers, so nobody was missing, and nobody knew why nothing went on."""
+    monkeypatch.setattr("fedmiss.federation.gather.PAUSE", 0.01)
+    monkeypatch.setattr("fedmiss.network.engine.LONG", 0.05)
+    seats, seen, looked = {c: Seat(c) for c in CLUBS}, [], threading.Event()
+
+    def job(name):
+        for exchange in range(3):
+            if (name, exchange) == ("north", 1):
+                assert looked.wait(20)
+            all_of(seats[name], CLUBS, name, exchange, b"frame")
+        seats[name].end(True)
+
+    def ask(packets):
+        if (stands := status(folder / "hub"))["missing"]:
+            seen.append((stands["state"], stands["missing"]))
+            looked.set()
+        return {n: seats[n].answer(packet) for n, packet in packets.items()}
+
+    got = together({c: (lambda c=c: job(c)) for c in CLUBS} | {"relay": lambda: relay(folder / "hub", ask)})
+    assert set(got.values()) == {None}
+    assert {(state, *missing) for state, missing in seen} == {("waiting", "north")}
+    assert (status(folder / "hub")["state"], status(folder / "hub")["missing"]) == ("done", [])
 
 
 @pytest.mark.slow
@@ -755,6 +796,38 @@ def stale_kit(folder, tmp_path):
     raw = read_json(there / "study.json")
     write_json(there / "study.json", raw | {"revision": 1})  # the same roster: another job for this alone
     return there
+
+
+def test_a_revision_that_was_killed_is_made_again(folder, tmp_path, monkeypatch):
+    """Wherever it was killed, the same command gives what it would have given."""
+    mine = open_kit(folder / "kits" / "north")
+    write_json(mine.onward, {"job": "first", "revision": 1, "models": []})
+    monkeypatch.setattr("fedmiss.network.study.read_before", lambda *_: ())
+    genuine, left = files.atomic_file, [0]
+
+    def killed(path, **more):
+        left[0] -= 1
+        if left[0] == -1:
+            raise KeyboardInterrupt
+        return genuine(path, **more)
+
+    monkeypatch.setattr(files, "atomic_file", killed)
+    for writes in range(50):
+        there = tmp_path / str(writes)
+        shutil.copytree(folder, there)
+        change = {"without": ["south"], "added": ["west", "east"], "source": there / "kits" / "north"}
+        left[0] = writes
+        try:
+            new_revision(there, **change, months=["2000-01", "2004-12"])
+            break
+        except KeyboardInterrupt:
+            new_revision(there, **change, months=["2000-01", "2004-12"])
+        for at in (there, there / "hub", *(there / "kits" / n for n in ("central", "east", "north", "west"))):
+            study = read_study(at)
+            assert (study.revision, study.organisations) == (2, ("central", "east", "north", "west"))
+            assert (study.months, study.before["job"]) == (("2000-01", "2004-12"), "first")
+        assert set(read_json(there / "roster.json")) == {"central", "north"}
+    assert writes > 10
 
 
 def test_certificates_admit_nobody_later(tmp_path):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -11,10 +10,10 @@ import numpy as np
 from fedmiss.arrays import Bool
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.group.apart import set_apart
 from fedmiss.federation.group.features import count_visits, covariate_sums, features, magnitudes
 from fedmiss.federation.group.totals import regions_of
 from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, IncludedVisits, effort_columns, experience
-from fedmiss.federation.rules import blank_columns
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     regions[:, 0] = np.bincount(at, minlength=regions.shape[0])
     regions[:, 1] = regions[:, 0] > 0
     over = np.zeros((parts, L))
-    stands = _stands_out(program, used)[live] if not question.folds else np.zeros((site.size, 0), bool)
+    stands = _stands_out(program, used, live) if not question.folds else np.zeros((site.size, 0), bool)
     effort = np.zeros((stands.shape[1], 3))
     effort[:, 0] = [np.unique(site[there]).size for there in stands.T]
     effort[:, 1] = effort[:, 0] > 0
@@ -153,21 +152,11 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     return msg.SupportSums(visits, sites, groups, over, regions, effort)
 
 
-def _stands_out(program: GroupProgram, used: IncludedVisits) -> Bool:
-    """Visits (m, E) that a sum over effort or observers may be of alone (``messages.SupportSums.effort``).
-
-    A column of effort says nothing of the visits that have the group's usual value: a constant takes it away. Two columns
-    that mark visits without a term differ by the visits that lack one of the two.
-    """
-    columns = np.zeros((used.site.size, 0)) if program.visits.given else used.effort
-    marks = [columns[:, i] for i in blank_columns(program.axis.terms, program.axis.blanks)]
-    columns = np.column_stack([columns, *(a - b for a, b in combinations(marks, 2))])
-    out = np.zeros(columns.shape, dtype=bool)
-    for i, x in enumerate(columns.T):
-        value, times = np.unique(x, return_counts=True)
-        out[:, i] = x != value[np.argmax(times)] if times.size else False
-    lacking, apart = used.told.T
-    return np.column_stack([out, lacking > 0, apart > 0])
+def _stands_out(program: GroupProgram, used: IncludedVisits, live: Bool) -> Bool:
+    """Live visits (m, E) that a sum over effort or observers may be of alone (``messages.SupportSums.effort``)."""
+    lacking, apart = used.told[live].T
+    effort = np.zeros((lacking.size, 0)) if program.visits.given else used.effort[live]
+    return np.column_stack([set_apart(effort, used.month[live]), lacking > 0, apart > 0])
 
 
 def outcome(program: GroupProgram, question: msg.Outcome) -> msg.Done:

@@ -21,6 +21,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.group.apart import set_apart
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.triangle import to_triangle
 from fedmiss.models.lowrank.structure import LIMIT
@@ -186,8 +187,9 @@ def _near(x: F64, knots: F64) -> F64:
 def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     """Make the features, and say what is behind each; of those that are kept, keep the columns and return their sums.
 
-    Of a sum that rests on fewer of the group's own sites than its custodian allows, or leaves out fewer, the group says that
-    it is not to be used.
+    Behind those that are kept are the sites that they set apart from what the features before them tell. Of a sum that
+    rests on fewer of the group's own sites than its custodian allows, or leaves out fewer, the group says that it is not to
+    be used.
     """
     x, there, smooth = _columns(program, question)
     made = x.shape[1]
@@ -197,14 +199,20 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
             f"makes {made}. Install the same fedmiss on all sides, and start the job again."
         )
     # a site without a visit says nothing, and hides nothing
-    there = np.column_stack([there, np.ones(len(x))]) * program.visited[:, None]
+    seen, kept = program.visited, question.kept == 1
+    if program.jointly and kept.size:
+        told = kept & ~smooth
+        there[:, told] = 0.0
+        there[np.ix_(seen, told)] = set_apart(x[np.ix_(seen, told)], np.zeros(int(seen.sum()), np.int32))
+    there = np.column_stack([there, np.ones(len(x))]) * seen[:, None]
     behind, least = there.sum(axis=0), program.axis.minimum
-    few = ((behind > 0) & (behind < least)) | ((behind < behind[-1]) & (behind[-1] - behind < least))
+    few = (behind > 0) & (behind < least)
+    if not kept.size:
+        few |= (behind < behind[-1]) & (behind[-1] - behind < least)
     over = (behind > question.share * question.behind) | few if question.behind.size else few
     flags = ((behind > 0).astype(float), over.astype(float))
-    if not question.kept.size:
+    if not kept.size or (program.jointly and not question.behind.size):
         return msg.FeatureSums(behind, *flags, np.zeros(0), np.zeros(0))
-    kept = question.kept == 1
     x = x[:, kept]
     if smooth.any():
         knots = question.knots[kept[smooth]]
@@ -213,7 +221,9 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
         root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
         x[:, smooth[kept]] = x[:, smooth[kept]] @ root
     program.features = np.ascontiguousarray(x)
-    weighted = program.visited[:, None] * x
+    # sums that all others would have of this group nearly alone are not told; the features are then asked for again
+    withheld = program.jointly and over[:-1][kept].any()
+    weighted = (seen & ~withheld)[:, None] * x
     return msg.FeatureSums(behind, *flags, weighted.sum(axis=0), to_triangle(weighted.T @ x))
 
 

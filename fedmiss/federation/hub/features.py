@@ -276,9 +276,10 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         ask = replace(ask, behind=sums["behind"])
     kept = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
     kept = kept[:-1] & _levels(columns, sums, least, contributors)
-    marks = np.array([bool(column.level) or column.block == "regions" for column in columns])
-    if panel.least and (kept & marks).sum() > 1:
-        kept[_nearly_alike(link, ask, kept & marks, least)] = False
+    if panel.least:
+        answers = _told(link, ask, kept, columns, least, contributors)
+    else:
+        (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8))])
     lost = [str(columns[i]) for i in np.flatnonzero(~kept) if columns[i].block != "smooth"]
     if lost and panel.least:
         notes.append(
@@ -286,7 +287,6 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
             f"{listed(lost, 6)}."
         )
     k = int(kept.sum())
-    (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8))])
     visited = float(sums["behind"][-1])
     centre = total(answers, "sums", (k,)) / visited
     spread = from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k) / visited
@@ -345,25 +345,27 @@ def _levels(columns: Sequence[Column], sums: dict[str, F64], least: int, contrib
     return kept
 
 
-def _nearly_alike(link: Link, ask: msg.Features, marks: Bool, least: int) -> I64:
-    """Columns of 0 and 1 that differ from an earlier one, or from what it leaves, at too few sites.
+def _told(
+    link: Link, ask: msg.Features, kept: Bool, columns: Sequence[Column], least: int, contributors: int
+) -> dict[str, msg.Answer]:
+    """Sums of the features that are kept, without those that differ at too few sites from what others make of them.
 
-    The difference of their sums would be these sites' own; numbers of sites are asked for first, without other columns.
+    A difference of sums would be these sites' own: of two heights, or of three categories, that agree elsewhere. ``kept``
+    is changed, one at a time, since what follows it may differ at more sites without it.
     """
-    k = int(marks.sum())
-    (answers,) = link.ask([replace(ask, kept=marks.astype(np.uint8))])
-    both = from_triangle(total(answers, "products", (k * (k + 1) // 2,)), k)
-    apart = np.diag(both)[:, None] + np.diag(both)[None, :] - 2.0 * both
-    alike = float(ask.behind[-1]) - apart
-    none = (
-        1e-4  # a gap counts as the mean, and differs by a fraction: masked sums are exact to less than this
-    )
-    thin = ((apart > none) & (apart < least)) | ((alike > none) & (alike < least))
-    left: list[int] = []
-    for i in range(k):
-        if not thin[i, left].any():
-            left.append(i)
-    return np.delete(np.flatnonzero(marks), left)
+    tested = np.array([column.block != "smooth" for column in columns])
+    u = kept.size
+    apart = np.zeros(0)
+    while True:
+        (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8), behind=apart)])
+        sums = {name: total(answers, name, (u + 1,)) for name in ("behind", "groups", "over")}
+        fine = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
+        if (thin := np.flatnonzero(kept & tested & ~fine[:-1])).size:
+            kept[thin[0]], apart = False, np.zeros(0)
+        elif apart.size:
+            return answers
+        else:
+            apart = sums["behind"]
 
 
 def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -> tuple[list[str], F64, F64]:

@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import blank_columns, kept_effort, kept_regions, releasable
+from fedmiss.federation.rules import kept_effort, kept_regions, releasable
 
 __all__ = ["FEWEST_REGIONS", "JUNE", "release_jointly", "released_months", "steps"]
 
@@ -54,11 +54,14 @@ def release_jointly(
             break
     few = f"fewer than {axes.minimum} sites or {contributors} groups, or too many sites of one"
     if lost_terms := [term for term in wanted.terms if term not in axes.terms]:
-        notes.append(f"effort is left out where its values differ at {few}: {listed(lost_terms, 3)}.")
+        notes.append(
+            f"effort is left out where its values differ at {few}, beside what the month and other terms tell: "
+            f"{listed(lost_terms, 3)}."
+        )
     if filled := [term for term in wanted.blanks if term in axes.terms and term not in axes.blanks]:
         notes.append(
             f"visits without {listed(filled, 3)} count as the mean of their group's others, or as the standard visit where "
-            f"it has none: those, or those that lack one of two terms only, are at {few}."
+            f"it has none: those that another column does not tell of are at {few}."
         )
     for place, who in ((2, "observers who are new"), (3, "observers, who can be told from the site,")):
         if sums["effort"][place - 4, 0] and not effort[place]:
@@ -107,7 +110,9 @@ def _support(
         "groups": (parts, L),
         "over": (parts, L),
         "regions": (regions + 1, 3),
-        "effort": (0, 3) if axes is None else (_effort_kinds(axes), 3),
+        "effort": (0, 3)
+        if axes is None
+        else (len(axes.terms) + len(axes.blanks) + 2, 3),  # and two of observers
     }
     ask = msg.Support(by, folds, seed, share, none, none, none, none, none)
     first = [] if axes is None else [axes]
@@ -122,12 +127,6 @@ def _support(
             regions=np.ascontiguousarray(sums["regions"][:, :2]), effort=np.ascontiguousarray(sums["effort"][:, 0]),
         )  # fmt: skip
     return done, sums
-
-
-def _effort_kinds(axes: msg.Axes) -> int:
-    """How many kinds of visits stand out in effort: columns, pairs of those that mark blanks, two of observers."""
-    marks = len(blank_columns(axes.terms, axes.blanks))
-    return len(axes.terms) + marks + marks * (marks - 1) // 2 + 2
 
 
 def _rules(sums: dict[str, F64], minimum: int, contributors: int) -> dict[str, Bool]:

@@ -139,9 +139,16 @@ def _fits(pack: list[FitTask]) -> I64:
     return np.array([lane.fit for lane in pack], dtype=np.int64)
 
 
-def _parameters(pack: list[FitTask], begin: msg.Begin) -> dict[str, Any]:
+def _stacked(pack: list[FitTask]) -> MonthState | None:
+    """States that are asked from, as one; None where the question is of none."""
+    if not isinstance(pack[0].request, AskRound | AskSummary):
+        return None
+    return stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
+
+
+def _parameters(pack: list[FitTask], states: MonthState | None, begin: msg.Begin) -> dict[str, Any]:
     """The fields of :class:`.messages.Broadcast`."""
-    states = stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
+    assert states is not None
     free = states.free  # the line x is known to all
     many: dict[str, Any] = {
         name: getattr(states, name)
@@ -166,15 +173,18 @@ def _ask(
     """Ask for the sums over sites of all packs in one exchange, after the errands."""
     questions: list[msg.Question] = [question for question, _ in errands]
     place: list[int] = []  # position of each pack's last answer
-    for pack in packs:
+    many = [_stacked(pack) for pack in packs]
+    for pack, states in zip(packs, many, strict=True):
         request, batch, fits = pack[0].request, pack[0].batch, _fits(pack)
         if isinstance(request, AskRound):
             turn = request.turn
             questions.append(
-                msg.Solve(**_parameters(pack, request.begin), effort=turn.effort, observers=turn.observers)
+                msg.Solve(
+                    **_parameters(pack, states, request.begin), effort=turn.effort, observers=turn.observers
+                )
             )
         elif isinstance(request, AskSummary):
-            questions.append(msg.Predict(**_parameters(pack, msg.Begin.GO_ON), months=request.months))
+            questions.append(msg.Predict(**_parameters(pack, states, msg.Begin.GO_ON), months=request.months))
         elif isinstance(request, AskSiteTime):
             questions.append(msg.SiteTime(batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         if products := _products(pack):
@@ -182,11 +192,14 @@ def _ask(
             questions.append(msg.Product(batch, fits, vectors, units))
         place.append(len(questions) - len(errands))
     answers = _heard(errands, link.ask(questions))
-    return [_answered(answers[:i], pack, panel) for i, pack in zip(place, packs, strict=True)]
+    return [
+        _answered(answers[:i], pack, states, panel)
+        for i, pack, states in zip(place, packs, many, strict=True)
+    ]
 
 
 def _answered(
-    answers: Sequence[dict[str, msg.Answer]], pack: list[FitTask], panel: Panel
+    answers: Sequence[dict[str, msg.Answer]], pack: list[FitTask], many: MonthState | None, panel: Panel
 ) -> Sequence[Sums | MonthState]:
     """Add the groups' answers, the last ones, in the order of their names; each fit gets its next state, or its sums."""
     n, request, products = len(pack), pack[0].request, _products(pack)
@@ -220,9 +233,8 @@ def _answered(
         unit = np.array([product.unit for product in products])[:, None, None]
         added["product"] = total(answers[-1], "product", (n, *products[0].V.shape)) * unit
     if isinstance(request, AskRound):
+        assert many is not None
         asked = [lane.request for lane in pack]
         states, nodes = [one.state for one in asked], np.stack([one.nodes for one in asked])  # type: ignore[union-attr]
-        return apart(
-            after_round(stacked(states), added, panel, request.settings, nodes, request.turn), states
-        )
+        return apart(after_round(many, added, panel, request.settings, nodes, request.turn), states)
     return [{name: value[i] for name, value in added.items()} for i in range(n)]

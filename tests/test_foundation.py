@@ -194,6 +194,15 @@ def test_manifests_keep_what_they_are_given(tmp_path):
         InputError, match="holds a 'fit', but a 'panel' is needed here; `fedmiss panel` makes one"
     ):
         files.read_manifest(tmp_path, "panel")
+    (tmp_path / "counts.csv").write_text("site,year,count\n")
+    with pytest.raises(
+        InputError, match=r"no manifest.json, but a 'records' is needed here; `fedmiss ingest` makes one"
+    ):
+        files.read_manifest(tmp_path / "counts.csv", "records")
+    with pytest.raises(
+        InputError, match=r"counts.csv is not a readable parquet file: it is a file of another kind"
+    ):
+        tables.read_table(tmp_path / "counts.csv", "months")
     with pytest.raises(InputError, match=r"there is no folder .*; `fedmiss impute` makes one"):
         files.read_manifest(tmp_path / "gone", "imputed")
 

@@ -24,6 +24,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import find_header, normal
 from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
+from fedmiss.tables import unreadable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -265,7 +266,7 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
                 "" if is_nested(field.type) else field.name for field in pq.read_schema(path.absolute())
             )
         except Exception as error:  # pyarrow raises several kinds; all mean the same here
-            raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
+            raise unreadable(path, error) from None
         refuse_doubles(columns, str(path))
         return [Source(path, None, "plain", "", columns, 0)]
     with broken_input(str(path)):

@@ -81,7 +81,10 @@ def fit_table(read: CountTable, plan: Trims) -> tuple[TrimFit, list[str]]:
     for name in plan.covariates:
         if name not in read.covariates:
             raise ConfigError(
-                f"--covariate {name!r}: the table's covariates are {', '.join(read.covariates) or 'none'}."
+                f"--covariate {name!r}: the table's covariates are {', '.join(read.covariates)}; name one of them."
+                if read.covariates
+                else f"--covariate {name!r}: the table has no column of that name, nor any other that is a covariate; add "
+                "one with the category of each site, or leave --covariate out."
             )
         blank = frame.filter(frame[name].is_null())
         if blank.height:

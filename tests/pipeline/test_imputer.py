@@ -206,8 +206,11 @@ def test_what_lies_outside_a_panel_is_named_as_it_was_given():
     visits = fedmiss.Group.of("a", [-1, 0, 1], [0, 1, 2], [1, 2, 3])
     with pytest.raises(InputError, match=r"site index -1 is outside 0..1"):
         fedmiss.fit_counts(fedmiss.GroupPanel.of(2, 3, [visits]), CountSettings(rank=0))
-    with pytest.raises(InputError, match=r"the calendar has the shape \(2, 2\), and the panel 3 months"):
+    with pytest.raises(InputError, match=r"the calendar has parts of the shapes .*, and the panel 3 months"):
         fedmiss.GroupPanel.of(2, 3, [visits], (np.arange(2), np.arange(2)))
+    for calendar in (1.5, np.ones((3, 3)), (np.ones(3), np.ones(3), 1)):
+        with pytest.raises(InputError, match="the calendar has parts of the shapes"):
+            fedmiss.GroupPanel.of(2, 3, [visits], calendar)
 
 
 def test_a_panel_from_a_frame_is_the_panel():

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.caching import CacheImpl
 
-from fedmiss import errors, files, owner, tables
+from fedmiss import errors, files, loops, owner, tables
 from fedmiss.errors import ConfigError, FedmissError, InputError, SchemaError
 from fedmiss.resources import resource
 from fedmiss.rng import rng_for, uniforms
@@ -308,3 +309,9 @@ def test_importing_is_light(code, allowed):
     check = f"\nimport sys; print('HEAVY', sorted(m for m in {HEAVY!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "HEAVY []"
+
+
+def test_loops_are_compiled_where_no_folder_may_be_written_to(monkeypatch):
+    """A package and a home that are read-only (a container) ended in a traceback of numba when the first fit began."""
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    assert loops.compiled(lambda x: x + 1)(1) == 2

@@ -141,7 +141,7 @@ class CountFit:
 
         Parameters
         ----------
-        site, month : slices, or lists or arrays (n,) of indices
+        site, month : slices, or arrays (n,) of indices
 
         Returns
         -------

@@ -98,10 +98,10 @@ class Group:
     def of(
         cls,
         name: str,
-        site: Sequence[int] | I64,
-        month: Sequence[int] | I64,
+        site: Sequence[int] | I32 | I64,
+        month: Sequence[int] | I32 | I64,
         count: Sequence[float] | F64,
-        observer: Sequence[int] | I64 | None = None,
+        observer: Sequence[int] | I32 | I64 | None = None,
         effort: F64 | None = None,
         weight: F64 | None = None,
         checklist: np.ndarray | None = None,

@@ -465,6 +465,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     folder = Path(folder)
     file = folder / MANIFEST
     maker = f"; `fedmiss {_MAKER[kind]}` makes one" if kind in _MAKER else ""
+    needed = f", but a {kind!r} is needed here{maker}." if kind else "."
 
     def refusal(text: str) -> InputError:
         return InputError(text, path=str(folder))
@@ -472,7 +473,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     if not folder.exists():
         raise refusal(f"there is no folder {folder}{maker}.")
     if not file.exists():
-        raise refusal(f"{folder} was not made by fedmiss: it has no {MANIFEST}.")
+        raise refusal(f"{folder} was not made by fedmiss: it has no {MANIFEST}{needed}")
     found: object = read_json(file)
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
         raise refusal(f"{file} does not say what the folder is; make it again.")
@@ -493,7 +494,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
         raise refusal(f"{file} has a wrong entry: {fault}; {again}.")
     manifest: Manifest = said(found, str(file))
     if kind is not None and manifest["kind"] != kind:
-        raise refusal(f"{folder} holds a {manifest['kind']!r}, but a {kind!r} is needed here{maker}.")
+        raise refusal(f"{folder} holds a {manifest['kind']!r}{needed}")
     for name, entry in manifest["files"].items() if verify else ():
         _check_file(folder / name, entry, again)
     return manifest

@@ -21,7 +21,16 @@ from fedmiss.errors import InputError, SchemaError
 from fedmiss.files import atomic_file
 from fedmiss.resources import resource
 
-__all__ = ["Schema", "is_ours", "load_schema", "read_table", "schema_names", "table_writer", "write_table"]
+__all__ = [
+    "Schema",
+    "is_ours",
+    "load_schema",
+    "read_table",
+    "schema_names",
+    "table_writer",
+    "unreadable",
+    "write_table",
+]
 
 
 class Column(TypedDict):
@@ -185,6 +194,13 @@ def table_writer(
     return rows
 
 
+def unreadable(path: Path, error: Exception) -> InputError:
+    """What to raise where a parquet file cannot be read; pyarrow's own words, of magic bytes, would help nobody."""
+    refused = error.strerror if isinstance(error, OSError) else ""  # by the system, as "Permission denied"
+    why = refused or "it is a file of another kind, or damaged; copy it again, or make it again"
+    return InputError(f"{path} is not a readable parquet file: {why}.", path=str(path))
+
+
 def read_table(path: str | Path, schema: str, columns: list[str] | None = None) -> pa.Table:
     """Read a parquet table and check it against its schema; returns an arrow table.
 
@@ -203,7 +219,7 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
     try:
         table = pq.read_table(path.absolute(), columns=columns)
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
+        raise unreadable(path, error) from None
     spec = load_schema(schema)
     if columns is not None:
         # Only what was read can be checked.

@@ -19,8 +19,9 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numba.core.caching import CacheImpl
 
-from fedmiss import errors, files, owner, tables
+from fedmiss import errors, files, loops, owner, tables
 from fedmiss.errors import ConfigError, FedmissError, InputError, SchemaError
 from fedmiss.resources import resource
 from fedmiss.rng import rng_for, uniforms
@@ -194,6 +195,15 @@ def test_manifests_keep_what_they_are_given(tmp_path):
         InputError, match="holds a 'fit', but a 'panel' is needed here; `fedmiss panel` makes one"
     ):
         files.read_manifest(tmp_path, "panel")
+    (tmp_path / "counts.csv").write_text("site,year,count\n")
+    with pytest.raises(
+        InputError, match=r"no manifest.json, but a 'records' is needed here; `fedmiss ingest` makes one"
+    ):
+        files.read_manifest(tmp_path / "counts.csv", "records")
+    with pytest.raises(
+        InputError, match=r"counts.csv is not a readable parquet file: it is a file of another kind"
+    ):
+        tables.read_table(tmp_path / "counts.csv", "months")
     with pytest.raises(InputError, match=r"there is no folder .*; `fedmiss impute` makes one"):
         files.read_manifest(tmp_path / "gone", "imputed")
 
@@ -299,3 +309,9 @@ def test_importing_is_light(code, allowed):
     check = f"\nimport sys; print('HEAVY', sorted(m for m in {HEAVY!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "HEAVY []"
+
+
+def test_loops_are_compiled_where_no_folder_may_be_written_to(monkeypatch):
+    """A package and a home that are read-only (a container) ended in a traceback of numba when the first fit began."""
+    monkeypatch.setattr(CacheImpl, "_locator_classes", [])
+    assert loops.compiled(lambda x: x + 1)(1) == 2

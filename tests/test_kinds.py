@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
+import typing
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 import fedmiss
 from fedmiss import compressors, core, federation, models, simulate
 from fedmiss.errors import ConfigError
+from fedmiss.simulate.panels import Panel
 
 # What the package itself makes, settings (above), protocols, and what takes tables or is a step of scikit-learn.
 OWN = (
@@ -90,3 +92,10 @@ def test_a_seed_that_no_message_can_hold_is_named():
         federation.bootstrap(
             panel, fedmiss.fit_counts(panel, fedmiss.CountSettings(rank=0)), draws=2, seed=10**20
         )
+
+
+def test_a_type_checker_lets_columns_of_a_simulated_panel_make_a_group():
+    """The README's own lines were errors of mypy: a panel has its indices in 32 bits."""
+    hints, panel = typing.get_type_hints(fedmiss.Group.of), typing.get_type_hints(Panel)
+    for name, column in (("site", "site_index"), ("month", "month_index"), ("observer", "observer")):
+        assert panel[column] in typing.get_args(hints[name])

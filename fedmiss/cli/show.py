@@ -207,12 +207,12 @@ def _describe_table(path: Path) -> str:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    from fedmiss.tables import load_schema
+    from fedmiss.tables import load_schema, unreadable
 
     try:
         file = pq.ParquetFile(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} is not a readable parquet file: {error}") from None
+        raise unreadable(path, error) from None
     tag = (file.schema_arrow.metadata or {}).get(b"fedmiss_schema", b"").decode()
     lines = [
         f"{path}: {file.metadata.num_rows:,} rows" + (f", schema {tag}." if tag else ", no fedmiss schema.")

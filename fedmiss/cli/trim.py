@@ -13,6 +13,7 @@ from fedmiss.cli.steps import conclude
 from fedmiss.errors import ConfigError
 
 if TYPE_CHECKING:
+    from fedmiss.etl.count_table import CountTable
     from fedmiss.pipeline.trims import Trims
     from fedmiss.report.trim import TrimFit
     from fedmiss.report.trim.fit import Shown
@@ -138,6 +139,7 @@ def trim(
     """Fit TRIM's models 1, 2 or 3: totals, indices, slopes and tests; no low rank, no federation."""
     import json as to_json
 
+    from fedmiss.files import hash_file
     from fedmiss.report.trim.files import as_json, describe
     from fedmiss.report.trim.fit import Shown
 
@@ -153,11 +155,12 @@ def trim(
 
         command = read_tcf(table)
         shown = shown._replace(windows=command.windows)
+        digest = hash_file(table)
         fit, said = fit_trim(**command.arguments), [f"settings and table come from {table.name}."]
     else:
         from fedmiss.etl.count_table import CountOptions
         from fedmiss.etl.filters import parse_map
-        from fedmiss.pipeline.trims import Trims, run_trims
+        from fedmiss.pipeline.trims import Trims, fit_table, run_trims
         from fedmiss.report.trim import TrimSettings
 
         named, gaps = parse_map(columns), tuple(missing or ())
@@ -174,11 +177,13 @@ def trim(
                 raise ConfigError("--all-species needs a folder for the results: add --out trends.")
             conclude(run_trims(table, out, plan, groups=species_groups, jobs=jobs, date=date, say=typer.echo))
             return
-        fit, said = _from_table(table, plan)
+        read = _read(table, plan)
+        fit, said = fit_table(read, plan)
+        digest = read.source.hash()
     for line in (*said, *fit.notes):
         typer.echo(f"note: {line}", err=True)
     if out is not None:
-        _write(fit, out, table, shown, said, overwrite=overwrite)
+        _write(fit, out, table, digest, shown, said, overwrite=overwrite)
     if json:
         typer.echo(to_json.dumps(as_json(fit, shown), indent=2))
     else:
@@ -189,8 +194,10 @@ def trim(
             )
 
 
-def _write(fit: TrimFit, out: Path, table: Path, shown: Shown, said: list[str], *, overwrite: bool) -> None:
-    from fedmiss.files import atomic_folder, hash_file, write_manifest
+def _write(
+    fit: TrimFit, out: Path, table: Path, digest: str, shown: Shown, said: list[str], *, overwrite: bool
+) -> None:
+    from fedmiss.files import atomic_folder, write_manifest
     from fedmiss.report.trim.files import as_json, write_trim
 
     with atomic_folder(out, "trim", overwrite=overwrite, inputs=[table]) as folder:
@@ -199,7 +206,7 @@ def _write(fit: TrimFit, out: Path, table: Path, shown: Shown, said: list[str], 
             folder,
             "trim",
             settings={"model": fit.settings.model, **shown._asdict()},
-            inputs={table.name: hash_file(table)},
+            inputs={table.name: digest},
             results={key: value for key, value in as_json(fit, shown).items() if key != "strata"},
             warnings=said,
         )
@@ -214,9 +221,8 @@ def _points(text: str | None) -> str | tuple[int, ...]:
         raise ConfigError(f"--changepoints is {text!r}; give auto, all, or years as 1990,2000.") from None
 
 
-def _from_table(path: Path, plan: Trims) -> tuple[TrimFit, list[str]]:
+def _read(path: Path, plan: Trims) -> CountTable:
     from fedmiss.etl.counts import read_counts
-    from fedmiss.pipeline.trims import fit_table
 
     read = read_counts(path, plan.options)
     for flag, idle, why in (
@@ -225,4 +231,4 @@ def _from_table(path: Path, plan: Trims) -> tuple[TrimFit, list[str]]:
     ):
         if idle:
             raise ConfigError(f"{flag} does nothing here: {path}: {why}. Leave {flag} out.")
-    return fit_table(read, plan)
+    return read

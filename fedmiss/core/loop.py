@@ -210,7 +210,10 @@ def load_checkpoint(
     def named(part: str) -> dict[str, np.ndarray]:
         return {name[len(part) :]: value for name, value in arrays.items() if name.startswith(part)}
 
-    engine.load(algo, named("engine."))
+    try:
+        engine.load(algo, named("engine."))
+    except ConfigError as error:  # of other data; engines do not know the file
+        raise ConfigError(f"{path}: {error}", path=str(path)) from None
     mean = named("mean.")
     kept = _Kept(
         {name: value.tolist() for name, value in named("trace.").items()},

@@ -287,15 +287,9 @@ def _read_warnings(projections: list[Projection], releases: set[str]) -> list[st
 
 
 def _watched(source: Source, build: Callable[..., Meta], folder: Path) -> Meta:
-    before = source.path.stat()
-    with progress(f"reading {source.short_name}", before.st_size, unit="bytes") as advance:
+    with progress(f"reading {source.short_name}", source.stamp[0], unit="bytes") as advance:
         meta = build(folder, advance=advance)
-    after = source.path.stat()
-    if (before.st_size, before.st_mtime_ns) != (after.st_size, after.st_mtime_ns):
-        raise InputError(
-            f"{source.name} was changed while it was read; wait until its download or copy is done, and import it again.",
-            path=source.name,
-        )
+    source.refuse_changed()
     return meta
 
 

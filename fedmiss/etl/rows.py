@@ -190,6 +190,7 @@ def _as_texts(values: pl.Series) -> pl.Series:
 
 def _of_sheet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
     """Return the rows below the header of a sheet that hold anything; ``LINE`` is the number that the sheet shows."""
+    source.refuse_changed()
     held = [
         (line, row)
         for line, row in enumerate(sheet_rows(source.path, source.sheet), 1)
@@ -261,6 +262,7 @@ def read_texts(source: Source) -> pl.DataFrame:
     rows = Rows(source)
     names = {title: i for i, title in enumerate(source.header) if title}
     texts = pl.concat(read_rows(source, names, rows))
+    source.refuse_changed()
     if texts.is_empty():
         raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
     if rows.malformed:

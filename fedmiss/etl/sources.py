@@ -24,6 +24,8 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import find_header, normal
 from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
+from fedmiss.files import hash_file
+from fedmiss.tables import unreadable
 
 if TYPE_CHECKING:
     import polars as pl
@@ -64,6 +66,11 @@ _EBIRD_ID = re.compile(r"^(S|obsr)\d+$")  # of a checklist, of an observer
 _COMPANIONS = ("verbatim.txt", "multimedia.txt", "citations.txt", "rights.txt")
 
 
+def _stamp(path: Path) -> tuple[int, int]:
+    stat = path.stat()
+    return stat.st_size, stat.st_mtime_ns
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """One table inside one file given by the user."""
@@ -80,6 +87,25 @@ class Source:
     encoding: str = "utf-8-sig"
     said: tuple[str, ...] = ()  # what was found where the file left a choice
     texts: pl.DataFrame | None = field(default=None, repr=False, compare=False)  # see rows.read_texts
+    stamp: tuple[int, int] = (0, 0)  # size and time of the file when it was opened; see refuse_changed
+
+    def __post_init__(self) -> None:
+        if self.stamp == (0, 0):
+            object.__setattr__(self, "stamp", _stamp(self.path))
+
+    def refuse_changed(self) -> None:
+        """Refuse a file that is not as it was opened: places of its columns, and its hash, may be of another."""
+        if _stamp(self.path) != self.stamp:
+            raise InputError(
+                f"{self.name} was changed while it was read; wait until its download or copy is done, and run this again.",
+                path=self.name,
+            )
+
+    def hash(self) -> str:
+        """Return the SHA-256 of the file's bytes, which are those that were read."""
+        digest = hash_file(self.path)
+        self.refuse_changed()
+        return digest
 
     @property
     def name(self) -> str:
@@ -265,7 +291,7 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
                 "" if is_nested(field.type) else field.name for field in pq.read_schema(path.absolute())
             )
         except Exception as error:  # pyarrow raises several kinds; all mean the same here
-            raise InputError(f"{path} is not a readable parquet file: {error}", path=str(path)) from None
+            raise unreadable(path, error) from None
         refuse_doubles(columns, str(path))
         return [Source(path, None, "plain", "", columns, 0)]
     with broken_input(str(path)):
@@ -364,6 +390,7 @@ def _found_names(source: Source) -> str:
 
 def _sheet(path: Path, sheet: str, header_row: int | None) -> Source:
     """Return the table on a sheet of a workbook."""
+    stamp = _stamp(path)
     name = choose_sheet(path, sheet)
     rows = sheet_rows(path, name)
     if header_row and header_row > len(rows):
@@ -381,7 +408,7 @@ def _sheet(path: Path, sheet: str, header_row: int | None) -> Source:
         raise InputError(
             f"{path} is {ROLES[role]} as a workbook; give the text file as it was downloaded.", path=str(path)
         )
-    source = Source(path, None, role, "", columns, 0, sheet=name, header_row=row)
+    source = Source(path, None, role, "", columns, 0, sheet=name, header_row=row, stamp=stamp)
     return replace(source, said=(_found_names(source),)) if row > 1 and header_row is None else source
 
 

@@ -40,9 +40,11 @@ def plot_trace(
     if by not in _AXES:
         raise ConfigError(f"--by {by} is unknown; use {', '.join(_AXES)}.")
     file = path / "trace.parquet" if path.is_dir() else path
-    if not file.exists():
+    if not file.exists() or file.suffix != ".parquet":
         raise InputError(
-            f"there is no trace {file}; `fedmiss fit` and `fedmiss experiment` write one.", path=str(file)
+            f"{file} is no trace (trace.parquet); `fedmiss fit` and `fedmiss experiment` write one, and plot takes their "
+            "folder.",
+            path=str(file),
         )
     folder = file.resolve().parent
     base = out or folder.with_name(f"{folder.name}-trace")

@@ -472,7 +472,7 @@ def bootstrap(
 
     Raises
     ------
-    ConfigError    fewer than one draw, or the fit of another panel
+    ConfigError    no draw or more than 100,000, or the fit of another panel
 
     Examples
     --------
@@ -486,8 +486,8 @@ def bootstrap(
     >>> draws.totals.shape  # replicates, regions (the whole first), months
     (20, 1, 24)
     """
-    if draws < 1:
-        raise ConfigError(f"draws is {draws}; make 1 or more.")
+    if not 1 <= draws <= 100_000:
+        raise ConfigError(f"draws is {draws} (must be 1 to 100,000).")
     federation = LocalFederation.of_panel(panel, weigh=weigh)
     federation.load(fit)
     size, parts = federation.lockstep_size(), []

@@ -137,7 +137,27 @@ class CountFit:
         return self.theta.rank > self.settings.rank and not self.settings.responses
 
     def expected(self, site: slice | I64 = slice(None), month: slice | I64 = slice(None)) -> F64:
-        """Expected count (or detection probability) at standard effort, for a block of cells."""
+        """Expected count (or detection probability) at standard effort, for a block of cells.
+
+        Parameters
+        ----------
+        site, month : slices, or arrays (n,) of indices
+
+        Returns
+        -------
+        (sites, months) of the block
+
+        Raises
+        ------
+        ConfigError    a single index, or one that is no whole number
+        """
+        for name, part in (("site", site), ("month", month)):
+            if not isinstance(part, slice) and (
+                np.ndim(part) != 1 or np.asarray(part).dtype.kind not in "iub"
+            ):
+                raise ConfigError(
+                    f"expected: {name} is {part!r} (must be a slice, or a list of indices as [0])."
+                )
         if self.posterior is not None:
             eta = predictor(self.posterior, site, self.settings.family)[:, month]
             return to_counts(eta, self.settings, self.smear) * self.present(site)[:, month]

@@ -128,7 +128,7 @@ class FastSettings(FitSettings):
             "fast: sites may be empty in some years, and be gained and lost (tried with --structure auto)."
         ),
     ] = False
-    folds: Annotated[int, Setting("fast: folds of the cross-validation.", low=2)] = 5
+    folds: Annotated[int, Setting("fast: folds of the cross-validation.", low=2, high=1000)] = 5
     folds_by: Annotated[
         str,
         Setting(
@@ -150,9 +150,9 @@ class FastSettings(FitSettings):
         ),
     ] = "auto"
     max_rank: Annotated[int, Setting("fast: largest rank tried.", low=0)] = 4
-    bootstrap: Annotated[int, Setting("fast: bootstrap replicates for the intervals; 0 for none.", low=0)] = (
-        200
-    )
+    bootstrap: Annotated[
+        int, Setting("fast: bootstrap replicates for the intervals; 0 for none.", low=0, high=100_000)
+    ] = 200
     seed: Seed = 0
     minimum: Minimum = 0
     own: Annotated[

@@ -15,7 +15,7 @@ from fedmiss.etl.count_table import CountOptions, CountTable
 from fedmiss.etl.counts import SplitCounts, read_counts, split_counts
 from fedmiss.etl.one_species import fold, not_counted, read_groups
 from fedmiss.etl.rows import read_texts
-from fedmiss.files import atomic_folder, hash_file, hash_json, refuse_link, write_manifest
+from fedmiss.files import atomic_folder, hash_json, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.failures import (
     AGAIN,
@@ -81,7 +81,10 @@ def fit_table(read: CountTable, plan: Trims) -> tuple[TrimFit, list[str]]:
     for name in plan.covariates:
         if name not in read.covariates:
             raise ConfigError(
-                f"--covariate {name!r}: the table's covariates are {', '.join(read.covariates) or 'none'}."
+                f"--covariate {name!r}: the table's covariates are {', '.join(read.covariates)}; name one of them."
+                if read.covariates
+                else f"--covariate {name!r}: the table has no column of that name, nor any other that is a covariate; add "
+                "one with the category of each site, or leave --covariate out."
             )
         blank = frame.filter(frame[name].is_null())
         if blank.height:
@@ -156,7 +159,7 @@ def run_trims(
     with locked(out):
         clear_inside(out)
         out.mkdir(exist_ok=True)
-        work = partial(_one, path=path.resolve(), table=table, out=out, plan=plan)
+        work = partial(_one, inputs={path.resolve(): table.source.hash()}, table=table, out=out, plan=plan)
         for name, result, error in over_processes(work, list(table.parts), jobs):
             done = result or lost(name, out, error)
             say(done.line)
@@ -176,7 +179,7 @@ def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:
     return failed(name, out, "read", error, f"{move} in {where}, and {AGAIN}")
 
 
-def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> SpeciesResult:
+def _one(name: str, inputs: dict[Path, str], table: SplitCounts, out: Path, plan: Trims) -> SpeciesResult:
     """Read, fit and write one species; an error becomes its result."""
     folder, at = out / slug(name), "read"
     try:
@@ -194,7 +197,7 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
         key = hash_json(
             [__version__, HELD, name, settings, shown, table.source.header, rows.hash_rows(seed=1).to_list()]
         )
-        make = partial(_write, read, name, folder, path, plan)
+        make = partial(_write, read, name, folder, inputs, plan)
         ran = step(folder, key, make)
         return SpeciesResult(name, folder, folder / "index.html", redone=("fit",) if ran else ())
     except Exception as error:
@@ -203,7 +206,9 @@ def _one(name: str, path: Path, table: SplitCounts, out: Path, plan: Trims) -> S
         return failed(name, out, at, why, f"{move}, and {AGAIN}")
 
 
-def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *, overwrite: bool) -> None:
+def _write(
+    read: CountTable, name: str, folder: Path, inputs: dict[Path, str], plan: Trims, *, overwrite: bool
+) -> None:
     notes = []
     try:
         fit, said = fit_table(read, plan)
@@ -226,14 +231,14 @@ def _write(read: CountTable, name: str, folder: Path, path: Path, plan: Trims, *
         "log_errors": log_errors(fit),
     }
     warnings = [*said, *fit.notes, *notes]
-    with atomic_folder(folder, "trim", overwrite=overwrite, inputs=[path]) as new:
+    with atomic_folder(folder, "trim", overwrite=overwrite, inputs=list(inputs)) as new:
         write_trim(fit, new, slug(name), plan.shown)
         write_page(fit, new, name, plan.shown, warnings)
         write_manifest(
             new,
             "trim",
             settings={**asdict(plan.settings), **plan.shown._asdict()},
-            inputs={path.name: hash_file(path)},
+            inputs={path.name: digest for path, digest in inputs.items()},
             results=results,
             warnings=warnings,
         )

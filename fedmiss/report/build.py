@@ -98,7 +98,13 @@ def _translated(analysis: Analysis, html: str, folder: Path) -> str:
     names = [
         analysis.species,
         analysis.common_name,
-        *("birds", "Birds", analysis.unit, analysis.unit.capitalize()),
+        # of presence the unit of the totals is another than that of the counts
+        *(
+            name
+            for unit in ("birds", analysis.unit, analysis.settings.unit)
+            for name in (unit, unit.capitalize())
+        ),
+        *data.fact("site_covariates", default=[]),
         *data.groups["group"].astype(str),
         *data.sites[["site_id", "site_name", "region"]].stack().dropna().astype(str),
         *(str(said).rstrip(".") for said in data.panel["terms"].values() if " " in str(said)),

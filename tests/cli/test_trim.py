@@ -88,6 +88,7 @@ def test_files_are_those_of_trim(table, tmp_path):
     ("words", "code", "said"),
     [
         (["--covariate", "Wetter"], 2, "the table's covariates are Habitat"),
+        (["--stepwise"], 2, "belong to model 2, and the model is 3. Say --model 2"),
         (["--changepoints", "neun"], 2, "--changepoints is 'neun'"),
         (["--model", "2", "--changepoints", "1999"], 2, "change point 1999"),
         (["--no-months"], 1, "stands 3 times"),
@@ -109,6 +110,7 @@ def test_options_that_the_table_or_a_command_file_makes_idle_are_refused(tmp_pat
     bare.write_text("site,year,count\na,1,2\nb,1,3\na,2,3\nb,2,\n")
     for flag in ("--no-weights", "--no-months"):
         assert f"{flag} does nothing here" in trim(bare, flag).stderr
+    assert "nor any other that is a covariate; add one" in trim(bare, "--covariate=habitat").stderr
     command.write_text("FILE bare.csv\n")
     for flag in ("--serial", "--wide", "--no-weights", "--model=3", "--missing=9"):
         said = trim(command, flag).stderr

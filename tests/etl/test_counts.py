@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+from functools import partial
 
 import numpy as np
+import openpyxl
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.columns import familiar
+from fedmiss.etl.counts import read_counts
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.plain import MONTH_OF_YEARLY
+from fedmiss.etl.sources import expand
 from fedmiss.files import read_manifest
 
 ROWS = "site,year,count,weight\nA,2001,5,1.5\nA,2002,NA,1.5\nB,2001,0,2\nB,2002,7,2\n"
@@ -244,3 +250,28 @@ def test_columns_are_found_by_familiar_names_each_once():
     words = {"year": ("annee", "time"), "start": ("time", "clock"), "site": ("plot",)}
     assert familiar(["Time", "Plot", "plot_", "A"], words) == {"year": "Time", "site": "Plot"}
     assert familiar(["Time", "Clock"], words, {"year": "Clock"}) == {"year": "Clock", "start": "Time"}
+
+
+@pytest.mark.parametrize("ending", ["csv", "xlsx"])
+def test_a_table_that_changes_between_its_opening_and_its_hash_is_refused(tmp_path, ending):
+    """Columns of a sheet were taken by places of an older one, and the hash was of what nobody had read."""
+    path = tmp_path / f"counts.{ending}"
+
+    def write(columns):
+        if ending == "csv":
+            path.write_text(",".join(columns) + "\na,2001,4\na,2002,6\n")
+        else:
+            book = openpyxl.Workbook()
+            for row in (columns, ["a", 2001, 4], ["a", 2002, 6]):
+                book.active.append(row)
+            book.save(path)
+        os.utime(path, ns=(0, len(columns[0])))
+
+    write(["site", "year", "count"])
+    (source,) = expand(path)
+    read = read_counts(source)
+    assert read.source.hash() == hashlib.sha256(path.read_bytes()).hexdigest()
+    write(["plots", "year", "count"])
+    for step in (partial(read_counts, source), read.source.hash):
+        with pytest.raises(InputError, match=rf"counts\.{ending} was changed while it was read"):
+            step()

@@ -252,3 +252,11 @@ def test_the_commands(digits, tmp_path):
         plot(tmp_path)
     with pytest.raises(ConfigError, match="--by x"):
         plot(tmp_path, by="x")
+
+
+def test_a_table_of_counts_is_no_trace(tmp_path):
+    (tmp_path / "counts.csv").write_text("site,year,count\n")
+    with pytest.raises(
+        InputError, match=r"counts.csv is no trace .*`fedmiss fit` and `fedmiss experiment` write one"
+    ):
+        plot_trace(tmp_path / "counts.csv")

@@ -12,7 +12,7 @@ from scipy import stats
 from fedmiss.errors import ConfigError
 from fedmiss.federation.group.folds import replicate_weights
 from fedmiss.federation.hub.bootstrap import effective_observers, spread_of
-from fedmiss.federation.local import LocalFederation, bootstrap, fit_counts
+from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -169,8 +169,11 @@ def test_replicates_of_no_number_or_of_another_panel_are_refused():
     group = Group.of("a", site, month, np.arange(48.0) % 5)
     panel = GroupPanel.of(6, 8, [group])
     fit = fit_counts(panel, CountSettings(rank=0))
-    with pytest.raises(ConfigError, match="draws is 0"):
-        bootstrap(panel, fit, draws=0)
+    for draws in (0, 10**20):  # the second had no end
+        with pytest.raises(ConfigError, match=f"draws is {draws} "):
+            bootstrap(panel, fit, draws=draws)
+    with pytest.raises(ConfigError, match="has 1000000 folds"):
+        cross_validate(panel, [CountSettings(rank=0)], folds=10**6)
     part = Group.of("a", site[:-1], month[:-1], np.ones(47))
     for other in (GroupPanel.of(7, 8, [group]), GroupPanel.of(6, 9, [group]), GroupPanel.of(6, 8, [part])):
         with pytest.raises(ConfigError, match="6 sites, 8 months and 48 counted visits, and the panel has"):

@@ -14,7 +14,7 @@ from sklearn.model_selection import GridSearchCV
 
 import fedmiss
 from fedmiss import SiteMonthImputer, fit_counts, fit_trim, from_dataframe
-from fedmiss.errors import InputError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -206,8 +206,19 @@ def test_what_lies_outside_a_panel_is_named_as_it_was_given():
     visits = fedmiss.Group.of("a", [-1, 0, 1], [0, 1, 2], [1, 2, 3])
     with pytest.raises(InputError, match=r"site index -1 is outside 0..1"):
         fedmiss.fit_counts(fedmiss.GroupPanel.of(2, 3, [visits]), CountSettings(rank=0))
-    with pytest.raises(InputError, match=r"the calendar has the shape \(2, 2\), and the panel 3 months"):
+    with pytest.raises(InputError, match=r"the calendar has parts of the shapes .*, and the panel 3 months"):
         fedmiss.GroupPanel.of(2, 3, [visits], (np.arange(2), np.arange(2)))
+    fit = fedmiss.fit_counts(
+        fedmiss.GroupPanel.of(2, 3, [fedmiss.Group.of("a", [0, 0, 1], [0, 1, 2], [1, 2, 3])]),
+        CountSettings(rank=0),
+    )
+    for block in ((0,), ("a",), ([0.5],), ([0], 1)):
+        with pytest.raises(ConfigError, match=r"must be a slice, or a list of indices as \[0\]"):
+            fit.expected(*block)
+    assert fit.expected([0], [1, 2]).shape == fit.expected(slice(1), slice(1, 3)).shape == (1, 2)
+    for calendar in (1.5, np.ones((3, 3)), (np.ones(3), np.ones(3), 1)):
+        with pytest.raises(InputError, match="the calendar has parts of the shapes"):
+            fedmiss.GroupPanel.of(2, 3, [visits], calendar)
 
 
 def test_a_panel_from_a_frame_is_the_panel():

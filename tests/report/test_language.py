@@ -9,8 +9,8 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.analysis import analyse
-from fedmiss.report.build import build_report
+from fedmiss.report.analysis import Analysis, analyse
+from fedmiss.report.build import _translated, build_report
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.prose import _SAID, headline
@@ -124,6 +124,33 @@ def test_every_headline_is_translated(folders, language, kind):
     for text in (head.sentence, head.sure, head.support):
         catalog.page(f"<p>{text}</p>", [full.name, full.unit])
     assert not catalog.missing
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize(
+    "model", ["Bernoulli", "Gaussian", "Gaussian on log1p", "negative binomial", "quasi-Poisson"]
+)
+def test_every_model_of_counts_is_translated(language, model):
+    catalog = read_catalog(language)
+    held = f"Held-out deviance of 3 candidates; lowest, 1.2 per visit, for {model} with rank 1."
+    for text in (model, f"{model} (chosen)", f"{model} (averaged with it)", held):
+        catalog.page(f"<p>{text}</p>", [])
+    assert not catalog.missing
+
+
+def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, monkeypatch):
+    """A fit of presence has totals of occupied sites, of counts of nests: "Nests counted" was a sentence without a slot."""
+    full = analyse(read_inputs(**folders), replace(DATE, language="de", unit="nests"))
+    monkeypatch.setattr(Analysis, "unit", "occupied sites")
+    monkeypatch.setitem(full.data.fit["results"], "site_covariates", ["altitude"])
+    page = _translated(
+        full,
+        "<p>Nests counted</p><p>3 of 9 sites have no altitude; they count as the mean of the others.</p>",
+        tmp_path,
+    )
+    assert "Gezählt: Nester" in page
+    assert "keine Angabe zu altitude" in page
+    assert not (tmp_path / UNTRANSLATED).exists()
 
 
 # What a change of the page may add before somebody has translated it: it stays English, and is listed beside the page.

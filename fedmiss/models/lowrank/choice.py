@@ -98,8 +98,8 @@ class Choice:
 
 def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
     """Raise ConfigError unless the candidates can be compared."""
-    if folds < 2:
-        raise ConfigError(f"cross-validation with {folds} fold is impossible; choose 2 or more.")
+    if not 2 <= folds <= 1000:  # each is a fit
+        raise ConfigError(f"cross-validation has {folds} folds (must be 2 to 1,000).")
     if not candidates:
         raise ConfigError("cross-validation has no candidate; give at least one rank.")
     scales = {

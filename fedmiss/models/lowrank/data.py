@@ -98,10 +98,10 @@ class Group:
     def of(
         cls,
         name: str,
-        site: Sequence[int] | I64,
-        month: Sequence[int] | I64,
+        site: Sequence[int] | I32 | I64,
+        month: Sequence[int] | I32 | I64,
         count: Sequence[float] | F64,
-        observer: Sequence[int] | I64 | None = None,
+        observer: Sequence[int] | I32 | I64 | None = None,
         effort: F64 | None = None,
         weight: F64 | None = None,
         checklist: np.ndarray | None = None,
@@ -266,9 +266,11 @@ class GroupPanel:
             if number < 1:
                 raise InputError(f"the panel has {number!r} {word} (must be a whole number, 1 or more).")
         if calendar is not None:
-            if any(np.shape(part) != (L,) for part in calendar):
+            shapes = [np.shape(part) for part in calendar] if np.iterable(calendar) else []
+            if shapes != [(L,), (L,)]:
                 raise InputError(
-                    f"the calendar has the shape {np.shape(calendar)}, and the panel {L} months; give (2, {L})."
+                    f"the calendar has parts of the shapes {shapes}, and the panel {L} months; give the months of the year "
+                    f"and the years, each ({L},)."
                 )
             given = np.array(calendar, dtype=float)
             if (odd := ~(np.isfinite(given) & (given == np.rint(given)))).any():

@@ -70,7 +70,10 @@ def fit_trim(
     if settings.model not in (1, 2, 3):
         raise ConfigError(f"the model is {settings.model}; TRIM's models are 1, 2 and 3.")
     if settings.model != 2 and (settings.changepoints or settings.stepwise):
-        raise ConfigError(f"change points belong to model 2, and the model is {settings.model}.")
+        raise ConfigError(
+            f"change points, and --stepwise, belong to model 2, and the model is {settings.model}. Say --model 2, or leave "
+            "them out."
+        )
     if settings.stepwise and settings.changepoints == "auto":
         raise ConfigError(
             "--stepwise does nothing beside --changepoints auto, which removes change points step by step. Leave "

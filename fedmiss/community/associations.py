@@ -48,9 +48,17 @@ def associations(community: Community, axes: Axes, *, seed: int = 0) -> tuple[F6
     logarithm of the gamma factor of the negative binomial, trigamma(size), and pi^2 / 3 for presence. Without it one axis
     would make every correlation 1 or -1. Loadings and size are corrected by what made-up communities show of the fit.
 
+    Effort is taken as equal at all sites, and responses to covariates as none, in made-up communities; the choice of the
+    number of axes is not repeated. It takes as long as 42 fits.
+
+    Parameters
+    ----------
+    community : with one axis or more;  axes : its own, of :func:`~fedmiss.community.outputs.axes_of`
+    seed : of the made-up communities: the same seed makes the same table
+
     Returns
     -------
-    estimate, and the ends of the 95 % interval, by made-up communities
+    estimate, and the ends of the 95 % interval, (S, S) each, 1 on the diagonal
     """
     rng, counts = rng_for(seed, "associations"), community.fit.settings.family == "poisson"
     held = (community.fit.settings.inverse_size or 0.0) if counts else 0.0

@@ -3,6 +3,7 @@
     python benchmarks/community.py worlds     a further visit to each site: own counts + covariates, all species, both
     python benchmarks/community.py hidden     50, 80, 95 % of cells hidden: the chosen model beside rank 0, GLM, softImpute
     python benchmarks/community.py coverage   held-out counts inside their 95 % interval
+    python benchmarks/community.py associations   true correlations inside their 95 % interval
     python benchmarks/community.py groups     ten groups beside one: seconds
     python benchmarks/community.py size --work FOLDER   1,000 sites x 300 species x 240 months of checklists, from files
     python benchmarks/community.py real       peak counts of the Everglades, by colony and species
@@ -30,7 +31,9 @@ from pathlib import Path
 import lowrank_peers as peers
 import numpy as np
 import pandas as pd
+from scipy.special import polygamma
 
+from fedmiss.community.associations import associations as intervals
 from fedmiss.community.model import Cells, Community, fit_community
 from fedmiss.community.outputs import axes_of, left_out_scores
 from fedmiss.community.settings import CommunitySettings
@@ -222,6 +225,46 @@ def coverage(seeds: int) -> None:
         )
 
 
+def associations_of(seed: int, size: float, J: int = 150, S: int = 20) -> tuple[Cells, np.ndarray]:
+    """A community of two axes whose cells have a level of their own, for all visits; its true correlations (S, S).
+
+    Rate of a visit: species + site + axes, times a gamma of mean 1 and shape ``size``, one for each cell. The correlation is
+    that of the log rates over all sites that there could be, the levels of sites aside.
+    """
+    r = np.random.default_rng([seed, J, S, round(100 * size)])
+    W, v = r.normal(0, 0.7, (S, 2)), r.integers(1, 5, J)
+    eta = r.normal(0, 1, S) + r.normal(0, 0.3, J)[:, None] + r.normal(size=(J, 2)) @ W.T
+    y = r.poisson(v[:, None] * np.exp(eta) * r.gamma(size, 1 / size, (J, S)))
+    j, s = np.indices((J, S)).reshape(2, -1)
+    covariance = W @ W.T + polygamma(1, size) * np.eye(S)
+    sd = np.sqrt(np.diag(covariance))
+    return Cells(
+        J, S, j, s, y[j, s].astype(float), v[j].astype(float), np.ones(j.size)
+    ), covariance / np.outer(sd, sd)
+
+
+def associations(seeds: int) -> None:
+    rows = []
+    for size in (4.0, 1.0, 0.5):
+        for seed in range(seeds):
+            c, truth = associations_of(seed, size)
+            made = fit_community(c, CommunitySettings(seed=seed))
+            start = time.process_time()
+            estimate, low, high = intervals(made, axes_of(made)) if made.rank else (np.zeros_like(truth),) * 3
+            a, b = np.triu_indices(c.S, 1)
+            rows.append(
+                {
+                    "size": size, "axes": made.rank, "held": made.fit.aux.size,
+                    "in the interval": ((truth >= low) & (truth <= high))[a, b].mean(),
+                    "half-width": ((high - low)[a, b] / 2).mean(),
+                    "error": np.sqrt(((estimate - truth)[a, b] ** 2).mean()),
+                    "CPU s": time.process_time() - start,
+                }
+            )  # fmt: skip
+            print(pd.DataFrame(rows[-1:]).round(3).to_string(header=len(rows) == 1), flush=True)
+    print(pd.DataFrame(rows).groupby("size").mean().round(3).to_string())
+
+
 def presence(seeds: int) -> None:
     """Lists with and without each species at 150 sites of 1 to 10 lists; log loss of the hidden cells beside rank 0."""
     rows = []
@@ -384,7 +427,7 @@ def score_table(
 def main() -> None:
     parts = {
         "worlds": worlds, "hidden": hidden, "coverage": coverage, "groups": groups, "real": real, "presence": presence,
-        "gllvm": gllvm,
+        "gllvm": gllvm, "associations": associations,
     }  # fmt: skip
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter

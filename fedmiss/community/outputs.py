@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
-from scipy.special import polygamma
 
 from fedmiss.arrays import F64, I64
 from fedmiss.community.model import Cells, Community
@@ -18,7 +17,6 @@ from fedmiss.rng import rng_for
 __all__ = [
     "STEPS",
     "Axes",
-    "associations",
     "axes_of",
     "gains_by",
     "left_out_scores",
@@ -39,6 +37,7 @@ class Axes:
     ``scores`` (J, r) of the sites, of mean 0 and variance 1, with errors ``scores_se``; ``loadings`` (S, r) of the species,
     their change on the log scale for a deviation of the sites, with ``loadings_se``; ``share`` (r,). ``turn`` (r, r) makes
     scores of the factors' coefficients about their mean ``centre``; ``back`` (r, r) makes loadings.
+    ``sites`` how many there are, ``usual`` standard visits to one of them.
     """
 
     scores: F64
@@ -49,6 +48,8 @@ class Axes:
     turn: F64
     back: F64
     centre: F64
+    sites: int
+    usual: float
 
 
 def site_sums(community: Community, visits: F64 | None = None) -> F64:
@@ -72,11 +73,12 @@ def axes_of(community: Community, sums: F64 | None = None) -> Axes:
     ``sums`` are those of :func:`site_sums` over all sites, where not all of them are here.
     """
     q, rank = _posterior(community), community.rank
+    sums = site_sums(community) if sums is None else sums
+    of = round(float(sums[0])), usual_visits(community, sums)
     if not rank:
         sites, species, square = np.zeros((len(q.P), 0)), np.zeros((len(q.T), 0)), np.zeros((0, 0))
-        return Axes(sites, sites, species, species, np.zeros(0), square, square, np.zeros(0))
+        return Axes(sites, sites, species, species, np.zeros(0), square, square, np.zeros(0), *of)
     U, C, W, D = q.P[:, -rank:], q.C[:, -rank:, -rank:], q.T[:, -rank:], q.D[:, -rank:, -rank:]
-    sums = site_sums(community) if sums is None else sums
     centre = sums[1 : 1 + rank] / sums[0]
     # Second moment of the true coefficients: that of their means plus the mean of their posterior covariances.
     spread = sums[1 + rank : 1 + rank + rank * rank].reshape(rank, rank) / sums[0] - np.outer(centre, centre)
@@ -89,7 +91,7 @@ def axes_of(community: Community, sums: F64 | None = None) -> Axes:
     turn = np.linalg.inv(back).T
     return Axes(
         (U - centre) @ turn, _errors(C, turn), W @ back, _errors(D, back), size**2 / max(float((size**2).sum()), 1e-300),
-        turn, back, centre,
+        turn, back, centre, *of,
     )  # fmt: skip
 
 
@@ -100,38 +102,6 @@ def _posterior(community: Community) -> Posterior:
 
 def _errors(covariances: F64, turn: F64) -> F64:
     out: F64 = np.sqrt(np.maximum(np.einsum("ka,nkl,la->na", turn, covariances, turn), 0.0))
-    return out
-
-
-def associations(community: Community, axes: Axes, *, seed: int = 0) -> tuple[F64, F64, F64]:
-    """Correlation (S, S) of the species over sites, on the log scale, after effort, covariates and the sites' own levels.
-
-    r_st = w_s . w_t / sqrt((w_s . w_s + psi) (w_t . w_t + psi)): psi, the variance of a cell's own level, is that of the
-    logarithm of the gamma factor of the negative binomial, trigamma(size), and pi^2 / 3 for presence. Without it one axis
-    would make every correlation 1 or -1.
-
-    Returns
-    -------
-    estimate, and the ends of the 95 % interval by draws of the loadings
-    """
-    counts = community.fit.settings.family == "poisson"
-    psi = float(polygamma(1, min(community.fit.aux.size, 1e6))) if counts else np.pi**2 / 3
-    rng, n_species = rng_for(seed, "associations"), len(axes.loadings)
-    draws = np.empty((DRAWS, n_species, n_species), dtype=np.float32)
-    for i in range(DRAWS):
-        draws[i] = _correlation(
-            axes.loadings + axes.loadings_se * rng.standard_normal(axes.loadings.shape), psi
-        )
-    low, high = np.quantile(draws, TAILS, axis=0)
-    return _correlation(axes.loadings, psi), low.astype(float), high.astype(float)
-
-
-def _correlation(W: F64, psi: float) -> F64:
-    covariance = W @ W.T
-    sd = np.sqrt(np.diag(covariance) + psi)
-    # A species of no loading and psi = 0 has sd 0: no correlation, instead of 0/0.
-    out: F64 = covariance / np.maximum(sd[:, None] * sd[None, :], 1e-12)
-    np.fill_diagonal(out, 1.0)
     return out
 
 

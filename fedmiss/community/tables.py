@@ -10,11 +10,11 @@ import pandas as pd
 from scipy.special import ndtri
 
 from fedmiss.arrays import F64, I64
+from fedmiss.community.associations import associations
 from fedmiss.community.model import Community, Effort
 from fedmiss.community.outputs import (
     STEPS,
     Axes,
-    associations,
     axes_of,
     gains_by,
     left_out_scores,

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 import numpy as np
 import polars as pl
 import pytest
-from scipy.special import xlogy
+from scipy.special import polygamma, xlogy
 
+from fedmiss.community.associations import associations
 from fedmiss.community.model import (
     ROUNDS,
     Cells,
+    Community,
     Effort,
     _best,
     _clear,
@@ -22,7 +24,6 @@ from fedmiss.community.model import (
 )
 from fedmiss.community.outputs import (
     _of_cells,
-    associations,
     axes_of,
     left_out_scores,
     richness,
@@ -274,6 +275,7 @@ def test_gains_are_those_of_fits_without_the_cells_left_out(fitted, monkeypatch)
     assert g["chosen"].sum() < 0.9 * g["none"].sum()
 
 
+@pytest.mark.slow
 def test_associations_are_those_of_the_truth(fitted):
     w, c = fitted
     r, low, high = associations(c, axes_of(c))
@@ -285,6 +287,29 @@ def test_associations_are_those_of_the_truth(fitted):
     clear = (low[a, b] > 0) | (high[a, b] < 0)
     assert (np.sign(truth) == np.sign(r[a, b]))[clear].mean() > 0.95
     assert clear.mean() > 0.2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [4.0, 0.5])
+def test_intervals_of_associations_hold_the_truth(size):
+    """Of two axes and cells with a level of their own, where 1 / size is held at half its true value too."""
+    J, S, rng = 150, 20, np.random.default_rng([12, round(10 * size)])
+    W, n = rng.normal(0, 0.7, (S, 2)), rng.integers(1, 5, J)
+    eta = rng.normal(size=S) + rng.normal(0, 0.3, (J, 1)) + rng.normal(size=(J, 2)) @ W.T
+    y = rng.poisson(n[:, None] * np.exp(eta) * rng.gamma(size, 1 / size, (J, S)))
+    j, s = np.indices((J, S)).reshape(2, -1)
+    c = Cells(J, S, j, s, y[j, s].astype(float), n[j].astype(float), np.ones(j.size))
+    truth = W @ W.T + polygamma(1, size) * np.eye(S)
+    truth /= np.sqrt(np.outer(np.diag(truth), np.diag(truth)))
+    a, b = np.triu_indices(S, 1)
+    for held in (0.5 / size, 1.0 / size):
+        fit = fit_counts(c.panel({}, None), replace(COUNTS, rank=2, dispersion="negbin", inverse_size=held))
+        made = Community(fit, None, (), c, {}, (), None)
+        estimate, low, high = associations(made, axes_of(made))
+        inside = ((truth >= low) & (truth <= high))[a, b].mean()
+        assert 0.88 <= inside, (held, inside)
+        assert (high - low)[a, b].mean() < 0.45
+        assert np.sqrt(((estimate - truth)[a, b] ** 2).mean()) < 0.12
 
 
 @pytest.mark.slow

@@ -10,8 +10,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmiss.community.associations import associations
 from fedmiss.community.model import cells_of, effort_of
-from fedmiss.community.outputs import associations, axes_of, gains_by, steps_of, usual_visits
+from fedmiss.community.outputs import axes_of, gains_by, steps_of, usual_visits
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import CommunitySeat, Terms, beside, run_community
 from fedmiss.community.tables import numbers_of

@@ -11,6 +11,7 @@ share no site all come to the same table, without a further exchange.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -41,7 +42,9 @@ class _Truth:
     inverse_size: float
 
 
-def associations(community: Community, axes: Axes, *, seed: int = 0) -> tuple[F64, F64, F64]:
+def associations(
+    community: Community, axes: Axes, *, seed: int = 0, watch: Callable[[float], None] | None = None
+) -> tuple[F64, F64, F64]:
     """Correlation (S, S) of the species over sites, on the log scale, after effort, covariates and the sites' own levels.
 
     r_st = w_s . w_t / sqrt((w_s . w_s + psi) (w_t . w_t + psi)): psi, the variance of a cell's own level, is that of the
@@ -55,6 +58,7 @@ def associations(community: Community, axes: Axes, *, seed: int = 0) -> tuple[F6
     ----------
     community : with one axis or more;  axes : its own, of :func:`~fedmiss.community.outputs.axes_of`
     seed : of the made-up communities: the same seed makes the same table
+    watch : called with the part that is done
 
     Returns
     -------
@@ -64,8 +68,20 @@ def associations(community: Community, axes: Axes, *, seed: int = 0) -> tuple[F6
     held = (community.fit.settings.inverse_size or 0.0) if counts else 0.0
     real, steps = _log(community.fit.dispersion), []
     truth, found = _Truth(axes.loadings, held), np.ones(community.rank)
+    done = 0
+
+    def refits(number: int) -> list[tuple[F64, float]]:
+        nonlocal done
+        out = []
+        for _ in range(number):
+            out.append(_refit(community, axes, truth, rng))
+            done += 1
+            if watch is not None:
+                watch(done / (STAGES * FEW + MANY))
+        return out
+
     for _ in range(STAGES):
-        made = [_refit(community, axes, truth, rng) for _ in range(FEW)]
+        made = refits(FEW)
         found = _found(truth.loadings, [loadings for loadings, _ in made])
         steps.append((_log(truth.inverse_size), float(np.mean([dispersion for _, dispersion in made]))))
         truth = _Truth(axes.loadings / np.sqrt(found), _size(held, steps, real) if held > 0 else 0.0)
@@ -76,7 +92,7 @@ def associations(community: Community, axes: Axes, *, seed: int = 0) -> tuple[F6
         z: F64 = np.arctanh(np.clip(_correlation(loadings, psi), -0.999, 0.999))
         return z
 
-    made = [_refit(community, axes, truth, rng) for _ in range(MANY)]
+    made = refits(MANY)
     usual = float(np.mean([dispersion for _, dispersion in made]))
     # What they show of size and loadings is surer than what few did.
     found = _found(truth.loadings, [loadings for loadings, _ in made])

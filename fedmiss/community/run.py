@@ -23,7 +23,7 @@ from fedmiss.tables import table_writer, write_table
 __all__ = ["build_community", "covariates_of", "write_folder"]
 
 KIND = "community"
-STAGES = 6  # what progress counts: effort, three or four steps of the fit, results
+STAGES = 7  # what progress counts: effort, three or four steps of the fit, associations, results
 
 
 def build_community(
@@ -71,13 +71,13 @@ def build_community(
         def watch(what: str) -> None:
             nonlocal done
             done += 1
-            show(min(done, STAGES - 1))
+            show(min(done, STAGES - 2))
 
         cells, season = cells_of(lists, effort, s.model), none_of(lists)
         if s.season == "auto" and s.model == "counts":
             season, cells = season_of(lists, effort, cells, folds=s.folds, seed=s.seed)
         fit = fit_community(cells, s, covariates=known, watch=watch)
-        tables = tables_of(lists, fit, effort, season=season)
+        tables = tables_of(lists, fit, effort, season=season, watch=lambda part: show(STAGES - 2 + part))
         if s.fedmissem:
             tables = replace(tables, paper=fit_paper(fit, max_rank=s.max_rank, seed=s.seed, watch=watch))
         write_folder(tmp, tables, s, source, s.site_table, said)

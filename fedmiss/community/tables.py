@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -34,7 +34,6 @@ __all__ = [
     "expected_rows",
     "loading_rows",
     "numbers_of",
-    "pair_rows",
     "response_rows",
     "score_rows",
     "season_rows",
@@ -84,11 +83,17 @@ class Tables:
 
 
 def tables_of(
-    lists: Lists, community: Community, effort: Effort, sums: F64 | None = None, season: Season | None = None
+    lists: Lists,
+    community: Community,
+    effort: Effort,
+    sums: F64 | None = None,
+    season: Season | None = None,
+    watch: Callable[[float], None] | None = None,
 ) -> Tables:
     """All tables of a community but the two long ones, which are written in portions.
 
-    ``sums``: those of :func:`~fedmiss.community.outputs.site_sums` over all sites, where not all of them are here.
+    ``sums``: those of :func:`~fedmiss.community.outputs.site_sums` over all sites, where not all of them are here;
+    ``watch`` hears which part of the associations is done.
     """
     if sums is None:
         # Of the lists, not of the cells: these hold the quarters of the year, in which some species is always commoner.
@@ -107,7 +112,7 @@ def tables_of(
     return Tables(
         lists, community, effort, axes,
         species_rows(lists.species, lists.common, numbers_of(lists, community), by_species), sites,
-        loading_rows(names, axes), response_rows(community, names), pair_rows(community, axes, lists.species),
+        loading_rows(names, axes), response_rows(community, names), pair_rows(community, axes, lists.species, watch),
         visit_rows(n_sites, by_lists), usual, season or none_of(lists),
     )  # fmt: skip
 
@@ -135,11 +140,15 @@ def species_rows(species: Sequence[str], common: Sequence[str], numbers: F64, ga
     )  # fmt: skip
 
 
-def pair_rows(community: Community, axes: Axes, species: Sequence[str]) -> pd.DataFrame:
+def pair_rows(
+    community: Community, axes: Axes, species: Sequence[str], watch: Callable[[float], None] | None = None
+) -> pd.DataFrame:
     """The table of associations: every pair once; none without axes."""
     names, n_species = np.array(species, dtype=object), len(species)
     first, second = np.triu_indices(n_species if community.rank else 0, 1)
-    estimate, lower, upper = associations(community, axes) if community.rank else (np.zeros((0, 0)),) * 3
+    estimate, lower, upper = (
+        associations(community, axes, watch=watch) if community.rank else (np.zeros((0, 0)),) * 3
+    )
     return pd.DataFrame(
         {
             "species": names[first], "other": names[second], "correlation": estimate[first, second],

@@ -14,7 +14,6 @@ from fedmiss.community.run import covariates_of, write_folder
 from fedmiss.community.study import CommunitySeat, JointCommunity
 from fedmiss.community.tables import (
     loading_rows,
-    pair_rows,
     response_rows,
     species_rows,
     tables_of,
@@ -77,7 +76,7 @@ def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:
         "species": species_rows(species, j.lists.common, j.numbers, j.gains),
         "loadings": loading_rows(names, axes),
         "responses": response_rows(j.fit, names),
-        "associations": pair_rows(j.fit, axes, species),
+        "associations": t.associations,
         "visits": visit_rows(j.step_sites, j.step_gains),
     }
     whole = j.gains.sum(axis=0)

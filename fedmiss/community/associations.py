@@ -5,7 +5,7 @@ too small where counts are scattered, and the size of the negative binomial, whi
 four values tried. A parametric bootstrap shows all of it: communities are drawn from the fit and fitted by the same model,
 first a few, to correct size and loadings until made-up fits look as the real one does, then more, for the errors.
 
-Only the species' half of the fit enters, with the number of sites and their usual number of visits: organisations that
+Only the species' half of the fit enters, with the number of sites and their usual effort: organisations that
 share no site all come to the same table, without a further exchange.
 """
 
@@ -64,7 +64,7 @@ def associations(
     -------
     estimate, and the ends of the 95 % interval, (S, S) each, 1 on the diagonal
     """
-    rng, counts = rng_for(seed, "associations"), community.fit.settings.family == "poisson"
+    counts = community.fit.settings.family == "poisson"
     held = (community.fit.settings.inverse_size or 0.0) if counts else 0.0
     real, steps = _log(community.fit.dispersion), []
     truth, found = _Truth(axes.loadings, held), np.ones(community.rank)
@@ -74,6 +74,7 @@ def associations(
         nonlocal done
         out = []
         for _ in range(number):
+            rng = rng_for(seed, "associations", done)  # one that is drawn otherwise changes no other
             out.append(_refit(community, axes, truth, rng))
             done += 1
             if watch is not None:
@@ -128,7 +129,7 @@ def _refit(community: Community, axes: Axes, truth: _Truth, rng: np.random.Gener
 
 
 def _made_up(community: Community, axes: Axes, truth: _Truth, rng: np.random.Generator) -> Cells:
-    """Cells of as many sites, all visited the usual number of times."""
+    """Cells of as many sites, each with the effort of a usual one."""
     fit, q = community.fit, community.fit.posterior
     assert q is not None
     J, (S, rank) = axes.sites, truth.loadings.shape
@@ -146,12 +147,12 @@ def _made_up(community: Community, axes: Axes, truth: _Truth, rng: np.random.Gen
     )
     site, species = (index.ravel() for index in np.indices((J, S)))
     if counts:
-        mean = axes.usual * np.exp(np.minimum(eta, 20.0))
+        mean = axes.effort * np.exp(np.minimum(eta, 20.0))
         if truth.inverse_size > 0:
             mean = mean * rng.gamma(1.0 / truth.inverse_size, truth.inverse_size, mean.shape)
         y = rng.poisson(mean).ravel().astype(float)
-        return Cells(J, S, site, species, y, np.full(J * S, axes.usual), np.ones(J * S))
-    n = max(round(axes.usual), 1)
+        return Cells(J, S, site, species, y, np.full(J * S, axes.effort), np.ones(J * S))
+    n = max(round(axes.effort), 1)
     found = rng.binomial(n, FAMILIES["bernoulli"].mean(eta)).ravel().astype(float)
     weight = np.r_[found, n - found]
     cells = Cells(
@@ -162,7 +163,10 @@ def _made_up(community: Community, axes: Axes, truth: _Truth, rng: np.random.Gen
 
 def _found(truth: F64, fitted: list[F64]) -> F64:
     """Share (r,) of the variance along each true axis that fits found, in the mean."""
-    left, size, _ = np.linalg.svd(truth, full_matrices=False)
+    size = np.linalg.norm(
+        truth, axis=0
+    )  # axes are orthogonal, and in their order, whichever is the largest by now
+    left = truth / np.maximum(size, 1e-12)
     along = np.mean([((left.T @ loadings) ** 2).sum(axis=1) for loadings in fitted], axis=0)
     share: F64 = np.clip(along / np.maximum(size**2, 1e-12), *FOUND)
     return share

@@ -27,6 +27,7 @@ __all__ = [
 ]
 
 DRAWS = 400
+LEAST_EFFORT = 1e-3  # standard visits to a site: the logarithm of 0 is not defined
 TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 
@@ -37,7 +38,7 @@ class Axes:
     ``scores`` (J, r) of the sites, of mean 0 and variance 1, with errors ``scores_se``; ``loadings`` (S, r) of the species,
     their change on the log scale for a deviation of the sites, with ``loadings_se``; ``share`` (r,). ``turn`` (r, r) makes
     scores of the factors' coefficients about their mean ``centre``; ``back`` (r, r) makes loadings.
-    ``sites`` how many there are, ``usual`` standard visits to one of them.
+    ``sites`` how many there are, ``effort`` at one of them, in standard visits.
     """
 
     scores: F64
@@ -49,22 +50,23 @@ class Axes:
     back: F64
     centre: F64
     sites: int
-    usual: float
+    effort: float
 
 
 def site_sums(community: Community, visits: F64 | None = None) -> F64:
-    """Sums (1 + r + r^2 + 1,) over the sites that axes need.
+    """Sums (1 + r + r^2 + 2,) over the sites that axes need.
 
-    Of 1, of the factors' coefficients, of their products with their covariances, and of the log number of ``visits`` (J,),
-    by default the effort of the cells. Of several organisations they are added up, so that axes are those of all sites.
+    Of 1, of the factors' coefficients, of their products with their covariances, and of the log of ``visits`` (J,), by
+    default the effort of the cells: as it is, and of one visit at least. Of several organisations they are added up, so that
+    axes are those of all sites.
     """
     q, rank = _posterior(community), community.rank
     first = q.P.shape[1] - rank
     U, C = q.P[:, first:], q.C[:, first:, first:]
     # The mean of logarithms, so that a few sites with hundreds of visits do not make the usual number.
     visits = community.cells.visited().max(axis=1) if visits is None else visits
-    usual = np.log(np.maximum(visits, 1.0)).sum()
-    return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), [usual]])
+    logs = [np.log(np.maximum(visits, least)).sum() for least in (LEAST_EFFORT, 1.0)]
+    return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), logs])
 
 
 def axes_of(community: Community, sums: F64 | None = None) -> Axes:
@@ -74,7 +76,7 @@ def axes_of(community: Community, sums: F64 | None = None) -> Axes:
     """
     q, rank = _posterior(community), community.rank
     sums = site_sums(community) if sums is None else sums
-    of = round(float(sums[0])), usual_visits(community, sums)
+    of = round(float(sums[0])), float(np.exp(sums[-2] / sums[0]))
     if not rank:
         sites, species, square = np.zeros((len(q.P), 0)), np.zeros((len(q.T), 0)), np.zeros((0, 0))
         return Axes(sites, sites, species, species, np.zeros(0), square, square, np.zeros(0), *of)

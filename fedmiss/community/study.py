@@ -261,7 +261,7 @@ def _joint(
         return total(answers, "sums", (size,))
 
     rank = fit.rank
-    sums = asked("sites", 2 + rank + rank * rank)
+    sums = asked("sites", 3 + rank + rank * rank)
     of_steps = asked("steps", 3 * n_steps, totals=asked("steps", 3 * n_steps)[:n_steps]).reshape(3, n_steps)
     behind, groups, over = np.hstack([np.zeros((3, 1)), of_steps])  # no step first, as for regions
     kept = np.zeros(n_steps)

@@ -361,7 +361,9 @@ def _told(
         sums = {name: total(answers, name, (u + 1,)) for name in ("behind", "groups", "over")}
         fine = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
         if (thin := np.flatnonzero(kept & tested & ~fine[:-1])).size:
-            kept[thin[0]], apart = False, np.zeros(0)
+            # What the features before it tell at every site takes nothing from those that follow.
+            kept[thin[0]] = kept[thin[sums["behind"][thin] == 0]] = False
+            apart = np.zeros(0)
         elif apart.size:
             return answers
         else:

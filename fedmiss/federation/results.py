@@ -153,7 +153,7 @@ class CountFit:
         """
         for name, part in (("site", site), ("month", month)):
             if not isinstance(part, slice) and (
-                np.ndim(part) != 1 or np.asarray(part).dtype.kind not in "iub"
+                np.ndim(part) != 1 or (np.size(part) and np.asarray(part).dtype.kind not in "iub")
             ):
                 raise ConfigError(
                     f"expected: {name} is {part!r} (must be a slice, or a list of indices as [0])."

@@ -77,7 +77,7 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         ('"north", ', "", "masks need 3 organisations, the study has 2"),
         ('"north"', '"south"', "each once"),
         ("bootstrap = 20", "bootstraps = 20", "the setting 'bootstraps' is unknown"),
-        ("bootstrap = 20", "folds = 1", "must be at least 2"),
+        ("bootstrap = 20", "folds = 1", "must be between 2 and 1000"),
         ("season = [2, 3, 4]", "season = [13]", "1 to 12"),
         ("minimum = 5", 'engine = "nvflare"\nport = 80', "port is 80"),
         ("minimum = 5", "port = 9000", "port = 9000 does nothing here: it is a relay's"),

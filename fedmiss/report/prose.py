@@ -186,7 +186,10 @@ def basis(analysis: Analysis) -> str:
             f"{count(coverage.n_cells)} {analysis.cell}s."
         )
     held = f", held by {count(groups)} groups" if groups > 1 else ""
-    rests = f"It rests on {count(coverage.n_counted)} visits with a count{who}{held}."
+    known = f"{count(coverage.n_counted)} visits with a count"
+    if analysis.data.fact("family") == "bernoulli":  # of a find without a number (X) it takes the find
+        known = f"{count(coverage.n_visits)} visits"
+    rests = f"It rests on {known}{who}{held}."
     if not (used := int(analysis.years.used.sum())):
         return rests
     return (

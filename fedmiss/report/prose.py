@@ -15,7 +15,8 @@ from fedmiss.report.classes import MIN_DRAWS
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import effort_caution, fitted_years, lack_of_fit
 from fedmiss.report.words import count, interval_words, left_out, number, per_year, percent, quantity, share
-from fedmiss.report.years import first_month, season_text
+from fedmiss.report.years import season_text
+from fedmiss.seasons import first_month
 
 __all__ = [
     "Headline",

@@ -81,17 +81,13 @@ class Source:
     separator: str  # "\t", ";" or ","; "" for parquet and sheets
     header: tuple[str, ...]
     header_bytes: int  # length of the header line with its end and a byte order mark
+    stamp: tuple[int, int]  # size and time of the file before anything of it was read; see refuse_changed
     citation: str = ""  # what the provider asks to be cited, where it came with the file
     sheet: str = ""  # of a workbook
     header_row: int = 1  # in which row or line the names of the columns stand
     encoding: str = "utf-8-sig"
     said: tuple[str, ...] = ()  # what was found where the file left a choice
     texts: pl.DataFrame | None = field(default=None, repr=False, compare=False)  # see rows.read_texts
-    stamp: tuple[int, int] = (0, 0)  # size and time of the file when it was opened; see refuse_changed
-
-    def __post_init__(self) -> None:
-        if self.stamp == (0, 0):
-            object.__setattr__(self, "stamp", _stamp(self.path))
 
     def refuse_changed(self) -> None:
         """Refuse a file that is not as it was opened: places of its columns, and its hash, may be of another."""
@@ -274,12 +270,13 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
         raise InputError(f"there is no file {path}.{near}", path=str(path))
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the files in it.", path=str(path))
-    if path.stat().st_size == 0:
+    stamp = _stamp(path)
+    if stamp[0] == 0:
         raise InputError(f"{path} is empty (0 bytes); download it again.", path=str(path))
     with open(path, "rb") as stream:
         magic = stream.read(8)
     if magic[:2] == b"PK" and is_workbook(path):
-        return [_sheet(path, sheet, header_row)]
+        return [_sheet(path, stamp, sheet, header_row)]
     if magic == _OLD_EXCEL:
         raise InputError(f"{path} is a workbook of an old Excel (.xls); save it as .xlsx.", path=str(path))
     if sheet:
@@ -293,7 +290,7 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
         except Exception as error:  # pyarrow raises several kinds; all mean the same here
             raise unreadable(path, error) from None
         refuse_doubles(columns, str(path))
-        return [Source(path, None, "plain", "", columns, 0)]
+        return [Source(path, None, "plain", "", columns, 0, stamp)]
     with broken_input(str(path)):
         if magic[:2] == b"PK":
             with zipfile.ZipFile(path) as archive:
@@ -302,12 +299,12 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
                     for member in archive.infolist()
                     if not member.is_dir() and member.file_size
                 ]
-            return _members(path, members)
+            return _members(path, stamp, members)
         if (magic[:2] != b"\x1f\x8b" and tarfile.is_tarfile(path)) or path.name.endswith((".tar.gz", ".tgz")):
             with tarfile.open(path) as tar:
                 members = [member.name for member in tar.getmembers() if member.isfile() and member.size]
-            return _members(path, members)
-    source = _describe(path, None, header_row)
+            return _members(path, stamp, members)
+    source = _describe(path, stamp, None, header_row)
     beside = path.with_name(CITATION)
     if source.role in ("ebd", "sampling", "unvetted") and beside.is_file():
         cited = _citation(beside, None)
@@ -327,7 +324,7 @@ def _near(name: str, names: list[str]) -> str:
     return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
-def _members(path: Path, members: list[str]) -> list[Source]:
+def _members(path: Path, stamp: tuple[int, int], members: list[str]) -> list[Source]:
     found: list[Source] = []
     plain: list[Source] = []
     citation = next((member for member in members if member.lower().rsplit("/", 1)[-1] == CITATION), None)
@@ -337,7 +334,7 @@ def _members(path: Path, members: list[str]) -> list[Source]:
         if low in _COMPANIONS or not low.endswith((".txt", ".csv", ".tsv", ".gz")):
             continue
         try:
-            source = _describe(path, member)
+            source = _describe(path, stamp, member)
         except InputError:
             if low.startswith("ebd"):  # what is wanted, and cannot be read
                 raise
@@ -354,7 +351,9 @@ def _members(path: Path, members: list[str]) -> list[Source]:
     return found
 
 
-def _describe(path: Path, member: str | None, header_row: int | None = None) -> Source:
+def _describe(
+    path: Path, stamp: tuple[int, int], member: str | None, header_row: int | None = None
+) -> Source:
     name = str(path) if member is None else f"{path}:{member}"
     with broken_input(name), _open(path, member) as (stream, _):
         data = stream.read(HEAD_BYTES) or b""
@@ -365,7 +364,7 @@ def _describe(path: Path, member: str | None, header_row: int | None = None) -> 
     head = _Head(data, name, header_row)
     role = _role(head.columns, (member or path.name).rsplit("/", 1)[-1])
     source = Source(
-        path, member, role, head.separator, head.columns, head.bytes, header_row=head.row, encoding=head.encoding
+        path, member, role, head.separator, head.columns, head.bytes, stamp, header_row=head.row, encoding=head.encoding
     )  # fmt: skip
     if role in ("ebd", "sampling", "unvetted"):  # their reader takes UTF-8 only, from the first line on
         if head.encoding == "utf-16":
@@ -388,9 +387,8 @@ def _found_names(source: Source) -> str:
     )
 
 
-def _sheet(path: Path, sheet: str, header_row: int | None) -> Source:
+def _sheet(path: Path, stamp: tuple[int, int], sheet: str, header_row: int | None) -> Source:
     """Return the table on a sheet of a workbook."""
-    stamp = _stamp(path)
     name = choose_sheet(path, sheet)
     rows = sheet_rows(path, name)
     if header_row and header_row > len(rows):
@@ -408,7 +406,7 @@ def _sheet(path: Path, sheet: str, header_row: int | None) -> Source:
         raise InputError(
             f"{path} is {ROLES[role]} as a workbook; give the text file as it was downloaded.", path=str(path)
         )
-    source = Source(path, None, role, "", columns, 0, sheet=name, header_row=row, stamp=stamp)
+    source = Source(path, None, role, "", columns, 0, stamp, sheet=name, header_row=row)
     return replace(source, said=(_found_names(source),)) if row > 1 and header_row is None else source
 
 

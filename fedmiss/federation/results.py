@@ -18,6 +18,7 @@ from fedmiss.models.lowrank.predictive import LEVEL, Law
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
 from fedmiss.notebook import card
+from fedmiss.seasons import season_years
 from fedmiss.settings import kinds_checked
 
 __all__ = [
@@ -405,8 +406,10 @@ def totals_by_region(fit: CountFit | AverageFit, region: I64, n_regions: int) ->
 def site_slopes(fit: CountFit | AverageFit, year: I64, month_of_year: I64) -> tuple[F64, F64]:
     """Least-squares slope of log yearly total on year per site, and the mean yearly total, over complete years.
 
-    A year is complete when it has every calendar month of the panel. With fewer than three of them the slope is NaN.
+    A year is complete when it has every calendar month of the panel; a season over the New Year is of the year in which it
+    ends. With fewer than three complete years the slope is NaN.
     """
+    year = season_years(year, month_of_year)
     season, empty = np.unique(month_of_year).size, any(one.presence is not None for one in fit.fits)
     years, counts = np.unique(year, return_counts=True)
     full = years[counts == season]

@@ -100,7 +100,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     cells = data.cells
     # the season only, as the yearly and the site table
     seasonal = np.asarray((years.W > 0).any(axis=0))[cells["month_index"].to_numpy()]
-    counted = cells[(cells["n_counted"] > 0).to_numpy() & seasonal]
+    counted = cells[(cells["n_used"] > 0).to_numpy() & seasonal]
     site = counted["site_index"].to_numpy()
     position = np.searchsorted(years.year, years.of_month[counted["month_index"].to_numpy()])
     used = years.used[position] | ~years.used.any()
@@ -150,7 +150,7 @@ def _uncounted_slope(cells: pd.DataFrame, years: Years) -> float:
     n - x counts is that of all n times (f - x) / f n / (n - x): all zeros are in it, and not all finds.
     """
     by_month = np.zeros((years.of_month.size, 3))
-    np.add.at(by_month, cells["month_index"], cells[["n_visits", "n_detected", "n_counted"]].to_numpy())
+    np.add.at(by_month, cells["month_index"], cells[["n_visits", "n_detected", "n_used"]].to_numpy())
     n, f, counted = ((years.W[years.used] > 0) @ by_month).T
     # Half a visit more: in a year all finds may be without a number.
     factor = (f - (n - counted) + 0.5) / (f + 0.5) * n / np.maximum(counted, 0.5)

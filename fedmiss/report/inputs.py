@@ -75,10 +75,10 @@ class ReportInputs(Source):
     """Everything a report is computed from; tables and numbers only, no record.
 
     ``expected`` (J, L) birds at standard effort, ``limits`` its 95 % limits (NaN where the fit has none), ``observed``
-    (J, L) cells with a count, ``cells`` one row per visited cell summed over groups, ``groups`` one row per group with its
-    counts of cells and visits, ``group_regions`` the regions that each group has visited; ``weeks`` (None when the panel
-    has no visits) one row per site, month and quarter of the month (days to 7, 14, 21, the end): visits with a count, and
-    their sum.
+    (J, L) cells with a count, ``cells`` one row per visited cell summed over groups, with ``n_used`` visits in the fit,
+    ``groups`` one row per group with its counts of cells and visits, ``group_regions`` the regions that each group has
+    visited; ``weeks`` (None when the panel has no visits) one row per site, month and quarter of the month (days to 7, 14,
+    21, the end): visits with a count, and their sum.
     """
 
     panel: Mapping[str, Any]
@@ -156,10 +156,8 @@ def _read_cells(
                 f"{folder}/cells.parquet names site {cells['site_index'].max()} or month {cells['month_index'].max()}, "
                 f"but the panel has {n_sites} sites and {n_months} months; the folders belong to different panels."
             )
-        if presence:
-            cells["n_counted"] = cells[
-                "n_visits"
-            ]  # found or not is known of every visit, with a number or without (X)
+        # found or not is known of every visit, with a number or without (X)
+        cells["n_used"] = cells["n_visits" if presence else "n_counted"]
         parts.append(cells)
         seen = {name for name in region[cells["site_index"].unique()] if isinstance(name, str)}
         regions[folder.name] = tuple(sorted(seen))

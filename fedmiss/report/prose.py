@@ -15,7 +15,8 @@ from fedmiss.report.classes import MIN_DRAWS
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import effort_caution, fitted_years, lack_of_fit
 from fedmiss.report.words import count, interval_words, left_out, number, per_year, percent, quantity, share
-from fedmiss.report.years import first_month, season_text
+from fedmiss.report.years import season_text
+from fedmiss.seasons import first_month
 
 __all__ = [
     "Headline",
@@ -186,7 +187,10 @@ def basis(analysis: Analysis) -> str:
             f"{count(coverage.n_cells)} {analysis.cell}s."
         )
     held = f", held by {count(groups)} groups" if groups > 1 else ""
-    rests = f"It rests on {count(coverage.n_counted)} visits with a count{who}{held}."
+    known = f"{count(coverage.n_counted)} visits with a count"
+    if analysis.data.fact("family") == "bernoulli":  # of a find without a number (X) it takes the find
+        known = f"{count(coverage.n_visits)} visits"
+    rests = f"It rests on {known}{who}{held}."
     if not (used := int(analysis.years.used.sum())):
         return rests
     return (

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, listed
+from fedmiss.seasons import first_month
 
 if TYPE_CHECKING:
     from fedmiss.report.analysis import Analysis
@@ -20,7 +21,6 @@ __all__ = [
     "Years",
     "base_years",
     "decimal_year",
-    "first_month",
     "make_years",
     "month_table",
     "season_text",
@@ -28,7 +28,6 @@ __all__ = [
 ]
 
 MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
-LONGEST_STEP = 3  # months from one month of a season to the next, within one of a whole year
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +93,6 @@ def make_years(months: pd.DataFrame, n_observed: ArrayLike | None = None) -> Yea
     if n_observed is not None:
         used &= (member & (np.asarray(n_observed)[None, :] > 0)).any(axis=1)
     return Years(year, year_of, season, weights, n_months.astype(np.int64), complete, used)
-
-
-def first_month(season: tuple[int, ...]) -> int:
-    """Return the month in which a season over the New Year begins, else 13.
-
-    It has December and January, and lacks three months in a row: a year without its November alone is no winter.
-    """
-    gaps = np.diff(season)
-    if not {1, 12} <= set(season) or gaps.max() <= LONGEST_STEP:
-        return 13
-    return season[int(gaps.argmax()) + 1]
 
 
 def month_table(stamps: I64) -> pd.DataFrame:

@@ -9,9 +9,11 @@ from functools import partial
 
 import numpy as np
 import openpyxl
+import polars as pl
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl import sources
 from fedmiss.etl.columns import familiar
 from fedmiss.etl.counts import read_counts
 from fedmiss.etl.panel import make_panel
@@ -275,3 +277,23 @@ def test_a_table_that_changes_between_its_opening_and_its_hash_is_refused(tmp_pa
     for step in (partial(read_counts, source), read.source.hash):
         with pytest.raises(InputError, match=rf"counts\.{ending} was changed while it was read"):
             step()
+
+
+@pytest.mark.parametrize("ending", ["csv", "xlsx", "parquet"])
+def test_a_table_that_changes_right_after_its_header_was_read_is_refused(tmp_path, monkeypatch, ending):
+    """Size and time are of the file whose header was read: they were taken after it, and the change was unseen."""
+    path, table = tmp_path / f"counts.{ending}", pl.DataFrame({"site": ["a"], "year": [2001], "count": [4]})
+    {"csv": table.write_csv, "xlsx": partial(_write_book, table), "parquet": table.write_parquet}[ending](
+        path
+    )
+    monkeypatch.setattr(sources, "refuse_doubles", lambda *_: os.utime(path, ns=(0, 1)))  # the header is read
+    (source,) = expand(path)
+    with pytest.raises(InputError, match=rf"counts\.{ending} was changed while it was read"):
+        source.hash()
+
+
+def _write_book(table, path):
+    book = openpyxl.Workbook()
+    for row in (table.columns, *table.rows()):
+        book.active.append(row)
+    book.save(path)

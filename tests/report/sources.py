@@ -41,6 +41,7 @@ SENTENCES = [
     "a decline of more than 5 % per year",
     "an increase of more than 5 % per year",
     "It rests on {#visits_with_count} visits with a count",
+    "It rests on {#visits} visits",
     "by {#observers} observers",
     ", held by {#groups} group",
     "in {#years_used} of {#years} years, of",

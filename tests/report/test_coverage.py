@@ -189,7 +189,9 @@ def finds_without_number(data, lost, *, zeros=True):
     """1,000 visits a month that find 5 birds on 400 of them or on all, ``lost`` (L,) times without a number."""
     visits = pd.DataFrame({"site_index": 0, "month_index": data.months["month_index"], "n_visits": 1000})
     found = 400 if zeros else 1000
-    visits = visits.assign(n_detected=found, n_counted=1000 - lost, count_sum=5 * (found - lost))
+    visits = visits.assign(
+        n_detected=found, n_counted=1000 - lost, n_used=1000 - lost, count_sum=5 * (found - lost)
+    )
     return replace(data, cells=visits)
 
 

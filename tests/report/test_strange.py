@@ -22,6 +22,8 @@ from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
 from fedmiss.report.inputs import read_inputs
+from fedmiss.report.prose import basis
+from fedmiss.report.question import site_years
 
 
 def visits(sites=30, years=8, each=12, seed=0):
@@ -149,29 +151,36 @@ def test_no_model_of_counts_is_fitted_where_nothing_was_counted(given, tmp_path)
 
 
 def test_presence_needs_no_numbers(tmp_path):
-    made = []
-    for name, number in (("numbers", "{}"), ("X", "X")):
-        lines = [f"{o},{s},{d},Testa testa,{number.format(n) if n else 0}" for o, s, d, n in visits(12, 6, 6)]
+    rows, made = visits(12, 6, 6), []
+    some = np.random.default_rng(1).random(len(rows)) < 0.3
+    number = {"numbers": [n for *_, n in rows], "X": ["X" if n else 0 for *_, n in rows]}
+    number["some"] = [n if kept or not n else "X" for n, kept in zip(number["numbers"], some, strict=True)]
+    for name, counts in number.items():
+        lines = [f"{o},{s},{d},Testa testa,{n}" for (o, s, d, _), n in zip(rows, counts, strict=True)]
         (tmp_path / name).mkdir()
         panel, fit, imputed = (tmp_path / name / part for part in ("panel", "fit", "imputed"))
         _plain_panel(lines, tmp_path / name)
         fit_panel(panel, fit, FitSettings(model="bernoulli", rank=0, bootstrap=20, structure="none"))
         impute_panel(panel, fit, imputed)
         made.append(analyse(read_inputs(panel, fit, imputed), ReportSettings(date="2026-01-02")))
-    a, b = made
+    a, b, _ = made
     assert a.coverage.birds_counted > b.coverage.birds_counted == 0
     same = ["year", "used", "total", "index", "cells_observed", "sites_observed", "imputed_share"]
-    pd.testing.assert_frame_equal(a.yearly[same], b.yearly[same])
-    for name in (
-        "n_observed",
-        "n_counted",
-        "n_zeros",
-        "share_imputed_total",
-        "sites_repeated",
-        "median_cells_per_year",
-    ):
-        assert getattr(a.coverage, name) == getattr(b.coverage, name)
-    assert b.coverage.n_observed == len(b.data.cells)
+    whole = ["n_observed", "n_zeros", "share_imputed_total", "sites_repeated", "median_cells_per_year"]
+    for one, counts in zip(made, number.values(), strict=True):
+        pd.testing.assert_frame_equal(a.yearly[same], one.yearly[same])
+        assert [getattr(a.coverage, name) for name in whole] == [
+            getattr(one.coverage, name) for name in whole
+        ]
+        assert one.coverage.n_observed == len(one.data.cells)
+        assert one.coverage.uncounted_slope == pytest.approx(0.0, abs=1e-9)  # presence takes every find
+        assert basis(one).startswith(f"It rests on {len(rows)} visits by")
+        # what is said of numbers is of the visits that have one
+        held = [n for n in counts if n != "X"]
+        assert one.coverage.n_counted == len(held) == one.data.groups["counted"].sum()
+        years = site_years(one)
+        assert years["visits"].sum() == len(held)
+        assert (years["visits"] * years["mean_count"].fillna(0.0)).sum() == pytest.approx(sum(held))
     np.testing.assert_array_equal(open_fit(panel, fit).observed, b.data.observed)
 
 

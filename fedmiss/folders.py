@@ -23,6 +23,7 @@ __all__ = [
     "ModelFacts",
     "PanelFacts",
     "SpeciesRow",
+    "counted_by",
     "or_nan",
 ]
 
@@ -32,6 +33,11 @@ _SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where i
 def or_nan(value: float | None) -> float:
     """Return the number, or NaN for one that is not known: JSON has no NaN."""
     return float("nan") if value is None else value
+
+
+def counted_by(family: str) -> str:
+    """Column of ``cells`` with the visits that a model uses: found or not is known of all, with a number or without (X)."""
+    return "n_visits" if family == "bernoulli" else "n_counted"
 
 
 class SpeciesRow(TypedDict):

@@ -31,9 +31,8 @@ def compiled(function: F) -> F:
     """Compile a loop that Python calls. It holds no lock of Python's while it runs, and is kept on disk."""
     try:
         out: F = _njit(cache=True, nogil=True)(function)
-    except (
-        RuntimeError
-    ):  # neither the package's folder nor the user's cache may be written to: compile in every process
+    except RuntimeError:
+        # Neither the package's folder nor the user's cache may be written to: compile in every process.
         out = _njit(nogil=True)(function)
     return out
 

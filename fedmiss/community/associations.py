@@ -67,7 +67,7 @@ def associations(
     counts = community.fit.settings.family == "poisson"
     held = (community.fit.settings.inverse_size or 0.0) if counts else 0.0
     real, steps = _log(community.fit.dispersion), []
-    truth, found = _Truth(axes.loadings, held), np.ones(community.rank)
+    truth = _Truth(axes.loadings, held)
     done = 0
 
     def refits(number: int) -> list[tuple[F64, float]]:
@@ -99,11 +99,11 @@ def associations(
     found = _found(truth.loadings, [loadings for loadings, _ in made])
     steps.append((_log(truth.inverse_size), usual))
     size = _size(held, steps, real) if held > 0 else 0.0
+    slope = _slope(steps)
     # Every made-up fit is corrected as the real one is: its loadings by axis, its size by its dispersion.
     drawn = [
         z_of(
-            loadings / np.sqrt(found),
-            size * float(np.exp(np.clip((dispersion - usual) / _slope(steps), -2.0, 2.0))),
+            loadings / np.sqrt(found), size * float(np.exp(np.clip((dispersion - usual) / slope, -2.0, 2.0)))
         )
         for loadings, dispersion in made
     ]
@@ -163,9 +163,8 @@ def _made_up(community: Community, axes: Axes, truth: _Truth, rng: np.random.Gen
 
 def _found(truth: F64, fitted: list[F64]) -> F64:
     """Share (r,) of the variance along each true axis that fits found, in the mean."""
-    size = np.linalg.norm(
-        truth, axis=0
-    )  # axes are orthogonal, and in their order, whichever is the largest by now
+    # The axes are orthogonal, and in their order, whichever is the largest by now.
+    size = np.linalg.norm(truth, axis=0)
     left = truth / np.maximum(size, 1e-12)
     along = np.mean([((left.T @ loadings) ** 2).sum(axis=1) for loadings in fitted], axis=0)
     share: F64 = np.clip(along / np.maximum(size**2, 1e-12), *FOUND)

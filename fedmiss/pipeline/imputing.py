@@ -14,7 +14,7 @@ from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.federation.results import POINTS_ONLY, AverageFit, row_blocks
 from fedmiss.files import atomic_folder, write_manifest
-from fedmiss.folders import FitFacts, ImputedFacts
+from fedmiss.folders import FitFacts, ImputedFacts, counted_by
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.pipeline.settings import ImputeSettings
@@ -23,7 +23,7 @@ from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, table_writer
 
-__all__ = ["LIMITS", "counted_by", "drawn", "impute_panel", "visits_in_cells"]
+__all__ = ["LIMITS", "drawn", "impute_panel", "visits_in_cells"]
 
 LIMITS = (
     "expected_lower",
@@ -31,11 +31,6 @@ LIMITS = (
     "lower",
     "upper",
 )  # ends of intervals, as they are called in tables
-
-
-def counted_by(family: str) -> str:
-    """Column of ``cells`` with the visits that a model uses: found or not is known of all, with a number or without (X)."""
-    return "n_visits" if family == "bernoulli" else "n_counted"
 
 
 def visits_in_cells(panel: PanelFolder, J: int, L: int, *columns: str) -> list[sp.csr_array]:

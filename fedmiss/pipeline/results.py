@@ -14,9 +14,9 @@ from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.federation.results import POINTS_ONLY, AverageFit, CountFit
 from fedmiss.files import Manifest
-from fedmiss.folders import ALL, FitFacts
+from fedmiss.folders import ALL, FitFacts, counted_by
 from fedmiss.pipeline.fit_folder import read_fit
-from fedmiss.pipeline.imputing import LIMITS, counted_by, drawn, visits_in_cells
+from fedmiss.pipeline.imputing import LIMITS, drawn, visits_in_cells
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots
 from fedmiss.report.coverage import Least, first_base, usable_counts

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 from fedmiss.arrays import F32, F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import MANIFEST, FlowRow, Manifest, identity, read_manifest
-from fedmiss.folders import FACTS
+from fedmiss.folders import FACTS, counted_by
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
@@ -139,7 +139,7 @@ def _optional(path: Path, schema: str) -> pd.DataFrame | None:
 
 
 def _read_cells(
-    panel: Path, sites: pd.DataFrame, n_months: int, *, presence: bool
+    panel: Path, sites: pd.DataFrame, n_months: int, used: str
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, tuple[str, ...]]]:
     n_sites, region = len(sites), sites["region"].to_numpy(object)
     regions = {}
@@ -156,8 +156,7 @@ def _read_cells(
                 f"{folder}/cells.parquet names site {cells['site_index'].max()} or month {cells['month_index'].max()}, "
                 f"but the panel has {n_sites} sites and {n_months} months; the folders belong to different panels."
             )
-        # found or not is known of every visit, with a number or without (X)
-        cells["n_used"] = cells["n_visits" if presence else "n_counted"]
+        cells["n_used"] = cells[used]
         parts.append(cells)
         seen = {name for name in region[cells["site_index"].unique()] if isinstance(name, str)}
         regions[folder.name] = tuple(sorted(seen))
@@ -271,7 +270,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
             f"the panel {panel} has {len(sites)} sites and {len(months)} months; a report needs some of each."
         )
     cells, groups, group_regions = _read_cells(
-        panel, sites, len(months), presence=manifests["fit"]["results"].get("family") == "bernoulli"
+        panel, sites, len(months), counted_by(manifests["fit"]["results"].get("family", ""))
     )
     expected, limits, observed = _read_matrix(imputed / "imputed.parquet", len(sites), len(months))
     site_trends = _optional(fit / "site_trends.parquet", "site_trends")

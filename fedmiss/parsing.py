@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable
+from functools import cache
 from types import UnionType
 from typing import Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
 
@@ -57,7 +58,7 @@ def misfit(value: Any, hint: Any, name: str = "") -> str:
     if is_typeddict(hint) or origin is dict:
         if not isinstance(value, dict):
             return _fault(value, "a table", name)
-        hints = get_type_hints(hint) if is_typeddict(hint) else {}
+        hints = _hints(hint) if is_typeddict(hint) else {}
         each = inner[1] if inner else Any
         parts = ((item, hints.get(key, each), f"{name}.{key}".lstrip(".")) for key, item in value.items())
         return next((fault for part in parts if (fault := misfit(*part))), "")
@@ -76,6 +77,7 @@ def misfit(value: Any, hint: Any, name: str = "") -> str:
     return "" if fits else _fault(value, _WORDS.get(hint, str(hint)), name)
 
 
+_hints = cache(get_type_hints)  # they are read for every table of every manifest
 _WORDS = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", type(None): "null"}
 
 

@@ -15,8 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
-from scipy.special import polygamma
-from scipy.stats import t as student
+from scipy.special import polygamma, stdtrit
 
 from fedmiss.arrays import F64
 from fedmiss.community.model import ROUNDS, Cells, Community
@@ -108,7 +107,7 @@ def associations(
         for loadings, dispersion in made
     ]
     # t, and 1 + 1 / MANY, for a standard deviation of so few.
-    half = student.ppf(0.5 + LEVEL / 2, MANY - 1) * np.sqrt(1 + 1 / MANY) * np.std(drawn, axis=0, ddof=1)
+    half = stdtrit(MANY - 1, 0.5 + LEVEL / 2) * np.sqrt(1 + 1 / MANY) * np.std(drawn, axis=0, ddof=1)
     z = z_of(axes.loadings / np.sqrt(found), size)
     out = [np.tanh(end) for end in (z, z - half, z + half)]
     for matrix in out:

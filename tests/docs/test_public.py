@@ -59,6 +59,7 @@ def test_old_names_go_when_their_time_is_over():
             "fedmiss.pipeline.imputing",
             ["numba", "scipy.stats", "scipy.optimize", "polars", "matplotlib", "statsmodels"],
         ),
+        ("fedmiss.network.member", ["scipy.stats", "matplotlib", "statsmodels"]),
     ],
 )
 def test_importing_reads_no_heavy_library(module, heavy):

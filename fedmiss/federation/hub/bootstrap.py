@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from scipy import stats
+from scipy.special import ndtri, stdtrit
 
 from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
@@ -43,7 +43,7 @@ def spread_of(panel: Panel, full: MonthState) -> F64:
     """What groups need for their weights: visits of all, factor of the spread, whether to weigh observer x site."""
     K = effective_observers(panel)
     # t_{K-1} / z of equation weight: few observers have wider quantiles than a normal.
-    factor = stats.t.ppf(0.975, max(K - 1, 1.0)) / stats.norm.ppf(0.975) if K >= 2 else 1.0
+    factor = stdtrit(max(K - 1, 1.0), 0.975) / ndtri(0.975) if K >= 2 else 1.0
     # nu / n of equation weight: a fit goes after its counts, so its residuals are too small by that part of their squares.
     factor /= math.sqrt(full.free_visits / full.weight)
     return np.array([panel.observers[0], factor, float(K < 2)])

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -26,18 +26,22 @@ COMMANDS = {
     "report": "steps", "own": "steps", "run": "steps", "community": "steps", "inspect": "show", "simulate": "research",
     "trim": "trim", "doctor": "doctor", "experiment": "research", "plot": "research",
 }  # fmt: skip
+STUDIES = "federation"  # the command that has commands of its own
 
 
-def register(app: typer.Typer) -> None:
-    """Add every command to the application."""
+def register(app: typer.Typer, words: Sequence[str] = ()) -> None:
+    """Add the command that the words of the command line begin with, or every command where they name none."""
+    said = next((word for word in words if not word.startswith("-")), "")
     for name, home in COMMANDS.items():
-        module = importlib.import_module(f"fedmiss.cli.{home}")
-        app.command(name)(_one_message(getattr(module, name)))
-    module = importlib.import_module("fedmiss.cli.federation")
-    several = typer.Typer(help="Studies between organisations, over a network.", no_args_is_help=True)
-    for command in module.COMMANDS:
-        several.command(command.__name__)(_one_message(command))
-    app.add_typer(several, name="federation")
+        if name == said or said not in (*COMMANDS, STUDIES):
+            module = importlib.import_module(f"fedmiss.cli.{home}")
+            app.command(name)(_one_message(getattr(module, name)))
+    if said not in COMMANDS:
+        module = importlib.import_module("fedmiss.cli.federation")
+        several = typer.Typer(help="Studies between organisations, over a network.", no_args_is_help=True)
+        for command in module.COMMANDS:
+            several.command(command.__name__)(_one_message(command))
+        app.add_typer(several, name=STUDIES)
 
 
 def _one_message(command: Callable[..., object]) -> Callable[..., None]:

@@ -18,8 +18,6 @@ from fedmiss.errors import BusyError, ConfigError
 from fedmiss.owner import end_work, remove_own, settle, unfinished
 from fedmiss.parsing import parse_json
 
-__all__ = ["clear_inside", "clear_leftovers", "locked", "tidy"]
-
 _SIGNED = '{"fedmiss": "'  # then a random token
 _MINE: ContextVar[frozenset[Path]] = ContextVar("fedmiss_locks", default=frozenset())
 

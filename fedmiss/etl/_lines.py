@@ -14,8 +14,6 @@ from fedmiss.etl._bits import equal64, load8, ones, trailing
 from fedmiss.etl.codes import BAD, COUNT_BAD, COUNT_BLANK, COUNT_X
 from fedmiss.loops import compiled, part
 
-__all__ = ["fields", "read_counts", "read_dates", "read_ids", "read_stamps", "separators"]
-
 LF, CR = 10, 13
 ONE = np.uint64(1)
 USUAL = 12  # separators in 64 bytes of an eBird file, seldom more

@@ -14,16 +14,6 @@ from fedmiss.etl.columns import did_you_mean, near_names, several_species
 from fedmiss.files import read_manifest
 from fedmiss.folders import SpeciesRow
 
-__all__ = [
-    "Aggregate",
-    "aggregate",
-    "entry_of",
-    "resolve_species",
-    "sites_of",
-    "species_visits",
-    "without_zeros",
-]
-
 Entry = TypeVar("Entry", bound=Mapping[str, Any])  # with ``species`` and ``common_name``
 # reasons of a blank count that make the whole visit missing: neither a detection nor a zero
 MISSING = ("unvetted", "exotic")

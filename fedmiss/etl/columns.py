@@ -10,12 +10,6 @@ from difflib import get_close_matches
 from fedmiss.errors import ConfigError, SchemaError, listed
 from fedmiss.tables import load_schema
 
-__all__ = [
-    "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "PLACES", "REACH", "check_named", "did_you_mean", "familiar",
-    "find_header", "is_count_table", "kept_columns", "names_beside", "near_names", "normal", "plain", "quoted", "resolve",
-    "several_species", "squeezed", "wide_years",
-]  # fmt: skip
-
 KEEP = "keep "  # before the names of columns that are kept on request
 
 # Canonical name -> spellings in the order of preference. Compared by `normal`: case, '_', '/' and spaces are equal.

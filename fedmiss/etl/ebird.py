@@ -30,8 +30,6 @@ from fedmiss.etl.projection import (
 )
 from fedmiss.etl.sources import Faults, Source
 
-__all__ = ["project_ebird", "read_clock", "read_decimal"]
-
 _RELEASE = re.compile(r"rel([A-Z][a-z]{2})-(\d{4})")
 LISTS = {"observers": ("observer",), "places": PLACE_COLUMNS, "protocols": PROTOCOL_COLUMNS}  # of an event
 UNKNOWN_DATE = -25567  # 1900-01-01, which eBird writes for an unknown date

@@ -12,10 +12,6 @@ from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import FlowRow
 from fedmiss.folders import SpeciesRow
 
-__all__ = [
-    "all_simulated", "orphan_warning", "row_flow", "source_warnings", "summarise", "terms_of", "why_no_zeros",
-]  # fmt: skip
-
 
 def summarise(
     counts: RecordCounts, lists: dict[str, int], settings: IngestSettings, choice: SpeciesChoice

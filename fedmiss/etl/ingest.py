@@ -43,8 +43,6 @@ from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
 from fedmiss.settings import kinds_checked, refuse_idle
 
-__all__ = ["IngestSettings", "count_tables", "ingest"]
-
 EBIRD_ROLES = ("ebd", "sampling", "unvetted")
 FAMILIES = {**dict.fromkeys(EBIRD_ROLES, "ebird"), "myebird": "myebird", "gbif": "gbif"}
 

@@ -23,8 +23,6 @@ from fedmiss.etl.rows import (
 )
 from fedmiss.etl.sources import Source
 
-__all__ = ["project_gbif", "project_myebird", "suspected_copies"]
-
 MYEBIRD: dict[str, tuple[str, ...]] = {
     "submission": ("submission id",),
     "common_name": ("common name",),

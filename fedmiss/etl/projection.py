@@ -35,10 +35,6 @@ from fedmiss.locks import locked
 from fedmiss.owner import remove_cache
 from fedmiss.progress import note
 
-__all__ = [
-    "Cache", "Meta", "ParquetSink", "Projection", "kept", "latest_edits", "meta_of", "row_groups", "write_repeats",
-]  # fmt: skip
-
 # Raised whenever the meaning of a projection changes: older ones are then made again.
 VERSION = 18
 ROW_GROUP = 1 << 16

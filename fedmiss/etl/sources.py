@@ -30,8 +30,6 @@ from fedmiss.tables import unreadable
 if TYPE_CHECKING:
     import polars as pl
 
-__all__ = ["EXAMPLES", "Faults", "Source", "Stream", "broken_input", "expand", "is_gzip", "open_source"]
-
 Stream = io.RawIOBase | io.BufferedIOBase
 EXAMPLES = 5  # faults that are shown
 HEAD_BYTES = 1 << 16

@@ -14,8 +14,6 @@ from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import SpeciesChoice
 from fedmiss.etl.settings import IngestSettings
 
-__all__ = ["choose_species"]
-
 # CATEGORY and name that roll up to a species; everything else stands above it (spuh, slash, hybrid).
 BELOW_OR_SPECIES = ("species", "issf", "intergrade", "form", "domestic")
 DOMESTIC = (

@@ -8,8 +8,6 @@ from fedmiss.errors import InputError
 from fedmiss.etl.columns import plain
 from fedmiss.etl.sources import Source
 
-__all__ = ["refuse_totals"]
-
 _WORDS = frozenset(
     "total totals grandtotal summe gesamt insgesamt gesamtsumme totaal totale sumatotal razem totalt yhteensa osszesen "
     "celkem vsego itogo \u0432\u0441\u0435\u0433\u043e \u0438\u0442\u043e\u0433\u043e".split()

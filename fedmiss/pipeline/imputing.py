@@ -23,8 +23,6 @@ from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, table_writer
 
-__all__ = ["LIMITS", "drawn", "impute_panel", "visits_in_cells"]
-
 LIMITS = (
     "expected_lower",
     "expected_upper",

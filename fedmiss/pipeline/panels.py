@@ -20,8 +20,6 @@ from fedmiss.notebook import card
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table
 
-__all__ = ["PanelFolder", "check_same_panel", "effort_names", "open_panel", "panel_hash"]
-
 FEWEST_ZEROS = 0.01  # share of counts that are zero above which zeros are written down
 _VISIT = ["observer_id", "site_index", "month_index", "count", "detected"]
 _COLUMNS = {"duration": "duration_minutes", "distance": "distance_km", "observers": "n_observers"}

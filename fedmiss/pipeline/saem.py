@@ -43,8 +43,6 @@ from fedmiss.pipeline.plans import federation_of, refuse_uncounted
 from fedmiss.pipeline.settings import SaemSettings
 from fedmiss.rng import rng_for
 
-__all__ = ["fit_saem", "posterior_of_sites", "workers_of"]
-
 ROUNDS = 900
 MOST_VISITS = 20_000  # about 4 ms a chain step on one core
 MOST_FACTORS = 4

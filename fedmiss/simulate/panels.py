@@ -23,8 +23,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
-__all__ = ["FAMILIES", "KINDS", "Panel", "PanelKind", "simulate_panel"]
-
 FAMILIES = ("poisson", "negbin", "gaussian", "bernoulli")
 
 

@@ -22,8 +22,6 @@ from fedmiss.simulate.checklists import PROTOCOLS, Block
 from fedmiss.simulate.species import NOT_SPECIES
 from fedmiss.simulate.world import World
 
-__all__ = ["LAYOUTS", "Layout", "Writer", "layout_of"]
-
 _CODES = ("P22", "P21", "P20", "P62", "P23")  # of PROTOCOLS
 _CHECKLIST_COMMENTS = (
     'Cool and clear, "quiet" morning',

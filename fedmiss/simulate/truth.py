@@ -24,8 +24,6 @@ from fedmiss.simulate.checklists import Block
 from fedmiss.simulate.world import EFFORT_SLOPE, RANK, World
 from fedmiss.tables import load_schema, read_table, write_table
 
-__all__ = ["TERMS", "TruthWriter", "read_expected"]
-
 TERMS = {
     "licence": "CC0",
     "citation": "Simulated by fedmiss; no bird was counted.",

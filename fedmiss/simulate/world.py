@@ -27,8 +27,6 @@ from fedmiss.rng import rng_for
 from fedmiss.simulate.panels import month_basis, normal_scores
 from fedmiss.simulate.species import SPECIES, Species
 
-__all__ = ["EFFORT_SLOPE", "RANK", "World", "make_world"]
-
 EFFORT_SLOPE = 0.6
 RANK = 2
 MAX_OBSERVERS = 4_999_999  # a prime, so that multiples scatter the ids without collisions

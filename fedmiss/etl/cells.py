@@ -52,15 +52,8 @@ def resolve_species(entries: list[SpeciesRow], wanted: str, folder: Path) -> Spe
         raise ConfigError(f"{folder} holds {len(entries)} species ({shown}, ...); name one with --species.")
     if entry := entry_of(entries, wanted):
         return entry
-    near = near_names(
-        wanted.strip().casefold(),
-        {
-            name.casefold(): name
-            for entry in entries
-            for name in (entry["common_name"], entry["species"])
-            if name
-        },
-    )
+    names = [name for entry in entries for name in (entry["common_name"], entry["species"]) if name]
+    near = near_names(wanted.strip().casefold(), {name.casefold(): name for name in names})
     hint = did_you_mean(near, "`fedmiss inspect` lists the species.")
     raise InputError(f"the species {wanted!r} is not in {folder}. {hint}", species=wanted, near=near)
 

@@ -264,9 +264,9 @@ class Writer:
         return pl.Series(out)
 
 
-def _edited(seed: int, n: int = 4096) -> pl.Series:
+def _edited(seed: int) -> pl.Series:
     """Return times of day with zero to six decimals, as eBird's edit stamps have them."""
-    rng = rng_for(seed, "ebird", "edited")
+    rng, n = rng_for(seed, "ebird", "edited"), 4096
     second = rng.integers(0, 86_400, n).tolist()
     fraction = (rng.integers(0, 1_000_000, n) // 10 ** rng.integers(0, 7, n)).tolist()
     return pl.Series(

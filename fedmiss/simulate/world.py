@@ -259,12 +259,12 @@ def _effects(
     return a, u, b
 
 
-def _met(world: World, n: int = 20_000) -> F64:
+def _met(world: World) -> F64:
     """Choose the probability of a meeting so that each species is detected as often as its table says.
 
     Average P(count > 0 | met) over visits drawn as the simulation draws them, then divide.
     """
-    rng = rng_for(world.seed, "ebird", "pilot")
+    rng, n = rng_for(world.seed, "ebird", "pilot"), 20_000
     observer = np.searchsorted(world.observer_cdf, rng.random(n))
     site, month = world.places(observer, rng.random(n)), world.times(observer, rng.random(n))
     nuisance = world.observer_effect[observer] + EFFORT_SLOPE * (np.log(0.75) + 0.7 * rng.standard_normal(n))

@@ -136,7 +136,12 @@ ROWS = text([seen(A, str(i)) for i in range(3000)], EBD_52)
 @pytest.mark.parametrize(
     ("name", "content", "words"),
     [
-        ("ebd.txt", b"", "is empty"),
+        ("ebd.txt", b"", r"is empty \(0 bytes\)"),
+        (
+            "ebd.txt",
+            ROWS.replace(b"\tREASON\t", b"\tR\xc9ASON\t"),
+            r"line 1, byte \d+: b'\\xc9' is not UTF-8",
+        ),
         ("note.txt", b"Dear colleague,\nplease find\n", "is no eBird, MyEBirdData or GBIF file"),
         ("note.txt", b"\x00\x01\x02\x03", "is not a text table"),
         ("ebd.txt", ROWS.decode().encode("utf-16"), "UTF-16"),

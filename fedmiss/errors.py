@@ -19,20 +19,6 @@ import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
-__all__ = [
-    "BusyError",
-    "ConfigError",
-    "DomainError",
-    "EngineError",
-    "FedmissError",
-    "InputError",
-    "SchemaError",
-    "UplinkError",
-    "in_words",
-    "listed",
-    "shown",
-]
-
 
 class FedmissError(Exception):
     """Base of all errors raised on purpose; ``fields`` keeps the values that the message quotes.

@@ -15,11 +15,10 @@ from typing import Any, Required, TypedDict, Unpack
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.folders import FACTS
 from fedmiss.locks import clear_leftovers, locked, tidy
+from fedmiss.owner import MANIFEST as MANIFEST
 from fedmiss.owner import (
-    MANIFEST,
     drop_unfinished,
     files_of,
-    hash_file,
     not_ours,
     put_file,
     put_folder,
@@ -29,37 +28,10 @@ from fedmiss.owner import (
     temporary,
     unfinished,
 )
+from fedmiss.owner import hash_file as hash_file
 from fedmiss.parsing import misfit, parse_json, said
 from fedmiss.system import to_disk
 from fedmiss.version import __version__
-
-__all__ = [
-    "MANIFEST",
-    "SECRET",
-    "FlowRow",
-    "Manifest",
-    "atomic_file",
-    "atomic_folder",
-    "check_free",
-    "hash_file",
-    "hash_json",
-    "identity",
-    "making",
-    "making_files",
-    "read_checked",
-    "read_json",
-    "read_manifest",
-    "refuse_link",
-    "replace_folder",
-    "replaceable",
-    "scratch_folder",
-    "seal",
-    "update_manifest",
-    "write_checked",
-    "write_json",
-    "write_manifest",
-    "write_secret",
-]
 
 SECRET = "secret.key"  # of a group, beside its visits
 # of produced folders; raised when a step reads what older versions did not write, or wrote otherwise

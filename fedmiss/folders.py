@@ -12,21 +12,6 @@ from typing import Any, Self, TypedDict, get_type_hints
 from fedmiss.errors import InputError
 from fedmiss.parsing import misfit
 
-__all__ = [
-    "ALL",
-    "FACTS",
-    "VISITED",
-    "Facts",
-    "FitFacts",
-    "ImputedFacts",
-    "JointFacts",
-    "ModelFacts",
-    "PanelFacts",
-    "SpeciesRow",
-    "counted_by",
-    "or_nan",
-]
-
 _SOMETIMES: dict[str, bool] = {"sometimes": True}  # not in the manifest where it is None or empty
 
 

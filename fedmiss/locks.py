@@ -18,8 +18,6 @@ from fedmiss.errors import BusyError, ConfigError
 from fedmiss.owner import end_work, remove_own, settle, unfinished
 from fedmiss.parsing import parse_json
 
-__all__ = ["clear_inside", "clear_leftovers", "locked", "tidy"]
-
 _SIGNED = '{"fedmiss": "'  # then a random token
 _MINE: ContextVar[frozenset[Path]] = ContextVar("fedmiss_locks", default=frozenset())
 
@@ -131,12 +129,8 @@ def clear_leftovers(path: Path) -> None:
 def tidy(path: Path) -> None:
     """Remove what a process that died at its very end left beside a whole ``path``."""
     try:
-        left = {
-            file.name
-            for file in path.parent.iterdir()
-            if unfinished(file)[0] == path.name or file.name == f".{path.name}.lock"
-        }
-        if left:
+        names = [unfinished(file)[0] or _locks(file) for file in path.parent.iterdir()]
+        if path.name in names:
             with locked(path):
                 clear_leftovers(path)
         end_work(path)
@@ -150,10 +144,7 @@ def clear_inside(folder: Path) -> None:
         return
     names = {unfinished(path)[0] or _locks(path) for path in folder.iterdir()} - {""}
     for name in sorted(names):
-        with (
-            contextlib.suppress(BusyError, ConfigError),
-            locked(folder / name),
-        ):  # ConfigError: it is the user's
+        with contextlib.suppress(BusyError, ConfigError), locked(folder / name):  # ConfigError: a user's
             clear_leftovers(folder / name)
 
 

@@ -24,33 +24,6 @@ from typing import Any
 from fedmiss.errors import ConfigError
 from fedmiss.parsing import parse_json
 
-__all__ = [
-    "MANIFEST",
-    "MARK",
-    "begin_work",
-    "drop_unfinished",
-    "empty_part",
-    "empty_work",
-    "end_work",
-    "files_of",
-    "hash_file",
-    "kind_of",
-    "not_ours",
-    "put_file",
-    "put_folder",
-    "refuse_others",
-    "refuse_strangers",
-    "remove_cache",
-    "remove_file",
-    "remove_folder",
-    "remove_own",
-    "remove_state",
-    "replaceable",
-    "set_aside",
-    "temporary",
-    "unfinished",
-]
-
 MANIFEST = "manifest.json"
 MARK = ".fedmiss-made"
 _DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # written by file managers; deleted with the folder

@@ -11,8 +11,6 @@ from typing import Any, NotRequired, Required, Union, get_args, get_origin, get_
 
 from fedmiss.errors import InputError
 
-__all__ = ["DEEPEST", "Said", "misfit", "parse_json", "parse_toml", "said"]
-
 DEEPEST = 64  # levels of lists and tables; what fedmiss writes has fewer than 10
 
 

@@ -33,20 +33,6 @@ from typing import (
 
 from fedmiss.errors import ConfigError
 
-__all__ = [
-    "Setting",
-    "Settings",
-    "convert",
-    "defaults",
-    "definitions",
-    "from_table",
-    "kinds_checked",
-    "names",
-    "read_table",
-    "refuse_idle",
-    "unknown",
-]
-
 T = TypeVar("T")
 
 _MOST = sys.float_info.max

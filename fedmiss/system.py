@@ -23,12 +23,6 @@ try:
 except ImportError:  # Windows
     fcntl = None  # type: ignore[assignment]
 
-__all__ = [
-    "POSIX", "address_limit", "at_home", "change_owner", "command_lines", "cores", "end_tree", "hear_no_interrupt",
-    "in_own_group", "interrupt_process", "is_administrator", "kill", "lock_now", "on_request_to_end", "open_own",
-    "open_plain", "open_to_others", "to_disk", "trim_memory", "user_name",
-]  # fmt: skip
-
 POSIX = fcntl is not None
 
 Handler = Callable[[int, FrameType | None], Any]

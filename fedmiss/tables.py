@@ -21,17 +21,6 @@ from fedmiss.errors import InputError, SchemaError
 from fedmiss.files import atomic_file
 from fedmiss.resources import resource
 
-__all__ = [
-    "Schema",
-    "is_ours",
-    "load_schema",
-    "read_table",
-    "schema_names",
-    "table_writer",
-    "unreadable",
-    "write_table",
-]
-
 
 class Column(TypedDict):
     """One column of a schema."""

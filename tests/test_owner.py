@@ -24,20 +24,14 @@ REMOVING = {
 # who may call what, and why it can lose nothing
 SAFE = {
     ("etl/others.py", "replace"): "of values in a column",
-    (
-        "federation/journal.py",
-        "ftruncate",
-    ): "a journal, known by its first bytes, is cut where a crash tore it",
+    ("federation/journal.py", "ftruncate"): "a journal, known by its first bytes, is cut where it was torn",
     ("network/nvflare_kits.py", "move"): "out of a temporary folder into the unfinished folder of a study",
 }
 
 
 def snapshot(root: Path) -> dict[str, bytes]:
-    return {
-        str(p.relative_to(root)): p.read_bytes()
-        for p in root.rglob("*")
-        if p.is_file() and not p.is_symlink()
-    }
+    found = (p for p in root.rglob("*") if p.is_file() and not p.is_symlink())
+    return {str(p.relative_to(root)): p.read_bytes() for p in found}
 
 
 def _calls(tree: ast.AST):
@@ -276,9 +270,10 @@ def test_what_an_interrupted_write_left_deep_in_a_work_folder_is_dropped(tmp_pat
 # --- finished folders
 
 
-def made(path: Path) -> Path:
-    with files.atomic_folder(path, "report") as tmp:
-        (tmp / "index.html").write_text("page")
+def made(path: Path, name: str = "index.html", *, overwrite: bool = False) -> Path:
+    with files.atomic_folder(path, "report", overwrite=overwrite) as tmp:
+        (tmp / name).parent.mkdir(exist_ok=True)
+        (tmp / name).write_text("page")
         files.write_manifest(tmp, "report", settings={}, inputs={})
     return path
 
@@ -305,8 +300,7 @@ def test_the_names_in_a_forged_manifest_do_not_lead_outside(tmp_path):
     sums = {"../mine.txt": tmp_path / "mine.txt", "index.html": out / "index.html"}
     entries = {name: {"bytes": 4, "sha256": files.hash_file(path)} for name, path in sums.items()}
     files.update_manifest(out, files=entries)
-    with files.atomic_folder(out, "report", overwrite=True) as tmp:
-        files.write_manifest(tmp, "report", settings={}, inputs={})
+    made(out, overwrite=True)
     assert (tmp_path / "mine.txt").read_text() == "mine"
 
 
@@ -326,18 +320,10 @@ def test_what_a_dead_process_left_beside_a_whole_file_goes_although_the_file_sta
 
 def test_a_write_protected_folder_is_refused_before_anything_is_made(tmp_path, monkeypatch):
     """It was renamed and replaced, could then not be emptied, and the user heard that nothing was written."""
-    out, usual = tmp_path / "out", os.access
-
-    def make(text, *, overwrite):
-        with files.atomic_folder(out, "panel", overwrite=overwrite) as tmp:
-            (tmp / "sub").mkdir()
-            (tmp / "sub" / "a.csv").write_text(text)
-            files.write_manifest(tmp, "panel", settings={}, inputs={})
-
-    make("old", overwrite=False)
+    out, usual = made(tmp_path / "out", "sub/a.csv"), os.access
     # Not by chmod: an administrator may write everywhere.
     monkeypatch.setattr(os, "access", lambda path, mode: Path(path) != out / "sub" and usual(path, mode))
     with pytest.raises(ConfigError, match="is write-protected"):
-        make("new", overwrite=True)
-    assert (out / "sub" / "a.csv").read_text() == "old"
+        made(out, overwrite=True)
+    assert (out / "sub" / "a.csv").read_text() == "page"
     assert [path.name for path in tmp_path.iterdir()] == ["out"]

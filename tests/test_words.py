@@ -32,18 +32,19 @@ TWICE = {
 
 @cache
 def modules():
-    """Module -> names of its functions, classes and methods; its exported classes."""
+    """Module -> names of its functions, classes and methods; its classes that others may use."""
     out = {}
     for path in sorted(HOME.rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
         classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
         lists = [
-            n.value
+            {e.value for e in n.value.elts}
             for n in tree.body
             if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"
         ]
-        out[path.relative_to(HOME).as_posix()] = defined, classes & {e.value for a in lists for e in a.elts}
+        public = lists[0] if lists else {name for name in classes if not name.startswith("_")}
+        out[path.relative_to(HOME).as_posix()] = defined, classes & public
     return out
 
 

@@ -14,8 +14,6 @@ from fedmiss.progress import interrupt
 from fedmiss.system import address_limit, on_request_to_end
 from fedmiss.version import __version__
 
-__all__ = ["app", "main"]
-
 ADDRESSES = 3_000_000_000  # bytes; a small fit aborts in the compiler at 2 GB on some runs, never at 3
 
 app = typer.Typer(

@@ -18,8 +18,6 @@ import typer
 from fedmiss.errors import in_words
 from fedmiss.system import at_home
 
-__all__ = ["COMMANDS", "register"]
-
 # command, in the order of the help -> module of fedmiss.cli that defines a function of the same name
 COMMANDS = {
     "demo": "steps", "ingest": "steps", "table": "steps", "panel": "steps", "fit": "steps", "impute": "steps",

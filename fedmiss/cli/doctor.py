@@ -14,8 +14,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["doctor", "first_use"]
-
 _NEEDED = (
     "filelock", "jinja2", "matplotlib", "numba", "numpy", "pandas", "polars", "pyarrow", "python-calamine", "rich", "scipy",
     "shapely", "typer",

@@ -11,8 +11,6 @@ import typer
 
 from fedmiss.cli.options import Out, Overwrite, Unit, refuse_typed
 
-__all__ = ["COMMANDS"]
-
 _KIT = Annotated[Path, typer.Argument(help="Your organisation's kit: the folder that the proposer sent.")]
 _DATA = Annotated[
     Path, typer.Argument(help="Your panel, made by `fedmiss panel`; for all species your records.")

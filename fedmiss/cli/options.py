@@ -13,8 +13,6 @@ import typer
 from fedmiss.errors import ConfigError
 from fedmiss.settings import Setting, defaults, definitions
 
-__all__ = ["Out", "Overwrite", "Unit", "options_of", "refuse_typed"]
-
 Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]
 Unit = Annotated[
     str, typer.Option("--unit", help="What was counted: birds, nests, pairs, territories, or any word.")

@@ -11,8 +11,6 @@ from fedmiss.cli.options import Out, Overwrite, refuse_typed
 from fedmiss.cli.show import say_written
 from fedmiss.files import read_manifest
 
-__all__ = ["experiment", "plot", "simulate"]
-
 _OF_FILES = ("records", "species", "end", "columns", "blank_last", "gz")
 _OF_PANELS = ("months", "observed", "family", "rank", "groups", "observer_sd", "effort_sd")
 

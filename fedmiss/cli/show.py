@@ -12,8 +12,6 @@ from fedmiss.errors import InputError
 from fedmiss.files import MANIFEST, Manifest, read_manifest
 from fedmiss.folders import FitFacts, ImputedFacts, PanelFacts
 
-__all__ = ["inspect", "say_written"]
-
 
 def say_written(folder: Path, *made_from: Path) -> None:
     """Tell what was written, where, and what was noticed in this step; notes of the steps before it were said there."""

@@ -20,20 +20,6 @@ from fedmiss.report.settings import ReportSettings
 if TYPE_CHECKING:
     from fedmiss.pipeline.failures import SpeciesResult
 
-__all__ = [
-    "community",
-    "conclude",
-    "demo",
-    "fit",
-    "impute",
-    "ingest",
-    "own",
-    "panel",
-    "report",
-    "run",
-    "table",
-]
-
 _Panel = Annotated[Path, typer.Argument(help="Panel folder.")]
 
 

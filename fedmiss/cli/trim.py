@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from fedmiss.report.trim import TrimFit
     from fedmiss.report.trim.fit import Shown
 
-__all__ = ["trim"]
-
 InTable = partial(typer.Option, rich_help_panel="The table")
 OfMany = partial(typer.Option, rich_help_panel="All species of a table")
 

@@ -16,8 +16,6 @@ from numba.core.typing.context import Context
 from numba.core.typing.templates import Signature
 from numba.extending import intrinsic
 
-__all__ = ["equal64", "load8", "ones", "trailing"]
-
 Values = Sequence[ir.Value]
 Typed = tuple[Signature, Callable[[BaseContext, ir.IRBuilder, Signature, Values], ir.Value]]
 _I64 = ir.IntType(64)

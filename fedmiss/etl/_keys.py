@@ -11,8 +11,6 @@ from fedmiss.arrays import I32, I64, U8
 from fedmiss.etl._bits import load8
 from fedmiss.loops import compiled, part
 
-__all__ = ["encode", "gather", "move", "read_guids"]
-
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MIX = np.uint64(0xBF58476D1CE4E5B9)
 ODD = np.uint64(0x94D049BB133111EB)

@@ -14,8 +14,6 @@ from fedmiss.etl._bits import equal64, load8, ones, trailing
 from fedmiss.etl.codes import BAD, COUNT_BAD, COUNT_BLANK, COUNT_X
 from fedmiss.loops import compiled, part
 
-__all__ = ["fields", "read_counts", "read_dates", "read_ids", "read_stamps", "separators"]
-
 LF, CR = 10, 13
 ONE = np.uint64(1)
 USUAL = 12  # separators in 64 bytes of an eBird file, seldom more
@@ -128,54 +126,44 @@ def _digits(buf: U8, s: int, n: int) -> int:
     return value
 
 
+@part
+def _number(buf: U8, s: int, n: int) -> int:
+    """Read up to eighteen digits, -1 when there is something else among them."""
+    value = 0
+    while n > 0:
+        some = min(n, 8)
+        digits = _digits(buf, s, some)
+        if digits < 0:
+            return -1
+        value = value * TENS[some] + digits
+        s += some
+        n -= some
+    return value
+
+
 @compiled
 def read_ids(buf: U8, start: I32, length: I32, letter: int, out: I64) -> None:
     """Read ids such as S123 or G45 as integers: -1 for a blank, BAD for anything else."""
     for row in range(start.size):
-        size = int(length[row])
-        begin = int(start[row])
-        if size == 0:
-            out[row] = -1
-            continue
-        out[row] = BAD
-        if size < 2 or size > 18 or buf[begin] != letter:
-            continue
-        begin += 1
-        size -= 1
-        value = 0
-        while size > 0:
-            part = min(size, 8)
-            digits = _digits(buf, begin, part)
-            if digits < 0:
-                value = BAD
-                break
-            value = value * TENS[part] + digits
-            begin += part
-            size -= part
-        out[row] = value
+        size, begin = int(length[row]), int(start[row])
+        out[row] = BAD if size else -1
+        if 2 <= size <= 18 and buf[begin] == letter:
+            value = _number(buf, begin + 1, size - 1)
+            out[row] = value if value >= 0 else BAD
 
 
 @compiled
 def read_counts(buf: U8, start: I32, length: I32, out: I64) -> None:
     """Read counts: a non-negative integer, COUNT_X, COUNT_BLANK, or COUNT_BAD."""
     for row in range(start.size):
-        size = length[row]
-        begin = start[row]
+        size, begin = int(length[row]), int(start[row])
         if size == 0:
             out[row] = COUNT_BLANK
         elif size == 1 and (buf[begin] == 88 or buf[begin] == 120):
             out[row] = COUNT_X
-        elif size > 18:
-            out[row] = COUNT_BAD
         else:
-            value = 0
-            for k in range(begin, begin + size):
-                digit = buf[k] - 48
-                if digit < 0 or digit > 9:
-                    value = COUNT_BAD
-                    break
-                value = value * 10 + digit
-            out[row] = value
+            value = _number(buf, begin, size) if size <= 18 else -1
+            out[row] = value if value >= 0 else COUNT_BAD
 
 
 @part

@@ -9,8 +9,6 @@ import polars as pl
 from fedmiss.etl.sources import Source
 from fedmiss.etl.spreadsheets import serial_date
 
-__all__ = ["advice", "refuse_thousands"]
-
 
 def refuse_thousands(
     source: Source, column: str, text: pl.Series, lines: pl.Series, *, points: bool = True

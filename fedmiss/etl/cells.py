@@ -14,16 +14,6 @@ from fedmiss.etl.columns import did_you_mean, near_names, several_species
 from fedmiss.files import read_manifest
 from fedmiss.folders import SpeciesRow
 
-__all__ = [
-    "Aggregate",
-    "aggregate",
-    "entry_of",
-    "resolve_species",
-    "sites_of",
-    "species_visits",
-    "without_zeros",
-]
-
 Entry = TypeVar("Entry", bound=Mapping[str, Any])  # with ``species`` and ``common_name``
 # reasons of a blank count that make the whole visit missing: neither a detection nor a zero
 MISSING = ("unvetted", "exotic")
@@ -62,15 +52,8 @@ def resolve_species(entries: list[SpeciesRow], wanted: str, folder: Path) -> Spe
         raise ConfigError(f"{folder} holds {len(entries)} species ({shown}, ...); name one with --species.")
     if entry := entry_of(entries, wanted):
         return entry
-    near = near_names(
-        wanted.strip().casefold(),
-        {
-            name.casefold(): name
-            for entry in entries
-            for name in (entry["common_name"], entry["species"])
-            if name
-        },
-    )
+    names = [name for entry in entries for name in (entry["common_name"], entry["species"]) if name]
+    near = near_names(wanted.strip().casefold(), {name.casefold(): name for name in names})
     hint = did_you_mean(near, "`fedmiss inspect` lists the species.")
     raise InputError(f"the species {wanted!r} is not in {folder}. {hint}", species=wanted, near=near)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["BAD", "COUNT_BAD", "COUNT_BLANK", "COUNT_X", "FRAME", "NEVER_DETECTED", "NO_DATE", "NO_SIGHTING"]
-
 COUNT_X, COUNT_BLANK, COUNT_BAD = -1, -2, -3  # present but not counted; blank; not a count
 BAD = -(2**31)  # an unreadable date, time or id; blank optional ids and times are -1
 FRAME = "sites of the table that nobody visited"  # a row of a panel's flow

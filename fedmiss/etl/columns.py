@@ -10,12 +10,6 @@ from difflib import get_close_matches
 from fedmiss.errors import ConfigError, SchemaError, listed
 from fedmiss.tables import load_schema
 
-__all__ = [
-    "EBD_RECORD", "EVENT", "KEEP", "NAMES", "PLACE", "PLACES", "REACH", "check_named", "did_you_mean", "familiar",
-    "find_header", "is_count_table", "kept_columns", "names_beside", "near_names", "normal", "plain", "quoted", "resolve",
-    "several_species", "squeezed", "wide_years",
-]  # fmt: skip
-
 KEEP = "keep "  # before the names of columns that are kept on request
 
 # Canonical name -> spellings in the order of preference. Compared by `normal`: case, '_', '/' and spaces are equal.
@@ -265,12 +259,12 @@ def is_count_table(header: Sequence[str]) -> bool:
     return has["site"] and (has["year"] or bool(wide_years(header)))
 
 
-def find_header(rows: Sequence[Sequence[str]], least: int = 20) -> int:
-    """Return which of the first rows holds the names of the columns, counted from 0.
+def find_header(rows: Sequence[Sequence[str]]) -> int:
+    """Return which of the first twenty rows holds the names of the columns, counted from 0.
 
     That is the first that names a site, and a year or a date; or else the first that holds anything.
     """
-    for at, row in enumerate(rows[:least]):
+    for at, row in enumerate(rows[:20]):
         names = squeezed(row)
         if any(name in names for name in NAMES["site"]) and (is_count_table(row) or _DATE & set(names)):
             return at

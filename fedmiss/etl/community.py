@@ -17,8 +17,6 @@ from fedmiss.etl.site_table import SiteTable
 from fedmiss.files import read_manifest
 from fedmiss.tables import read_table
 
-__all__ = ["Lists", "alike", "names_of", "read_lists", "scores_without"]
-
 EFFORT = ("duration_minutes", "distance_km", "n_observers")
 NEAR = 0.92  # likeness of two names that may be one species
 

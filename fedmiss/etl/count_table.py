@@ -26,8 +26,6 @@ from fedmiss.etl.totals import refuse_totals
 from fedmiss.notebook import card
 from fedmiss.settings import kinds_checked
 
-__all__ = ["CountOptions", "CountTable", "Reading"]
-
 _MISSING = ("", "NA", "N/A", "NAN", "NULL", "NONE", ".", "-")
 _NO_YEAR = 20_000  # from here on a number is a date as spreadsheets count days
 

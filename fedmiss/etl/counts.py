@@ -18,8 +18,6 @@ from fedmiss.etl.one_species import fold, names_in
 from fedmiss.etl.rows import read_texts
 from fedmiss.etl.sources import Source, expand
 
-__all__ = ["SplitCounts", "read_counts", "species_of_counts", "split_counts"]
-
 _REPEATS = ("refuse", "sum", "max", "mean")
 _SPELLINGS = ("refuse", "join", "apart")
 

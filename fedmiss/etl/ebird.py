@@ -30,8 +30,6 @@ from fedmiss.etl.projection import (
 )
 from fedmiss.etl.sources import Faults, Source
 
-__all__ = ["project_ebird", "read_clock", "read_decimal"]
-
 _RELEASE = re.compile(r"rel([A-Z][a-z]{2})-(\d{4})")
 LISTS = {"observers": ("observer",), "places": PLACE_COLUMNS, "protocols": PROTOCOL_COLUMNS}  # of an event
 UNKNOWN_DATE = -25567  # 1900-01-01, which eBird writes for an unknown date
@@ -156,16 +154,15 @@ class _Reader:
         """Rows with an event id, a readable group id and whatever else is asked; the others are noted if a ``fault``."""
         good = np.ones(fields.n, dtype=np.bool_)
         checks = {"event": event < 0, "group": group == BAD, **more}
-        names = {**EBD_RECORD, **EVENT, **PLACE, "unknown": ("",)}
+        names = EBD_RECORD | EVENT | PLACE
         for key, bad in checks.items():
             rows = np.flatnonzero(bad & good)
-            if rows.size:
-                what = "no usable " + names[key][0].upper()
-                if key == "unknown":
-                    what, key = NO_DATE, "date"
-                if fault:
-                    self._note(self.faults.malformed, what, fields, rows, first_line, key)
-                good[rows] = False
+            what = f"no usable {names[key][0].upper()}" if key in names else NO_DATE
+            if fault:
+                self._note(
+                    self.faults.malformed, what, fields, rows, first_line, key if key in names else "date"
+                )
+            good[rows] = False
         return good
 
     def records(self, fields: Fields, first_line: int) -> Columns:

@@ -12,8 +12,6 @@ from fedmiss.etl.cells import resolve_species, species_visits
 from fedmiss.files import atomic_file, making_files, read_manifest
 from fedmiss.tables import load_schema
 
-__all__ = ["export_table"]
-
 
 def export_table(
     records: str | Path,

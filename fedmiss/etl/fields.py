@@ -19,8 +19,6 @@ from fedmiss.etl.projection import ROW_GROUP
 from fedmiss.etl.sources import Source, Stream, broken_input, is_gzip, open_source
 from fedmiss.files import hash_file
 
-__all__ = ["Block", "Dictionary", "Fields", "Parsed", "ReadReport", "read_blocks"]
-
 BLOCK_BYTES = 2 << 20
 MOST_LINE = 4 * BLOCK_BYTES  # eBird's comments stay below a hundredth of it
 

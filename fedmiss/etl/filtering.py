@@ -17,8 +17,6 @@ from fedmiss.errors import InputError
 from fedmiss.etl.filters import EPOCH, Filters, day_of
 from fedmiss.files import read_json
 
-__all__ = ["Step", "steps_of"]
-
 Step = tuple[str, Callable[[Columns], Bool]]
 
 

@@ -19,11 +19,6 @@ from typing import Annotated, Any
 from fedmiss.errors import ConfigError
 from fedmiss.settings import Setting, Settings
 
-__all__ = [
-    "EPOCH", "PRESETS", "Filters", "clock_range", "date_range", "day_of", "four_numbers", "number_range", "parse_map",
-    "preset", "season_window",
-]  # fmt: skip
-
 Range = tuple[float | None, float | None]
 Words = tuple[str, ...]
 EPOCH = date(1970, 1, 1)

@@ -9,12 +9,9 @@ from fedmiss.errors import listed
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import RecordCounts, SpeciesChoice
 from fedmiss.etl.settings import IngestSettings
+from fedmiss.etl.sources import EBIRD_ROLES
 from fedmiss.files import FlowRow
 from fedmiss.folders import SpeciesRow
-
-__all__ = [
-    "all_simulated", "orphan_warning", "row_flow", "source_warnings", "summarise", "terms_of", "why_no_zeros",
-]  # fmt: skip
 
 
 def summarise(
@@ -222,7 +219,7 @@ _TERMS = {  # role of a source -> licence, citation and terms
         "Simulated by fedmiss; no bird was counted.",
         "Made-up data, partly in eBird's format: free to use, not to be mistaken for eBird's own.",
     ),
-    **dict.fromkeys(("ebd", "sampling", "unvetted"), _EBIRD),
+    **dict.fromkeys(EBIRD_ROLES, _EBIRD),
     "myebird": (
         "the observers' own records",
         "Records downloaded by their observers from eBird (MyEBirdData).",

@@ -35,7 +35,7 @@ from fedmiss.etl.rows import read_texts
 from fedmiss.etl.select import ListRules, make_checklists
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
 from fedmiss.etl.sites import parse_site_rule
-from fedmiss.etl.sources import Source, expand
+from fedmiss.etl.sources import EBIRD_ROLES, Source, expand
 from fedmiss.etl.species import choose_species
 from fedmiss.etl.spellings import refuse_spellings
 from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
@@ -43,9 +43,7 @@ from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
 from fedmiss.settings import kinds_checked, refuse_idle
 
-__all__ = ["IngestSettings", "count_tables", "ingest"]
-
-EBIRD_ROLES = ("ebd", "sampling", "unvetted")
+KINDS = {**dict.fromkeys(EBIRD_ROLES, EBIRD), "myebird": MYEBIRD, "gbif": GBIF}  # of input, by role
 FAMILIES = {**dict.fromkeys(EBIRD_ROLES, "ebird"), "myebird": "myebird", "gbif": "gbif"}
 
 
@@ -369,9 +367,8 @@ def count_tables(
 
 def _kind(source: Source, settings: IngestSettings) -> str:
     """Which kind of input a source is, in the words of the settings."""
-    kinds = {**dict.fromkeys(EBIRD_ROLES, EBIRD), "myebird": MYEBIRD, "gbif": GBIF}
-    if source.role in kinds:
-        return kinds[source.role]
+    if source.role in KINDS:
+        return KINDS[source.role]
     given = settings.column_map or {}
     return COUNTS if "year" in given or (is_count_table(source.header) and "date" not in given) else PLAIN
 

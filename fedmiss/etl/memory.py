@@ -6,8 +6,6 @@ import os
 
 from fedmiss.system import trim_memory
 
-__all__ = ["give_back"]
-
 # Read once by the allocator of polars (jemalloc), when polars is loaded: what it frees goes back at once. As it
 # comes, it keeps freed pages for good, and a large import takes up to 50 MB more.
 os.environ.setdefault("_RJEM_MALLOC_CONF", "dirty_decay_ms:0,muzzy_decay_ms:0")

@@ -7,8 +7,6 @@ import polars as pl
 
 from fedmiss.errors import listed
 
-__all__ = ["month_axis", "panel_months"]
-
 STRAY_YEARS = 5  # visits so far from all others stretch the axis,
 STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of all
 

@@ -13,21 +13,6 @@ from fedmiss.etl.columns import did_you_mean, familiar, near_names, plain, quote
 from fedmiss.etl.rows import LINE, read_texts
 from fedmiss.etl.sources import Source, expand
 
-__all__ = [
-    "columns_with",
-    "common_name",
-    "fold",
-    "names_in",
-    "not_counted",
-    "only",
-    "read_groups",
-    "refuse_mixed",
-    "same_names",
-    "species_columns",
-    "species_columns_by_content",
-    "tells_apart",
-]
-
 # What the first column of these names holds is the species; the others are further names of it.
 _NAMES = (
     "scientificname sciname latinname latin binomial acceptedscientificname nomscientifique nomlatin nombrecientifico "

@@ -23,8 +23,6 @@ from fedmiss.etl.rows import (
 )
 from fedmiss.etl.sources import Source
 
-__all__ = ["project_gbif", "project_myebird", "suspected_copies"]
-
 MYEBIRD: dict[str, tuple[str, ...]] = {
     "submission": ("submission id",),
     "common_name": ("common name",),
@@ -118,7 +116,7 @@ def _myebird(frame: pl.DataFrame, rows: Rows, observer: str) -> pl.DataFrame:
     rows.blank(frame, start.is_null() & (frame["time"] != ""), "Time", "time")
     place = pl.concat_str("site_name", "latitude", "longitude", separator=" | ")
     record = frame.select(pl.concat_str("submission", "scientific", separator="|")).to_series()
-    species = _two_words("scientific")
+    species = _two_words()
     return frame.select(
         cs.starts_with(KEEP),
         "event",
@@ -147,9 +145,9 @@ def _category(species: pl.Expr) -> pl.Expr:
     return pl.when(species == "").then(pl.lit("above")).otherwise(pl.lit("species"))
 
 
-def _two_words(column: str) -> pl.Expr:
-    """Roll an exact taxon up to its species: '' where the name is no species' (sp., slash, hybrid, undescribed)."""
-    words = pl.col(column).str.extract_groups(r"^([A-Z][a-z-]+) ([a-z-]+)(?: (.*))?$")
+def _two_words() -> pl.Expr:
+    """Roll an exact taxon (``scientific``) up to its species; '' where it is none (sp., slash, hybrid, undescribed)."""
+    words = pl.col("scientific").str.extract_groups(r"^([A-Z][a-z-]+) ([a-z-]+)(?: (.*))?$")
     genus, epithet, rest = (words.struct.field(str(level)) for level in (1, 2, 3))
     # 'Anas platyrhynchos x Cairina moschata' is a hybrid; 'Setophaga coronata coronata x auduboni' an intergrade
     species = genus.is_not_null() & (epithet != "x") & ~rest.fill_null("").str.contains(r"^[x\u00d7]( |$)")
@@ -199,7 +197,7 @@ def project_gbif(
     key = "id" if "id" in columns else "occurrence"
     resolve(squeezed, GBIF, [key], source.name)
     columns |= kept_columns(source.header, keep, source.name)
-    species = pl.col("species") if "species" in columns else _two_words("scientific")
+    species = pl.col("species") if "species" in columns else _two_words()
     parts, licences = [], set()
     chunks = read_rows(source, columns, rows, blanks=GBIF, advance=advance)
     for chunk in chunks:

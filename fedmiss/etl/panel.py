@@ -40,8 +40,6 @@ from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, write_table
 
-__all__ = ["PanelSettings", "assign_groups", "make_panel"]
-
 _NO_GROUPS = ("_source", "count", "detected", "exported")
 EFFORT = ("start_minutes", "duration_minutes", "distance_km", "n_observers", "protocol")
 

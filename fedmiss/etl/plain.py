@@ -32,8 +32,6 @@ from fedmiss.etl.rows import (
 from fedmiss.etl.sources import Source
 from fedmiss.etl.spellings import observers_alike, settle_spellings
 
-__all__ = ["DATES", "DAY_OF_COUNTS", "MONTH_OF_YEARLY", "check_map", "project_counts", "project_plain"]
-
 # canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces); an id of a place
 # comes before its name, which two places may have
 _FAMILIAR = {

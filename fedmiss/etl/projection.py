@@ -35,10 +35,6 @@ from fedmiss.locks import locked
 from fedmiss.owner import remove_cache
 from fedmiss.progress import note
 
-__all__ = [
-    "Cache", "Meta", "ParquetSink", "Projection", "kept", "latest_edits", "meta_of", "row_groups", "write_repeats",
-]  # fmt: skip
-
 # Raised whenever the meaning of a projection changes: older ones are then made again.
 VERSION = 18
 ROW_GROUP = 1 << 16
@@ -67,19 +63,8 @@ RECORD_COLUMNS = {
     "edited": np.int64,
 }
 KEPT_COLUMN: dict[str, type[object]] = {"kept": np.int32}  # of records, where columns are kept on request
-PLACE_COLUMNS = (
-    "country",
-    "country_code",
-    "state",
-    "state_code",
-    "county",
-    "county_code",
-    "bcr",
-    "site_name",
-    "site",
-    "site_type",
-    "latitude",
-    "longitude",
+PLACE_COLUMNS = tuple(
+    "country country_code state state_code county county_code bcr site_name site site_type latitude longitude".split()
 )
 TAXON_COLUMNS = ("category", "common_name", "species", "exotic", "approved", "reviewed", "breeding")
 PROTOCOL_COLUMNS = ("protocol", "project")
@@ -147,13 +132,9 @@ class Projection:
         """Return the number of rows of a table."""
         return int(pq.read_metadata(self.folder / f"{table}.parquet").num_rows)
 
-    def scan(self, table: str) -> pl.LazyFrame:
-        """Scan a table lazily."""
-        return pl.scan_parquet(self.folder / f"{table}.parquet")
-
     def slices(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield some columns of a large table in slices, one at least, so that the whole is never in memory."""
-        rows = self.scan(table).select(columns)
+        rows = pl.scan_parquet(self.folder / f"{table}.parquet").select(columns)
         for i in range(0, max(self.height(table), 1), ROW_GROUP):
             yield rows.slice(i, ROW_GROUP).collect()
 

@@ -21,8 +21,6 @@ from fedmiss.arrays import I32, Bool
 from fedmiss.etl.filters import EPOCH
 from fedmiss.etl.projection import Projection
 
-__all__ = ["NO_LIMIT", "REGIONS", "Limits", "Reach", "limits_of", "reach_warnings"]
-
 MANY_SPECIES = 30  # from here on, next to no complete checklist is without any of them
 SHARE = 0.05  # of the zeros: so many outside the reach of few species are pointed out
 REGIONS = ("county_code", "state_code", "country_code")  # from the smallest up

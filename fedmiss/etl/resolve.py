@@ -26,8 +26,6 @@ from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_na
 from fedmiss.files import scratch_folder
 from fedmiss.tables import table_writer
 
-__all__ = ["RecordCounts", "SpeciesChoice", "write_records"]
-
 PORTION = 150_000
 # one record on its way through a file on disk
 _SPILLED = [("species", "i4"), ("flag", "i1"), ("row", "i4"), ("event", "i8"), ("count", "i8")]

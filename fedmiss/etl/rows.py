@@ -35,20 +35,6 @@ from fedmiss.etl.sources import EXAMPLES, Faults, Source, broken_input, open_sou
 from fedmiss.etl.spreadsheets import sheet_rows
 from fedmiss.files import hash_file
 
-__all__ = [
-    "LINE",
-    "Rows",
-    "decimals",
-    "digest_ids",
-    "joined_texts",
-    "parse_clock",
-    "parse_count",
-    "parse_dates",
-    "read_rows",
-    "read_texts",
-    "write_projection",
-]
-
 CHUNK = 100_000
 YEARS = (1500, 2200)  # a number outside is no year
 LINE = "line\n"  # the column with the number of each row's line; no column of a table is called like this

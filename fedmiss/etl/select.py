@@ -26,8 +26,6 @@ from fedmiss.etl.sites import site_table
 from fedmiss.files import hash_file, hash_json, read_json, write_json
 from fedmiss.tables import table_writer
 
-__all__ = ["Events", "ListRules", "event_names", "find_sorted", "make_checklists", "write_checklists"]
-
 # fate of an event row
 KEPT, KEPT_ZERO_OK, DUPLICATE, COPY, NO_SITE, FILTERED = 0, 1, 2, 3, 4, 5  # FILTERED + i: the i-th filter
 _ARRAYS = ("fate", "event", "kept_row", "group", "group_row")  # of ``Events``, which the cache keeps

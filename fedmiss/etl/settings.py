@@ -11,8 +11,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.etl.filters import Filters, Where, Words, parse_map, preset
 from fedmiss.settings import Setting, Settings, defaults, definitions
 
-__all__ = ["IngestSettings", "PanelSettings", "ingest_settings"]
-
 # kinds of input, in words for messages
 EBIRD, MYEBIRD, GBIF = "an eBird file", "a MyEBirdData file", "a file of GBIF occurrences"
 PLAIN, COUNTS = "a plain table", "a table of counts"

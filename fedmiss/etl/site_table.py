@@ -16,8 +16,6 @@ from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.spellings import site_key
 from fedmiss.models.lowrank.structure import LIMIT
 
-__all__ = ["SiteTable", "read_site_table"]
-
 _ABSENT = ("", "NA", "N/A", "NAN", "NULL", "NONE", "-")
 _FIXED = {
     "site_id": ("siteid", "site", "locality", "localityid", "plot", "square", "station", "id"),

@@ -13,8 +13,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.reach import REGIONS
 
-__all__ = ["grid_cells", "parse_site_rule", "site_table"]
-
 EARTH_RADIUS_KM = 6371.0072  # radius of the sphere with the area of WGS84
 
 

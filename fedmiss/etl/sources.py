@@ -22,15 +22,13 @@ from pyarrow.types import is_nested
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
-from fedmiss.etl.columns import find_header, normal
+from fedmiss.etl.columns import did_you_mean, find_header, normal
 from fedmiss.etl.spreadsheets import address, choose_sheet, is_workbook, refuse_hidden, sheet_rows
 from fedmiss.files import hash_file
 from fedmiss.tables import unreadable
 
 if TYPE_CHECKING:
     import polars as pl
-
-__all__ = ["EXAMPLES", "Faults", "Source", "Stream", "broken_input", "expand", "is_gzip", "open_source"]
 
 Stream = io.RawIOBase | io.BufferedIOBase
 EXAMPLES = 5  # faults that are shown
@@ -41,6 +39,7 @@ _ASCII = bytes(range(128))
 _WINDOWS = "cp1252"
 _MARKS = "\u2018\u2019\u201c\u201d\u2013\u2014\u2026\u00b0\u00ab\u00bb\u00a7\u00a0\u20ac\u00b7"
 _ODD = "\u0192\u02c6\u00aa\u00ba\u00b5"  # letters to Unicode, and no part of names
+EBIRD_ROLES = ("ebd", "sampling", "unvetted")
 ROLES = {
     "ebd": "eBird Basic Dataset",
     "sampling": "eBird sampling events",
@@ -49,16 +48,8 @@ ROLES = {
     "gbif": "GBIF occurrences",
     "plain": "table with a column map",
 }
-# RuntimeError and NotImplementedError: a zip with a password, or packed in a way the unpacker does not know
-_DAMAGE = (
-    EOFError,
-    zlib.error,
-    gzip.BadGzipFile,
-    zipfile.BadZipFile,
-    tarfile.TarError,
-    RuntimeError,
-    NotImplementedError,
-)
+# RuntimeError: a zip with a password, or packed in a way the unpacker does not know (its NotImplementedError)
+_DAMAGE = (EOFError, zlib.error, gzip.BadGzipFile, zipfile.BadZipFile, tarfile.TarError, RuntimeError)
 CITATION = "recommended_citation.txt"  # comes with every download from eBird
 _RELEASE = re.compile(r"rel[A-Z][a-z]{2}-\d{4}")
 _RECORD_ID = re.compile(r"URN:.*EBIRD:OBS")  # of a record, where a column's name should be
@@ -265,9 +256,9 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
     """
     path = Path(path)
     if not path.exists():
-        folder = path.parent if path.parent.is_dir() else None
-        near = _near(path.name, [other.name for other in folder.iterdir()]) if folder else ""
-        raise InputError(f"there is no file {path}.{near}", path=str(path))
+        others = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
+        near = did_you_mean(get_close_matches(path.name, others), "")
+        raise InputError(f"there is no file {path}. {near}".rstrip(), path=str(path))
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the files in it.", path=str(path))
     stamp = _stamp(path)
@@ -306,7 +297,7 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
             return _members(path, stamp, members)
     source = _describe(path, stamp, None, header_row)
     beside = path.with_name(CITATION)
-    if source.role in ("ebd", "sampling", "unvetted") and beside.is_file():
+    if source.role in EBIRD_ROLES and beside.is_file():
         cited = _citation(beside, None)
         if set(_RELEASE.findall(path.name)) <= set(_RELEASE.findall(cited)):  # not that of another download
             source = replace(source, citation=cited)
@@ -317,11 +308,6 @@ def _citation(path: Path, member: str | None) -> str:
     """Return the text of a citation file in one line."""
     with _open(path, member) as (stream, _):
         return " ".join((stream.read(1 << 12) or b"").decode("utf-8", "replace").split())
-
-
-def _near(name: str, names: list[str]) -> str:
-    near = get_close_matches(name, names, n=3, cutoff=0.6)
-    return f" Did you mean {' or '.join(near)}?" if near else ""
 
 
 def _members(path: Path, stamp: tuple[int, int], members: list[str]) -> list[Source]:
@@ -366,15 +352,12 @@ def _describe(
     source = Source(
         path, member, role, head.separator, head.columns, head.bytes, stamp, header_row=head.row, encoding=head.encoding
     )  # fmt: skip
-    if role in ("ebd", "sampling", "unvetted"):  # their reader takes UTF-8 only, from the first line on
-        if head.encoding == "utf-16":
-            raise InputError(f"{name} is UTF-16 text; save it as UTF-8 and try again.", path=name)
-        if head.encoding == _WINDOWS:
-            raise head.wrong
-    elif role == "plain" and head.encoding != "utf-16":
-        source = _decoded(source)
-    elif head.encoding == _WINDOWS:
+    if role in EBIRD_ROLES and head.encoding == "utf-16":  # their reader takes UTF-8 only
+        raise InputError(f"{name} is UTF-16 text; save it as UTF-8 and try again.", path=name)
+    if role != "plain" and head.encoding == _WINDOWS:
         raise head.wrong
+    if role == "plain" and head.encoding != "utf-16":
+        source = _decoded(source)
     if head.row > 1 and header_row is None:
         source = replace(source, said=(*source.said, _found_names(source)))
     return source
@@ -402,7 +385,7 @@ def _sheet(path: Path, stamp: tuple[int, int], sheet: str, header_row: int | Non
     refuse_hidden(path, name, row)
     refuse_doubles(columns, f"{path}, sheet {name}")
     role = _role(columns, path.name)
-    if role in ("ebd", "sampling", "unvetted", "myebird"):
+    if role in (*EBIRD_ROLES, "myebird"):
         raise InputError(
             f"{path} is {ROLES[role]} as a workbook; give the text file as it was downloaded.", path=str(path)
         )

@@ -14,13 +14,10 @@ from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import SpeciesChoice
 from fedmiss.etl.settings import IngestSettings
 
-__all__ = ["choose_species"]
-
 # CATEGORY and name that roll up to a species; everything else stands above it (spuh, slash, hybrid).
 BELOW_OR_SPECIES = ("species", "issf", "intergrade", "form", "domestic")
-DOMESTIC = (
-    r" \(Domestic type\)$"  # behind the names of domestic birds in older releases; they belong to the species
-)
+# behind the names of domestic birds in older releases; they belong to the species
+DOMESTIC = r" \(Domestic type\)$"
 BINOMIAL = r"^[A-Z][a-z-]+ [a-z-]+$"
 
 
@@ -100,13 +97,8 @@ def _named(
                 raise several_species(name, common[key])
             hit = names[key]
         else:
-            above = merged.filter(
-                ~pl.col("keep")
-                & (
-                    (pl.col("species").str.to_lowercase() == key)
-                    | (pl.col("common_name").str.to_lowercase() == key)
-                )
-            )
+            named = pl.any_horizontal(pl.col("species", "common_name").str.to_lowercase() == key)
+            above = merged.filter(~pl.col("keep") & named)
             if above.height:
                 raise ConfigError(
                     f"{name!r} is a {above['category'][0] or 'taxon above species'}, not a species: nobody can say "
@@ -128,10 +120,13 @@ def _named(
     return chosen
 
 
+def _by_name(known: pl.DataFrame) -> dict[str, str]:
+    """Scientific and common names, by themselves in small letters."""
+    return {name.casefold(): name for column in ("species", "common_name") for name in known[column] if name}
+
+
 def _unknown_species(name: str, known: pl.DataFrame) -> ConfigError:
-    pool = {name.casefold(): name for name in known["species"].to_list()}
-    pool |= {name.casefold(): name for name in known["common_name"].to_list() if name}
-    near = near_names(name.casefold(), pool)
+    near = near_names(name.casefold(), _by_name(known))
     hint = did_you_mean(near, f"They hold {known.height} species.")
     return ConfigError(
         f"the species {name!r} is not in the files. {hint} (--allow-absent accepts a species that was never seen.)",
@@ -141,16 +136,13 @@ def _unknown_species(name: str, known: pl.DataFrame) -> ConfigError:
 
 
 def _check_sensitive(settings: IngestSettings, known: pl.DataFrame, warnings: list[str]) -> None:
-    names = {name.casefold() for name in known["species"].to_list()} | {
-        name.casefold() for name in known["common_name"].to_list() if name
-    }
+    names = _by_name(known)
     for name in settings.sensitive:
-        if name.casefold() not in names:
-            warnings.append(f"the sensitive species {name!r} is not in the files; check its spelling.")
-        else:
-            warnings.append(
-                f"{name} is named as sensitive: its absence from a checklist is missing, not zero."
-            )
+        warnings.append(
+            f"{name} is named as sensitive: its absence from a checklist is missing, not zero."
+            if name.casefold() in names
+            else f"the sensitive species {name!r} is not in the files; check its spelling."
+        )
 
 
 def _check_breeding(settings: IngestSettings, merged: pl.DataFrame, warnings: list[str]) -> None:

@@ -10,8 +10,6 @@ from fedmiss.errors import InputError, listed
 from fedmiss.etl.columns import plain
 from fedmiss.etl.projection import Projection
 
-__all__ = ["observers_alike", "refuse_spellings", "settle_spellings", "site_key", "spelt_alike"]
-
 
 def site_key(site: str) -> str:
     """Return a site's name without case, blanks and accents."""

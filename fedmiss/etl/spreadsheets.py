@@ -22,8 +22,6 @@ from fedmiss.etl.columns import quoted
 if TYPE_CHECKING:
     from python_calamine import CalamineWorkbook
 
-__all__ = ["address", "choose_sheet", "is_workbook", "refuse_hidden", "serial_date", "sheet_rows"]
-
 _ODS = b"application/vnd.oasis.opendocument.spreadsheet"
 _TABLE = "{urn:oasis:names:tc:opendocument:xmlns:table:1.0}"
 _OFFICE = "{urn:oasis:names:tc:opendocument:xmlns:office:1.0}"

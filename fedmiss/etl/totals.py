@@ -8,8 +8,6 @@ from fedmiss.errors import InputError
 from fedmiss.etl.columns import plain
 from fedmiss.etl.sources import Source
 
-__all__ = ["refuse_totals"]
-
 _WORDS = frozenset(
     "total totals grandtotal summe gesamt insgesamt gesamtsumme totaal totale sumatotal razem totalt yhteensa osszesen "
     "celkem vsego itogo \u0432\u0441\u0435\u0433\u043e \u0438\u0442\u043e\u0433\u043e".split()
@@ -31,18 +29,16 @@ def refuse_totals(frame: pl.DataFrame, source: Source, column: str) -> None:
     ------
     InputError : names the row and the site
     """
+
+    def refused(line: int, site: str, why: str, place: str) -> InputError:
+        said = f"the site {site!r} {why}, and would count every bird twice. Leave such rows out; if it is a place, {place}."
+        return source.fault(line, column, said)
+
     sites = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
-    for line, site in sites.select("line", "site").iter_rows():
+    for site, line in sites.iter_rows():
         # a name with a number, as TOTAL 3, is a code
         if "".join(filter(str.isalnum, plain(site))) in _WORDS:
-            raise _fault(
-                source,
-                line,
-                column,
-                site,
-                "is called as a row of totals is",
-                "if it is a place, give it another name",
-            )
+            raise refused(line, site, "is called as a row of totals is", "give it another name")
     times = [name for name in ("year", "month") if name in frame.columns]
     cells = frame.filter(pl.col("count").is_not_null())
     # Where s has the sum of all others, it has half of all.
@@ -54,28 +50,10 @@ def refuse_totals(frame: pl.DataFrame, source: Source, column: str) -> None:
         pl.col("count").n_unique().alias("_sums"),
         pl.col("count").max().alias("_largest"),
     )
-    found = half.filter(
-        pl.col("_half")
-        & (pl.col("_times") >= _TIMES)
-        & (pl.col("_sums") >= _SUMS)
-        & (pl.col("_largest") >= _LARGEST)
-    )
+    large = pl.col("_largest") >= _LARGEST
+    found = half.filter("_half", pl.col("_times") >= _TIMES, pl.col("_sums") >= _SUMS, large)
     with_birds = cells.filter(pl.col("count") > 0)["site"].n_unique() - 1
     if found.height == 1 and with_birds >= _SITES:
         line, site = found.select("line", "site").row(0)
-        raise _fault(
-            source,
-            line,
-            column,
-            site,
-            "has the sum of all other sites at every time point",
-            "if it is a place, ask who made the table",
-        )
-
-
-def _fault(source: Source, line: int, column: str, site: str, why: str, place: str) -> InputError:
-    return source.fault(
-        line,
-        column,
-        f"the site {site!r} {why}, and would count every bird twice. Leave such rows out; {place}.",
-    )
+        why = "has the sum of all other sites at every time point"
+        raise refused(line, site, why, "ask who made the table")

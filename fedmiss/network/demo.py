@@ -16,8 +16,8 @@ import polars as pl
 
 from fedmiss.errors import EngineError
 from fedmiss.etl.ingest import ingest
-from fedmiss.etl.panel import PanelSettings, make_panel
-from fedmiss.etl.settings import IngestSettings
+from fedmiss.etl.panel import make_panel
+from fedmiss.etl.settings import IngestSettings, PanelSettings
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import JobResult, run_job
 from fedmiss.federation.link import InProcess, Link

@@ -33,8 +33,6 @@ from fedmiss.pipeline.panels import open_panel, panel_hash
 from fedmiss.pipeline.plans import refuse_uncounted
 from fedmiss.pipeline.settings import MODELS, FedMissEMSettings, sent
 
-__all__ = ["fit_algorithm7"]
-
 ROUNDS = 2000
 WARNING = (
     "made by the paper's own algorithm, round by round: see the trace for how far from its fixed point it is; "

@@ -39,8 +39,6 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.tables import read_table
 from fedmiss.version import __version__
 
-__all__ = ["SpeciesResult", "input_files", "run_recipe", "run_species"]
-
 REFUSED = "refused_species"  # in the results of the records' manifest: names that could not be ingested
 STEPS = ("panel", "fit", "imputed", "report")
 OTHERWISE = ", or run them with recipes of their own"  # two species of one folder

@@ -9,11 +9,10 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.files import atomic_file
-from fedmiss.pipeline.chain import SpeciesResult, run_recipe
+from fedmiss.pipeline.chain import run_recipe
+from fedmiss.pipeline.failures import SpeciesResult
 from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.resources import resource
-
-__all__ = ["COMPLETE", "SPECIES", "nest_counts", "peak_counts", "published_totals", "run_demo"]
 
 SURVEY = "everglades_great_egret_flights_long.csv"
 PEAKS = "everglades_peak_counts.csv"

@@ -19,20 +19,6 @@ from fedmiss.report.many import build_index
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import names
 
-__all__ = [
-    "AGAIN",
-    "SpeciesResult",
-    "check_folders",
-    "failed",
-    "in_recipe",
-    "lost",
-    "next_move",
-    "say_left",
-    "sentence",
-    "several_in_groups",
-    "with_index",
-]
-
 OWN = ("out", "jobs", "scheduler")  # options that ``fedmiss run`` has itself
 AGAIN = "run the same command again; what is finished is kept."
 

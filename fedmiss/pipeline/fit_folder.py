@@ -49,24 +49,6 @@ from fedmiss.pipeline.settings import FitSettings
 from fedmiss.progress import note
 from fedmiss.tables import read_table, write_table
 
-__all__ = [
-    "checkpoint",
-    "effort_of",
-    "finish",
-    "job_trace",
-    "model_facts",
-    "partial_folder",
-    "read_fit",
-    "run_facts",
-    "saved",
-    "trace_columns",
-    "write_draws",
-    "write_fit",
-    "write_fit_manifest",
-    "write_run_trace",
-    "write_totals",
-]
-
 MEMBERS = "members"  # folder of the fits that are averaged with the chosen one
 
 

@@ -46,8 +46,6 @@ from fedmiss.progress import note, progress
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, write_table
 
-__all__ = ["fit_panel"]
-
 CHOSEN_SITES = (
     " Sites where the species was never detected were left out of the panel, so the totals of held-out visits are those of"
     " sites that were lucky: a model below them is not wrong for that (`fedmiss panel --sites all` keeps every site)."

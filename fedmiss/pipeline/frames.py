@@ -11,8 +11,6 @@ from fedmiss.errors import InputError
 from fedmiss.etl.one_species import only, species_columns, species_columns_by_content
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
-__all__ = ["from_dataframe"]
-
 
 def from_dataframe(
     frame: pd.DataFrame | pl.DataFrame,

@@ -26,8 +26,6 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.rng import rng_for
 
-__all__ = ["SiteMonthImputer"]
-
 _ROUNDS = 60
 _MOST = 4  # largest rank that auto tries
 _PARTS = 5

@@ -23,14 +23,8 @@ from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, table_writer
 
-__all__ = ["LIMITS", "drawn", "impute_panel", "visits_in_cells"]
-
-LIMITS = (
-    "expected_lower",
-    "expected_upper",
-    "lower",
-    "upper",
-)  # ends of intervals, as they are called in tables
+# ends of intervals, as they are called in tables
+LIMITS = ("expected_lower", "expected_upper", "lower", "upper")
 
 
 def visits_in_cells(panel: PanelFolder, J: int, L: int, *columns: str) -> list[sp.csr_array]:

@@ -27,8 +27,6 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, write_table
 
-__all__ = ["describe_panel", "finish_own", "own_report"]
-
 
 @kinds_checked
 def own_report(

@@ -20,8 +20,6 @@ from fedmiss.notebook import card
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table
 
-__all__ = ["PanelFolder", "check_same_panel", "effort_names", "open_panel", "panel_hash"]
-
 FEWEST_ZEROS = 0.01  # share of counts that are zero above which zeros are written down
 _VISIT = ["observer_id", "site_index", "month_index", "count", "detected"]
 _COLUMNS = {"duration": "duration_minutes", "distance": "distance_km", "observers": "n_observers"}
@@ -115,8 +113,8 @@ class PanelFolder:
         ids = self.sites["site_id"].to_numpy(object)
         region = self.sites["region"].fillna("").to_numpy(object)
         stamps, covariates = self.stamps, expanded(self.covariates())
-        columns = _VISIT + (["checklist_id"] if self.several_sources else [])
-        columns += list(_COLUMNS.values()) if effort else []
+        own = list(_COLUMNS.values()) if effort else []
+        columns = [*_VISIT, *own, *(["checklist_id"] if self.several_sources else [])]
         tables = {
             folder.name: read_table(folder / "visits.parquet", "visits", columns=columns)
             for folder in self.groups
@@ -128,12 +126,6 @@ class PanelFolder:
         held = {}
         for name in sorted(tables):
             table, at = tables.pop(name).to_pandas(), mine[name]
-            n_visits = len(table)
-            raw = (
-                [table[column].to_numpy(float, na_value=np.nan) for column in _COLUMNS.values()]
-                if effort
-                else []
-            )
             held[name] = Visits(
                 site_id=ids[at],
                 site=np.searchsorted(at, table["site_index"].to_numpy()).astype(np.int32),
@@ -142,8 +134,8 @@ class PanelFolder:
                 detected=table["detected"].to_numpy(bool),
                 # Numbered by sorted id: the same numbers for any order of rows.
                 observer=pd.factorize(table["observer_id"], sort=True)[0].astype(np.int32),
-                effort=np.column_stack(raw) if effort else np.zeros((n_visits, 0)),
-                weight=np.ones(n_visits),
+                effort=np.ascontiguousarray(table[own].to_numpy(float, na_value=np.nan)),
+                weight=np.ones(len(table)),
                 region=region[at],
                 species=self.facts.species,
                 checklist=table["checklist_id"].to_numpy(object) if self.several_sources else None,

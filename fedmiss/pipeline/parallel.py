@@ -24,8 +24,6 @@ from fedmiss.version import __version__
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["over_cluster", "over_processes"]
-
 T = TypeVar("T")
 
 _RETRIES = 2  # a species whose worker is lost is tried again elsewhere

@@ -15,16 +15,6 @@ from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.pipeline.panels import PanelFolder
 from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings, named_features
 
-__all__ = [
-    "base_settings",
-    "candidates",
-    "check_fixed",
-    "federation_of",
-    "job_of",
-    "presence_if_uncounted",
-    "refuse_uncounted",
-]
-
 
 def check_fixed(settings: FastSettings) -> None:
     """Refuse what the plain site and time model does not have."""

@@ -18,8 +18,6 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import convert, from_table, names, read_table, unknown
 from fedmiss.system import at_home
 
-__all__ = ["Recipe", "ingest_options", "read_recipe", "slug"]
-
 INPUTS = ("files", "sampling", "unvetted")  # fields of a recipe that stand in its table [ingest]
 
 

@@ -28,8 +28,6 @@ from fedmiss.settings import kinds_checked
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = ["SpeciesFit", "open_fit"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SpeciesFit:

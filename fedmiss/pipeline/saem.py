@@ -43,8 +43,6 @@ from fedmiss.pipeline.plans import federation_of, refuse_uncounted
 from fedmiss.pipeline.settings import SaemSettings
 from fedmiss.rng import rng_for
 
-__all__ = ["fit_saem", "posterior_of_sites", "workers_of"]
-
 ROUNDS = 900
 MOST_VISITS = 20_000  # about 4 ms a chain step on one core
 MOST_FACTORS = 4
@@ -245,19 +243,9 @@ def _count_fit(
     ridge = 1.0 / theta.tau2_o if model.observers else 0.0
     aux = Auxiliary(theta.kappa, (), float("inf"), 1.0, ridge)
     # E exp(eps) of N(0, s2): it takes the place of the calibration of totals.
-    mean_factor = float(np.exp(0.5 * theta.s2))
-    return CountFit(
-        settings,
-        J,
-        model.L,
-        history,
-        aux,
-        float("nan"),
-        float("nan"),
-        federation.n_counted,
-        mean_factor,
-        posterior,
-    )
+    mean_factor, nan = float(np.exp(0.5 * theta.s2)), float("nan")
+    n_counted = federation.n_counted
+    return CountFit(settings, J, model.L, history, aux, nan, nan, n_counted, mean_factor, posterior)
 
 
 def _errors(

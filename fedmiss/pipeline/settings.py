@@ -10,16 +10,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.settings import Setting, Settings, checked, definitions
 
-__all__ = [
-    "MODELS",
-    "FastSettings",
-    "FedMissEMSettings",
-    "FitSettings",
-    "ImputeSettings",
-    "SaemSettings",
-    "sent",
-]
-
 MODELS = {
     "quasi": {"family": "poisson", "dispersion": "quasi"},
     "negbin": {"family": "poisson", "dispersion": "negbin"},

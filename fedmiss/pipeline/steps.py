@@ -11,8 +11,6 @@ from fedmiss.files import MANIFEST, atomic_file, read_manifest
 from fedmiss.owner import remove_file, set_aside
 from fedmiss.progress import note
 
-__all__ = ["step"]
-
 
 def step(folder: Path, key: str, make: Callable[..., object]) -> bool:
     """Run a step unless ``folder`` was made with the same key; returns whether it ran.

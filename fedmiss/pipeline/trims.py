@@ -37,8 +37,6 @@ from fedmiss.report.trim.files import write_trim
 from fedmiss.report.trim.fit import Shown
 from fedmiss.version import __version__
 
-__all__ = ["Trims", "fit_table", "run_trims"]
-
 HELD = 2  # raise it when what the folder of a species holds changes
 LEAST = 3  # years with counts: a slope through two has no error
 _MOVES = {

@@ -17,16 +17,8 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedmiss.errors import ConfigError
-from fedmiss.files import (
-    MANIFEST,
-    atomic_file,
-    hash_file,
-    identity,
-    read_manifest,
-    replaceable,
-    write_manifest,
-)
-from fedmiss.owner import remove_file
+from fedmiss.files import MANIFEST, atomic_file, hash_file, identity, read_manifest, write_manifest
+from fedmiss.owner import remove_file, replaceable
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg
 from fedmiss.report.indicator import indicator, indicator_trends

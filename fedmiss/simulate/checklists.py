@@ -15,8 +15,6 @@ from fedmiss.rng import rng_for
 from fedmiss.simulate.species import NOT_SPECIES
 from fedmiss.simulate.world import COPIES_PER_CHECKLIST, EFFORT_SLOPE, INCOMPLETE_KEEP, UNTIMED_MINUTES, World
 
-__all__ = ["BLOCK", "MAX_OUTINGS", "PROTOCOLS", "Block", "draw_block", "taxon_offsets"]
-
 BLOCK = 16_384
 PROTOCOLS = ("Traveling", "Stationary", "Incidental", "Historical", "Area")
 _PROTOCOL_SHARE = np.cumsum([0.60, 0.24, 0.11, 0.04, 0.01])

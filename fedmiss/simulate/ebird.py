@@ -33,8 +33,6 @@ from fedmiss.simulate.text import Writer, layout_of
 from fedmiss.simulate.truth import TERMS, TruthWriter
 from fedmiss.simulate.world import COPIES_PER_CHECKLIST, INCOMPLETE_KEEP, World, make_world
 
-__all__ = ["EbirdSettings", "simulate_ebird"]
-
 MIN_RECORDS, MAX_RECORDS = 1_000, 50_000_000
 
 

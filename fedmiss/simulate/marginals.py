@@ -10,8 +10,6 @@ from fedmiss.arrays import F64, I64
 from fedmiss.simulate.checklists import Block
 from fedmiss.simulate.world import MONTH_SHARE, World
 
-__all__ = ["TARGETS", "Marginals"]
-
 _KEEP = 2_000_000  # checklists whose (observer, site, month) are kept to count distinct pairs
 _QUANTILES = (0.25, 0.5, 0.75, 0.9, 0.99, 1.0)
 

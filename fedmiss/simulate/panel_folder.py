@@ -18,8 +18,6 @@ from fedmiss.simulate.truth import TERMS
 from fedmiss.simulate.world import month_labels
 from fedmiss.tables import write_table
 
-__all__ = ["SPECIES_NAME", "write_panel"]
-
 SPECIES_NAME = "Avis simulata"
 
 

@@ -23,8 +23,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
-__all__ = ["FAMILIES", "KINDS", "Panel", "PanelKind", "simulate_panel"]
-
 FAMILIES = ("poisson", "negbin", "gaussian", "bernoulli")
 
 
@@ -274,10 +272,10 @@ def normal_scores(rng: np.random.Generator, n: int) -> F64:
     return np.asarray(rng.permutation(z / z.std()) if n > 1 else np.zeros(1))
 
 
-def month_basis(seed: int, months: int, rank: int, period: int = 12) -> F64:
+def month_basis(seed: int, months: int, rank: int) -> F64:
     """Return V, (months, rank): trend, the two halves of the annual cycle, then smooth random curves."""
     t = np.arange(months, dtype=np.float64)
-    angle = 2 * np.pi * t / period
+    angle = 2 * np.pi * t / 12
     columns = [t, np.sin(angle), np.cos(angle)][:rank]
     for factor in range(3, rank):
         steps = rng_for(seed, "month basis", factor).standard_normal(months)

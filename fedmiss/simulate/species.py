@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-__all__ = ["NOT_SPECIES", "SPECIES", "Species", "Taxon"]
-
 
 @dataclass(frozen=True, slots=True)
 class Taxon:

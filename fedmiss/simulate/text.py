@@ -22,8 +22,6 @@ from fedmiss.simulate.checklists import PROTOCOLS, Block
 from fedmiss.simulate.species import NOT_SPECIES
 from fedmiss.simulate.world import World
 
-__all__ = ["LAYOUTS", "Layout", "Writer", "layout_of"]
-
 _CODES = ("P22", "P21", "P20", "P62", "P23")  # of PROTOCOLS
 _CHECKLIST_COMMENTS = (
     'Cool and clear, "quiet" morning',
@@ -266,9 +264,9 @@ class Writer:
         return pl.Series(out)
 
 
-def _edited(seed: int, n: int = 4096) -> pl.Series:
+def _edited(seed: int) -> pl.Series:
     """Return times of day with zero to six decimals, as eBird's edit stamps have them."""
-    rng = rng_for(seed, "ebird", "edited")
+    rng, n = rng_for(seed, "ebird", "edited"), 4096
     second = rng.integers(0, 86_400, n).tolist()
     fraction = (rng.integers(0, 1_000_000, n) // 10 ** rng.integers(0, 7, n)).tolist()
     return pl.Series(

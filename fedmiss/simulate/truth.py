@@ -24,8 +24,6 @@ from fedmiss.simulate.checklists import Block
 from fedmiss.simulate.world import EFFORT_SLOPE, RANK, World
 from fedmiss.tables import load_schema, read_table, write_table
 
-__all__ = ["TERMS", "TruthWriter", "read_expected"]
-
 TERMS = {
     "licence": "CC0",
     "citation": "Simulated by fedmiss; no bird was counted.",
@@ -182,17 +180,9 @@ def read_expected(truth: str | Path, species: str, site_ids: Sequence[str], mont
     site = _axis(_rows(folder, "truth_sites", species), "site_id", site_ids, folder)
     month = _axis(_rows(folder, "truth_months", species), "month", months, folder)
     rank = len([column for column in site.columns if column.startswith("u")])
-    U = (
-        site.select([f"u{factor + 1}" for factor in range(rank)]).to_numpy()
-        if rank
-        else np.zeros((site.height, 0))
-    )
-    V = (
-        month.select([f"v{factor + 1}" for factor in range(rank)]).to_numpy()
-        if rank
-        else np.zeros((month.height, 0))
-    )
-    eta = level["mu"][0] + site["a"].to_numpy()[:, None] + month["b"].to_numpy() + U @ V.T
+    eta = level["mu"][0] + site["a"].to_numpy()[:, None] + month["b"].to_numpy()
+    for k in range(1, rank + 1):
+        eta += np.outer(site[f"u{k}"], month[f"v{k}"])
     return np.asarray(expit(eta) if level["link"][0] == "logit" else np.exp(eta), dtype=np.float64)
 
 

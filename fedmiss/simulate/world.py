@@ -27,8 +27,6 @@ from fedmiss.rng import rng_for
 from fedmiss.simulate.panels import month_basis, normal_scores
 from fedmiss.simulate.species import SPECIES, Species
 
-__all__ = ["EFFORT_SLOPE", "RANK", "World", "make_world"]
-
 EFFORT_SLOPE = 0.6
 RANK = 2
 MAX_OBSERVERS = 4_999_999  # a prime, so that multiples scatter the ids without collisions
@@ -261,12 +259,12 @@ def _effects(
     return a, u, b
 
 
-def _met(world: World, n: int = 20_000) -> F64:
+def _met(world: World) -> F64:
     """Choose the probability of a meeting so that each species is detected as often as its table says.
 
     Average P(count > 0 | met) over visits drawn as the simulation draws them, then divide.
     """
-    rng = rng_for(world.seed, "ebird", "pilot")
+    rng, n = rng_for(world.seed, "ebird", "pilot"), 20_000
     observer = np.searchsorted(world.observer_cdf, rng.random(n))
     site, month = world.places(observer, rng.random(n)), world.times(observer, rng.random(n))
     nuisance = world.observer_effect[observer] + EFFORT_SLOPE * (np.log(0.75) + 0.7 * rng.standard_normal(n))

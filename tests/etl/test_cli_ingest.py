@@ -76,17 +76,6 @@ def test_every_option_reaches_the_filters(cli, tmp_path):
     assert not (tmp_path / ".fedmiss-cache").exists()
 
 
-def test_preset_with_a_change(cli, tmp_path):
-    ebd, sed = files(tmp_path)
-    result = cli(
-        ebd, "--sampling", sed, "-o", tmp_path / "r", "--preset", "best-practices-v2", "--duration", "..30"
-    )
-    assert result.exit_code == 0, result.output
-    filters = read_manifest(tmp_path / "r")["settings"]["filters"]
-    assert filters["duration"] == [None, 30.0]
-    assert filters["max_speed"] == 100.0
-
-
 def test_an_existing_folder_is_kept(cli, tmp_path):
     ebd, _ = files(tmp_path)
     assert cli(ebd, "-o", tmp_path / "r").exit_code == 0

@@ -58,13 +58,6 @@ def test_latin1_names_the_line(tmp_path, run, which):
         run(paths[0], sampling=[paths[1]])
 
 
-def test_utf16_is_told(tmp_path, run):
-    ebd, sed = write_pair(tmp_path, [seen(A, "3")], [A])
-    ebd.write_bytes(ebd.read_text().encode("utf-16"))
-    with pytest.raises(InputError, match="UTF-16"):
-        run(ebd, sampling=[sed])
-
-
 @pytest.mark.parametrize("layout", [46, 49, 52])
 @pytest.mark.parametrize("trailing_tab", [False, True])
 @pytest.mark.parametrize("end", ["\n", "\r\n"])
@@ -98,14 +91,6 @@ def test_header_variants_of_custom_downloads(tmp_path, run):
     assert out.visits() == {"S11": 3}
 
 
-def test_column_order_does_not_matter(tmp_path, run):
-    columns = list(reversed(EBD_52))
-    ebd, sed = tmp_path / "e.txt", tmp_path / "e_sampling.txt"
-    ebd.write_bytes(text([seen(A, "3"), seen(B, "2")], columns))
-    sed.write_bytes(text([A, B], sorted(SED_33)))
-    assert run(ebd, sampling=[sed]).visits() == {"S11": 3, "S12": 2}
-
-
 def test_tabs_in_comments_and_short_rows_are_counted(tmp_path, run):
     """Line 8: extra fields belong to the comments, short rows are blank at the end; both are reported."""
     ebd, sed = write_pair(
@@ -129,19 +114,46 @@ def test_header_only_gives_no_rows(pair):
     assert pair([], [], species=(THRUSH[0],)).checklists.height == 0
 
 
-def test_empty_file_is_an_error(tmp_path, run):
-    path = tmp_path / "ebd.txt"
-    path.write_bytes(b"")
-    with pytest.raises(InputError, match="is empty"):
-        run(path)
-
-
 def test_wrong_path_proposes_the_right_one(tmp_path):
     write_pair(tmp_path, [seen(A, "3")], [A])
     with pytest.raises(InputError, match=r"Did you mean ebd_test.txt"):
         expand(tmp_path / "ebd_tets.txt")
     with pytest.raises(InputError, match="is a folder"):
         expand(tmp_path)
+
+
+def zipped(members: dict[str, str | bytes]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in members.items():
+            archive.writestr(name, content)
+    return out.getvalue()
+
+
+ROWS = text([seen(A, str(i)) for i in range(3000)], EBD_52)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("ebd.txt", b"", r"is empty \(0 bytes\)"),
+        (
+            "ebd.txt",
+            ROWS.replace(b"\tREASON\t", b"\tR\xc9ASON\t"),
+            r"line 1, byte \d+: b'\\xc9' is not UTF-8",
+        ),
+        ("note.txt", b"Dear colleague,\nplease find\n", "is no eBird, MyEBirdData or GBIF file"),
+        ("note.txt", b"\x00\x01\x02\x03", "is not a text table"),
+        ("ebd.txt", ROWS.decode().encode("utf-16"), "UTF-16"),
+        ("ebd.txt.gz", gzip.compress(ROWS)[:-9000], "damaged or was cut short"),
+        ("x.zip", b"PK\x03\x04 this is no zip", "damaged or was cut short"),
+        ("x.zip", zipped({"readme.md": "hello"}), "holds no table that fedmiss knows"),
+    ],
+)
+def test_a_file_that_cannot_be_read_is_told(tmp_path, run, name, content, words):
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises((InputError, ConfigError), match=words):
+        run(tmp_path / name)
 
 
 def test_missing_required_column_is_named(tmp_path, run):
@@ -153,16 +165,6 @@ def test_missing_required_column_is_named(tmp_path, run):
     ebd.write_bytes(text([seen(A, "3")], EBD_52))
     with pytest.raises(SchemaError, match="ALL SPECIES REPORTED"):
         run(ebd, sampling=[sed])
-
-
-def test_not_an_ebird_file(tmp_path, run):
-    path = tmp_path / "note.txt"
-    path.write_text("Dear colleague,\nplease find\n")
-    with pytest.raises(ConfigError, match="is no eBird, MyEBirdData or GBIF file"):
-        run(path)
-    path.write_bytes(b"\x00\x01\x02\x03")
-    with pytest.raises(InputError, match="is not a text table"):
-        run(path)
 
 
 def test_a_cut_file_is_noticed(tmp_path, run):
@@ -185,52 +187,27 @@ def test_gzip_zip_and_tar_read_like_plain(tmp_path, run):
     gz = [tmp_path / f"{p.name}.gz" for p in (ebd, sed)]
     for source, path in zip((ebd, sed), gz, strict=True):
         path.write_bytes(gzip.compress(source.read_bytes()))
-    zipped, tarred = tmp_path / "ebd_relApr-2025.zip", tmp_path / "ebd_relApr-2025.tar"
-    with zipfile.ZipFile(zipped, "w", zipfile.ZIP_DEFLATED) as z:
-        z.write(ebd, ebd.name)
-        z.write(sed, sed.name)
-        z.writestr("terms_of_use.txt", "words")
-        z.writestr("recommended_citation.txt", "more words")
+    packed, tarred = tmp_path / "ebd_relApr-2025.zip", tmp_path / "ebd_relApr-2025.tar"
+    texts = {"terms_of_use.txt": "words", "recommended_citation.txt": "more words"}
+    packed.write_bytes(zipped({p.name: p.read_bytes() for p in (ebd, sed)} | texts))
     with tarfile.open(tarred, "w") as t:
         for path in gz:
             t.add(path, path.name)
         info = tarfile.TarInfo("BCRCodes.txt")
         info.size = 9
         t.addfile(info, io.BytesIO(b"a\tb\n1\t2\n\n"))
-    for out in (run(*gz), run(zipped), run(tarred)):
+    for out in (run(*gz), run(packed), run(tarred)):
         assert out.records.equals(plain.records)
         assert out.checklists.equals(plain.checklists)
-    assert run(zipped).manifest["terms"]["release"] == "Apr-2025"
-
-
-def test_damaged_archives_are_told(tmp_path, run):
-    ebd, sed = write_pair(tmp_path, [seen(A, str(i)) for i in range(3000)], [A])
-    packed = gzip.compress(ebd.read_bytes())
-    path = tmp_path / "cut.txt.gz"
-    path.write_bytes(packed[: len(packed) // 2])
-    with pytest.raises(InputError, match="damaged or was cut short"):
-        run(path, sampling=[sed])
-    (tmp_path / "x.zip").write_bytes(b"PK\x03\x04 this is no zip")
-    with pytest.raises(InputError, match="damaged or was cut short"):
-        run(tmp_path / "x.zip")
+    assert run(packed).manifest["terms"]["release"] == "Apr-2025"
 
 
 def test_a_damaged_file_of_ebird_in_an_archive_is_no_missing_one(tmp_path):
     """Without it records would have no zeros, and the message would ask for a file that is there."""
-    path = tmp_path / "ebd.zip"
-    with zipfile.ZipFile(path, "w") as z:
-        z.writestr("ebd_US.txt", text([seen(visit("S1"), "1")], EBD_52))
-        z.writestr("ebd_US_sampling.txt", text([visit("S1")], SED_33).decode().encode("utf-16"))
-        z.writestr("terms_of_use.txt", "caf\u00e9".encode("latin-1"))
+    path, lists = tmp_path / "ebd.zip", text([A], SED_33).decode().encode("utf-16")
+    terms = "caf\u00e9".encode("latin-1")
+    path.write_bytes(zipped({"ebd_US.txt": ROWS, "ebd_US_sampling.txt": lists, "terms_of_use.txt": terms}))
     with pytest.raises(InputError, match=r"ebd\.zip:ebd_US_sampling\.txt is UTF-16"):
-        expand(path)
-
-
-def test_a_zip_without_tables_is_told(tmp_path):
-    path = tmp_path / "x.zip"
-    with zipfile.ZipFile(path, "w") as z:
-        z.writestr("readme.md", "hello")
-    with pytest.raises(InputError, match="holds no table that fedmiss knows"):
         expand(path)
 
 
@@ -290,11 +267,9 @@ CITED = (
 def test_the_citation_of_the_download_is_kept(run, tmp_path):
     """In the archive, or unpacked beside the files; one of another release is not taken."""
     ebd, sed = write_pair(tmp_path / "in", [seen(A, "3")], [A])
-    packed = tmp_path / "ebd_US-WA_relApr-2025.zip"
-    with zipfile.ZipFile(packed, "w") as z:
-        z.write(ebd, "ebd_US-WA_relApr-2025.txt")
-        z.write(sed, "ebd_US-WA_relApr-2025_sampling.txt")
-        z.writestr("recommended_citation.txt", CITED)
+    packed, name = tmp_path / "ebd_US-WA_relApr-2025.zip", "ebd_US-WA_relApr-2025"
+    texts = {f"{name}.txt": ebd.read_bytes(), f"{name}_sampling.txt": sed.read_bytes()}
+    packed.write_bytes(zipped(texts | {"recommended_citation.txt": CITED}))
     in_words = " ".join(CITED.split())
     assert run(packed).manifest["terms"]["citation"] == in_words
     unnamed = run(ebd, sampling=[sed]).manifest["terms"]["citation"]

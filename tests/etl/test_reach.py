@@ -144,29 +144,26 @@ def test_a_file_of_another_species_does_not_widen_the_reach(run, tmp_path, of_th
     assert f"{len(LISTS) - len(expected)} complete checklists lie beyond" in out.warnings
 
 
-def beside(run, tmp_path, name, other_name, records, **settings):
-    """Import wood thrushes of 2020 beside records of another file; return the lists that give zeros."""
+WASHINGTON = "ebd_US-WA_woothr_202001_202012"
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "species", "asked", "expected"),
+    [  # one species of the whole world has no region in its name
+        ("ebd_woothr_202001_202012_relApr-2025", "ebd_yerwar_201901_201912_smp_relApr-2025", [WARBLER], (), set()),
+        # a word in a name is no species where several are in the file
+        (WASHINGTON, "ebd_subset_201901_201912", [WARBLER, THRUSH], (), {"S3"}),
+        # a species that is not asked for takes no zeros
+        (WASHINGTON, "ebd_US-WA_yerwar_201901_201912", [WARBLER], ("Wood Thrush",), {"S1", "S2", "S6"}),
+    ],
+)  # fmt: skip
+def test_wood_thrushes_of_2020_beside_records_of_another_file(
+    run, tmp_path, name, other, species, asked, expected
+):
     ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    other, _ = write_pair(tmp_path / "b", records, [])
-    files = (ebd.rename(ebd.with_name(name)), other.rename(other.with_name(other_name)))
-    return giving_zeros(run(*files, sampling=[sed], **settings))
-
-
-def test_a_file_of_one_species_of_the_whole_world_has_no_region_in_its_name(run, tmp_path):
-    names = ("ebd_woothr_202001_202012_relApr-2025.txt", "ebd_yerwar_201901_201912_smp_relApr-2025.txt")
-    assert beside(run, tmp_path, *names, [seen(VISITS["S3"], "3", WARBLER)]) == set()
-
-
-def test_a_word_in_a_file_name_is_no_species_where_several_are_in_it(run, tmp_path):
-    names = ("ebd_US-WA_woothr_202001_202012.txt", "ebd_subset_201901_201912.txt")
-    records = [seen(VISITS["S3"], "3", species) for species in (WARBLER, THRUSH)]
-    assert beside(run, tmp_path, *names, records) == {"S3"}
-
-
-def test_a_file_of_a_species_that_is_not_asked_for_takes_no_zeros(run, tmp_path):
-    names = ("ebd_US-WA_woothr_202001_202012.txt", "ebd_US-WA_yerwar_201901_201912.txt")
-    records = [seen(VISITS["S3"], "3", WARBLER)]
-    assert beside(run, tmp_path, *names, records, species=("Wood Thrush",)) == {"S1", "S2", "S6"}
+    more, _ = write_pair(tmp_path / "b", [seen(VISITS["S3"], "3", kind) for kind in species], [])
+    files = ebd.rename(ebd.with_name(f"{name}.txt")), more.rename(more.with_name(f"{other}.txt"))
+    assert giving_zeros(run(*files, sampling=[sed], species=asked)) == expected
 
 
 def test_months_of_a_file_name_are_whole():

@@ -22,7 +22,7 @@ from fedmiss.report.build import build_report
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from tests.folders import frame
-from tests.pipeline.test_resume import Killed, cut_off
+from tests.pipeline.test_resume import cut_off, until
 
 AVERAGE = FitSettings(model="quasi", max_rank=1, folds=2, structure="none", bootstrap=24, own=True)
 
@@ -69,15 +69,8 @@ def test_a_folder_with_an_average_reads_back_as_the_mean_of_its_members(panel, f
 
 @pytest.mark.slow
 def test_an_average_that_was_cut_off_goes_on(panel, fit, tmp_path, monkeypatch):
-    genuine = job.replicates
-
-    def replicates(link, panel, members, numbers, **more):
-        if max(numbers) >= 15:
-            raise Killed
-        return genuine(link, panel, members, numbers, **more)
-
     monkeypatch.setattr(job, "lockstep_size", lambda *a: 10)
-    cut_off(monkeypatch, job, "replicates", panel, tmp_path / "cut", AVERAGE, replicates)
+    cut_off(monkeypatch, job, "replicates", panel, tmp_path / "cut", AVERAGE, until(15))
     cut = fit_panel(panel, tmp_path / "cut", AVERAGE)
     for name in ("draws.parquet", "site_trends.parquet", "members/2/site_factors.parquet", "visited.parquet"):
         assert (cut / name).read_bytes() == (fit / name).read_bytes(), name

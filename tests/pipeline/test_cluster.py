@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 
 import pandas as pd
 import pytest
@@ -14,26 +15,11 @@ from fedmiss.errors import ConfigError, EngineError
 from fedmiss.pipeline import parallel
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.recipe import read_recipe
+from fedmiss.pipeline.settings import FitSettings
+from tests.pipeline.test_many import GOOD, write
 
 distributed = pytest.importorskip("distributed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
-
-RECIPE = """
-name = "waders"
-out = "{out}"
-species = ["Alpha", "Beta", "Gamma"]
-[ingest]
-files = "counts.csv"
-map = "auto"
-[panel]
-groups = 2
-[fit]
-bootstrap = 20
-folds = 2
-max_rank = 1
-[report]
-date = "2026-01-02"
-"""
 
 
 @pytest.fixture(scope="module")
@@ -43,15 +29,8 @@ def workers():
 
 
 def recipe(folder, out):
-    rows = ["observer,site,date,species,count"]
-    for k, name in enumerate(("Alpha", "Beta", "Gamma")):
-        for s in range(8):
-            for y in range(2015, 2022):
-                n = (s + 4) * (k + 2) + (y - 2015) * (k - 1) + (s * y) % 3
-                rows.append(f"o{s % 4},S{s},{y}-05-{s + 1:02d},{name},{n}")
-    (folder / "counts.csv").write_text("\n".join(rows) + "\n")
-    (folder / f"{out}.toml").write_text(RECIPE.format(out=folder / out))
-    return read_recipe(folder / f"{out}.toml")
+    fit = FitSettings(bootstrap=20, folds=2, max_rank=1)
+    return replace(read_recipe(write(folder, GOOD), folder / out), fit=fit)
 
 
 def tables(results):
@@ -65,7 +44,7 @@ def tables(results):
 @pytest.mark.nightly
 def test_the_cluster_gives_the_same_tables_and_survives_a_killed_worker(workers, tmp_path):
     here = tables(run_recipe(recipe(tmp_path, "here"), jobs=1))
-    assert set(here) == {"Alpha", "Beta", "Gamma"}
+    assert set(here) == set(GOOD)
 
     killed = []
 

@@ -244,24 +244,16 @@ def test_a_panel_from_a_frame_is_the_panel():
     np.testing.assert_allclose(fit_counts(parts, settings).expected(), got, rtol=1e-6)
 
 
-def test_bad_frames_are_named():
-    t = pd.DataFrame({"site": ["a", "b"], "month": ["2024-05", "2024-13"], "count": [1, 2]})
-    with pytest.raises(InputError, match="row 1: '2024-13' is no date"):
-        from_dataframe(t)
-    with pytest.raises(InputError, match="no column 'plot'"):
-        from_dataframe(t, site="plot")
-    with pytest.raises(InputError, match="row 1: the count is -2"):
-        from_dataframe(t.assign(count=[1, -2]))
-
-
 @pytest.mark.parametrize(
     ("column", "values", "words"),
     [
+        ("month", ["2024-05", "2024-13"], "row 1: '2024-13' is no date"),
         ("month", ["2024-05", "2024-02-31"], "row 1: '2024-02-31' is no date"),
         ("month", ["2024-05", "2024-05 to 2024-09"], "row 1: '2024-05 to 2024-09' is no date"),
         ("count", pd.to_datetime(["2024-05-01", "2024-05-02"]), "the counts are of the type datetime64"),
         ("count", pd.to_timedelta([1, 2], unit="h"), "the counts are of the type timedelta64"),
         ("count", [1, 2j], "the counts are of the type complex128"),
+        ("count", [1, -2], "row 1: the count is -2"),
         ("site", ["a", " "], "row 1: no site is given"),
     ],
 )
@@ -271,6 +263,8 @@ def test_nothing_is_read_as_a_date_a_count_or_a_name_that_is_none(column, values
         from_dataframe(t.assign(**{column: values}))
     with pytest.raises(InputError, match="2 columns 'count'"):
         from_dataframe(pd.concat([t, t[["count"]]], axis=1))
+    with pytest.raises(InputError, match="no column 'plot'"):
+        from_dataframe(t, site="plot")
 
 
 def test_names_are_read_as_the_importer_reads_them():

@@ -73,6 +73,20 @@ def cut_off(monkeypatch, owner, name, panel, out, settings, how=kill):
             fit_panel(panel, out, settings)
 
 
+def until(number: int, drawn: list[int] | None = None):
+    """Replicates up to a number, at which the process ends."""
+    genuine = job.replicates
+
+    def replicates(link, panel, members, numbers, **more):
+        if max(numbers) >= number:
+            raise Killed
+        if drawn is not None:
+            drawn.extend(numbers)
+        return genuine(link, panel, members, numbers, **more)
+
+    return replicates
+
+
 def same_fit(a: Path, b: Path) -> None:
     assert digests(a) == digests(b)
     assert identity(a) == identity(b)
@@ -88,29 +102,15 @@ def same_fit(a: Path, b: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("chunks", [0, 1, 2])
 def test_killed_in_the_bootstrap(panel, whole, tmp_path, monkeypatch, chunks):
-    genuine = job.replicates
     drawn: list[int] = []
-
-    def watched(stop_at):
-        def replicates(link, panel, members, numbers, **more):
-            if max(numbers) >= stop_at:
-                raise Killed
-            drawn.extend(numbers)
-            return genuine(link, panel, members, numbers, **more)
-
-        return replicates
-
     monkeypatch.setattr(job, "lockstep_size", lambda *a: 10)
-    monkeypatch.setattr(job, "replicates", watched(10 * chunks + 5))
-    with pytest.raises(Killed):
-        fit_panel(panel, tmp_path / "cut", FAST)
+    cut_off(monkeypatch, job, "replicates", panel, tmp_path / "cut", FAST, until(10 * chunks + 5))
     assert not (tmp_path / "cut").exists()
     assert len(list((tmp_path / "cut.partial").glob("draws-*.npz"))) == chunks
-    drawn.clear()
-    monkeypatch.setattr(job, "replicates", watched(10**9))
-    fit_panel(panel, tmp_path / "cut", FAST)
+    with monkeypatch.context() as patch:
+        patch.setattr(job, "replicates", until(10**9, drawn))
+        fit_panel(panel, tmp_path / "cut", FAST)
     assert drawn == list(range(10 * chunks, 30)), "finished replicates are not drawn again"
-    monkeypatch.setattr(job, "replicates", genuine)
     fit_panel(panel, tmp_path / "whole", FAST)  # in the same parts, so that the ledgers can be compared
     same_fit(tmp_path / "cut", tmp_path / "whole")
     drawn_at_once = digests(whole["fast"])["draws.parquet"]
@@ -239,14 +239,7 @@ def test_a_flipped_bit_in_unfinished_work_changes_no_number(panel, tmp_path, mon
     monkeypatch.setattr(job, "lockstep_size", lambda *a: 2)
     settings = FitSettings(model="quasi", rank="auto", max_rank=0, folds=2, bootstrap=6)
     fit_panel(panel, tmp_path / "whole", settings)
-    genuine = job.replicates
-
-    def replicates(link, panel, members, numbers, **more):
-        if max(numbers) >= 4:
-            raise Killed
-        return genuine(link, panel, members, numbers, **more)
-
-    cut_off(monkeypatch, job, "replicates", panel, tmp_path / "cut", settings, replicates)
+    cut_off(monkeypatch, job, "replicates", panel, tmp_path / "cut", settings, until(4))
     part = tmp_path / "cut.partial"
     part.rename(tmp_path / "kept")
     names = [p.relative_to(tmp_path / "kept") for p in sorted((tmp_path / "kept").rglob("*")) if p.is_file()]

@@ -6,7 +6,6 @@ import typer
 from typer.testing import CliRunner
 
 from fedmiss.cli.research import simulate
-from fedmiss.errors import ConfigError
 from fedmiss.files import read_manifest
 
 app = typer.Typer()
@@ -38,16 +37,3 @@ def test_writes_a_panel(tmp_path):
     settings = read_manifest(tmp_path / "p")["settings"]
     assert (settings["observed"], settings["kind"], settings["rank"]) == (0.4, "weak", 2)
     assert (results["n_sites"], results["n_months"], len(results["groups"])) == (30, 24, 3)
-
-
-def test_bad_values_are_errors_with_the_value(tmp_path):
-    for words, value in (
-        (("--records", 12), "12"),
-        (("--panel", "odd"), "'odd'"),
-        (("--columns", 53), "'53'"),
-        (("--panel", "weak", "--family", "gaussian"), "gaussian"),
-    ):
-        done = run(*words, "--out", tmp_path / "x")
-        assert isinstance(done.exception, ConfigError)
-        assert value in str(done.exception)
-    assert list(tmp_path.iterdir()) == []

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedmiss.arrays import I64
 
-__all__ = ["first_month", "season_years"]
+__all__ = ["first_month", "season_years", "years_of"]
 
 LONGEST_STEP = 3  # months from one month of a season to the next, within one of a whole year
 
@@ -28,3 +28,8 @@ def season_years(year: I64, month_of_year: I64) -> I64:
     """Return the year (L,) in which each month of an axis counts, whose season is all of its months of the year."""
     out: I64 = year + (month_of_year >= first_month(np.unique(month_of_year)))
     return out
+
+
+def years_of(months: I64) -> I64:
+    """Return the same of months that are given as 12 year + month - 1, (L,)."""
+    return season_years(months // 12, months % 12 + 1)

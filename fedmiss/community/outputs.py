@@ -28,6 +28,7 @@ __all__ = [
 
 DRAWS = 400
 LEAST_EFFORT = 1e-3  # standard visits to a site: the logarithm of 0 is not defined
+INVERSE_SIZES = 2.0 ** np.arange(-5, 6)  # among which that of richness is found
 TAILS = [(1 - LEVEL) / 2, (1 + LEVEL) / 2]
 
 
@@ -54,9 +55,10 @@ class Axes:
 
 
 def site_sums(community: Community, visits: F64 | None = None) -> F64:
-    """Sums (1 + r + r^2 + 2,) over the sites that axes need.
+    """Sums (1 + r + r^2 + 12 + 2,) over the sites that axes and richness need.
 
-    Of 1, of the factors' coefficients, of their products with their covariances, and of the log of ``visits`` (J,), by
+    Of 1, of the factors' coefficients, of their products with their covariances, of cells with a bird and of those that are
+    expected with each of ``INVERSE_SIZES``, and of the log of ``visits`` (J,), by
     default the effort of the cells: as it is, and of one visit at least. Of several organisations they are added up, so that
     axes are those of all sites.
     """
@@ -66,7 +68,9 @@ def site_sums(community: Community, visits: F64 | None = None) -> F64:
     # The mean of logarithms, so that a few sites with hundreds of visits do not make the usual number.
     visits = community.cells.visited().max(axis=1) if visits is None else visits
     logs = [np.log(np.maximum(visits, least)).sum() for least in (LEAST_EFFORT, 1.0)]
-    return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), logs])
+    return np.concatenate(
+        [[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), _with_birds(community), logs]
+    )
 
 
 def axes_of(community: Community, sums: F64 | None = None) -> Axes:
@@ -113,18 +117,55 @@ def usual_visits(community: Community, sums: F64 | None = None) -> float:
     return float(max(1.0, np.round(np.exp(sums[-1] / sums[0]))))
 
 
-def richness(community: Community, *, visits: float, seed: int = 0) -> tuple[F64, F64, F64]:
-    """Species (J,) found on ``visits`` standard visits to each site: expected number, and its 95 % interval by draws."""
+def _chance(mean: F64, inverse_size: float) -> F64:
+    """Chance that a negative binomial count is not 0: 1 - (1 + mean / size)^-size."""
+    return np.asarray(-np.expm1(-np.log1p(mean * inverse_size) / inverse_size))
+
+
+def _with_birds(community: Community) -> F64:
+    """Cells with a bird, and those expected with each of ``INVERSE_SIZES`` (11,); zeros for presence."""
+    fit, cells = community.fit, community.cells
+    if fit.settings.family != "poisson":
+        return np.zeros(1 + INVERSE_SIZES.size)
+    cells = cells.take(cells.weight > 0)  # of the others nothing may be told
+    eta, var = (part[cells.site, cells.species] for part in moments(_posterior(community), slice(None)))
+    nodes, shares = np.polynomial.hermite_e.hermegauss(7)  # over the posterior of the log mean
+    out = np.zeros(1 + INVERSE_SIZES.size)
+    out[0] = (cells.count > 0).sum()
+    for node, share in zip(nodes, shares / shares.sum(), strict=True):
+        mean = cells.effort * fit.smear * np.exp(np.minimum(eta + node * np.sqrt(var), 30.0))
+        out[1:] += [share * _chance(mean, inverse_size).sum() for inverse_size in INVERSE_SIZES]
+    return out
+
+
+def _inverse_size(sums: F64) -> float:
+    """The 1 / size with which as many cells have a bird as have.
+
+    That of the fit is one of few that were tried with the axes, and mostly too small: birds would be spread too evenly over
+    the sites, and too many species be found at each.
+    """
+    found, *expected = sums[-3 - INVERSE_SIZES.size : -2]
+    # The more uneven, the fewer cells with a bird: np.interp wants them rising.
+    return float(np.exp(np.interp(found, expected[::-1], np.log(INVERSE_SIZES)[::-1])))
+
+
+def richness(
+    community: Community, *, visits: float, sums: F64 | None = None, seed: int = 0
+) -> tuple[F64, F64, F64]:
+    """Species (J,) found on ``visits`` standard visits to each site: expected number, and its 95 % interval by draws.
+
+    ``sums`` are those of :func:`site_sums` over all sites, where not all of them are here.
+    """
     fit, rng = AverageFit((community.fit,)), rng_for(seed, "richness")
     counts = community.fit.settings.family == "poisson"
-    size = min(community.fit.aux.size, 1e9)
+    inverse_size = _inverse_size(site_sums(community) if sums is None else sums) if counts else 0.0
     # Draw by draw: the matrix of sites and species would be held 400 times otherwise.
     expected, drawn = np.zeros(community.cells.J), np.empty((DRAWS, community.cells.J), dtype=np.int32)
     for i in range(DRAWS):
         eta = fit.draw(rng)(slice(None))
         if counts:
-            # 1 - (1 + n mu / size)^-size: the site's own level is one for all n visits, so they are not independent.
-            found = -np.expm1(-size * np.log1p(visits * np.exp(np.minimum(eta, 30.0)) / size))
+            # The site's own level is one for all visits, so they are not independent.
+            found = _chance(visits * np.exp(np.minimum(eta, 30.0)), inverse_size)
         else:
             # 1 - (1 - p)^n, with log(1 - p) = -log(1 + e^eta).
             found = -np.expm1(visits * -np.logaddexp(0.0, eta))

@@ -245,7 +245,7 @@ def _joint(
             over = sites > terms.share * q.totals if q.totals.size else np.zeros(n_steps)
             return np.concatenate([sites, sites > 0, over]).astype(float)
         by_species, by_step = gains_by(fit, lists.visits)
-        rich = richness(fit, visits=q.usual)[0].sum() if q.usual > 0 else 0.0
+        rich = richness(fit, visits=q.usual, sums=sums)[0].sum() if q.usual > 0 else 0.0
         # Here totals are 1 for the steps that may be told and 0 for the others, which are so never sent.
         numbers = numbers_of(lists, fit)
         numbers[few, :3] = by_species[few] = by_step[sites == 0] = 0.0
@@ -260,8 +260,7 @@ def _joint(
         (answers,) = link.ask([msg.Species(part, usual, totals)])
         return total(answers, "sums", (size,))
 
-    rank = fit.rank
-    sums = asked("sites", 3 + rank + rank * rank)
+    sums = asked("sites", site_sums(fit).size)
     of_steps = asked("steps", 3 * n_steps, totals=asked("steps", 3 * n_steps)[:n_steps]).reshape(3, n_steps)
     behind, groups, over = np.hstack([np.zeros((3, 1)), of_steps])  # no step first, as for regions
     kept = np.zeros(n_steps)

@@ -100,7 +100,7 @@ def tables_of(
         sums = site_sums(community, np.bincount(lists.site, effort.weight, lists.J).astype(float))
     axes, usual = axes_of(community, sums), usual_visits(community, sums)
     _, _, found = lists.summed()
-    expected, low, high = richness(community, visits=usual)
+    expected, low, high = richness(community, visits=usual, sums=sums)
     place = lists.sites.to_pandas()
     sites = place.assign(
         n_lists=lists.visits.astype(np.int32), found=(found > 0).sum(axis=1).astype(np.int32), richness=expected,

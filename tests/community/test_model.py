@@ -390,6 +390,28 @@ def test_held_out_counts_are_within_their_intervals():
     assert 0.93 < inside / n < 0.97
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("size", "rank"), [(0.5, 1), (2.0, 1), (1.0, 0)])
+def test_richness_is_right_where_the_fit_takes_counts_for_too_even(seed, size, rank):
+    """1 / size is one of few values tried, here a quarter of the true one; cells with a bird say how many there are."""
+    J, S, rng = 100, 30, np.random.default_rng([seed, 78])
+    n = rng.integers(1, 5, J)
+    eta = (
+        rng.normal(-1, 1, S)
+        + rng.normal(0, 0.3, (J, 1))
+        + rng.normal(size=(J, rank)) @ rng.normal(0, 0.8, (rank, S))
+    )
+    j, s = np.indices((J, S)).reshape(2, -1)
+    y = rng.poisson(n[:, None] * np.exp(eta) * rng.gamma(size, 1 / size, (J, S)))
+    c = Cells(J, S, j, s, y[j, s].astype(float), n[j].astype(float), np.ones(j.size))
+    settings = replace(COUNTS, rank=rank, dispersion="negbin", inverse_size=0.25 / size)
+    made = Community(fit_counts(c.panel({}, None), settings), None, (), c, {}, (), None)
+    found = (rng.poisson(2 * np.exp(eta) * rng.gamma(size, 1 / size, (J, S))) > 0).sum(axis=1)
+    expected, low, high = richness(made, visits=2.0)
+    assert abs((expected - found).mean()) < 0.06 * found.mean()
+    assert 0.88 <= ((found >= low) & (found <= high)).mean()
+
+
 @pytest.mark.nightly
 def test_richness_is_what_visits_would_find():
     inside, n, bias = 0.0, 0, []

@@ -22,6 +22,7 @@ from fedmiss.federation.messages import SQUARES
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.occupancy import ChainPosterior
+from fedmiss.seasons import years_of
 
 __all__ = ["LEAST_VISITS", "GroupProgram", "IncludedVisits"]
 
@@ -246,7 +247,9 @@ class GroupProgram:
 
     def fold_of(self, by: str, folds: int, seed: int, visits: IncludedVisits) -> I64:
         """Fold of every visit."""
-        year = visits.stamp // 12 if self.visits.calendar else visits.month.astype(np.int64) // 12
+        # Of the joint axis: a group may lack months of the season.
+        months = self.axis.months if self.visits.calendar else np.arange(self.axis.L)
+        year = years_of(months)[visits.month]
         return draw_folds(
             by, folds, seed, name=self.name, site_id=self.visits.site_id, site=visits.site, month=visits.stamp, year=year,
             observer=visits.observer, secret=self.secret if self.jointly else b"",

@@ -15,7 +15,7 @@ from fedmiss.federation.group.total_kernels import expected_sums
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.occupancy import log_yearly
-from fedmiss.seasons import season_years
+from fedmiss.seasons import years_of
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
@@ -102,7 +102,7 @@ def _complete_years(months: I64, calendar: bool) -> tuple[I64, Bool, F64]:
     """First month of every year, which years have all months of the panel's season, and these years about their mean."""
     if not calendar:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=bool), np.zeros(0)
-    year = season_years(months // 12, months % 12 + 1)
+    year = years_of(months)
     years, first, counts = np.unique(year, return_index=True, return_counts=True)
     full: Bool = counts == np.unique(months % 12).size
     x = years[full].astype(float)

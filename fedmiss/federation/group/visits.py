@@ -15,6 +15,7 @@ from fedmiss.arrays import F64, I32, I64, pairs
 from fedmiss.errors import InputError, listed
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.rules import LARGEST_COUNT
+from fedmiss.seasons import years_of
 
 __all__ = [
     "EFFORT_TERMS",
@@ -132,13 +133,14 @@ class Axis:
     @property
     def year(self) -> I64:
         """Years (L,) from that of the first month on."""
-        return self.months // 12 - self.months[:1] // 12
+        year = years_of(self.months)
+        return year - year[:1]
 
     def years(self, calendar: bool) -> I64:
-        """Year 0, 1, ... of every month: calendar years, or twelve months each."""
+        """Year 0, 1, ... of every month: those of the season, or twelve months each."""
         if not calendar:
             return np.arange(self.L, dtype=np.int64) // 12
-        return np.unique(self.months // 12, return_inverse=True)[1].astype(np.int64)
+        return np.unique(years_of(self.months), return_inverse=True)[1].astype(np.int64)
 
 
 def deal_sites(visited: Mapping[str, np.ndarray], J: int) -> dict[str, I64]:

@@ -14,6 +14,7 @@ from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.support import FEWEST_REGIONS, JUNE, release_jointly, steps
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import CONTRIBUTORS
+from fedmiss.seasons import season_years, years_of
 from fedmiss.version import __version__
 
 __all__ = ["Agreement", "DataSpec", "agree", "folds_like_gaps"]
@@ -63,7 +64,8 @@ class Agreement:
     @property
     def year(self) -> I64:
         """Years (L,) from that of the first month on."""
-        return self.months // 12 - self.months[:1] // 12
+        year = years_of(self.months)
+        return year - year[:1]
 
     @property
     def standard_effort(self) -> str:
@@ -306,9 +308,11 @@ def folds_like_gaps(link: Link, panel: Panel) -> str:
     Cells also where there are no more than ``FEW_BLOCKS`` blocks with a count. Needs visited cells, not counts.
     """
     L = panel.L
-    years = (
-        np.arange(L) // 12 if panel.calendar is None else np.unique(panel.calendar[1], return_inverse=True)[1]
-    )
+    if panel.calendar is None:
+        years = np.arange(L) // 12
+    else:
+        month_of_year, year = panel.calendar
+        years = np.unique(season_years(year, month_of_year), return_inverse=True)[1]
     length = np.bincount(years)
     if length.max() <= 1:
         return "cell"  # a year is one cell

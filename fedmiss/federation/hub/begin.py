@@ -13,6 +13,7 @@ from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.seasons import season_years
 
 __all__ = [
     "first_state",
@@ -34,8 +35,11 @@ START_SLOPE = 0.02  # and of their slopes, for one standard deviation of the yea
 def known_line(panel: Panel, settings: CountSettings) -> F64:
     """The line x (L,) on which sites have slopes of their own; empty where they have none, or the years are too few."""
     calendar = panel.calendar if settings.season and settings.slopes else None
-    few = calendar is None or np.unique(calendar[1]).size <= LEAST_YEARS
-    return np.zeros(0) if calendar is None or few else line_of(calendar[1])
+    if calendar is None:
+        return np.zeros(0)
+    month_of_year, year = calendar
+    year = season_years(year, month_of_year)
+    return np.zeros(0) if np.unique(year).size <= LEAST_YEARS else line_of(year)
 
 
 def responding(panel: Panel, settings: CountSettings) -> int:

@@ -25,6 +25,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation.hub.priors import next_variance
+from fedmiss.seasons import season_years
 
 __all__ = ["LEAST_YEARS", "SeriesPrior", "line_of"]
 
@@ -50,7 +51,9 @@ def _basis(months: bytes, years: bytes, effect: bool) -> tuple[F64, tuple[int, i
 
     It is kept, since every column of every refit has the same.
     """
-    month_of_year, year = np.frombuffer(months, np.int64), np.frombuffer(years, np.int64)
+    month_of_year, calendar_year = np.frombuffer(months, np.int64), np.frombuffer(years, np.int64)
+    # The two halves of a winter have one value of the line and one deviation.
+    year = season_years(calendar_year, month_of_year)
     L, unique = month_of_year.size, np.unique(year)
     x = line_of(year)
     line = x[:, None] if effect and x.any() else np.zeros((L, 0))
@@ -64,7 +67,7 @@ def _basis(months: bytes, years: bytes, effect: bool) -> tuple[F64, tuple[int, i
         straight = np.column_stack([np.ones(unique.size), unique - unique.mean()])
         rest = np.linalg.qr(straight, mode="complete")[0][:, 2:]
         deviation = rest[np.searchsorted(unique, year)]
-    time = (np.asarray(year, float) * 12 + month_of_year).astype(float)
+    time = (calendar_year * 12 + month_of_year).astype(float)
     time -= time[0]
     # Covariance of a random walk from the first month on, min(t, t'): months that are missing take longer steps.
     walk = np.minimum(time[:, None], time[None, :])

@@ -407,6 +407,6 @@ def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:
     )
     failed = f" {len(failures)} failed; see below." if failures else ""
     return (
-        f"Of {len(frame)} species: {down} decline, {up} increase, {stable} {'is' if stable == 1 else 'are'} stable, "
+        f"Of {len(frame)} species: {down} decline{'s' if down == 1 else ''}, {up} increase{'s' if up == 1 else ''}, {stable} {'is' if stable == 1 else 'are'} stable, "
         f"{uncertain} uncertain, {none} without a class.{failed}"
     )

@@ -209,8 +209,8 @@ def status(
     kit = (folder / "kit.json").exists()
     if not kit and not (folder / "study.json").exists():
         raise InputError(
-            f"{folder} is neither a kit nor a study's folder. Name your organisation's kit: it knows how the study stands; a "
-            "folder that all share does not.",
+            f"{folder} is neither a kit nor a study's folder. Name your organisation's kit: it knows how the study stands; "
+            "a folder that all share does not.",
             path=str(folder),
         )
     if not kit and read_study(folder).engine == "folder":
@@ -223,7 +223,7 @@ def status(
             typer.echo("The kit's present job is not begun. The last one:")
     typer.echo(f"state      {now['state']}")
     for name in ("job", "stage", "exchanges", "time", "error", "result"):
-        if name in now:
+        if now.get(name, "") != "":  # an interruption has no error's words
             typer.echo(f"{name:10s} {now[name]}")
     if now["missing"]:
         typer.echo(f"missing    {', '.join(now['missing'])}")

@@ -167,8 +167,8 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
 def headline(findings: JointFindings) -> Headline:
     """The sentence of a local report, and what this one rests on."""
     support = (
-        f"It rests on {count(findings.data.result.n_counted)} {findings.data.rests_on} in {int(findings.years.used.sum())} of "
-        f"{findings.years.year.size} years, of {findings.organisations} together."
+        f"It rests on {count(findings.data.result.n_counted)} {findings.data.rests_on} in "
+        f"{int(findings.years.used.sum())} of {findings.years.year.size} years, of {findings.organisations} together."
     )
     if not findings.found:
         return Headline(

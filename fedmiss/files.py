@@ -437,7 +437,8 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     folder = Path(folder)
     file = folder / MANIFEST
     maker = f"; `fedmiss {_MAKER[kind]}` makes one" if kind in _MAKER else ""
-    needed = f", but a {kind!r} is needed here{maker}." if kind else "."
+    article = "an" if (kind or "").startswith("i") else "a"
+    needed = f", but {article} {kind!r} is needed here{maker}." if kind else "."
 
     def refusal(text: str) -> InputError:
         return InputError(text, path=str(folder))

@@ -191,6 +191,8 @@ def test_manifests_keep_what_they_are_given(tmp_path):
         InputError, match="holds a 'fit', but a 'panel' is needed here; `fedmiss panel` makes one"
     ):
         files.read_manifest(tmp_path, "panel")
+    with pytest.raises(InputError, match="but an 'imputed' is needed here"):
+        files.read_manifest(tmp_path, "imputed")
     (tmp_path / "counts.csv").write_text("site,year,count\n")
     with pytest.raises(
         InputError, match=r"no manifest.json, but a 'records' is needed here; `fedmiss ingest` makes one"

@@ -199,12 +199,18 @@ def status(
     ],
 ) -> None:
     """Show how a study stands, and who is missing."""
-    from fedmiss.errors import ConfigError, FedmissError
+    from fedmiss.errors import ConfigError, FedmissError, InputError
     from fedmiss.network.kits import open_kit
     from fedmiss.network.status import status as status_of
     from fedmiss.network.study import read_study
 
     kit = (folder / "kit.json").exists()
+    if not kit and not (folder / "study.json").exists():
+        raise InputError(
+            f"{folder} is neither a kit nor a study's folder. Name your organisation's kit: it knows how the study stands; "
+            "a folder that all share does not.",
+            path=str(folder),
+        )
     if not kit and read_study(folder).engine == "folder":
         raise ConfigError(
             f"{folder} has no relay: how the study stands is known at each organisation, by `fedmiss federation status KIT`."
@@ -215,7 +221,7 @@ def status(
             typer.echo("The kit's present job is not begun. The last one:")
     typer.echo(f"state      {now['state']}")
     for name in ("job", "stage", "exchanges", "time", "error", "result"):
-        if name in now:
+        if now.get(name, "") != "":  # an interruption has no error's words
             typer.echo(f"{name:10s} {now[name]}")
     if now["missing"]:
         typer.echo(f"missing    {', '.join(now['missing'])}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
 from fedmiss.errors import ConfigError, SchemaError, listed
@@ -71,7 +71,8 @@ _DATE = {"date", "observationdate", "surveydate", "visitdate", "eventdate"}
 # `one_species`.
 NAMES: dict[str, tuple[str, ...]] = {
     "site": ("siteid", "sitecode", "site", "plotid", "plotcode", "plot", "station", "colony", "square", "transect",
-             "localityid", "locality", "locationid", "location", "route", "lieu", "ort", "gebied", "sitio",
+             "localityid", "locality", "locationid", "location", "route", "lieu", "ort", "gebiet", "fläche", "probefläche",
+             "standort", "gebied", "sitio",
              "eeacellcode", "eqdcellcode", "isea3hcellcode", "mgrscellcode"),
     "year": ("year", "time", "timepoint", "annee", "année", "jahr", "jaar", "ano", "año", "yearmonth"),
     "month": ("month", "mois", "monat", "maand", "mes"),
@@ -250,12 +251,15 @@ def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
     return years if len(years) >= least and not counts else []
 
 
-def is_count_table(header: Sequence[str]) -> bool:
-    """Say whether a header looks like a table of yearly or monthly counts: site and year, and no date."""
+def is_count_table(header: Sequence[str], named: Collection[str] = ()) -> bool:
+    """Say whether a header looks like a table of yearly or monthly counts: site and year, and no date.
+
+    ``named``: what the user named a column for, whatever that is called.
+    """
     names = squeezed(header)
     if _DATE & set(names):
         return False
-    has = {key: any(word in names for word in words) for key, words in NAMES.items()}
+    has = {key: key in named or any(word in names for word in words) for key, words in NAMES.items()}
     return has["site"] and (has["year"] or bool(wide_years(header)))
 
 

@@ -370,7 +370,9 @@ def _kind(source: Source, settings: IngestSettings) -> str:
     if source.role in KINDS:
         return KINDS[source.role]
     given = settings.column_map or {}
-    return COUNTS if "year" in given or (is_count_table(source.header) and "date" not in given) else PLAIN
+    return (
+        COUNTS if "year" in given or (is_count_table(source.header, given) and "date" not in given) else PLAIN
+    )
 
 
 def _observer_name(source: Source, sources: list[Source]) -> str:

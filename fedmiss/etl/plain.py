@@ -82,7 +82,8 @@ def check_map(
         if missing and len(proposal) < 2:
             raise ConfigError(
                 f"{source.name} is no eBird, MyEBirdData or GBIF file (its columns: {listed(source.header, 6)}). "
-                "If it is a table of counts, say which column is what: --map observer=...,site=...,date=...,count=...",
+                "If it is a table of counts, say which column is what: --map observer=...,site=...,date=...,count=..., or, "
+                "of yearly counts, --map site=...,year=...,count=...",
                 header=list(source.header),
             )
         lack = (

@@ -150,15 +150,17 @@ class CountFit:
 
         Raises
         ------
-        ConfigError    a single index, or one that is no whole number
+        ConfigError    a single index, one that is no whole number, or beyond the panel
         """
-        for name, part in (("site", site), ("month", month)):
+        for name, part, n in (("site", site, self.J), ("month", month, self.L)):
             if not isinstance(part, slice) and (
                 np.ndim(part) != 1 or (np.size(part) and np.asarray(part).dtype.kind not in "iub")
             ):
                 raise ConfigError(
                     f"expected: {name} is {part!r} (must be a slice, or a list of indices as [0])."
                 )
+            if not isinstance(part, slice) and np.size(part) and not -n <= np.min(part) <= np.max(part) < n:
+                raise ConfigError(f"expected: {name} is {part!r} (must be below {n}, the number of {name}s).")
         if self.posterior is not None:
             eta = predictor(self.posterior, site, self.settings.family)[:, month]
             return to_counts(eta, self.settings, self.smear) * self.present(site)[:, month]

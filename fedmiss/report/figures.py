@@ -85,7 +85,7 @@ def trend(findings: Findings) -> Plot:
     support = ["cells_observed", "cells", "imputed_share"] if by_cell else ["visits"]
     table = findings.yearly[["year", "used", "index", "index_lo", "index_hi", *support]]
     used = table[table["used"]]
-    rests = "visits with a count, in the season of each year."
+    rests = f"{findings.data.rests_on}, in the season of each year."
     if by_cell:
         rests = (
             f"share of each year's total that comes from {findings.cell}s without a count (bars), and share of "

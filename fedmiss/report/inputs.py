@@ -54,6 +54,11 @@ class Source:
         """What a cell of the matrix is called."""
         return "site-year" if self.yearly_counts else "site-month"
 
+    @property
+    def rests_on(self) -> str:
+        """The visits that the model uses: of a find without a number (X) one of presence takes the find."""
+        return "visits" if self.fact("family") == "bernoulli" else "visits with a count"
+
     def fact(self, name: str, default: Any = None) -> Any:
         """Return a fact of the first manifest that knows it, results before settings, fit before panel.
 

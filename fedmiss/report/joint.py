@@ -113,13 +113,13 @@ class JointFindings(Findings):
         return f"{', '.join(first)} and {last}"
 
 
-def _thin(counted: float, yearly: pd.DataFrame) -> Iterator[str]:
+def _thin(counted: float, yearly: pd.DataFrame, rests_on: str) -> Iterator[str]:
     if counted < MIN_DETECTIONS:
         yield f"{count(counted)} birds were counted; a class needs {MIN_DETECTIONS}"
     per_year = yearly.loc[yearly["used"], "visits"]
     median = float(per_year.median()) if len(per_year) else 0.0
     if median < MIN_CELLS_PER_YEAR:
-        yield f"the median year has {median:g} visits with a count; a class needs {MIN_CELLS_PER_YEAR}"
+        yield f"the median year has {median:g} {rests_on}; a class needs {MIN_CELLS_PER_YEAR}"
 
 
 def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
@@ -133,7 +133,7 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         t if birds > 0 else never_found(t) for t in (series.monthly(), series.index(settings.base))
     )
     yearly = yearly.assign(visits=visits)
-    refuse = "; ".join(_thin(birds, yearly)) or None
+    refuse = "; ".join(_thin(birds, yearly, data.rests_on)) or None
     # Without interactions all regions share one trend: a class of each would say the same number of times.
     one = ONE_TREND if data.one_trend else None
     # Sites of a region are not known: regions have trends, and their share of the whole.
@@ -167,8 +167,8 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
 def headline(findings: JointFindings) -> Headline:
     """The sentence of a local report, and what this one rests on."""
     support = (
-        f"It rests on {count(findings.data.result.n_counted)} visits with a count in {int(findings.years.used.sum())} of "
-        f"{findings.years.year.size} years, of {findings.organisations} together."
+        f"It rests on {count(findings.data.result.n_counted)} {findings.data.rests_on} in "
+        f"{int(findings.years.used.sum())} of {findings.years.year.size} years, of {findings.organisations} together."
     )
     if not findings.found:
         return Headline(
@@ -182,8 +182,8 @@ def headline(findings: JointFindings) -> Headline:
 def caveats(findings: JointFindings) -> list[str]:
     """What a reader must know before using the numbers."""
     yearly = findings.yearly
-    least = "the least numbers of visits, sites and organisations behind it"
-    least = least if findings.yearly_counts else f"any month with {least}"
+    least = "the least numbers of visits, sites and organisations"
+    least = least if findings.yearly_counts else f"any month with {least} behind it"
     tables = (
         "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
         "that one lists and another visited, counts twice: nobody sees the others' sites."
@@ -204,7 +204,7 @@ def _study(findings: JointFindings) -> Section:
     masks = "yes: each organisation saw sums over all of them only" if settings["masks"] else "no"
     facts = [
         ("Organisations", findings.organisations),
-        ("Visits with a count", count(result.n_counted)),
+        (findings.data.rests_on.capitalize(), count(result.n_counted)),
         ("Sites", count(result.n_sites_all)),
         (
             "Left out",

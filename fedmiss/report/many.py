@@ -398,7 +398,8 @@ def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:
         kinds[word] for word in ("decline", "increase", "stable", "uncertain", "classified")
     )
     failed = f" {len(failures)} failed; see below." if failures else ""
+    fall, rise = (verb + "s" * (n == 1) for verb, n in (("decline", down), ("increase", up)))
     return (
-        f"Of {len(frame)} species: {down} decline, {up} increase, {stable} {'is' if stable == 1 else 'are'} stable, "
+        f"Of {len(frame)} species: {down} {fall}, {up} {rise}, {stable} {'is' if stable == 1 else 'are'} stable, "
         f"{uncertain} uncertain, {none} without a class.{failed}"
     )

@@ -11,7 +11,7 @@ from matplotlib.collections import RegularPolyCollection
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, U8, Bool
@@ -96,6 +96,7 @@ def _draw(value: F64, seen: Bool, year: I64, what: str) -> Figure:
         bar.ax.set_title(label, fontsize=8, pad=2)
         bar.ax.tick_params(labelsize=8, pad=1)
         bar.ax.minorticks_off()
+        bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if top < 100 * floor else (1,)))
         bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}"))
     return fig
 

@@ -289,7 +289,8 @@ class MonthlySeries:
 
 def _reason(n_years: int, total: F64, n_draws: int) -> str:
     if n_years < MIN_YEARS:
-        return f"there are {n_years} complete years with counts; a class needs {MIN_YEARS}"
+        are, s = ("is", "") if n_years == 1 else ("are", "s")
+        return f"there {are} {n_years} complete year{s} with counts; a class needs {MIN_YEARS}"
     if not (total > 0).all():
         return "the total of some year is not positive"
     if n_draws == 0:

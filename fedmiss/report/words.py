@@ -40,7 +40,7 @@ def number(value: float | None, digits: int = 3) -> str:
         return "n/a"
     if value == 0:
         return "0"
-    power = math.floor(math.log10(abs(value)))
+    power = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value: 0.9999 is 1.00
     if power < -4 or power > 14:
         return f"{value / 10.0**power:.{max(digits - 2, 0)}f} × 10{str(power).translate(_UP)}".replace(
             "-", MINUS

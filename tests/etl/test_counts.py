@@ -161,6 +161,11 @@ def test_columns_without_a_known_name_are_found_by_what_stands_in_them_or_asked_
         read(text, columns={"count": "nett"})
 
 
+@pytest.mark.parametrize(("site", "named"), [("Gebiet", {}), ("Dorf", {"column_map": {"site": "Dorf"}})])
+def test_ingest_takes_a_table_of_years_whose_site_has_a_name_that_is_known_or_given(plain, site, named):
+    assert plain(f"{site};Jahr;Anzahl\nA;2001;3\nA;2002;4\n", "t.csv", **named).records["count"].sum() == 7
+
+
 def test_ingest_keeps_every_count_and_no_missing_one(plain):
     out = plain(ROWS, "Alauda arvensis.csv")
     lists = out.checklists

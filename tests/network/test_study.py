@@ -534,7 +534,7 @@ def test_the_commands_work_without_a_terminal(folder, panels, tmp_path_factory):
         (["join", kit, str(panels["south"]), "--folder", str(folder)], "lies in the shared folder", 1),
         (["run", str(folder)], "there is no relay to run", 2),
         (["status", str(folder)], "has no relay: how the study stands is known at each organisation", 2),
-        (["status", str(tmp_path)], "there is no file", 1),
+        (["status", str(tmp_path)], "is neither a kit nor a study's folder", 1),
     ):
         refused = runner.invoke(app, ["federation", *words])
         assert refused.exit_code == code, refused.output

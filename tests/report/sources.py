@@ -403,8 +403,9 @@ class Sources:
         for r in self.tables["changepoints"].itertuples():
             out.append(f"{r.year}; a bend within two years of it is found in {{bend_{r.Index}}} %")
         for r in self.tables["periods"].itertuples():
-            if "complete years" in str(r.reason):
-                out.append(f"there are {r.n_years} complete years with counts; a class needs 5")
+            if "complete year" in str(r.reason):
+                words = "is 1 complete year" if r.n_years == 1 else f"are {r.n_years} complete years"
+                out.append(f"there {words} with counts; a class needs 5")
             out.append(f"{r.from_year} to {r.to_year}: {r.trend_class} ({{period_{r.Index}}} % per year)")
         for r in self.tables["regions"].itertuples():
             out += [f"{r.region} {{region_{r.Index}}} % per year", f"{r.region} ({r.n_sites})"]

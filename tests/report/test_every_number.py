@@ -331,7 +331,7 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
     values["reach"] = np.clip(np.ceil(np.quantile(limits[np.isfinite(limits)], 0.9)), 5, 50)
     sentences = [
         "fedmiss {#v1}.{#v2}.{#v3}", "{#species} species, {#failed} failed · made on {#d1}-{#d2}-{#d3}",
-        "Of {#species} species: {#down} decline, {#up} increase, {#stable} {_} stable, {#uncertain} uncertain, "
+        "Of {#species} species: {#down} {_}, {#up} {_}, {#stable} {_} stable, {#uncertain} uncertain, "
         "{#unclassed} without a class. {#failed} failed; see below.",
         "of {#n_min} to {#n} species, each with", "of {#n} species, each with", "weight: {last} in {#last_year}",
         "(95 % interval {lo} to {hi})", "with {#first_year} = 100",

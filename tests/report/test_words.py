@@ -21,6 +21,8 @@ from fedmiss.report.words import count, number, per_year, percent, quantity, sha
         (math.nan, "n/a"),
         (1e-7, "1.0 × 10⁻⁷"),
         (999.7, "1,000"),
+        (0.9999, "1.00"),
+        (-0.09996, "−0.100"),
     ],
 )
 def test_number(value, text):

@@ -255,6 +255,9 @@ def _facts(
     best, state = choice.best, members[0].state
     # of features that were tried the choice's advice says it
     named = panel.features.notes if panel.features and best.features and not choice.trials else ()
+    less = ""
+    if state.rank < best.rank and not state.away:
+        less = f" Of {best.rank} patterns {state.rank} were fitted: these counts carry no more."
     return JointFacts.of_members(
         [_model_facts(member) for member in members],
         species=order.plan.species,
@@ -274,7 +277,7 @@ def _facts(
         sites_redrawn=effective_observers(panel) < 2 or None,
         regions=list(panel.regions),
         withheld_visits=agreement.withheld,
-        advice=choice.advice,
+        advice=choice.advice + less,
         **structure_facts(panel, choice, state),
         cv_summary=json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
         notes=[*agreement.notes, *named],

@@ -251,8 +251,8 @@ def _taken(
             change |= step
     trials = [trial._replace(what=STEPS[trial.what]) for trial in trials]
     near = tuple(replace(other, **change) for other in choice.near)
-    steps = ", ".join(trial.what for trial in trials if trial.taken) or "none of these"
-    said = [f"Taken after trials on held-out data: {steps}."]
+    steps = ", ".join(trial.what for trial in trials if trial.taken)
+    said = [f"Taken after trials on held-out data: {steps or 'nothing of what was tried'}."]
     said += panel.features.notes if panel.features is not None and taken else ()
     words = " ".join(["", *(_sentence(note) for note in said)]) if trials else ""
     return replace(

@@ -86,7 +86,8 @@ def _yearly(findings: Findings) -> HtmlTable:
 def _years(row: Any) -> Cell:
     if not row.n_years:
         return Cell("none", math.nan)
-    return Cell(f"{row.from_year} to {row.to_year}", float(row.from_year))
+    years = f"{row.from_year}" if row.from_year == row.to_year else f"{row.from_year} to {row.to_year}"
+    return Cell(years, float(row.from_year))
 
 
 def _periods(findings: Findings) -> HtmlTable | None:

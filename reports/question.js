@@ -204,7 +204,8 @@
     if (c.convention === "trim") { se = sampling; }
     else { se = n < 3 ? NaN : Math.sqrt(sampling * sampling + sigma2 / dot(x, x)); q = n < 3 ? NaN : Q.t[n - 3]; }
     var verdict = classify(slope, se, n, c.rule, q), percent = function (m) { return 100 * (m - 1); };
-    var reason = s.refuse || (n < Q.least[0] ? "there are " + n + " complete years with counts; a class needs " + Q.least[0] :
+    var years = n === 1 ? "is 1 complete year" : "are " + n + " complete years";
+    var reason = s.refuse || (n < Q.least[0] ? "there " + years + " with counts; a class needs " + Q.least[0] :
       !total.every(function (t) { return t > 0; }) ? "the total of some year is not positive" :
       B === 0 ? "no bootstrap replicates were made, so no interval is available" :
       B < Q.least[1] ? "there are " + B + " bootstrap replicates; an interval needs " + Q.least[1] : "");

@@ -11,6 +11,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
+from fedmiss.seasons import first_month
+
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 _BYTES = {"kB": 1e3, "MB": 1e6, "GB": 1e9}
@@ -90,7 +92,8 @@ SENTENCES = [
     "there are {#replicates} bootstrap replicates; an interval needs 20",
     "Only {#replicates} bootstrap replicates were made; intervals need 20",
     "the predicted total is {predicted} times the counted",
-    "{#sites_repeated} sites were counted in two or more years; a class needs 5",
+    "{#sites_repeated} site{_} counted in two or more years; a class needs 5",
+    "From {#season_half} on, {season_moved} % of the counts lie in other months",
     "only {#years_linked} of {#years_used} years {_} linked by sites",
     "only {#years_sharing_months} of {#years_used} years have a month of the year",
     "the median year has {median_cells} site-months with a count; a class needs 10",
@@ -218,7 +221,15 @@ class Sources:
     def _trend(self):
         y, t = self.years, self.tables["trend"].iloc[0]
         used = y[y["used"]]
+        monthly, half = self.tables["monthly"], used["year"].iloc[len(used) // 2] if len(used) else np.inf
+        counted = self.tables["season"].query("n_years > 0")["month_of_year"]
+        year = monthly["year"] + (monthly["month_of_year"] >= first_month(np.unique(counted)))
+        counts = monthly[year.isin(used["year"])].pivot_table(
+            "observed", "month_of_year", year >= half, "sum", 0
+        )
+        apart = (counts / counts.sum()).T.diff().iloc[-1].abs().sum() / 2 if len(counts) else 0.0
         out = {
+            "season_half": half, "season_moved": 100 * apart,
             **{
                 f"whole{end}": 100 * ((1 + t[f"percent{column}"] / 100) ** (t["to_year"] - t["from_year"]) - 1)
                 for end, column in (("", "_per_year"), ("_lo", "_lo"), ("_hi", "_hi"))

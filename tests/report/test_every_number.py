@@ -115,6 +115,8 @@ def check_cell(row: pd.Series, shows, text: str, sort: str | None) -> None:
         assert values == [100, 100]
         return
     said = re.findall(NUMBER, text)
+    if names[0] == "from_year" and values[0] == values[1]:  # one year is named once
+        names, values, shows = names[:1], values[:1], shows[:1]
     assert len(said) == len(values), (shows, text)
     for printed, value, shown in zip(said, values, shows, strict=True):
         assert agrees(printed, value, whole=shown.endswith("#")), (shows, text, value)

@@ -60,7 +60,7 @@ def site_sums(community: Community, visits: F64 | None = None) -> F64:
     default the effort of the cells: as it is, and of one visit at least. Of several organisations they are added up, so that
     axes are those of all sites.
     """
-    q, rank = _posterior(community), community.rank
+    q, rank = community.posterior, community.rank
     first = q.P.shape[1] - rank
     U, C = q.P[:, first:], q.C[:, first:, first:]
     # The mean of logarithms, so that a few sites with hundreds of visits do not make the usual number.
@@ -74,7 +74,7 @@ def axes_of(community: Community, sums: F64 | None = None) -> Axes:
 
     ``sums`` are those of :func:`site_sums` over all sites, where not all of them are here.
     """
-    q, rank = _posterior(community), community.rank
+    q, rank = community.posterior, community.rank
     sums = site_sums(community) if sums is None else sums
     of = round(float(sums[0])), float(np.exp(sums[-2] / sums[0]))
     if not rank:
@@ -97,11 +97,6 @@ def axes_of(community: Community, sums: F64 | None = None) -> Axes:
     )  # fmt: skip
 
 
-def _posterior(community: Community) -> Posterior:
-    assert community.fit.posterior is not None
-    return community.fit.posterior
-
-
 def _errors(covariances: F64, turn: F64) -> F64:
     out: F64 = np.sqrt(np.maximum(np.einsum("ka,nkl,la->na", turn, covariances, turn), 0.0))
     return out
@@ -113,9 +108,9 @@ def usual_visits(community: Community, sums: F64 | None = None) -> float:
     return float(max(1.0, np.round(np.exp(sums[-1] / sums[0]))))
 
 
-def richness(community: Community, *, visits: float, seed: int = 0) -> tuple[F64, F64, F64]:
+def richness(community: Community, *, visits: float) -> tuple[F64, F64, F64]:
     """Species (J,) found on ``visits`` standard visits to each site: expected number, and its 95 % interval by draws."""
-    fit, rng = AverageFit((community.fit,)), rng_for(seed, "richness")
+    fit, rng = AverageFit((community.fit,)), rng_for(community.fit.settings.seed, "richness")
     counts = community.fit.settings.family == "poisson"
     size = min(community.fit.aux.size, 1e9)
     # Draw by draw: the matrix of sites and species would be held 400 times otherwise.
@@ -142,7 +137,7 @@ def left_out_scores(community: Community, axes: Axes) -> Iterator[F64]:
     species' cell its precision is A - H and its gradient -g, so that one Newton step gives (A - H)^-1 (-g): exact but for
     the change of the other cells' curvature on the way.
     """
-    q, rank = _posterior(community), community.rank
+    q, rank = community.posterior, community.rank
     J, p = q.P.shape
     eta, var = moments(q, slice(None))
     A, floor = np.linalg.inv(q.C + 1e-12 * np.eye(p)), np.diag(1.0 / q.tau)

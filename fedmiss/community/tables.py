@@ -147,7 +147,7 @@ def pair_rows(
     names, n_species = np.array(species, dtype=object), len(species)
     first, second = np.triu_indices(n_species if community.rank else 0, 1)
     estimate, lower, upper = (
-        associations(community, axes, watch=watch) if community.rank else (np.zeros((0, 0)),) * 3
+        associations(community, axes, watch) if community.rank else (np.zeros((0, 0)),) * 3
     )
     return pd.DataFrame(
         {
@@ -189,8 +189,7 @@ def _long(names: np.ndarray, value: F64, error: F64) -> pd.DataFrame:
 
 def response_rows(community: Community, names: np.ndarray) -> pd.DataFrame:
     """The table of responses to covariates."""
-    posterior, n_responses = community.fit.posterior, len(community.responses)
-    assert posterior is not None
+    posterior, n_responses = community.posterior, len(community.responses)
     value, at = posterior.T[:, 1 : 1 + n_responses], np.arange(1, 1 + n_responses)
     table = _long(names, value, np.sqrt(posterior.D[:, at, at]))
     table.insert(1, "covariate", np.tile(np.array(community.responses, dtype=object), len(names)))

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from scipy.special import polygamma, xlogy
 
+from fedmiss.community import associations as drawn
 from fedmiss.community.associations import _found, associations
 from fedmiss.community.model import (
     ROUNDS,
@@ -273,6 +274,22 @@ def test_gains_are_those_of_fits_without_the_cells_left_out(fitted, monkeypatch)
         judged = cell_deviance(test["count"].to_numpy(), np.maximum(mean, 1e-3), c.widest, "poisson")
         np.testing.assert_allclose(test["chosen"], judged, rtol=1e-5, atol=1e-8)
     assert g["chosen"].sum() < 0.9 * g["none"].sum()
+
+
+def test_the_seed_of_the_settings_is_that_of_all_draws(fitted, monkeypatch):
+    """Richness and associations were drawn from seed 0 whatever --seed said."""
+    monkeypatch.setattr(
+        drawn, "_refit", lambda c, axes, truth, rng: (axes.loadings * rng.uniform(0.8, 1.2), 0.0)
+    )
+    _, c = fitted
+    other = replace(c, fit=replace(c.fit, settings=replace(c.fit.settings, seed=1)))
+    again, one, two = (
+        np.concatenate([*richness(fit, visits=3.0), *np.vstack(drawn.associations(fit, axes_of(fit)))])
+        for fit in (c, c, other)
+    )
+    np.testing.assert_array_equal(again, one)
+    parts = np.split(two == one, [3 * c.cells.J])
+    assert not any(part.all() for part in parts)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import ArrayLike
 
 from fedmiss.report.analysis import Analysis
@@ -22,6 +22,7 @@ from fedmiss.report.plots import band, bars, base_line, index_line
 from fedmiss.report.prose import progress_words
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figure, lay_out, style
 from fedmiss.report.words import (
+    MINUS,
     count,
     indicator_marks,
     monthly_marks,
@@ -65,7 +66,7 @@ def _drawn(found: A, makers: Sequence[Callable[[A], Plot | None]]) -> dict[str, 
 
 def _thousands(ax: Axes, whole: bool = False) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(5, min_n_ticks=3, steps=[1, 2, 5, 10], integer=whole))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}".replace("-", "−")))
+    ax.yaxis.set_major_formatter(lambda v, _: f"{v:,.10g}".replace("-", MINUS))
 
 
 def _years_axis(ax: Axes, years: ArrayLike) -> None:
@@ -414,7 +415,7 @@ def convergence(analysis: Analysis) -> Plot | None:
     top.plot(trace["round"], norm.where(norm > 0), color=BLUE, lw=1.4, marker="o" if one else None)
     if (norm > 0).any():
         top.set_yscale("log")
-        top.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        top.yaxis.set_major_formatter("{x:g}")
         top.yaxis.set_minor_formatter(NullFormatter())
     top.set_ylabel("change" if analysis.data.fact("method") == "fast" else "||h||")
     megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6

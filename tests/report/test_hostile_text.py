@@ -37,7 +37,7 @@ def test_a_text_is_drawn_as_it_is_written(name):
 def test_trim_files_say_their_version_and_the_class_of_the_screen():
     from fedmiss.report.trim import TrimSettings, fit_trim
     from fedmiss.report.trim.files import out_text
-    from fedmiss.report.trim.fit import Shown
+    from fedmiss.report.trim.settings import Shown
 
     site = [s for s in "abcd" for _ in range(6)]
     time = list(range(2000, 2006)) * 4

@@ -13,7 +13,7 @@ from fedmiss.report.exchange import read_ocv
 from fedmiss.report.trim import fit_trim
 from fedmiss.report.trim.command import read_tcf
 from fedmiss.report.trim.files import out_text
-from fedmiss.report.trim.fit import Shown
+from fedmiss.report.trim.settings import Shown
 from tests.report.trim_published import NAMES, case_of, compare, number
 
 pytestmark = pytest.mark.realdata

@@ -8,7 +8,7 @@ from fedmiss.report.build import build_report
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.report.trim.files import out_text
-from fedmiss.report.trim.fit import Shown
+from fedmiss.report.trim.settings import Shown
 from tests.report.trim_readers import Tof
 
 

@@ -24,7 +24,6 @@ from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figu
 from fedmiss.report.words import (
     MINUS,
     count,
-    indicator_marks,
     monthly_marks,
     number,
     per_year,
@@ -37,7 +36,7 @@ from fedmiss.report.words import (
 )
 from fedmiss.report.years import MONTH_NAMES, season_text
 
-__all__ = ["all_figures", "indicator_figure", "joint_figures", "monthly_smooth", "regions", "trend"]
+__all__ = ["all_figures", "joint_figures", "monthly_smooth", "regions", "trend"]
 
 
 A = TypeVar("A", bound=Findings)
@@ -434,25 +433,3 @@ def convergence(analysis: Analysis) -> Plot | None:
     )
     data = trace[["round", "h_norm2", "objective", "active", "bytes_up", "bytes_down", "seconds"]]
     return Plot("convergence", "Convergence and communication", caption, alt, fig, data)
-
-
-def indicator_figure(table: pd.DataFrame, alt: str, name: str = "indicator") -> Plot:
-    """Draw the indicator of many species with its intervals, and its smooth."""
-    with style():
-        fig = figure(7.0, 2.9)
-        ax = fig.subplots()
-        known = table["lo"].notna()
-        if known.any():
-            gaps = np.maximum([table["index"] - table["lo"], table["hi"] - table["index"]], 0)
-            ax.errorbar(table["year"], table["index"], gaps, fmt="none", ecolor=GREY, lw=0.8)
-        band(ax, table["year"], table["smooth_lo"], table["smooth_hi"])
-        curve = table["smooth"].notna().any()
-        ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, ls="none" if curve else "-")
-        if curve:
-            ax.plot(table["year"], table["smooth"], color=BLUE)
-        base_line(ax)
-        ax.set_ylim(bottom=0)
-        ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
-        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        lay_out(fig)
-    return Plot(name, "Indicator", "", alt, fig, table, indicator_marks(table))

@@ -65,12 +65,14 @@ def rtrim_se(distance, n_years, level):
         (0.03, 0.0, 0.999, "Moderate increase (p<0.01)", "Moderate increase (p<0.05)"),
         (0.03, 0.0, 0.95, "Moderate increase (p<0.05)", None),
         (-0.03, 0.0, 0.95, "Moderate decrease (p<0.05)", None),
-        (0.0, np.log(1.05), 0.95, "Stable", "Uncertain"),
+        (0.01, np.log(1.05), 0.95, "Stable", "Uncertain"),
+        (-0.01, np.log(0.95), 0.95, "Stable", "Uncertain"),
     ],
 )
 def test_rtrim_at_its_thresholds(n_years, slope, limit, level, inside, outside):
     se = rtrim_se(abs(slope - limit), n_years, level)
-    assert classify(slope, se * (1 - 1e-4), n_years, "rtrim").label == inside
+    got = classify(slope, se * (1 - 1e-4), n_years, "rtrim")
+    assert (got.label, got.name) == (inside, inside.partition(" (")[0].lower().replace("decrease", "decline"))
     beyond = classify(slope, se * (1 + 1e-4), n_years, "rtrim").label
     assert beyond != inside
     if outside:
@@ -81,29 +83,6 @@ def test_rtrim_knows_no_class_without_degrees_of_freedom():
     got = classify(0.5, 0.001, 2, "rtrim")
     assert (got.name, got.label) == (NOT_CLASSIFIED, "Unknown (df<=0)")
     assert classify(0.0, 0.0, 5, "rtrim").label == "Stable"
-
-
-def test_classes_do_not_change_when_increase_and_decline_are_mirrored_under_rtrim():
-    rng = np.random.default_rng(1)
-    mirror = {"increase": "decline", "decline": "increase"}
-    for _ in range(300):
-        b, se = rng.normal(0, 0.03), rng.exponential(0.01)
-        up, down = classify(b, se, 12, "rtrim").name, classify(-b, se, 12, "rtrim").name
-        if "strong" in (up + down):
-            continue  # 1/1.05 is not 0.95: the published thresholds are not mirror images
-        word = up.split()[-1]
-        want = up.replace(word, mirror.get(word, word))
-        if want in ("stable", "uncertain"):
-            assert down in ("stable", "uncertain")
-        else:
-            assert down == want
-
-
-def test_rules_agree_for_many_years_and_small_errors():
-    rng = np.random.default_rng(2)
-    pairs = [(rng.normal(0, 0.05), rng.exponential(0.002)) for _ in range(300)]
-    same = [classify(b, s, 200, "pecbms").name == classify(b, s, 200, "rtrim").name for b, s in pairs]
-    assert np.mean(same) > 0.98
 
 
 def test_every_class_can_be_reached_and_unknown_rules_are_named():

@@ -42,7 +42,7 @@ class _Truth:
 
 
 def associations(
-    community: Community, axes: Axes, *, seed: int = 0, watch: Callable[[float], None] | None = None
+    community: Community, axes: Axes, watch: Callable[[float], None] | None = None
 ) -> tuple[F64, F64, F64]:
     """Correlation (S, S) of the species over sites, on the log scale, after effort, covariates and the sites' own levels.
 
@@ -56,7 +56,6 @@ def associations(
     Parameters
     ----------
     community : with one axis or more;  axes : its own, of :func:`~fedmiss.community.outputs.axes_of`
-    seed : of the made-up communities: the same seed makes the same table
     watch : called with the part that is done
 
     Returns
@@ -73,7 +72,8 @@ def associations(
         nonlocal done
         out = []
         for _ in range(number):
-            rng = rng_for(seed, "associations", done)  # one that is drawn otherwise changes no other
+            # one that is drawn otherwise changes no other
+            rng = rng_for(community.fit.settings.seed, "associations", done)
             out.append(_refit(community, axes, truth, rng))
             done += 1
             if watch is not None:
@@ -129,8 +129,7 @@ def _refit(community: Community, axes: Axes, truth: _Truth, rng: np.random.Gener
 
 def _made_up(community: Community, axes: Axes, truth: _Truth, rng: np.random.Generator) -> Cells:
     """Cells of as many sites, each with the effort of a usual one."""
-    fit, q = community.fit, community.fit.posterior
-    assert q is not None
+    fit, q = community.fit, community.posterior
     J, (S, rank) = axes.sites, truth.loadings.shape
     level = q.mu + q.T[:, 0] + q.T[:, -rank:] @ axes.centre
     counts = fit.settings.family == "poisson"

@@ -27,7 +27,7 @@ from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.begin import responding
 from fedmiss.federation.hub.crossval import FOLDS
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import CountFit
+from fedmiss.federation.results import CountFit, Posterior
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, negbin_deviance
@@ -211,6 +211,12 @@ class Community:
     def rank(self) -> int:
         """Number of axes."""
         return self.fit.settings.rank
+
+    @property
+    def posterior(self) -> Posterior:
+        """What is known of sites and species; every fit of a community has it."""
+        assert self.fit.posterior is not None
+        return self.fit.posterior
 
 
 def fit_community(

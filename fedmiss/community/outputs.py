@@ -62,7 +62,7 @@ def site_sums(community: Community, visits: F64 | None = None) -> F64:
     default the effort of the cells: as it is, and of one visit at least. Of several organisations they are added up, so that
     axes are those of all sites.
     """
-    q, rank = _posterior(community), community.rank
+    q, rank = community.posterior, community.rank
     first = q.P.shape[1] - rank
     U, C = q.P[:, first:], q.C[:, first:, first:]
     # The mean of logarithms, so that a few sites with hundreds of visits do not make the usual number.
@@ -78,7 +78,7 @@ def axes_of(community: Community, sums: F64 | None = None) -> Axes:
 
     ``sums`` are those of :func:`site_sums` over all sites, where not all of them are here.
     """
-    q, rank = _posterior(community), community.rank
+    q, rank = community.posterior, community.rank
     sums = site_sums(community) if sums is None else sums
     of = round(float(sums[0])), float(np.exp(sums[-2] / sums[0]))
     if not rank:
@@ -99,11 +99,6 @@ def axes_of(community: Community, sums: F64 | None = None) -> Axes:
         (U - centre) @ turn, _errors(C, turn), W @ back, _errors(D, back), size**2 / max(float((size**2).sum()), 1e-300),
         turn, back, centre, *of,
     )  # fmt: skip
-
-
-def _posterior(community: Community) -> Posterior:
-    assert community.fit.posterior is not None
-    return community.fit.posterior
 
 
 def _errors(covariances: F64, turn: F64) -> F64:
@@ -128,7 +123,7 @@ def _with_birds(community: Community) -> F64:
     if fit.settings.family != "poisson":
         return np.zeros(1 + INVERSE_SIZES.size)
     cells = cells.take(cells.weight > 0)  # of the others nothing may be told
-    eta, var = (part[cells.site, cells.species] for part in moments(_posterior(community), slice(None)))
+    eta, var = (part[cells.site, cells.species] for part in moments(community.posterior, slice(None)))
     nodes, shares = np.polynomial.hermite_e.hermegauss(7)  # over the posterior of the log mean
     out = np.zeros(1 + INVERSE_SIZES.size)
     out[0] = (cells.count > 0).sum()
@@ -150,13 +145,13 @@ def _inverse_size(sums: F64) -> float:
 
 
 def richness(
-    community: Community, *, visits: float, sums: F64 | None = None, seed: int = 0
+    community: Community, *, visits: float, sums: F64 | None = None
 ) -> tuple[F64, F64, F64]:
     """Species (J,) found on ``visits`` standard visits to each site: expected number, and its 95 % interval by draws.
 
     ``sums`` are those of :func:`site_sums` over all sites, where not all of them are here.
     """
-    fit, rng = AverageFit((community.fit,)), rng_for(seed, "richness")
+    fit, rng = AverageFit((community.fit,)), rng_for(community.fit.settings.seed, "richness")
     counts = community.fit.settings.family == "poisson"
     inverse_size = _inverse_size(site_sums(community) if sums is None else sums) if counts else 0.0
     # Draw by draw: the matrix of sites and species would be held 400 times otherwise.
@@ -183,7 +178,7 @@ def left_out_scores(community: Community, axes: Axes) -> Iterator[F64]:
     species' cell its precision is A - H and its gradient -g, so that one Newton step gives (A - H)^-1 (-g): exact but for
     the change of the other cells' curvature on the way.
     """
-    q, rank = _posterior(community), community.rank
+    q, rank = community.posterior, community.rank
     J, p = q.P.shape
     eta, var = moments(q, slice(None))
     A, floor = np.linalg.inv(q.C + 1e-12 * np.eye(p)), np.diag(1.0 / q.tau)

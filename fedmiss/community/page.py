@@ -11,8 +11,8 @@ from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import Tables
 from fedmiss.report.build import write_figures
 from fedmiss.report.html import assets, environment
-from fedmiss.report.sections import Cell, HtmlTable
-from fedmiss.report.words import count, number, records, share
+from fedmiss.report.sections import Cell, Column, HtmlTable, cell, range_cell, table_of
+from fedmiss.report.words import MINUS, count, number, share
 
 __all__ = ["write_page"]
 
@@ -61,27 +61,24 @@ def _headline(tables: Tables) -> str:
 
 
 def _species(tables: Tables) -> HtmlTable:
-    rows = [
-        [
-            Cell(row.common_name or row.species), Cell(count(row.n_sites), row.n_sites),
-            Cell(count(row.n_lists), row.n_lists),
-            Cell(count(row.birds), row.birds), Cell(_signed(row.gain), row.gain),
-        ]
-        for row in records(tables.species)
-    ]  # fmt: skip
-    columns = ["Species", "Sites", "Checklists", "Birds", "Deviance taken off"]
-    if not tables.fit.rank:  # nothing to gain from
-        columns, rows = columns[:-1], [row[:-1] for row in rows]
-    return HtmlTable("Species", columns, rows, note="All columns are in species.parquet.")
+    columns: list[Column] = [
+        ("Species", lambda r: Cell(r.common_name or r.species)),
+        ("Sites", lambda r: cell(count, r.n_sites)),
+        ("Checklists", lambda r: cell(count, r.n_lists)),
+        ("Birds", lambda r: cell(count, r.birds)),
+    ]
+    if tables.fit.rank:  # else there is nothing to gain from
+        columns.append(("Deviance taken off", lambda r: cell(_signed, r.gain)))
+    return table_of("Species", tables.species, columns, "All columns are in species.parquet.")
 
 
 def _signed(value: float) -> str:
     """A share, or minus one, in per cent."""
-    return share(value) if value >= 0 else f"−{share(-value)}"
+    return share(value) if value >= 0 else f"{MINUS}{share(-value)}"
 
 
-def _correlation(value: float) -> Cell:
-    return Cell(f"{value:+.2f}".replace("-", "−"), value)
+def _correlation(value: float) -> str:
+    return f"{value:+.2f}".replace("-", MINUS)
 
 
 def _strongest(tables: Tables) -> HtmlTable | None:
@@ -91,16 +88,17 @@ def _strongest(tables: Tables) -> HtmlTable | None:
         return None
     order = table.sort_values("correlation", ascending=False)
     positive, negative = order[order["correlation"] > 0].head(12), order[order["correlation"] < 0].tail(12)
-    rows = [
+    return table_of(
+        "Strongest associations",
+        pd.concat([positive, negative]),
         [
-            Cell(tables.names[row.species]), Cell(tables.names[row.other]), _correlation(row.correlation),
-            Cell(f"{_correlation(row.lower).text} to {_correlation(row.upper).text}", row.lower),
-        ]
-        for row in records(pd.concat([positive, negative]))
-    ]  # fmt: skip
-    columns = ["Species", "Other species", "Correlation", "95 % interval"]
-    note = "The strongest of either sign whose interval leaves out 0; all pairs are in associations.parquet."
-    return HtmlTable("Strongest associations", columns, rows, note=note)
+            ("Species", lambda r: Cell(tables.names[r.species])),
+            ("Other species", lambda r: Cell(tables.names[r.other])),
+            ("Correlation", lambda r: cell(_correlation, r.correlation)),
+            ("95 % interval", lambda r: range_cell(r.lower, r.upper, _correlation)),
+        ],
+        "The strongest of either sign whose interval leaves out 0; all pairs are in associations.parquet.",
+    )
 
 
 def _responses(tables: Tables) -> HtmlTable | None:
@@ -116,35 +114,24 @@ def _responses(tables: Tables) -> HtmlTable | None:
             for most in (up["species"][::-1][:4], down["species"][:4])
         ]
         rows.append(
-            [
-                Cell(str(name)),
-                Cell(count(len(up)), len(up)),
-                Cell(words[0]),
-                Cell(count(len(down)), len(down)),
-                Cell(words[1]),
-            ]
+            [Cell(str(name)), cell(count, len(up)), Cell(words[0]), cell(count, len(down)), Cell(words[1])]
         )
     columns = ["Covariate", "Species with more", "the most", "Species with fewer", "the most"]
-    return HtmlTable(
-        "Responses to the sites' covariates", columns, rows,
-        note="Species whose interval leaves out 0; every response is in responses.parquet.",
-    )  # fmt: skip
+    note = "Species whose interval leaves out 0; every response is in responses.parquet."
+    return HtmlTable("Responses to the sites' covariates", columns, rows, note)
 
 
 def _tried(tables: Tables) -> HtmlTable:
     """Every model tried: axes, spread, and its deviance on left-out cells."""
-    mean = tables.fit.choice.table.groupby("candidate")[["rank", "deviance"]].mean()
-    rows = []
-    for i, row in mean.iterrows():
-        held = tables.fit.tried[int(str(i))].inverse_size
-        rows.append(
-            [
-                Cell(count(row["rank"]), row["rank"]),
-                Cell(number(held or 0.0), held or 0.0),
-                Cell(number(row["deviance"], 4), row["deviance"]),
-            ]
-        )
-    return HtmlTable("Models tried", ["Axes", "1 / size", "Deviance of a left-out cell"], rows)
+    return table_of(
+        "Models tried",
+        tables.fit.choice.table.groupby("candidate")[["rank", "deviance"]].mean(),
+        [
+            ("Axes", lambda r: cell(count, r.rank)),
+            ("1 / size", lambda r: cell(number, tables.fit.tried[r.Index].inverse_size or 0.0)),
+            ("Deviance of a left-out cell", lambda r: Cell(number(r.deviance, 4), r.deviance)),
+        ],
+    )
 
 
 def _paper(tables: Tables) -> HtmlTable | None:
@@ -170,9 +157,8 @@ def _paper(tables: Tables) -> HtmlTable | None:
         f"quick solver of the same objective, which made the choice, ends at {number(paper.optimum, 5)}. Factors: "
         "fedmissem.parquet."
     )
-    return HtmlTable(
-        "The paper's algorithm 7", ["Model", "Deviance of a left-out cell", "Taken off"], rows, note=note
-    )
+    columns = ["Model", "Deviance of a left-out cell", "Taken off"]
+    return HtmlTable("The paper's algorithm 7", columns, rows, note)
 
 
 def _season(tables: Tables, settings: CommunitySettings) -> str:

@@ -11,7 +11,7 @@ from scipy.spatial.distance import squareform
 
 from fedmiss.arrays import F64, I64
 from fedmiss.community.tables import Tables
-from fedmiss.report.basemap import CREDIT, empty_map, frame_of
+from fedmiss.report.basemap import CREDIT, colour_bar, empty_map, frame_of, unplaced
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, Plot, figure, style
 from fedmiss.report.words import count, share
 
@@ -141,14 +141,8 @@ def _map(
         lw=0.4,
         edgecolors=INK, zorder=3,
     )  # fmt: skip
-    bar = fig.colorbar(points, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
-    bar.set_label(label, fontsize=8.5)
-    bar.ax.tick_params(labelsize=8)
-    unknown = len(tables.sites) - len(table)
-    if unknown:
-        caption += (
-            f" {count(unknown)} of {count(len(tables.sites))} sites have no coordinates and are not on it."
-        )
+    colour_bar(fig, ax, points, label)
+    caption += unplaced(len(tables.sites) - len(table), len(tables.sites))
     return Plot(name, title, f"{caption} {CREDIT}", f"Map of {count(len(table))} sites: {title}.", fig, table)
 
 

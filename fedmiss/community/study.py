@@ -158,12 +158,6 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     return _joint(terms, program, link, fit, lists, effort, left_out, ours.agreement.notes)
 
 
-def _found_at(lists: Lists) -> tuple[I64, I64]:
-    """Cells of site and species with a detection: (n,) each."""
-    site, species = np.nonzero(lists.summed()[2] > 0)
-    return site, species
-
-
 def _species(seat: CommunitySeat, terms: Terms, lists: Lists) -> tuple[Bool, dict[str, tuple[str, ...]]]:
     """Which species may be told of: as of months, but of sites where the species was found; names of the others by rule."""
     # every species has a row at every site, else its first and last one would be told in clear; zeros weigh nothing
@@ -217,7 +211,7 @@ def _effort(seat: CommunitySeat, terms: Terms, lists: Lists) -> Effort:
 
 def _few(lists: Lists, own_sites: int) -> Bool:
     """Species (S,) that were found at some, but fewer than ``own_sites`` of the own sites: nothing is told of them."""
-    found = np.bincount(_found_at(lists)[1], minlength=lists.S)
+    found = (lists.summed()[2] > 0).sum(axis=0)
     out: Bool = (found > 0) & (found < own_sites)
     return out
 
@@ -279,7 +273,7 @@ def _joint(
 def beside(species: Sequence[str], records: Path, name: str) -> list[str]:
     """What an organisation's records are beside the study's list, in words, for its custodian; nothing of it is sent."""
     lists, (named, sensitive) = read_lists(records, species=species), names_of(records)
-    found = np.bincount(_found_at(lists)[1], minlength=lists.S)
+    found = (lists.summed()[2] > 0).sum(axis=0)
     hidden = [bird for bird in species if bird in sensitive]
     absent = [
         bird for bird, number in zip(species, found, strict=True) if not number and bird not in sensitive

@@ -112,7 +112,8 @@ def tables_of(
     return Tables(
         lists, community, effort, axes,
         species_rows(lists.species, lists.common, numbers_of(lists, community), by_species), sites,
-        loading_rows(names, axes), response_rows(community, names), pair_rows(community, axes, lists.species, watch),
+        loading_rows(names, axes.loadings, axes.loadings_se), response_rows(community, names),
+        pair_rows(community, axes, names, watch),
         visit_rows(n_sites, by_lists), usual, season or none_of(lists),
     )  # fmt: skip
 
@@ -141,13 +142,12 @@ def species_rows(species: Sequence[str], common: Sequence[str], numbers: F64, ga
 
 
 def pair_rows(
-    community: Community, axes: Axes, species: Sequence[str], watch: Callable[[float], None] | None = None
+    community: Community, axes: Axes, names: np.ndarray, watch: Callable[[float], None] | None = None
 ) -> pd.DataFrame:
     """The table of associations: every pair once; none without axes."""
-    names, n_species = np.array(species, dtype=object), len(species)
-    first, second = np.triu_indices(n_species if community.rank else 0, 1)
+    first, second = np.triu_indices(len(names) if community.rank else 0, 1)
     estimate, lower, upper = (
-        associations(community, axes, watch=watch) if community.rank else (np.zeros((0, 0)),) * 3
+        associations(community, axes, watch) if community.rank else (np.zeros((0, 0)),) * 3
     )
     return pd.DataFrame(
         {
@@ -171,12 +171,8 @@ def visit_rows(n_sites: I64, gains: F64) -> pd.DataFrame:
     return kept
 
 
-def loading_rows(names: np.ndarray, axes: Axes) -> pd.DataFrame:
-    """The table of loadings."""
-    return _long(names, axes.loadings, axes.loadings_se)
-
-
-def _long(names: np.ndarray, value: F64, error: F64) -> pd.DataFrame:
+def loading_rows(names: np.ndarray, value: F64, error: F64) -> pd.DataFrame:
+    """The table of loadings (S, r), with their errors."""
     n_species, rank = value.shape
     return pd.DataFrame(
         {
@@ -189,10 +185,9 @@ def _long(names: np.ndarray, value: F64, error: F64) -> pd.DataFrame:
 
 def response_rows(community: Community, names: np.ndarray) -> pd.DataFrame:
     """The table of responses to covariates."""
-    posterior, n_responses = community.fit.posterior, len(community.responses)
-    assert posterior is not None
+    posterior, n_responses = community.posterior, len(community.responses)
     value, at = posterior.T[:, 1 : 1 + n_responses], np.arange(1, 1 + n_responses)
-    table = _long(names, value, np.sqrt(posterior.D[:, at, at]))
+    table = loading_rows(names, value, np.sqrt(posterior.D[:, at, at]))
     table.insert(1, "covariate", np.tile(np.array(community.responses, dtype=object), len(names)))
     return table.drop(columns="axis").rename(columns={"loading": "response"})
 

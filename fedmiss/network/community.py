@@ -12,13 +12,7 @@ import numpy as np
 from fedmiss.community.outputs import axes_of, usual_visits
 from fedmiss.community.run import covariates_of, write_folder
 from fedmiss.community.study import CommunitySeat, JointCommunity
-from fedmiss.community.tables import (
-    loading_rows,
-    response_rows,
-    species_rows,
-    tables_of,
-    visit_rows,
-)
+from fedmiss.community.tables import loading_rows, response_rows, species_rows, tables_of, visit_rows
 from fedmiss.errors import listed
 from fedmiss.etl.community import Lists
 from fedmiss.federation.circle import Circle
@@ -74,7 +68,7 @@ def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:
     axes = axes_of(j.fit, j.sums)
     tables = {
         "species": species_rows(species, j.lists.common, j.numbers, j.gains),
-        "loadings": loading_rows(names, axes),
+        "loadings": loading_rows(names, axes.loadings, axes.loadings_se),
         "responses": response_rows(j.fit, names),
         "associations": t.associations,
         "visits": visit_rows(j.step_sites, j.step_gains),

@@ -12,16 +12,19 @@ from typing import NamedTuple
 import numpy as np
 import shapely
 from matplotlib.axes import Axes
+from matplotlib.cm import ScalarMappable
 from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
+from matplotlib.ticker import NullFormatter
 from shapely.geometry import LinearRing, LineString, Polygon
 
 from fedmiss.arrays import F64
 from fedmiss.report.style import figure
+from fedmiss.report.words import count
 from fedmiss.resources import resource
 
-__all__ = ["CREDIT", "Frame", "draw_basemap", "draw_scale", "empty_map", "frame_of"]
+__all__ = ["CREDIT", "Frame", "colour_bar", "draw_basemap", "draw_scale", "empty_map", "frame_of", "unplaced"]
 
 CREDIT = "Coasts and borders: Natural Earth (public domain)."
 LAND, SEA, LINE = "#f3f1ea", "#e3edf5", "#a9a89f"
@@ -145,3 +148,21 @@ def empty_map(frame: Frame, *, more: float, least: float) -> tuple[Figure, Axes]
     ax.set_xticks([])
     ax.set_yticks([])
     return fig, ax
+
+
+def colour_bar(fig: Figure, ax: Axes, colours: ScalarMappable, label: str, *, plain: bool = False) -> None:
+    """Add a bar under a map; ``plain``: its numbers as they are, although its scale is logarithmic."""
+    bar = fig.colorbar(colours, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
+    if plain:
+        bar.ax.xaxis.set_major_formatter("{x:g}")
+        bar.ax.xaxis.set_minor_formatter(NullFormatter())
+    bar.set_label(label, fontsize=8.5)
+    bar.ax.tick_params(labelsize=8)
+
+
+def unplaced(unknown: int, n_sites: int) -> str:
+    """Say how many of the sites a map has no place for; empty where it has all."""
+    if not unknown:
+        return ""
+    have, are = ("has", "is") if unknown == 1 else ("have", "are")
+    return f" {count(unknown)} of {count(n_sites)} sites {have} no coordinates and {are} not on it."

@@ -13,7 +13,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.report.settings import RULES
 
 __all__ = [
-    "CLASSES",
     "MIN_DRAWS",
     "NOT_CLASSIFIED",
     "SKEWED",
@@ -25,14 +24,6 @@ __all__ = [
     "student_quantile",
 ]
 
-CLASSES = (
-    "strong increase",
-    "moderate increase",
-    "stable",
-    "moderate decline",
-    "strong decline",
-    "uncertain",
-)
 NOT_CLASSIFIED = "not classified"
 
 _EPS = 1e-7  # rtrim's guard: a slope of exactly 0 with no error is stable

@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, PercentFormatter
+from matplotlib.ticker import MaxNLocator, NullFormatter, PercentFormatter
 from numpy.typing import ArrayLike
 
 from fedmiss.report.analysis import Analysis
@@ -22,8 +22,8 @@ from fedmiss.report.plots import band, bars, base_line, index_line
 from fedmiss.report.prose import progress_words
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figure, lay_out, style
 from fedmiss.report.words import (
+    MINUS,
     count,
-    indicator_marks,
     monthly_marks,
     number,
     per_year,
@@ -36,7 +36,7 @@ from fedmiss.report.words import (
 )
 from fedmiss.report.years import MONTH_NAMES, season_text
 
-__all__ = ["all_figures", "indicator_figure", "joint_figures", "monthly_smooth", "regions", "trend"]
+__all__ = ["all_figures", "joint_figures", "monthly_smooth", "regions", "trend"]
 
 
 A = TypeVar("A", bound=Findings)
@@ -65,7 +65,7 @@ def _drawn(found: A, makers: Sequence[Callable[[A], Plot | None]]) -> dict[str, 
 
 def _thousands(ax: Axes, whole: bool = False) -> None:
     ax.yaxis.set_major_locator(MaxNLocator(5, min_n_ticks=3, steps=[1, 2, 5, 10], integer=whole))
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}".replace("-", "−")))
+    ax.yaxis.set_major_formatter(lambda v, _: f"{v:,.10g}".replace("-", MINUS))
 
 
 def _years_axis(ax: Axes, years: ArrayLike) -> None:
@@ -414,7 +414,7 @@ def convergence(analysis: Analysis) -> Plot | None:
     top.plot(trace["round"], norm.where(norm > 0), color=BLUE, lw=1.4, marker="o" if one else None)
     if (norm > 0).any():
         top.set_yscale("log")
-        top.yaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
+        top.yaxis.set_major_formatter("{x:g}")
         top.yaxis.set_minor_formatter(NullFormatter())
     top.set_ylabel("change" if analysis.data.fact("method") == "fast" else "||h||")
     megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6
@@ -433,25 +433,3 @@ def convergence(analysis: Analysis) -> Plot | None:
     )
     data = trace[["round", "h_norm2", "objective", "active", "bytes_up", "bytes_down", "seconds"]]
     return Plot("convergence", "Convergence and communication", caption, alt, fig, data)
-
-
-def indicator_figure(table: pd.DataFrame, alt: str, name: str = "indicator") -> Plot:
-    """Draw the indicator of many species with its intervals, and its smooth."""
-    with style():
-        fig = figure(7.0, 2.9)
-        ax = fig.subplots()
-        known = table["lo"].notna()
-        if known.any():
-            gaps = np.maximum([table["index"] - table["lo"], table["hi"] - table["index"]], 0)
-            ax.errorbar(table["year"], table["index"], gaps, fmt="none", ecolor=GREY, lw=0.8)
-        band(ax, table["year"], table["smooth_lo"], table["smooth_hi"])
-        curve = table["smooth"].notna().any()
-        ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, ls="none" if curve else "-")
-        if curve:
-            ax.plot(table["year"], table["smooth"], color=BLUE)
-        base_line(ax)
-        ax.set_ylim(bottom=0)
-        ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
-        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
-        lay_out(fig)
-    return Plot(name, "Indicator", "", alt, fig, table, indicator_marks(table))

@@ -22,12 +22,13 @@ from fedmiss.owner import remove_file, replaceable
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg
 from fedmiss.report.indicator import indicator, indicator_trends
+from fedmiss.report.plots import band, base_line
 from fedmiss.report.sections import Cell, cell, range_cell
 from fedmiss.report.sections.question import in_script
 from fedmiss.report.species import Species, read_species
-from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK
+from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK, Plot, figure, lay_out, style
 from fedmiss.report.tables import write_csv
-from fedmiss.report.words import count, interval_words, number, percent, share
+from fedmiss.report.words import count, indicator_marks, interval_words, number, percent, share
 from fedmiss.tables import is_ours, load_schema, write_table
 
 __all__ = ["build_index", "sparkline"]
@@ -187,14 +188,11 @@ def _render(
     title: str,
     date: str,
 ) -> str:
-    # matplotlib takes a second to load; a run that finds its index made needs none.
-    from fedmiss.report.figures import indicator_figure
-
     shown: list[dict[str, object]] = []
     for name, (table, trends) in indicators.items():
         words = _indicator_words(table, trends)
         which = "all species" if name == ALL else name
-        plot = indicator_figure(table, f"Indicator of {which}. {words}", f"indicator-{len(shown)}")
+        plot = _indicator_figure(table, f"Indicator of {which}. {words}", f"indicator-{len(shown)}")
         shown.append({"name": which, "figure": inline_svg(plot), "words": words, "at": plot.name})
     reach = _reach(frame)
     frame = frame.assign(name=_shown(frame))
@@ -313,6 +311,31 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
         with contextlib.suppress(ConfigError):
             out[group] = indicator(part, around), indicator_trends(part, around)
     return out
+
+
+def _indicator_figure(table: pd.DataFrame, alt: str, name: str) -> Plot:
+    """Draw the indicator of many species with its intervals, and its smooth."""
+    # matplotlib takes a second to load; a run that finds its index made needs none.
+    from matplotlib.ticker import MaxNLocator
+
+    with style():
+        fig = figure(7.0, 2.9)
+        ax = fig.subplots()
+        known = table["lo"].notna()
+        if known.any():
+            gaps = np.maximum([table["index"] - table["lo"], table["hi"] - table["index"]], 0)
+            ax.errorbar(table["year"], table["index"], gaps, fmt="none", ecolor=GREY, lw=0.8)
+        band(ax, table["year"], table["smooth_lo"], table["smooth_hi"])
+        curve = table["smooth"].notna().any()
+        ax.plot(table["year"], table["index"], color=BLUE, marker="o", ms=4, ls="none" if curve else "-")
+        if curve:
+            ax.plot(table["year"], table["smooth"], color=BLUE)
+        base_line(ax)
+        ax.set_ylim(bottom=0)
+        ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
+        ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        lay_out(fig)
+    return Plot(name, "Indicator", "", alt, fig, table, indicator_marks(table))
 
 
 def plain_name(name: str) -> str:

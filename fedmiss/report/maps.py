@@ -11,12 +11,12 @@ from matplotlib.collections import RegularPolyCollection
 from matplotlib.colors import LinearSegmentedColormap, LogNorm, Normalize
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import LogLocator
 from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, U8, Bool
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.basemap import CREDIT, Frame, empty_map, frame_of
+from fedmiss.report.basemap import CREDIT, Frame, colour_bar, empty_map, frame_of, unplaced
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.coverage import MIN_SITE_YEARS
 from fedmiss.report.slopes import log_slope
@@ -97,7 +97,7 @@ def _draw(value: F64, seen: Bool, year: I64, what: str) -> Figure:
         bar.ax.tick_params(labelsize=8, pad=1)
         bar.ax.minorticks_off()
         bar.ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if top < 100 * floor else (1,)))
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:,.10g}"))
+        bar.ax.xaxis.set_major_formatter("{x:,.10g}")
     return fig
 
 
@@ -143,12 +143,7 @@ def site_map(analysis: Analysis) -> Plot | None:
 
 
 def _beside(analysis: Analysis) -> str:
-    said, unknown = "", analysis.n_sites - analysis.coverage.sites_with_coordinates
-    if unknown:
-        have, are = ("has", "is") if unknown == 1 else ("have", "are")
-        said = (
-            f" {count(unknown)} of {count(analysis.n_sites)} sites {have} no coordinates and {are} not on it."
-        )
+    said = unplaced(analysis.n_sites - analysis.coverage.sites_with_coordinates, analysis.n_sites)
     if degrees := analysis.settings.coarse_map:
         said += f" Positions are rounded to {degrees:g} degrees and sites at one position are added up."
     return said
@@ -231,7 +226,7 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysis) 
         part["longitude"], part["latitude"], s=areas[order], c=visits, cmap="YlGnBu", alpha=0.9, linewidths=0.6,
         edgecolors=INK, norm=LogNorm(1, max(int(visits.max()), 10)), zorder=3,
     )  # fmt: skip
-    _colour_bar(fig, ax, points, "visits", plain=True)
+    colour_bar(fig, ax, points, "visits", plain=True)
     if not analysis.years.used.any():
         return (
             f"Each circle is a site, its colour the number of visits. {analysis.no_index}, and the map has no "
@@ -243,16 +238,6 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysis) 
         "All sites share one trend in this model, so trends are not on the map."
     )
     return caption, f"Map of {count(len(table))} sites by mean number of {analysis.unit} and visits."
-
-
-def _colour_bar(fig: Figure, ax: Axes, colours: ScalarMappable, label: str, *, plain: bool) -> None:
-    """Add a bar under the map; ``plain``: its numbers as they are, although its scale is logarithmic."""
-    bar = fig.colorbar(colours, ax=ax, orientation="horizontal", fraction=0.04, pad=0.02, aspect=45)
-    if plain:
-        bar.ax.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
-        bar.ax.xaxis.set_minor_formatter(NullFormatter())
-    bar.set_label(label, fontsize=8.5)
-    bar.ax.tick_params(labelsize=8)
 
 
 def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFrame:
@@ -326,7 +311,7 @@ def _draw_hexagons(
     shapes.set_array(np.asarray(values, dtype=float))
     ax.add_collection(shapes)
     label = "change per year, % (10 and beyond in full colour)" if trend else "visits"
-    _colour_bar(fig, ax, shapes, label, plain=not trend)
+    colour_bar(fig, ax, shapes, label, plain=not trend)
     what = "change per year of its total, without an interval" if trend else "number of visits"
     places = f"{count(int(table['n_sites'].sum()))} sites in {count(len(table))} hexagons"
     caption = (

@@ -18,7 +18,8 @@ from fedmiss.report.indicator import normal_draws
 from fedmiss.report.plots import plot_trim
 from fedmiss.report.style import Plot, figure, style
 from fedmiss.report.trim.files import describe
-from fedmiss.report.trim.fit import Shown, TrimFit
+from fedmiss.report.trim.fit import TrimFit
+from fedmiss.report.trim.settings import Shown
 from fedmiss.report.words import percent
 from fedmiss.tables import load_schema, read_table
 

@@ -10,6 +10,7 @@ import polars as pl
 import pytest
 from scipy.special import polygamma, xlogy
 
+from fedmiss.community import associations as drawn
 from fedmiss.community.associations import _found, associations
 from fedmiss.community.model import (
     ROUNDS,
@@ -67,15 +68,6 @@ def test_a_row_that_sums_visits_is_those_visits():
     sums = Group.of("all", at, of, summed.ravel(), exposure=n.ravel().astype(float))
     whole = fit_counts(GroupPanel.of(J, S, [sums]), COUNTS)
     np.testing.assert_allclose(whole.expected(), each.expected(), rtol=1e-6)
-
-
-def test_twice_the_exposure_is_half_the_rate():
-    w = world(0, J=30, S=12, rank=0)
-    c, _, _ = w.cells()
-    settings = replace(COUNTS, rank=0)
-    once = fit_counts(c.panel({}, None), settings)
-    twice = fit_counts(replace(c, exposure=2 * c.exposure).panel({}, None), settings)
-    np.testing.assert_allclose(2 * twice.expected(), once.expected(), rtol=1e-6)
 
 
 def test_a_held_size_is_held():
@@ -273,6 +265,22 @@ def test_gains_are_those_of_fits_without_the_cells_left_out(fitted, monkeypatch)
         judged = cell_deviance(test["count"].to_numpy(), np.maximum(mean, 1e-3), c.widest, "poisson")
         np.testing.assert_allclose(test["chosen"], judged, rtol=1e-5, atol=1e-8)
     assert g["chosen"].sum() < 0.9 * g["none"].sum()
+
+
+def test_the_seed_of_the_settings_is_that_of_all_draws(fitted, monkeypatch):
+    """Richness and associations were drawn from seed 0 whatever --seed said."""
+    monkeypatch.setattr(
+        drawn, "_refit", lambda c, axes, truth, rng: (axes.loadings * rng.uniform(0.8, 1.2), 0.0)
+    )
+    _, c = fitted
+    other = replace(c, fit=replace(c.fit, settings=replace(c.fit.settings, seed=1)))
+    again, one, two = (
+        np.concatenate([*richness(fit, visits=3.0), *np.vstack(drawn.associations(fit, axes_of(fit)))])
+        for fit in (c, c, other)
+    )
+    np.testing.assert_array_equal(again, one)
+    parts = np.split(two == one, [3 * c.cells.J])
+    assert not any(part.all() for part in parts)
 
 
 @pytest.mark.slow
@@ -497,13 +505,12 @@ def seasonal(seed, amplitude):
         names, names, sites, site.astype(np.int32), np.full((m, 3), np.nan), (1 + 3 * quarter).astype(np.int32),
         row.astype(np.int32), species.astype(np.int32), y[row, species].astype(float), np.zeros((0, 2), np.int32), (), (),
     )  # fmt: skip
-    return lists, factor, eta
+    effort = Effort(np.ones(m))
+    return lists, effort, cells_of(lists, effort, "counts"), factor, eta
 
 
 def test_quarters_are_taken_where_they_pay_and_mend_what_sites_were_not_visited_in():
-    lists, factor, eta = seasonal(0, 1.2)
-    effort = Effort(np.ones(lists.site.size))
-    cells = cells_of(lists, effort, "counts")
+    lists, effort, cells, factor, eta = seasonal(0, 1.2)
     season, mended = season_of(lists, effort, cells, folds=5, seed=0)
     assert season.taken
     assert season.gain > 0.05
@@ -516,11 +523,9 @@ def test_quarters_are_taken_where_they_pay_and_mend_what_sites_were_not_visited_
 
 
 def test_the_usual_number_of_visits_is_that_of_the_lists_whatever_the_season():
-    lists, factor, _ = seasonal(0, 1.2)
-    effort = Effort(np.ones(lists.site.size))
+    lists, effort, cells, factor, _ = seasonal(0, 1.2)
     exposure, _ = _alike(lists, effort)
-    cells = _with(cells_of(lists, effort, "counts"), exposure, factor)
-    fit = fit_community(cells, CommunitySettings(rank=0, folds=2))
+    fit = fit_community(_with(cells, exposure, factor), CommunitySettings(rank=0, folds=2))
     usual = tables_of(lists, fit, effort, season=Season(factor, True, None)).usual
     assert usual == np.round(np.exp(np.log(np.maximum(lists.visits, 1.0)).mean()))
 
@@ -531,9 +536,7 @@ def _alike(lists, effort):
 
 
 def test_quarters_that_do_not_differ_are_not_taken():
-    lists, _, _ = seasonal(3, 0.0)
-    effort = Effort(np.ones(lists.site.size))
-    cells = cells_of(lists, effort, "counts")
+    lists, effort, cells, _, _ = seasonal(3, 0.0)
     season, same = season_of(lists, effort, cells, folds=5, seed=0)
     assert not season.taken
     assert same is cells

@@ -31,17 +31,7 @@ from tests.cli.terminal import fedmiss as run
 from tests.community.worlds import MAP, lists_of, records_of, world
 
 BARE = CommunitySettings(rank=0, folds=2, season="none", effort="none")
-TABLES = [
-    "species",
-    "seasons",
-    "sites",
-    "loadings",
-    "responses",
-    "associations",
-    "visits",
-    "scores",
-    "expected",
-]
+TABLES = "species seasons sites loadings responses associations visits scores expected".split()
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,18 @@ def split(table, folder):
     return out
 
 
+def scarce_in_north(table, species):
+    """Rows of a species that leave it at two of north's sites, if they are another's."""
+    number = table["site"].str[1:].astype(int)
+    return table["species"].eq(species) & (number % 3 == 1) & (number > 4)
+
+
+def sent_of(table, odd, folder):
+    """Each club's records, where some rows are of another species."""
+    other = table.assign(species=table["species"].mask(odd, "Avis species08"))
+    return split(other.drop_duplicates(["checklist", "species"]), folder)
+
+
 def together(records, terms, folder, **more):
     """Run the job at all clubs; what each of them knows at the end."""
     folder.mkdir(exist_ok=True)
@@ -129,23 +141,15 @@ def test_what_too_few_found_is_left_out_and_told_nothing_of(clubs, tmp_path):
     lone, pair, rare, scarce = (f"Avis species0{k}" for k in range(4))
     odd = table["species"].eq(lone) & (number % 3 != 0) | table["species"].eq(pair) & (number % 3 == 2)
     odd |= table["species"].eq(rare) & ~number.isin(number[table["species"].eq(rare)].unique()[:2])
-    odd |= table["species"].eq(scarce) & (number % 3 == 1) & (number > 4)  # at two of north's sites
-    sent = table.assign(species=table["species"].mask(odd, "Avis species08"))
-    sent = sent.drop_duplicates(["checklist", "species"])
-    records = split(sent, tmp_path / "records")
+    records = sent_of(table, odd | scarce_in_north(table, scarce), tmp_path / "records")
     names = [*sorted(table["species"].unique()), "Avis nobody"]
     seen = {n: [] for n in CLUBS}
     more = {n: {"told": lambda member, n=n: seen[n].extend(member.answers)} for n in CLUBS}
     more["north"]["own_sites"] = 3
     done = together(records, terms_of(names, masks=True, effort="none", rank=0), tmp_path / "job", **more)
     for club in done.values():
-        assert {n for names in club.left_out.values() for n in names} == {
-            lone,
-            pair,
-            rare,
-            scarce,
-            "Avis nobody",
-        }
+        left_out = {n for names in club.left_out.values() for n in names}
+        assert left_out == {lone, pair, rare, scarce, "Avis nobody"}
         assert club.left_out["found on no complete checklist"] == ("Avis nobody",)
         assert club.lists.species == tuple(n for n in names if n in club.lists.species)
         assert len(club.lists.species) == len(names) - 5
@@ -159,11 +163,8 @@ def test_what_too_few_found_is_left_out_and_told_nothing_of(clubs, tmp_path):
 def test_a_species_below_the_own_least_number_brings_nothing_to_the_joint_tables(clubs, tmp_path):
     """Two of the others are enough here to tell of it: all of them together would have its sites, lists, birds, deviance."""
     _, table, _, _ = clubs
-    number = table["site"].str[1:].astype(int)
     scarce = "Avis species03"
-    odd = table["species"].eq(scarce) & (number % 3 == 1) & (number > 4)  # at two of north's sites
-    sent = table.assign(species=table["species"].mask(odd, "Avis species08"))
-    records = split(sent.drop_duplicates(["checklist", "species"]), tmp_path / "records")
+    records = sent_of(table, scarce_in_north(table, scarce), tmp_path / "records")
     names, answered = sorted(table["species"].unique()), []
     terms = replace(terms_of(names, masks=True, effort="none"), contributors=2)
     more = {"north": {"own_sites": 3, "told": lambda member: answered.extend(member.answers)}}

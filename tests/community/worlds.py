@@ -66,18 +66,7 @@ def lists_of(w: World, path: Path) -> pd.DataFrame:
                     (f"c{n}", f"s{j:03d}", *where, day, f"o{n % 9}", 60, 1, f"Avis species{s:02d}", str(y[s]))
                 )
             n += 1
-    columns = [
-        "checklist",
-        "site",
-        "latitude",
-        "longitude",
-        "date",
-        "observer",
-        "minutes",
-        "complete",
-        "species",
-        "count",
-    ]
+    columns = "checklist site latitude longitude date observer minutes complete species count".split()
     table = pd.DataFrame(rows, columns=columns)
     table.to_csv(path, index=False)
     return table

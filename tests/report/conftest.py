@@ -222,6 +222,15 @@ def folders(tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def full(folders):
+    """The analysis of the full folders, for tests that read it."""
+    from fedmiss.report.analysis import ReportSettings, analyse
+    from fedmiss.report.inputs import read_inputs
+
+    return analyse(read_inputs(**folders), ReportSettings(date="2026-01-02"))
+
+
+@pytest.fixture(scope="session")
 def small(tmp_path_factory):
     """A quick one: three months a year, no regions, no cross-validation."""
     world = World(

@@ -117,8 +117,7 @@ def test_a_language_that_comes_along_is_well_made(language):
 
 @pytest.mark.parametrize("language", languages())
 @pytest.mark.parametrize("kind", [*_SAID, "uncertain"])
-def test_every_headline_is_translated(folders, language, kind):
-    full = analyse(read_inputs(**folders), ReportSettings(date="2026-01-02"))
+def test_every_headline_is_translated(full, language, kind):
     limits = pd.Series({"trend_class": kind, "percent_lo": -6.0, "percent_hi": 2.0})
     catalog, head = read_catalog(language), headline(replace(full, trend=limits.combine_first(full.trend)))
     for text in (head.sentence, head.sure, head.support):

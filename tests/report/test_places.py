@@ -74,7 +74,7 @@ def test_a_frame_holds_its_places_and_the_page_stays_light(width, lon, lat):
 
 
 @pytest.mark.slow
-def test_hexagons_are_the_nearest_and_keep_the_sums(folders):
+def test_hexagons_are_the_nearest_and_keep_the_sums(full):
     rng = np.random.default_rng(2)
     x, y = 6 * rng.random(500), 5 * rng.random(500)
     centre = _nearest_centre(x, y)
@@ -84,10 +84,9 @@ def test_hexagons_are_the_nearest_and_keep_the_sums(folders):
     assert (
         np.hypot(unique[:, 0] - x[:, None], unique[:, 1] - y[:, None]).min(axis=1) >= distance - 1e-6
     ).all()
-    a = analyse(read_inputs(**folders), ReportSettings(date="2026-01-02"))
-    table = a.sites.assign(visits=1)
+    table = full.sites.assign(visits=1)
     frame = frame_of(table["longitude"].to_numpy(), table["latitude"].to_numpy())
-    h = hexagons(table, a, frame)
+    h = hexagons(table, full, frame)
     assert (h["n_sites"].sum(), h["visits"].sum()) == (40, 40)
     assert h["mean_total"].sum() == pytest.approx(table["mean_total"].sum())
     assert h["percent_per_year"].to_numpy() == pytest.approx(np.full(len(h), 100 * np.expm1(-0.04)), rel=1e-6)

@@ -31,14 +31,9 @@ from fedmiss.report.tables import report_tables
 from fedmiss.tables import load_schema, read_table, write_table
 
 from .conftest import World, make_folders
+from .trim_readers import Tof
 
 DATE = "2026-01-02"
-
-
-@pytest.fixture(scope="module")
-def full(folders):
-    """The analysis of the full folders, for tests that read it."""
-    return analyse(read_inputs(**folders), ReportSettings(date=DATE))
 
 
 def text_of(page: Path) -> str:
@@ -351,7 +346,7 @@ def test_page_and_exchange_file_give_one_slope_error_and_class(full, tmp_path, r
         assert block[0].endswith(f": {trend['label']}")
         slope, se = (float(v) for v in block[2].split()[:2])
         assert (slope, se) == pytest.approx((trend["slope"], trend["slope_se"]), abs=6e-5)
-    assert re.search(r"Time[ \t]{5,}.*?(\d+)", text)[1] == "14"
+    assert Tof(text).n("Time") == 14
 
 
 def test_tables_follow_their_schemas_to_the_column(full):

@@ -51,6 +51,10 @@ def changed(rows, change):
     return [[*r[:3], change(*r)] for r in rows]
 
 
+def as_found(o, s, d, n):
+    return "X" if n else 0
+
+
 WHOLE = visits()
 OFTEN = ("one site", "all zeros", "a season that shifts")  # in CI; the others before a release
 CASES = {
@@ -59,7 +63,7 @@ CASES = {
     "one site": (visits(1, 8, 40), "No trend class", "1 site was counted in two or more years"),
     "all zeros": (changed(WHOLE, lambda *r: 0), "Never found", "no index and no trend to report"),
     "all X": (
-        changed(WHOLE, lambda o, s, d, n: "X" if n else 0), "", "nothing can be said of numbers",
+        changed(WHOLE, as_found), "", "nothing can be said of numbers",
     ),
     "one huge count": (
         changed(WHOLE, lambda o, s, d, n: 100_000 if (o, s, d) == tuple(WHOLE[1000][:3]) else n),
@@ -80,12 +84,14 @@ CASES = {
 }  # fmt: skip
 
 
-def panel_of(rows, root):
+def panel_of(rows, root, **more):
+    """The panel of rows (observer, site, day, count or X)."""
+    root.mkdir(exist_ok=True)
     lines = [f"{o},{s},{d},Testa testa,{n},50,{5 + int(s[1:]) / 100}" for o, s, d, n in rows]
-    (root / "t.csv").write_text(
-        "observer,site,date,species,count,latitude,longitude\n" + "\n".join(lines) + "\n", encoding="utf-8"
-    )
-    ingest([root / "t.csv"], root / "records", IngestSettings(column_map={"auto": ""}), keep_cache=False)
+    head = "observer,site,date,species,count,latitude,longitude"
+    (root / "t.csv").write_text("\n".join([head, *lines, ""]), encoding="utf-8")
+    settings = IngestSettings(column_map={"auto": ""}, **more)
+    ingest([root / "t.csv"], root / "records", settings, keep_cache=False)
     return make_panel(root / "records", root / "panel", PanelSettings())
 
 
@@ -125,41 +131,35 @@ def test_strange_data_give_a_report_that_says_what_it_can(case, tmp_path):
 
 def test_a_placeholder_date_and_uncounted_birds_are_told_by_the_panel(tmp_path):
     few = visits(6, 3, 4)
-    for name in ("stray", "x", "only x"):
-        (tmp_path / name).mkdir()
     rows = [*few, ["o1", "s1", date(1900, 1, 1), 2]]
-    lines = [f"{o},{s},{d},Testa testa,{n}" for o, s, d, n in rows]
-    stray = read_manifest(_plain_panel(lines, tmp_path / "stray"))["warnings"]
+    stray = read_manifest(panel_of(rows, tmp_path / "stray", repeats="max"))["warnings"]
     assert any("1 of 73 visits (1900-01-01) lies 110 years apart" in w and "--start" in w for w in stray)
-    lines = [f"{o},{s},{d},Testa testa,{'X' if n else 0}" for o, s, d, n in few]
-    found = read_manifest(_plain_panel(lines, tmp_path / "x"))["warnings"]
+    found = read_manifest(panel_of(changed(few, as_found), tmp_path / "x", repeats="max"))["warnings"]
     assert any("counted on none of them (all are X)" in w for w in found)
     assert not any("apart from all others" in w for w in found)
-    lines = [f"{o},{s},{d},Testa testa,X" for o, s, d, _ in few]
     with pytest.raises(InputError, match="none records an absence"):
-        _plain_panel(lines, tmp_path / "only x")
+        panel_of(changed(few, lambda *r: "X"), tmp_path / "only x", repeats="max")
 
 
 @pytest.mark.parametrize(
     "given", [{"model": "quasi"}, {"model": "log1p"}, {"method": "fedmissem"}, {"method": "saem"}]
 )
 def test_no_model_of_counts_is_fitted_where_nothing_was_counted(given, tmp_path):
-    lines = [f"{o},{s},{d},Testa testa,{'X' if n else 0}" for o, s, d, n in visits(6, 3, 4)]
+    panel = panel_of(changed(visits(6, 3, 4), as_found), tmp_path, repeats="max")
     with pytest.raises(ConfigError, match="presence and absence are fitted then"):
-        fit_panel(_plain_panel(lines, tmp_path), tmp_path / "fit", FitSettings(**given))
+        fit_panel(panel, tmp_path / "fit", FitSettings(**given))
     assert not (tmp_path / "fit").exists()
 
 
 def test_presence_needs_no_numbers(tmp_path):
     rows, made = visits(12, 6, 6), []
     some = np.random.default_rng(1).random(len(rows)) < 0.3
-    number = {"numbers": [n for *_, n in rows], "X": ["X" if n else 0 for *_, n in rows]}
+    number = {"numbers": [n for *_, n in rows], "X": [as_found(*row) for row in rows]}
     number["some"] = [n if kept or not n else "X" for n, kept in zip(number["numbers"], some, strict=True)]
     for name, counts in number.items():
-        lines = [f"{o},{s},{d},Testa testa,{n}" for (o, s, d, _), n in zip(rows, counts, strict=True)]
-        (tmp_path / name).mkdir()
-        panel, fit, imputed = (tmp_path / name / part for part in ("panel", "fit", "imputed"))
-        _plain_panel(lines, tmp_path / name)
+        told = [[*row[:3], n] for row, n in zip(rows, counts, strict=True)]
+        panel = panel_of(told, tmp_path / name, repeats="max")
+        fit, imputed = (panel.with_name(part) for part in ("fit", "imputed"))
         fit_panel(panel, fit, FitSettings(model="bernoulli", rank=0, bootstrap=20, structure="none"))
         impute_panel(panel, fit, imputed)
         made.append(analyse(read_inputs(panel, fit, imputed), ReportSettings(date="2026-01-02")))
@@ -182,12 +182,3 @@ def test_presence_needs_no_numbers(tmp_path):
         assert years["visits"].sum() == len(held)
         assert (years["visits"] * years["mean_count"].fillna(0.0)).sum() == pytest.approx(sum(held))
     np.testing.assert_array_equal(open_fit(panel, fit).observed, b.data.observed)
-
-
-def _plain_panel(lines, root):
-    (root / "t.csv").write_text(
-        "observer,site,date,species,count\n" + "\n".join(lines) + "\n", encoding="utf-8"
-    )
-    settings = IngestSettings(column_map={"auto": ""}, repeats="max")
-    ingest([root / "t.csv"], root / "records", settings, keep_cache=False)
-    return make_panel(root / "records", root / "panel", PanelSettings(groups=2))

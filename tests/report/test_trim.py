@@ -1,4 +1,4 @@
-"""TRIM's models against statsmodels, iterative proportional fitting, and first principles."""
+"""TRIM's models against statsmodels and first principles."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.classes import classify
 from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.report.trim.files import as_json, describe
-from fedmiss.report.trim.fit import Shown
+from fedmiss.report.trim.settings import Shown
 
 OVER = TrimSettings(overdispersion=True)
 SERIAL = TrimSettings(serial_correlation=True, overdispersion=True)
@@ -83,21 +83,6 @@ def test_imputed_totals_have_the_variance_of_what_is_counted_and_what_is_filled(
     want = L @ np.diag(got.sigma2 * mu[ok]) @ L.T
     np.testing.assert_allclose(got.var_imputed, want, rtol=1e-7, atol=1e-9)
     np.testing.assert_allclose(got.total_imputed, A[:, ok] @ f.ravel()[ok] + A[:, ~ok] @ mu[~ok], rtol=1e-12)
-
-
-def test_equals_iterative_proportional_fitting():
-    f, site, time, count = panel(5, n=40, J=12)
-    seen = np.isfinite(f)
-    y = np.where(seen, f, 0.0)
-    a, b = np.ones(f.shape[0]), np.ones(f.shape[1])
-    for _ in range(5000):
-        a = y.sum(axis=1) / (seen * b[None, :]).sum(axis=1)
-        b = y.sum(axis=0) / (seen * a[:, None]).sum(axis=0)
-    got = fit_trim(site, time, count, OVER)
-    np.testing.assert_allclose(got.mu, np.outer(a, b), rtol=1e-10)
-    # the margins of a maximum-likelihood fit are those of the data
-    np.testing.assert_allclose(np.where(seen, got.mu, 0).sum(axis=0), y.sum(axis=0), rtol=1e-10)
-    np.testing.assert_allclose(got.total_model, got.total_imputed, rtol=1e-10)
 
 
 def test_slope_and_sandwich_by_their_formula():
@@ -295,13 +280,6 @@ def test_months_covariates_and_every_model_equal_the_dense_glm(model, with_covar
     if with_covariate:  # strata are a partition of the sites
         parts = [got.stratum(s).imputed for s in got.strata if s != "all"]
         np.testing.assert_allclose(np.sum(parts, axis=0), got.total_imputed, rtol=1e-12)
-
-
-def test_model_1_is_the_mean_of_each_site():
-    f, site, time, count = panel(4)
-    got = fit_trim(site, time, count, TrimSettings(1, overdispersion=True))
-    np.testing.assert_allclose(got.mu, np.repeat(np.nanmean(f, axis=1)[:, None], f.shape[1], axis=1))
-    assert np.ptp(got.total_model) < 1e-9 * got.total_model[0]
 
 
 def test_a_change_point_at_every_year_is_model_3():

@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 
 from fedmiss.report.exchange import read_ocv
-from fedmiss.report.trim import fit_trim
-from fedmiss.report.trim.command import read_tcf
 from fedmiss.report.trim.files import out_text
-from fedmiss.report.trim.fit import Shown
+from fedmiss.report.trim.settings import Shown
 from tests.report.trim_published import NAMES, case_of, compare, number
 
 pytestmark = pytest.mark.realdata
@@ -80,9 +78,7 @@ def test_our_out_file_is_trims_line_by_line(case):
 
 
 def test_overall_slopes_of_stretches():
-    command = read_tcf(folder() / "skylark-x3.tcf")
-    t = command.table
-    fit = fit_trim(t["site"], t["time"], t["count"], command.settings)
+    command, fit, _ = case_of(folder(), "x3")
     assert command.windows == ((1984, 1985), (1985, 1991))
     want = {("imputed", 0): (-0.3180, 0.0942), ("imputed", 1): (0.0783, 0.0157),
             ("model", 0): (-0.3029, 0.0910), ("model", 1): (0.0757, 0.0157)}  # fmt: skip
@@ -92,9 +88,7 @@ def test_overall_slopes_of_stretches():
 
 
 def test_covariance_file():
-    command = read_tcf(folder() / "skylark-x1.tcf")
-    t = command.table
-    fit = fit_trim(t["site"], t["time"], t["count"], command.settings)
+    _, fit, _ = case_of(folder(), "x1")
     printed = read_ocv(folder() / "skylark-x1.ocv")
     # TRIM stops at a change of 1e-5 or so; its covariances carry that, not their four decimals
     np.testing.assert_allclose(fit.var_imputed, printed, rtol=2e-4, atol=0.05)

@@ -1,5 +1,7 @@
 """Files for rtrim hold for the rules of rtrim's own readers: what they read is what the tables say, whatever the base."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -8,7 +10,7 @@ from fedmiss.report.build import build_report
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.report.trim.files import out_text
-from fedmiss.report.trim.fit import Shown
+from fedmiss.report.trim.settings import Shown
 from tests.report.trim_readers import Tof
 
 
@@ -43,13 +45,16 @@ def test_the_report_files_are_read_as_they_are_meant(folders, tmp_path, base):
 
 
 @pytest.mark.parametrize("model", [1, 2, 3])
-@pytest.mark.parametrize("base", [None, 2003])
-def test_files_of_trim_are_read_as_they_are_meant(model, base):
+@pytest.mark.parametrize(
+    ("base", "rule"), [(None, "rtrim"), (2003, "rtrim"), (None, "trim"), (None, "pecbms")]
+)
+def test_files_of_trim_are_read_as_they_are_meant(model, base, rule):
     site = [s for s in "abcd" for _ in range(6)]
     time = list(range(2000, 2006)) * 4
     count = [3 + (7 * i) % 11 + i % 6 for i in range(24)]
     fit = fit_trim(site, time, count, TrimSettings(model=model, overdispersion=True))
-    tof = Tof(out_text(fit, "skylark", Shown("rtrim", base)))
+    text = out_text(fit, "skylark", Shown(rule, base))
+    tof = Tof(text)
     assert (tof.version(), tof.n("Site"), tof.n("Time")) == ("3.61", 4, 6)
     rows, index = np.array(tof.indices()), fit.index("imputed")
     np.testing.assert_allclose(rows[:, 3], index["index"], atol=6e-5)
@@ -61,5 +66,7 @@ def test_files_of_trim_are_read_as_they_are_meant(model, base):
     np.testing.assert_allclose([chi2[0], ratio[0]], known["statistic"], atol=6e-3)
     assert chi2[1] == ratio[1] == fit.df
     assert aic[0] == pytest.approx(abs(fit.aic), abs=6e-3)  # its readers lose the sign
-    row = fit.overall("imputed", rule="rtrim").iloc[0]
-    assert tof.slope("IMPUTED")["Additive"] == pytest.approx(row["slope"], abs=6e-5)
+    for name, which in (("MODEL", "model"), ("IMPUTED", "imputed")):
+        row = fit.overall(which, rule=rule).iloc[0]
+        assert tof.slope(name)["Additive"] == pytest.approx(row["slope"], abs=6e-5)
+        assert re.search(rf"OVERALL SLOPE {name}[^:]*: (.*)", text)[1].rstrip(" *") == row["label"]

@@ -16,7 +16,8 @@ from numpy.typing import ArrayLike
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.trim.cells import Cells, Covariates, Weights, check_links, make_cells, rows_of
 from fedmiss.report.trim.design import make_design, positions_of
-from fedmiss.report.trim.fit import Step, Stratum, TrimFit, TrimSettings
+from fedmiss.report.trim.fit import Step, Stratum, TrimFit
+from fedmiss.report.trim.settings import TrimSettings
 from fedmiss.report.trim.solve import estimate, information
 from fedmiss.settings import kinds_checked
 
@@ -82,22 +83,21 @@ def fit_trim(
     cells = make_cells(rows_of(site, time, count, month), weights, covariates, every_year=settings.model != 3)
     if settings.model == 3:
         check_links(cells)
+    if settings.model != 2:
         return _fit(cells, settings, ())
-    if settings.model == 1:
-        return _fit(cells, settings, ())
+    thin, notes = settings.stepwise, tuple[str, ...]()
     if isinstance(settings.changepoints, str):
         if settings.changepoints not in ("auto", "all"):
             raise ConfigError(
                 f"changepoints is {settings.changepoints!r}; give time points, or auto, or all."
             )
         points, notes = _those_with_counts(cells)
-        if settings.changepoints == "auto" or settings.stepwise:
-            return _stepwise(cells, settings, points, notes)
-        return _fit(cells, settings, points, notes=notes)
-    points = positions_of(settings.changepoints, cells.times)
-    if settings.stepwise:
-        return _stepwise(cells, settings, points or (0,), ())
-    return _fit(cells, settings, points)
+        thin = thin or settings.changepoints == "auto"
+    else:
+        points = positions_of(settings.changepoints, cells.times)
+    if thin:
+        return _stepwise(cells, settings, points or (0,), notes)
+    return _fit(cells, settings, points, notes=notes)
 
 
 def _fit(

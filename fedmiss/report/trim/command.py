@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.errors import InputError
-from fedmiss.report.trim.fit import TrimSettings
+from fedmiss.report.trim.settings import TrimSettings
 
 __all__ = ["read_tcf"]
 

@@ -22,7 +22,8 @@ from fedmiss.report.exchange import (
     total_lines,
 )
 from fedmiss.report.trim.cells import Label
-from fedmiss.report.trim.fit import Shown, TrimFit
+from fedmiss.report.trim.fit import TrimFit
+from fedmiss.report.trim.settings import Shown
 
 __all__ = ["as_json", "describe", "out_text", "write_trim"]
 

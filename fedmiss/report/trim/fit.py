@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, TypedDict
+from typing import Any, TypedDict
 
 import numpy as np
 import pandas as pd
@@ -17,46 +17,10 @@ from fedmiss.notebook import card
 from fedmiss.report.classes import classify, normal_quantile, ratio_to_base
 from fedmiss.report.trim.cells import Cells, Label
 from fedmiss.report.trim.design import Design
+from fedmiss.report.trim.settings import TrimSettings
 from fedmiss.report.trim.solve import Estimate, Information
-from fedmiss.settings import kinds_checked
 
-__all__ = ["Shown", "Step", "Stratum", "TrimFit", "TrimSettings"]
-
-
-@kinds_checked
-@dataclass(frozen=True, slots=True)
-class TrimSettings:
-    """Which model, and how.
-
-    ``model`` 1 (no change over time), 2 (slopes between change points) or 3 (one effect for each time point);
-    ``changepoints`` time points, or ``"auto"``: all of them, thinned stepwise; ``stepwise`` thins those given;
-    ``overdispersion`` scales variances by Pearson's chi-square over its degrees of freedom; ``serial_correlation``
-    estimates the correlation between neighbouring time points of a site. Both are off, as in rtrim.
-
-    Examples
-    --------
-    >>> import fedmiss
-    >>> fedmiss.TrimSettings(model=2, changepoints="auto", overdispersion=True).model
-    2
-    """
-
-    model: int = 3
-    changepoints: Sequence[Label] | str = ()
-    stepwise: bool = False
-    overdispersion: bool = False
-    serial_correlation: bool = False
-
-
-class Shown(NamedTuple):
-    """How results are shown: rule of the trend class, base of the index, level of intervals (None: none).
-
-    ``windows``: first and last time points of stretches whose overall slopes are wanted too.
-    """
-
-    rule: str = "rtrim"
-    base: Label | None = None
-    level: float | None = None
-    windows: tuple[tuple[Label, Label], ...] = ()
+__all__ = ["Step", "Stratum", "TrimFit"]
 
 
 class Step(TypedDict):
@@ -404,13 +368,17 @@ class TrimFit:
         columns = "kind covariate category from upto additive se multiplicative multiplicative_se".split()
         return pd.DataFrame(rows, columns=columns)
 
-    def deviations(self) -> pd.DataFrame:
-        """Split the time effects of model 3 into a straight line and deviations: rows ``slope``, then each time point."""
+    def _line(self) -> tuple[F64, F64]:
+        """Slope and deviations (J + 1,) of the time effects, and their covariance."""
         x = self.cells.time - self.cells.time.mean()
         row = x / (x @ x)
         # Projections: the least-squares slope of the time effects, and what is left of them beside level and slope.
         P = np.vstack([row, np.eye(x.size) - 1.0 / x.size - np.outer(x, row)])
-        value, var = P @ self.gamma, P @ self.var_gamma @ P.T
+        return P @ self.gamma, P @ self.var_gamma @ P.T
+
+    def deviations(self) -> pd.DataFrame:
+        """Split the time effects of model 3 into a straight line and deviations: rows ``slope``, then each time point."""
+        value, var = self._line()
         se = np.sqrt(np.maximum(np.diag(var), 0.0))
         return pd.DataFrame(
             {
@@ -453,9 +421,8 @@ class TrimFit:
 
     def wald_deviations(self) -> tuple[float, int, float]:
         """Test the deviations of the time effects from a straight line: Wald statistic, its df, p-value."""
-        x = self.cells.time - self.cells.time.mean()
-        P = np.eye(x.size) - 1.0 / x.size - np.outer(x, x) / (x @ x)
-        return _wald(P @ self.gamma, P @ self.var_gamma @ P.T, x.size - 2)
+        value, var = self._line()
+        return _wald(value[1:], var[1:, 1:], len(self.times) - 2)
 
     def goodness_of_fit(self) -> pd.DataFrame:
         """Return ``test``, ``statistic``, ``df``, ``p`` for Pearson's chi-square and the likelihood ratio."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -59,16 +58,8 @@ class Marina(Field, OneByOne):
         h = S - down.S_hat
         # The rule subtracts S_k and V_c: a whole round leaves h_c(S_k) - V_c, another h_c(S_k) - h_c(S_{k-1}).
         # The paper adds the compressed difference to the mean g, here a worker adds it to its own V_c: the means agree.
-        sent = S if self.whole(down.k) or memory is None else down.S_hat + own.V_i.ravel() + (h - memory)
-        return sent, h, len(rows)
-
-    def pack(self, memory: Any) -> dict[str, np.ndarray]:
-        """The fields of the round before."""
-        return {str(c): h for c, h in enumerate(memory) if h is not None}
-
-    def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> Any:
-        """Return what ``pack`` saw."""
-        return [arrays.get(str(c)) for c in range(n)]
+        sent = S if self.whole(down.k) or memory is None else down.S_hat + own.V_i.ravel() + (h - memory["h"])
+        return sent, {"h": h}, len(rows)
 
 
 def marina_step(p: float, *, omega: float, n: int, L: float, mu: float) -> float:

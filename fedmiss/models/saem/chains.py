@@ -295,25 +295,3 @@ class Chains(OneByOne):
         for _ in range(self.K):
             state, _ = latent.move(down.theta, rows, state, self.kernel, rng)
         return latent.statistic(rows, state), state, len(rows)
-
-    def pack(self, memory: list[State | None]) -> dict[str, np.ndarray]:
-        """Arrays end to end, with the length of each worker's."""
-        known = {worker: state for worker, state in enumerate(memory) if state is not None}
-        out = {"known": np.array(list(known), dtype=np.int64)}
-        for name in next(iter(known.values()), ()):
-            parts = [np.asarray(state[name]) for state in known.values()]
-            out[f"{name}.sizes"] = np.array([part.shape[1] for part in parts], dtype=np.int64)
-            out[f"{name}.values"] = np.concatenate(parts, axis=1)
-        return out
-
-    def unpack(
-        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
-    ) -> list[dict[str, np.ndarray] | None]:
-        """Cut the arrays again."""
-        known: dict[int, dict[str, np.ndarray]] = {worker: {} for worker in arrays["known"].tolist()}
-        for name in sorted(key[:-6] for key in arrays if key.endswith(".sizes")):
-            cuts = np.cumsum(arrays[f"{name}.sizes"])[:-1]
-            parts = np.split(np.array(arrays[f"{name}.values"]), cuts, axis=1)
-            for state, part in zip(known.values(), parts, strict=True):
-                state[name] = np.ascontiguousarray(part)
-        return [known.get(worker) for worker in range(n)]

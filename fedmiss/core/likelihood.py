@@ -91,6 +91,7 @@ def _slope(function: Callable[[Theta], float], line: Callable[[float], Theta]) -
 # ---- laws -----------------------------------------------------------------------------------------------------------
 
 
+@np.errstate(all="ignore")  # a wrong model may leave every domain; its nan is then the finding
 def broken_law(model: Model, rows: Rows, theta: Theta, *, steps: int = 50, seed: int = 0) -> str:
     """Say which law a model breaks against its own ``log_likelihood`` and ``surrogate``; empty when it keeps all.
 
@@ -102,11 +103,6 @@ def broken_law(model: Model, rows: Rows, theta: Theta, *, steps: int = 50, seed:
     A model without these members is asked nothing. What ``theta`` and T both hold fixed (entries that are equal, or
     zero, or a frozen array) cannot be told from a constraint of the model: give a theta in general position.
     """
-    with np.errstate(all="ignore"):  # a wrong model may leave every domain; its nan is then the finding
-        return _broken_law(model, rows, theta, steps, seed)
-
-
-def _broken_law(model: Model, rows: Rows, theta: Theta, steps: int, seed: int) -> str:
     value: Any = getattr(model, "log_likelihood", None)
     surrogate: Any = getattr(model, "surrogate", None)
     penalty: Any = getattr(model, "penalty", lambda theta: 0.0)

@@ -16,8 +16,6 @@ Columns:
     softImpute     on log(1 + count), raw or after site and month means, lambda on a warm-started path; the back-transform
                    has the factor that makes the observed total right. "chosen": variant and lambda by 10 % of the cells set
                    aside; "oracle": the best of all on the cells that score it, which no user could choose
-    fixed ridge    fedmiss, penalised, rank 2, ridge 0.03 of the dispersion, nothing chosen
-    ridge + CV     fedmiss, penalised, 12 (rank, ridge) pairs by 5-fold cross-validation
     default        fedmiss, what ``fedmiss fit`` does: variational EM, model and rank by 5-fold cross-validation
 
 Expected counts are floored at 0.001 for every method (one that bets on exactly zero would have an infinite deviance).
@@ -46,9 +44,7 @@ from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panels import Panel, simulate_panel
 
 PANELS = ("random", "preferential", "weak", "sparse", "zero-inflated")
-METHODS = (
-    "truth", "mean", "GLM", "softImpute chosen", "softImpute oracle", "default",
-)  # fmt: skip
+METHODS = ("truth", "mean", "GLM", "softImpute chosen", "softImpute oracle", "default")
 ZEROS = 0.35
 FLOOR = 1e-3
 

@@ -220,9 +220,9 @@ SPECIES = {
 }  # fmt: skip
 
 
-def loess(y: F64, span: float = SPAN) -> F64:
+def loess(y: F64) -> F64:
     """LOESS curve over the months."""
-    return smooth(np.arange(y.size, dtype=np.float64), y, span)
+    return smooth(np.arange(y.size, dtype=np.float64), y, SPAN)
 
 
 def records_of(one: Printed, seed: int) -> GroupPanel:

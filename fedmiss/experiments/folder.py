@@ -49,21 +49,11 @@ class Folder:
 
     def trace(self, result: Result, total: int, run: str | None = None) -> None:
         """Keep a run for trace.parquet: columns of schema ``trace``, its name if there are several, what was observed."""
-        trace = result.trace
-        known = (
-            "k",
-            "h_norm2",
-            "active",
-            "bytes_up",
-            "bytes_down",
-            "seconds",
-            "evaluations",
-            "gamma",
-            "dropped",
-        )
-        observed = {name: trace[name] for name in trace if name not in (*known, "objective")}
-        name = {} if run is None else {"run": np.full(len(trace["k"]), run)}
-        self._traces.append({**trace_columns(result, total), **name, **observed})
+        trace, columns = result.trace, trace_columns(result, total)
+        if run is not None:
+            columns["run"] = np.full(len(trace["k"]), run)
+        known = {*columns, "k", "evaluations", "gamma", "dropped"}
+        self._traces.append(columns | {name: trace[name] for name in trace if name not in known})
 
     def table(self, name: str, columns: Mapping[str, ArrayLike]) -> None:
         """Write NAME.csv."""

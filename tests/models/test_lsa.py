@@ -13,6 +13,7 @@ from fedmiss.core.oracles import draw_rows
 from fedmiss.core.testing import check_oracle
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
+from fedmiss.experiments.lsa import logistic_data
 from fedmiss.models import fedavg
 from fedmiss.models.fedavg import RidgeLogistic, richardson_romberg
 from fedmiss.models.lsa import LSA, Law, garnet, linear_pools, mean_system
@@ -248,11 +249,7 @@ def test_unstable_systems_are_refused_with_their_eigenvalue():
 
 @pytest.fixture(scope="module")
 def logistic():
-    rng = np.random.default_rng(0)
-    x = rng.normal(size=(8, 40, 3)) * (0.5 + rng.random((8, 1, 3)))
-    w = rng.normal(size=(8, 1, 3)) * 1.5
-    y = np.where(rng.random((8, 40)) < 1 / (1 + np.exp(-(x * w).sum(axis=-1))), 1.0, -1.0)
-    return RidgeLogistic(3, 0.1), np.concatenate([x, y[..., None]], axis=-1)
+    return logistic_data(0)
 
 
 def limit(model, data, eta, H):

@@ -23,9 +23,11 @@ from fedmiss.core import (
     spider_em,
     vr_fedem,
 )
+from fedmiss.core.fedem import theta_bytes
 from fedmiss.core.messages import HEADER
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
+from fedmiss.models.gmm import GMMParams
 from fedmiss.rng import uniforms
 from tests.core.one_by_one import LossyEngine, PlainEngine
 from tests.core.toys import Linear, linear_data, mixture
@@ -308,6 +310,11 @@ def test_bytes_down_are_statistic_parameter_and_header_of_each_that_answered():
     result = run(FedEM(model, Dithering(), roster, 0.1, 0.3), LocalEngine(data), S_0, stop=2)
     theta = 8 * (2 + 2 * 2 + 2 * 2)  # pi, mu, Sigma
     assert result.trace["bytes_down"].tolist() == [3 * (HEADER + 8 * model.q + theta)] * 2
+
+
+def test_a_parameter_is_counted_whatever_it_is_made_of():
+    theta = {"a": [np.ones(3), (2, 0.5)], "b": GMMParams(np.ones(2), np.ones((2, 1)), np.eye(1))}
+    assert theta_bytes(theta) == 8 * (3 + 2 + 2 + 2 + 1)
 
 
 # ---- workers leave and join: the run ends at the root of those who are in the roster at the end ----------------------

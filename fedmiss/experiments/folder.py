@@ -33,6 +33,12 @@ def subplots(panels: int, width: float, height: float) -> tuple[Figure, list[Axe
     return fig, [fig.add_subplot(1, panels, i + 1) for i in range(panels)]
 
 
+def save(fig: Figure, path: Path, ending: str) -> None:
+    """Write a figure as svg or png: no date and no random names in it, the same numbers give the same bytes."""
+    with rc_context({"svg.hashsalt": "fedmiss"}):
+        fig.savefig(path, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else None)
+
+
 class Folder:
     """An experiment's folder while it is being made."""
 
@@ -78,10 +84,8 @@ class Folder:
                 ax.legend(fontsize=legend)
         if self.quick:
             fig.suptitle("quick setting, smaller than the paper's", fontsize=9, color="#a33")
-        # No date and no random names in the file: the same numbers give the same bytes.
-        with rc_context({"svg.hashsalt": "fedmiss"}):
-            fig.savefig(self.path / f"{name}.svg", metadata={"Date": None})
-        fig.savefig(self.path / f"{name}.png", dpi=150)
+        for ending in ("svg", "png"):
+            save(fig, self.path / f"{name}.{ending}", ending)
         self.table(name, columns)
 
     def finish(self, title: str, **settings: object) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 from matplotlib.axes import Axes
+from scipy.stats.contingency import crosstab
 
 from fedmiss.arrays import F64, I64, U8, Bool
 from fedmiss.compressors import Dithering
@@ -174,20 +175,14 @@ def _score(cluster: I64, labels: I64, log_likelihood: float) -> dict[str, float]
     return {"log_likelihood": log_likelihood, "purity": purity(cluster, labels), "nmi": nmi}
 
 
-def _table(cluster: I64, labels: I64) -> F64:
-    table = np.zeros((int(cluster.max()) + 1, int(labels.max()) + 1))
-    np.add.at(table, (cluster, labels), 1.0)
-    return table
-
-
 def purity(cluster: I64, labels: I64) -> float:
     """Share of rows whose label is the commonest one of their cluster, in (0, 1]."""
-    return float(_table(cluster, labels).max(axis=1).sum() / len(labels))
+    return float(crosstab(cluster, labels).count.max(axis=1).sum() / len(labels))
 
 
 def normalised_mutual_information(cluster: I64, labels: I64) -> float:
     """Mutual information over the arithmetic mean of the two entropies, in [0, 1] (as scikit-learn's)."""
-    P = _table(cluster, labels) / len(labels)
+    P = crosstab(cluster, labels).count / len(labels)
     a, b = P.sum(axis=1), P.sum(axis=0)
     both = P > 0
     info = float((P[both] * np.log(P[both] / np.outer(a, b)[both])).sum())

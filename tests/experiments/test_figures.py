@@ -254,15 +254,9 @@ def test_the_commands(digits, tmp_path):
 
     with pytest.raises(ConfigError, match=r"no experiment 'gm'; known are .*gmm"):
         experiment("gm")
-    with pytest.raises(InputError, match="no trace"):
-        plot(tmp_path)
+    (tmp_path / "counts.csv").write_text("site,year,count\n")
+    for path in (tmp_path, tmp_path / "counts.csv"):
+        with pytest.raises(InputError, match=r"is no trace .*`fedmiss fit` and `fedmiss experiment` write"):
+            plot(path)
     with pytest.raises(ConfigError, match="--by x"):
         plot(tmp_path, by="x")
-
-
-def test_a_table_of_counts_is_no_trace(tmp_path):
-    (tmp_path / "counts.csv").write_text("site,year,count\n")
-    with pytest.raises(
-        InputError, match=r"counts.csv is no trace .*`fedmiss fit` and `fedmiss experiment` write one"
-    ):
-        plot_trace(tmp_path / "counts.csv")

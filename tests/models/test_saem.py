@@ -26,7 +26,6 @@ from fedmiss.models.saem.months import (
     simulate_months,
 )
 from tests.core.one_by_one import LossyEngine, PlainEngine, same_everywhere
-from tests.core.toys import Linear, linear_data
 
 # ---- the chain -----------------------------------------------------------------------------------------------------
 
@@ -337,17 +336,8 @@ def test_compression_has_the_expected_figures(p):
     assert end(TopK(10), kept=True) < 1e-8  # EF21
     if p == 1.0:
         assert end(Dithering(1)) < 1e-8
-        assert end(TopK(10), memory="bare", kept=True) > 0.3  # the report: Top-k of the statistic itself
-
-
-@pytest.mark.slow
-def test_top_k_of_the_statistic_itself_keeps_a_bias():
-    """The report's Top-k, on a statistic whose M-step has no domain to leave: off by what it never sends."""
-    data, model = linear_data(), Linear()
-    for gamma in (0.2, 0.02):
-        algo = FedEM(model, TopK(1), Roster.of([8] * 5), gamma, memory="bare")
-        S = run(algo, LocalEngine(data), np.zeros(3), stop=int(200 / gamma)).server.S_hat
-        assert relative(S, model.root(data)) > 0.15
+        for gamma in (0.2, 0.02):  # the report, Top-k of the statistic itself: off by what it never sends
+            assert end(TopK(10), memory="bare", kept=True, gamma=gamma) > 0.3
 
 
 def test_a_noisy_round_is_warned_of():

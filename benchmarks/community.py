@@ -133,19 +133,9 @@ def soft(w: World, c: Cells) -> np.ndarray:
     """softImpute on log(1 + count a visit), variant and lambda by 10 % of the cells set aside."""
     rate, J, S = c.count / c.exposure, *w.eta.shape
     aside = np.random.default_rng(5).random(rate.size) < 0.1
-    best: tuple[float, np.ndarray] | None = None
     j, s = (a.ravel() for a in np.indices((J, S)))
-    for additive in (False, True):
-        check = peers.soft_impute_path(
-            c.site[~aside], c.species[~aside], rate[~aside], (c.site[aside], c.species[aside]), J, S, additive
-        )
-        final = peers.soft_impute_path(c.site, c.species, rate, (j, s), J, S, additive)
-        for validated, made in zip(check, final, strict=True):
-            value = float(deviance(rate[aside], validated).mean())
-            if best is None or value < best[0]:
-                best = value, made
-    assert best is not None
-    return np.maximum(best[1].reshape(J, S), 0.0)
+    tried = peers.soft_impute_tried(c.site, c.species, rate, (j, s), (J, S), aside)
+    return min(tried, key=lambda v: v[0])[1].reshape(J, S)
 
 
 def worlds(seeds: int) -> None:

@@ -10,17 +10,18 @@ difference of monthly totals to the pooled fit at ranks 0, 1, 2.
 from __future__ import annotations
 
 import argparse
-import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+import lowrank_peers as peers  # first: it limits the BLAS threads
 
+# isort: split
 import numpy as np
-from federation_speed import panel_of
 
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.pipeline.panels import open_panel
+from fedmiss.simulate.panels import simulate_panel
 
 NEGBIN = CountSettings(dispersion="negbin")
 
@@ -73,14 +74,15 @@ def main() -> None:
     parser.add_argument("--panel-folder", default="fedmiss-demo/panel")
     parser.add_argument("--draws", type=int, default=200)
     args = parser.parse_args()
-    demo = panel_of("demo", args.panel_folder)
+    demo = open_panel(args.panel_folder).load("poisson")
+    paper = simulate_panel(9721, 249, 12185 / (9721 * 249), seed=1, observers=2465)
     print(
         "| panel | groups that answer | exchanges | MB up / down | path: exchanges | path: MB up, one group | equal |"
     )
     print("|---|---|---|---|---|---|---|")
     job("demo, one owner", demo, args.draws)
     job("demo, three owners", dealt(demo), args.draws)
-    job("paper size, three owners", dealt(panel_of("paper", "")), args.draws)
+    job("paper size, three owners", dealt(peers.group_panel(paper)), args.draws)
 
 
 if __name__ == "__main__":

@@ -12,10 +12,10 @@ visits only, and a fit with effects of observers.
 from __future__ import annotations
 
 import argparse
-import os
 
-os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+import lowrank_peers as peers  # first: it limits the BLAS threads
 
+# isort: split
 import numpy as np
 
 from fedmiss.federation.local import bootstrap, fit_counts
@@ -58,23 +58,9 @@ def simulated(seed, kind, family, observer_sd):
     if kind == "newcomers":
         return newcomers(seed, family, observer_sd)
     p = simulate_panel(
-        J,
-        L,
-        0.1,
-        kind=kind,
-        family=family,
-        seed=seed,
-        observers=60,
-        groups=5,
-        observer_sd=observer_sd,
-        test_cells=10,
-    )
-    groups = []
-    for k in np.unique(p.group):
-        m = p.group == k
-        who = np.unique(p.observer[m], return_inverse=True)[1]
-        groups.append(Group.of(f"g{k}", p.site_index[m], p.month_index[m], p.y[m], who))
-    return GroupPanel.of(J, L, groups, CALENDAR), p.totals * np.exp(observer_sd**2 / 2), CountSettings()
+        J, L, 0.1, kind=kind, family=family, seed=seed, observers=60, groups=5, observer_sd=observer_sd, test_cells=10
+    )  # fmt: skip
+    return peers.group_panel(p), p.totals * np.exp(observer_sd**2 / 2), CountSettings()
 
 
 def newcomers(seed, family, observer_sd):

@@ -6,7 +6,6 @@ the log probability of a count, and draws of all hidden counts together.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -20,7 +19,7 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.families import SCALES
+from fedmiss.models.lowrank.families import POISSON, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
 
@@ -212,6 +211,4 @@ METHODS: dict[str, Callable[[Task], Prediction]] = {
 
 def deviance(y: np.ndarray, mu: np.ndarray) -> np.ndarray:
     """Poisson unit deviance."""
-    mu = np.maximum(mu, 1e-3)
-    with np.errstate(divide="ignore", invalid="ignore"), warnings.catch_warnings():
-        return 2.0 * (np.where(y > 0, y * np.log(np.maximum(y, 1e-300) / mu), 0.0) - (y - mu))
+    return POISSON.deviance(y, np.maximum(mu, 1e-3))

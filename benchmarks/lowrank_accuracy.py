@@ -16,8 +16,6 @@ Columns:
     softImpute     on log(1 + count), raw or after site and month means, lambda on a warm-started path; the back-transform
                    has the factor that makes the observed total right. "chosen": variant and lambda by 10 % of the cells set
                    aside; "oracle": the best of all on the cells that score it, which no user could choose
-    fixed ridge    fedmiss, penalised, rank 2, ridge 0.03 of the dispersion, nothing chosen
-    ridge + CV     fedmiss, penalised, 12 (rank, ridge) pairs by 5-fold cross-validation
     default        fedmiss, what ``fedmiss fit`` does: variational EM, model and rank by 5-fold cross-validation
 
 Expected counts are floored at 0.001 for every method (one that bets on exactly zero would have an infinite deviance).
@@ -46,9 +44,7 @@ from fedmiss.pipeline.settings import FitSettings
 from fedmiss.simulate.panels import Panel, simulate_panel
 
 PANELS = ("random", "preferential", "weak", "sparse", "zero-inflated")
-METHODS = (
-    "truth", "mean", "GLM", "softImpute chosen", "softImpute oracle", "default",
-)  # fmt: skip
+METHODS = ("truth", "mean", "GLM", "softImpute chosen", "softImpute oracle", "default")
 ZEROS = 0.35
 FLOOR = 1e-3
 
@@ -69,18 +65,12 @@ def make_panel(name: str, seed: int) -> tuple[Panel, float]:
 
 def soft_impute(p: Panel) -> list[np.ndarray]:
     """Fit both variants along the lambda path: counts expected on the test cells, by choice and then the whole path."""
-    J, L = p.shape
     order = np.lexsort((p.month_index, p.site_index))
     s, t, y = p.site_index[order], p.month_index[order], p.y[order]
-    held = np.random.default_rng([p.seed, 10]).random(y.size) < 0.1
-    predictions: list[tuple[float, np.ndarray]] = []
-    for additive in (False, True):
-        scores = peers.soft_impute_path(s[~held], t[~held], y[~held], (s[held], t[held]), J, L, additive)
-        whole = peers.soft_impute_path(s, t, y, (p.test_site, p.test_month), J, L, additive)
-        for validated, final in zip(scores, whole, strict=True):
-            predictions.append((float(POISSON.deviance(y[held], validated).mean()), final))
-    chosen = min(predictions, key=lambda v: v[0])[1]
-    return [chosen, *(final for _, final in predictions)]
+    aside = np.random.default_rng([p.seed, 10]).random(y.size) < 0.1
+    tried = peers.soft_impute_tried(s, t, y, (p.test_site, p.test_month), p.shape, aside)
+    chosen = min(tried, key=lambda v: v[0])[1]
+    return [chosen, *(final for _, final in tried)]
 
 
 def predictions(

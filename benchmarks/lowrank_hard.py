@@ -197,18 +197,8 @@ def soft_impute(task: Task, seed: int) -> np.ndarray:
     y = np.bincount(inverse, task.y) / np.bincount(inverse)
     s, t = cells // task.L, cells % task.L
     aside = np.random.default_rng([seed, 10]).random(y.size) < 0.1
-    best: tuple[float, np.ndarray] | None = None
-    for additive in (False, True):
-        check = peers.soft_impute_path(
-            s[~aside], t[~aside], y[~aside], (s[aside], t[aside]), task.J, task.L, additive
-        )
-        whole = peers.soft_impute_path(s, t, y, task.hold[:2], task.J, task.L, additive)
-        for validated, final in zip(check, whole, strict=True):
-            value = float(POISSON.deviance(y[aside], np.maximum(validated, FLOOR)).mean())
-            if best is None or value < best[0]:
-                best = value, final
-    assert best is not None
-    return best[1]
+    tried = peers.soft_impute_tried(s, t, y, task.hold[:2], (task.J, task.L), aside)
+    return min(tried, key=lambda v: v[0])[1]
 
 
 def score(task: Task, name: str, seed: int, each: bool, average: bool) -> list[dict[str, object]]:

@@ -22,6 +22,7 @@ import scipy.sparse as sp
 from numba import njit
 
 from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import POISSON
 from fedmiss.simulate.panels import Panel
 
 
@@ -200,6 +201,24 @@ def soft_impute_path(
         smear = (1.0 + y).sum() / np.exp(base + warm.at(s, t)).sum()
         out.append(np.maximum(smear * np.exp(base_at + warm.at(*at)) - 1.0, 1e-3))
     return out
+
+
+def soft_impute_tried(
+    s: np.ndarray,
+    t: np.ndarray,
+    y: np.ndarray,
+    at: tuple[np.ndarray, np.ndarray],
+    shape: tuple[int, int],
+    aside: np.ndarray,
+) -> list[tuple[float, np.ndarray]]:
+    """Both variants on all lambdas: Poisson deviance of the cells set ``aside``, and counts expected at ``at``."""
+    tried = []
+    for additive in (False, True):
+        check = soft_impute_path(s[~aside], t[~aside], y[~aside], (s[aside], t[aside]), *shape, additive)
+        whole = soft_impute_path(s, t, y, at, *shape, additive)
+        for validated, final in zip(check, whole, strict=True):
+            tried.append((float(POISSON.deviance(y[aside], validated).mean()), final))
+    return tried
 
 
 # -- measuring -----------------------------------------------------------------------------------------------------

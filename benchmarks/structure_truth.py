@@ -29,6 +29,7 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import POISSON
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.report.trim import TrimSettings, fit_trim
@@ -115,11 +116,6 @@ def settings_of(federation: LocalFederation, features: tuple[str, ...] | None, s
     return choice.best
 
 
-def deviance(y: np.ndarray, mean: np.ndarray) -> float:
-    """Mean Poisson deviance."""
-    return float((2 * (np.where(y > 0, y * np.log(np.maximum(y, 1e-12) / mean), 0.0) - (y - mean))).mean())
-
-
 def slope_of(monthly: np.ndarray) -> np.ndarray:
     """Log slope by year of monthly totals (..., L)."""
     yearly = monthly.reshape(*monthly.shape[:-1], YEARS, 12).mean(axis=-1)
@@ -145,8 +141,8 @@ def sites_panel(job: tuple[int, str]) -> dict[str, object]:
         s = settings_of(federation, features, seed)
         e = federation.fit(s).expected()
         out |= {
-            (name, "hidden"): deviance(y[~c.visited], e[~c.visited]),
-            (name, "visited"): deviance(y[c.visited], e[c.visited]),
+            (name, "hidden"): POISSON.deviance(y[~c.visited], e[~c.visited]).mean(),
+            (name, "visited"): POISSON.deviance(y[c.visited], e[c.visited]).mean(),
         }
         out[name, "total"] = float(e[~c.visited].sum() / c.mean[~c.visited].sum())
         if features is None:

@@ -11,6 +11,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core import oracles
 from fedmiss.core.messages import LARGEST, usable
 from fedmiss.core.rules import Field
+from fedmiss.core.state import leaves
 from fedmiss.errors import ConfigError, DomainError
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ def left_domain_locally(algo: FedEM, k: int, slots: I64, at: I64, error: DomainE
 
 def check_theta(theta: object, S: F64, k: int) -> None:
     """Refuse parameters that hold nan, before a worker computes with them and its data are blamed."""
-    if not _holds_nan(theta) or not np.isfinite(S).all():
+    if not any(map(_is_nan, leaves(theta))) or not np.isfinite(S).all():
         return
     start = "S_0 is 0 everywhere: start from" if k == 0 and not S.any() else "Start from"
     raise DomainError(
@@ -178,17 +179,9 @@ def check_theta(theta: object, S: F64, k: int) -> None:
     )
 
 
-def _holds_nan(value: object) -> bool:
-    if isinstance(value, np.ndarray):
-        if value.dtype.kind not in "fc":
-            return False
-        top = value.max() if value.size else 0.0  # nan where there is one; in every round, so one pass
+def _is_nan(part: object) -> bool:
+    """Whether a number is nan, or an array holds one: its largest entry is then nan, found in one pass of every round."""
+    if isinstance(part, np.ndarray):
+        top = part.max() if part.size and part.dtype.kind in "fc" else 0.0
         return bool(top != top)
-    if isinstance(value, float):
-        return value != value
-    if isinstance(value, tuple | list):
-        return any(map(_holds_nan, value))
-    if isinstance(value, dict):
-        return any(map(_holds_nan, value.values()))
-    names = getattr(type(value), "__dataclass_fields__", ())
-    return any(_holds_nan(getattr(value, name, None)) for name in names)
+    return isinstance(part, float) and part != part

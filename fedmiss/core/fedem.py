@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields, is_dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from fedmiss.core.participation import Full
 from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Shards, WorkerContext
 from fedmiss.core.rules import Field as Rule
 from fedmiss.core.rules import rule_of
-from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState
+from fedmiss.core.state import Downlink, Replies, Roster, RoundInfo, ServerState, leaves
 from fedmiss.errors import DomainError
 from fedmiss.rng import rng_for, uniforms
 from fedmiss.settings import kinds_checked
@@ -196,12 +196,8 @@ def weighted_sum(coef: F64, Q: F64) -> F64:
 
 def theta_bytes(theta: object) -> int:
     """Bytes of the arrays and numbers in a parameter, as they are counted in ``bytes_down``."""
-    if isinstance(theta, np.ndarray):
-        return int(theta.nbytes)
-    if isinstance(theta, (tuple, list)):
-        return sum(theta_bytes(part) for part in theta)
-    if isinstance(theta, dict):
-        return sum(theta_bytes(part) for part in theta.values())
-    if is_dataclass(theta):
-        return sum(theta_bytes(getattr(theta, entry.name)) for entry in fields(theta))
-    return 8 if isinstance(theta, (int, float)) else 0
+    return sum(
+        part.nbytes if isinstance(part, np.ndarray) else 8
+        for part in leaves(theta)
+        if isinstance(part, np.ndarray | int | float)
+    )

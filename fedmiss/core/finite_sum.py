@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,45 +9,16 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core.oracles import OneByOne, check_batch, draw_rows
-from fedmiss.core.protocols import Model, Rows, Theta, WorkerContext
+from fedmiss.core.protocols import Model, Rows, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.settings import kinds_checked
 
 __all__ = ["Fiem", "SemVr", "Streaming"]
 
 
-class _Listed(OneByOne):
-    """Memories are mappings of arrays."""
-
-    __slots__ = ()
-
-    def pack(self, memory: Sequence[Mapping[str, Any] | None]) -> dict[str, np.ndarray]:
-        """Arrays of each worker's memory under its number."""
-        return {
-            f"{c}.{name}": np.asarray(value)
-            for c, state in enumerate(memory)
-            if state is not None
-            for name, value in state.items()
-            if name != "theta"
-        }
-
-    def unpack(
-        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
-    ) -> list[dict[str, Theta] | None]:
-        """Return the memories; theta is T(S_hat) again."""
-        memory: list[dict[str, Theta] | None] = [None] * n
-        for key, value in arrays.items():
-            c, name = key.split(".", 1)
-            memory[int(c)] = (memory[int(c)] or {}) | {name: np.array(value)}
-        for state in memory:
-            if state is not None and "S_hat" in state:
-                state["theta"] = model.T(state["S_hat"])
-        return memory
-
-
 @kinds_checked
 @dataclass(frozen=True, slots=True)
-class Streaming(_Listed):
+class Streaming(OneByOne):
     """The next b rows in the order in which they came, round and round: a stream, as online EM reads it.
 
     Source: Cappe and Moulines (2009), online EM, with FedEM's memories. A worker reads on when it answers, so that rows are
@@ -73,7 +43,7 @@ class Streaming(_Listed):
 
 @kinds_checked
 @dataclass(frozen=True, slots=True)
-class SemVr(_Listed):
+class SemVr(OneByOne):
     """Control variate at a reference: S_c = s_bar_c(theta_ref) + mean_B [ s_bar_cj(theta_k) - s_bar_cj(theta_ref) ].
 
     The reference is the theta of the worker's first answer in each outer loop of k_in rounds, with a pass over all rows.
@@ -108,7 +78,7 @@ class SemVr(_Listed):
 
 @kinds_checked
 @dataclass(frozen=True, slots=True)
-class Fiem(_Listed):
+class Fiem(OneByOne):
     """A table of each row's last statistic: S_c = mean of the table + mean_J [ s_bar_cj(theta_k) - table_j ].
 
     Two minibatches a round: I renews its rows in the table, J corrects. The first answer fills the table. Memory: m q

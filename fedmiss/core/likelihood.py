@@ -91,7 +91,8 @@ def _slope(function: Callable[[Theta], float], line: Callable[[float], Theta]) -
 # ---- laws -----------------------------------------------------------------------------------------------------------
 
 
-def broken_law(model: Model, rows: Rows, theta: Theta, *, steps: int = 50, seed: int = 0) -> str:
+@np.errstate(all="ignore")  # a wrong model may leave every domain; its nan is then the finding
+def broken_law(model: Model, rows: Rows, theta: Theta, *, seed: int = 0) -> str:
     """Say which law a model breaks against its own ``log_likelihood`` and ``surrogate``; empty when it keeps all.
 
     1. ``T`` is the argmin of ``surrogate(., S)``: its slope vanishes at T(S) and no other parameter is lower.
@@ -102,11 +103,6 @@ def broken_law(model: Model, rows: Rows, theta: Theta, *, steps: int = 50, seed:
     A model without these members is asked nothing. What ``theta`` and T both hold fixed (entries that are equal, or
     zero, or a frozen array) cannot be told from a constraint of the model: give a theta in general position.
     """
-    with np.errstate(all="ignore"):  # a wrong model may leave every domain; its nan is then the finding
-        return _broken_law(model, rows, theta, steps, seed)
-
-
-def _broken_law(model: Model, rows: Rows, theta: Theta, steps: int, seed: int) -> str:
     value: Any = getattr(model, "log_likelihood", None)
     surrogate: Any = getattr(model, "surrogate", None)
     penalty: Any = getattr(model, "penalty", lambda theta: 0.0)
@@ -134,7 +130,7 @@ def _broken_law(model: Model, rows: Rows, theta: Theta, steps: int, seed: int) -
         for at in (theta, _mix(first, theta, 0.5, None, [0]), first):
             if words := _no_posterior(gain, surrogate, model.s_bar(at, rows), at, [first, *others]):
                 return words
-    return _no_ascent(model, gain, S, rows, others, steps)
+    return _no_ascent(model, gain, S, rows, others)
 
 
 def _no_argmin(surrogate: Any, first: Theta, S: F64, others: list[Theta]) -> str:
@@ -169,12 +165,10 @@ def _no_posterior(
     return ""
 
 
-def _no_ascent(
-    model: Model, gain: Callable[[Theta], float], s: F64, rows: Rows, others: list[Theta], steps: int
-) -> str:
+def _no_ascent(model: Model, gain: Callable[[Theta], float], s: F64, rows: Rows, others: list[Theta]) -> str:
     at = model.T(s)
     before = gain(at)
-    for i in range(steps):
+    for i in range(50):
         s = model.s_bar(at, rows)
         at = model.T(s)
         now = gain(at)
@@ -183,7 +177,7 @@ def _no_ascent(
             return f"EM lowers the log-likelihood at step {i + 1}: from {before:.12g} to {now:.12g}"
         before = now
     moved = [np.inf, np.inf]
-    for _ in range(40 * steps):
+    for _ in range(2000):
         new = model.s_bar(at, rows)
         moved = [moved[1], float(np.linalg.norm(new - s)) / (1 + float(np.linalg.norm(s)))]
         s, at = new, model.T(new)

@@ -191,10 +191,7 @@ def load_checkpoint(
         S_hat, V, k, acks = arrays["S_hat"], arrays["V"], int(arrays["k"]), arrays["acks"]
         theirs, dropped = (json.loads(bytes(arrays[name]).decode()) for name in ("run", "dropped"))
     except (InputError, OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
-        raise InputError(
-            f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh.",
-            path=str(path),
-        ) from None
+        raise _unreadable(path, error) from None
     mine = settings(algo) | dict(first)
     if theirs != mine:
         names = sorted(name for name in {*theirs, *mine} if theirs.get(name) != mine.get(name))
@@ -214,6 +211,8 @@ def load_checkpoint(
         engine.load(algo, named("engine."))
     except ConfigError as error:  # of other data; engines do not know the file
         raise ConfigError(f"{path}: {error}", path=str(path)) from None
+    except (KeyError, ValueError) as error:  # memories as another version kept them
+        raise _unreadable(path, error) from None
     mean = named("mean.")
     kept = _Kept(
         {name: value.tolist() for name, value in named("trace.").items()},
@@ -222,6 +221,11 @@ def load_checkpoint(
         first,
     )
     return ServerState(S_hat, V, k, acks, named("carry.") or None, arrays.get("shadow")), kept
+
+
+def _unreadable(path: str | Path, error: Exception) -> InputError:
+    words = f"{path} is not a checkpoint that this version can read ({error}); delete it to start afresh."
+    return InputError(words, path=str(path))
 
 
 def _text(words: str) -> np.ndarray:

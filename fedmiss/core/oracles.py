@@ -94,7 +94,7 @@ class OneByOne:
     """Base of an oracle that is asked for one worker after the other; the stacked memory is a list with each worker's.
 
     Give it ``draws`` and ``one(model, memory, down, rows, u, *own) -> (S_c (q,), new memory, evaluations)``; the memory is
-    None before a worker's first answer.
+    None before a worker's first answer, then a mapping of arrays (of ``theta`` too where ``S_hat`` is beside it).
     """
 
     __slots__ = ()
@@ -116,6 +116,26 @@ class OneByOne:
                 raise DomainError(str(error), **{**error.fields, "slot": int(c)}) from error
             count += cost
         return out, count
+
+    def pack(self, memory: Any) -> dict[str, np.ndarray]:
+        """Arrays of each worker's memory under its number; theta is T(S_hat) again."""
+        return {
+            f"{c}.{name}": np.asarray(value)
+            for c, state in enumerate(memory)
+            for name, value in (state or {}).items()
+            if name != "theta"
+        }
+
+    def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> Any:
+        """Return what ``pack`` saw."""
+        memory: list[Any] = [None] * n
+        for key, value in arrays.items():
+            c, name = key.split(".", 1)
+            memory[int(c)] = (memory[int(c)] or {}) | {name: np.array(value)}
+        for state in memory:
+            if state is not None and "S_hat" in state:
+                state["theta"] = model.T(state["S_hat"])
+        return memory
 
 
 class NoMemory(OneByOne):

@@ -68,8 +68,6 @@ class Bernoulli:
 
     def prob(self, n: int) -> F64:
         """(n,) the probabilities p_c."""
-        if isinstance(self.p, float) and 0.0 < self.p <= 1.0:
-            return np.full(n, self.p)
         return _probabilities(self.p, n)
 
     def active(self, seed: int, k: int, n: int) -> I64:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -159,3 +159,18 @@ class RoundInfo:
     evaluations: int
     dropped: tuple[Dropped, ...] = ()
     away: int = 0
+
+
+def leaves(theta: Theta) -> Iterator[Any]:
+    """What a parameter holds: tuples, lists, mappings and dataclasses are opened."""
+    if isinstance(theta, dict):
+        parts = [*theta.values()]
+    elif is_dataclass(theta):
+        parts = [getattr(theta, entry.name, None) for entry in fields(theta)]
+    elif isinstance(theta, tuple | list):
+        parts = [*theta]
+    else:
+        yield theta
+        return
+    for part in parts:
+        yield from leaves(part)

@@ -26,6 +26,7 @@ from fedmiss.errors import ConfigError, UplinkError
 __all__ = ["StudyEngine"]
 
 ALONE = np.zeros(1, dtype=np.int64)  # the place of the own rows among the rows that are here
+BITS = 40  # binary digits after the point of masked numbers
 
 
 class Circle(Protocol):
@@ -83,7 +84,7 @@ class StudyEngine:
     circle : the organisation's place in the study; its name is that of its worker in the roster
     rows : the organisation's data: they are seen by its own worker only
     masked : whether only the sum over all organisations (a cohort, where rounds go on without some) of w_c Quant(D_c) is
-        seen, in fixed point with ``bits`` binary digits after the point, instead of each organisation's compressed
+        seen, in fixed point with 40 binary digits after the point, instead of each organisation's compressed
         message. Then nobody is drawn to be left out of a round, since no sum is formed over a changing set, and answers go
         as 8 bytes a number whatever the compressor
 
@@ -92,8 +93,8 @@ class StudyEngine:
     ``docs/examples/three_organisations.py`` runs a model of one's own in three processes over a shared folder.
     """
 
-    def __init__(self, circle: Circle, rows: Rows, *, masked: bool = False, bits: int = 40) -> None:
-        self.circle, self.rows, self.masked, self.bits = circle, rows, masked, bits
+    def __init__(self, circle: Circle, rows: Rows, *, masked: bool = False) -> None:
+        self.circle, self.rows, self.masked = circle, rows, masked
         self.V: F64 = np.empty((1, 0))  # the own worker's memory V_c
         self._memory: object = None
         self._settings = b""
@@ -135,7 +136,7 @@ class StudyEngine:
             ask = AskMemory(self._settings, np.asarray(S_hat))
             if self.masked:
                 V = self._spread(
-                    algo, {ids: self.circle.add_up([ask], algo.roster.weights[c] * self.V[0], self.bits)}
+                    algo, {ids: self.circle.add_up([ask], algo.roster.weights[c] * self.V[0], BITS)}
                 )
             else:
                 self.circle.begin([ask])
@@ -171,8 +172,8 @@ class StudyEngine:
         """The answers of those who are there, of which only the weighted sums over cohorts are known."""
         # The weight is inside what is masked, since nobody sees a single message that it could multiply afterwards.
         weighted = algo.roster.weights[own.slots[0]] * own.Q[0]
-        unit = 2.0**-self.bits  # numbers of evaluations are whole: all 63 bits are theirs
-        sums = self.circle.add_up_here([ask], np.append(weighted, own.evaluations * unit), self.bits)
+        unit = 2.0**-BITS  # numbers of evaluations are whole: all 63 bits are theirs
+        sums = self.circle.add_up_here([ask], np.append(weighted, own.evaluations * unit), BITS)
         slots = np.array(sorted(algo.roster.slots[n] for cohort in sums for n in cohort), dtype=np.int64)
         Q = self._spread(algo, {cohort: total[:-1] for cohort, total in sums.items()})[slots]
         count = round(float(sum(total[-1] for total in sums.values())) / unit)

@@ -18,7 +18,6 @@ from fedmiss.rng import rng_for
 __all__ = ["Dictionary", "Parameters", "main", "workers"]
 
 D, K, WORKERS, ROWS = 12, 6, 10, 60
-LASSO, RIDGE = 0.2, 0.1
 GAMMA, P, LEVELS = 0.1, 0.5, 4
 EVERY = 10  # rounds between two points of a curve
 
@@ -33,9 +32,10 @@ class Dictionary:
     Wai, arXiv 2507.17534). Differs in: a ridge instead of a bound on the length of atoms, so that T has a closed form.
     """
 
-    def __init__(self, d: int = D, K: int = K, *, lasso: float = LASSO, ridge: float = RIDGE) -> None:
-        self.d, self.K, self.lasso, self.ridge = d, K, lasso, ridge
-        self.q = K * K + d * K
+    lasso, ridge = 0.2, 0.1
+
+    def __init__(self, d: int = D, K: int = K) -> None:
+        self.d, self.K, self.q = d, K, K * K + d * K
 
     def codes(self, theta: F64, rows: F64) -> F64:
         """(m, K) minimisers h, by accelerated proximal gradient steps."""

@@ -33,6 +33,12 @@ def subplots(panels: int, width: float, height: float) -> tuple[Figure, list[Axe
     return fig, [fig.add_subplot(1, panels, i + 1) for i in range(panels)]
 
 
+def save(fig: Figure, path: Path, ending: str) -> None:
+    """Write a figure as svg or png: no date and no random names in it, the same numbers give the same bytes."""
+    with rc_context({"svg.hashsalt": "fedmiss"}):
+        fig.savefig(path, format=ending, dpi=150, metadata={"Date": None} if ending == "svg" else None)
+
+
 class Folder:
     """An experiment's folder while it is being made."""
 
@@ -49,21 +55,11 @@ class Folder:
 
     def trace(self, result: Result, total: int, run: str | None = None) -> None:
         """Keep a run for trace.parquet: columns of schema ``trace``, its name if there are several, what was observed."""
-        trace = result.trace
-        known = (
-            "k",
-            "h_norm2",
-            "active",
-            "bytes_up",
-            "bytes_down",
-            "seconds",
-            "evaluations",
-            "gamma",
-            "dropped",
-        )
-        observed = {name: trace[name] for name in trace if name not in (*known, "objective")}
-        name = {} if run is None else {"run": np.full(len(trace["k"]), run)}
-        self._traces.append({**trace_columns(result, total), **name, **observed})
+        trace, columns = result.trace, trace_columns(result, total)
+        if run is not None:
+            columns["run"] = np.full(len(trace["k"]), run)
+        known = {*columns, "k", "evaluations", "gamma", "dropped"}
+        self._traces.append(columns | {name: trace[name] for name in trace if name not in known})
 
     def table(self, name: str, columns: Mapping[str, ArrayLike]) -> None:
         """Write NAME.csv."""
@@ -88,10 +84,8 @@ class Folder:
                 ax.legend(fontsize=legend)
         if self.quick:
             fig.suptitle("quick setting, smaller than the paper's", fontsize=9, color="#a33")
-        # No date and no random names in the file: the same numbers give the same bytes.
-        with rc_context({"svg.hashsalt": "fedmiss"}):
-            fig.savefig(self.path / f"{name}.svg", metadata={"Date": None})
-        fig.savefig(self.path / f"{name}.png", dpi=150)
+        for ending in ("svg", "png"):
+            save(fig, self.path / f"{name}.{ending}", ending)
         self.table(name, columns)
 
     def finish(self, title: str, **settings: object) -> None:

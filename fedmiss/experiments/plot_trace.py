@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from matplotlib import rc_context
-
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.experiments.folder import subplots
+from fedmiss.experiments.folder import save, subplots
 from fedmiss.files import atomic_file, making_files
 from fedmiss.tables import read_table
 
@@ -93,6 +91,4 @@ def _draw(file: Path, targets: list[Path], by: str) -> None:
                 columns = ["run", by, *drawn, *(["objective"] if has_objective else [])]
                 frame[list(dict.fromkeys(columns))].to_csv(tmp, index=False, float_format="%.10g")
             else:
-                meta = {"Date": None} if ending == "svg" else None
-                with rc_context({"svg.hashsalt": "fedmiss"}):  # the same bytes each time
-                    fig.savefig(tmp, format=ending, dpi=150, metadata=meta)
+                save(fig, tmp, ending)

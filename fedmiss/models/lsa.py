@@ -100,13 +100,11 @@ def mean_system(data: Sequence[F64 | Law] | F64) -> tuple[F64, F64]:
     return np.ascontiguousarray(means[:, :, :-1]), np.ascontiguousarray(means[:, :, -1])
 
 
-def linear_pools(
-    n: int, p: int, m: int, *, heterogeneity: float = 1.0, noise: float = 1.0, seed: int = 0
-) -> F64:
+def linear_pools(n: int, p: int, m: int, *, heterogeneity: float = 1.0, seed: int = 0) -> F64:
     """(n, m, p, p + 1) pools of random stable systems.
 
     A_c is the identity plus random parts of size 0.2 (common) and 0.2 ``heterogeneity`` (own), b_c is N(0,
-    ``heterogeneity``^2) around a common one, and each draw has N(0, 0.1 ``noise``) in A and N(0, ``noise``) in b.
+    ``heterogeneity``^2) around a common one, and each draw has N(0, 0.1^2) in A and N(0, 1) in b.
 
     Source: none, a problem for tests and figures.
     """
@@ -115,8 +113,8 @@ def linear_pools(
     A = common + 0.2 * heterogeneity * rng.standard_normal((n, p, p)) / np.sqrt(p)
     b = rng.standard_normal(p) + heterogeneity * rng.standard_normal((n, p))
     rows = np.empty((n, m, p, p + 1))
-    rows[..., :p] = A[:, None] + 0.1 * noise * rng.standard_normal((n, m, p, p))
-    rows[..., p] = b[:, None] + noise * rng.standard_normal((n, m, p))
+    rows[..., :p] = A[:, None] + 0.1 * rng.standard_normal((n, m, p, p))
+    rows[..., p] = b[:, None] + rng.standard_normal((n, m, p))
     return rows
 
 
@@ -155,54 +153,45 @@ class Law:
         return out[None] if keepdims else out
 
 
-def garnet(
-    n: int = 10,
-    *,
-    states: int = 30,
-    actions: int = 2,
-    branching: int = 2,
-    p: int = 8,
-    gamma: float = 0.95,
-    spread: float = 0.02,
-    heterogeneous: bool = True,
-    seed: int = 0,
-) -> list[Law]:
+STATES, ACTIONS, BRANCHING, FEATURES, DISCOUNT, SPREAD = 30, 2, 2, 8, 0.95, 0.02  # of the authors' program
+
+
+def garnet(n: int = 10, *, heterogeneous: bool = True, seed: int = 0) -> list[Law]:
     """A law of [A | b] for each agent of TD(0) on Garnet problems: A = phi(s) (phi(s) - gamma phi(s'))', b = phi(s) r.
 
-    Each of ``states`` x ``actions`` has ``branching`` successors, with weights 1 + U(0, spread) of each agent's own;
-    features are uniform and divided by their sum; the policy is deterministic. Homogeneous agents have one graph, and
-    rewards that differ by U(0, spread); heterogeneous ones alternate between two graphs, with opposite rewards. A draw is
+    Each of 30 states x 2 actions has 2 successors, with weights 1 + U(0, 0.02) of each agent's own; the 8 features are
+    uniform and divided by their sum; the policy is deterministic. Homogeneous agents have one graph, and
+    rewards that differ by U(0, 0.02); heterogeneous ones alternate between two graphs, with opposite rewards. A draw is
     a state from the agent's stationary law and its successor, independent of the last one.
 
     Source: the experiment of the talk and of Mangold et al. (2024), section 6, as the authors' program has it; Garnet
     problems are of Archibald et al. (1995). Differs in: the random numbers.
     """
-    # many parameters: the documented interface, given by name
     rng = rng_for(seed, "garnet")
     # argsort of random rows is a random permutation of the states
-    # in each row: below ``branching`` stand that many of them.
+    # in each row: below BRANCHING stand that many of them.
     graphs = [
-        np.argsort(rng.random((states, actions, states)), axis=-1) < branching
+        np.argsort(rng.random((STATES, ACTIONS, STATES)), axis=-1) < BRANCHING
         for _ in range(2 if heterogeneous else 1)
     ]
-    phi = rng.random((states, p))
+    phi = rng.random((STATES, FEATURES))
     phi /= phi.sum(axis=1, keepdims=True)
-    action = rng.integers(0, actions, states)
-    reward = rng.random(states)
+    action = rng.integers(0, ACTIONS, STATES)
+    reward = rng.random(STATES)
     laws = []
     for worker in range(n):
-        linked = graphs[worker % len(graphs)][np.arange(states), action]
-        P = linked * (1.0 + spread * rng.random((states, states)))
+        linked = graphs[worker % len(graphs)][np.arange(STATES), action]
+        P = linked * (1.0 + SPREAD * rng.random((STATES, STATES)))
         P /= P.sum(axis=1, keepdims=True)
         # Stationary law: the left eigenvector of P of the eigenvalue 1, of one sign, summing to 1.
         values, vectors = np.linalg.eig(P.T)
         mu = np.abs(np.real(vectors[:, np.argmax(np.real(values))]))
         mu /= mu.sum()
         sign = 1.0 if worker % 2 == 0 else -1.0
-        r = sign * reward if heterogeneous else reward + spread * rng.random(states)
+        r = sign * reward if heterogeneous else reward + SPREAD * rng.random(STATES)
         # TD(0): A = phi(s) (phi(s) - gamma phi(s'))', b = phi(s) r(s), with probability mu(s) P(s, s').
         now, after = np.nonzero(P)
-        A = phi[now][:, :, None] * (phi[now] - gamma * phi[after])[:, None, :]
+        A = phi[now][:, :, None] * (phi[now] - DISCOUNT * phi[after])[:, None, :]
         b = phi[now] * r[now, None]
         laws.append(Law(np.concatenate([A, b[..., None]], axis=-1), mu[now] * P[now, after]))
     return laws

@@ -195,16 +195,15 @@ def rounds_to(
     scaffold: bool,
     theta_0: F64,
     most: int = 200,
-    limit: float = 4.0,
 ) -> list[tuple[int, float, int]]:
     """(T, eta, H) with the fewest rounds T such that E||theta_T - theta*||^2 <= eps^2, for each eps; T = -1 for none.
 
-    Over all pairs with eta H <= ``limit`` that are stable. Source: the talk's comparison of T and H; exact here.
+    Over all pairs with eta H <= 4 that are stable. Source: the talk's comparison of T and H; exact here.
     """
     best: list[tuple[int, float, int]] = [(-1, 0.0, 0)] * len(eps)
     for eta in etas:
         for H in steps:
-            if eta * H > limit:
+            if eta * H > 4.0:
                 continue
             try:
                 mse = second_moments(data, eta, H, most, theta_0=theta_0, scaffold=scaffold).mse

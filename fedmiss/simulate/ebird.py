@@ -29,7 +29,7 @@ from fedmiss.simulate.checklists import (
 )
 from fedmiss.simulate.marginals import Marginals
 from fedmiss.simulate.species import SPECIES
-from fedmiss.simulate.text import Writer, layout_of
+from fedmiss.simulate.text import LAYOUTS, Writer
 from fedmiss.simulate.truth import TERMS, TruthWriter
 from fedmiss.simulate.world import COPIES_PER_CHECKLIST, INCOMPLETE_KEEP, World, make_world
 
@@ -97,7 +97,9 @@ def simulate_ebird(
         raise ConfigError(f"--records is {settings.records:,} (must be {MIN_RECORDS:,} to {MAX_RECORDS:,}).")
     if settings.seed < 0:
         raise ConfigError(f"--seed is {settings.seed} (must be 0 or more).")
-    layout = layout_of(settings.columns)
+    if settings.columns not in LAYOUTS:
+        known = ", ".join(LAYOUTS)
+        raise ConfigError(f"there is no layout {settings.columns!r}; choose one of {known} (columns).")
     checklists = settings.records / records_per_checklist(settings.species)
     outings = checklists * (1 - COPIES_PER_CHECKLIST)
     if outings > 0.95 * MAX_OUTINGS:
@@ -116,7 +118,7 @@ def simulate_ebird(
     )
     ending = ".txt.gz" if settings.compress else ".txt"
     names = (f"ebd_sim{ending}", f"ebd_sim_sampling{ending}")
-    writer = Writer(world, layout, blank_last=settings.blank_last)
+    writer = Writer(world, LAYOUTS[settings.columns], blank_last=settings.blank_last)
     tally = Marginals(world)
     with atomic_folder(out, "simulation", overwrite=overwrite) as tmp:
         with ExitStack() as stack:

@@ -16,7 +16,6 @@ import numpy as np
 import polars as pl
 
 from fedmiss.arrays import F64, I64, Bool
-from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 from fedmiss.simulate.checklists import PROTOCOLS, Block
 from fedmiss.simulate.species import NOT_SPECIES
@@ -121,13 +120,6 @@ LAYOUTS = {
     "49": Layout("49", _TAXON, _BREEDING_NAMES, _WHO, _PROTOCOL, "TRIP COMMENTS"),
     "46": Layout("46", _TAXON_46, _BREEDING_46, _WHO, _PROTOCOL, "TRIP COMMENTS"),
 }
-
-
-def layout_of(name: str) -> Layout:
-    """Return a layout by its number of columns; unknown ones are a :class:`ConfigError`."""
-    if name not in LAYOUTS:
-        raise ConfigError(f"there is no layout {name!r}; choose one of {', '.join(LAYOUTS)} (columns).")
-    return LAYOUTS[name]
 
 
 class Writer:

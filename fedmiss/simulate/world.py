@@ -180,14 +180,12 @@ def make_world(
     sites: int | None = None,
     observers: int | None = None,
 ) -> World:
-    """Draw the country for about ``checklists`` checklists.
+    """Draw the country for about ``checklists`` checklists of the first ``n_species`` species.
 
     Raises
     ------
-    ConfigError   an impossible number of species, sites, observers or months
+    ConfigError   an impossible number of sites, observers or months
     """
-    if not 1 <= n_species <= len(SPECIES):
-        raise ConfigError(f"--species is {n_species} (must be 1 to {len(SPECIES)}).")
     months = month_labels(start, end)
     J = sites or max(round(checklists * _SITES_PER_CHECKLIST), 5)
     n_observers = observers or max(round(checklists / _heavy_tail(200_000, _PER_OBSERVER).mean()), 5)

@@ -44,8 +44,9 @@ def test_a_given_schedule_is_followed_and_weighted_by_its_shares():
     algo = FedEM(Linear(), Identity(), Roster.of([8] * 3), 0.05, 0.5, who)
     result = run(algo, LocalEngine(data), np.zeros(3), stop=1500)
     assert np.abs(result.server.S_hat - Linear().root(data)).max() < 1e-8
-    with pytest.raises(ConfigError, match="slot 3"):
-        Given([[0, 3]], p=0.5).active(0, 0, 3)
+    for slot in (3, -1):  # -1 was the last worker in the probabilities
+        with pytest.raises(ConfigError, match=f"names slot {slot} but"):
+            Given([[0, slot], [1, 2]]).prob(3)
     with pytest.raises(ConfigError, match=r"probability 0\.0"):
         Given([[0]]).prob(2)
 
@@ -101,13 +102,6 @@ def test_impossible_schedules_are_refused():
     ):  # fmt: skip
         with pytest.raises(ConfigError):
             make()
-
-
-def test_slots_that_no_worker_has_are_refused():
-    """-1 was the last worker in the probabilities."""
-    for rounds, slot in (([[-1, 0], [1, 2]], "-1"), ([[0, 3], [1, 2]], "3")):
-        with pytest.raises(ConfigError, match=f"names slot {slot} but"):
-            Given(rounds).prob(3)
 
 
 def test_ends_that_never_come_and_columns_that_are_taken_are_refused():

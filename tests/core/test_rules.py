@@ -9,8 +9,7 @@ import pytest
 
 from fedmiss.compressors import Identity, RandK, TopK
 from fedmiss.core import Bernoulli, FedEM, Remembered, Roster, run
-from fedmiss.core.marina import Marina, marina_step
-from fedmiss.core.rules import EF21, FedMM, ef21_step
+from fedmiss.core.rules import EF21, FedMM, Marina, ef21_step, marina_step
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from tests.core.one_by_one import same_everywhere

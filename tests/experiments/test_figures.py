@@ -16,12 +16,18 @@ from fedmiss.compressors import Dithering
 from fedmiss.core import FedEM, FullBatch, Minibatch, Spider, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.experiments import figure2, lsa, run_experiment
+from fedmiss.experiments import ebird, lsa, run_experiment
 from fedmiss.experiments import mnist as mnist_module
 from fedmiss.experiments.folder import Folder
 from fedmiss.experiments.mixture import Mixture, Setting
-from fedmiss.experiments.mnist import normalised_mutual_information, purity
-from fedmiss.experiments.mnist_data import IDX_FILES, load_mnist, pca, read_idx
+from fedmiss.experiments.mnist import (
+    IDX_FILES,
+    load_mnist,
+    normalised_mutual_information,
+    pca,
+    purity,
+    read_idx,
+)
 from fedmiss.experiments.plot_trace import plot_trace
 from fedmiss.tables import read_table
 
@@ -96,9 +102,9 @@ def test_figure_1_begins_at_1e0_and_both_curves_take_their_place(tmp_path):
 
 @pytest.mark.slow
 def test_figure_2_has_the_printed_dates_sizes_and_axes(tmp_path):
-    figure2.figure2(Folder(tmp_path, quick=True, seed=0, data=None))
+    ebird.figure2(Folder(tmp_path, quick=True, seed=0, data=None))
     table = pd.read_csv(tmp_path / "figure2.csv")
-    for name, one in figure2.SPECIES.items():
+    for name, one in ebird.SPECIES.items():
         columns = ("stamp", "total", "missing", "missing loess")
         t = {k: table[f"{name} {k}"].dropna().to_numpy() for k in columns}
         at = t["stamp"].astype(int)
@@ -248,15 +254,9 @@ def test_the_commands(digits, tmp_path):
 
     with pytest.raises(ConfigError, match=r"no experiment 'gm'; known are .*gmm"):
         experiment("gm")
-    with pytest.raises(InputError, match="no trace"):
-        plot(tmp_path)
+    (tmp_path / "counts.csv").write_text("site,year,count\n")
+    for path in (tmp_path, tmp_path / "counts.csv"):
+        with pytest.raises(InputError, match=r"is no trace .*`fedmiss fit` and `fedmiss experiment` write"):
+            plot(path)
     with pytest.raises(ConfigError, match="--by x"):
         plot(tmp_path, by="x")
-
-
-def test_a_table_of_counts_is_no_trace(tmp_path):
-    (tmp_path / "counts.csv").write_text("site,year,count\n")
-    with pytest.raises(
-        InputError, match=r"counts.csv is no trace .*`fedmiss fit` and `fedmiss experiment` write one"
-    ):
-        plot_trace(tmp_path / "counts.csv")

@@ -136,11 +136,3 @@ def test_every_family_has_a_law(name):
     law = family.law(phi=1.0, inverse_size=0.0, observers=0.0)
     y = law.draw(np.full(200_000, 0.4), np.random.default_rng(1))
     assert abs(y.mean() - family.mean(np.array(0.4))) < 5 * y.std() / np.sqrt(y.size)
-
-
-def test_wider_errors_give_wider_intervals():
-    """Monotone in the error of the expected count, and in the scatter."""
-    eta = np.full(5, 3.0)
-    high = CountLaw(0.5).interval(eta, np.array([0.0, 0.1, 0.5, 1.0, 3.0]))[1]
-    assert (np.diff(high) > 0).all()
-    assert CountLaw(1.0).interval(eta[:1], np.zeros(1))[1] > CountLaw(0.1).interval(eta[:1], np.zeros(1))[1]

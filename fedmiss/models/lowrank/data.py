@@ -146,17 +146,10 @@ class Group:
                 )
         # By site, then month: solvers walk the visits of a site in one stretch, and a cell's visits stand together.
         at = np.lexsort((months, sites))
-        return cls(
-            name,
-            sites[at],
-            months[at],
-            counts[at],
-            who[at],
-            efforts[at],
-            weights[at],
-            None if ids is None else ids[at],
-            None if sums is None else sums[at],
-        )
+        given |= {"site": sites, "month": months, "count": counts}
+        sorted_columns: dict[str, Any]
+        sorted_columns = {label: None if column is None else column[at] for label, column in given.items()}
+        return cls(name, **sorted_columns)
 
     @property
     def n_observers(self) -> int:

@@ -27,7 +27,7 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
-from fedmiss.models.lowrank.paper_step import MStep, balance
+from fedmiss.models.lowrank.paper_step import MStep, balance, blocks
 from fedmiss.rng import rng_for
 
 __all__ = ["Factors", "FedMissEM", "thresholded_svd"]
@@ -44,7 +44,7 @@ class Factors:
     V: F64
 
 
-def _compress(A: F64, B: F64, tol: float = 1e-11) -> tuple[F64, F64]:
+def _compress(A: F64, B: F64) -> tuple[F64, F64]:
     """Rewrite A B' with as few columns as rounding allows."""
     if A.shape[1] == 0:
         return A, B
@@ -52,7 +52,7 @@ def _compress(A: F64, B: F64, tol: float = 1e-11) -> tuple[F64, F64]:
     Qa, Ra = np.linalg.qr(A)
     Qb, Rb = np.linalg.qr(B)
     W, s, Zt = np.linalg.svd(Ra @ Rb.T)
-    keep = s > tol * max(float(s[0]), 1e-300)
+    keep = s > 1e-11 * max(float(s[0]), 1e-300)
     return Qa @ (W[:, : s.size][:, keep] * s[keep]), Qb @ Zt[: s.size][keep].T
 
 
@@ -235,21 +235,19 @@ class FedMissEM:
         # psi'(U V') has no exact low rank, but falls to rounding within few columns: find them by a QR that
         # sees one block of sites at a time.
         R = np.zeros((0, self.L))
-        for block in self._blocks():
+        for block in blocks(self.J, self.L):
             # R of the QR of all rows so far keeps their right singular vectors, and has at most L rows.
             R = np.asarray(np.linalg.qr(np.vstack([R, self._mix(theta, A, B, gamma, block)]), mode="r"))
         _, s, Zt = np.linalg.svd(R)
         keep = s > 1e-14 * max(float(s[0]), 1e-300)
         basis = Zt[: s.size][keep].T
         # Second pass: coordinates of every row in that basis. The J x L matrix was never whole in memory.
-        return np.vstack([self._mix(theta, A, B, gamma, block) @ basis for block in self._blocks()]), basis
+        return np.vstack(
+            [self._mix(theta, A, B, gamma, block) @ basis for block in blocks(self.J, self.L)]
+        ), basis
 
     def _mix(self, theta: Factors, A: F64, B: F64, gamma: float, block: slice) -> F64:
         return (1.0 - gamma) * (A[block] @ B.T) + gamma * self.family.mean(theta.U[block] @ theta.V.T)
-
-    def _blocks(self) -> list[slice]:
-        step = max(1, 2_000_000 // self.L)
-        return [slice(i, min(i + step, self.J)) for i in range(0, self.J, step)]
 
     def _sparse(self, S: F64) -> sp.csr_array:
         return sp.csr_array((S, self.col, self._ptr), shape=(self.J, self.L))
@@ -283,7 +281,7 @@ class FedMissEM:
             on_cells = self.eta(theta) - carry["on_cells"]
         else:
             low, on_cells = 0.0, np.empty(self.q)
-            for block in self._blocks():
+            for block in blocks(self.J, self.L):
                 D = self.family.mean(theta.U[block] @ theta.V.T) - carry["A"][block] @ carry["B"].T
                 low += float((D**2).sum())
                 inside = slice(*np.searchsorted(self.row, [block.start, block.stop]))

@@ -24,6 +24,7 @@ GRADIENT = 1e-12  # norm of the gradient at exit, of the norm of the terms whose
 NEAR = 1e-5  # relative progress of a sweep below which both sides are solved together
 FEW = 20  # cells for each observed one up to which a dense matrix is quicker than a sparse one
 BLOCK = 2_000_000  # cells that are dense at one time
+MOST = 200  # sweeps, and then Newton steps
 
 Pair = tuple[F64, F64]
 Matrix = Any  # of cells, dense or sparse
@@ -40,10 +41,9 @@ class MStep:
         self._row, self._col, self._S = cells.row, cells.col, cells.data
         self._kept: tuple[F64, F64, list[tuple[slice, Matrix, Matrix]]] | None = None
 
-    def minimise(self, U: F64, V: F64, most: int = 200, tol: float = GRADIENT) -> Pair:
+    def minimise(self, U: F64, V: F64, tol: float = GRADIENT) -> Pair:
         """Return U and V at a local minimum, where the gradient is ``tol`` of its terms, from a start."""
-        U, V = self._sweeps(U, V, most)
-        return self._together(U, V, most, tol)
+        return self._together(*self._sweeps(U, V), tol)
 
     def value(self, U: F64, V: F64) -> float:
         """Objective."""
@@ -68,8 +68,7 @@ class MStep:
         return gU, gV, float(np.sqrt((tU**2).sum() + (tV**2).sum()))
 
     def _blocks(self) -> list[slice]:
-        step = max(1, BLOCK // self.L)
-        return [slice(i, min(i + step, self.J)) for i in range(0, self.J, step)]
+        return blocks(self.J, self.L)
 
     def _fields(self, U: F64, V: F64) -> Iterator[tuple[slice, Matrix, Matrix]]:
         """Variance and mean minus A B' of each block of sites; kept where one block holds all cells."""
@@ -121,9 +120,9 @@ class MStep:
                 g[b] += D @ V
         return g
 
-    def _sweeps(self, U: F64, V: F64, most: int) -> Pair:
+    def _sweeps(self, U: F64, V: F64) -> Pair:
         value = self.value(U, V)
-        for _ in range(most):
+        for _ in range(MOST):
             before = value
             for side in (0, 1):
                 # Given one side, the rows of the other are separate problems of r unknowns: one Newton step for each.
@@ -143,12 +142,12 @@ class MStep:
                 break
         return U, V
 
-    def _together(self, U: F64, V: F64, most: int, tol: float) -> Pair:
+    def _together(self, U: F64, V: F64, tol: float) -> Pair:
         """Newton steps for U and V at once; the objective guards far from the minimum, the gradient at rounding."""
         value, (gU, gV, terms) = self.value(U, V), self.gradient(U, V)
         # The terms may shrink on the way (counts of zero): the goal counts from the larger of then and now.
         floor, norm = terms, _norm(gU, gV)
-        for _ in range(most):
+        for _ in range(MOST):
             if norm <= tol * max(terms, floor):
                 break
             P, Q = self._direction(U, V, gU, gV, self._forcing(norm / max(terms, floor)))
@@ -315,6 +314,12 @@ def fit_observed(
             f"({penalty:g}) is too small; raise it."
         )
     return U, V, value
+
+
+def blocks(J: int, L: int) -> list[slice]:
+    """Sites in stretches of at most :data:`BLOCK` cells."""
+    step = max(1, BLOCK // L)
+    return [slice(i, min(i + step, J)) for i in range(0, J, step)]
 
 
 def balance(U: F64, V: F64) -> Pair:

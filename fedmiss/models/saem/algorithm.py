@@ -15,7 +15,7 @@ from fedmiss.core.oracles import Around
 from fedmiss.core.protocols import Compressor, Model, Oracle, Participation, Shards, Theta
 from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
-from fedmiss.models.saem.chains import Chains, Kernel, Langevin, Latent
+from fedmiss.models.saem.chains import Chains, Langevin, Latent
 from fedmiss.rng import rng_for
 
 __all__ = ["Smoothed", "fed_saem", "louis"]
@@ -127,18 +127,7 @@ def fed_saem(
     return FedEM(model, compressor, roster, 1.0, oracle=Smoothed(oracle, rho), memory="statistic", **common)
 
 
-def louis(
-    model: Latent,
-    theta: Theta,
-    data: Shards,
-    *,
-    rounds: int = 100,
-    K: int = 5,
-    M: int = 4,
-    burn: int = 20,
-    kernel: Kernel | None = None,
-    seed: int = 0,
-) -> F64:
+def louis(model: Latent, theta: Theta, data: Shards, *, rounds: int = 100, seed: int = 0) -> F64:
     """(k, k) covariance of the maximum-likelihood estimate, in the order of ``model.vector(theta)``.
 
     Observed information = mean of the complete information - covariance of the complete score, both under the posterior of
@@ -148,8 +137,7 @@ def louis(
     Source: Louis (1982). Differs from saemix and Monolix in: chains run on at the last theta instead of along the last
     rounds, so that nothing of the way is in the covariance.
     """
-    # many parameters: the documented interface, given by name
-    step = kernel or Langevin()
+    K, M, burn, step = 5, 4, 20, Langevin()  # steps a round, chains, rounds that are not counted
     rows_total, S_total, spread = 0, np.zeros(model.q), np.zeros((model.q, model.q))
     for worker, rows in enumerate(data):
         rng = rng_for(seed, "louis", worker)

@@ -99,9 +99,7 @@ def kappa(d: int) -> float:
     return d / math.sqrt(math.pi) * math.exp(math.lgamma(d / 2) - math.lgamma((d + 1) / 2))
 
 
-def langevin_variance(
-    g: float, d: int = 1, levels: int | None = None, *, draws: int = 200_000, seed: int = 0
-) -> float:
+def langevin_variance(g: float, d: int = 1, levels: int | None = None) -> float:
     """Stationary variance over the target's of unadjusted Langevin on a Gaussian, step over variance = g.
 
     1 / (1 - (g/4)(1 + c_l)), c_l = E[n^2 f (1 - f) / l^2] / E g_j^2, n = ||g||, f = frac(l |g_j| / n); c = 0 without
@@ -114,7 +112,7 @@ def langevin_variance(
     if levels == 1:
         factor = kappa(d)
     elif levels is not None:
-        x = rng_for(seed, "c_l").standard_normal((max(draws // d, 1), d))
+        x = rng_for(0, "c_l").standard_normal((max(200_000 // d, 1), d))
         norm = np.linalg.norm(x, axis=1, keepdims=True)
         # Rounding a level up with probability f has the variance f (1 - f), in units of (n / l)^2.
         f = np.mod(levels * np.abs(x) / norm, 1.0)
@@ -295,25 +293,3 @@ class Chains(OneByOne):
         for _ in range(self.K):
             state, _ = latent.move(down.theta, rows, state, self.kernel, rng)
         return latent.statistic(rows, state), state, len(rows)
-
-    def pack(self, memory: list[State | None]) -> dict[str, np.ndarray]:
-        """Arrays end to end, with the length of each worker's."""
-        known = {worker: state for worker, state in enumerate(memory) if state is not None}
-        out = {"known": np.array(list(known), dtype=np.int64)}
-        for name in next(iter(known.values()), ()):
-            parts = [np.asarray(state[name]) for state in known.values()]
-            out[f"{name}.sizes"] = np.array([part.shape[1] for part in parts], dtype=np.int64)
-            out[f"{name}.values"] = np.concatenate(parts, axis=1)
-        return out
-
-    def unpack(
-        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
-    ) -> list[dict[str, np.ndarray] | None]:
-        """Cut the arrays again."""
-        known: dict[int, dict[str, np.ndarray]] = {worker: {} for worker in arrays["known"].tolist()}
-        for name in sorted(key[:-6] for key in arrays if key.endswith(".sizes")):
-            cuts = np.cumsum(arrays[f"{name}.sizes"])[:-1]
-            parts = np.split(np.array(arrays[f"{name}.values"]), cuts, axis=1)
-            for state, part in zip(known.values(), parts, strict=True):
-                state[name] = np.ascontiguousarray(part)
-        return [known.get(worker) for worker in range(n)]

@@ -7,8 +7,6 @@ from collections.abc import Iterable
 from string import ascii_letters, ascii_uppercase
 from urllib.parse import quote, unquote
 
-__all__ = ["NOBODY", "group_folders", "group_name"]
-
 NOBODY = "unknown"  # folder of rows that name no group
 MOST = 150  # characters; file systems take 255 bytes, and temporary names want some of them
 _WINDOWS = {"con", "prn", "aux", "nul", *(f"{name}{i}" for name in ("com", "lpt") for i in range(1, 10))}

@@ -12,8 +12,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-__all__ = ["attach", "names_of"]
-
 
 def names_of(package: str) -> dict[str, str]:
     """Return the names of a package and the module that defines each, in the order of its ``__init__.pyi``.

@@ -20,8 +20,6 @@ from numba import njit
 
 from fedmiss.system import cores
 
-__all__ = ["CORES", "compiled", "exponential", "part", "spread_out"]
-
 F = TypeVar("F", bound=Callable[..., Any])
 CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or cores()
 _njit: Any = partial(njit, error_model="numpy", no_cfunc_wrapper=True, forceinline=True)

@@ -6,8 +6,6 @@ import numbers
 from collections.abc import Mapping
 from html import escape
 
-__all__ = ["card"]
-
 MOST = 12  # rows, so that an output stays short
 
 

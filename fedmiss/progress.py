@@ -8,8 +8,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-__all__ = ["interrupt", "note", "progress"]
-
 _asked_to_end: list[int] = []  # signals that came
 
 

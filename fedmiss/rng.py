@@ -15,8 +15,6 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 
-__all__ = ["rng_for", "uniforms"]
-
 
 def _bits(seed: Any, *key: int | str) -> np.random.PCG64:
     # Words enter by a fixed digest: Python's own hash of a string changes from process to process.

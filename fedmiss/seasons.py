@@ -8,8 +8,6 @@ import numpy as np
 
 from fedmiss.arrays import I64
 
-__all__ = ["first_month", "season_years", "years_of"]
-
 LONGEST_STEP = 3  # months from one month of a season to the next, within one of a whole year
 
 

@@ -22,7 +22,7 @@ from fedmiss.files import atomic_file
 from fedmiss.resources import resource
 
 
-class Column(TypedDict):
+class _Column(TypedDict):
     """One column of a schema."""
 
     name: str
@@ -39,7 +39,7 @@ class Schema:
     name: str
     version: int
     description: str
-    columns: tuple[Column, ...]
+    columns: tuple[_Column, ...]
     open: bool = False  # True: further columns may follow the listed ones (factor columns u1, u2, ...)
 
     def arrow(self) -> pa.Schema:

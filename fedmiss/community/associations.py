@@ -25,8 +25,6 @@ from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.predictive import LEVEL
 from fedmiss.rng import rng_for
 
-__all__ = ["associations"]
-
 STAGES = 2  # corrections of size and loadings
 FEW, MANY = 6, 30  # made-up communities of each correction, and for the errors
 FOUND = 0.2, 1.5  # least and largest share of the square of an axis's loadings that a fit is taken to find

@@ -33,22 +33,6 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, negbin_deviance
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = [
-    "Cells",
-    "Community",
-    "Effort",
-    "cell_deviance",
-    "cells_of",
-    "check_rank",
-    "clear_gain",
-    "effort_by",
-    "effort_of",
-    "effort_plan",
-    "effort_visits",
-    "fit_by",
-    "fit_community",
-]
-
 SIZES = (1.0, 0.5, 0.25, 0.125)  # fractions of the 1 / size of rank 0 that are tried
 COVARIATES = ("covariates",)
 ROUNDS = 30  # of each rank while models are compared: scores of left-out cells move less after them than between folds

@@ -14,18 +14,6 @@ from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.predictive import LEVEL
 from fedmiss.rng import rng_for
 
-__all__ = [
-    "STEPS",
-    "Axes",
-    "axes_of",
-    "gains_by",
-    "left_out_scores",
-    "richness",
-    "site_sums",
-    "steps_of",
-    "usual_visits",
-]
-
 DRAWS = 400
 LEAST_EFFORT = 1e-3  # standard visits to a site: the logarithm of 0 is not defined
 INVERSE_SIZES = 2.0 ** np.arange(-5, 6)  # among which that of richness is found
@@ -144,9 +132,7 @@ def _inverse_size(sums: F64) -> float:
     return float(np.exp(np.interp(found, expected[::-1], np.log(INVERSE_SIZES)[::-1])))
 
 
-def richness(
-    community: Community, *, visits: float, sums: F64 | None = None
-) -> tuple[F64, F64, F64]:
+def richness(community: Community, *, visits: float, sums: F64 | None = None) -> tuple[F64, F64, F64]:
     """Species (J,) found on ``visits`` standard visits to each site: expected number, and its 95 % interval by draws.
 
     ``sums`` are those of :func:`site_sums` over all sites, where not all of them are here.

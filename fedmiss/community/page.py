@@ -14,8 +14,6 @@ from fedmiss.report.html import assets, environment
 from fedmiss.report.sections import Cell, Column, HtmlTable, cell, range_cell, table_of
 from fedmiss.report.words import MINUS, count, number, share
 
-__all__ = ["write_page"]
-
 TERMS = {"duration": "hours", "distance": "kilometres", "observers": "observers"}
 
 

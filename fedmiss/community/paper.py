@@ -24,8 +24,6 @@ from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.paper import Factors
 from fedmiss.models.lowrank.paper_step import fit_observed
 
-__all__ = ["Paper", "factor_rows", "fit_paper"]
-
 ROUNDS = 50
 RIDGES = (0.25, 1.0, 4.0)
 LEAST = 1e-3  # a mean of 0 would make any bird impossible; the other models have the same floor

@@ -15,8 +15,6 @@ from fedmiss.report.basemap import CREDIT, colour_bar, empty_map, frame_of, unpl
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, Plot, figure, style
 from fedmiss.report.words import count, share
 
-__all__ = ["all_pictures", "ends"]
-
 ARROWS = 14  # species named on the ordination
 SHOWN = 40  # species of the pictures that have one row for each
 MAPPED = 2  # axes with a map

@@ -20,8 +20,6 @@ from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifes
 from fedmiss.progress import progress
 from fedmiss.tables import table_writer, write_table
 
-__all__ = ["build_community", "covariates_of", "write_folder"]
-
 KIND = "community"
 STAGES = 7  # what progress counts: effort, three or four steps of the fit, associations, results
 

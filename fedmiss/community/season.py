@@ -19,8 +19,6 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.rng import rng_for
 
-__all__ = ["QUARTERS", "Season", "none_of", "season_of"]
-
 QUARTERS = ("December to February", "March to May", "June to August", "September to November")
 BIRDS = 5.0  # what a prior that all quarters are alike weighs
 STEPS = 30

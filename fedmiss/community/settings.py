@@ -7,8 +7,6 @@ from typing import Annotated, Literal
 
 from fedmiss.settings import Setting, Settings
 
-__all__ = ["CommunitySettings"]
-
 
 @dataclass(frozen=True, slots=True)
 class CommunitySettings(Settings):

@@ -41,8 +41,6 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.member import Look, Member
 from fedmiss.federation.rules import kept_regions
 
-__all__ = ["CommunitySeat", "JointCommunity", "Terms", "beside", "run_community"]
-
 FEWEST_SPECIES = 3
 
 

@@ -29,19 +29,6 @@ from fedmiss.etl.community import Lists
 from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.predictive import LEVEL
 
-__all__ = [
-    "Tables",
-    "expected_rows",
-    "loading_rows",
-    "numbers_of",
-    "response_rows",
-    "score_rows",
-    "season_rows",
-    "species_rows",
-    "tables_of",
-    "visit_rows",
-]
-
 HALF = float(ndtri(0.5 + LEVEL / 2))
 
 

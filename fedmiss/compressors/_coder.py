@@ -21,8 +21,6 @@ import numpy as np
 from fedmiss.arrays import I64, U8
 from fedmiss.loops import compiled, part
 
-__all__ = ["RADIX", "RANGE", "capacity", "decode_levels", "encode_levels"]
-
 RADIX, RANGE = 0, 1  # the tag byte
 _RADIX_LIMIT = 256  # longer messages always go through the range coder, without trying
 

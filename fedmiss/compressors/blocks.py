@@ -14,8 +14,6 @@ from fedmiss.core.protocols import Compressor
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Blocks"]
-
 
 @kinds_checked
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,6 @@ from fedmiss.errors import ConfigError, DomainError, UplinkError
 from fedmiss.loops import compiled, part, spread_out
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Coded", "Dithering", "Kernels", "block_quantization"]
-
 SPARSE = 2  # bit 1 of the tag: a bitmap says which blocks are not zero, and only their norms follow
 
 # Kernels of one message and of a batch, their settings, and the limit of numbers in words.

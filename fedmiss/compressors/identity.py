@@ -10,8 +10,6 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Identity"]
-
 
 @kinds_checked
 @dataclass(frozen=True, slots=True)

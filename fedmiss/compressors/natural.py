@@ -15,8 +15,6 @@ from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.loops import compiled
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Natural"]
-
 _HEAD = 3  # tag (with the code length), then the exponent of the largest level as int16
 _NONE = -32768  # exponent of a zero vector
 

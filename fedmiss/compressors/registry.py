@@ -13,8 +13,6 @@ from fedmiss.compressors.sparse import RandK, TopK
 from fedmiss.core.protocols import Compressor
 from fedmiss.errors import ConfigError
 
-__all__ = ["COMPRESSORS", "compressor", "compressor_of", "register"]
-
 COMPRESSORS: dict[str, Callable[..., Compressor]] = {
     "block": block_quantization,
     "blocks": Blocks,

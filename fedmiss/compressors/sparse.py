@@ -13,8 +13,6 @@ from fedmiss.compressors._coder import capacity, decode_levels, encode_levels
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.settings import kinds_checked
 
-__all__ = ["RandK", "TopK"]
-
 
 @dataclass(frozen=True, slots=True)
 class _Sparse(ABC):

@@ -17,11 +17,6 @@ from fedmiss.errors import ConfigError, DomainError
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
-__all__ = [
-    "alpha_of", "check_settings", "check_theta", "first_state", "first_statistic", "left_domain",
-    "left_domain_locally", "step",
-]  # fmt: skip
-
 
 def _local(algo: FedEM) -> bool:
     """Whether the oracle makes several local steps: gamma = eta H may then exceed 1."""

@@ -10,8 +10,6 @@ from fedmiss.core.protocols import Model, Shards, Theta
 from fedmiss.core.state import Roster
 from fedmiss.settings import kinds_checked
 
-__all__ = ["em", "mean_field", "pooled_s_bar"]
-
 
 @kinds_checked
 def pooled_s_bar(model: Model, theta: Theta, data: Shards, roster: Roster) -> F64:

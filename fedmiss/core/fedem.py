@@ -20,8 +20,6 @@ from fedmiss.errors import DomainError
 from fedmiss.rng import rng_for, uniforms
 from fedmiss.settings import kinds_checked
 
-__all__ = ["FedEM"]
-
 
 @kinds_checked
 @dataclass(frozen=True, slots=True, eq=False)

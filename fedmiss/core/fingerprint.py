@@ -14,8 +14,6 @@ import numpy as np
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
-__all__ = ["describe", "digest", "identity", "settings"]
-
 _DEPTH = 12  # deeper parts are described by their type only
 _SHORT = 8  # arrays up to this size are spelled out
 

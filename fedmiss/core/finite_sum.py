@@ -13,8 +13,6 @@ from fedmiss.core.protocols import Model, Rows, WorkerContext
 from fedmiss.core.state import Downlink
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Fiem", "SemVr", "Streaming"]
-
 
 @kinds_checked
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,6 @@ from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
-__all__ = ["first_run", "lipschitz"]
-
 
 def lipschitz(
     model: Model, data: Shards, roster: Roster, S_0: F64, *, rounds: int = 20, seed: int = 0

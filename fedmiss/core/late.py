@@ -15,8 +15,6 @@ from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Late"]
-
 
 @kinds_checked
 @dataclass(frozen=True, slots=True)

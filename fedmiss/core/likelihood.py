@@ -20,8 +20,6 @@ from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
-__all__ = ["broken_law", "log_likelihood", "watch_likelihood"]
-
 _STEP = 1e-3  # of the way to the other parameter; the five-point formulas leave an error of its fourth power
 _SLOPES = 2e-5  # relative, of two slopes that must agree: E-steps by quadrature are exact to about 1e-6
 _OFFSET = 1e-4  # of the way to the other parameter, between T(S) and the minimum along the line

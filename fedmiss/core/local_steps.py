@@ -16,8 +16,6 @@ from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.settings import kinds_checked
 
-__all__ = ["LocalSteps"]
-
 
 @kinds_checked
 @dataclass(frozen=True, slots=True)

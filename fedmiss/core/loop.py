@@ -24,8 +24,6 @@ from fedmiss.files import read_checked, write_checked
 from fedmiss.progress import progress
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Result", "Stop", "load_checkpoint", "run", "save_checkpoint"]
-
 Observe = Callable[[ServerState, Downlink], Mapping[str, float]]
 _COLUMNS = (
     "k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations", "dropped", "away", "seconds",

@@ -20,8 +20,6 @@ from fedmiss.errors import UplinkError
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
-__all__ = ["HEADER", "LARGEST", "collect", "compress", "compress_rows", "encode", "usable"]
-
 HEADER = 16  # bytes counted with each code: round, size, cost and checksum, 4 each
 LARGEST = 1e30  # of a number that a worker may want to send; its decoded message may be 1e15 times larger
 _DECODED = 1e45

@@ -13,8 +13,6 @@ from fedmiss.core.schedules import Times
 from fedmiss.errors import ConfigError
 from fedmiss.settings import kinds_checked
 
-__all__ = ["fed_lsa", "local_em", "naive_fedem", "scafflsa", "spider_em", "vr_fedem"]
-
 
 @kinds_checked
 def vr_fedem(*, b: int, k_in: int, replace: bool = True, **settings: Any) -> FedEM:

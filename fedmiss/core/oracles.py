@@ -18,10 +18,6 @@ from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.settings import kinds_checked
 
-__all__ = [
-    "Around", "Full", "Minibatch", "NoMemory", "OneByOne", "Spider", "check_batch", "draw_rows", "s_bar_many", "sizes_of",
-]  # fmt: skip
-
 
 def draw_rows(u: F64, sizes: I64, *, replace: bool) -> I64:
     """Turn (a, b) uniforms into row numbers, one minibatch per row of ``u``.

@@ -13,8 +13,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for, uniforms
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Bernoulli", "FixedSize", "Full", "Given", "Remembered"]
-
 
 def _probabilities(p: float | Sequence[float] | F64, n: int) -> F64:
     try:

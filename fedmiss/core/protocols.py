@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
     from fedmiss.core.state import Downlink, Replies, ServerState
 
-__all__ = [
-    "Compressor", "Engine", "Model", "Oracle", "Participation", "Rows", "Shards", "Theta", "WorkerContext",
-]  # fmt: skip
-
 Rows = Any  # a worker's data: only len(rows) and rows[index] are asked of it by the core
 Shards = Any  # the data of all workers in slot order: an (n, m, ...) array, or a sequence of Rows
 Theta = Any  # a model's parameter: opaque to the core

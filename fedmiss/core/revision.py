@@ -20,8 +20,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
-__all__ = ["revise"]
-
 
 @kinds_checked
 def revise(

@@ -21,11 +21,6 @@ from fedmiss.rng import uniforms
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
 
-__all__ = [
-    "EF21", "RULES", "Bare", "Error", "FedMM", "Field", "Marina", "Nothing", "Statistic", "ef21_step", "marina_step",
-    "rule_of",
-]  # fmt: skip
-
 
 @dataclass(frozen=True)
 class Field:

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from fedmiss.errors import ConfigError
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Decreasing", "Piecewise", "SaemSteps", "Times"]
-
 
 def _positive(name: str, value: float) -> None:
     if not (math.isfinite(value) and value > 0.0):

@@ -13,8 +13,6 @@ from fedmiss.core.protocols import Theta
 from fedmiss.errors import ConfigError
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Downlink", "Dropped", "Replies", "Roster", "RoundInfo", "ServerState"]
-
 Carry = Mapping[str, np.ndarray]
 
 

@@ -19,8 +19,6 @@ from fedmiss.core.state import Downlink
 from fedmiss.errors import DomainError, UplinkError
 from fedmiss.rng import rng_for
 
-__all__ = ["check_compressor", "check_model", "check_oracle"]
-
 
 def _law(holds: bool, words: str) -> None:
     if not holds:

@@ -25,8 +25,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Constants", "estimate_constants", "gamma_max", "gamma_star", "gamma_vr", "omega_p"]
-
 
 @dataclass(frozen=True, slots=True)
 class Constants:

@@ -15,8 +15,6 @@ from fedmiss.core.protocols import Rows, Shards
 from fedmiss.core.state import Downlink, Replies, ServerState
 from fedmiss.errors import ConfigError
 
-__all__ = ["LocalEngine", "first_memories", "in_slot_order"]
-
 
 def in_slot_order(algo: FedEM, data: Shards | Mapping[str, Rows]) -> Shards:
     """Check that the data fit the roster; return them in slot order, as one (n, m, ...) array where all are alike."""

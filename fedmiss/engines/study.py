@@ -23,13 +23,11 @@ from fedmiss.core.state import Downlink, Replies, Roster, ServerState
 from fedmiss.engines.local import first_memories
 from fedmiss.errors import ConfigError, UplinkError
 
-__all__ = ["StudyEngine"]
-
 ALONE = np.zeros(1, dtype=np.int64)  # the place of the own rows among the rows that are here
 BITS = 40  # binary digits after the point of masked numbers
 
 
-class Circle(Protocol):
+class _Circle(Protocol):
     """What is asked of a place in a study."""
 
     name: str
@@ -67,7 +65,7 @@ class AskMemory:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class AskRound:
+class _AskRound:
     """The question of a round: who answers, at which statistic."""
 
     settings: bytes
@@ -93,14 +91,14 @@ class StudyEngine:
     ``docs/examples/three_organisations.py`` runs a model of one's own in three processes over a shared folder.
     """
 
-    def __init__(self, circle: Circle, rows: Rows, *, masked: bool = False) -> None:
+    def __init__(self, circle: _Circle, rows: Rows, *, masked: bool = False) -> None:
         self.circle, self.rows, self.masked = circle, rows, masked
         self.V: F64 = np.empty((1, 0))  # the own worker's memory V_c
         self._memory: object = None
         self._settings = b""
 
     @classmethod
-    def roster(cls, circle: Circle, rows: int, weighting: str = "uniform") -> Roster:
+    def roster(cls, circle: _Circle, rows: int, weighting: str = "uniform") -> Roster:
         """The roster of all organisations, from the numbers of rows that each of them says."""
         circle.begin([AskRows(weighting)])
         got = circle.share(struct.pack("<q", rows))
@@ -152,7 +150,7 @@ class StudyEngine:
             # Lines 6 and 7 of algorithm 1 for the own rows: the oracle has one place here, the draws are those of slot c.
             D, X, xi, count = algo.answers(self.V, self._memory, down, [self.rows], np.array([c]), ALONE)
             answer = encode(algo, down, X[0], xi[0], count)
-        ask = AskRound(self._settings, down.k, active, down.S_hat)
+        ask = _AskRound(self._settings, down.k, active, down.S_hat)
         if self.masked:
             own = collect(algo, down, {c: answer})
             if own.dropped:
@@ -168,7 +166,7 @@ class StudyEngine:
             self.V = algo.settle(self.V, D, own.Q[mine])
         return replies
 
-    def _sum(self, algo: FedEM, ask: AskRound, own: Replies) -> Replies:
+    def _sum(self, algo: FedEM, ask: _AskRound, own: Replies) -> Replies:
         """The answers of those who are there, of which only the weighted sums over cohorts are known."""
         # The weight is inside what is masked, since nobody sees a single message that it could multiply afterwards.
         weighted = algo.roster.weights[own.slots[0]] * own.Q[0]

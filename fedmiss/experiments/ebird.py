@@ -29,8 +29,6 @@ from fedmiss.report.loess import loess as smooth
 from fedmiss.rng import rng_for
 from fedmiss.simulate.panels import Panel, simulate_panel
 
-__all__ = ["SPECIES", "Printed", "figure2", "main", "records_of"]
-
 SITES, MONTHS, RECORDS = 9_721, 525, 12_185
 OBSERVERS, GROUPS = 2_465, 10
 SPAN = 0.15  # of LOESS

@@ -15,8 +15,6 @@ from fedmiss.engines import LocalEngine
 from fedmiss.experiments.folder import Folder, band, plot_band
 from fedmiss.rng import rng_for
 
-__all__ = ["Dictionary", "Parameters", "main", "workers"]
-
 D, K, WORKERS, ROWS = 12, 6, 10, 60
 GAMMA, P, LEVELS = 0.1, 0.5, 4
 EVERY = 10  # rounds between two points of a curve

@@ -19,10 +19,6 @@ from fedmiss.files import write_manifest
 from fedmiss.pipeline.fit_folder import trace_columns
 from fedmiss.tables import write_table
 
-__all__ = [
-    "Band", "Column", "Folder", "band", "band_columns", "columns_of", "padded", "plot_band", "subplots",
-]  # fmt: skip
-
 Band = tuple[F64, F64, F64]  # mean, lower and upper edge
 Column = NDArray[Any]  # numbers or words, one a row
 

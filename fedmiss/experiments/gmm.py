@@ -16,8 +16,6 @@ from fedmiss.experiments.folder import Band, Folder, band, band_columns, columns
 from fedmiss.experiments.mixture import Mixture, Setting
 from fedmiss.progress import progress
 
-__all__ = ["main"]
-
 GOAL = 1e-10
 STEPS = (1e-3, 3e-3, 1e-2, 3e-2, 1e-1)
 

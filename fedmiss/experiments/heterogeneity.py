@@ -13,8 +13,6 @@ from fedmiss.engines import LocalEngine
 from fedmiss.experiments.folder import Folder, padded
 from fedmiss.experiments.mixture import Mixture, Setting
 
-__all__ = ["main"]
-
 
 def main(folder: Folder) -> None:
     """Run exact local statistics, gamma = 5e-2, alpha = 0.2, p = 0.5, for 8,000 rounds (3,000 when quick)."""

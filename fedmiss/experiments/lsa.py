@@ -30,8 +30,6 @@ from fedmiss.models.lsa_theory import bias, rounds_to, solution
 from fedmiss.models.lsa_theory import bias_first_order as first_order
 from fedmiss.rng import rng_for
 
-__all__ = ["main"]
-
 HS = (100, 1000, 10_000)
 LIMITS = {0.1: (5e-5, 13.0), 0.01: (5e-6, 13.0)}  # of the authors' axes, by eta
 Panel = tuple[float, int, int, dict[str, F64], float]  # eta, H, rounds between points, curves, squared bias

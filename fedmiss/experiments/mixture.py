@@ -29,8 +29,6 @@ from fedmiss.engines import LocalEngine
 from fedmiss.models.gmm import GMM, GMMParams
 from fedmiss.rng import rng_for
 
-__all__ = ["Mixture", "Setting"]
-
 
 @dataclass(frozen=True, slots=True)
 class Setting:

@@ -36,8 +36,6 @@ from fedmiss.files import hash_file
 from fedmiss.models.gmm import GMM, GMMParams, random_rows, second_moment
 from fedmiss.rng import rng_for
 
-__all__ = ["IDX_FILES", "load_mnist", "main", "normalised_mutual_information", "pca", "purity", "read_idx"]
-
 G, N_PC, B, K_IN = 10, 20, 20, 35
 FIRST = 30.0  # epochs that the paper shows of the weights of FedEM
 

@@ -11,8 +11,6 @@ from fedmiss.core import Stop
 from fedmiss.experiments.folder import Folder, band, band_columns, plot_band
 from fedmiss.experiments.mixture import Mixture, Setting
 
-__all__ = ["main"]
-
 SHARES = (0.25, 0.5, 0.75, 1.0)
 
 

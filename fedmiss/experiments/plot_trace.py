@@ -9,8 +9,6 @@ from fedmiss.experiments.folder import save, subplots
 from fedmiss.files import atomic_file, making_files
 from fedmiss.tables import read_table
 
-__all__ = ["plot_trace"]
-
 _AXES = {"round": "round", "epochs": "epochs", "bytes": "bytes up", "seconds": "seconds"}
 _ENDINGS = ("svg", "png", "csv")
 

@@ -31,8 +31,6 @@ from fedmiss.models.saem.counts import Counts, simulate_counts
 from fedmiss.models.saem.months import GaussMonths, Months, PoissonMonths, first_statistics, simulate_months
 from fedmiss.rng import rng_for
 
-__all__ = ["main"]
-
 
 def main(folder: Folder) -> None:
     """Five figures: variance of the chain, bias on counts, distance to the MLE, error against bytes, model C."""

@@ -13,8 +13,6 @@ from fedmiss.engines import LocalEngine
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import FedMissEM
 
-__all__ = ["run_algorithm7"]
-
 
 def run_algorithm7(
     panel: GroupPanel,

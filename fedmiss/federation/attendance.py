@@ -21,8 +21,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.gather import packed, unpacked
 from fedmiss.federation.masks import FEWEST
 
-__all__ = ["Absence", "Attendance", "cohorts_of"]
-
 
 class Latest(Protocol):
     """What is asked of the carrier of frames."""

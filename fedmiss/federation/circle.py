@@ -39,8 +39,6 @@ from fedmiss.federation.outline import Outline, outline_of
 from fedmiss.parsing import parse_json
 from fedmiss.version import __version__
 
-__all__ = ["MOST_BYTES", "Circle", "Ended", "Entry", "entries", "frame_label"]
-
 MOST_BYTES = 1 << 28
 _START, _MINE, _ALL, _HERE = 1, 2, 3, 4  # kinds of records
 _ENTRY = struct.Struct("<dIQ16s")  # time, exchange, bytes of the frame, its digest

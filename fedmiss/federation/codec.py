@@ -26,8 +26,6 @@ import numpy as np
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation.messages import ANSWERS, PROTOCOL, QUESTIONS, Message, Refusal
 
-__all__ = ["HEADER", "Envelope", "decode", "encode", "refuses", "whole"]
-
 _HEAD = struct.Struct("<2sH8s8sI")
 _CRC = struct.Struct("<I")
 HEADER = _HEAD.size + _CRC.size

@@ -22,8 +22,6 @@ from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
 from fedmiss.rng import rng_for
 
-__all__ = ["Differences", "Memory"]
-
 RANGE = (1 << 31) - 1
 HEADROOM = 64.0  # largest change that can be sent, in units of the last one of the sums
 LEAST = 2.0**-30  # least such change, relative to the month's sums

@@ -15,20 +15,6 @@ from typing import Protocol
 
 from fedmiss.errors import EngineError
 
-__all__ = [
-    "OVER",
-    "STOPPED",
-    "WORKING",
-    "Board",
-    "Enough",
-    "Gather",
-    "Relay",
-    "RelayGone",
-    "Seat",
-    "packed",
-    "unpacked",
-]
-
 _HEAD = struct.Struct("<IH")
 _ONE = struct.Struct("<HI")
 OVER = b"fedmiss: this organisation has its result"

@@ -21,8 +21,6 @@ from pathlib import Path
 from fedmiss.errors import EngineError, InputError
 from fedmiss.system import lock_now, open_own, to_disk
 
-__all__ = ["Journal"]
-
 _MAGIC = b"FEDMISSK"
 _OLD = b"FEDMISSJ"  # up to 0.2
 _HEAD = struct.Struct("<BQI")

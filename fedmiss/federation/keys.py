@@ -14,8 +14,6 @@ from scipy.special import ndtri
 
 from fedmiss.arrays import F64
 
-__all__ = ["keyed_hashes", "normals", "seed_key", "uniforms_by_key"]
-
 U64 = np.typing.NDArray[np.uint64]
 _STEP = np.uint64(0x9E3779B97F4A7C15)
 

@@ -16,8 +16,6 @@ from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.masks import combined, masked_fields
 from fedmiss.federation.messages import ANSWERS, Answer, Months, Question, Refusal, why_not_finite
 
-__all__ = ["InProcess", "Link", "Responder", "Transport"]
-
 
 class Responder(Protocol):
     """A group's program, seen from outside: bytes in, bytes out."""

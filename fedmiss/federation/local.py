@@ -22,8 +22,8 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.panel import stamps_of, visits_of
-from fedmiss.federation.group.program import GroupProgram, IncludedVisits
-from fedmiss.federation.group.visits import Visits, digest_of, unite
+from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.group.visits import IncludedVisits, Visits, digest_of, unite
 from fedmiss.federation.hub import bootstrap as hub_bootstrap
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.crossval import open_batch
@@ -39,8 +39,6 @@ from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.settings import kinds_checked
-
-__all__ = ["Draws", "LocalFederation", "bootstrap", "cross_validate", "fit_counts"]
 
 REPLICATES = 1  # first of their batches
 

@@ -33,10 +33,6 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-__all__ = [
-    "FEWEST", "U64", "Identity", "Masks", "Party", "combined", "fingerprint", "identity", "masked_fields", "public_key",
-]  # fmt: skip
-
 FEWEST = 3  # groups: of two, either subtracts its own part from the sum
 ALL = "all groups"
 U64 = np.typing.NDArray[np.uint64]

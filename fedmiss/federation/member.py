@@ -14,8 +14,6 @@ from fedmiss.federation.differences import Differences
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.masks import Masks, masked_fields
 
-__all__ = ["Look", "Member"]
-
 Look = Callable[[int, list[msg.Message], list[msg.Answer]], None]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-__all__ = ["Answer", "Message", "Question", "described"]
-
 
 def described(
     words: str,

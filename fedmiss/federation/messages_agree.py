@@ -13,29 +13,6 @@ from fedmiss.federation.message import described as _f
 LEVEL = ": "  # between the name of a category and one of its values
 PLACE = ("longitude", "latitude")  # covariates of the smooth
 
-__all__ = [
-    "LEVEL",
-    "PLACE",
-    "Axes",
-    "CovariateSums",
-    "Covariates",
-    "Description",
-    "Done",
-    "FeatureSums",
-    "Features",
-    "GapSums",
-    "Gaps",
-    "Hello",
-    "SiteVisits",
-    "Species",
-    "SpeciesSums",
-    "Support",
-    "SupportSums",
-    "Tallies",
-    "Tally",
-    "VisitSums",
-]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Description(Answer):

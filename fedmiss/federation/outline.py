@@ -18,8 +18,6 @@ from fedmiss.arrays import F64
 from fedmiss.errors import shown
 from fedmiss.federation.messages import Message, Outcome
 
-__all__ = ["CLOSE", "Outline", "outline_of"]
-
 CLOSE = 1e-6
 _TEXTS_OF_FLOATS = {
     (Outcome, "results")

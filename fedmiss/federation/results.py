@@ -21,22 +21,6 @@ from fedmiss.notebook import card
 from fedmiss.seasons import season_years
 from fedmiss.settings import kinds_checked
 
-__all__ = [
-    "POINTS_ONLY",
-    "AverageFit",
-    "CountFit",
-    "Intervals",
-    "Posterior",
-    "coefficient_names",
-    "moments",
-    "predictor",
-    "row_blocks",
-    "site_slopes",
-    "to_counts",
-    "totals_by_region",
-    "visited_totals",
-]
-
 POINTS_ONLY = "only fits of --method fast with --time smooth know the errors of their cells."
 BLOCK = 4_000_000  # cells of the imputed matrix held at a time
 

@@ -28,8 +28,6 @@ from fedmiss.owner import empty_part
 from fedmiss.parsing import parse_json
 from fedmiss.version import __version__
 
-__all__ = ["Resumable"]
-
 PAUSE = 5.0  # seconds of work that a stop can lose
 SHARE = 20.0  # and at most one part in so many of the time goes into keeping it
 ROUNDS = (msg.Solve, msg.Predict, msg.Score, msg.Product, msg.SiteTime)

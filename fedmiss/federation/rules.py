@@ -6,10 +6,6 @@ from collections.abc import Sequence
 
 from fedmiss.arrays import F64, Bool
 
-__all__ = [
-    "CONTRIBUTORS", "LARGEST_COUNT", "behind", "kept_effort", "kept_regions", "releasable",
-]  # fmt: skip
-
 # groups behind a released sum: of one alone it would be that group's, of two either subtracts its own part
 CONTRIBUTORS = 3
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number

@@ -8,8 +8,6 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 
-__all__ = ["free_columns", "free_places", "from_triangle", "to_triangle"]
-
 
 @lru_cache(maxsize=64)
 def _places(p: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

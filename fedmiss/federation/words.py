@@ -11,8 +11,6 @@ import numpy as np
 from fedmiss.federation.masks import masked_fields
 from fedmiss.federation.messages import ANSWERS, QUESTIONS, Answer, Message, words
 
-__all__ = ["describe_kinds", "privacy_table", "told"]
-
 
 def describe_kinds(counts: Mapping[str, int]) -> list[str]:
     """Lines about every kind of message that was sent, answers first: how many, what for, and what each field holds."""

@@ -9,8 +9,6 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 
-__all__ = ["RidgeLogistic", "bias_first_order", "richardson_romberg"]
-
 
 class RidgeLogistic:
     """mean log(1 + exp(-y x'theta)) + (penalty/2) ||theta||^2 as a mean field: s_bar_c(theta) = theta - grad_c(theta).

@@ -21,8 +21,6 @@ from fedmiss.loops import compiled, part, spread_out
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
-__all__ = ["GMM", "GMMParams", "random_rows", "second_moment"]
-
 Covariance = Literal["known", "tied", "full", "diag"]
 LINEAR, SQUARES, PRODUCTS = 0, 1, 2  # F(y): y; y and squares; y and products
 _FEATURES = {"known": LINEAR, "tied": LINEAR, "diag": SQUARES, "full": PRODUCTS}

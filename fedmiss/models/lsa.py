@@ -11,8 +11,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.loops import compiled
 from fedmiss.rng import rng_for
 
-__all__ = ["LSA", "Law", "garnet", "linear_pools", "mean_system"]
-
 
 @compiled
 def _walk(rows: F64, index: I64, b: int, eta: float, steps: int, shift: F64, x: F64) -> None:

@@ -11,8 +11,6 @@ from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.models.lsa import mean_system
 
-__all__ = ["Moments", "bias", "bias_first_order", "check_stable", "rounds_to", "second_moments", "solution"]
-
 
 def solution(A: F64, b: F64) -> tuple[F64, F64]:
     """theta* (p,) of the mean system and theta*_c (n, p) of each worker's own, from A (n, p, p) and b (n, p).

@@ -17,8 +17,6 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.errors import InputError
 
-__all__ = ["SiteTime", "ascent", "site_effects", "site_time", "solve_scaled"]
-
 TOLERANCE = 1e-10
 MOST_ROUNDS = 500
 

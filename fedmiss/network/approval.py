@@ -17,8 +17,6 @@ from fedmiss.network.study import Study
 from fedmiss.progress import note
 from fedmiss.system import user_name
 
-__all__ = ["approve", "page", "terminal_ask"]
-
 
 def page(kit: Kit, *, visits: str = "", own_sites: int | None = None) -> str:
     """Return what a custodian reads before approving: one page of plain text; ``own_sites`` instead of the kit's number."""

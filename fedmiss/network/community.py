@@ -23,8 +23,6 @@ from fedmiss.tables import write_table
 if TYPE_CHECKING:
     from fedmiss.network.kits import Kit
 
-__all__ = ["OWN", "seat_of", "write_community"]
-
 OWN = "community"  # folder of the organisation's own community in its kit
 
 

@@ -33,8 +33,6 @@ from fedmiss.pipeline.panels import open_panel
 from fedmiss.system import change_owner, in_own_group, interrupt_process, is_administrator
 from fedmiss.tables import read_table
 
-__all__ = ["CLUBS", "club_panels", "compare", "demo_study", "give_away", "in_process", "prepare", "run_demo"]
-
 CLUBS = ("central", "north", "south")
 PORT = 8102
 

@@ -23,18 +23,6 @@ from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.system import in_own_group
 
-__all__ = [
-    "Carrier",
-    "Control",
-    "Responding",
-    "engine_of",
-    "environment",
-    "need",
-    "provision",
-    "relay",
-    "spawn",
-]
-
 
 class Control(Protocol):
     """The connection to a relay that listens."""

@@ -25,8 +25,6 @@ from fedmiss.network.study import Study, job_hash, least_for_absence, read_roste
 from fedmiss.owner import remove_state
 from fedmiss.version import __version__
 
-__all__ = ["Kit", "collect_roster", "enrol", "make_study", "new_revision", "open_kit"]
-
 OWN = "own.json"
 SITES = "sites.csv"
 

@@ -36,23 +36,6 @@ from fedmiss.network.result import write_preview, write_result
 from fedmiss.network.status import STATUS, Status, Usage
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 
-__all__ = [
-    "DATA",
-    "Replay",
-    "again_with",
-    "dry_run",
-    "held",
-    "open_data",
-    "opened_journal",
-    "party_of",
-    "program_of",
-    "replay",
-    "secret_of",
-    "start",
-    "take_part",
-    "warm_up",
-]
-
 BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 

@@ -30,8 +30,6 @@ from fedmiss.version import __version__
 if TYPE_CHECKING:
     from fedmiss.network.kits import Kit
 
-__all__ = ["function_of", "run_method"]
-
 
 def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
     """The function that a study names as ``package.module:function``.

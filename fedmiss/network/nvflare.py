@@ -17,11 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.network.engine import Responding, need, relay, spawn
-from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage, provision
+from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage
+from fedmiss.network.nvflare_kits import provision as provision  # an engine's, as the others
 from fedmiss.network.study import Study
 from fedmiss.owner import remove_state
-
-__all__ = ["Admin", "HubApp", "SiteApp", "control", "provision", "start_member", "start_relay"]
 
 ENDS = ("FINISHED", "FAILED", "ABORTED", "ABANDONED")
 

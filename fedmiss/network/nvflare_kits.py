@@ -15,8 +15,6 @@ from fedmiss.errors import EngineError
 from fedmiss.network.engine import need
 from fedmiss.network.study import Study
 
-__all__ = ["ADMIN", "job_folder", "place_storage", "provision"]
-
 ADMIN = "coordinator@fedmiss.org"
 HERE = "fedmiss.network.nvflare"
 ALLOWED = [

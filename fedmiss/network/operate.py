@@ -24,8 +24,6 @@ from fedmiss.owner import remove_state
 from fedmiss.progress import interrupt, progress
 from fedmiss.system import command_lines, end_tree, kill, on_request_to_end
 
-__all__ = ["join", "run", "stop_on_request"]
-
 Say = Callable[[str], None]
 
 

@@ -19,8 +19,6 @@ from fedmiss.network.member import again_with, opened_journal, replay
 from fedmiss.owner import remove_state
 from fedmiss.system import open_own
 
-__all__ = ["HELD", "REFUSALS", "holder", "ledger_of", "note_refusal", "outbox", "release"]
-
 REFUSALS = "stops.txt"  # why the job stopped
 HELD = "held.txt"  # the held message, in words and numbers
 

@@ -12,8 +12,6 @@ from fedmiss.files import read_json
 from fedmiss.network.kits import Kit
 from fedmiss.version import __version__
 
-__all__ = ["check_certificate", "check_connection", "check_port", "check_version"]
-
 
 def check_version(kit: Kit) -> None:
     """Raise when the kit was made by another version of fedmiss for the study's present revision.

@@ -28,8 +28,6 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import month_table
 from fedmiss.tables import read_table, write_table
 
-__all__ = ["joint_report", "own_report"]
-
 
 def joint_report(
     result: Path, out: Path, *, date: str | None = None, unit: str = "birds", overwrite: bool = False

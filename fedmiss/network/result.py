@@ -18,8 +18,6 @@ from fedmiss.tables import write_table
 if TYPE_CHECKING:
     from fedmiss.network.kits import Kit
 
-__all__ = ["write_preview", "write_result"]
-
 
 def write_preview(out: Path, agreement: Agreement, months: np.ndarray) -> Path:
     """Write what the least numbers would leave out: a file."""

@@ -9,8 +9,6 @@ from typing import Any
 
 from fedmiss.files import read_json, write_json
 
-__all__ = ["STATUS", "Status", "Usage", "status"]
-
 STATUS = "status.json"
 
 

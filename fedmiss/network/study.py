@@ -32,16 +32,6 @@ from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings, named_f
 from fedmiss.settings import convert, from_table, unknown
 from fedmiss.version import __version__
 
-__all__ = [
-    "ENGINES",
-    "Study",
-    "job_hash",
-    "least_for_absence",
-    "read_roster",
-    "read_study",
-    "read_study_toml",
-]
-
 ENGINES = ("folder", "nvflare")
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")

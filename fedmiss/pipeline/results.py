@@ -19,9 +19,10 @@ from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.imputing import LIMITS, drawn, visits_in_cells
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots
-from fedmiss.report.coverage import Least, first_base, usable_counts
+from fedmiss.report.coverage import first_base, usable_counts
 from fedmiss.report.inputs import read_draws
 from fedmiss.report.series import MonthlySeries
+from fedmiss.report.settings import Least
 from fedmiss.report.words import per_year
 from fedmiss.settings import kinds_checked
 

@@ -36,8 +36,6 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.report.slopes import log_slope
 from fedmiss.report.years import Years, base_years, weekly
 
-__all__ = ["Analysis", "Beside", "ReportSettings", "analyse", "trim_beside"]
-
 
 @dataclass(frozen=True, slots=True)
 class Beside:

@@ -24,8 +24,6 @@ from fedmiss.report.style import figure
 from fedmiss.report.words import count
 from fedmiss.resources import resource
 
-__all__ = ["CREDIT", "Frame", "colour_bar", "draw_basemap", "draw_scale", "empty_map", "frame_of", "unplaced"]
-
 CREDIT = "Coasts and borders: Natural Earth (public domain)."
 LAND, SEA, LINE = "#f3f1ea", "#e3edf5", "#a9a89f"
 _KM = 111.2  # kilometres in a degree of latitude

@@ -7,18 +7,17 @@ from pathlib import Path
 
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.progress import note
-from fedmiss.report.analysis import Analysis, ReportSettings, analyse
+from fedmiss.report.analysis import Analysis, analyse
 from fedmiss.report.exchange import plain, write_exchange
 from fedmiss.report.findings import Findings
 from fedmiss.report.html import page, photo_uri, write_share_image
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, read_catalog
 from fedmiss.report.prose import caveats, headline
+from fedmiss.report.settings import ReportSettings
 from fedmiss.report.style import Plot, png_bytes
 from fedmiss.report.tables import write_csv, write_tables
 from fedmiss.settings import kinds_checked
-
-__all__ = ["build_report", "report_results", "write_figures", "write_report"]
 
 
 @kinds_checked

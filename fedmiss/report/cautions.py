@@ -9,11 +9,10 @@ from typing import Any
 import numpy as np
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.coverage import Least, groups_apart, in_years
+from fedmiss.report.coverage import groups_apart, in_years
 from fedmiss.report.entries import entry_cautions
+from fedmiss.report.settings import Least
 from fedmiss.report.words import count, left_out, number, percent, records, share, year_list
-
-__all__ = ["asked", "biased_visits", "carried", "cautions", "least_words", "parts_by_share"]
 
 COUNT_CARRIES = 0.25  # share of all that was counted, in one site-month
 LEAST_MOVED = 1.0  # per cent of the trend a year that finds without a number are worth

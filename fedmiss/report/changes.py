@@ -22,17 +22,6 @@ from fedmiss.report.years import base_years
 if TYPE_CHECKING:
     from fedmiss.report.findings import Findings
 
-__all__ = [
-    "WINDOWS",
-    "alert_of",
-    "change_points",
-    "find_change_points",
-    "period_trends",
-    "periods",
-    "smooth_index",
-    "window_trends",
-]
-
 MAX_POINTS = 2
 MIN_SEGMENT = 4  # years on each side of a change point
 

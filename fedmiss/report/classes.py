@@ -12,18 +12,6 @@ from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.report.settings import RULES
 
-__all__ = [
-    "MIN_DRAWS",
-    "NOT_CLASSIFIED",
-    "SKEWED",
-    "by_limits",
-    "classify",
-    "interval",
-    "normal_quantile",
-    "ratio_to_base",
-    "student_quantile",
-]
-
 NOT_CLASSIFIED = "not classified"
 
 _EPS = 1e-7  # rtrim's guard: a slope of exactly 0 with no error is stable

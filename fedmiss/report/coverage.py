@@ -21,25 +21,6 @@ from fedmiss.report.years import Years, make_years
 if TYPE_CHECKING:
     from fedmiss.report.inputs import ReportInputs
 
-__all__ = [
-    "MIN_CELLS_PER_YEAR",
-    "MIN_DETECTIONS",
-    "MIN_SITE_YEARS",
-    "Coverage",
-    "Least",
-    "connected",
-    "coverage",
-    "first_base",
-    "groups_apart",
-    "imputed_share",
-    "influential_sites",
-    "monthly_coverage",
-    "thin_counts",
-    "usable_counts",
-    "visits_by_site",
-    "year_support",
-]
-
 MIN_SITES_REPEATED = 5  # sites counted in two or more years: only they inform a trend
 MIN_CELLS_PER_YEAR = 10  # counted cells in the median year
 MAX_COUNT_SHARE = 0.5  # of all that was counted, in one site-month

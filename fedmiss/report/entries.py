@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from fedmiss.report.inputs import ReportInputs
     from fedmiss.report.settings import ReportSettings
 
-__all__ = ["FIRST", "LAST", "Entry", "entries", "entry_cautions", "entry_reason", "entry_table"]
-
 FIRST, LAST = "first visits", "last visits"
 # part of the years, and least number of them, that make a first visit late or a last one early
 EDGE, EDGE_YEARS = 0.25, 2

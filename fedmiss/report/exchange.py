@@ -25,21 +25,6 @@ if TYPE_CHECKING:
     from fedmiss.report.analysis import Analysis
     from fedmiss.report.findings import Findings
 
-__all__ = [
-    "FIRST_LINE",
-    "file_stem",
-    "harmless",
-    "index_lines",
-    "ocv_text",
-    "plain",
-    "read_ocv",
-    "read_out_totals",
-    "slope_lines",
-    "total_lines",
-    "write_exchange",
-    "write_totals",
-]
-
 
 def file_stem(name: str, otherwise: str = "species") -> str:
     """Return the name of a species or a table as a file name: ``Ardea alba`` -> ``Ardea_alba``."""

@@ -36,9 +36,6 @@ from fedmiss.report.words import (
 )
 from fedmiss.report.years import MONTH_NAMES, season_text
 
-__all__ = ["all_figures", "joint_figures", "monthly_smooth", "regions", "trend"]
-
-
 A = TypeVar("A", bound=Findings)
 
 

@@ -18,8 +18,6 @@ from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import Years
 
-__all__ = ["ONE_TREND", "Findings", "Part", "found_in", "never_found", "region_table"]
-
 REGION = [  # columns of the table of regions
     "region", "n_sites", "share", "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo",
     "percent_hi", "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling",

@@ -16,8 +16,6 @@ from fedmiss.arrays import F64, I64
 from fedmiss.report.findings import Findings
 from fedmiss.report.words import number, percent
 
-__all__ = ["effort_caution", "fitted_years", "lack_of_fit", "no_clear_miss", "sensitivity"]
-
 LEAST_DRIFT = 0.10  # least drift of counted / fitted over the whole period for a warning
 LEAST_GAP = 0.20  # least deviation of counted / fitted in one year for a warning
 CLEAR_GAP = 3.0  # and in standard errors

@@ -24,17 +24,6 @@ from fedmiss.report.words import count, per_year
 from fedmiss.resources import resource
 from fedmiss.version import __version__
 
-__all__ = [
-    "citation",
-    "cite_as",
-    "environment",
-    "inline_svg",
-    "page",
-    "photo_uri",
-    "rendered_page",
-    "write_share_image",
-]
-
 _PAINT = re.compile(rf"\b(fill|stroke): ({'|'.join(PAINTS)})(?![0-9a-f])")
 
 

@@ -18,8 +18,6 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import NOT_CLASSIFIED, by_limits, classify, interval
 
-__all__ = ["FLOOR", "STEP", "indicator", "indicator_trends", "normal_draws", "quadratic_smoother"]
-
 FLOOR = 0.01  # a total below this share of the species' mean counts as this share: a zero has no logarithm
 STEP = 10.0  # a species' index changes at most by this factor from one year to the next
 SPAN = 0.75  # share of the years in each local fit of the smooth

@@ -18,8 +18,6 @@ from fedmiss.folders import FACTS, counted_by
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
-__all__ = ["ReportInputs", "Source", "read_draws", "read_inputs"]
-
 _FACTS = {field.name for cls in FACTS.values() for field in fields(cls)}
 
 

@@ -32,8 +32,6 @@ from fedmiss.report.words import count, left_out, share
 from fedmiss.report.years import month_table
 from fedmiss.tables import read_table
 
-__all__ = ["JointSource", "analyse_joint", "joint_report"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class JointSource(Source):

@@ -34,8 +34,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.report.words import MINUS
 from fedmiss.resources import resource
 
-__all__ = ["UNTRANSLATED", "Catalog", "Entry", "languages", "parse_po", "read_catalog", "write_po"]
-
 UNTRANSLATED = "untranslated.po"
 
 _TOKEN = re.compile(r"<(script|style)\b.*?</\1>|<!--.*?-->|<[^>]*>|[^<]+", re.DOTALL)

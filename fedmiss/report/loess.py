@@ -7,8 +7,6 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 
-__all__ = ["SPANS", "choose_span", "loess"]
-
 SPANS = (0.1, 0.15, 0.2, 0.3, 0.4, 0.5, 0.65, 0.8)
 _NO_WEIGHT = 1e-12  # a local line needs two points that weigh more
 

@@ -31,8 +31,6 @@ from fedmiss.report.tables import write_csv
 from fedmiss.report.words import count, indicator_marks, interval_words, number, percent, share
 from fedmiss.tables import is_ours, load_schema, write_table
 
-__all__ = ["build_index", "sparkline"]
-
 KIND = "report-index"
 ALL = "all"
 Indicators = dict[str, tuple[pd.DataFrame, pd.DataFrame]]  # group -> indicator by year, linear trends

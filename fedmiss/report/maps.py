@@ -23,8 +23,6 @@ from fedmiss.report.slopes import log_slope
 from fedmiss.report.style import CLASS_COLOURS, GREY, INK, Plot, figure
 from fedmiss.report.words import count, number, percent, share
 
-__all__ = ["heatmap", "hexagons", "site_map"]
-
 MAX_ROWS = 250  # more rows than this are thinner than a printed hair
 
 

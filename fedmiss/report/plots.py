@@ -21,11 +21,6 @@ if TYPE_CHECKING:
     from fedmiss.report.trim import TrimFit
     from fedmiss.report.trim.cells import Label
 
-__all__ = [
-    "band", "bars", "base_line", "index_line", "plot_index", "plot_indicator", "plot_matrix", "plot_season", "plot_totals",
-    "plot_trim",
-]  # fmt: skip
-
 
 def _axes(ax: Axes | None) -> Axes:
     if ax is not None:

@@ -18,25 +18,6 @@ from fedmiss.report.words import count, interval_words, left_out, number, per_ye
 from fedmiss.report.years import season_text
 from fedmiss.seasons import first_month
 
-__all__ = [
-    "Headline",
-    "area",
-    "averaged_ranks",
-    "averaged_rows",
-    "caveats",
-    "chosen_rows",
-    "family_words",
-    "headline",
-    "headline_of",
-    "latest",
-    "limits",
-    "model_caveats",
-    "not_converged",
-    "other_convention",
-    "over_the_period",
-    "progress_words",
-]
-
 _SAID = {
     "strong increase": "has increased strongly",
     "moderate increase": "has increased moderately",

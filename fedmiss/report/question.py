@@ -25,8 +25,6 @@ from fedmiss.report.series import MIN_YEARS, NOUGHT, MonthlySeries
 from fedmiss.report.settings import RULES
 from fedmiss.report.words import count
 
-__all__ = ["Answer", "Choice", "answer", "site_years", "stored"]
-
 SITE_BYTES = 300_000  # the page stays below 1 MB at 200 sites, and below 3 MB at 10,000
 REGION_BYTES = 250_000
 

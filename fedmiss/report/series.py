@@ -16,8 +16,6 @@ from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.slopes import contrast_error, scatter_of_years, trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
-__all__ = ["MIN_YEARS", "NOUGHT", "MonthlySeries"]
-
 MIN_YEARS = 5  # fewer complete years than this: a slope is reported, a class is refused
 NOUGHT = (
     1e-6  # of the largest total: years without a find, whose logarithm is the model's and not the counts'

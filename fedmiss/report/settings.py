@@ -9,8 +9,6 @@ from typing import Annotated, NamedTuple
 from fedmiss.errors import ConfigError
 from fedmiss.settings import Setting, Settings
 
-__all__ = ["CONVENTIONS", "RULES", "Least", "ReportSettings"]
-
 RULES = ("pecbms", "rtrim")
 CONVENTIONS = ("long-term", "trim")
 

@@ -15,14 +15,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.report.classes import classify, student_quantile
 from fedmiss.report.settings import CONVENTIONS
 
-__all__ = [
-    "contrast_error",
-    "log_slope",
-    "scatter_of_years",
-    "trend_row",
-    "year_variance",
-]
-
 _NEWTON = 8  # steps from the minimum to the zero of the derivative
 _GRID = 200  # points at which the likelihood is evaluated before the best is refined
 

@@ -23,8 +23,6 @@ from fedmiss.report.trim.settings import Shown
 from fedmiss.report.words import percent
 from fedmiss.tables import load_schema, read_table
 
-__all__ = ["Species", "headline", "log_errors", "read_species", "write_page"]
-
 TREND = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
 _DRAWS = 1000  # around an index of TRIM
 

@@ -15,22 +15,6 @@ import pandas as pd
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = [
-    "BLUE",
-    "CLASS_COLOURS",
-    "GREY",
-    "INK",
-    "ORANGE",
-    "PAINTS",
-    "PEACH",
-    "SKY",
-    "Plot",
-    "figure",
-    "lay_out",
-    "png_bytes",
-    "svg_text",
-]
-
 # Okabe and Ito (2008): distinct with every common colour vision deficiency.
 BLUE, ORANGE, GREEN, SKY, GREY, INK = "#0072B2", "#D55E00", "#009E73", "#56B4E9", "#8a8a8a", "#222222"
 PEACH = "#f0b48c"  # bars beside orange lines

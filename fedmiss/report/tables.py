@@ -23,8 +23,6 @@ from fedmiss.report.sections.data import flow_table
 from fedmiss.report.sections.model import trials
 from fedmiss.tables import load_schema, write_table
 
-__all__ = ["report_tables", "shared_tables", "write_csv", "write_tables"]
-
 
 def shared_tables(findings: Findings) -> dict[str, pd.DataFrame]:
     """Return file name -> table of what every report states, of sites or of months alone."""

@@ -15,8 +15,6 @@ from numpy.typing import ArrayLike
 
 from fedmiss.report.series import MonthlySeries
 
-__all__ = ["monthly_totals", "overall_trend", "seasonal", "yearly_index"]
-
 
 def monthly_totals(
     monthly: ArrayLike, months: pd.DataFrame, draws: ArrayLike | None = None, *, level: float = 0.95

@@ -11,25 +11,6 @@ import pandas as pd
 
 from fedmiss.report.years import MONTH_NAMES
 
-__all__ = [
-    "MINUS",
-    "count",
-    "indicator_marks",
-    "interval_words",
-    "left_out",
-    "monthly_marks",
-    "number",
-    "per_year",
-    "percent",
-    "quantity",
-    "records",
-    "season_marks",
-    "share",
-    "smoothed_marks",
-    "trend_marks",
-    "year_list",
-]
-
 _UP = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "−"  # the typographic minus sign, as wide as a plus
 

@@ -16,17 +16,6 @@ from fedmiss.seasons import first_month
 if TYPE_CHECKING:
     from fedmiss.report.analysis import Analysis
 
-__all__ = [
-    "MONTH_NAMES",
-    "Years",
-    "base_years",
-    "decimal_year",
-    "make_years",
-    "month_table",
-    "season_text",
-    "weekly",
-]
-
 MONTH_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 

@@ -14,8 +14,8 @@ import pandas as pd
 from scipy.interpolate import AAA
 
 from fedmiss.federation.codec import decode
+from fedmiss.federation.group.agreement import LEAST_VISITS
 from fedmiss.federation.group.folds import draw_folds, withhold
-from fedmiss.federation.group.program import LEAST_VISITS
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.link import InProcess, Link

@@ -19,8 +19,6 @@ from fedmiss.version import __version__
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
-__all__ = ["AGREEMENT", "LEAST_VISITS"]
-
 LEAST_VISITS = 20  # twice the numbers in a table of the dispersion
 
 

@@ -24,9 +24,6 @@ from fedmiss.models.site_time import site_effects, site_time
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
-__all__ = ["ANSWER", "check", "start_from"]
-
-
 BLOCK = 4_000_000  # cells of sites x months held at a time
 NO_BIRD = -50.0  # log effect of a site at which no bird was counted: it has none
 

@@ -6,8 +6,6 @@ import numpy as np
 
 from fedmiss.arrays import F64, I32, Bool
 
-__all__ = ["set_apart"]
-
 STEPS, SHRINK = 24, 0.4  # of the weights 1 / |residual|, which are bounded by a number that shrinks to 3e-10
 TELLS = 1e-6  # of a column's spread: less is rounding
 SAMPLE = 20_000  # rows that tell what the columns before make of a column

@@ -19,8 +19,6 @@ from fedmiss.models.lowrank.data import index_cells
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, Family, Scale
 from fedmiss.models.lowrank.occupancy import SURE, log_zero
 
-__all__ = ["Batch", "CellIndex", "CellParts"]
-
 # The last question, its slopes, and its months: in one process the very same question goes to every group, and is read once.
 _LAST: list[tuple[msg.Broadcast | msg.Totals, bool, F64, F64] | None] = [None]
 

@@ -30,11 +30,6 @@ if TYPE_CHECKING:
     from fedmiss.federation.group.batch import Batch
     from fedmiss.federation.group.program import GroupProgram
 
-__all__ = [
-    "count_visits", "covariate_sums", "expanded", "feature_sums", "features", "log_visits", "magnitudes",
-    "move_prior_means",
-]  # fmt: skip
-
 WIDTH = 0.8  # of the smooth, in deviations of longitude and latitude
 NEAR = 0.5  # least weight of a knot at a site that stands behind it
 

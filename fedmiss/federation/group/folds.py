@@ -11,8 +11,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
 from fedmiss.rng import rng_for
 
-__all__ = ["draw_folds", "replicate_weights", "withhold"]
-
 
 def draw_folds(
     by: str,

@@ -23,8 +23,6 @@ import numpy as np
 from fedmiss.loops import compiled, part
 from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts
 
-__all__ = ["chunks_of", "predict_cells", "product_sums", "round_sums"]
-
 
 def chunks_of(cells: int) -> int:
     """Number of parts that the sites are cut into: a function of the data only, never of the machine."""

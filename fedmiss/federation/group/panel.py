@@ -10,8 +10,6 @@ from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.visits import Visits, deal_sites
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
-__all__ = ["stamps_of", "visits_of"]
-
 
 def visits_of(panel: GroupPanel) -> tuple[dict[str, Visits], dict[str, I64]]:
     """Visits of each group, and the rows of the panel's sites that are its own (:func:`.visits.deal_sites`), by name.

@@ -19,8 +19,6 @@ from fedmiss.arrays import F64, I32, I64
 from fedmiss.loops import compiled, part
 from fedmiss.models.lowrank.occupancy import SURE, ChainPosterior
 
-__all__ = ["LEAST", "Presence", "chain_posterior"]
-
 LEAST = (
     1e-6  # probability of presence that weights are computed with: sums of cells are scaled up again from it
 )

@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, FedmissError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import Envelope, decode, encode
 from fedmiss.federation.group import answers
-from fedmiss.federation.group.agreement import AGREEMENT, LEAST_VISITS
+from fedmiss.federation.group.agreement import AGREEMENT
 from fedmiss.federation.group.batch import Batch, CellIndex
 from fedmiss.federation.group.folds import draw_folds, replicate_weights, withhold
 from fedmiss.federation.group.presence import chain_posterior
@@ -23,8 +23,6 @@ from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.seasons import years_of
-
-__all__ = ["LEAST_VISITS", "GroupProgram", "IncludedVisits"]
 
 
 def in_two(x: F64) -> F64:

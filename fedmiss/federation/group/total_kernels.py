@@ -7,8 +7,6 @@ import numpy as np
 from fedmiss.loops import compiled
 from fedmiss.models.lowrank.family_kernels import mean, predictor
 
-__all__ = ["expected_sums"]
-
 
 @compiled
 def expected_sums(

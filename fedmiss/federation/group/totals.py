@@ -20,8 +20,6 @@ from fedmiss.seasons import years_of
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
-__all__ = ["regions_of", "told_apart", "totals"]
-
 
 def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.RegionTotals:
     """Sums over sites of every fit: all, by region, and with ``q.visited`` those with a visit."""

@@ -13,8 +13,6 @@ import numpy as np
 from fedmiss.loops import compiled, part
 from fedmiss.models.lowrank.family_kernels import mean, variance, visit_sums
 
-__all__ = ["dispersion_sums", "effort_sums", "fill_cells", "observer_sums", "row_offsets"]
-
 
 @part
 def _over(f, r, h, observer, effect_var, inverse_size, family):

@@ -17,18 +17,6 @@ from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.rules import LARGEST_COUNT
 from fedmiss.seasons import years_of
 
-__all__ = [
-    "EFFORT_TERMS",
-    "Axis",
-    "IncludedVisits",
-    "Visits",
-    "check_counts",
-    "deal_sites",
-    "effort_columns",
-    "experience",
-    "unite",
-]
-
 EFFORT_TERMS = ("duration", "distance", "observers")
 TO_LEARN = 50.0  # visits in which what an observer lacks in experience falls to a third
 

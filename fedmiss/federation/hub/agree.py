@@ -17,8 +17,6 @@ from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.seasons import season_years, years_of
 from fedmiss.version import __version__
 
-__all__ = ["Agreement", "DataSpec", "agree", "folds_like_gaps"]
-
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
 MOST_REGIONS = 60
 MOST_MONTHS = 12 * 500  # of a study: one wrong date would make all organisations' axes as long

@@ -15,16 +15,6 @@ from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.seasons import season_years
 
-__all__ = [
-    "first_state",
-    "known_line",
-    "most_rank",
-    "responding",
-    "start_replicate",
-    "switched_off",
-    "with_factor",
-]
-
 SLIGHT = 1e-4  # root mean square of u_k v_k, in units of the link, below which a factor has been switched off
 START_CHAIN = np.array([0.5, 0.1, 0.1])  # presence at first, gained, lost; EM moves them
 START_TAU = 0.25  # prior variance of the sites' coefficients of a new factor; EM moves it

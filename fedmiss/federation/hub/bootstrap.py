@@ -28,8 +28,6 @@ from fedmiss.federation.link import Link, total
 from fedmiss.federation.triangle import to_triangle
 from fedmiss.rng import rng_for
 
-__all__ = ["effective_observers", "lockstep_size", "replicates", "spread_of", "totals_of"]
-
 MOST = 200  # replicates side by side: work that an interruption can lose
 
 

@@ -27,8 +27,6 @@ from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FOLDS", "Contest", "cross_validate", "lockstep_room", "open_batch", "score_folds", "starts"]
-
 FOLDS = 1000  # first batch of the folds
 NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over all groups
 

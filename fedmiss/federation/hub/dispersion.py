@@ -18,8 +18,6 @@ from scipy.optimize import brentq
 
 from fedmiss.arrays import F64
 
-__all__ = ["inverse_size_of", "pearson_at", "table_nodes"]
-
 LOW, HIGH = float(np.log(1e-3)), float(np.log(1e4))  # range of log size; above it there is no over-dispersion
 FIRST = float(np.log(1e-2))  # lower end of the first table
 WIDE, NARROW = 9, 5

@@ -28,11 +28,6 @@ if TYPE_CHECKING:
     from fedmiss.federation.hub.state import MonthState, Panel
     from fedmiss.models.lowrank.choice import Choice
 
-__all__ = [
-    "Coefficients", "SiteFeatures", "agree_features", "covariate_names", "covariates_of", "explained", "feature_step",
-    "start_coefficients", "structure_facts",
-]  # fmt: skip
-
 MOST_COLUMNS = 60  # of covariates
 OTHER_UNITS = 2  # powers of two between groups' largest values that are worth a word
 KNOTS, EXTENT = 6, 2.0  # a side of the smooth's grid, and its half width in deviations of the places

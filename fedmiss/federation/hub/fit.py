@@ -26,23 +26,6 @@ from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
 
-__all__ = [
-    "AskKeep",
-    "AskProduct",
-    "AskRound",
-    "AskScore",
-    "AskSiteTime",
-    "AskSummary",
-    "Errand",
-    "Fitting",
-    "Request",
-    "Stage",
-    "fit_path",
-    "fit_replicate",
-    "polished",
-    "summary",
-]
-
 POWER = 3  # block power iterations that start a factor
 WIDTH = 6  # vectors in the block
 TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more

@@ -29,8 +29,6 @@ from fedmiss.folders import JointFacts, ModelFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FIRST_REPLICATES", "JobResult", "JobSpec", "Stages", "Watch", "preview_job", "run_job"]
-
 FIRST_REPLICATES = 1
 
 

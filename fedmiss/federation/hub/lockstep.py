@@ -27,8 +27,6 @@ from fedmiss.federation.hub.steps import Sums, after_round
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.triangle import to_triangle
 
-__all__ = ["FitTask", "run_lockstep"]
-
 
 @dataclass(slots=True)
 class FitTask:

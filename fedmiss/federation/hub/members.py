@@ -29,8 +29,6 @@ from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["FULL", "OTHERS", "FittedModel", "batches_of", "dealt", "fit_all", "fit_members", "opened"]
-
 FULL = 0  # batch of the chosen fit
 OTHERS = 10_000  # batches of the others begin here, beyond those of replicates and folds
 

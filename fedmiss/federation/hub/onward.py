@@ -27,8 +27,6 @@ from fedmiss.federation.outline import CLOSE
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = ["Before", "before_of", "choice_of", "differing", "fit_onward", "read_before", "written"]
-
 _TUPLES = ("features", "responses")
 
 

@@ -12,19 +12,6 @@ import numpy as np
 
 from fedmiss.arrays import F64
 
-__all__ = [
-    "EFFORT_SD",
-    "FEWEST_BIRDS",
-    "LEARNING_SD",
-    "LEVEL_SD",
-    "SMALLEST",
-    "STRIDE",
-    "level_pull",
-    "next_variance",
-    "share_of_step",
-    "shrunk_variances",
-]
-
 SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard deviations, on the log scale
 LEVEL_SD = 5.0  # of the level around the logarithm of the mean count
 LEARNING_SD = 0.25  # of what a new observer counts less at first

@@ -27,8 +27,6 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation.hub.priors import next_variance
 from fedmiss.seasons import season_years
 
-__all__ = ["LEAST_YEARS", "SeriesPrior", "line_of"]
-
 WALK_COLUMNS = 30
 # Of the coefficient of x: one standard deviation is a factor of 27 from the first year to the last.
 LINE_VARIANCE = 1.0

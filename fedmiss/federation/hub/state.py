@@ -15,8 +15,6 @@ from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.federation.triangle import free_columns
 from fedmiss.folders import ALL, VISITED
 
-__all__ = ["MonthState", "Panel", "apart", "stacked"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:

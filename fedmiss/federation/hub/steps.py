@@ -36,14 +36,6 @@ from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, Family
 from fedmiss.models.lowrank.settings import CountSettings
 
-__all__ = [
-    "STARTS",
-    "Sums",
-    "Turn",
-    "after_round",
-    "turn_of",
-]
-
 SWING = 0.1  # share of the longest step beyond which a month's step that turns back is halved
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 # Rounds of a rank in which level and observers move together. Not for good: a group that has few observers tells no sums

@@ -34,8 +34,6 @@ from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 
-__all__ = ["choose_model", "features_of", "try_structure"]
-
 # Standard errors by which held-out data must be predicted better. Half a one for features, which switch themselves off where
 # they say nothing, and cost nothing (benchmarks/structure_truth.py); one for observers, who are few; two for the others.
 ENOUGH = {

@@ -13,8 +13,6 @@ from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import kept_effort, kept_regions, releasable
 
-__all__ = ["FEWEST_REGIONS", "JUNE", "release_jointly", "released_months", "steps"]
-
 FEWEST_REGIONS = 2
 JUNE = 6  # where an import puts yearly counts
 

@@ -15,10 +15,6 @@ from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.notebook import card
 
-__all__ = [
-    "HELD_OUT", "Choice", "Trial", "check_candidates", "choose", "default_candidates", "model_name", "scores",
-]  # fmt: skip
-
 
 def model_name(settings: CountSettings) -> str:
     """Short name of the distribution of a candidate."""

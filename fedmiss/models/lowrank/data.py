@@ -14,8 +14,6 @@ from fedmiss.errors import InputError
 from fedmiss.notebook import card
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Group", "GroupPanel", "index_cells"]
-
 _MOST = np.iinfo(np.int32).max
 
 

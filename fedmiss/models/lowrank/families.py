@@ -19,11 +19,6 @@ from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.predictive import CountLaw, Law, PresenceLaw, ValueLaw
 
-__all__ = [
-    "BERNOULLI", "FAMILIES", "GAUSSIAN", "LOG1P", "POISSON", "SCALES", "Family", "Scale", "family_of",
-    "negbin_deviance",
-]  # fmt: skip
-
 COMPILED = (0, 1, 2)  # codes of which compiled loops have branches
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
 VAR_MAX = 20.0  # bound of the variance of a lognormal

@@ -11,8 +11,6 @@ import math
 from fedmiss.loops import exponential, part
 from fedmiss.models.lowrank.families import ETA_MAX, SHRINK, VAR_MAX
 
-__all__ = ["curvature", "mean", "predictor", "tilts", "variance", "visit_sums"]
-
 
 @part
 def mean(eta: float, family: int) -> float:

@@ -6,8 +6,6 @@ import numpy as np
 
 from fedmiss.arrays import F64
 
-__all__ = ["moments"]
-
 
 def moments(mu: float, P: F64, C: F64, T: F64, D: F64) -> tuple[F64, F64]:
     """Mean and variance (J, L) of eta = mu + a_j + b_l + u_j . v_l for sites N(P_j, C_j) and months N(T_l, D_l).

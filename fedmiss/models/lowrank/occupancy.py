@@ -11,8 +11,6 @@ from scipy.special import ndtr, ndtri
 from fedmiss.arrays import F64, I64
 from fedmiss.models.lowrank.predictive import Law
 
-__all__ = ["SURE", "ChainPosterior", "log_yearly", "log_zero", "zero_inflated"]
-
 SURE = 1e6  # log odds of presence where a bird was counted
 PROBIT_STEP = 0.5  # between the probits at which quantiles of counts are computed
 

@@ -30,8 +30,6 @@ from fedmiss.models.lowrank.families import Family, family_of
 from fedmiss.models.lowrank.paper_step import MStep, balance, blocks
 from fedmiss.rng import rng_for
 
-__all__ = ["Factors", "FedMissEM", "thresholded_svd"]
-
 LAZY = 20  # columns appended to the companion before it is recompressed
 SMALL = 40  # below this size of the smaller axis a dense decomposition is quicker than Lanczos
 

@@ -18,8 +18,6 @@ from fedmiss.errors import DomainError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
 
-__all__ = ["GRADIENT", "MStep", "Observed", "balance", "fit_observed"]
-
 GRADIENT = 1e-12  # norm of the gradient at exit, of the norm of the terms whose difference it is
 NEAR = 1e-5  # relative progress of a sweep below which both sides are solved together
 FEW = 20  # cells for each observed one up to which a dense matrix is quicker than a sparse one

@@ -17,8 +17,6 @@ from scipy.special import expit, gammaincc, gammaln, ndtri
 
 from fedmiss.arrays import F64
 
-__all__ = ["LEVEL", "CountLaw", "Law", "PresenceLaw", "ValueLaw"]
-
 LEVEL = 0.95
 STEP = 0.04  # of log rates and log counts
 LOW, HIGH = -12.0, 24.0  # log rates of the grid

@@ -10,8 +10,6 @@ from fedmiss.models.lowrank.families import FAMILIES, POISSON, SCALES, family_of
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Auxiliary", "CountSettings"]
-
 
 @kinds_checked
 @dataclass(frozen=True, slots=True)

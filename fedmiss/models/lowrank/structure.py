@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["FEATURES", "IN_WORDS", "LIMIT"]
-
 LIMIT = 2.5  # deviations from the mean of visited sites beyond which nothing more is made of a number
 
 IN_WORDS = {  # what the expectation for a site follows, in the order of their columns

@@ -6,8 +6,6 @@ from dataclasses import dataclass
 
 from fedmiss.arrays import F64, I64
 
-__all__ = ["Fit", "Theta"]
-
 
 @dataclass(frozen=True, slots=True)
 class Theta:

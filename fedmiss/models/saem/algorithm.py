@@ -18,8 +18,6 @@ from fedmiss.errors import ConfigError
 from fedmiss.models.saem.chains import Chains, Langevin, Latent
 from fedmiss.rng import rng_for
 
-__all__ = ["Smoothed", "fed_saem", "louis"]
-
 
 @dataclass(frozen=True, slots=True)
 class Smoothed(Around):

@@ -16,10 +16,6 @@ from fedmiss.core.state import Downlink
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for
 
-__all__ = [
-    "Chains", "Kernel", "Langevin", "Laplace", "Latent", "State", "Target", "kappa", "langevin_variance", "quantize",
-]  # fmt: skip
-
 State = Mapping[str, np.ndarray]  # of the chains of a worker; the first axis of each array is the chain
 Target = Callable[[F64], tuple[F64, F64]]  # z -> (log density of each entry, its gradient), both (M, N)
 

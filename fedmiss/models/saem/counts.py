@@ -13,8 +13,6 @@ from fedmiss.models.saem.chains import Kernel, State
 from fedmiss.models.saem.months import gauss_hermite, poisson_normal
 from fedmiss.rng import rng_for
 
-__all__ = ["Counts", "CountsTheta", "ShiftedCounts", "Visits", "simulate_counts"]
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Visits:

@@ -18,10 +18,6 @@ from fedmiss.errors import ConfigError, DomainError
 from fedmiss.models.saem.chains import Kernel, Latent, State, Target
 from fedmiss.rng import rng_for
 
-__all__ = [
-    "GaussMonths", "Months", "PoissonMonths", "first_statistics", "gauss_hermite", "poisson_normal", "simulate_months",
-]  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Months:

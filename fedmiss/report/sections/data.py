@@ -9,8 +9,6 @@ from fedmiss.report.sections import Cell, HtmlTable, Section, cell, table_of
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, share
 
-__all__ = ["build", "flow_table"]
-
 _EFFORT = {
     "duration_minutes": "time spent",
     "distance_km": "distance travelled",

@@ -22,8 +22,6 @@ from fedmiss.report.sections import (
 from fedmiss.report.style import Plot
 from fedmiss.report.words import percent, records
 
-__all__ = ["build", "found"]
-
 
 def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the headline with the trend figure, TRIM's index beside it where the report asks for it."""

@@ -21,8 +21,6 @@ from fedmiss.report.sections import (
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, records, share
 
-__all__ = ["build"]
-
 _REGIONS_LISTED = 60
 
 

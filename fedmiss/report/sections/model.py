@@ -17,8 +17,6 @@ from fedmiss.report.sections import Cell, HtmlTable, Section, cell, table_of
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent, records, share
 
-__all__ = ["build", "trials"]
-
 
 def build(findings: Findings, plots: dict[str, Plot]) -> Section:
     """Return the section of the model."""

@@ -10,8 +10,6 @@ from fedmiss.report.sections.question import askable
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent
 
-__all__ = ["build"]
-
 SHOWN = 150
 
 

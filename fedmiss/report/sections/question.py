@@ -13,8 +13,6 @@ from fedmiss.report.question import stored
 from fedmiss.report.sections import Section
 from fedmiss.report.style import Plot
 
-__all__ = ["askable", "build", "in_script"]
-
 
 def build(findings: Findings, plots: dict[str, Plot]) -> Section | None:
     """Return the section, or None where two years cannot be compared."""

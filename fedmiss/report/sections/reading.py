@@ -9,8 +9,6 @@ from fedmiss.report.prose import limits
 from fedmiss.report.sections import Section
 from fedmiss.report.style import Plot
 
-__all__ = ["build", "closing"]
-
 
 def build(analysis: Analysis, plots: dict[str, Plot]) -> Section:
     """Return the closing section."""

@@ -6,8 +6,6 @@ from fedmiss.report.findings import Findings
 from fedmiss.report.sections import Section
 from fedmiss.report.style import Plot
 
-__all__ = ["build"]
-
 
 def build(findings: Findings, plots: dict[str, Plot]) -> Section | None:
     """Return the section, or None when the season has one month."""

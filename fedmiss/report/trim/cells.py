@@ -14,8 +14,6 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
 from fedmiss.report.coverage import connected
 
-__all__ = ["Cells", "Covariates", "Label", "Weights", "check_links", "make_cells", "rows_of"]
-
 _MOST_YEARS = 10_000
 
 Label = int | float | str  # a site, time point, month or category, as the table names it

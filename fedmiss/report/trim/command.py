@@ -14,8 +14,6 @@ import pandas as pd
 from fedmiss.errors import InputError
 from fedmiss.report.trim.settings import TrimSettings
 
-__all__ = ["read_tcf"]
-
 _KEYS = (
     "file title ntimes ncovars labels end missing weight comment weighting overdisp serialcor model covariates "
     "changepoints overallchangepoints stepwise run outputfiles impcovout covin autodelete"

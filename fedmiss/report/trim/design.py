@@ -11,8 +11,6 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.trim.cells import Cells, Label
 
-__all__ = ["Design", "make_design", "positions_of"]
-
 
 @dataclass(frozen=True, slots=True)
 class Term:

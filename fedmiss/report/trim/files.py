@@ -25,8 +25,6 @@ from fedmiss.report.trim.cells import Label
 from fedmiss.report.trim.fit import TrimFit
 from fedmiss.report.trim.settings import Shown
 
-__all__ = ["as_json", "describe", "out_text", "write_trim"]
-
 _TITLES = {1: "No Time Effects", 2: "Linear Trend", 3: "Effects for Each Time Point"}
 _IN_WORDS = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}
 

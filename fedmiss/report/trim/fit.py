@@ -20,8 +20,6 @@ from fedmiss.report.trim.design import Design
 from fedmiss.report.trim.settings import TrimSettings
 from fedmiss.report.trim.solve import Estimate, Information
 
-__all__ = ["Step", "Stratum", "TrimFit"]
-
 
 class Step(TypedDict):
     """A step of the stepwise choice: a change point ``deleted`` or ``taken back``, and its p-value."""

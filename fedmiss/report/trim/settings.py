@@ -9,8 +9,6 @@ from typing import NamedTuple
 from fedmiss.report.trim.cells import Label
 from fedmiss.settings import kinds_checked
 
-__all__ = ["Shown", "TrimSettings"]
-
 
 @kinds_checked
 @dataclass(frozen=True, slots=True)

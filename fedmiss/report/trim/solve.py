@@ -21,8 +21,6 @@ from fedmiss.models.site_time import MOST_ROUNDS, TOLERANCE, ascent, site_effect
 from fedmiss.report.trim.cells import Cells
 from fedmiss.report.trim.design import Design
 
-__all__ = ["Estimate", "Information", "estimate", "information"]
-
 
 @dataclass(frozen=True)
 class Estimate:

@@ -22,6 +22,7 @@
     if (v === 0) { return "0"; }
     var power = Number(v.toExponential(2).split("e")[1]), places = 2 - power, unit = Math.pow(10, Math.max(-places, 0));
     if (power < -4 || power > 14) {
+      power = Number(v.toExponential(1).split("e")[1]);
       return (v / Math.pow(10, power)).toFixed(1).replace("-", "−") + " × 10" +
         String(power).replace(/./g, function (c) { return c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]; });
     }

@@ -25,7 +25,15 @@ from fedmiss.community.model import (
     effort_visits,
     fit_by,
 )
-from fedmiss.community.outputs import STEPS, gains_by, richness, site_sums, steps_of, usual_visits
+from fedmiss.community.outputs import (
+    INVERSE_SIZES,
+    STEPS,
+    gains_by,
+    richness,
+    site_sums,
+    steps_of,
+    usual_visits,
+)
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import numbers_of
 from fedmiss.errors import InputError, listed
@@ -252,7 +260,7 @@ def _joint(
         (answers,) = link.ask([msg.Species(part, usual, totals)])
         return total(answers, "sums", (size,))
 
-    sums = asked("sites", site_sums(fit).size)
+    sums = asked("sites", 3 + fit.rank + fit.rank**2 + 1 + INVERSE_SIZES.size)
     of_steps = asked("steps", 3 * n_steps, totals=asked("steps", 3 * n_steps)[:n_steps]).reshape(3, n_steps)
     behind, groups, over = np.hstack([np.zeros((3, 1)), of_steps])  # no step first, as for regions
     kept = np.zeros(n_steps)

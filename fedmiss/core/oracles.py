@@ -114,12 +114,12 @@ class OneByOne:
         return out, count
 
     def pack(self, memory: Any) -> dict[str, np.ndarray]:
-        """Arrays of each worker's memory under its number; theta is T(S_hat) again."""
+        """Arrays of each worker's memory under its number; theta is T(S_hat) again, where there is an S_hat."""
         return {
             f"{c}.{name}": np.asarray(value)
             for c, state in enumerate(memory)
             for name, value in (state or {}).items()
-            if name != "theta"
+            if name != "theta" or "S_hat" not in state
         }
 
     def unpack(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> Any:

@@ -66,7 +66,10 @@ RENAMED = (
 )
 REACH = {name: {**EVENT, **PLACE}[name] for name in ("date", "country_code", "state_code", "county_code")}
 
-_DATE = {"date", "observationdate", "surveydate", "visitdate", "eventdate"}
+_DATE = {
+    "date", "observationdate", "surveydate", "visitdate", "eventdate", "datum", "beobachtungsdatum", "begehungsdatum",
+    "fecha",
+}  # fmt: skip
 # What the columns of a table of counts are called: an id before a name, which two places may have. For species see
 # `one_species`.
 NAMES: dict[str, tuple[str, ...]] = {

@@ -6,6 +6,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import listed
+from fedmiss.seasons import first_month
 
 STRAY_YEARS = 5  # visits so far from all others stretch the axis,
 STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of all
@@ -17,6 +18,8 @@ def panel_months(dates: pl.Series, warnings: list[str], *, yearly: bool) -> pl.D
     unit = "year" if yearly else "month"
     if left_out and months["month_of_year"].n_unique() > 1:  # one month a year: the counts are yearly
         warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
+    if not yearly and (few := _months_amid_winters(dates)):
+        warnings.append(few)
     if stray := stray_dates(dates):
         warnings.append(stray)
     if gaps:
@@ -54,6 +57,22 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
     # A calendar month outside the season matters only when the series spans it.
     left_out = sorted({month for _, month in spanned} - season)
     return months, gaps, ", ".join(names[month - 1] for month in left_out)
+
+
+def _months_amid_winters(dates: pl.Series) -> str:
+    """Say that few years' visits keep a season over the New Year from being one: the fit goes by all months of the axis."""
+    year, month = dates.dt.year().to_numpy(), dates.dt.month().to_numpy()
+    pairs = np.unique(np.stack([month, year]), axis=1)
+    every, n_years = np.unique(pairs[0], return_counts=True)
+    usual = every[2 * n_years >= np.unique(year).size]
+    if not usual.size or first_month(usual) == 13 or first_month(every) != 13:
+        return ""
+    rare = ~np.isin(month, usual)
+    return (
+        f"{rare.sum()} of {month.size} visits, in months that most years do not have, keep the winters of this panel from "
+        "being one season each: both calendar years of a winter are fitted as two. Leave them out with --season, as `"
+        "fedmiss ingest --season 11-01..02-28`."
+    )
 
 
 def stray_dates(dates: pl.Series) -> str:

@@ -37,7 +37,7 @@ from fedmiss.etl.spellings import observers_alike, settle_spellings
 _FAMILIAR = {
     "observer": "observer observerid who recorder recordedby surveyor counter",
     "site": "siteid site plotid plot station colony square localityid locality locationid location transect",
-    "date": "date surveydate observationdate visitdate eventdate day",
+    "date": "date surveydate observationdate visitdate eventdate day datum beobachtungsdatum begehungsdatum fecha",
     "species": "species scientificname speciesname taxon speciescode",
     "common_name": "commonname englishname vernacularname",
     "count": "count n number abundance individuals total howmany individualcount birds",

@@ -143,7 +143,11 @@ class CountFit:
                 raise ConfigError(
                     f"expected: {name} is {part!r} (must be a slice, or a list of indices as [0])."
                 )
-            if not isinstance(part, slice) and np.size(part) and not -n <= np.min(part) <= np.max(part) < n:
+            if isinstance(part, slice) or not np.size(part):
+                continue
+            if np.asarray(part).dtype.kind == "b":
+                part = np.arange(np.size(part))  # a mask, as long as the axis
+            if not -n <= np.min(part) <= np.max(part) < n:
                 raise ConfigError(f"expected: {name} is {part!r} (must be below {n}, the number of {name}s).")
         if self.posterior is not None:
             eta = predictor(self.posterior, site, self.settings.family)[:, month]

@@ -21,8 +21,9 @@ def number(value: float | None, digits: int = 3) -> str:
         return "n/a"
     if value == 0:
         return "0"
-    power = int(f"{value:.{digits - 1}e}".partition("e")[2])  # of the rounded value: 0.9999 is 1.00
+    power = _power(value, digits)
     if power < -4 or power > 14:
+        power = _power(value, max(digits - 1, 1))  # one digit less is shown
         return f"{value / 10.0**power:.{max(digits - 2, 0)}f} × 10{str(power).translate(_UP)}".replace(
             "-", MINUS
         )
@@ -30,6 +31,11 @@ def number(value: float | None, digits: int = 3) -> str:
     rounded = round(value, places)
     text = f"{rounded:,.{max(places, 0)}f}"
     return text.replace("-", MINUS)
+
+
+def _power(value: float, digits: int) -> int:
+    """Power of ten of the value as it is rounded: 0.9999 is 1.00."""
+    return int(f"{value:.{digits - 1}e}".partition("e")[2])
 
 
 def count(value: float | None) -> str:

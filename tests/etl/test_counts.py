@@ -166,6 +166,13 @@ def test_ingest_takes_a_table_of_years_whose_site_has_a_name_that_is_known_or_gi
     assert plain(f"{site};Jahr;Anzahl\nA;2001;3\nA;2002;4\n", "t.csv", **named).records["count"].sum() == 7
 
 
+@pytest.mark.parametrize("named", [{}, {"column_map": {"observer": "Beobachter", "site": "Standort"}}])
+def test_a_table_with_dates_is_none_of_years_in_german_either(plain, named):
+    """The dates of such a table would be thrown away."""
+    with pytest.raises(ConfigError, match=r"date=(Datum|\.\.\.)"):
+        plain("Beobachter;Standort;Datum;Jahr;Art;Anzahl\nb;A;2010-02-03;2010;x;3\n", "t.csv", **named)
+
+
 def test_ingest_keeps_every_count_and_no_missing_one(plain):
     out = plain(ROWS, "Alauda arvensis.csv")
     lists = out.checklists

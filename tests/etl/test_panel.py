@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ingest import IngestSettings, ingest
-from fedmiss.etl.months import month_axis
+from fedmiss.etl.months import month_axis, panel_months
 from fedmiss.etl.panel import PanelSettings, assign_groups, make_panel
 from fedmiss.files import read_manifest
 from fedmiss.group_names import group_folders, group_name
@@ -166,6 +166,15 @@ def test_the_month_axis_has_no_gap_within_the_season(dates):
     assert months["year"].to_list() == [int(n[:4]) for n in names]
     if len(names) == 1 or len(season) == 12:
         assert left_out == ""
+
+
+@pytest.mark.parametrize(("stray", "said"), [((2005, 6), True), ((2005, 4), False), (None, False)])
+def test_a_visit_amid_the_months_without_visits_keeps_no_winter_apart_in_silence(stray, said):
+    """The fit goes by all months of the axis, the report by those that most years have."""
+    winters = [date(y + (m < 9), m, 5) for y in range(2001, 2013) for m in (9, 10, 11, 12, 1, 2, 3)]
+    warnings = []
+    panel_months(pl.Series([*winters, *([date(*stray, 1)] if stray else [])]), warnings, yearly=False)
+    assert any("1 of 85 visits, in months that most years do not have" in w for w in warnings) == said
 
 
 def content(folder: Path) -> dict[str, bytes]:

@@ -215,7 +215,8 @@ def test_what_lies_outside_a_panel_is_named_as_it_was_given():
     for block in ((0,), ("a",), ([0.5],), ([0], 1)):
         with pytest.raises(ConfigError, match=r"must be a slice, or a list of indices as \[0\]"):
             fit.expected(*block)
-    for block in (([2],), ([-3],), ([0], [0, 3])):
+    assert fit.expected([True, False]).shape == (1, fit.L)
+    for block in (([2],), ([-3],), ([0], [0, 3]), ([True] * 3,)):
         with pytest.raises(ConfigError, match=r"must be below \d, the number of"):
             fit.expected(*block)
     assert fit.expected([0], [1, 2]).shape == fit.expected(slice(1), slice(1, 3)).shape == (1, 2)

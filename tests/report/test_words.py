@@ -22,6 +22,7 @@ from fedmiss.report.words import count, number, per_year, percent, quantity, sha
         (1e-7, "1.0 × 10⁻⁷"),
         (999.7, "1,000"),
         (0.9999, "1.00"),
+        (9.9949e-05, "1.0 × 10⁻⁴"),
         (-0.09996, "−0.100"),
     ],
 )

@@ -255,7 +255,7 @@ def _facts(
     named = panel.features.notes if panel.features and best.features and not choice.trials else ()
     less = ""
     if state.rank < best.rank and not state.away:
-        less = f" Of {best.rank} patterns {state.rank} were fitted: these counts carry no more."
+        less = f" Patterns asked for: {best.rank}; fitted: {state.rank}, since this panel bears no more."
     return JointFacts.of_members(
         [_model_facts(member) for member in members],
         species=order.plan.species,

@@ -69,7 +69,7 @@ def files(tmp_path_factory):
         once.setattr(app, "registered_commands", [])
         once.setattr(app, "registered_groups", [])
         commands.register(app)
-        once.setattr(commands, "register", lambda app: None)
+        once.setattr(commands, "register", lambda app, words: None)
         once.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
         typer.main.get_command(app)
         gc.collect()

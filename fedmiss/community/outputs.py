@@ -42,6 +42,11 @@ class Axes:
     effort: float
 
 
+def n_site_sums(rank: int) -> int:
+    """Number of :func:`site_sums`."""
+    return 1 + rank + rank**2 + 1 + INVERSE_SIZES.size + 2
+
+
 def site_sums(community: Community, visits: F64 | None = None) -> F64:
     """Sums (1 + r + r^2 + 12 + 2,) over the sites that axes and richness need.
 
@@ -50,15 +55,18 @@ def site_sums(community: Community, visits: F64 | None = None) -> F64:
     default the effort of the cells: as it is, and of one visit at least. Of several organisations they are added up, so that
     axes are those of all sites.
     """
+    return np.insert(_axis_sums(community, visits), -2, _with_birds(community))
+
+
+def _axis_sums(community: Community, visits: F64 | None = None) -> F64:
+    """Those of :func:`site_sums` that axes and visits need: each of many refits has axes, and none a richness."""
     q, rank = community.posterior, community.rank
     first = q.P.shape[1] - rank
     U, C = q.P[:, first:], q.C[:, first:, first:]
     # The mean of logarithms, so that a few sites with hundreds of visits do not make the usual number.
     visits = community.cells.visited().max(axis=1) if visits is None else visits
     logs = [np.log(np.maximum(visits, least)).sum() for least in (LEAST_EFFORT, 1.0)]
-    return np.concatenate(
-        [[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), _with_birds(community), logs]
-    )
+    return np.concatenate([[len(U)], U.sum(axis=0), (U.T @ U + C.sum(axis=0)).ravel(), logs])
 
 
 def axes_of(community: Community, sums: F64 | None = None) -> Axes:
@@ -67,7 +75,7 @@ def axes_of(community: Community, sums: F64 | None = None) -> Axes:
     ``sums`` are those of :func:`site_sums` over all sites, where not all of them are here.
     """
     q, rank = community.posterior, community.rank
-    sums = site_sums(community) if sums is None else sums
+    sums = _axis_sums(community) if sums is None else sums
     of = round(float(sums[0])), float(np.exp(sums[-2] / sums[0]))
     if not rank:
         sites, species, square = np.zeros((len(q.P), 0)), np.zeros((len(q.T), 0)), np.zeros((0, 0))
@@ -96,7 +104,7 @@ def _errors(covariances: F64, turn: F64) -> F64:
 
 def usual_visits(community: Community, sums: F64 | None = None) -> float:
     """Standard visits to a usual site (their geometric mean), 1 at least: richness is of so many, and no extrapolation."""
-    sums = site_sums(community) if sums is None else sums
+    sums = _axis_sums(community) if sums is None else sums
     return float(max(1.0, np.round(np.exp(sums[-1] / sums[0]))))
 
 

@@ -26,9 +26,9 @@ from fedmiss.community.model import (
     fit_by,
 )
 from fedmiss.community.outputs import (
-    INVERSE_SIZES,
     STEPS,
     gains_by,
+    n_site_sums,
     richness,
     site_sums,
     steps_of,
@@ -260,7 +260,7 @@ def _joint(
         (answers,) = link.ask([msg.Species(part, usual, totals)])
         return total(answers, "sums", (size,))
 
-    sums = asked("sites", 3 + fit.rank + fit.rank**2 + 1 + INVERSE_SIZES.size)
+    sums = asked("sites", n_site_sums(fit.rank))
     of_steps = asked("steps", 3 * n_steps, totals=asked("steps", 3 * n_steps)[:n_steps]).reshape(3, n_steps)
     behind, groups, over = np.hstack([np.zeros((3, 1)), of_steps])  # no step first, as for regions
     kept = np.zeros(n_steps)

@@ -66,10 +66,10 @@ RENAMED = (
 )
 REACH = {name: {**EVENT, **PLACE}[name] for name in ("date", "country_code", "state_code", "county_code")}
 
-_DATE = {
-    "date", "observationdate", "surveydate", "visitdate", "eventdate", "datum", "beobachtungsdatum", "begehungsdatum",
+DATE_NAMES = (
+    "date", "surveydate", "observationdate", "visitdate", "eventdate", "datum", "beobachtungsdatum", "begehungsdatum",
     "fecha",
-}  # fmt: skip
+)  # fmt: skip
 # What the columns of a table of counts are called: an id before a name, which two places may have. For species see
 # `one_species`.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -260,7 +260,7 @@ def is_count_table(header: Sequence[str], named: Collection[str] = ()) -> bool:
     ``named``: what the user named a column for, whatever that is called.
     """
     names = squeezed(header)
-    if _DATE & set(names):
+    if set(DATE_NAMES) & set(names):
         return False
     has = {key: key in named or any(word in names for word in words) for key, words in NAMES.items()}
     return has["site"] and (has["year"] or bool(wide_years(header)))
@@ -273,6 +273,8 @@ def find_header(rows: Sequence[Sequence[str]]) -> int:
     """
     for at, row in enumerate(rows[:20]):
         names = squeezed(row)
-        if any(name in names for name in NAMES["site"]) and (is_count_table(row) or _DATE & set(names)):
+        if any(name in names for name in NAMES["site"]) and (
+            is_count_table(row) or set(DATE_NAMES) & set(names)
+        ):
             return at
     return next((at for at, row in enumerate(rows) if any(value.strip() for value in row)), 0)

@@ -11,7 +11,16 @@ import polars.selectors as cs
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.advice import advice, refuse_thousands
 from fedmiss.etl.codes import COUNT_BLANK
-from fedmiss.etl.columns import KEEP, PLACES, check_named, familiar, kept_columns, names_beside, quoted
+from fedmiss.etl.columns import (
+    DATE_NAMES,
+    KEEP,
+    PLACES,
+    check_named,
+    familiar,
+    kept_columns,
+    names_beside,
+    quoted,
+)
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
 from fedmiss.etl.one_species import columns_with, refuse_mixed, same_names, species_columns
@@ -37,7 +46,7 @@ from fedmiss.etl.spellings import observers_alike, settle_spellings
 _FAMILIAR = {
     "observer": "observer observerid who recorder recordedby surveyor counter",
     "site": "siteid site plotid plot station colony square localityid locality locationid location transect",
-    "date": "date surveydate observationdate visitdate eventdate day datum beobachtungsdatum begehungsdatum fecha",
+    "date": " ".join([*DATE_NAMES, "day"]),
     "species": "species scientificname speciesname taxon speciescode",
     "common_name": "commonname englishname vernacularname",
     "count": "count n number abundance individuals total howmany individualcount birds",

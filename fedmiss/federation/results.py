@@ -137,17 +137,16 @@ class CountFit:
         ConfigError    a single index, one that is no whole number, or beyond the panel
         """
         for name, part, n in (("site", site, self.J), ("month", month, self.L)):
-            if not isinstance(part, slice) and (
-                np.ndim(part) != 1 or (np.size(part) and np.asarray(part).dtype.kind not in "iub")
-            ):
+            if isinstance(part, slice):
+                continue
+            at = np.asarray(part)
+            if at.ndim != 1 or (at.size and at.dtype.kind not in "iub"):
                 raise ConfigError(
                     f"expected: {name} is {part!r} (must be a slice, or a list of indices as [0])."
                 )
-            if isinstance(part, slice) or not np.size(part):
-                continue
-            if np.asarray(part).dtype.kind == "b":
-                part = np.arange(np.size(part))  # a mask, as long as the axis
-            if not -n <= np.min(part) <= np.max(part) < n:
+            if at.dtype.kind == "b":
+                at = np.arange(at.size)  # a mask, as long as the axis
+            if at.size and not -n <= at.min() <= at.max() < n:
                 raise ConfigError(f"expected: {name} is {part!r} (must be below {n}, the number of {name}s).")
         if self.posterior is not None:
             eta = predictor(self.posterior, site, self.settings.family)[:, month]

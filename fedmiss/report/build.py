@@ -90,7 +90,7 @@ def write_report(analysis: Analysis, folder: Path) -> None:
 
 
 def _translated(analysis: Analysis, html: str, folder: Path) -> str:
-    """Translate the page; write the sentences that have no translation beside it."""
+    """Translate the page; write the words and sentences that have no translation beside it."""
     if analysis.settings.language is None:
         return html
     catalog, data = read_catalog(analysis.settings.language), analysis.data
@@ -109,10 +109,11 @@ def _translated(analysis: Analysis, html: str, folder: Path) -> str:
         *(str(said).rstrip(".") for said in data.panel["terms"].values() if " " in str(said)),
     ]
     html = catalog.page(html, names)
-    if catalog.missing:
+    if n := len(catalog.missing) + len(catalog.unknown):
         catalog.write_missing(folder / UNTRANSLATED)
-        n = len(catalog.missing)
-        lacking = "1 sentence of the page has" if n == 1 else f"{n} sentences of the page have"
+        lacking = (
+            "1 sentence or word of the page has" if n == 1 else f"{n} sentences and words of the page have"
+        )
         note(f"{lacking} no translation; see {UNTRANSLATED} beside it.")
     return html
 

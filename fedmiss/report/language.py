@@ -10,8 +10,8 @@ sentences that it lacks, as a catalogue ready to be filled in:
     "X-Group: .\n"
 
     #, python-brace-format
-    msgid "It rests on {1} visits with a count"
-    msgstr "Grundlage sind {1} Besuche mit einer Zählung"
+    msgid "It rests on {1} visits with a count."
+    msgstr "Grundlage sind {1} Besuche mit einer Zählung."
 
     msgctxt "word"
     msgid "Feb"
@@ -43,6 +43,9 @@ _SHARED = re.compile(r'\b(content)="([^"]*)"')
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z{])")
 _NUMBER = rf"(?<![\w.])[{MINUS}+-]?\d+(?:,\d{{3}})*(?:\.\d+)*(?: × 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?!\w)"
 _MONTHS = r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
+_OWN = re.compile(
+    rf"{_MONTHS}|[Bb]irds|[Oo]ccupied sites"
+)  # other words in slots are names and units that a user gave
 _SLOT = re.compile(r"\{(\d+)\}")
 _FILE = re.compile(r"fedmiss|[\w.-]+(/|\.[a-z]{2,7})")
 _PIECE = re.compile(r"(: |, |; )")
@@ -52,7 +55,8 @@ _PIECE = re.compile(r"(: |, |; )")
 class Catalog:
     """A translation: sentences by their English, words that stand in slots, and how numbers are written.
 
-    ``missing`` collects the English sentences that a page asked for and that have no translation, in order.
+    ``missing`` collects the English sentences that a page asked for and that have no translation, in order, ``unknown`` the
+    words.
     """
 
     language: str
@@ -61,6 +65,7 @@ class Catalog:
     decimal: str = "."
     group: str = ","
     missing: dict[str, None] = field(default_factory=dict)
+    unknown: dict[str, None] = field(default_factory=dict)
 
     def page(self, text: str, names: Iterable[str]) -> str:
         """Return a page (HTML) in the language; what has no translation stays as it is.
@@ -103,7 +108,10 @@ class Catalog:
             parts = [piece if i % 2 else self._other(piece, slots) for i, piece in enumerate(pieces)]
             if len(parts) > 1 and all(parts):
                 return "".join(map(str, parts)) + "." * text.endswith(".")
-            self.missing[_english(text, slots)[0]] = None
+            english, values = _english(text, slots)
+            self.missing[english] = None
+            for value in values:
+                self._list(value, slots)  # what it lacks is listed too
         return text if other is None else other
 
     def _other(self, text: str, slots: re.Pattern[str]) -> str | None:
@@ -120,24 +128,32 @@ class Catalog:
         """What stands in a slot: one value, or several with commas."""
         text = slots.sub(lambda m: "\0".join(("", self._value(m[0]), "")), text)
         return "".join(
-            part if i % 2 else part.replace(" and ", f" {self.words.get('and', 'and')} ")
+            part if i % 2 else re.sub(r"(?<= )and(?= )", lambda m: self._word(m[0]), part)
             for i, part in enumerate(text.split("\0"))
         )
 
     def _value(self, text: str) -> str:
         if re.fullmatch(_NUMBER, text) and text.count(".") < 2:  # two dots: a version number
             return "".join({",": self.group, ".": self.decimal}.get(letter, letter) for letter in text)
+        return self._word(text) if _OWN.fullmatch(text) else self.words.get(text, text)
+
+    def _word(self, text: str) -> str:
+        if text not in self.words:
+            self.unknown[text] = None
         return self.words.get(text, text)
 
     def write_missing(self, path: Path) -> None:
-        """Write the sentences that have no translation, as a catalogue to be filled in."""
+        """Write the words and sentences that have no translation, as a catalogue to be filled in."""
         head = {
             "Language": self.language,
             "MIME-Version": "1.0",
             "Content-Type": "text/plain; charset=UTF-8",
             "Content-Transfer-Encoding": "8bit",
         }
-        path.write_text(write_po((Entry(english, "") for english in self.missing), head), encoding="utf-8")
+        lacking = [Entry(word, "", "word") for word in self.unknown] + [
+            Entry(text, "") for text in self.missing
+        ]
+        path.write_text(write_po(lacking, head), encoding="utf-8")
 
 
 def _slots(names: Iterable[str]) -> re.Pattern[str]:

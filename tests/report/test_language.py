@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
+from fedmiss.federation.hub.structure import STEPS
 from fedmiss.report.analysis import Analysis, analyse
 from fedmiss.report.build import _translated, build_report
 from fedmiss.report.inputs import read_inputs
@@ -43,6 +44,22 @@ def test_numbers_names_and_months_are_slots_and_take_their_place():
     c = catalog(sentences={"{1} birds": "{1} Vögel"}, decimal=",")
     assert c.page("<p>1.2 × 10⁻⁷ birds</p>", []) == "<p>1,2 × 10⁻⁷ Vögel</p>"
     assert not c.missing
+
+
+def test_words_in_slots_that_a_catalogue_lacks_are_listed_from_the_first_page_on(tmp_path):
+    """They were not in untranslated.po, so a French page said Feb, and its translator did not know."""
+    page = "<p>From Feb to Jun and Jul 3 birds were seen at Mill.</p>"
+    names = ["Mill", "birds"]
+    first = catalog()
+    first.page(page, names)
+    first.write_missing(tmp_path / UNTRANSLATED)
+    lacking = [e for e in parse_po((tmp_path / UNTRANSLATED).read_text(encoding="utf-8")) if e.english]
+    assert [e.english for e in lacking if e.context == "word"] == ["Feb", "Jun", "Jul", "and", "birds"]
+    assert [e.english for e in lacking if not e.context] == ["From {1} to {2} {3} {4} were seen at {5}."]
+    again = catalog(sentences={e.english: e.english for e in lacking if not e.context}, words={"Feb": "Fév"})
+    again.page(page, names)
+    assert not again.missing
+    assert list(again.unknown) == ["Jun", "Jul", "and", "birds"]
 
 
 def test_what_is_not_text_is_left_alone():
@@ -93,7 +110,8 @@ def test_every_sentence_of_a_page_can_be_translated_and_no_number_is_lost(folder
     lacking = [e for e in parse_po((page.parent / UNTRANSLATED).read_text(encoding="utf-8")) if e.english]
     assert len(lacking) > 100
     start.write_text(
-        write_po([Entry(e.english, f"«{e.english}»") for e in lacking], {"Language": "en"}), encoding="utf-8"
+        write_po([Entry(e.english, f"«{e.english}»", e.context) for e in lacking], {"Language": "en"}),
+        encoding="utf-8",
     )
     page = build_report(**folders, out=tmp_path / "all", settings=settings)
     assert not (page.parent / UNTRANSLATED).exists()
@@ -107,9 +125,8 @@ def test_a_language_that_comes_along_is_well_made(language):
     """Every slot of the English is in the translation too, unless the sentence says it in words."""
     catalog = read_catalog(language)
     assert len(catalog.sentences) > 400
-    assert all(
-        catalog.words.get(m) for m in "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec birds and".split()
-    )
+    months = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split()
+    assert all(catalog.words.get(word) for word in [*months, "and", "birds", "occupied sites"])
     for english, other in catalog.sentences.items():
         lost = set(re.findall(r"\{\d+\}", english)) - set(re.findall(r"\{\d+\}", other))
         assert not lost, (english, lost)
@@ -137,6 +154,15 @@ def test_every_model_of_counts_is_translated(language, model):
     assert not catalog.missing
 
 
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("step", STEPS.values())
+def test_every_step_of_the_structure_is_translated(language, step):
+    catalog = read_catalog(language)
+    most = f"Of the steps that were tried, '{step}' changes the trend most, by 0.3 % per year."
+    catalog.page(f"<p>{step}</p><p>{most}</p>", [])
+    assert not catalog.missing
+
+
 def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, monkeypatch):
     """A fit of presence has totals of occupied sites, of counts of nests: "Nests counted" was a sentence without a slot."""
     full = analyse(read_inputs(**folders), replace(DATE, language="de", unit="nests"))
@@ -149,6 +175,7 @@ def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, 
     )
     assert "Gezählt: Nester" in page
     assert "keine Angabe zu altitude" in page
+    assert "21,9 besetzte Gebiete" in _translated(full, "<p>21.9 occupied sites</p>", tmp_path)
     assert not (tmp_path / UNTRANSLATED).exists()
 
 

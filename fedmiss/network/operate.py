@@ -84,7 +84,7 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
     )  # fmt: skip
     with progress(f"{kit.name}: exchanges of study {kit.study.name}") as shown:
         take_part(
-            kit, data, shared, look=holder(kit) if look else None, preview=preview,
+            kit, data, shared, look=holder(kit, say) if look else None, preview=preview,
             watch=lambda stage, exchanges: shown(exchanges),
         )  # fmt: skip
 

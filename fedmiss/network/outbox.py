@@ -28,8 +28,10 @@ def _releases(kit: Kit) -> str:
     return f"released-{kit.job.hex()[:16]}-"
 
 
-def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Message], list[msg.Answer]], None]:
-    """Hold every message until the custodian releases it: write it in words, and wait for a file."""
+def holder(
+    kit: Kit, say: Callable[[str], None] | None = None, pause: float = 0.3
+) -> Callable[[int, list[msg.Message], list[msg.Answer]], None]:
+    """Hold every message until the custodian releases it: write it in words, ``say`` so, and wait for a file."""
 
     def look(exchange: int, questions: list[msg.Message], answers: list[msg.Answer]) -> None:
         # The file of the release is named by job and exchange: a release of one message lets no other go.
@@ -44,6 +46,11 @@ def holder(kit: Kit, pause: float = 0.3) -> Callable[[int, list[msg.Message], li
             # Only its owner may read it, before anything is in it: these are the organisation's numbers without masks.
             tmp.touch(mode=0o600)
             tmp.write_text("\n".join([go.name, *lines]) + "\n", encoding="utf-8")
+        if say is not None:
+            say(
+                f"{kit.name}: exchange {exchange} is on hold. Read it in {kit.private / HELD}; "
+                f"`fedmiss federation outbox {kit.folder} PANEL --release` sends it."
+            )
         # A file, and no socket: the custodian releases from another process, perhaps after a restart of this one.
         while not go.exists():
             time.sleep(pause)

@@ -439,7 +439,8 @@ def read_json_column(path, name):
 @pytest.mark.slow
 def test_a_message_waits_until_it_is_released(folder, panels):
     kit = open_kit(folder / "kits" / "north")
-    hold, released, stop = holder(kit, pause=0.01), [], threading.Event()
+    said, released, stop = [], [], threading.Event()
+    hold = holder(kit, said.append, pause=0.01)
 
     def look(exchange, questions, answers):
         if len(released) < 5:
@@ -461,6 +462,10 @@ def test_a_message_waits_until_it_is_released(folder, panels):
     thread.join()
     assert results["north"] == kit.result
     assert "exchange 1 of job" in released[0]
+    assert said[0] == (
+        f"north: exchange 1 is on hold. Read it in {kit.private / HELD}; "
+        f"`fedmiss federation outbox {kit.folder} PANEL --release` sends it."
+    )
     assert any("visits: number of visits" in text for text in released)
     with pytest.raises(InputError, match="holds no message now"):
         release(kit)

@@ -156,6 +156,7 @@ class SpeciesFit:
             }
         )
 
+    @kinds_checked
     def draw_counts(self, number: int = 20, seed: int = 0) -> F64:
         """Draw ``number`` matrices (number, J, L) of counts of one visit at standard effort, for multiple imputation.
 

@@ -83,7 +83,11 @@ def test_draws_do_not_depend_on_their_number_and_follow_the_seed(chain, tmp_path
     other = impute_panel(panel, fit, tmp_path / "other", ImputeSettings(draws=3, seed=1))
     c = frame(other / "draws", "imputed_draws")
     assert (b["count"] != c["count"]).any()
-    np.testing.assert_array_equal(open_fit(panel, fit).draw_counts(3).ravel(), b["count"])
+    result = open_fit(panel, fit)
+    np.testing.assert_array_equal(result.draw_counts(3).ravel(), b["count"])
+    for number in (2.5, "x", True):
+        with pytest.raises(ConfigError, match=r"draw_counts: number is .* \(must be an? "):
+            result.draw_counts(number)
 
 
 @pytest.mark.slow

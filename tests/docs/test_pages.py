@@ -151,9 +151,18 @@ def test_three_clubs_come_to_both_reports(tmp_path):
 def test_the_headline_of_the_example_is_found_by_hand(tmp_path, monkeypatch, capsys):
     (tmp_path / "report").symlink_to(ROOT / "reports" / "example")
     monkeypatch.chdir(tmp_path)
-    ((_, code),) = blocks(DOCS / "howto" / "check.md", "python")
+    page = DOCS / "howto" / "check.md"
+    ((_, code),) = blocks(page, "python")
     exec(compile(code, "check.md", "exec"), {})
     assert "% per year, 95 % interval" in capsys.readouterr().out
+    changes = re.findall(
+        r"`((?:se|half) = [^`]+)`", page.read_text(encoding="utf-8").split("--convention trim")[1]
+    )
+    assert len(changes) == 2
+    for change in changes:
+        code = re.sub(rf"^{change.split()[0]} = .*$", change, code, flags=re.MULTILINE)
+    code = re.sub(r"(slope_se|percent_lo|percent_hi)(?=\")", r"\1_sampling", code)
+    exec(compile(code, "check.md", "exec"), {})
 
 
 @pytest.mark.slow

@@ -7,6 +7,8 @@ import sys
 
 # As the command line does: our matrices are small, and a second BLAS thread only spins.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+# Nor are the tables of most tests worth a second thread of polars, which costs a third more; slow tests have two (.ci/run).
+os.environ.setdefault("POLARS_MAX_THREADS", "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 # Containers often forbid bytecode: every process that a test starts would then compile the whole package again.

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 
 from tests.attacks.command import clear, good_files
 
 
+@pytest.fixture(scope="session")
+def first_files(tmp_path_factory):
+    """Six commands made them, each a process; attacks are upon copies."""
+    return good_files(tmp_path_factory.mktemp("attacks") / "first")
+
+
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    return good_files(tmp_path_factory.mktemp("attacks"))
+def files(first_files, tmp_path_factory):
+    return shutil.copytree(first_files, tmp_path_factory.mktemp("attacks") / "files")
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ import io
 import os
 import pkgutil
 import re
+import shutil
 import signal
 import sys
 import traceback
@@ -32,7 +33,7 @@ import typer.main
 
 from fedmiss.cli import commands
 from fedmiss.cli.app import app, main
-from tests.attacks.command import FULL, STEPS, Step, clear, finished, good_files, leftovers
+from tests.attacks.command import FULL, STEPS, Step, clear, finished, leftovers
 from tests.cli import terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")]
@@ -50,21 +51,13 @@ ONE_BY_ONE = {"run": ("run", "recipe.toml", "--out", "out", "--jobs", "1")}
 
 
 @pytest.fixture(scope="module")
-def files(tmp_path_factory):
-    """Load and compile in this process what the commands load and compile, so that a fork has it."""
-    folder = good_files(tmp_path_factory.mktemp("crash") / "files")
+def files(first_files, tmp_path_factory):
+    """Load in this process what the commands load, so that a fork has it."""
+    folder = shutil.copytree(first_files, tmp_path_factory.mktemp("crash") / "files")
     for room in ("cli", "etl", "experiments", "pipeline", "report", "simulate"):
         package = importlib.import_module(f"fedmiss.{room}")
         for module in pkgutil.walk_packages(package.__path__, f"fedmiss.{room}."):
             importlib.import_module(module.name)
-    keep, before = {p.name for p in folder.iterdir()}, Path.cwd()
-    os.chdir(folder)
-    for step in STEPS:
-        if step.name in LOOPS:
-            done = terminal.fedmiss(*step.words)
-            assert done.code == 0, done.err
-            clear(folder, keep)
-    os.chdir(before)
     with pytest.MonkeyPatch.context() as once:
         once.setattr(app, "registered_commands", [])
         once.setattr(app, "registered_groups", [])
@@ -76,6 +69,18 @@ def files(tmp_path_factory):
         gc.freeze()  # a fork copies no page because of the collector
         yield folder
         gc.unfreeze()
+
+
+@pytest.fixture
+def compiled(step, files, monkeypatch):
+    """Compile in this process the loops of a step, so that each fork has them."""
+    keep = {p.name for p in files.iterdir()}
+    monkeypatch.chdir(files)
+    for one in STEPS:
+        if one.name in LOOPS and step.name in (one.name, "run"):
+            done = terminal.fedmiss(*one.words)
+            assert done.code == 0, done.err
+            clear(files, keep)
 
 
 class Watch:
@@ -203,6 +208,7 @@ def points(step: Step, n: int) -> list[tuple[int, str]]:
         for s in (*STEPS, *EXTRA)
     ],
 )
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("again", [False, True], ids=["fresh", "overwrite"])
 def test_stopped_at_every_operation(step, again, files):
     words = ONE_BY_ONE.get(step.name, step.words)

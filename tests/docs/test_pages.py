@@ -19,6 +19,7 @@ import typer.main
 
 import fedmiss
 from fedmiss.etl.export import export_table
+from tests.cli import terminal
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -83,29 +84,26 @@ def environment(folder):
     return os.environ | {"PATH": path, "PYTHONPATH": str(ROOT), "MPLBACKEND": "Agg"}
 
 
-def run_page(page, folder):
-    env, told = environment(folder), []
-    script: list[str] = []
+def run_page(page):
+    """Run a page's blocks here, as one notebook and one shell would: the processes of a shell only load the same again."""
+    found, ran = {}, 0
     for kind, code in blocks(page, "sh", "python"):
         if kind == "python":
-            script.append(code)
-            done = subprocess.run(
-                [sys.executable, "-c", "\n".join(script)], cwd=folder, env=env, capture_output=True, text=True
-            )
-        else:
-            done = subprocess.run(
-                ["sh", "-e", "-c", code], cwd=folder, env=env, capture_output=True, text=True
-            )
-        assert done.returncode == 0, f"{page.name}:\n{code}\n{done.stdout[-2000:]}\n{done.stderr[-3000:]}"
-        told.append(done.stdout)
-    assert told
-    return told
+            exec(compile(code, page.name, "exec"), found)
+        for line in code.strip().splitlines() if kind == "sh" else ():
+            name, *words = shlex.split(line)
+            assert name == "fedmiss"
+            done = terminal.fedmiss(*words)
+            assert done.code == 0, f"{page.name}: {line}\n{done.out[-2000:]}\n{done.err[-3000:]}"
+        ran += 1
+    assert ran
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", RUN)
-def test_every_block_of_a_page_runs(name, tmp_path):
-    run_page(DOCS / name, tmp_path)
+def test_every_block_of_a_page_runs(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run_page(DOCS / name)
     if name.endswith("many-species.md"):
         table = pd.read_csv(tmp_path / "trends" / "index.csv")
         assert table["trend_class"].str.contains("decline").tolist() == [True, False, False]

@@ -39,7 +39,7 @@ def test_a_club_that_is_off_for_a_third_of_the_time_changes_no_bit(prepared, uni
     try:
         for name in ends.names:
             ends.start(name)
-        for exchanges in (15, 60, 110):
+        for exchanges in (15, 50, 90):
             ends.until(exchanges)
             ends.kill("south")
             time.sleep(2.0)

@@ -17,7 +17,6 @@ import functools
 import gc
 import hashlib
 import importlib
-import io
 import os
 import pkgutil
 import re
@@ -25,7 +24,6 @@ import shutil
 import signal
 import sys
 import traceback
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -34,6 +32,7 @@ import typer.main
 from fedmiss.cli import commands
 from fedmiss.cli.app import app, main
 from tests.attacks.command import FULL, STEPS, Step, clear, finished, leftovers
+from tests.blank import draw_nothing
 from tests.cli import terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")]
@@ -144,7 +143,7 @@ def _child(words: tuple[str, ...], folder: Path, watch: Watch, said: Path, count
         sys.stderr = open(2, "w", encoding="utf-8", closefd=False)
         os.chdir(folder)
         os.environ["FEDMISS_QUIET"] = "1"
-        draw_nothing()
+        draw_nothing(pytest.MonkeyPatch())
         os.fsync = lambda handle: None  # no power fails here
         sys.argv = ["fedmiss", *words]
         sys.addaudithook(watch)
@@ -170,26 +169,6 @@ def state(step: Step, folder: Path) -> dict[str, str]:
     if step.outputs:
         return finished(step, folder)
     return {p.name: p.read_bytes().hex() for p in sorted(folder.glob("out*")) if not p.is_dir()}
-
-
-def draw_nothing() -> None:
-    """Make figures that go into memory blank; one that goes to a file is drawn."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
-    from matplotlib.layout_engine import ConstrainedLayoutEngine
-
-    def blank(drawn: Callable, nothing: str | bytes) -> Callable:
-        def write(self: object, target: object, **more: object) -> None:
-            if isinstance(target, io.IOBase):
-                target.write(nothing)
-            else:
-                drawn(self, target, **more)
-
-        return write
-
-    FigureCanvasSVG.print_svg = blank(FigureCanvasSVG.print_svg, '<svg width="9pt" height="9pt"/>')
-    FigureCanvasAgg.print_png = blank(FigureCanvasAgg.print_png, b"PNG")
-    ConstrainedLayoutEngine.execute = lambda self, figure: None
 
 
 def points(step: Step, n: int) -> list[tuple[int, str]]:

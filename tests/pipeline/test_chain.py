@@ -22,6 +22,7 @@ from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 from tests.cli.terminal import fedmiss, tree
 from tests.folders import frame
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
 RECIPE = """
 species = "American Wigeon"
 [ingest]

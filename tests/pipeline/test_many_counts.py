@@ -22,6 +22,7 @@ from fedmiss.resources import resource
 from fedmiss.tables import read_table
 from tests.folders import frame
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
 NAMES = {"Alauda arvensis": "Skylark", "Parus major": "Great Tit", "Turdus merula": "Blackbird"}
 RECIPE = """
 out = "out"

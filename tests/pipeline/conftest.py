@@ -1,0 +1,5 @@
+"""Fixtures of several modules."""
+
+from tests.blank import blank_figures
+
+__all__ = ["blank_figures"]

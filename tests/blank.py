@@ -6,13 +6,13 @@ import io
 from collections.abc import Callable, Iterator
 
 import pytest
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.backends.backend_svg import FigureCanvasSVG
-from matplotlib.layout_engine import ConstrainedLayoutEngine
 
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
     """Make figures that go into memory blank; one that goes to a file is drawn."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     def blank(drawn: Callable, nothing: str | bytes) -> Callable:
         def write(self: object, target: object, **more: object) -> None:

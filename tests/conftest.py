@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
+from tests.blank import blank_figures  # noqa: F401
+
 # As the command line does: our matrices are small, and a second BLAS thread only spins.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 # Nor are the tables of most tests worth a second thread of polars, which costs a third more; slow tests have two (.ci/run).

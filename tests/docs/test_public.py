@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import fedmiss
+from tests.blank import draw_nothing
 
 ROOT = Path(__file__).parents[2]
 FINDER = doctest.DocTestFinder(recurse=False)
@@ -80,6 +81,8 @@ def test_every_name_has_an_example(name):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_example_runs_in_an_empty_folder(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    if not name.startswith("fedmiss.report.plot_"):
+        draw_nothing(monkeypatch)
     for test in FINDER.find(thing_of(name), name):
         test.globs.clear()
         told: list[str] = []

@@ -24,6 +24,7 @@ from fedmiss.simulate.panels import simulate_panel
 from tests.folders import frame
 from tests.pipeline.test_resume import cut_off, until
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
 AVERAGE = FitSettings(model="quasi", max_rank=1, folds=2, structure="none", bootstrap=24, own=True)
 
 

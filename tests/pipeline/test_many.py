@@ -16,6 +16,7 @@ from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.system import cores
 from tests.cli.terminal import fedmiss
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
 GOOD = ("Alauda arvensis", "Parus major", "Turdus merula")
 BAD = ("Alauda arvenis", "Anas crecca", "Struthio camelus")  # misspelt, seen once, in the way of a file
 RECIPE = """

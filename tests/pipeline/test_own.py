@@ -15,6 +15,8 @@ from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from tests.folders import frame
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 
 @pytest.mark.slow
 def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):

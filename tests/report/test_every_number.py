@@ -15,6 +15,7 @@ from scipy import stats
 from tests.report.page import NUMBER, Page, Sentences, agrees
 from tests.report.sources import MONTHS, Sources, csv
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
 TICK = re.compile(rf"^(?:{NUMBER}|1 0 (?:− )?\d+)?(?:\s?%| km)?$")  # also a power of ten
 
 

@@ -17,6 +17,8 @@ from fedmiss.report.species import Species
 
 from .conftest import World, make_folders
 
+pytestmark = pytest.mark.usefixtures("blank_figures")
+
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory):

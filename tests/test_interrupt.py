@@ -64,10 +64,10 @@ def test_a_request_that_compiled_code_drops_prints_no_traceback(monkeypatch):
 
 @pytest.mark.slow
 def test_a_request_while_the_command_line_loads_ends_it_without_a_traceback():
-    for k in range(40):
+    for k in range(20):
         process = subprocess.Popen(
             [*entry_point(), "--help"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
         )
-        time.sleep(0.02 * k)
+        time.sleep(0.04 * k)
         process.send_signal(signal.SIGTERM)
         assert b"Traceback" not in process.communicate()[1], k

@@ -16,7 +16,7 @@ from fedmiss.federation.group import kernels
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("p", [2, 4])
+@pytest.mark.parametrize("p", [2, pytest.param(4, marks=pytest.mark.nightly)])
 def test_the_loop_of_one_width_has_the_bits_of_the_loop_of_any(p):
     given = rounds.arrays(200, 3.0, p)
     any_width, one_width = (rounds.once(loop, given, p)[1] for loop in (kernels._round, kernels._of_width(p)))

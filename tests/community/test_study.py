@@ -96,7 +96,9 @@ def clubs(tmp_path_factory):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("masks", "digits"), [(False, 1e-10), (True, 1e-8)])
+@pytest.mark.parametrize(
+    ("masks", "digits"), [pytest.param(False, 1e-10, marks=pytest.mark.nightly), (True, 1e-8)]
+)
 def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
     """Fit, effort, axes, associations, numbers of the species: as if one person held the records of all."""
     _, table, records, pooled = clubs

@@ -208,19 +208,18 @@ def test_damaged_files_give_an_answer_or_one_clear_error(tmp_path, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "first"),
+    ("kind", "first", "n"),
     [
-        ("ebird", 1000),
+        ("ebird", 1000, 50),
         *(
-            pytest.param(k, f, marks=pytest.mark.nightly)
-            for k in ("myebird", "gbif", "plain")
+            pytest.param(k, f, 200, marks=pytest.mark.nightly)
+            for k in ("ebird", "myebird", "gbif", "plain")
             for f in (1000, 1200)
         ),
-        pytest.param("ebird", 1200, marks=pytest.mark.nightly),
     ],
 )
-def test_many_damaged_files(tmp_path, kind, first):
-    for seed in range(first, first + 200):
+def test_many_damaged_files(tmp_path, kind, first, n):
+    for seed in range(first, first + n):
         (tmp_path / str(seed)).mkdir()
         check_damaged(tmp_path / str(seed), kind, seed)
 

@@ -29,8 +29,13 @@ import polars
 """
 
 
-@pytest.mark.parametrize("module", ["fedmiss.etl.ingest", "fedmiss.etl.plain", "fedmiss.pipeline.chain"])
-@pytest.mark.parametrize("own", [None, "dirty_decay_ms:7"])
+@pytest.mark.parametrize(
+    ("module", "own"),
+    [
+        *((f"fedmiss.{m}", None) for m in ("etl.ingest", "etl.plain", "pipeline.chain")),
+        ("fedmiss.etl.plain", "dirty_decay_ms:7"),
+    ],
+)
 @pytest.mark.slow
 def test_polars_is_told_before_it_is_loaded_and_a_users_choice_stays(module, own):
     env = {k: v for k, v in os.environ.items() if k != "_RJEM_MALLOC_CONF"}

@@ -677,7 +677,14 @@ class Killing:
         monkeypatch.setattr(Journal, "append", dying)
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 10))])
+@pytest.mark.parametrize(
+    "seed",
+    [
+        0,
+        *(pytest.param(s, marks=pytest.mark.slow) for s in range(1, 4)),
+        *(pytest.param(s, marks=pytest.mark.nightly) for s in range(4, 10)),
+    ],
+)
 def test_fifty_kills_with_real_journals(panel, masked, tmp_path, monkeypatch, seed):
     clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
     shared = tmp_path / "shared"

@@ -298,7 +298,7 @@ def test_a_folder_of_unfinished_work_is_not_a_fit(panel, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "ready"),
     [
-        (("--model", "quasi", "--rank", 1, "--bootstrap", 600), "draws-00000.npz"),
+        (("--model", "quasi", "--rank", 1, "--bootstrap", 300), "draws-00000.npz"),
         pytest.param(
             (
                 *("--method", "fedmissem", "--rank", 2, "--rounds", 3000, "--levels", 4),

@@ -132,13 +132,13 @@ def test_V_is_the_mean_when_messages_are_lost(oracle, compressor, weighting):
     algo = FedEM(Linear(), compressor, roster, 0.05, 0.2, Bernoulli(0.5), oracle, seed=3)
     engine = LossyEngine(data, loss=0.2, seed=1)
     server = engine.start(algo, np.zeros(3), np.random.default_rng(0).normal(size=(7, 3)))
-    for k in range(150):
+    for k in range(60):
         down = algo.broadcast(server)
         replies = engine.round(algo, server, down, algo.participation.active(3, k, 7))
         server, _ = algo.server_step(server, down, replies)
         V_i = engine.V
         np.testing.assert_allclose(server.V, roster.weights @ V_i, rtol=0, atol=1e-12 * np.abs(V_i).max())
-    assert engine.losses > 50
+    assert engine.losses > 15
 
 
 # ---- 3. reduction to EM --------------------------------------------------------------------------------------------

@@ -45,13 +45,6 @@ def test_polars_is_told_before_it_is_loaded_and_a_users_choice_stays(module, own
     assert done.stdout.split() == [own or "dirty_decay_ms:0,muzzy_decay_ms:0"]
 
 
-@pytest.mark.slow
-def test_a_reader_of_fits_loads_nothing_that_fits():
-    code = "import sys, fedmiss.pipeline.imputing as _; print(*{'numba', 'scipy.stats'} & set(sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert not done.stdout.split()
-
-
 def test_narrow_ids_are_found_and_wide_ones_are_not_taken_for_them():
     held = np.array([-5, 3, 2**31 - 2], dtype=np.int32)
     wanted = np.array([3, 3 + 2**32, 2**31 - 2, -(2**62), 2**62, -5, 4], dtype=np.int64)

@@ -114,26 +114,34 @@ def test_blanks_around_texts_of_parquet_make_no_second_visit(tmp_path, run):
     assert len(got.visits("Wren")) == got.checklists.height == 1
 
 
-@pytest.mark.parametrize("written", [
+WITH_A_TIME = [
     "2024-05-31, 07:00:00", "2024-05-31; 7:00 PM", "2024-05-31_07:00", "2024-05-31 7 AM", "2024-05-31 morning",
     "2024-05-31T0700Z", "2024-05-31 07:00:00.000 +02:00", "2024-05-31T23:30:00+02:00", "2024-05-31 07:00 - 09:00",
     "2024-05-31 07:00 - 2024-05-31 09:00", "2024-05-31T07:00/2024-05-31T09:00", "31.05.2024 10.30.00", "31.5.2024 7:00",
     "31/5/2024 6:30", "31/05/2024 16:30:00", "31/05/2024, 07:00:00",
-])  # fmt: skip
-def test_what_stands_behind_a_date_may_be_a_time(rows, written):
-    days = rows(f'o1,A,"{written}",Wren,3\n', dates="day-first").checklists["date"]
-    assert days.dt.to_string().to_list() == ["2024-05-31"]
-
-
-@pytest.mark.parametrize("span", [
+]  # fmt: skip
+TO_ANOTHER_DAY = [
     "2020-05-01 to 08", "2020-05-01 - 08.05.", "2020-05-01 to 08.05", "2020-05-01, 08.05.2020", "2020-05-01 bis 8.",
     "2020-05-01 - 02.05.2020 07:00", "2020-05-06 - 2020-06-08", "06.05.2020 - 08.06.2020", "2020-05-06 to 2020-05-08",
-])  # fmt: skip
-def test_what_stands_behind_a_date_may_be_no_other_day(rows, span):
+]  # fmt: skip
+
+
+def sites_of(texts):
+    """One visit at a site of its own for each text that stands where a date does."""
+    return "".join(f'o1,s{k},"{text}",Wren,3\n' for k, text in enumerate(texts))
+
+
+def test_what_stands_behind_a_date_may_be_a_time(rows):
+    days = rows(sites_of(WITH_A_TIME), dates="day-first").checklists["date"]
+    assert days.dt.to_string().to_list() == ["2024-05-31"] * len(WITH_A_TIME)
+
+
+def test_what_stands_behind_a_date_may_be_no_other_day(rows):
     """A span was its first day, so that its counts stood in another month."""
-    got = rows(ROWS + f'o1,A,"{span}",Wren,3\n')
-    assert got.checklists["date"].dt.year().unique().to_list() == [2024]
-    assert "1 of 4 rows were left out (line 5: no usable date" in got.warnings
+    got = rows(ROWS + sites_of(TO_ANOTHER_DAY))
+    assert set(got.checklists["site_id"]) == {"A", "B"}
+    n = len(TO_ANOTHER_DAY)
+    assert f"{n} of {n + 3} rows were left out (line 5: no usable date" in got.warnings
 
 
 def test_numbers_of_visits_do_not_join_sites_and_days(plain):
@@ -251,12 +259,13 @@ def test_a_date_that_may_be_two_days(rows):
         rows(text, dates="european")
 
 
-@pytest.mark.parametrize("date", ["5/1/19", "05.01.19", "19-05-01", "12/31/18", "3019-05-01"])
 @pytest.mark.parametrize("dates", ["", "day-first", "month-first"])
-def test_a_year_of_two_digits_is_not_one_of_antiquity(rows, date, dates):
-    got = rows(ROWS + f"o1,C,{date},Wren,3\n", dates=dates)
-    assert got.checklists["date"].dt.year().unique().to_list() == [2024]
-    assert any(f"'{date}'" in sentence for sentence in got.manifest["warnings"])
+def test_a_year_of_two_digits_is_not_one_of_antiquity(rows, dates):
+    texts = ["5/1/19", "05.01.19", "19-05-01", "12/31/18", "3019-05-01"]
+    got = rows(ROWS + sites_of(texts), dates=dates)
+    assert set(got.checklists["site_id"]) == {"A", "B"}
+    assert "5 of 8 rows were left out (line 5: no usable date" in got.warnings
+    assert "'5/1/19'" in got.warnings
 
 
 def test_two_spellings_of_a_site(rows):

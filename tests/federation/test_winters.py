@@ -33,7 +33,7 @@ def panels(seed):
     ]
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow), 2])
 @pytest.mark.parametrize("settings", [CountSettings(rank=1), CountSettings(rank=0, occupancy=True)])
 def test_a_winter_is_fitted_as_any_other_season(seed, settings):
     over, inside = panels(seed)

@@ -164,9 +164,8 @@ def test_killed_after_cross_validation(panel, tmp_path, monkeypatch):
 STAGES = FitSettings(model="auto", rank="auto", max_rank=1, folds=2, bootstrap=6)
 
 
-@pytest.fixture
-def asked(monkeypatch) -> list[object]:
-    """Questions that groups answered; work is kept after every third exchange."""
+def listen(patch) -> list[object]:
+    """Questions that groups answer from now on; work is kept after every third exchange."""
     questions: list[object] = []
     genuine = GroupProgram.reply
 
@@ -174,9 +173,22 @@ def asked(monkeypatch) -> list[object]:
         questions.append(question)
         return genuine(self, question)
 
-    monkeypatch.setattr(GroupProgram, "reply", reply)
-    monkeypatch.setattr(Resumable, "_due", lambda self, seconds: self._count % 3 == 0)
+    patch.setattr(GroupProgram, "reply", reply)
+    patch.setattr(Resumable, "_due", lambda self, seconds: self._count % 3 == 0)
     return questions
+
+
+@pytest.fixture
+def asked(monkeypatch) -> list[object]:
+    return listen(monkeypatch)
+
+
+@pytest.fixture(scope="module")
+def all_stages(panel, tmp_path_factory) -> tuple[Path, int]:
+    """A fit that nobody interrupted, and how many questions it took."""
+    with pytest.MonkeyPatch.context() as patch:
+        questions = listen(patch)
+        return fit_panel(panel, tmp_path_factory.mktemp("stages") / "whole", STAGES), len(questions)
 
 
 @pytest.mark.slow
@@ -190,10 +202,9 @@ def asked(monkeypatch) -> list[object]:
         pytest.param(0.99, marks=pytest.mark.nightly),
     ],
 )
-def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, capsys, share):
+def test_rounds_are_kept_in_every_stage(panel, all_stages, tmp_path, monkeypatch, asked, capsys, share):
     """A stop in the middle of folds, of the last fit or of replicates: the rounds before it are not done again."""
-    fit_panel(panel, tmp_path / "whole", STAGES)
-    everything = len(asked)
+    whole, everything = all_stages
     genuine = GroupProgram.reply
     left = int(everything * share)
 
@@ -207,7 +218,7 @@ def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, cap
     cut_off(monkeypatch, GroupProgram, "reply", panel, tmp_path / "cut", STAGES, stops)
     asked.clear()
     fit_panel(panel, tmp_path / "cut", STAGES)
-    same_fit(tmp_path / "cut", tmp_path / "whole")
+    same_fit(tmp_path / "cut", whole)
     # done again: what opens the groups' state (84 at most) and three exchanges of up to a dozen questions to three groups
     assert len(asked) < everything * (1 - share) + 84 + 3 * 36
     if share < 0.9:
@@ -216,7 +227,9 @@ def test_rounds_are_kept_in_every_stage(panel, tmp_path, monkeypatch, asked, cap
 
 @pytest.mark.slow
 @pytest.mark.parametrize("damaged", [False, True])
-def test_rounds_of_the_last_fit_are_used_unless_damaged(panel, tmp_path, monkeypatch, asked, damaged):
+def test_rounds_of_the_last_fit_are_used_unless_damaged(
+    panel, all_stages, tmp_path, monkeypatch, asked, damaged
+):
     cut_off(monkeypatch, fitting.KeptStages, "draws", panel, tmp_path / "cut", STAGES)
     for path in sorted((tmp_path / "cut.partial" / "checkpoint" / "fit").iterdir()):
         raw = bytearray(path.read_bytes())
@@ -226,8 +239,7 @@ def test_rounds_of_the_last_fit_are_used_unless_damaged(panel, tmp_path, monkeyp
     fit_panel(panel, tmp_path / "cut", STAGES)
     again = [q for q in asked if isinstance(q, Solve) and q.batch == FULL]
     assert bool(again) == damaged
-    fit_panel(panel, tmp_path / "whole", STAGES)
-    same_fit(tmp_path / "cut", tmp_path / "whole")
+    same_fit(tmp_path / "cut", all_stages[0])
 
 
 @pytest.mark.slow

@@ -27,6 +27,7 @@ from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.tables import read_table
+from tests.blank import draw_nothing
 from tests.cli.terminal import fedmiss as run
 from tests.community.worlds import MAP, lists_of, records_of, world
 
@@ -343,7 +344,8 @@ def test_a_community_without_axes_is_no_help_and_says_so(made, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_recipe_fits_all_species_first_and_the_trends_follow(made, tmp_path):
+def test_a_recipe_fits_all_species_first_and_the_trends_follow(made, tmp_path, monkeypatch):
+    draw_nothing(monkeypatch)
     table, _, _ = made
     table.to_csv(tmp_path / "lists.csv", index=False)
     columns = ", ".join(f'{a} = "{b}"' for a, b in (pair.split("=") for pair in MAP.split(",")))

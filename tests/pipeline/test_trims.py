@@ -18,6 +18,7 @@ from fedmiss.pipeline.trims import Trims, run_trims
 from fedmiss.report.species import log_errors
 from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.report.trim.settings import Shown
+from tests.blank import draw_nothing
 from tests.cli.terminal import fedmiss
 from tests.report.trim_readers import Tof
 
@@ -102,7 +103,8 @@ def check_set(out, results, good, poor=()):
 
 
 @pytest.mark.slow
-def test_a_set_of_trims_and_its_resumption(tmp_path):
+def test_a_set_of_trims_and_its_resumption(tmp_path, monkeypatch):
+    draw_nothing(monkeypatch)
     counts, habitats = write(tmp_path, 12, 14, 9)
     out = tmp_path / "é set"
     failed, _, trends, both = check_set(
@@ -174,7 +176,8 @@ def test_a_stratum_that_cannot_be_fitted_leaves_the_whole(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_base_that_is_shown_does_not_change_an_indicator(tmp_path):
+def test_the_base_that_is_shown_does_not_change_an_indicator(tmp_path, monkeypatch):
+    draw_nothing(monkeypatch)
     """Its errors are of indices against the first year. A species without the base fails: the option is what to change."""
     rows = [
         f"{s},{b},{y},{3 + (s * y + len(b)) % 5}"

@@ -31,7 +31,10 @@ def draw_nothing(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def blank_figures() -> Iterator[None]:
-    """For a whole module: ``pytestmark = pytest.mark.usefixtures("blank_figures")``."""
+    """For a whole module: ``pytestmark = pytest.mark.usefixtures("blank_figures")``.
+
+    Not where a page of a fixture of the session is made: other modules would read it without its figures.
+    """
     with pytest.MonkeyPatch.context() as patch:
         draw_nothing(patch)
         yield

@@ -12,10 +12,10 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from tests.blank import draw_nothing
 from tests.report.page import NUMBER, Page, Sentences, agrees
 from tests.report.sources import MONTHS, Sources, csv
 
-pytestmark = pytest.mark.usefixtures("blank_figures")
 TICK = re.compile(rf"^(?:{NUMBER}|1 0 (?:− )?\d+)?(?:\s?%| km)?$")  # also a power of ten
 
 
@@ -416,11 +416,12 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
         ),
     ],
 )
-def test_every_number_of_other_reports(world, settings, tmp_path):
+def test_every_number_of_other_reports(world, settings, tmp_path, monkeypatch):
     from fedmiss.report.analysis import ReportSettings
     from fedmiss.report.build import build_report
     from tests.report.conftest import World, make_folders
 
+    draw_nothing(monkeypatch)
     folders = make_folders(tmp_path, World(**world))
     made = ReportSettings(date="2026-01-02", **settings)
     report = build_report(**folders, out=tmp_path / "report", settings=made).parent
@@ -429,10 +430,11 @@ def test_every_number_of_other_reports(world, settings, tmp_path):
 
 
 @pytest.mark.slow
-def test_every_number_of_the_demo(tmp_path):
+def test_every_number_of_the_demo(tmp_path, monkeypatch):
     """The page that a newcomer sees first: nests, no zeros, TRIM beside, years without a count."""
     from fedmiss.pipeline.demo import run_demo
 
+    draw_nothing(monkeypatch)
     out = tmp_path / "demo"
     run_demo(out)
     lost, in_words, in_tables = checked(

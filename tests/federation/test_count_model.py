@@ -386,6 +386,23 @@ def test_a_counted_year_is_free_where_a_month_is_a_year_and_an_uncounted_one_is_
     assert index[6] == pytest.approx(index[other].mean(), abs=0.15)
 
 
+@pytest.mark.parametrize("months", [1, 4])
+def test_the_change_between_two_years_is_not_pulled_to_none(months):
+    """Two years once had no line, and the variance of what they differed by was learned from one difference: often 0."""
+    site, t = (x.ravel() for x in np.meshgrid(np.arange(30), np.arange(2 * months), indexing="ij"))
+    year = np.arange(2 * months) // months
+    found = []
+    for seed in range(10):
+        rng = np.random.default_rng(seed)
+        count = rng.poisson(np.exp(rng.normal(1.6, 0.5, 30)[site] - 0.3 * year[t]))
+        calendar = np.arange(2 * months) % months + 6, 2010 + year
+        panel = GroupPanel.of(30, 2 * months, [Group.of("all", site, t, count)], calendar)
+        total = fit_counts(panel, CountSettings(rank=0, dispersion="negbin")).expected().sum(axis=0)
+        model, by_hand = np.bincount(year, total), np.bincount(year[t], count)
+        found.append(np.log(model[1] / model[0]) / np.log(by_hand[1] / by_hand[0]))
+    assert 0.95 < np.mean(found) < 1.05
+
+
 @pytest.mark.slow  # compiles a loop
 @pytest.mark.parametrize("family", ["poisson", "gaussian", "bernoulli"])
 def test_a_loop_for_one_width_gives_the_bits_of_the_loop_for_all(monkeypatch, family):

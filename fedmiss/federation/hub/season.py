@@ -33,14 +33,14 @@ LINE_VARIANCE = 1.0
 WALK_SD = 0.5  # scale of the half-normal prior of the walk's standard deviation about the line
 YEAR_SD = 0.3  # least standard deviation of the deviations of years from the line
 FREE_SD = 1.0  # and of a counted year's deviation from its prior mean, where a month is a year
-LEAST_YEARS = 3  # fewer years have no line
+LEAST_YEARS = 3  # with fewer the line is all that there is to years
 
 
 def line_of(year: I64) -> F64:
-    """Centre and scale the years of the months, (L,); zeros with fewer than ``LEAST_YEARS`` years."""
+    """Centre and scale the years of the months, (L,); zeros with one year."""
     x: F64 = np.asarray(year, dtype=float) - float(np.mean(year))
     spread = float(np.sqrt((x**2).mean()))
-    return x / spread if np.unique(year).size >= LEAST_YEARS else np.zeros(x.size)
+    return x / spread if np.unique(year).size > 1 else np.zeros(x.size)
 
 
 @lru_cache(maxsize=16)

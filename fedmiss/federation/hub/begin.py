@@ -71,7 +71,7 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
         chain=START_CHAIN if settings.occupancy else np.zeros(0),
         features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
         phi=unit,
-        ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu, damping=unhindered(L, p - slopes),
+        ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu, damping=unhindered(L, p - slopes), strides=full_strides(p),
     )  # fmt: skip
     if settings.season and panel.calendar is not None:
         state = replace(state, series=(SeriesPrior.of(*panel.calendar, unit, effect=True),))
@@ -81,6 +81,11 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
 def unhindered(L: int, n: int) -> tuple[F64, F64]:
     """Damping at the start: months have not moved, and take full steps."""
     return np.zeros((L, n)), np.ones(L)
+
+
+def full_strides(p: int) -> F64:
+    """Variances and dispersion of p coefficients at the start: they have not moved, and take full steps."""
+    return np.repeat([[0.0], [1.0]], 1 + 2 * p, axis=1)
 
 
 def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | None) -> MonthState:
@@ -169,6 +174,7 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
         shift=np.r_[state.shift, 0.0],
         squares=np.r_[state.squares, 0.0],
         damping=unhindered(L, state.free.size + 1),
+        strides=full_strides(p + 1),
         k=0,
         moves=np.full(3, np.inf),
         refill=False,

@@ -75,6 +75,7 @@ class MonthState:
     jolt : (L, p) prior means of the months' noise, for replicates; None is zero
     refill : whether visits' weights must be computed again
     damping : (L, n) last steps of the months, and (L,) the share of a full step that each takes
+    strides : (2, 1 + 2 p) last steps of the logarithms of 1 / size, ``tau`` and ``noise``, and the share that each takes
     squares : (p,)               mean squared coefficient of the sites
     weight : sum of the visits' weights
     smear : factor that makes the fitted total of the visits the counted one
@@ -111,6 +112,7 @@ class MonthState:
     edf: float = 1.0
     refill: bool = False
     damping: tuple[F64, F64] = field(default_factory=lambda: (np.zeros((0, 0)), np.zeros(0)))
+    strides: F64 = field(default_factory=lambda: np.zeros((2, 0)))
     weight: float = 0.0
     k: int = 0
     rounds: int = 0

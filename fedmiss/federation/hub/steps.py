@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, Bool
 from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
 from fedmiss.federation.hub.features import feature_step
 from fedmiss.federation.hub.priors import (
@@ -36,7 +36,10 @@ from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, Family
 from fedmiss.models.lowrank.settings import CountSettings
 
-SWING = 0.1  # share of the longest step beyond which a month's step that turns back is halved
+SWING = 0.02  # share of the longest step beyond which a month's step that turns back is halved
+# A step that turns back is halved, to the least share of a full one, and grows by a factor when it does not: months' more
+# slowly, else both go round in a circle with the dispersion (benchmarks/lowrank_hard.py, up to 1,186 rounds).
+LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 # Rounds of a rank in which level and observers move together. Not for good: a group that has few observers tells no sums
 # of them, and their part of the mean would move for ever.
@@ -146,7 +149,7 @@ def after_round(
     if turn.observers:
         new = _common_step(new, sums["observers"])
     if turn.settled and learn:
-        new = _visit_step(new, sums, nodes, settings, turn)
+        new = _calmed(state, _visit_step(new, sums, nodes, settings, turn))
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
     move = np.maximum(moved, np.sqrt(((new.T[..., 0] - before) ** 2).mean(axis=-1)))
     move = np.maximum(move, np.abs(new.kappa - state.kappa).max(axis=-1, initial=0.0)) / state.unit
@@ -180,7 +183,7 @@ def _newton(
 
     The curvature is the expected one of the negative binomial. Where a month (a species, in a community) holds a count far
     above its mean the true one is larger, and full steps swing for good: a month whose step turns back takes half of it, and
-    more again when not. With a size that is held (``damped``) every such step counts, else only a long one, above a tenth
+    more again when not. With a size that is held (``damped``) every such step counts, else only a long one, above ``SWING``
     of the longest: the others die out by themselves.
     """
     free = state.free
@@ -199,9 +202,7 @@ def _newton(
     if last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0
         swings = back if damped else back & (np.abs(step).max(axis=-1) > SWING * family.max_step)
-        part = np.where(
-            swings, np.maximum(0.5 * part, 0.05), np.where(back, part, np.minimum(1.2 * part, 1.0))
-        )
+        part = np.where(back & ~swings, part, _share(part, swings, MONTHS_GROW))
         step *= part[..., None]
     else:
         part = np.ones(step.shape[:-1])
@@ -219,6 +220,37 @@ def _newton(
         cov = np.where(share == 1.0, cov, old + share * (cov - old))
     D[block] = cov
     return T, D, known.sum(axis=-1), (step, part)
+
+
+def _share(part: F64, back: Bool, grows: float) -> F64:
+    """Share of a full step that is taken next: half of the last one where the step turned ``back``, else it grows."""
+    return np.where(back, np.maximum(0.5 * part, LEAST_SHARE), np.minimum(grows * part, 1.0))
+
+
+def _calmed(old: MonthState, new: MonthState) -> MonthState:
+    """Let 1 / size, ``tau`` and ``noise`` take a part of their steps, on the log scale, where they turn back.
+
+    A flock that is most of what is known of its month moves the dispersion, which moves its weight, which moves the month:
+    full steps go round in a circle for good. The fixed point is the same.
+    """
+    before, after = _variances(old), _variances(new)
+    both = (before > 0.0) & (after > 0.0)  # 1 / size may come to 0 or leave it
+    step = np.log(np.divide(after, before, out=np.ones_like(after), where=both))
+    last, part = np.moveaxis(new.strides, -2, 0)
+    part = _share(part, step * last < 0.0, VARIANCES_GROW)
+    step *= part
+    size, tau, noise = np.split(
+        np.where(both & (part < 1.0), before * np.exp(step), after), [1, 1 + old.p], axis=-1
+    )
+    series = new.series and tuple(
+        replace(one, noise=noise[..., column]) for one, column in zip(new.series, new.free, strict=True)
+    )
+    changed: dict[str, Any] = {"inverse_size": size[..., 0], "tau": tau, "noise": noise, "series": series}
+    return replace(new, **changed, strides=np.stack([step, part], axis=-2))
+
+
+def _variances(state: MonthState) -> F64:
+    return np.concatenate([np.asarray(state.inverse_size)[..., None], state.tau, state.noise], axis=-1)
 
 
 def _prior_step(state: MonthState, *, learn: bool) -> MonthState:

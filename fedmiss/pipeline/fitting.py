@@ -17,8 +17,9 @@ import pandas as pd
 
 from fedmiss.arrays import F64, Columns
 from fedmiss.errors import ConfigError
-from fedmiss.federation.hub.job import JobSpec, Stages, Watch, run_job
+from fedmiss.federation.hub.job import Chosen, JobSpec, Stages, Watch, run_job
 from fedmiss.federation.hub.members import FittedModel
+from fedmiss.federation.hub.onward import read_before, written
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.files import hash_file, hash_json, making, write_checked
@@ -140,15 +141,16 @@ class KeptStages(Stages):
         self._kept = 0
         self._groups = (np.zeros((0, 0)), np.zeros((0, 0, 0)))
 
-    def choice(self, choose: Callable[[Callable[[int], None] | None], Choice]) -> Choice:
+    def choice(self, choose: Callable[[Callable[[int], None] | None], Chosen]) -> Chosen:
         """Choose the model by cross-validation, or read what was chosen before an interruption."""
         cands, folds = self.order.candidates, self.order.folds
         file, table_file = self.work / "choice.json", self.work / "cv.parquet"
         before = saved(file)
         raw = json.loads(before) if before else {}
         # The two files are one result: a choice whose table is of another run is made again.
-        if raw and table_file.exists() and hash_file(table_file) == raw["table"]:
-            return read_choice(raw, read_table(table_file, "cv").to_pandas(), cands)
+        if "begun" in raw and table_file.exists() and hash_file(table_file) == raw["table"]:
+            choice = read_choice(raw, read_table(table_file, "cv").to_pandas(), cands)
+            return choice, read_before(raw["begun"], str(file))
         scored = 0
         with progress("cross-validation", len(cands) * folds) as show:
 
@@ -161,15 +163,15 @@ class KeptStages(Stages):
                 note(f"continuing: {scored} of {len(cands) * folds} fits of the cross-validation kept.")
 
             with self.federation.kept(self.work / "checkpoint" / "cross-validation", announce):
-                choice = choose(watch)
+                choice, begun = choose(watch)
         if choice.advice:
             choice = replace(choice, advice=choice.advice + self.advice)
         self.ledger.save("cross-validation")
         write_table(choice.table, table_file, "cv")
-        raw = written_choice(choice, cands) | {"table": hash_file(table_file)}
+        raw = written_choice(choice, cands) | {"table": hash_file(table_file), "begun": written(begun)}
         write_checked(file, json.dumps(raw).encode())
         empty_part(self.work / "checkpoint" / "cross-validation")
-        return choice
+        return choice, begun
 
     def fit(self, fit: Callable[[Watch | None], list[FittedModel]]) -> list[FittedModel]:
         """Fit the chosen model, or those that are averaged.

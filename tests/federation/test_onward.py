@@ -10,7 +10,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.job import Stages, preview_job, run_job
-from fedmiss.federation.hub.onward import read_before, written
+from fedmiss.federation.hub.onward import Before, begun_beside, read_before, written
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
@@ -59,6 +59,24 @@ def test_the_same_data_go_on_where_they_were(clubs, first):
     assert [m.settings for m in again.members] == [m.settings for m in whole.members]
     assert fewer < exchanges / 2
     assert apart(again, whole) < 0.01  # both stop where a round moves by less than .003
+
+
+def test_the_fit_of_a_choice_begins_beside_its_folds(clubs, first):
+    """It needs fewer rounds than one from nothing, and has its answer; a rank that all visits did not reach begins there."""
+    whole, _, kept = first
+    assert kept[0][0].months is None  # others may stand at another round: only the choice is told
+    chosen = tuple(Before(one.settings) for one in kept[-1])
+    nothing, _, _ = job(clubs, replace(WHOLE, before=chosen))
+    assert [m.settings for m in nothing.members] == [m.settings for m in whole.members]
+    assert (
+        begun_beside([replace(chosen[0].settings, rank=9)], {0: whole.members[0].state}, np.arange(12))[
+            0
+        ].months
+        is None
+    )
+    rounds = [[m.state.rounds for m in one.members] for one in (whole, nothing)]
+    assert sum(rounds[0]) < sum(rounds[1])
+    assert apart(whole, nothing) < 0.01
 
 
 def test_one_leaves_and_the_others_go_on(clubs, first):

@@ -27,7 +27,7 @@ from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings
 
-FOLDS = 1000  # first batch of the folds
+FOLDS, WHOLE = 1000, 1900  # first batch of the folds; that of all visits beside them
 NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over all groups
 
 
@@ -58,8 +58,8 @@ def starts(answers: dict[str, msg.Answer], n: int) -> F64:
 
 def lockstep_room(panel: Panel, p: int) -> int:
     """How many fits run side by side: as many as fit into memory, a number that depends on the panel only."""
-    # Cells and effort of a visit, and mean and covariance of a site.
-    each = (8.0 + 2.0 * panel.K) * panel.visits + panel.J * p * (p + 2)
+    # Cells and effort of a visit, and prior mean, mean, covariance and last step of a site.
+    each = (8.0 + 2.0 * panel.K) * panel.visits + panel.J * (p * (p + 3) + 1)
     return max(1, int(NUMBERS / each))
 
 
@@ -81,6 +81,7 @@ class _Path:
     ranks: dict[int, int]
     opening: dict[str, Any]
     table: list[dict[str, object]]
+    known: dict[int, MonthState] | None = None  # to be given the states that it ends its ranks with
 
 
 def cross_validate(
@@ -94,16 +95,17 @@ def cross_validate(
     one_se: bool = False,
     inverse_size: float = 0.0,
     watch: Callable[[int], None] | None = None,
+    known: dict[int, MonthState] | None = None,
 ) -> Choice:
     """Score every candidate on held-out visits and choose as ``fedmiss.models.lowrank.choice`` says.
 
     ``inverse_size`` above 0: the deviance is that of the negative binomial with this 1 / size, for which few large counts
-    decide less.
+    decide less. ``known``: as in :func:`score_folds`.
     """
     by = folds_like_gaps(link, panel) if by == "auto" else by
     (table,) = score_folds(
-        link, panel, [Contest(candidates, by)], folds=folds, seed=seed, inverse_size=inverse_size, watch=watch
-    )
+        link, panel, [Contest(candidates, by)], folds=folds, seed=seed, inverse_size=inverse_size, watch=watch, known=known
+    )  # fmt: skip
     return choose(table, candidates, by=by, one_se=one_se)
 
 
@@ -116,6 +118,7 @@ def score_folds(
     seed: int,
     inverse_size: float = 0.0,
     watch: Callable[[int], None] | None = None,
+    known: dict[int, MonthState] | None = None,
     whole: Sequence[tuple[int, CountSettings]] = (),
     ended: Callable[[list[tuple[int, list[MonthState]]], msg.Close], None] | None = None,
 ) -> list[pd.DataFrame]:
@@ -124,6 +127,7 @@ def score_folds(
     Parameters
     ----------
     watch : called with the number of scores of the first contest
+    known : is given the states that all visits end every rank with, by the first candidate's distribution
     whole : batches, and settings of rank 0 of fits of all visits beside the folds
     ended : called with batches and states of such fits; it has to ask to close the batches
     """
@@ -145,6 +149,8 @@ def score_folds(
                 (_Path(contest.first + i, longest, ranks, opening, tables[-1]), fold) for fold in range(folds)
             ]
     tasks += [(_Path(batch, settings, {}, {}, []), 0) for batch, settings in whole]
+    if known is not None:
+        tasks.append((_Path(WHOLE, tasks[0][0].settings, {}, {}, [], known), 0))
     room = lockstep_room(panel, max(path.settings.rank for path, _ in tasks) + 2)
     for first in range(0, len(tasks), room):
         together: dict[int, list[tuple[_Path, int]]] = {}
@@ -174,7 +180,7 @@ def score_folds(
         for (path, fold), state in zip(whose, run_lockstep(link, panel, lanes), strict=True):
             if state.away:
                 _ranks_that_ran_away(path, fold)
-            if not path.ranks:
+            if not path.ranks and path.batch != WHOLE:
                 ends.append((path.batch, [state]))
         if watch:
             watch(len(tables[0]))
@@ -214,6 +220,8 @@ def _scorer(
         # at every rank, since it brings the groups' half to the last round's end: a score must not depend on which ranks
         # of its path are scored too
         state, product = yield from summary(panel, state, path.settings, ahead=ahead)
+        if path.known is not None:
+            path.known[state.rank] = state
         if wanted:
             yield AskScore(state.smear, inverse_size, lambda sums: note(wanted, sums))
         return state, product

@@ -20,8 +20,8 @@ from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_
 from fedmiss.federation.hub.bootstrap import effective_observers, lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.features import structure_facts
 from fedmiss.federation.hub.members import FittedModel
-from fedmiss.federation.hub.onward import Before, before_of, choice_of, fit_onward
-from fedmiss.federation.hub.state import Panel
+from fedmiss.federation.hub.onward import Before, before_of, begun_beside, choice_of, fit_onward
+from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.structure import choose_model, features_of
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link
@@ -77,10 +77,14 @@ class JobResult:
 Watch = Callable[[int, float], None]
 
 
+# the choice, and its members with the months that their fits begin with
+Chosen = tuple[Choice, Sequence[Before]]
+
+
 class Stages:
     """What is done around the stages of a job: here nothing, since the journal of a study holds every exchange."""
 
-    def choice(self, choose: Callable[[Callable[[int], None] | None], Choice]) -> Choice:
+    def choice(self, choose: Callable[[Callable[[int], None] | None], Chosen]) -> Chosen:
         """Choose the model; ``choose`` takes what is called with the number of scores so far."""
         return choose(None)
 
@@ -120,20 +124,26 @@ def run_job(
     agreement, panel = begun or _agreed(link, order)
     link.stage = "cross-validation"
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
+    models: Sequence[Before] = order.before or [Before(choice.best)]
     if order.before:
         choice = choice_of(order.before)
     elif len(order.candidates) > 1:
-        choice = stages.choice(
-            lambda watch: choose_model(
+
+        def choose(watch: Callable[[int], None] | None) -> Chosen:
+            known: dict[int, MonthState] = {}
+            _, choice = choose_model(
                 link, panel, order.candidates, folds=order.folds, by=order.by, seed=order.seed, one_se=order.one_se,
-                structure=order.structure, watch=watch,
-            )[1]
-        )  # fmt: skip
+                structure=order.structure, watch=watch, known=known,
+            )  # fmt: skip
+            wanted = choice.members if order.average else (choice.best,)
+            return choice, begun_beside(wanted, known, agreement.months)
+
+        choice, models = stages.choice(choose)
     link.stage = "fit"
     moves: list[float] = []
-    wanted = choice.members if order.average else (choice.best,)
-    models = order.before or [Before(candidate) for candidate in wanted]
-    stages.known(models)
+    stages.known(
+        order.before or [Before(model.settings) for model in models]
+    )  # others may be at another round
 
     def fit(watch: Watch | None) -> list[FittedModel]:
         def heard(rounds: int, move: float) -> None:

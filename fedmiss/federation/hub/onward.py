@@ -7,7 +7,7 @@ the months within some rounds, so nobody needs what a club that left has held.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
@@ -72,6 +72,19 @@ def before_of(member: FittedModel, months: I64) -> Before:
         replace(member.settings, rank=state.rank), np.asarray(months, np.int64), state.T, float(state.mu), state.tau,
         state.noise, series, float(state.phi), float(state.inverse_size), float(state.ridge), state.kappa, state.chain,
     )  # fmt: skip
+
+
+def begun_beside(
+    members: Sequence[CountSettings], known: Mapping[int, MonthState], months: I64
+) -> list[Before]:
+    """The members of a choice, each to begin with what all visits came to at its rank beside the folds.
+
+    ``known``: states by rank, of the plain model. Members whose rank they lack begin from nothing.
+    """
+    return [
+        before_of(FittedModel(member, known[member.rank]), months) if member.rank in known else Before(member)
+        for member in members
+    ]
 
 
 def written(models: Sequence[Before]) -> list[dict[str, Any]]:

@@ -80,17 +80,21 @@ def choose_model(
     inverse_size: float = 0.0,
     structure: Sequence[str] | None = None,
     watch: Callable[[int], None] | None = None,
+    known: dict[int, MonthState] | None = None,
 ) -> tuple[Panel, Choice]:
     """Choose a candidate by cross-validation, and with ``structure`` (features to try) its structure.
 
     The structure is tried with the first candidate's distribution beside the cross-validation, and again where another wins.
-    Returns the panel that knows the features, and the choice.
+    Returns the panel that knows the features, and the choice. ``known`` is given what all visits come to beside the folds at
+    every rank, without the structure, for the fit of the choice to begin with; nothing where another distribution wins.
     """
     if structure is None:
-        return panel, cross_validate(
+        choice = cross_validate(
             link, panel, candidates, folds=folds, by=by, seed=seed, one_se=one_se, inverse_size=inverse_size,
-            watch=watch,
+            watch=watch, known=known,
         )  # fmt: skip
+        _only_of(candidates[0], choice, known)
+        return panel, choice
     by = folds_like_gaps(link, panel) if by == "auto" else by
     plan = None  # trials have the family's own deviance
     if not inverse_size:
@@ -104,11 +108,18 @@ def choose_model(
         seed=seed,
         inverse_size=inverse_size,
         watch=watch,
+        known=known,
     )
     choice = choose(tables[0], candidates, by=by, one_se=one_se)
+    _only_of(candidates[0], choice, known)
     if plan is None or _plain(choice.best) != plan.plain:
         return try_structure(link, panel, choice, folds=folds, by=by, seed=seed, features=structure)
     return panel, _taken(link, panel, choice, plan, tried, folds=folds, seed=seed)
+
+
+def _only_of(first: CountSettings, choice: Choice, known: dict[int, MonthState] | None) -> None:
+    if known is not None and replace(choice.best, rank=0) != replace(first, rank=0):
+        known.clear()
 
 
 def try_structure(

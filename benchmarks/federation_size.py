@@ -31,13 +31,13 @@ import numpy as np
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.group.visits import Visits
+from fedmiss.federation.group.visits import Visits, digest_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobResult, JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.masks import Masks, identity, public_key
-from fedmiss.federation.member import Member, digest_of
+from fedmiss.federation.member import Member
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.study import Study

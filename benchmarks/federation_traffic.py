@@ -1,4 +1,4 @@
-"""Exchanges, bytes and equality of the default job (9 candidates x 5 folds, final fit, B = 200 replicates).
+"""Exchanges, bytes and equality of the default job (9 candidates x 5 folds, trials of structure, fit, B = 200 replicates).
 
     python benchmarks/federation_traffic.py --panel-folder fedmiss-demo/panel
 
@@ -16,10 +16,13 @@ import lowrank_peers as peers  # first: it limits the BLAS threads
 # isort: split
 import numpy as np
 
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.simulate.panels import simulate_panel
 
@@ -52,11 +55,9 @@ def job(name: str, panel: GroupPanel, draws: int) -> None:
     path.fit(CountSettings(rank=2, dispersion="negbin"))
     most = max(line.bytes_up for line in path.link.ledger.groups.values()) / 1e6
     federation = LocalFederation.of_panel(panel)
-    best = federation.cross_validate(default_candidates(NEGBIN)).best
-    federation.fit(best)
-    size = federation.lockstep_size()
-    for first in range(0, draws, size):
-        federation.replicates(range(first, min(first + size, draws)), seed=0)
+    order = JobSpec(DataSpec(), default_candidates(NEGBIN), bootstrap=draws, structure=FEATURES)
+    federation.ask_features(order.candidates, FEATURES)
+    run_job(federation.link, order, None, (federation.agreement, federation.hub))
     ledger = federation.link.ledger
     stages = ", ".join(f"{k} {v.exchanges}" for k, v in ledger.stages.items())
     t = ledger.total

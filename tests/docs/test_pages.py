@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import os
 import re
 import runpy
@@ -232,6 +234,19 @@ def test_every_link_between_pages_leads_to_a_page_and_to_a_heading():
     for file in (*(ROOT / "fedmiss").rglob("*.py"), *(ROOT / "benchmarks").glob("*.py"), *DOCS.glob("*.py")):
         for named in re.findall(r"\bdocs/[\w/.-]+\.(?:md|py)\b", file.read_text(encoding="utf-8")):
             assert (ROOT / named).exists(), f"{file.relative_to(ROOT)}: {named}"
+
+
+def test_every_name_that_a_benchmark_imports_is_there():
+    """Pages name benchmarks as the commands of their figures, and no other test runs them all."""
+    for file in (ROOT / "benchmarks").glob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and str(node.module).startswith("fedmiss"):
+                module = importlib.import_module(str(node.module))
+                for name in node.names:
+                    there = hasattr(module, name.name) or importlib.util.find_spec(
+                        f"{node.module}.{name.name}"
+                    )
+                    assert there, f"{file.name}: {node.module}.{name.name}"
 
 
 def test_the_version_stands_in_one_way():

@@ -177,8 +177,8 @@ def test_a_stratum_that_cannot_be_fitted_leaves_the_whole(tmp_path):
 
 @pytest.mark.slow
 def test_the_base_that_is_shown_does_not_change_an_indicator(tmp_path, monkeypatch):
-    draw_nothing(monkeypatch)
     """Its errors are of indices against the first year. A species without the base fails: the option is what to change."""
+    draw_nothing(monkeypatch)
     rows = [
         f"{s},{b},{y},{3 + (s * y + len(b)) % 5}"
         for b, last in (("wren", 2009), ("robin", 2009), ("crow", 2007)) for s in range(6) for y in range(2001, last)

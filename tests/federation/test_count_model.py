@@ -73,36 +73,12 @@ def sums(c, q, family, by_site):
         P, C, eta, stats = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz)), np.zeros((1, 4 + 3 * p))
         kernels._round(
             0, 1, np.zeros(1, np.int64), p, 1, c.ptr, c.col, c.y[None], c.E[None], off, False, np.array([q.mu]), q.T[None],
-            q.D[None], np.ones((1, p)), np.ones(1), 0.0, np.zeros((1, J, p)), P, C,
-            np.zeros((1, J, p + 1)), eta, code, out[None], stats,
+            q.D[None], np.ones((1, p)), np.ones(1), 0.0, np.zeros((1, J, p)), P, C, eta, code, out[None], stats,
         )  # fmt: skip
         np.testing.assert_array_equal(P[0], q.P)
         assert not np.array_equal(C[0], q.C)
         q = replace(q, C=C[0])
     return out[:, :p], from_triangle(out[:, p:], p), q
-
-
-def test_a_site_whose_long_step_turns_back_takes_half_of_it_and_comes_back_to_full_ones():
-    panel, _ = simulate(J=30, L=4, n=100, groups=1)
-    (c,), q = cells_of(panel, "poisson"), posterior(30, 4, 2)
-    off, code = np.zeros((1, 1)), FAMILIES["poisson"].code
-
-    def step(last, share, longest):
-        P, strides = q.P[None].copy(), np.concatenate([last, np.full((30, 1), share)], axis=1)[None]
-        kernels._round(
-            0, 1, np.zeros(1, np.int64), 2, 1, c.ptr, c.col, c.y[None], c.E[None], off, False, np.array([q.mu]), q.T[None],
-            q.D[None], np.ones((1, 2)), np.ones(1), longest, np.zeros((1, 30, 2)), P, q.C[None].copy(), strides,
-            np.zeros((1, c.nnz)), code, np.zeros((1, 4, 5)), np.zeros((1, 10)),
-        )  # fmt: skip
-        np.testing.assert_allclose(strides[0, :, :2], P[0] - q.P, atol=1e-12)
-        return P[0] - q.P
-
-    size = np.abs(step(np.zeros((30, 2)), 1.0, np.inf)).max(axis=1)
-    most = np.median(size) / kernels.SWING  # half of the sites are above this share of it
-    full, long = step(np.zeros((30, 2)), 1.0, most), size > np.median(size)
-    np.testing.assert_allclose(step(-full, 1.0, most), np.where(long[:, None], 0.5, 1.0) * full)
-    np.testing.assert_allclose(step(full, 0.5, most), 0.6 * full)
-    np.testing.assert_allclose(step(-full, kernels.LEAST_SHARE, most), kernels.LEAST_SHARE * full)
 
 
 @pytest.mark.parametrize("family", ["poisson", "gaussian"])

@@ -187,7 +187,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     batch.run(
         loop, fits, fits, p, batch.chunks, cells.ptr, cells.col, batch.y, batch.E, offset,
         by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
-        batch.site_prior, batch.site_mean, batch.site_cov, batch.strides, batch.eta, batch.family.code, month, stats,
+        batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month, stats,
         chunks=batch.chunks,
     )  # fmt: skip
     K = batch.kappa.shape[1]

@@ -81,7 +81,7 @@ class CellParts:
 _ZERO = np.zeros((1, 1))
 _CHANGING = (
     "mu", "month_mean", "month_cov", "tau", "phi", "inverse_size", "kappa", "ridge", "B", "site_prior", "site_mean",
-    "site_cov", "strides", "eta", "y", "E", "shrink", "offset", "effects", "effect_var", "leaning", "rank", "old",
+    "site_cov", "eta", "y", "E", "shrink", "offset", "effects", "effect_var", "leaning", "rank", "old",
 )  # fmt: skip
 
 
@@ -126,7 +126,6 @@ class Batch:
     site_prior: F64  # (n, J, p) prior means of the sites' coefficients: F B, and a replicate's draws
     site_mean: F64  # (n, J, p) coefficients of the sites: posterior means
     site_cov: F64  # (n, J, p, p) and covariances
-    strides: F64  # (n, J, p + 1) last steps of the sites, and the share of a full step that each takes
     eta: F64  # (n, cells) predictor with the expected mean
     y: F64  # (n, cells) weighted counts, and E (n, cells) weights, as the family's score weighs them
     E: F64
@@ -182,7 +181,6 @@ class Batch:
             known=np.zeros(0) if visits.exposure is None else np.log(visits.exposure), responses=responses,
             F=F, B=np.zeros((n, F.shape[1], 1 + (question.line.size > 0))), site_prior=np.zeros((n, J, question.p)),
             site_mean=np.zeros((n, J, question.p)), site_cov=np.zeros((n, J, question.p, question.p)),
-            strides=np.concatenate([np.zeros((n, J, question.p)), np.ones((n, J, 1))], axis=2),
             eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
             shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
             effects=np.zeros((n, I)), effect_var=np.zeros((n, I)), leaning=np.zeros((n, I)),

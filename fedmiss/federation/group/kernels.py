@@ -23,10 +23,6 @@ import numpy as np
 from fedmiss.loops import compiled, part
 from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts
 
-# A site's step that turns back and is longer than this share of the longest is halved, to the least share of a full one, and
-# grows when it does not, as a month's does (``hub.steps``, where shorter steps count too: a month is many sites').
-SWING, LEAST_SHARE, GROWS = 0.1, 0.05, 1.2
-
 
 def chunks_of(cells: int) -> int:
     """Number of parts that the sites are cut into: a function of the data only, never of the machine."""
@@ -108,7 +104,7 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, acc):
 
 
 @part
-def _solve(p, j, acc, phi, tau, max_step, M, P, C, strides, square, family, A, B, step):
+def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
     """One damped Newton step of a site from its sums ``acc``; C moves to its covariance. Returns its edf.
 
     The sums grow with the exponential of the variance, and the covariance ``A`` is the inverse of the sums: a full step of C
@@ -170,26 +166,15 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, strides, square, family, A, B
             C[j, a, b] = A[a, b] if part == 1.0 else C[j, a, b] + part * (A[a, b] - C[j, a, b])
     # As one piece, so that a long step keeps its direction.
     short = min(1.0, max_step / max(longest, 1e-12))
-    # A site whose long steps turn back takes a share of them, as months do (``hub.steps``).
-    along = 0.0
     for a in range(p):
-        along += step[a] * strides[j, a]
-    share = strides[j, -1]
-    if along >= 0.0:
-        share = min(GROWS * share, 1.0)
-    elif short * longest > SWING * max_step:
-        share = max(0.5 * share, LEAST_SHARE)
-    strides[j, -1] = share
-    for a in range(p):
-        strides[j, a] = share * short * step[a]
-        P[j, a] += strides[j, a]
+        P[j, a] += short * step[a]
     return edf
 
 
 @compiled
 def _round(
     first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
-    C, strides, eta, family, month, stats,
+    C, eta, family, month, stats,
 ):  # fmt: skip
     """One round: every site takes its Newton step, then adds its cells to the months' sums.
 
@@ -197,7 +182,6 @@ def _round(
     ----------
     month : (n chunks, L, p (p + 3) / 2)      out: gradient and lower triangle of the curvature of every month
     M : (n, J, p)                             prior means of the sites' coefficients
-    strides : (n, J, p + 1)                   their last steps, and the share of a full step that each site takes
     stats : (n chunks, 4 + 3 p)               out: edf, sum E (move)^2, sum E, number of sites whose cells say something,
                                               then their sums of P - M, P^2 and diag C (p each)
     """
@@ -207,7 +191,7 @@ def _round(
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
-        acc, yf, Ef, ef, of, last = month[task], y[f], E[f], eta[f], offset[f if off else 0], strides[f]
+        acc, yf, Ef, ef, of = month[task], y[f], E[f], eta[f], offset[f if off else 0]
         Pf, Cf, Mf, Tf, Df, muf, phif, tauf = P[f], C[f], M[f], T[f], D[f], mu[f], phi[f], tau[f]
         # Mean squares of the months' coefficients: 1 for the effect, whose design is constant.
         square[0] = 1.0
@@ -219,7 +203,7 @@ def _round(
         for j in range(c * J // chunks, (c + 1) * J // chunks):
             own[:] = 0.0
             _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, own)
-            edf = _solve(p, j, own, phif, tauf, max_step, Mf, Pf, Cf, last, square, family, A, B, step)
+            edf = _solve(p, j, own, phif, tauf, max_step, Mf, Pf, Cf, square, family, A, B, step)
             parameters += edf
             # a site without a visit is its prior, and says nothing of the variance between sites
             if own[p] > 0.0:
@@ -257,11 +241,11 @@ def _of_width(p: int) -> Callable[..., None]:
     @compiled
     def loop(
         first, last, fits, _, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
-        P, C, strides, eta, family, month, stats,
+        P, C, eta, family, month, stats,
     ):  # fmt: skip
         _round(
             first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi,
-            max_step, M, P, C, strides, eta, family, month, stats,
+            max_step, M, P, C, eta, family, month, stats,
         )  # fmt: skip
 
     return loop

@@ -58,8 +58,8 @@ def starts(answers: dict[str, msg.Answer], n: int) -> F64:
 
 def lockstep_room(panel: Panel, p: int) -> int:
     """How many fits run side by side: as many as fit into memory, a number that depends on the panel only."""
-    # Cells and effort of a visit, and prior mean, mean, covariance and last step of a site.
-    each = (8.0 + 2.0 * panel.K) * panel.visits + panel.J * (p * (p + 3) + 1)
+    # Cells and effort of a visit, and mean and covariance of a site.
+    each = (8.0 + 2.0 * panel.K) * panel.visits + panel.J * p * (p + 2)
     return max(1, int(NUMBERS / each))
 
 

@@ -40,6 +40,9 @@ SWING = 0.02  # share of the longest step beyond which a month's step that turns
 # A step that turns back is halved, to the least share of a full one, and grows by a factor when it does not: months' more
 # slowly, else both go round in a circle with the dispersion (benchmarks/lowrank_hard.py, up to 1,186 rounds).
 LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
+LEAST_TURN = (
+    1e-3  # of a logarithm: the sign of a shorter step is rounding's, and processors must not part on it
+)
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 # Rounds of a rank in which level and observers move together. Not for good: a group that has few observers tells no sums
 # of them, and their part of the mean would move for ever.
@@ -202,7 +205,7 @@ def _newton(
     if last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0
         swings = back if damped else back & (np.abs(step).max(axis=-1) > SWING * family.max_step)
-        part = np.where(back & ~swings, part, _share(part, swings, MONTHS_GROW))
+        part = _share(part, swings, MONTHS_GROW)
         step *= part[..., None]
     else:
         part = np.ones(step.shape[:-1])
@@ -237,7 +240,7 @@ def _calmed(old: MonthState, new: MonthState) -> MonthState:
     both = (before > 0.0) & (after > 0.0)  # 1 / size may come to 0 or leave it
     step = np.log(np.divide(after, before, out=np.ones_like(after), where=both))
     last, part = np.moveaxis(new.strides, -2, 0)
-    part = _share(part, step * last < 0.0, VARIANCES_GROW)
+    part = _share(part, (step * last < 0.0) & (np.abs(step) > LEAST_TURN), VARIANCES_GROW)
     step *= part
     size, tau, noise = np.split(
         np.where(both & (part < 1.0), before * np.exp(step), after), [1, 1 + old.p], axis=-1

@@ -180,7 +180,7 @@ def score_folds(
         for (path, fold), state in zip(whose, run_lockstep(link, panel, lanes), strict=True):
             if state.away:
                 _ranks_that_ran_away(path, fold)
-            if not path.ranks and path.batch != WHOLE:
+            if not path.ranks and path.known is None:
                 ends.append((path.batch, [state]))
         if watch:
             watch(len(tables[0]))

@@ -272,12 +272,12 @@ def round_loops(
     same bits (``benchmarks/round_speed.py``). Such loops are compiled for each p, so small jobs do without.
     """
     beside = lane_kernels.side_by_side(p, family)
-    together = lane_kernels.together(p, fits, chunks)
+    together = lane_kernels.together(fits, chunks)
     if together and _pays(beside, cells * together):
         yield beside, together, -(-together // LANES) * chunks, LANES
         fits -= together
-    if fits:  # for p = 1 there is nothing to unroll
-        loop = _of_width(p) if p > 1 and _pays(_of_width(p), cells * fits) else _round
+    if fits:
+        loop = _of_width(p) if _pays(_of_width(p), cells * fits) else _round
         yield loop, fits, fits * chunks, p
 
 

@@ -21,7 +21,6 @@ LANES = (
     8  # fits at a time: a processor's widest instruction, or two of them that need not wait for each other
 )
 FEWEST = 3  # fits; for fewer, one at a time is as quick
-NARROWEST = 3  # coefficients; with fewer, a cell takes too few steps for the compiler to try
 
 # Rows of S: first the cell, and what belongs to a fit; then from ``_rows(p)`` on blocks of p, p^2 or p (p + 3) / 2.
 _Y, _E, _OFFSET, _H, _MU, _PHI, _EDF, _MOVED, _WEIGHT, _P = range(10)
@@ -247,12 +246,12 @@ def _round(
                     month[t, l, i] += sums[l, i, q]
 
 
-def together(p: int, fits: int, chunks: int) -> int:
+def together(fits: int, chunks: int) -> int:
     """How many of the first ``fits`` are worth doing side by side; the same bits either way."""
     number = fits - fits % LANES * (fits % LANES < FEWEST)
     # one core does eight as quickly as three do them one at a time
     idle = 3 * -(-number // LANES) * chunks < min(CORES, fits * chunks)
-    return 0 if p < NARROWEST or idle else number
+    return 0 if idle else number
 
 
 @lru_cache(maxsize=16)

@@ -1,8 +1,9 @@
-"""Nanoseconds a cell, fit and round of the main loop, for any p and compiled for one p; and that their bits are equal.
+"""Nanoseconds a cell, fit and round of the main loop: for any p, compiled for one p, and eight fits side by side.
 
     python benchmarks/round_speed.py
 
-``p`` coefficients a site: effect, slope, factors. Eight fits side by side over 249 months, one thread, the best of nine.
+``p`` coefficients a site: effect, slope, factors. Eight fits over 249 months, one thread, the best of nine, with
+the same bits.
 """
 
 from __future__ import annotations
@@ -11,52 +12,72 @@ import time
 
 import numpy as np
 
-from fedmiss.federation.group import kernels
-from fedmiss.models.lowrank.families import POISSON
+from fedmiss.federation.group import kernels, lane_kernels
+from fedmiss.models.lowrank.families import POISSON, Family
 
 L, FITS = 249, 8
 
 
-def arrays(sites: int, cells: float, p: int, seed: int = 0) -> list[object]:
-    """What the loop takes after the width, for sites with ``cells`` observed months on average."""
+def arrays(
+    sites: int, cells: float, p: int, *, fits: int = FITS, family: Family = POISSON, seed: int = 0
+) -> list[object]:
+    """What the loop takes after the width, for sites with ``cells`` observed months on average, a few of no weight."""
     rng = np.random.default_rng(seed)
     n = rng.poisson(cells, sites)
     ptr = np.r_[0, np.cumsum(n)].astype(np.int64)
     col = np.concatenate([np.sort(rng.choice(L, k, replace=False)) for k in n]).astype(np.int32)
-    shape = (FITS, col.size)
+    shape = (fits, col.size)
 
     def covariance(rows: int) -> np.ndarray:
-        A = rng.normal(0, 0.1, (FITS, rows, p, p))
+        A = rng.normal(0, 0.1, (fits, rows, p, p))
         return A @ A.transpose(0, 1, 3, 2)
 
+    E = rng.random(shape) * (rng.random(shape) > 0.05)
+    y = E * rng.random(shape) if family.code == 2 else rng.poisson(3, shape) * (E > 0)
     return [
-        1, ptr, col, rng.poisson(3, shape).astype(float), rng.random(shape), np.zeros((1, 1)), False, np.ones(FITS),
-        rng.normal(0, 0.3, (FITS, L, p)), covariance(L), np.ones((FITS, p)), np.ones(FITS), POISSON.max_step,
-        np.zeros((FITS, sites, p)), rng.normal(0, 0.3, (FITS, sites, p)), covariance(sites), np.zeros(shape), POISSON.code,
+        1, ptr, col, y.astype(float), E, np.zeros((1, 1)), False, np.ones(fits),
+        rng.normal(0, 0.3, (fits, L, p)), covariance(L), np.ones((fits, p)), np.ones(fits), family.max_step,
+        np.zeros((fits, sites, p)), rng.normal(0, 0.3, (fits, sites, p)), covariance(sites), np.zeros(shape), family.code,
     ]  # fmt: skip
 
 
-def once(loop: object, given: list[object], p: int) -> tuple[float, list[np.ndarray]]:
+def once(
+    loop: object, given: list[object], p: int, *, together: bool = False
+) -> tuple[float, list[np.ndarray]]:
     """Seconds of one round, and all that it changes."""
     mine = [x.copy() if isinstance(x, np.ndarray) else x for x in given]
-    month, stats = np.zeros((FITS, L, p * (p + 3) // 2)), np.zeros((FITS, 4 + 3 * p))
+    fits = len(mine[3])
+    month, stats = np.zeros((fits, L, p * (p + 3) // 2)), np.zeros((fits, 4 + 3 * p))
+    tasks, width = (-(-fits // lane_kernels.LANES), lane_kernels.LANES) if together else (fits, p)
     began = time.perf_counter()
-    loop(0, FITS, np.arange(FITS), p, *mine, month, stats)
+    loop(0, tasks, np.arange(fits), width, *mine, month, stats)
     return time.perf_counter() - began, [month, stats, *mine[14:17]]
 
 
 def main() -> None:
     """Print the table."""
-    print("| cells a site | p | any p, ns | one p, ns | ratio |\n|---|---|---|---|---|")
+    print(
+        "| cells a site | p | any p, ns | one p, ns | side by side, ns | ratio to any p |\n|---|---|---|---|---|---|"
+    )
     for sites, cells in ((400, 75.0), (9000, 1.25)):
         for p in (1, 2, 3, 4, 5):
             given = arrays(sites, cells, p)
-            loops = (kernels._round, kernels._of_width(p))
-            results = [once(loop, given, p)[1] for loop in loops]
-            assert all(np.array_equal(a, b) for a, b in zip(*results, strict=True)), "other bits"
-            best = [min(once(loop, given, p)[0] for _ in range(9)) for loop in loops]
-            any_p, one_p = (t / (FITS * given[2].size) * 1e9 for t in best)
-            print(f"| {cells:g} | {p} | {any_p:.0f} | {one_p:.0f} | {any_p / one_p:.1f} |", flush=True)
+            loops = (
+                (kernels._round, False), (kernels._of_width(p), False),
+                (lane_kernels.side_by_side(p, POISSON.code), True),
+            )  # fmt: skip
+            results = [once(loop, given, p, together=together)[1] for loop, together in loops]
+            assert all(np.array_equal(*x) for r in results[1:] for x in zip(results[0], r, strict=True)), (
+                "other bits"
+            )
+            best = [
+                min(once(loop, given, p, together=together)[0] for _ in range(9)) for loop, together in loops
+            ]
+            ns = [t / given[3].size * 1e9 for t in best]
+            print(
+                f"| {cells:g} | {p} | " + " | ".join(f"{t:.0f}" for t in ns) + f" | {ns[0] / ns[2]:.1f} |",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import math
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import pairwise
 from typing import Any, TypeVar
 
@@ -33,6 +33,22 @@ def compiled(function: F) -> F:
         # Neither the package's folder nor the user's cache may be written to: compile in every process.
         out = _njit(nogil=True)(function)
     return out
+
+
+@cache
+def stored(loop: Any) -> bool:
+    """Whether a compiled loop lies on disk for this processor, so that its first call takes no time.
+
+    Numba does not tell by a public function; where its own do not answer, the loop counts as not stored.
+    """
+    try:
+        cache = loop._cache
+        mine = cache._index_key(None, loop.targetctx.codegen())[
+            1:
+        ]  # processor; code and what the closure holds
+        return any(key[1:] == mine for key in cache._cache_file._load_index())
+    except (AttributeError, OSError):
+        return False
 
 
 def part(function: F) -> F:

@@ -18,7 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I64, distinct
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.panel import stamps_of, visits_of
@@ -199,7 +199,7 @@ class LocalFederation:
             for name, program in self.programs.items()
             if program.used is not None
         ]
-        return int(np.unique(np.concatenate(cells)).size)
+        return int(distinct(np.concatenate(cells)).size)
 
     def fit(self, settings: CountSettings, *, watch: Callable[[int, float], None] | None = None) -> CountFit:
         """Fit the count model; the groups keep their half of it for the bootstrap."""

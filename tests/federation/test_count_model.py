@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 from numba import njit
 
-from fedmiss.federation.group import kernels
+from fedmiss.federation.group import kernels, lane_kernels
 from fedmiss.federation.hub.begin import full_strides, switched_off, with_factor
 from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.steps import Turn, after_round
-from fedmiss.federation.local import LocalFederation, cross_validate, fit_counts
+from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import Posterior
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -408,8 +408,24 @@ def test_the_change_between_two_years_is_not_pulled_to_none(months):
 def test_a_loop_for_one_width_gives_the_bits_of_the_loop_for_all(monkeypatch, family):
     panel = owned(2, n=600, J=30, L=24, size=2.0, seed=5)
     settings = CountSettings(family=family, rank=1, dispersion="quasi")
+    monkeypatch.setattr(kernels, "stored", lambda loop: False)
     fits = []
     for pays in (10**12, 0):
         monkeypatch.setattr("fedmiss.federation.group.kernels.PAYS", pays)
         fits.append(fit_counts(panel, settings))
     np.testing.assert_array_equal(fits[0].expected(), fits[1].expected())
+
+
+@pytest.mark.slow  # compiles a loop
+def test_replicates_side_by_side_have_the_bits_of_one_at_a_time(monkeypatch):
+    panel = owned(2, n=3000, J=40, L=24, size=2.0, seed=6)
+    whole = fit_counts(panel, CountSettings(rank=2))
+    lane_kernels.side_by_side.cache_clear()
+    draws = []
+    monkeypatch.setattr(lane_kernels, "CORES", 1)
+    monkeypatch.setattr(kernels, "stored", lambda loop: False)
+    for pays in (10**12, 0):
+        monkeypatch.setattr("fedmiss.federation.group.kernels.PAYS", pays)
+        draws.append(bootstrap(panel, whole, draws=11))
+    assert lane_kernels.side_by_side(3, POISSON.code).signatures  # it was run: effect and two factors
+    np.testing.assert_array_equal(draws[0].totals, draws[1].totals)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmiss.arrays import Bool
+from fedmiss.arrays import Bool, distinct
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
@@ -127,7 +127,7 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     live = (used.weight > 0) & ~program.thin(used.site, used.month, part)
     parts, key, site = max(question.folds, 1), (part * L + used.month)[live], used.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
-    places = np.unique(key * program.J + site)
+    places = distinct(key * program.J + site)
     sites = np.bincount(places // program.J, minlength=parts * L).reshape(parts, L).astype(float)
     groups = (visits > 0).astype(float)
     regions = np.zeros((len(program.axis.regions) + 1, 3))
@@ -174,8 +174,8 @@ def gaps(program: GroupProgram, question: msg.Gaps) -> msg.GapSums:
     """Count visited cells and site-years."""
     used, L, years = program.need(), program.axis.L, program.axis.years(program.visits.calendar)
     length = np.bincount(years)
-    cells = np.unique(used.site.astype(np.int64) * L + used.month)
-    blocks = np.unique(cells // L * length.size + years[cells % L])
+    cells = distinct(used.site.astype(np.int64) * L + used.month)
+    blocks = distinct(cells // L * length.size + years[cells % L])
     inside = length[blocks % length.size].sum()
     return msg.GapSums(float(cells.size), float(blocks.size), float(inside), float(program.J))
 

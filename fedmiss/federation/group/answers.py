@@ -17,6 +17,7 @@ from fedmiss.federation.group.presence import LEAST
 from fedmiss.federation.group.totals import totals
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.federation.triangle import free_places, from_triangle, to_triangle
+from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.families import negbin_deviance
 from fedmiss.models.lowrank.occupancy import SURE
 from fedmiss.models.site_time import site_effects, site_time
@@ -183,13 +184,15 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     offset, by_visit = batch.cell_offset()
     evidence = [batch.evidence(int(f)) for f in fits] if batch.presence is not None else []
     # Sites in their own order of chunks, added in that order: the bits do not depend on the number of threads.
-    loop = kernels.round_sums(p, n * cells.nnz)
-    batch.run(
-        loop, fits, fits, p, batch.chunks, cells.ptr, cells.col, batch.y, batch.E, offset,
-        by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
-        batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month, stats,
-        chunks=batch.chunks,
-    )  # fmt: skip
+    chunks, begin = batch.chunks, 0
+    for loop, count, tasks, width in kernels.round_loops(p, batch.family.code, n, cells.nnz, chunks):
+        here, parts = slice(begin, begin + count), slice(begin * chunks, (begin + count) * chunks)
+        spread_out(
+            loop, tasks, count * cells.nnz, fits[here], width, chunks, cells.ptr, cells.col, batch.y, batch.E, offset,
+            by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
+            batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month[parts], stats[parts],
+        )  # fmt: skip
+        begin += count
     K = batch.kappa.shape[1]
     effort = _effort_sums(batch, fits) if question.effort and K else np.zeros((n, (K + 1) * (K + 2)))
     watched = np.zeros((n, 4))

@@ -6,7 +6,7 @@ import hashlib
 
 import numpy as np
 
-from fedmiss.arrays import F64, I32, I64, Bool, pairs
+from fedmiss.arrays import F64, I32, I64, Bool, distinct, pairs
 from fedmiss.errors import ConfigError
 from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
 from fedmiss.rng import rng_for
@@ -71,7 +71,7 @@ def withhold(site: I32, month: I32, part: I64, minimum: int, L: int) -> Bool:
         return np.zeros(month.size, dtype=bool)
     parts, J = int(part.max()) + 1, int(site.max()) + 1
     key = part * L + month
-    cells = np.unique(key * J + site)
+    cells = distinct(key * J + site)
     count = np.bincount(cells // J, minlength=parts * L).reshape(parts, L)
     some = np.bincount(key, minlength=parts * L).reshape(parts, L) > 0
     thin: Bool = np.asarray((some & (count < minimum)).any(axis=0))

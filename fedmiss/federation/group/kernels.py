@@ -15,12 +15,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import numpy as np
 
-from fedmiss.loops import compiled, part
+from fedmiss.federation.group import lane_kernels
+from fedmiss.federation.group.lane_kernels import LANES
+from fedmiss.loops import compiled, part, stored
 from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts
 
 
@@ -251,19 +253,32 @@ def _of_width(p: int) -> Callable[..., None]:
     return loop
 
 
-_done: Counter[int] = Counter()  # cells times fits that rounds have gone through, by p
-PAYS = 50_000_000  # of them after which a loop for one p alone is worth its compilation, some seconds once
+_done: Counter[Callable[..., None]] = Counter()  # cells times fits that a loop has had, or would have had
+PAYS = 20_000_000  # of them after which a loop for one p alone is worth its compilation, some seconds once
 
 
-def round_sums(p: int, work: int) -> Callable[..., None]:
-    """The loop of a round, :func:`_round`, for sites of ``p`` coefficients and ``work`` cells times fits.
+def _pays(loop: Callable[..., None], work: int) -> bool:
+    _done[loop] += work
+    return _done[loop] > PAYS or stored(loop)
 
-    Where p is a constant the compiler unrolls the loops over coefficients: a round takes half of the time or so, with
-    the same operations in the same order, hence the same bits (``benchmarks/round_speed.py``). Such a loop is compiled for
-    each p, so small jobs do without; for p = 1 there is nothing to unroll.
+
+def round_loops(
+    p: int, family: int, fits: int, cells: int, chunks: int
+) -> Iterator[tuple[Callable[..., None], int, int, int]]:
+    """Loops that do a round of so many ``fits``: each with how many of them it does, its tasks, and its fourth argument.
+
+    Where p is a constant the compiler unrolls the loops over coefficients, and does eight fits at a time where there are
+    as many: a round takes a quarter to three quarters of the time, with the same operations in the same order, hence the
+    same bits (``benchmarks/round_speed.py``). Such loops are compiled for each p, so small jobs do without.
     """
-    _done[p] += work
-    return _of_width(p) if p > 1 and _done[p] > PAYS else _round
+    beside = lane_kernels.side_by_side(p, family)
+    together = lane_kernels.together(fits, chunks)
+    if together and _pays(beside, cells * together):
+        yield beside, together, -(-together // LANES) * chunks, LANES
+        fits -= together
+    if fits:
+        loop = _of_width(p) if _pays(_of_width(p), cells * fits) else _round
+        yield loop, fits, fits * chunks, p
 
 
 @compiled

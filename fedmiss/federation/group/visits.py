@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from fedmiss.arrays import F64, I32, I64, pairs
+from fedmiss.arrays import F64, I32, I64, distinct, pairs
 from fedmiss.errors import InputError, listed
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.rules import LARGEST_COUNT
@@ -281,7 +281,7 @@ def experience(observer: I32, site: I32, month: I64, first: int) -> F64:
     n = np.repeat(same + (size - 1) / 2, size) - begin
     out = np.empty(who.size)
     pair, width = pairs(observer, site)
-    sites = np.bincount(np.unique(pair) // width, minlength=int(observer.max(initial=-1)) + 1)
+    sites = np.bincount(distinct(pair) // width, minlength=int(observer.max(initial=-1)) + 1)
     known = (when[begin] < first + 12) | (sites[who] < 2)
     # The column that an effort coefficient multiplies ("New observers learn" of the guide's model page).
     out[order] = np.where(known, 0.0, -np.exp(-n / TO_LEARN))
@@ -309,7 +309,7 @@ class IncludedVisits:
     def told(self) -> F64:
         """(m, 2) what experience is lacking; whether an observer can be told from the site, by other sites or observers."""
         pair, width = pairs(self.observer, self.site)
-        sites, observers = (np.bincount(part, minlength=1) for part in divmod(np.unique(pair), width))
+        sites, observers = (np.bincount(part, minlength=1) for part in divmod(distinct(pair), width))
         apart = (sites[self.observer] > 1) | (observers[self.site] > 1)
         return np.column_stack([-self.experience, apart]).astype(float)
 

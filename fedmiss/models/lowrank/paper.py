@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy.sparse as sp
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I64, distinct
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
@@ -124,8 +124,8 @@ class FedMissEM:
     ) -> None:
         self.J, self.L, self.family, self.penalty = panel.J, panel.L, family_of(family), penalty
         self.rank = min(rank, panel.J, panel.L)
-        keys = [np.unique(group.site.astype(np.int64) * panel.L + group.month) for group in panel.groups]
-        self.cells: I64 = np.unique(np.concatenate(keys))
+        keys = [distinct(group.site.astype(np.int64) * panel.L + group.month) for group in panel.groups]
+        self.cells = distinct(np.concatenate(keys)).astype(np.int64)
         if self.cells.size == 0:
             raise InputError("no group has a counted visit: there is nothing to fit.")
         self.row, self.col = self.cells // panel.L, self.cells % panel.L

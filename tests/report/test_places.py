@@ -8,7 +8,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import ReportSettings, analyse, trim_beside
-from fedmiss.report.basemap import draw_basemap, draw_scale, frame_of
+from fedmiss.report.basemap import draw_basemap, draw_scale, empty_map, frame_of
 from fedmiss.report.changes import alert_of
 from fedmiss.report.classes import by_limits
 from fedmiss.report.html import cite_as, photo_uri
@@ -182,3 +182,11 @@ def test_circles_of_the_legend_are_as_large_as_they_say(most, labels):
             float(label.replace(",", "")) * areas.max() / most, 9.0
         )  # area of a circle, in squares of a point
         assert handle.get_markersize() ** 2 == pytest.approx(want, rel=0.02)
+
+
+def test_a_map_shows_where_north_is():
+    fig, ax = empty_map(frame_of(np.array([7.0, 8.0]), np.array([46.0, 47.0])), more=0.5, least=3.0)
+    north = next(text for text in ax.texts if text.get_text() == "N")
+    scale = next(text for text in ax.texts if text.get_text().endswith(" km"))
+    fig.canvas.draw()
+    assert north.get_window_extent().y0 > scale.get_window_extent().y1  # neither covers the other

@@ -345,9 +345,14 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         f"{kit.name}: {visits.site.size:,} visits at {np.unique(visits.site).size:,} sites, "
         f"{counted.sum():,} with a count, in "
         f"{months.size} months",
-        f"  {int(few.sum())} of these months have fewer than {kit.study.minimum} of your own "
-        "visits or sites: they take part "
-        "only if the others have enough there",
+        *(
+            [
+                f"  {int(few.sum())} of these months {'has' if few.sum() == 1 else 'have'} fewer than "
+                f"{kit.study.minimum} of your own visits or sites, and no part unless the others have enough there"
+            ]
+            if few.any()
+            else []
+        ),
         *(
             [f"  {out} of them have fewer than {least} of your own sites: you bring nothing in these"]
             if least > 1

@@ -359,7 +359,7 @@ def regions(findings: Findings) -> Plot | None:
     names = table["region"].str[:24]
     ax.set_yticks(y, names + " (" + table["n_sites"].astype(str) + ")" if known_sites else names)
     ax.set_xlabel("change per year, %")
-    beyond = np.abs(table[["percent_lo", "percent_hi", "percent_per_year"]]).to_numpy(dtype=float) > reach
+    beyond = table[["percent_lo", "percent_hi", "percent_per_year"]].abs().to_numpy(dtype=float) > reach
     edge = f" Values beyond ±{reach:.0f} % are drawn at the edge." if beyond.any() else ""
     more = " Regions without enough counts for a number are in the table only."
     more = more if len(known) < len(findings.regions) else ""

@@ -14,6 +14,8 @@ from fedmiss.report.classes import by_limits
 from fedmiss.report.html import cite_as, photo_uri
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.maps import _nearest_centre, _size_legend, hexagons, site_map
+from fedmiss.report.question import stored
+from fedmiss.report.sections.places import _sites
 from fedmiss.report.style import figure, style, svg_text
 from fedmiss.resources import resource
 from tests.report.conftest import World, make_folders
@@ -190,3 +192,10 @@ def test_a_map_shows_where_north_is():
     scale = next(text for text in ax.texts if text.get_text().endswith(" km"))
     fig.canvas.draw()
     assert north.get_window_extent().y0 > scale.get_window_extent().y1  # neither covers the other
+
+
+def test_one_site_of_presence_has_a_chance(full, monkeypatch):
+    """Its mean, 0.3, stood under "occupied sites"."""
+    monkeypatch.setitem(full.data.fit["results"], "family", "bernoulli")
+    assert "Mean, chance of presence" in _sites(full).columns
+    assert stored(full)["unit"] == "chance of presence"

@@ -177,7 +177,7 @@ def _trials(findings: Findings) -> HtmlTable | None:
             ("Step", lambda r: Cell(str(r.what))),
             ("Judged by", lambda r: Cell(str(r.judged_by))),
             ("Gain", lambda r: Cell(percent(100 * r.gain), r.gain)),
-            ("Standard error", lambda r: Cell(percent(100 * r.error), r.error)),
+            ("Standard error", lambda r: Cell(percent(100 * r.error).removeprefix("+"), r.error)),
             ("Taken", lambda r: Cell("yes" if r.taken else "no")),
             ("Trend", lambda r: cell(percent, _percent(r.shift))),
         ],

@@ -41,8 +41,8 @@ FORMAT = 2
 _REFUSALS = {
     errno.ENOSPC: "the disk is full; free some space or ",
     errno.EDQUOT: "the disk quota is used up; free some space or ",
-    errno.EACCES: "this user may not write there; ",
-    errno.EPERM: "this user may not write there; ",
+    errno.EACCES: "this user may not write there; ask for the right to, or ",
+    errno.EPERM: "this user may not write there; ask for the right to, or ",
     errno.EROFS: "the file system is read-only; ",
 }
 
@@ -89,7 +89,7 @@ def _explain(error: OSError, path: Path) -> InputError:
         errno.EEXIST: f"{path.parent} is a file; ",
         **_REFUSALS,
     }.get(error.errno or 0)
-    reason = f"{known}choose another folder with --out" if known else error.strerror or str(error)
+    reason = f"{known}choose another folder" if known else error.strerror or str(error)
     return InputError(f"cannot write {path}: {reason}. Nothing half-written was left.", path=str(path))
 
 

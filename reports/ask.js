@@ -16,30 +16,46 @@
     select.value = value;
   }
 
+  // -- words in the page's language: WORDS of sections/question.py, with ①, ② for what goes in ---------------
+  var words = {}, sign = { ",": ",", ".": "." };
+  if (el("ask-words")) {
+    el("ask-words").content.querySelectorAll("p").forEach(function (p) { words[p.dataset.english] = p.textContent; });
+    new Intl.NumberFormat(document.documentElement.lang, { useGrouping: "always" }).formatToParts(1234567.5).forEach(function (p) {
+      sign[{ group: ",", decimal: "." }[p.type]] = p.value;
+    });
+  }
+  function say(text) { // say("① to ②", 2004, 2009)
+    var slots = arguments;
+    return (words[text] || text).replace(/[①②③]/g, function (c) { return slots["①②③".indexOf(c) + 1]; });
+  }
+  function local(text) { return text.replace(/[.,]/g, function (c) { return sign[c]; }); }
+
   // -- numbers as words.py writes them ---------------------------------------------------------------------
   function number(v) {
-    if (!isFinite(v)) { return "n/a"; }
+    if (!isFinite(v)) { return say("n/a"); }
     if (v === 0) { return "0"; }
     var power = Number(v.toExponential(2).split("e")[1]), places = 2 - power, unit = Math.pow(10, Math.max(-places, 0));
     if (power < -4 || power > 14) {
       power = Number(v.toExponential(1).split("e")[1]);
-      return (v / Math.pow(10, power)).toFixed(1).replace("-", "−") + " × 10" +
+      return local((v / Math.pow(10, power)).toFixed(1)).replace("-", "−") + " × 10" +
         String(power).replace(/./g, function (c) { return c === "-" ? "⁻" : "⁰¹²³⁴⁵⁶⁷⁸⁹"[c]; });
     }
     var text = (Math.round(v / unit) * unit).toLocaleString("en-US", { minimumFractionDigits: Math.max(places, 0),
       maximumFractionDigits: Math.max(places, 0) });
-    return (places > 0 ? v.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }) : text).replace("-", "−");
+    return local(places > 0 ? v.toLocaleString("en-US", { minimumFractionDigits: places, maximumFractionDigits: places }) : text).replace("-", "−");
   }
   function percent(v) {
-    if (!isFinite(v)) { return "n/a"; }
-    if (v > -100 && v <= -99.95) { return "−" + Math.min(-v, 99.99).toFixed(2) + " %"; }
+    if (!isFinite(v)) { return say("n/a"); }
+    if (v > -100 && v <= -99.95) { return "−" + local(Math.min(-v, 99.99).toFixed(2)) + " %"; }
     if (Math.abs(v) >= 1000) { return (v > 0 ? "+" : "") + number(v) + " %"; }
     var text = Math.abs(v) >= 100 ? Math.round(v).toLocaleString("en-US") : v.toFixed(Math.abs(v) < 0.05 ? 2 : 1);
     if (Math.abs(Number(text)) === 5) { text = v.toFixed(2); }
-    if (Number(text) === 0) { return "0.0 %"; }
-    return (v > 0 ? "+" : "") + text.replace("-", "−") + " %";
+    if (Number(text) === 0) { return local("0.0 %"); }
+    return (v > 0 ? "+" : "") + local(text).replace("-", "−") + " %";
   }
-  function range(lo, hi, words) { return isFinite(lo) && isFinite(hi) ? words(lo) + " to " + words(hi) : "no interval"; }
+  function range(lo, hi, words) { return isFinite(lo) && isFinite(hi) ? say("① to ②", words(lo), words(hi)) : say("no interval"); }
+  function limited(lo, hi) { return " (" + (isFinite(lo) ? say("① % interval ②", 95, range(lo, hi, percent)) : say("no interval")) + ")"; }
+  function fixed(v) { return local(v.toFixed(4)).replace("-", "−"); }
 
   // -- figures ---------------------------------------------------------------------------------------------
   function shape(tag, at, parent, kind) {
@@ -56,16 +72,19 @@
   // f: value, lo, hi, dots, fit (arrays over the years, NaN where there is none), base, label, unit, say(i)
   function draw(place, f) {
     place.textContent = "";
-    var W = Math.max(300, Math.min(560, place.clientWidth || 560)), H = 270, L = 58, R = 10, T = 14, B = 28, n = Q.years.length;
+    var W = Math.max(300, Math.min(560, place.clientWidth || 560)), H = 270, R = 10, T = 14, B = 28, n = Q.years.length;
     var svg = shape("svg", { viewBox: "0 0 " + W + " " + H, role: "img", "aria-label": f.label }, place, "chart");
     var all = [].concat(f.value, f.hi || [], f.dots || []).filter(isFinite), top = Math.max.apply(null, all.concat(f.base || 1e-9)) * 1.06;
     var first = Q.years[0] - 0.6, last = Q.years[n - 1] + 0.6;
+    var ticks = [], step = nice(top);
+    for (var t = 0; t <= top; t += step) { ticks.push([t, local(Number(t.toPrecision(6)).toLocaleString("en-US"))]); }
+    var L = 30 + 7 * Math.max.apply(null, ticks.map(function (k) { return k[1].length; }).concat(4)); // room for the unit beside them
     function X(y) { return L + (y - first) / (last - first) * (W - L - R); }
     function V(v) { return H - B - Math.max(0, Math.min(1, v / top)) * (H - T - B); }
-    for (var t = 0, step = nice(top); t <= top; t += step) {
-      shape("path", { d: "M" + L + " " + V(t) + "H" + (W - R) }, svg, "grid");
-      shape("text", { x: L - 6, y: V(t) + 4, "text-anchor": "end" }, svg).textContent = Number(t.toPrecision(6)).toLocaleString("en-US");
-    }
+    ticks.forEach(function (k) {
+      shape("path", { d: "M" + L + " " + V(k[0]) + "H" + (W - R) }, svg, "grid");
+      shape("text", { x: L - 6, y: V(k[0]) + 4, "text-anchor": "end" }, svg).textContent = k[1];
+    });
     var every = Math.ceil(n / (W / 70));
     Q.years.forEach(function (y, i) {
       if (i % every === 0) { shape("text", { x: X(y), y: H - 8, "text-anchor": "middle" }, svg).textContent = y; }
@@ -101,10 +120,10 @@
   el("ask-convention").querySelectorAll("option").forEach(function (o) { o.defaultSelected = o.value === Q.convention; });
   el("ask-convention").value = Q.convention;
   if (el("ask-region")) {
-    fill(el("ask-region"), Q.sources.map(function (s, k) { return [String(k), k ? s.name : "all"]; }), "0");
-    Q.absent.forEach(function (name) { made("option", name + " (not held by the page)", el("ask-region")).disabled = true; });
+    fill(el("ask-region"), Q.sources.map(function (s, k) { return [String(k), k ? s.name : say("all")]; }), "0");
+    Q.absent.forEach(function (name) { made("option", say("① (not held by the page)", name), el("ask-region")).disabled = true; });
   }
-  Q.notes.forEach(function (n) { made("li", n, el("ask-notes")); });
+  Q.notes.forEach(function (n) { made("li", say(n), el("ask-notes")); });
   function value(id) { return Number(el(id).value); }
   function choice() {
     var region = el("ask-region") ? value("ask-region") : 0, base = [value("ask-base"), value("ask-base-to")];
@@ -113,28 +132,29 @@
       rule: el("ask-rule").value, convention: el("ask-convention").value, left: left.slice() };
   }
   function tell(c, a) {
-    var who = c.region ? (c.without ? "All but " : "") + Q.sources[c.region].name + ", " : "";
-    var without = c.left.length ? ", without " + c.left.length + (c.left.length === 1 ? " site" : " sites") : "";
-    var kind = a.trend_class === Q.none ? "No trend class" : a.trend_class[0].toUpperCase() + a.trend_class.slice(1);
-    var limits = isFinite(a.percent_lo) ? " (95 % interval " + range(a.percent_lo, a.percent_hi, percent) + ")" : " (no interval)";
-    var text = who + a.from_year + " to " + a.to_year + without + ": " + percent(a.percent_per_year) + " per year" + limits +
-      "; slope " + a.slope.toFixed(4).replace("-", "−") + (isFinite(a.slope_se) ? ", standard error " + a.slope_se.toFixed(4) : "") + " (logarithms). Rule: " + (c.rule === "pecbms" ? "PECBMS" : c.rule) +
-      (c.convention === "trim" ? ", without the scatter of years." : ", with the scatter of years.");
+    var who = c.region ? (c.without ? say("All but ①", Q.sources[c.region].name) : Q.sources[c.region].name) + ", " : "";
+    var without = c.left.length ? ", " + say(c.left.length === 1 ? "without ① site" : "without ① sites", c.left.length) : "";
+    var kind = a.trend_class === Q.none ? say("No trend class") : say(a.trend_class);
+    kind = kind[0].toUpperCase() + kind.slice(1);
+    var text = who + say("① to ②", a.from_year, a.to_year) + without + ": " + say("① per year", percent(a.percent_per_year)) +
+      limited(a.percent_lo, a.percent_hi) + "; " + say("slope ①", fixed(a.slope)) +
+      (isFinite(a.slope_se) ? ", " + say("standard error ①", fixed(a.slope_se)) : "") + " (" + say("logarithms") + "). " +
+      say(c.convention === "trim" ? "Rule: ①, without the scatter of years." : "Rule: ①, with the scatter of years.", c.rule === "pecbms" ? "PECBMS" : c.rule);
     return [kind, text.charAt(0).toUpperCase() + text.slice(1)];
   }
   function renew() {
     var c = choice(), a = M.answer(c), box = el("ask-answer"), echo = el("site-echo");
-    var said = a.error ? ["No answer", a.error] : tell(c, a);
+    var said = a.error ? [say("No answer"), say(a.error)] : tell(c, a);
     box.querySelector("strong").textContent = said[0];
     box.querySelector("p").textContent = said[1];
     var now = JSON.stringify(c);
     published = published || now;
     el("question").classList.toggle("asked", now !== published); // paper repeats no answer that it has already
-    el("ask-why").textContent = a.reason ? "No class: " + a.reason + "." : "";
+    el("ask-why").textContent = a.reason ? say("No class: ①.", say.apply(null, a.because)) : "";
     box.classList.toggle("grey", Boolean(a.error || a.reason));
     if (echo) { echo.textContent = left.length ? said.join(". ") + " " + el("ask-why").textContent : ""; }
     if (el("ask-without")) { el("ask-without").disabled = !c.region || !Q.sources[c.region].same; }
-    el("ask-left").textContent = left.length ? "Left out (press to take back): " : "";
+    el("ask-left").textContent = left.length ? say("Left out (press to take back):") + " " : "";
     left.forEach(function (j) {
       var b = made("button", Q.sites.name[j] + " ×", el("ask-left"));
       b.type = "button";
@@ -144,21 +164,21 @@
     if (!a.error) { show(c, a); }
   }
   function show(c, a) {
-    var base = c.base[0] === c.base[1] ? c.base[0] : c.base.join(" to ");
+    var base = c.base[0] === c.base[1] ? c.base[0] : say("① to ②", c.base[0], c.base[1]);
     var fit = Q.years.map(function (y, i) { // the trend's line, through the index
       var inside = y >= a.from_year && y <= a.to_year && isFinite(a.slope);
       return inside ? Math.exp(a.shift + a.slope * (y - a.mid)) : NaN;
     });
     var rows = Q.years.map(function (y, i) {
-      return [y, number(a.index[i]), Math.abs(a.lo[i] - a.hi[i]) < 1e-9 ? "base" : range(a.lo[i], a.hi[i], number)];
+      return [y, number(a.index[i]), Math.abs(a.lo[i] - a.hi[i]) < 1e-9 ? say("base") : range(a.lo[i], a.hi[i], number)];
     });
-    draw(el("ask-figure"), { value: a.index, lo: a.lo, hi: a.hi, fit: fit, base: 100, unit: "index (" + base + " = 100)",
-      label: "Yearly index with its interval, and the straight trend. " + el("ask-answer").textContent,
-      say: function (i) { return isFinite(a.index[i]) ? rows[i][0] + ": index " + rows[i][1] + " (" + rows[i][2] + ")" : rows[i][0] + ": not used"; } });
-    el("ask-caption").textContent = "Index, " + base + " = 100; bars: 95 % interval; orange: straight trend of the chosen years. Arrow keys move from year to year.";
+    draw(el("ask-figure"), { value: a.index, lo: a.lo, hi: a.hi, fit: fit, base: 100, unit: say("index (① = ②)", base, 100),
+      label: say("Yearly index with its interval, and the straight trend.") + " " + el("ask-answer").textContent,
+      say: function (i) { return rows[i][0] + ": " + (isFinite(a.index[i]) ? say("index ① (②)", rows[i][1], rows[i][2]) : say("not used")); } });
+    el("ask-caption").textContent = say("Index, ① = ②; bars: ③ % interval; orange: straight trend of the chosen years.", base, 100, 95) + " " + say("Arrow keys move from year to year.");
     var table = made("table", undefined, el("ask-table")), head = made("tr", undefined, made("thead", undefined, table));
-    made("caption", "Index, " + base + " = 100", table);
-    ["Year", "Index", "95 % interval"].forEach(function (t) { made("th", t, head).scope = "col"; });
+    made("caption", say("Index, ① = ②", base, 100), table);
+    [say("Year"), say("Index"), say("① % interval", 95)].forEach(function (t) { made("th", t, head).scope = "col"; });
     var body = made("tbody", undefined, table);
     rows.forEach(function (r) { var tr = made("tr", undefined, body); r.forEach(function (t) { made("td", t, tr); }); });
   }
@@ -182,21 +202,21 @@
     if (!picker || picker.value === "") { return; }
     var j = Number(picker.value), name = Q.sites.name[j], mean = part(S.expected, j), count = part(S.count, j);
     var lo = part(S.lo, j), hi = part(S.hi, j), b = S.slope[j], se = S.se[j], pc = function (v) { return 100 * (Math.exp(v) - 1); }, ends = M.limits(b, se);
-    var limits = isFinite(ends[0]) ? " (95 % interval " + range(ends[0], ends[1], percent) + ")" : " (no interval)";
-    var words = [name + (isFinite(b) ? ": " + percent(pc(b)) + " per year" + limits + ", " + (Q.sites.kind[j] === Q.none ? "no class (counted in too few years, or no interval)" : Q.sites.kind[j]) + "." : ".")];
-    el("site-said").textContent = words[0];
-    draw(el("site-figure"), { value: mean, dots: count, lo: lo, hi: hi, unit: Q.unit + " a visit", label: "Counts and fitted line of " + words[0],
+    var kind = Q.sites.kind[j] === Q.none ? say("no class (counted in too few years, or no interval)") : say(Q.sites.kind[j]);
+    var words = name + (isFinite(b) ? ": " + say("① per year", percent(pc(b))) + limited(ends[0], ends[1]) + ", " + kind : "") + ".";
+    el("site-said").textContent = words;
+    draw(el("site-figure"), { value: mean, dots: count, lo: lo, hi: hi, unit: say("① a visit", say(Q.unit)), label: say("Counts and fitted line of ①", words),
       say: function (i) {
-        return Q.years[i] + ": " + (isFinite(count[i]) ? "counted " + number(count[i]) : "no count") + ", expected " + number(mean[i]) +
+        return Q.years[i] + ": " + (isFinite(count[i]) ? say("counted ①", number(count[i])) : say("no count")) + ", " + say("expected ①", number(mean[i])) +
           (isFinite(lo[i]) ? " (" + range(lo[i], hi[i], number) + ")" : "");
       } });
-    el("site-out").textContent = left.indexOf(j) < 0 ? "Leave this site out" : "Take this site back";
+    el("site-out").textContent = left.indexOf(j) < 0 ? say("Leave this site out") : say("Take this site back");
     if (ring) { ring.remove(); ring = null; }
     if (map && Q.sites.at[j]) { ring = shape("circle", { cx: Q.sites.at[j][0], cy: Q.sites.at[j][1], r: 9 }, map, "ring"); }
   }
   if (picker && Q.sites) {
     el("site").hidden = false;
-    fill(picker, [["", "choose"]].concat(Q.sites.name.map(function (n, j) { return [String(j), n]; }).sort(function (u, v) {
+    fill(picker, [["", say("choose")]].concat(Q.sites.name.map(function (n, j) { return [String(j), n]; }).sort(function (u, v) {
       return u[1].localeCompare(v[1]);
     })), "");
     el("site-one").hidden = true;

@@ -204,17 +204,20 @@
     if (c.convention === "trim") { se = sampling; }
     else { se = n < 3 ? NaN : Math.sqrt(sampling * sampling + sigma2 / dot(x, x)); q = n < 3 ? NaN : Q.t[n - 3]; }
     var verdict = classify(slope, se, n, c.rule, q), percent = function (m) { return 100 * (m - 1); };
-    var years = n === 1 ? "is 1 complete year" : "are " + n + " complete years";
-    var reason = s.refuse || (n < Q.least[0] ? "there " + years + " with counts; a class needs " + Q.least[0] :
+    // a reason is a sentence, or a sentence and what goes into its ① and ②
+    var reason = s.refuse || (n < Q.least[0] ? [n === 1 ? "there is ① complete year with counts; a class needs ②" :
+        "there are ① complete years with counts; a class needs ②", n, Q.least[0]] :
       !total.every(function (t) { return t > 0; }) ? "the total of some year is not positive" :
       B === 0 ? "no bootstrap replicates were made, so no interval is available" :
-      B < Q.least[1] ? "there are " + B + " bootstrap replicates; an interval needs " + Q.least[1] : "");
+      B < Q.least[1] ? ["there are ① bootstrap replicates; an interval needs ②", B, Q.least[1]] : "");
     var least = Q.least[2] * Math.max.apply(null, [0].concat(pick(s.total, s.used)));
     var nought = total.filter(function (t) { return t < least; }).length, open = verdict[0] === "stable" || verdict[0] === "uncertain";
     if (!reason && nought && (open || nought === n)) {
-      reason = "the total of some year is less than a millionth of the largest, which counts cannot tell from 0";
+      reason = ["the total of some year is less than a millionth of the largest, which counts cannot tell from ①", 0];
     }
-    return { slope: slope, slope_se: se, percent_per_year: percent(Math.exp(slope)), percent_lo: percent(verdict[1]),
+    var because = [].concat(reason);
+    reason = because[0].replace("①", because[1]).replace("②", because[2]);
+    return { because: because, slope: slope, slope_se: se, percent_per_year: percent(Math.exp(slope)), percent_lo: percent(verdict[1]),
       percent_hi: percent(verdict[2]), trend_class: reason ? Q.none : verdict[0], reason: reason, n_years: n,
       from_year: n ? year[0] : -1, to_year: n ? year[n - 1] : -1, shift: n ? mean(logs(total)) : NaN, mid: mid };
   }

@@ -163,7 +163,11 @@ def _season(tables: Tables, settings: CommunitySettings) -> str:
     if settings.season == "none":
         return "not looked at, as asked for (--season none)"
     if tables.season.gain is None:
-        return "not looked at: lists of one quarter of the year, presence, or a study between organisations"
+        if settings.model == "presence":
+            return "not looked at for presence"
+        one = len(set(tables.lists.month % 12 // 3)) < 2
+        why = "all lists are of one quarter of the year" if one else "not in studies between organisations"
+        return f"not looked at: {why}"
     if not tables.season.taken:
         return "quarters of the year do not predict left-out counts clearly better"
     return (
@@ -189,7 +193,11 @@ def _facts(tables: Tables, settings: CommunitySettings) -> list[tuple[str, str]]
             f"{tables.fit.rank}"
             + "".join(f"; axis {i + 1} {share(float(part))}" for i, part in enumerate(tables.axes.share)),
         ),
-        ("1 / size", number(fit.settings.inverse_size or 0.0)),
+        *(
+            [("1 / size", number(fit.settings.inverse_size or 0.0))]
+            if fit.settings.family == "poisson"
+            else []
+        ),
         ("Effort", effort or "every complete checklist counts alike"),
         ("Season", _season(tables, settings)),
         ("Covariates", ", ".join(tables.fit.responses) or "none"),

@@ -16,6 +16,7 @@ from fedmiss.network.kits import Kit
 from fedmiss.network.study import Study
 from fedmiss.progress import note
 from fedmiss.system import user_name
+from fedmiss.version import __version__
 
 
 def page(kit: Kit, *, visits: str = "", own_sites: int | None = None) -> str:
@@ -252,8 +253,8 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
         return
     if given and not (len(given) >= 12 and job.startswith(given.lower())):
         raise ConfigError(
-            f"the approval is of job {given}, this kit is of job {job}. Read the page that "
-            "--dry-run shows, and approve that."
+            f"the approval is of job {given}, this kit is of job {job}: another study, roster or version of fedmiss (here "
+            f"{__version__}). Read the page that --dry-run shows, and approve that."
         )
     text = page(kit, visits=visits)
     if not given:

@@ -196,14 +196,29 @@ class _Onward(Stages):
             )
 
 
+class _Heard(Stages):
+    """Hears which fits are replicates: groups have the totals of models under trial beside them."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, int]] = []
+
+    def drawn(self, places: Sequence[tuple[int, int]]) -> None:
+        """Replicates in the order of their numbers."""
+        self.places += places
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Replay:
-    """A job gone through again from its journal; ``joint`` is None if it is not over."""
+    """A job gone through again from its journal; ``joint`` is None if it is not over.
+
+    ``places``: the (batch, fit) of every replicate, in the order of the joint draws.
+    """
 
     program: GroupProgram
     member: Member
     link: Link
     joint: JobResult | None
+    places: list[tuple[int, int]]
 
 
 def replay(
@@ -224,13 +239,13 @@ def replay(
     member = Member(program, circle, compress=kit.study.compress)
     told = None if watch is None else lambda stage, exchanges: watch(member, member.questions)
     link = Link(member, kit.job[:8], kit.study.settings(), told, masked=kit.study.masks)
-    joint = None
+    joint, heard = None, _Heard()
     try:
         with contextlib.suppress(Ended):
-            joint = run_job(link, kit.study.order())
+            joint = run_job(link, kit.study.order(), heard)
     finally:
         circle.close()
-    return Replay(program, member, link, joint)
+    return Replay(program, member, link, joint, heard.places)
 
 
 def opened_journal(kit: Kit) -> Journal:
@@ -330,9 +345,14 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         f"{kit.name}: {visits.site.size:,} visits at {np.unique(visits.site).size:,} sites, "
         f"{counted.sum():,} with a count, in "
         f"{months.size} months",
-        f"  {int(few.sum())} of these months have fewer than {kit.study.minimum} of your own "
-        "visits or sites: they take part "
-        "only if the others have enough there",
+        *(
+            [
+                f"  {int(few.sum())} of these months {'has' if few.sum() == 1 else 'have'} fewer than "
+                f"{kit.study.minimum} of your own visits or sites, and no part unless the others have enough there"
+            ]
+            if few.any()
+            else []
+        ),
         *(
             [f"  {out} of them have fewer than {least} of your own sites: you bring nothing in these"]
             if least > 1

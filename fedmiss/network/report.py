@@ -10,8 +10,6 @@ import numpy as np
 from fedmiss.arrays import I32, I64
 from fedmiss.errors import InputError
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.hub.job import FIRST_REPLICATES
-from fedmiss.federation.hub.members import OTHERS
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.files import FlowRow, atomic_folder, read_manifest, write_manifest
@@ -19,7 +17,7 @@ from fedmiss.folders import ALL, FitFacts, JointFacts, or_nan
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.network.kits import Kit
-from fedmiss.network.member import open_data, replay
+from fedmiss.network.member import Replay, open_data, replay
 from fedmiss.pipeline.fit_folder import effort_of, job_trace, write_draws, write_fit
 from fedmiss.pipeline.own import describe_panel, finish_own
 from fedmiss.pipeline.panels import PanelFolder, open_panel, panel_hash
@@ -56,7 +54,7 @@ def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrit
     panel = open_data(kit, data)
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:
         mine = _own_panel(panel, outcomes[0].months, program.need().month, tmp / "panel")
-        _own_fit(kit, program, outcomes, mine, tmp / "fit")
+        _own_fit(kit, again, mine, tmp / "fit")
         finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {}, unit, whose=kit.name)
     return out / "report" / "index.html"
 
@@ -113,14 +111,16 @@ def _own_member(program: GroupProgram, outcome: Outcome, n_counted: int) -> Coun
     )
 
 
-def _own_fit(kit: Kit, program: GroupProgram, outcomes: list[Outcome], panel: PanelFolder, out: Path) -> None:
+def _own_fit(kit: Kit, again: Replay, panel: PanelFolder, out: Path) -> None:
+    program, outcomes, places = again.program, again.program.results, again.places
     r, own = JointFacts.of(json.loads(outcomes[0].results), "the job"), panel.facts
     fit = AverageFit(tuple(_own_member(program, t, own.n_counted) for t in outcomes))
     write_fit(out, fit)
-    keys = sorted(k for k in program.own_totals if FIRST_REPLICATES <= k[0] < OTHERS)
-    if keys:
-        totals = np.stack([program.own_totals[k] for k in keys])
-        slopes = np.array([program.slopes[k] for k in keys if k in program.slopes]).reshape(-1, fit.J)
+    if places:
+        totals = np.stack([program.own_totals[place] for place in places])
+        slopes = np.array([program.slopes[place] for place in places if place in program.slopes]).reshape(
+            -1, fit.J
+        )
         write_draws(out, totals, slopes, fit, panel.calendar, [ALL])
     moves = outcomes[0].trace
     nothing = np.zeros(moves.size, np.int64)  # bytes and seconds of a round are in no journal

@@ -118,7 +118,7 @@ def draw_basemap(ax: Axes, frame: Frame) -> None:
 
 
 def draw_scale(ax: Axes, frame: Frame) -> None:
-    """Draw a scale bar of a round length, about a quarter of the width, into the lower left corner."""
+    """Draw a scale bar of a round length, about a quarter of the width, into the lower left corner, and north above it."""
     aim = frame.km / 4
     # 1, 2 or 5 times a power of ten, the largest that is no longer than the aim.
     power = 10.0 ** math.floor(math.log10(aim))
@@ -129,6 +129,10 @@ def draw_scale(ax: Axes, frame: Frame) -> None:
     ax.plot([left, left, right, right], [top, bottom, bottom, top], color="#333333", lw=1.1, zorder=5)
     middle = (left + degrees / 2, top)
     ax.annotate(f"{length:g} km", middle, ha="center", va="bottom", fontsize=8, zorder=5)
+    arrow = {"arrowstyle": "-|>", "color": "#333333", "lw": 1.1, "shrinkA": 0, "shrinkB": 0}
+    foot, tip = (left, bottom + 0.05 * high), (left, bottom + 0.11 * high)
+    ax.annotate("", tip, foot, arrowprops=arrow, zorder=5)
+    ax.annotate("N", tip, ha="center", va="bottom", fontsize=8, zorder=5)
 
 
 def empty_map(frame: Frame, *, more: float, least: float) -> tuple[Figure, Axes]:

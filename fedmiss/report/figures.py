@@ -90,7 +90,9 @@ def trend(findings: Findings) -> Plot:
         )
     if left_out := [str(each) for each in table.loc[~table["used"], "year"]]:
         named = f"{', '.join(left_out[:6])}{'...' if len(left_out) > 6 else ''}"
-        rests += f" Pale bars, not in the trend: {named}."
+        # Visits that a study withheld are not known: such a year has no bar.
+        pale = by_cell or bool((table.loc[~table["used"], "visits"] > 0).all())
+        rests += f" {'Pale bars, n' if pale else 'N'}ot in the trend: {named}."
     if used.empty:
         fig = figure(height=2.2)
         _draw_support(fig.subplots(), table)
@@ -182,8 +184,9 @@ def smoothed(findings: Findings) -> Plot | None:
     _years_axis(ax, year)
     first, last = table.iloc[0], table.iloc[-1]
     caption = (
-        "The curve follows the index (dots) over about ten years at a time and leaves out the ups and downs of single "
-        "years. Shaded: its 95 % interval where available. Its ends are the least certain part. It need not pass through "
+        f"The curve follows the index (dots) over {'all' if len(table) <= 10 else 'about ten'} years at a time and "
+        "leaves out the ups and downs of single years. Shaded: its 95 % interval where available. Its ends are the least "
+        "certain part. It need not pass through "
         "100 in the base year: a single year lies above or below the years around it."
     )
     alt = (
@@ -356,13 +359,14 @@ def regions(findings: Findings) -> Plot | None:
     names = table["region"].str[:24]
     ax.set_yticks(y, names + " (" + table["n_sites"].astype(str) + ")" if known_sites else names)
     ax.set_xlabel("change per year, %")
+    beyond = table[["percent_lo", "percent_hi", "percent_per_year"]].abs().to_numpy(dtype=float) > reach
+    edge = f" Values beyond ±{reach:.0f} % are drawn at the edge." if beyond.any() else ""
     more = " Regions without enough counts for a number are in the table only."
     more = more if len(known) < len(findings.regions) else ""
     caption = (
         "Trend of each region (largest totals first) with its 95 % interval where available"
         f"{', and its number of sites after its name' if known_sites else ''}"
-        f"{f'; the 25 largest of {len(known)}' if len(known) > 25 else ''}. Values beyond ±{reach:.0f} % are drawn at the "
-        f"edge.{more}"
+        f"{f'; the 25 largest of {len(known)}' if len(known) > 25 else ''}.{edge}{more}"
     )
     first = "; ".join(
         f"{row.region} {percent(row.percent_per_year)} per year" for row in records(table.head(5))

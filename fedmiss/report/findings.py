@@ -118,6 +118,11 @@ class Findings:
         return "occupied sites" if self.data.fact("family") == "bernoulli" else self.settings.unit
 
     @property
+    def unit_of_site(self) -> str:
+        """What is expected at one site: birds, nests ..., or a chance."""
+        return "chance of presence" if self.data.fact("family") == "bernoulli" else self.settings.unit
+
+    @property
     def yearly_counts(self) -> bool:
         """True when the counts are yearly: then the report names no month."""
         return self.data.yearly_counts

@@ -17,9 +17,13 @@ sentences that it lacks, as a catalogue ready to be filled in:
     msgid "Feb"
     msgstr "Februar"
 
+    msgid "Feb"
+    msgstr "Feb"
+
 Slots have the number of their place in the English sentence: numbers, months, and names of species, sites, regions, groups
-and units. Words that stand in slots are entries with the context ``word``. Numbers keep their digits: only the signs for
-decimals (``X-Decimal``) and thousands (``X-Group``) change. Entries that a tool marked fuzzy or obsolete do not count.
+and units. Words that stand in slots are entries with the context ``word``; a month without it is its short name on an axis.
+Numbers keep their digits: only the signs for decimals (``X-Decimal``) and thousands (``X-Group``) change. Entries that a
+tool marked fuzzy or obsolete do not count.
 """
 
 from __future__ import annotations
@@ -43,9 +47,13 @@ _SHARED = re.compile(r'\b(content)="([^"]*)"')
 _END = re.compile(r"(?<=[.!?])\s+(?=[A-Z{])")
 _NUMBER = rf"(?<![\w.])[{MINUS}+-]?\d+(?:,\d{{3}})*(?:\.\d+)*(?: × 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?!\w)"
 _MONTHS = r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
+_MONTH = re.compile(_MONTHS)
 _OWN = re.compile(
     rf"{_MONTHS}|[Bb]irds|[Oo]ccupied sites"
 )  # other words in slots are names and units that a user gave
+_NAME = re.compile(
+    r"..+|[B-HJ-WYZ]", re.DOTALL
+)  # one letter alone may be a word of a sentence: A site, X not counted
 _SLOT = re.compile(r"\{(\d+)\}")
 _FILE = re.compile(r"fedmiss|[\w.-]+(/|\.[a-z]{2,7})")
 _PIECE = re.compile(r"(: |, |; )")
@@ -102,7 +110,9 @@ class Catalog:
         return html.escape(text[:start] + new + text[start + len(core) :], quote=quote)
 
     def _sentence(self, text: str, slots: re.Pattern[str]) -> str:
-        other = self._other(text, slots)
+        # a month alone stands on an axis, where its whole name has no room: the catalogue may have a short one
+        short = self.sentences.get(text) if _MONTH.fullmatch(text) else None
+        other = short or self._other(text, slots)
         if other is None:  # "Classes: 3 stable, 2 uncertain." is made of pieces, in any number
             pieces = _PIECE.split(text.removesuffix("."))
             parts = [piece if i % 2 else self._other(piece, slots) for i, piece in enumerate(pieces)]
@@ -158,7 +168,7 @@ class Catalog:
 
 def _slots(names: Iterable[str]) -> re.Pattern[str]:
     known = sorted(
-        {name.strip() for name in names if len(name.strip()) > 1 and not name.strip().isdigit()},
+        {name.strip() for name in names if _NAME.fullmatch(name.strip()) and not name.strip().isdigit()},
         key=lambda n: (-len(n), n),
     )
     parts = [rf"(?<!\w){re.escape(name)}(?!\w)" for name in known]

@@ -127,7 +127,8 @@ def build_index(
     date = date or dt.date.today().isoformat()
     found = {folder: found[folder] for folder in frame["folder"]}
     indicators = _indicators(found, groups)
-    html = _render(frame, found, failures, indicators, title, date)
+    without = [name for name in groups if name not in indicators]
+    html = _render(frame, found, failures, indicators, without, title, date)
     out.mkdir(parents=True, exist_ok=True)
     with atomic_file(out / "index.html", ours=ours) as tmp:
         tmp.write_text(html, encoding="utf-8")
@@ -183,6 +184,7 @@ def _render(
     found: Mapping[str, Species],
     failures: Mapping[str, str],
     indicators: Indicators,
+    without: Sequence[str],
     title: str,
     date: str,
 ) -> str:
@@ -202,7 +204,7 @@ def _render(
     rows = [_row(row, found[str(row["folder"])].yearly, reach) for row in frame.to_dict("records")]
     return environment().get_template("index/page.html.j2").render(
         title=title, date=date, columns=COLUMNS, rows=rows,
-        classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, reach=f"{reach:.0f}",
+        classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, without=without, reach=f"{reach:.0f}",
         failures=sorted(failures.items()), unclassed=unclassed, summary=_summary(frame, failures) + _units(frame, found),
         compared=in_script(_compared(frame, found)), **assets("compare"),
     )  # fmt: skip

@@ -46,7 +46,7 @@ def heatmap(analysis: Analysis) -> Plot | None:
         return None
     rows = _rows(analysis)
     value, seen = analysis.data.expected[rows], analysis.data.observed[rows]
-    what = "chance of presence" if analysis.data.fact("family") == "bernoulli" else analysis.unit
+    what = analysis.unit_of_site
     n_months = value.shape[1]
     some = f" The {MAX_ROWS} most often counted of {count(analysis.n_sites)} sites."
     some = some if len(rows) < analysis.n_sites else ""

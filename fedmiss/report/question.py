@@ -183,7 +183,7 @@ def stored(findings: Findings, places: Mapping[int, tuple[float, float]] | None 
         "rule": findings.settings.rule,
         "rules": list(RULES),
         "convention": findings.settings.convention,
-        "unit": findings.unit,
+        "unit": findings.unit_of_site,
         "z": normal_quantile(0.95),
         "t": [student_quantile(0.95, degrees) for degrees in df],
         "skewed": SKEWED,

@@ -160,6 +160,7 @@ def write_page(fit: TrimFit, folder: Path, species: str, shown: Shown, notes: Se
     html = environment().get_template("index/trim.html.j2").render(
         title=species,
         words=words,
+        base=fit.times[0] if shown.base is None else shown.base,
         plot=inline_svg(Plot("index", "Index", "", alt, fig, pd.DataFrame())),
         strata=strata if len(strata) > 1 else [],
         text=describe(fit, shown),

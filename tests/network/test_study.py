@@ -385,7 +385,8 @@ def test_a_kit_of_another_organisation_than_the_study_has_is_said(folder):
 
 @pytest.mark.slow
 def test_two_organisations_without_masks(tmp_path, panels):
-    study = Study("pair", "Ardea alba", ("north", "south"), masks=False, model=QUICK, share=1.0)
+    tries = {"model": "quasi", "max_rank": 1, "bootstrap": 4}
+    study = Study("pair", "Ardea alba", ("north", "south"), masks=False, model=tries, share=1.0)
     out = make_study(study, tmp_path / "study", engine_files)
     kits = {c: open_kit(out / "kits" / c) for c in study.organisations}
     collect_roster(out, [enrol(k) for k in kits.values()])
@@ -397,14 +398,18 @@ def test_two_organisations_without_masks(tmp_path, panels):
     for result in results.values():
         np.testing.assert_array_equal(np.array(read_json(result / "totals.json")["totals"]), here.totals)
     # own reports rest on the visits of the joint one: those of thin months are in neither
-    own = 0
+    own, shares = 0, []
     for club, kit in kits.items():
         again = replay(kit, pair[club])
         stamps, used = again.program.results[0].months, again.program.need().month
         own += _own_panel(open_data(kit, pair[club]), stamps, used, tmp_path / club).facts.n_counted
+        # draw k of a club is its share of joint draw k; totals of models under trial are none
+        shares.append(np.stack([again.program.own_totals[place] for place in again.places])[:, 0])
+        assert len(again.program.own_totals) > len(again.places) + len(again.program.results)
     facts = read_manifest(results["north"], "joint")["results"]
     assert own == facts["n_counted"] == here.agreement.panel.visits
     assert here.agreement.withheld > 0
+    np.testing.assert_allclose(sum(shares), here.draws[:, 0])
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from fedmiss.federation.results import visited_totals
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.report.fitted import effort_caution, fitted_years, lack_of_fit, no_clear_miss, sensitivity
+from fedmiss.report.sections.model import _fitted
 from fedmiss.rng import rng_for
 from tests.designs import simulate_design
 
@@ -188,3 +189,15 @@ def test_effort_that_was_recorded_with_error_is_covered():
     assert np.mean(naive) > 0.02
     assert np.mean(held) >= 0.85
     assert np.mean(said) >= 0.8
+
+
+def test_a_page_of_presence_counts_visits_and_no_sites():
+    """A site that was visited ten times counted ten times among "occupied sites"."""
+    visited, months = data([3.0, 4, 5], np.array([3.0, 4, 5]))
+    facts = {"family": "bernoulli"}
+    held = SimpleNamespace(visited=visited, fact=lambda name, default=None: facts.get(name, default))
+    findings = SimpleNamespace(data=held, months=months, unit="occupied sites")
+    assert _fitted(findings).columns[2:4] == ["Visits that found the species", "Fitted number of them"]
+    facts["family"] = "poisson"
+    findings.unit = "nests"
+    assert _fitted(findings).columns[2:4] == ["Counted nests", "Fitted nests"]

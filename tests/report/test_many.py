@@ -72,6 +72,13 @@ def test_what_is_not_a_report_is_named(three, tmp_path):
 
 
 @pytest.mark.slow
+def test_a_group_without_an_indicator_is_named(three, tmp_path):
+    """A habitat of one species was on the page nowhere."""
+    page = build_index(three[1], tmp_path, date="2026-01-02", groups={"farmland": ["Alauda arvensis"]})
+    assert "No indicator of farmland: it takes two species" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
 def test_an_index_that_was_stopped_between_two_files_is_made_again(three, tmp_path, monkeypatch):
     """No manifest lists the files yet: a table says itself who wrote it, the others are in the mark of the folder."""
     _, reports = three

@@ -8,12 +8,14 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import ReportSettings, analyse, trim_beside
-from fedmiss.report.basemap import draw_basemap, draw_scale, frame_of
+from fedmiss.report.basemap import draw_basemap, draw_scale, empty_map, frame_of
 from fedmiss.report.changes import alert_of
 from fedmiss.report.classes import by_limits
 from fedmiss.report.html import cite_as, photo_uri
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.maps import _nearest_centre, _size_legend, hexagons, site_map
+from fedmiss.report.question import stored
+from fedmiss.report.sections.places import _sites
 from fedmiss.report.style import figure, style, svg_text
 from fedmiss.resources import resource
 from tests.report.conftest import World, make_folders
@@ -182,3 +184,18 @@ def test_circles_of_the_legend_are_as_large_as_they_say(most, labels):
             float(label.replace(",", "")) * areas.max() / most, 9.0
         )  # area of a circle, in squares of a point
         assert handle.get_markersize() ** 2 == pytest.approx(want, rel=0.02)
+
+
+def test_a_map_shows_where_north_is():
+    fig, ax = empty_map(frame_of(np.array([7.0, 8.0]), np.array([46.0, 47.0])), more=0.5, least=3.0)
+    north = next(text for text in ax.texts if text.get_text() == "N")
+    scale = next(text for text in ax.texts if text.get_text().endswith(" km"))
+    fig.canvas.draw()
+    assert north.get_window_extent().y0 > scale.get_window_extent().y1  # neither covers the other
+
+
+def test_one_site_of_presence_has_a_chance(full, monkeypatch):
+    """Its mean, 0.3, stood under "occupied sites"."""
+    monkeypatch.setitem(full.data.fit["results"], "family", "bernoulli")
+    assert "Mean, chance of presence" in _sites(full).columns
+    assert stored(full)["unit"] == "chance of presence"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -14,12 +15,26 @@ from fedmiss.folders import ALL
 from fedmiss.report import question
 from fedmiss.report.analysis import analyse
 from fedmiss.report.build import write_report
+from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, joint_report
+from fedmiss.report.language import languages, read_catalog
 from fedmiss.report.many import build_index
-from fedmiss.report.question import NO_DRAWS, Choice, answer, site_years, stored
+from fedmiss.report.prose import _SAID
+from fedmiss.report.question import (
+    NO_BASE,
+    NO_DRAWS,
+    NO_SITE,
+    OTHER_SEASON,
+    Choice,
+    answer,
+    site_years,
+    stored,
+)
 from fedmiss.report.sections.places import build as places
+from fedmiss.report.sections.question import WORDS as QUESTION_WORDS
 from fedmiss.report.settings import ReportSettings
+from fedmiss.resources import resource
 from fedmiss.rng import rng_for
 from fedmiss.tables import read_table
 
@@ -263,3 +278,33 @@ def test_a_large_panel_has_a_page_of_bounded_size(folders, monkeypatch):
     coarse = analyse(uneven(folders), replace(DATE, coarse_map=0.1))
     assert site_years(coarse)["mean_count"].isna().all()
     assert stored(coarse)["sites"]["name"][0].startswith("site ")
+
+
+@pytest.mark.parametrize("language", languages())
+def test_whatever_the_script_says_is_translated(language):
+    """The answer to a reader of a German page was English, and not in ``untranslated.po``."""
+    ask, arithmetic = (
+        resource("reports", f"{n}.js").read_text(encoding="utf-8") for n in ("ask", "question")
+    )
+    said = set(re.findall(r'say\("([^"]+)"', ask)) | {"Take this site back", *_SAID, NOT_CLASSIFIED}
+    said |= {c for pair in re.findall(r'say\([^"()]+ \? "([^"]+)" : "([^"]+)"', ask) for c in pair}
+    reasons = arithmetic[arithmetic.index("var reason = ") : arithmetic.index("var because")]
+    said |= set(re.findall(r'"((?:the|there|no) [^"]+)"', reasons))
+    assert len(said) > 45
+    assert said <= set(QUESTION_WORDS), said - set(QUESTION_WORDS)
+    catalog = read_catalog(language)
+    for text in (*QUESTION_WORDS, NO_DRAWS, NO_BASE, NO_SITE, OTHER_SEASON):
+        catalog.page(f"<p>{text}</p>", [])
+    assert not catalog.missing
+
+
+@pytest.mark.browser
+@needs_browser
+def test_a_german_page_answers_in_german(folders, tmp_path):
+    a = analyse(read_inputs(**folders), replace(DATE, language="de"))
+    (tmp_path / "report").mkdir()
+    write_report(a, tmp_path / "report")
+    script = 'return ["ask-answer", "ask-caption"].map(function (i) { return document.getElementById(i).textContent; });'
+    answer, caption = in_browser(tmp_path / "report" / "index.html", script, tmp_path)
+    assert re.search(r"\d{4} bis \d{4}: [+−]\d+,\d+ % pro Jahr \(95-%-Intervall", answer), answer
+    assert "gerader Trend der gewählten Jahre" in caption

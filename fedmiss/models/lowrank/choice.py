@@ -244,9 +244,11 @@ def _advice(summary: pd.DataFrame, chosen: int) -> str:
             f"({by_deviance['deviance']:.3g}), but not clearly."
         )
     if by_log.name != best.name and by_log["log_rmse"] < 0.98 * best["log_rmse"]:
+        worse = abs(np.log(max(by_log["total_bias"], 1e-9) / max(best["total_bias"], 1e-9))) >= 0.005
         text += (
             f" For typical sites rather than totals, {_label(by_log)} is closer (log error {by_log['log_rmse']:.2f} "
-            f"against {best['log_rmse']:.2f}), but its totals are {by_log['total_bias']:.2f} of the observed."
+            f"against {best['log_rmse']:.2f})"
+            + (f", with totals {by_log['total_bias']:.2f} of the observed." if worse else ".")
         )
     if by_total.name != best.name and abs(float(best["total_bias"]) - 1) > 0.1:
         text += f" {_label(by_total)} gets the total nearest ({by_total['total_bias']:.2f})."

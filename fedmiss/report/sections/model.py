@@ -177,7 +177,7 @@ def _trials(findings: Findings) -> HtmlTable | None:
             ("Step", lambda r: Cell(str(r.what))),
             ("Judged by", lambda r: Cell(str(r.judged_by))),
             ("Gain", lambda r: Cell(percent(100 * r.gain), r.gain)),
-            ("Standard error", lambda r: Cell(percent(100 * r.error), r.error)),
+            ("Standard error", lambda r: Cell(percent(100 * r.error).removeprefix("+"), r.error)),
             ("Taken", lambda r: Cell("yes" if r.taken else "no")),
             ("Trend", lambda r: cell(percent, _percent(r.shift))),
         ],
@@ -238,6 +238,9 @@ def _fitted(findings: Findings) -> HtmlTable | None:
         "Sums over the visits that were made, each at its own effort. A model that follows the counts has ratios near 1, "
         "without a drift; an index is not drawn to the counts of single visits, so ratios of thin years lie farther away. "
     ) + (lack_of_fit(table, findings.unit) or no_clear_miss(table))
+    found, fitted = f"Counted {findings.unit}", f"Fitted {findings.unit}"
+    if findings.data.fact("family") == "bernoulli":  # a site counts on every visit that found the species
+        found, fitted = "Visits that found the species", "Fitted number of them"
     if maybe := bool(findings.data.fact("occupancy", default=[])):
         note += " Visits: each by the probability that its site was occupied."
     return table_of(
@@ -246,8 +249,8 @@ def _fitted(findings: Findings) -> HtmlTable | None:
         [
             ("Year", lambda r: Cell(f"{r.year}")),
             ("Visits to occupied sites" if maybe else "Visits", lambda r: cell(count, r.visits)),
-            (f"Counted {findings.unit}", lambda r: cell(count, r.counted)),
-            (f"Fitted {findings.unit}", lambda r: Cell(number(r.fitted, 4), r.fitted)),
+            (found, lambda r: cell(count, r.counted)),
+            (fitted, lambda r: Cell(number(r.fitted, 4), r.fitted)),
             ("Counted / fitted", lambda r: cell(number, r.ratio)),
         ],
         note,

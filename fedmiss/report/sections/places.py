@@ -35,7 +35,7 @@ def _sites(analysis: Analysis) -> HtmlTable:
     columns += [
         (cells, lambda r: cell(count, r.cells_observed)),
         ("Years counted", lambda r: cell(count, r.years_counted)),
-        (f"Mean, {analysis.unit}", lambda r: cell(number, r.mean_total)),
+        (f"Mean, {analysis.unit_of_site}", lambda r: cell(number, r.mean_total)),
     ]
     some = f"The {SHOWN} largest of {count(analysis.n_sites)} sites. " if analysis.n_sites > SHOWN else ""
     mean = "mean" if analysis.yearly_counts else "mean (estimate in the mean month of the season)"

@@ -8,10 +8,28 @@ from typing import Any
 from markupsafe import Markup
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings
 from fedmiss.report.question import stored
 from fedmiss.report.sections import Section
 from fedmiss.report.style import Plot
+
+# What the script says, each for itself in the page so that a catalogue translates it; ①, ② and ③ are what it puts in.
+WORDS = (
+    "n/a", "all", "base", "Year", "Index", "choose", "logarithms", "no interval", "no count", "not used", "① to ②",
+    "① per year", "① a visit", "① % interval", "① % interval ②", "slope ①", "standard error ①", "All but ①",
+    "without ① site", "without ① sites", "counted ①", "expected ①", "index ① (②)", "index (① = ②)", "Index, ① = ②",
+    "Index, ① = ②; bars: ③ % interval; orange: straight trend of the chosen years.", "Arrow keys move from year to year.",
+    "Yearly index with its interval, and the straight trend.", "Counts and fitted line of ①", "① (not held by the page)",
+    "Rule: ①, with the scatter of years.", "Rule: ①, without the scatter of years.", "No answer", "No trend class",
+    "No class: ①.", "Left out (press to take back):", "Leave this site out", "Take this site back",
+    "no class (counted in too few years, or no interval)", "there is ① complete year with counts; a class needs ②",
+    "there are ① complete years with counts; a class needs ②", "the total of some year is not positive",
+    "no bootstrap replicates were made, so no interval is available",
+    "there are ① bootstrap replicates; an interval needs ②",
+    "the total of some year is less than a millionth of the largest, which counts cannot tell from ①",
+    "strong increase", "moderate increase", "stable", "uncertain", "moderate decline", "strong decline", NOT_CLASSIFIED,
+)  # fmt: skip
 
 
 def build(findings: Findings, plots: dict[str, Plot]) -> Section | None:
@@ -19,7 +37,10 @@ def build(findings: Findings, plots: dict[str, Plot]) -> Section | None:
     if not askable(findings):
         return None
     data = stored(findings, _places(findings, plots.get("map")))
-    values = {"data": in_script(data), "sites": data["sites"] is not None}
+    refused = {source["refuse"] for source in data["sources"]} - {None}
+    own = [data["unit"], *data["said"].values(), *data["notes"], *sorted(refused)]
+    words = (*WORDS, *own) if findings.settings.language else ()
+    values = {"data": in_script(data), "sites": data["sites"] is not None, "words": words}
     return Section("question", "Ask this report", values, scripted=True)
 
 

@@ -26,6 +26,7 @@ from fedmiss.federation.masks import Masks, identity
 from fedmiss.federation.messages import Description
 from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.network import operate
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.engine import relay
@@ -683,6 +684,37 @@ def test_a_relay_says_for_whom_the_others_wait(folder, monkeypatch):
     assert set(got.values()) == {None}
     assert {(state, *missing) for state, missing in seen} == {("waiting", "north")}
     assert (status(folder / "hub")["state"], status(folder / "hub")["missing"]) == ("done", [])
+
+
+def test_what_is_on_hold_is_said_over_a_relay_too(folder, panels, monkeypatch):
+    """The engine's own process holds the message: its words went into the log, and `join --look` waited without one."""
+    kit, said, there = open_kit(folder / "kits" / "north"), [], [True]
+    engine = SimpleNamespace(start_member=lambda *given: SimpleNamespace(poll=lambda: None))
+    for name in ("check_certificate", "check_connection", "start", "end_leftovers", "end"):
+        monkeypatch.setattr(operate, name, lambda *given, **more: None)
+    monkeypatch.setattr(operate, "engine_of", lambda study: engine)
+    monkeypatch.setattr(operate, "_listens", lambda *given: there[0])
+
+    def look():
+        for exchange in (1, 2):
+            holder(kit, pause=0.02)(exchange, [], [])
+        there[0] = False
+        kit.result.mkdir()
+
+    def heard(line):
+        said.append(line)
+        if "on hold" in line:
+            release(kit)
+
+    how = {"say": heard, "look": True, "preview": False}
+    job = threading.Thread(target=look, daemon=True)
+    job.start()
+    together({"join": lambda: operate._join_engine(kit, panels["north"], kit.result, **how)})
+    where = (
+        f"Read it in {kit.private / HELD}; `fedmiss federation outbox {kit.folder} PANEL --release` sends it."
+    )
+    held = [line for line in said if "on hold" in line]
+    assert held == [f"north: exchange {exchange} is on hold. {where}" for exchange in (1, 2)]
 
 
 @pytest.mark.slow

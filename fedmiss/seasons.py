@@ -36,6 +36,18 @@ def years_of(months: I64) -> I64:
     return season_years(months // 12, months % 12 + 1)
 
 
+def amid_winters(visited: I64, axis: I64) -> I64:
+    """Find the calendar months of an axis that few years visit and that keep its winters from being one season each.
+
+    ``visited`` and ``axis`` are months as 12 year + month - 1. None where winters are one season, or no season is a winter.
+    """
+    visited, every = np.unique(visited), np.unique(axis % 12) + 1
+    held, n_years = np.unique(visited % 12 + 1, return_counts=True)
+    usual = held[2 * n_years >= np.unique(visited // 12).size]
+    split = usual.size > 0 and first_month(usual) != 13 and first_month(every) == 13
+    return np.asarray(np.setdiff1d(every, usual) if split else every[:0])
+
+
 def stray(months: I64) -> tuple[slice, str]:
     """Find which of some months, given in order as 12 year + month - 1, are after this year, or few and far from the others.
 

@@ -6,7 +6,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import listed
-from fedmiss.seasons import first_month, stray
+from fedmiss.seasons import amid_winters, stray
 
 
 def panel_months(dates: pl.Series, warnings: list[str], *, yearly: bool) -> pl.DataFrame:
@@ -58,15 +58,12 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
 
 def _months_amid_winters(dates: pl.Series) -> str:
     """Say that few years' visits keep a season over the New Year from being one: the fit goes by all months of the axis."""
-    year, month = dates.dt.year().to_numpy(), dates.dt.month().to_numpy()
-    pairs = np.unique(np.stack([month, year]), axis=1)
-    every, n_years = np.unique(pairs[0], return_counts=True)
-    usual = every[2 * n_years >= np.unique(year).size]
-    if not usual.size or first_month(usual) == 13 or first_month(every) != 13:
+    at = (12 * dates.dt.year().cast(pl.Int64) + dates.dt.month().cast(pl.Int64) - 1).to_numpy()
+    rare = np.isin(at % 12 + 1, amid_winters(at, at))
+    if not rare.any():
         return ""
-    rare = ~np.isin(month, usual)
     return (
-        f"{rare.sum()} of {month.size} visits, in months that most years do not have, keep the winters of this panel from "
+        f"{rare.sum()} of {rare.size} visits, in months that most years do not have, keep the winters of this panel from "
         "being one season each: both calendar years of a winter are fitted as two. Leave them out with --season, as `"
         "fedmiss ingest --season 11-01..02-28`."
     )

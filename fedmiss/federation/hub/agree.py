@@ -57,6 +57,7 @@ class Agreement:
     behind: F64 | None = (
         None  # (L,) visits of all groups in every released month, known under joint least numbers
     )
+    tallies: tuple[int, int, int] = (0, 0, 0)  # visits of all groups, those with a count, those that found
     lost: dict[str, I64] | None = None  # places of the months that each of these rules left out
 
     @property
@@ -155,7 +156,18 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their "
             f"{steps(months)[:-1]}."
         )
-    return Agreement(panel, terms, blanks, months, withheld, tuple(notes), behind, lost)
+    tallies = [int(total(tallied, name, ())) for name in ("visits", "counted", "detected")]
+    return Agreement(
+        panel,
+        terms,
+        blanks,
+        months,
+        withheld,
+        tuple(notes),
+        behind,
+        (tallies[0], tallies[1], tallies[2]),
+        lost,
+    )
 
 
 def _amid_winters(months: I64, behind: F64) -> list[str]:

@@ -91,9 +91,12 @@ def _model(kit: Kit) -> list[str]:
     m = s.fit
     season = ", ".join(map(str, s.season)) if s.season else "all months"
     months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
+    order = s.order()
+    chosen = len(order.candidates) > 1 and not order.before
+    folds = f"{m.folds} folds" if chosen else "no folds: one model"
     return [
         f"  period       {months}; season: {season}",
-        f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
+        f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {folds}",
         *_others(s),
         *(_onward(kit) if s.before else []),
         *(

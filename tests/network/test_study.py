@@ -973,3 +973,17 @@ def test_an_impossible_least_number_is_refused():
         small_study(minimum=1 << 70)
     with pytest.raises(ConfigError, match="seed is 1180591620717411303424"):
         small_study(model=QUICK | {"seed": 1 << 70})
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (QUICK, "negbin, rank 0, 4 bootstrap replicates, no folds: one model"),
+        (QUICK | {"rank": "auto", "folds": 7}, "negbin, rank auto, 4 bootstrap replicates, 7 folds"),
+    ],
+)
+def test_folds_are_named_where_there_is_something_to_choose(model, said, tmp_path):
+    """The page said "5 folds" of a study of one model, which holds out nothing."""
+    out = make_study(small_study(model=model), tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
+    assert said in page(open_kit(out / "kits" / "north"))

@@ -158,6 +158,18 @@ def test_nothing_is_answered_before_the_custodian_approved_this_very_job(tmp_pat
         take_part(kit, panels["north"], NOBODY)
 
 
+def test_an_approval_is_of_the_job_and_the_first_frame_binds_the_data(folder, panels):
+    """Until it is shown nothing has left: data may be put right, and `join` says what they bring; then they stand."""
+    kit = open_kit(folder / "kits" / "north")
+    assert kit.approval() is not None
+    with pytest.raises(EngineError, match="no frame from central, south"):
+        take_part(kit, panels["south"], NOBODY)  # other data than those of the page
+    with pytest.raises(ConfigError, match="or of other data"):
+        take_part(kit, panels["north"], NOBODY)
+    with pytest.raises(EngineError, match="no frame from central, south"):
+        take_part(kit, panels["south"], NOBODY)
+
+
 def test_a_key_that_somebody_changed_is_noticed(tmp_path):
     out = make_study(small_study(), tmp_path / "study", engine_files)
     files = [enrol(open_kit(out / "kits" / c)) for c in CLUBS]

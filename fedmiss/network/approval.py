@@ -18,7 +18,7 @@ from fedmiss.progress import note
 from fedmiss.system import user_name
 
 
-def page(kit: Kit, *, visits: str = "", own_sites: int | None = None) -> str:
+def page(kit: Kit, *, own_sites: int | None = None) -> str:
     """Return what a custodian reads before approving: one page of plain text; ``own_sites`` instead of the kit's number."""
     s = kit.study
     least = kit.own_sites if own_sites is None else own_sites
@@ -31,7 +31,7 @@ def page(kit: Kit, *, visits: str = "", own_sites: int | None = None) -> str:
         [
             f"Study {s.name}, revision {s.revision}: {_about(s)}",
             f"  job          {kit.job.hex()}",
-            f"  you are      {kit.name}{visits}",
+            f"  you are      {kit.name}",
             f"  carried by   {way}",
             *(_method(s) if s.method else _community(s) if s.community else _model(kit)),
             "  organisations and the fingerprints of their keys (compare them by telephone):",
@@ -242,7 +242,7 @@ def _differences(kit: Kit) -> list[str]:
     return lines
 
 
-def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", visits: str = "") -> None:
+def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "") -> None:
     """Make sure that the custodian approved this job: by a stored approval, by its hash, or by answering.
 
     Parameters
@@ -258,7 +258,7 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
             f"the approval is of job {given}, this kit is of job {job}. Read the page that "
             "--dry-run shows, and approve that."
         )
-    text = page(kit, visits=visits)
+    text = page(kit)
     if not given:
         if ask is None:
             raise ConfigError(

@@ -110,7 +110,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     try:
         raw = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"there is no recipe {path}.", path=str(path)) from None
+        raise InputError(f"there is no recipe {path}. Check its name and folder.", path=str(path)) from None
     except (ValueError, IsADirectoryError) as error:
         raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
     tables = {item.name for item in fields(Recipe)} - {*INPUTS, "path"}

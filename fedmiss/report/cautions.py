@@ -118,7 +118,7 @@ def _uncounted(analysis: Analysis) -> Iterator[str]:
 
 def uncounted(findings: Findings, without: int, found: int, so: str) -> Iterator[str]:
     """Say it of ``found`` visits that found the species, of which ``without`` have no number; ``so``: what this does."""
-    if not without:
+    if not without or not found:
         return
     presence = findings.data.fact("family") == "bernoulli"
     if without >= found:

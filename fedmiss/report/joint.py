@@ -33,9 +33,7 @@ from fedmiss.report.words import count, left_out, share
 from fedmiss.report.years import month_table
 from fedmiss.tables import read_table
 
-LEAST_UNCOUNTED = (
-    0.05  # share of the visits that found the species, from which those without a number are told
-)
+LEAST_UNCOUNTED = 0.05  # share of the finds from which those without a number are told
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -16,6 +16,7 @@ from fedmiss.report.coverage import connected
 from fedmiss.seasons import stray
 
 _MOST_YEARS = 10_000
+CHECK = "check the year"  # with which a note on mistyped years begins
 _FIRST_YEAR = 1500  # below, times are points 1, 2, ...
 
 Label = int | float | str  # a site, time point, month or category, as the table names it
@@ -191,7 +192,7 @@ def stray_times(frame: pd.DataFrame) -> tuple[str, ...]:
     span += listed([str(site) for site in odd["site"].unique()], 3)
     how = how if np.median(time) > _FIRST_YEAR else how.replace("years", "time points")
     return (
-        f"check the {'year' if one else 'years'}: {len(odd):,} of {len(time):,} counts ({span}) "
+        f"{CHECK}{'' if one else 's'}: {len(odd):,} of {len(time):,} counts ({span}) "
         f"{'lies' if one else 'lie'} {how}, and {'bears' if one else 'bear'} on totals, slope and class. Correct "
         f"{'it' if one else 'them'} in the table if mistyped, or leave {'the row' if one else 'the rows'} out.",
     )

@@ -307,7 +307,7 @@ def read_json(path: str | Path) -> Any:
     try:
         return parse_json(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}.", path=str(path)) from None
+        raise InputError(f"there is no file {path}. Check its name and folder.", path=str(path)) from None
     except ValueError as error:
         raise InputError(f"{path} is not valid JSON ({error}); make it again.", path=str(path)) from None
 

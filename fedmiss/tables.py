@@ -204,7 +204,7 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
     """
     path = Path(path)
     if not path.exists():
-        raise InputError(f"there is no file {path}.", path=str(path))
+        raise InputError(f"there is no file {path}. Check its name and folder.", path=str(path))
     try:
         table = pq.read_table(path.absolute(), columns=columns)
     except (pa.ArrowInvalid, OSError) as error:

@@ -19,6 +19,7 @@ ADDRESSES = 3_000_000_000  # bytes; a small fit aborts in the compiler at 2 GB o
 app = typer.Typer(
     name="fedmiss",
     help="Impute bird counts and report trends over groups that keep their own records.",
+    cls=commands.OneMessage,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},

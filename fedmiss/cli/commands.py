@@ -11,9 +11,10 @@ import importlib
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import typer
+from typer.core import TyperGroup
 
 from fedmiss.errors import in_words
 from fedmiss.system import at_home
@@ -65,6 +66,40 @@ def _one_message(command: Callable[..., object]) -> Callable[..., None]:
             raise typer.Exit(getattr(error, "exit_code", 1)) from None
 
     return run
+
+
+# what pydantic, by which typer reads a value, says of it -> what it must be, with the limit
+_MUST = {
+    "int_parsing": "a whole number", "int_parsing_size": "a whole number", "float_parsing": "a number",
+    "greater_than_equal": "at least {ge}", "less_than_equal": "at most {le}",
+}  # fmt: skip
+
+
+class OneMessage(TyperGroup):
+    """Commands that say of a value which typer cannot read what they say of any other: option, value, limit, in one line."""
+
+    def invoke(self, ctx: Any) -> Any:  # a context of typer's own click
+        """Run the command of the line; a value of a wrong kind ends it."""
+        try:
+            return super().invoke(ctx)
+        except typer.BadParameter as error:
+            if not (words := _wrong_kind(error)):
+                raise
+            _say(words)
+            raise typer.Exit(2) from None
+
+
+def _wrong_kind(error: typer.BadParameter) -> str:
+    """Say which option, its value and what it must be; blank where typer names the value itself."""
+    found: list[Any] = getattr(error.__cause__, "errors", list)()
+    must = _MUST.get(found[0]["type"], "") if found else ""
+    if not must or error.param is None:
+        return ""
+    name = max(error.param.opts, key=len, default=str(error.param.name))
+    limits = must.format(**found[0].get("ctx", {}))
+    value = found[0]["input"] if "ctx" in found[0] else repr(found[0]["input"])
+    where = f" `{error.ctx.command_path} --help` says more." if error.ctx else ""
+    return f"{name} is {value} (must be {limits}).{where}"
 
 
 def _at_home(value: object) -> object:

@@ -110,7 +110,7 @@ def _describe(path: Path) -> str:
     if path.is_dir():
         return _describe_folder(path)
     if not path.exists():
-        raise InputError(f"there is no file or folder {path}.", path=str(path))
+        raise InputError(f"there is no file or folder {path}. Check its name and place.", path=str(path))
     if path.suffix != ".parquet":
         raise InputError(
             f"{path} is not a file of fedmiss: inspect reads produced folders and .parquet tables."

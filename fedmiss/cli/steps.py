@@ -307,7 +307,8 @@ def _became(result: SpeciesResult) -> str:
     results = read_manifest(result.page.parent)["results"]
     fit = result.folder / "fit"
     known = {} if not (fit / MANIFEST).exists() else read_manifest(fit, "fit")["results"]
-    outcome = str(results.get("headline", "") or "done")
+    # without a class the sentence begins with the name, which the line has already
+    outcome = str(results.get("headline", "") or "done").removeprefix(f"{result.species}: ")
     return (
         outcome if known.get("converged", True) else f"{outcome} (its fit did not converge; see the report)"
     )

@@ -181,7 +181,7 @@ def trim(
     for line in (*said, *fit.notes):
         typer.echo(f"note: {line}", err=True)
     if out is not None:
-        _write(fit, out, table, digest, shown, said, overwrite=overwrite)
+        _write(fit, out, table, digest, shown, [*said, *fit.notes], overwrite=overwrite)
     if json:
         typer.echo(to_json.dumps(as_json(fit, shown), indent=2))
     else:

@@ -6,10 +6,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import listed
-from fedmiss.seasons import first_month
-
-STRAY_YEARS = 5  # visits so far from all others stretch the axis,
-STRAY_VISITS, STRAY_SHARE = 3, 0.001  # when they are so few, or such a share of all
+from fedmiss.seasons import amid_winters, stray
 
 
 def panel_months(dates: pl.Series, warnings: list[str], *, yearly: bool) -> pl.DataFrame:
@@ -20,8 +17,8 @@ def panel_months(dates: pl.Series, warnings: list[str], *, yearly: bool) -> pl.D
         warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
     if not yearly and (few := _months_amid_winters(dates)):
         warnings.append(few)
-    if stray := stray_dates(dates):
-        warnings.append(stray)
+    if odd := _stray_dates(dates):
+        warnings.append(odd)
     if gaps:
         warnings.append(
             f"{len(gaps)} of {months.height} {unit}s {'has' if len(gaps) == 1 else 'have'} no visit "
@@ -61,42 +58,37 @@ def month_axis(dates: pl.Series) -> tuple[pl.DataFrame, list[str], str]:
 
 def _months_amid_winters(dates: pl.Series) -> str:
     """Say that few years' visits keep a season over the New Year from being one: the fit goes by all months of the axis."""
-    year, month = dates.dt.year().to_numpy(), dates.dt.month().to_numpy()
-    pairs = np.unique(np.stack([month, year]), axis=1)
-    every, n_years = np.unique(pairs[0], return_counts=True)
-    usual = every[2 * n_years >= np.unique(year).size]
-    if not usual.size or first_month(usual) == 13 or first_month(every) != 13:
+    at = (12 * dates.dt.year().cast(pl.Int64) + dates.dt.month().cast(pl.Int64) - 1).to_numpy()
+    rare = np.isin(at % 12 + 1, amid_winters(at, at))
+    if not rare.any():
         return ""
-    rare = ~np.isin(month, usual)
     return (
-        f"{rare.sum()} of {month.size} visits, in months that most years do not have, keep the winters of this panel from "
+        f"{rare.sum()} of {rare.size} visits, in months that most years do not have, keep the winters of this panel from "
         "being one season each: both calendar years of a winter are fitted as two. Leave them out with --season, as `"
         "fedmiss ingest --season 11-01..02-28`."
     )
 
 
-def stray_dates(dates: pl.Series) -> str:
-    """Say that a few visits, years apart from all others, stretch the month axis; blank when there are none.
+def _stray_dates(dates: pl.Series) -> str:
+    """Say that visits after this year, or a few that lie years apart from all others, stretch the month axis; else blank.
 
     ``1900-01-01`` stands for an unknown date in many databases; one such row makes a panel of 1,500 months.
     """
-    at = np.sort((dates.dt.year().cast(pl.Int64) * 12 + dates.dt.month().cast(pl.Int64)).to_numpy())
-    steps = np.diff(at)
-    if not steps.size or steps.max() < 12 * STRAY_YEARS:
-        return ""
-    # The largest gap; the smaller side of it is the stray one.
-    cut = int(steps.argmax()) + 1
-    before = cut <= at.size - cut
-    few = cut if before else at.size - cut
-    if few > max(STRAY_VISITS, STRAY_SHARE * at.size):
-        return ""
     ordered = dates.sort()
-    ends = (ordered[0], ordered[cut - 1]) if before else (ordered[cut], ordered[-1])
-    stay = f"from {ordered[cut]}" if before else f"up to {ordered[cut - 1]}"
-    lie = "lies" if few == 1 else "lie"
+    at = (12 * ordered.dt.year().cast(pl.Int64) + ordered.dt.month().cast(pl.Int64) - 1).to_numpy()
+    place, how = stray(at)
+    odd, before = ordered[place], place.start is None
+    if odd.is_empty():
+        return ""
+    rest = ordered[odd.len() :] if before else ordered[: -odd.len()]
+    span, one = f"{odd[0]}{f' to {odd[-1]}' if odd[0] != odd[-1] else ''}", odd.len() == 1
+    stay = ""
+    if not rest.is_empty():
+        edge = f"from {rest[0]}" if before else f"up to {rest[-1]}"
+        stay = f", or keep only visits {edge} (`fedmiss ingest {'--start' if before else '--end'}`)"
     return (
-        f"{few} of {at.size:,} visits ({ends[0]}{f' to {ends[1]}' if ends[0] != ends[1] else ''}) {lie} "
-        f"{steps.max() // 12} years apart from all others and stretch the panel to {at[-1] - at[0] + 1:,} calendar months. "
-        f"If these dates stand for unknown ones, keep only visits {stay} (`fedmiss ingest "
-        f"{'--start' if before else '--end'}`)."
+        f"{odd.len():,} of {at.size:,} visits ({span}) {'lies' if one else 'lie'} {how}, and "
+        f"{'stretches' if one else 'stretch'} the panel to {at[-1] - at[0] + 1:,} calendar months. If "
+        f"{'this date is' if one else 'these dates are'} mistyped, or {'stands' if one else 'stand'} for unknown ones, "
+        f"correct {'it' if one else 'them'}{stay}."
     )

@@ -257,8 +257,8 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
     path = Path(path)
     if not path.exists():
         others = [other.name for other in path.parent.iterdir()] if path.parent.is_dir() else []
-        near = did_you_mean(get_close_matches(path.name, others), "")
-        raise InputError(f"there is no file {path}. {near}".rstrip(), path=str(path))
+        near = did_you_mean(get_close_matches(path.name, others), "Check its name and folder.")
+        raise InputError(f"there is no file {path}. {near}", path=str(path))
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the files in it.", path=str(path))
     stamp = _stamp(path)

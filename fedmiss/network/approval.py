@@ -19,7 +19,7 @@ from fedmiss.system import user_name
 from fedmiss.version import __version__
 
 
-def page(kit: Kit, *, visits: str = "", own_sites: int | None = None) -> str:
+def page(kit: Kit, *, own_sites: int | None = None) -> str:
     """Return what a custodian reads before approving: one page of plain text; ``own_sites`` instead of the kit's number."""
     s = kit.study
     least = kit.own_sites if own_sites is None else own_sites
@@ -32,7 +32,7 @@ def page(kit: Kit, *, visits: str = "", own_sites: int | None = None) -> str:
         [
             f"Study {s.name}, revision {s.revision}: {_about(s)}",
             f"  job          {kit.job.hex()}",
-            f"  you are      {kit.name}{visits}",
+            f"  you are      {kit.name}",
             f"  carried by   {way}",
             *(_method(s) if s.method else _community(s) if s.community else _model(kit)),
             "  organisations and the fingerprints of their keys (compare them by telephone):",
@@ -92,9 +92,12 @@ def _model(kit: Kit) -> list[str]:
     m = s.fit
     season = ", ".join(map(str, s.season)) if s.season else "all months"
     months = f"{s.months[0]} to {s.months[1]}" if s.months else "all months that the organisations have"
+    order = s.order()
+    chosen = len(order.candidates) > 1 and not order.before
+    folds = f"{m.folds} folds" if chosen else "no folds: one model"
     return [
         f"  period       {months}; season: {season}",
-        f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {m.folds} folds",
+        f"  model        {m.model}, rank {m.rank}, {m.bootstrap} bootstrap replicates, {folds}",
         *_others(s),
         *(_onward(kit) if s.before else []),
         *(
@@ -240,7 +243,7 @@ def _differences(kit: Kit) -> list[str]:
     return lines
 
 
-def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", visits: str = "") -> None:
+def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "") -> None:
     """Make sure that the custodian approved this job: by a stored approval, by its hash, or by answering.
 
     Parameters
@@ -256,7 +259,7 @@ def approve(kit: Kit, *, ask: Callable[[str], bool] | None, given: str = "", vis
             f"the approval is of job {given}, this kit is of job {job}: another study, roster or version of fedmiss (here "
             f"{__version__}). Read the page that --dry-run shows, and approve that."
         )
-    text = page(kit, visits=visits)
+    text = page(kit)
     if not given:
         if ask is None:
             raise ConfigError(

@@ -281,7 +281,7 @@ def answered_from(kit: Kit, data: Path, program: GroupProgram | None = None) -> 
 def digest_of_path(data: Path, beside: Path | None = None) -> bytes:
     """Digest of a file, or of the files of a folder, and of another file beside: a journal is of one state of the data."""
     if not data.exists():
-        raise InputError(f"there is no file or folder {data}.", path=str(data))
+        raise InputError(f"there is no file or folder {data}. Check its name and place.", path=str(data))
     files = sorted(p for p in data.rglob("*") if p.is_file()) if data.is_dir() else [data]
     words = [f"{p.relative_to(data) if data.is_dir() else p.name} {hash_file(p)}" for p in files]
     words += [hash_file(beside)] if beside is not None else []

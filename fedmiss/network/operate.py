@@ -16,7 +16,7 @@ from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.folder import Folder, check_folder
 from fedmiss.network.kits import Kit
 from fedmiss.network.member import party_of, start, take_part
-from fedmiss.network.outbox import REFUSALS, holder
+from fedmiss.network.outbox import REFUSALS, holder, on_hold
 from fedmiss.network.preflight import check_certificate, check_connection, check_port, check_version
 from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
@@ -99,7 +99,7 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     start(kit, data, look=look, preview=preview)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said, deaths, begun, stay = "", 0, 0.0, ExitPolicy(out, lambda: _listens(kit, parts))
+    said, held, deaths, begun, stay = "", "", 0, 0.0, ExitPolicy(out, lambda: _listens(kit, parts))
     end_leftovers(engine)
     refusals = kit.private / REFUSALS
     told = _size(refusals)
@@ -113,6 +113,11 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
                 raise EngineError(f"{kit.name}: {new.decode(errors='replace').splitlines()[-1]}")
             if stay.over():
                 return
+            # The engine's process holds the message, and its words go into the log.
+            if look and (waits := on_hold(kit)) != held:
+                held = waits
+                if waits:
+                    say(waits)
             if process is None or process.poll() is not None:
                 if process is not None:
                     end(process)  # its children may be alive

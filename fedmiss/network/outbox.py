@@ -47,10 +47,7 @@ def holder(
             tmp.touch(mode=0o600)
             tmp.write_text("\n".join([go.name, *lines]) + "\n", encoding="utf-8")
         if say is not None:
-            say(
-                f"{kit.name}: exchange {exchange} is on hold. Read it in {kit.private / HELD}; "
-                f"`fedmiss federation outbox {kit.folder} PANEL --release` sends it."
-            )
+            say(on_hold(kit))
         # A file, and no socket: the custodian releases from another process, perhaps after a restart of this one.
         while not go.exists():
             time.sleep(pause)
@@ -80,12 +77,29 @@ def note_refusal(kit: Kit, error: Exception) -> str:
     return line
 
 
-def release(kit: Kit) -> str:
-    """Release the held message; return its text."""
+def _held(kit: Kit) -> tuple[str, str]:
+    """The file that releases the message on hold, and that message in words; both blank where none of this job is held."""
     path = kit.private / HELD
     # The file of the release stands in the first line: what is released is what is shown, and of this job.
     go, _, text = (path.read_text(encoding="utf-8") if path.exists() else "").partition("\n")
-    if not go.startswith(_releases(kit)):
+    return (go, text) if go.startswith(_releases(kit)) else ("", "")
+
+
+def on_hold(kit: Kit) -> str:
+    """Say which message waits for its release, where it can be read, and what sends it; blank where none does."""
+    go, _ = _held(kit)
+    if not go or (kit.private / go).exists():
+        return ""
+    return (
+        f"{kit.name}: exchange {go.removeprefix(_releases(kit))} is on hold. Read it in {kit.private / HELD}; "
+        f"`fedmiss federation outbox {kit.folder} PANEL --release` sends it."
+    )
+
+
+def release(kit: Kit) -> str:
+    """Release the held message; return its text."""
+    go, text = _held(kit)
+    if not go:
         raise InputError(f"{kit.name!r} holds no message now. `join --look` holds them.")
     (kit.private / go).touch()
     return text

@@ -380,7 +380,7 @@ def read_study_toml(path: Path) -> Study:
     try:
         raw = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"there is no file {path}.", path=str(path)) from None
+        raise InputError(f"there is no file {path}. Check its name and folder.", path=str(path)) from None
     except ValueError as error:
         raise InputError(f"{path} is not valid TOML: {error}.", path=str(path)) from None
     named = raw.get("community", {})

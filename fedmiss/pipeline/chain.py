@@ -33,6 +33,7 @@ from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.parallel import over_cluster, over_processes
 from fedmiss.pipeline.recipe import Recipe, slug
+from fedmiss.pipeline.steps import claimed
 from fedmiss.pipeline.steps import step as once
 from fedmiss.report.build import build_report
 from fedmiss.report.settings import ReportSettings
@@ -104,7 +105,8 @@ def run_recipe(
     with locked(recipe.out):
         clear_inside(recipe.out)
         clear_inside(recipe.out / ".cache")
-        results = _run(recipe, say, jobs, scheduler)
+        with claimed(recipe.out, recipe.path):
+            results = _run(recipe, say, jobs, scheduler)
         say_left(recipe.out, results)
         return results
 

@@ -123,7 +123,9 @@ def run_demo(
             else f"{counts.height} counts of nesting great egrets, Everglades, 2004-2026"
         )
         say(f"survey: {what} (CC0, Weecology lab) -> {table}")
-    recipe = replace(read_recipe(resource("pipelines", f"everglades-{name}.toml"), out), files=(table,))
+    # fedmiss's own recipe, wherever it is installed: the folder is not bound to its place
+    recipe = read_recipe(resource("pipelines", f"everglades-{name}.toml"), out)
+    recipe = replace(recipe, files=(table,), path=None)
     if bootstrap is not None:
         recipe = replace(recipe, fit=replace(recipe.fit, bootstrap=bootstrap))  # type: ignore[type-var]
     if date is not None:

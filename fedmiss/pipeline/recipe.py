@@ -35,6 +35,7 @@ class Recipe:
     community : settings of a fit of all species together, whose scores the panels get; None for no such step
     species_groups : table of species and group, each with an indicator of its own; None for none
     terms : licence and citation of records that come without them (plain tables); kept with every result
+    path : the recipe's own file; its results are of it alone
     """
 
     name: str
@@ -51,6 +52,7 @@ class Recipe:
     report: ReportSettings = field(default_factory=ReportSettings)
     species_groups: Path | None = None
     terms: dict[str, str] = field(default_factory=dict)
+    path: Path | None = None
 
 
 def slug(species: str) -> str:
@@ -108,10 +110,10 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     try:
         raw = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"there is no recipe {path}.", path=str(path)) from None
+        raise InputError(f"there is no recipe {path}. Check its name and folder.", path=str(path)) from None
     except (ValueError, IsADirectoryError) as error:
         raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
-    tables = {item.name for item in fields(Recipe)} - {*INPUTS}
+    tables = {item.name for item in fields(Recipe)} - {*INPUTS, "path"}
     for key in raw:
         if key not in tables:
             raise unknown(key, sorted(tables), where)
@@ -166,6 +168,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         if "species_groups" in raw
         else None,
         terms=_terms(_table(raw, "terms", where), f"{where}: terms"),
+        path=path,
     )
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.files import MANIFEST, atomic_file, read_manifest
+from fedmiss.files import MANIFEST, atomic_file, read_json, read_manifest, write_json
 from fedmiss.owner import remove_file, set_aside
 from fedmiss.progress import note
 
@@ -45,6 +47,39 @@ def step(folder: Path, key: str, make: Callable[..., object]) -> bool:
         raise
     _write_key(file, key)
     return True
+
+
+@contextmanager
+def claimed(out: Path, recipe: Path | None) -> Iterator[None]:
+    """Note in a folder of results of which recipe they are, once the block has made some; None: of no file.
+
+    Raises
+    ------
+    ConfigError    they are of another recipe that is still there: a run of this one would replace them
+    """
+    if recipe is None:
+        yield
+        return
+    note_of, recipe, other = out / ".recipe.json", recipe.resolve(), None
+    with suppress(
+        InputError, KeyError, TypeError, ValueError
+    ):  # none yet, or a damaged one, which is not replaced
+        # Relative, so that both can be moved together; a recipe that is gone was renamed, or has given its folder up.
+        other = (out / str(read_json(note_of)["recipe"])).resolve()
+    if other is not None and other != recipe and other.is_file():
+        raise ConfigError(
+            f"the folder {out} has the results of the recipe {other}, which {recipe} would replace. Give one of them "
+            "another folder: out = ... in the recipe, or --out.",
+            path=str(out),
+        )
+    try:
+        yield
+    finally:
+        # a run that was refused has made nothing, and leaves nothing
+        if other != recipe and any(out.rglob(".*.key")):
+            with suppress(ValueError):  # another drive of Windows: the whole path stays
+                recipe = Path(os.path.relpath(recipe, out.resolve()))
+            write_json(note_of, {"recipe": recipe.as_posix()})
 
 
 def _write_key(file: Path, key: str) -> None:

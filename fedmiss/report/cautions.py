@@ -8,9 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from fedmiss.arrays import F64, I64, Bool
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.coverage import groups_apart, in_years
+from fedmiss.report.coverage import groups_apart
 from fedmiss.report.entries import entry_cautions
+from fedmiss.report.findings import Findings
 from fedmiss.report.settings import Least
 from fedmiss.report.words import count, left_out, number, percent, records, share, year_list
 
@@ -26,13 +28,14 @@ def cautions(analysis: Analysis) -> list[str]:
     """Return every sentence, the most serious first."""
     return [
         *_uncounted(analysis),
-        *_some_uncounted(analysis),
         *entry_cautions(analysis.entries, analysis.unit),
         *carried(analysis),
         *_pooled(analysis),
-        *_moved_season(analysis),
+        *moved_season(analysis, analysis.data.n_observed),
         *_thin_years(analysis),
-        *_none_found(analysis),
+        *none_found(
+            analysis, np.asarray(analysis.data.found.any(axis=0)), analysis.monthly["visits"].to_numpy()
+        ),
         *biased_visits(analysis),
     ]
 
@@ -84,13 +87,16 @@ def _thin_years(analysis: Analysis) -> Iterator[str]:
             )
 
 
-def _none_found(analysis: Analysis) -> Iterator[str]:
-    """Say it when the first or the last years found nothing: their totals are near 0, and logarithms of them arbitrary."""
-    used, member = analysis.years.year[analysis.years.used], analysis.years.W[analysis.years.used] > 0
-    found = np.atleast_1d(in_years(analysis.data.found, member).any(axis=0))
+def none_found(findings: Findings, found: Bool, visits: F64 | I64) -> Iterator[str]:
+    """Say it when the first or the last years found nothing: their totals are near 0, and logarithms of them arbitrary.
+
+    ``found`` (L,) whether a visit of a month found the species, ``visits`` (L,) its visits.
+    """
+    used, member = findings.years.year[findings.years.used], findings.years.W[findings.years.used] > 0
+    found = np.asarray((member & found).any(axis=1))
     if not found.any():
         return
-    visits = member @ analysis.monthly["visits"].to_numpy()
+    visits = member @ visits
     for part in (slice(0, int(found.argmax())), slice(used.size - int(found[::-1].argmax()), used.size)):
         if used[part].size >= NONE_FOUND:
             yield (
@@ -100,34 +106,55 @@ def _none_found(analysis: Analysis) -> Iterator[str]:
 
 
 def _uncounted(analysis: Analysis) -> Iterator[str]:
-    """Say it when the species was found and never counted."""
-    coverage = analysis.coverage
-    if coverage.n_detected and not coverage.birds_counted:
-        yield (
-            f"None of the {count(coverage.n_detected)} visits that found the species has a number (all are X, present but "
-            "not counted): nothing can be said of numbers. What is shown is how many sites are occupied."
-        )
-
-
-def _some_uncounted(analysis: Analysis) -> Iterator[str]:
-    """Say it when finds without a number move the trend."""
     coverage, moved = analysis.coverage, 100 * math.expm1(analysis.coverage.uncounted_slope)
-    if analysis.data.fact("family") != "bernoulli" and coverage.birds_counted and abs(moved) >= LEAST_MOVED:
+    without = coverage.n_visits - coverage.n_counted
+    if coverage.n_detected and not coverage.birds_counted:
+        without = coverage.n_detected
+    elif abs(moved) < LEAST_MOVED:
+        return
+    so = f"so their share, which changed, moves the trend by about {percent(moved)} per year."
+    yield from uncounted(analysis, without, coverage.n_detected, so)
+
+
+def uncounted(findings: Findings, without: int, found: int, so: str) -> Iterator[str]:
+    """Say it of ``found`` visits that found the species, of which ``without`` have no number; ``so``: what this does."""
+    if not without or not found:
+        return
+    presence = findings.data.fact("family") == "bernoulli"
+    if without >= found:
+        shown = "What is shown is how many sites are occupied." if presence else ""
         yield (
-            f"{count(coverage.n_visits - coverage.n_counted)} of the {count(coverage.n_detected)} visits that found the "
-            "species have no number (X). Nothing takes their place, and visits without a find count as 0, so their share, "
-            f"which changed, moves the trend by about {percent(moved)} per year. Compare presence (--model bernoulli)."
+            f"None of the {count(found)} visits that found the species has a number (all are X, present but "
+            f"not counted): nothing can be said of numbers. {shown or 'Ask for presence (model bernoulli).'}"
+        )
+    elif not presence:
+        yield (
+            f"{count(without)} of the {count(found)} visits that found the species have no number (X). Nothing takes their "
+            f"place, and visits without a find count as 0, {so} Compare presence (--model bernoulli)."
         )
 
 
-def _moved_season(analysis: Analysis) -> Iterator[str]:
-    """Say it when the later years were counted in other months than the earlier ones."""
-    year = analysis.years.of_month
-    used = analysis.years.year[analysis.years.used]
-    if used.size < 2 or len(analysis.years.season) < 2:
+def absences(n_zeros: int, n_visits: int) -> Iterator[str]:
+    """Say it when no visit, or next to none, records an absence."""
+    zero_share = n_zeros / n_visits if n_visits else 0.0
+    if n_zeros == 0:
+        yield (
+            "No visit in this panel records an absence. The numbers describe sites where birds were found and counted: "
+            "a site that birds left looks like a site nobody visited, so a decline by desertion of sites would be missed "
+            "and totals of such sites are too high."
+        )
+    elif zero_share < 0.02:
+        yield f"Only {share(zero_share)} of the visits record an absence, so sites without birds are hardly known."
+
+
+def moved_season(findings: Findings, n_observed: F64 | I64) -> Iterator[str]:
+    """Say it when the later years were counted in other months than the earlier ones; ``n_observed`` (L,) counts."""
+    year = findings.years.of_month
+    used = findings.years.year[findings.years.used]
+    if used.size < 2 or len(findings.years.season) < 2:
         return
     half = used[used.size // 2]
-    moy, n_observed = analysis.data.months["month_of_year"].to_numpy(), analysis.data.n_observed
+    moy = findings.data.months["month_of_year"].to_numpy()
     early, late = (
         np.bincount(moy[inside], weights=n_observed[inside], minlength=13)
         for inside in (np.isin(year, used[used < half]), np.isin(year, used[used >= half]))

@@ -67,7 +67,7 @@ class Coverage:
         return self.n_zeros == 0
 
 
-def _linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
+def linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
     """Return the size of the largest set of years linked by sites (or months) that were counted in more than one year."""
     # Years are linked through chains of sites: 2001 and 2003 by two sites that share 2002.
     linked = np.zeros((n_sites, n_years), dtype=bool)
@@ -89,7 +89,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     pairs = pd.DataFrame({"site": site[used], "year": position[used]}).drop_duplicates()
     repeated = int((pairs.groupby("site").size() >= 2).sum())
     per_year = np.bincount(position, minlength=years.year.size)[years.used]
-    linked = _linked_years(pairs["site"].to_numpy(), pairs["year"].to_numpy(), J, years.year.size)
+    linked = linked_years(pairs["site"].to_numpy(), pairs["year"].to_numpy(), J, years.year.size)
     # the season's cells of the years in the trend, as for the totals; all cells where no year is in it
     weight = years.W[years.used].sum(axis=0) if years.used.any() else np.ones(L)
     total = float(data.totals @ weight)
@@ -99,7 +99,7 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     visits = int(cells["n_visits"].sum())
     month_of_year = data.months["month_of_year"].to_numpy()[counted["month_index"].to_numpy()]
     # The same question of months: years counted in May and years counted in October have no common ground.
-    season = _linked_years(month_of_year[used], position[used], 13, years.year.size)
+    season = linked_years(month_of_year[used], position[used], 13, years.year.size)
     known = data.sites[["latitude", "longitude"]].notna().all(axis=1)
     return Coverage(
         n_sites=J,
@@ -159,9 +159,14 @@ def thin_counts(found: Coverage, data: ReportInputs, n_used: int) -> Iterator[st
     if 0 < found.linked_years < n_used:
         are = "is" if found.linked_years == 1 else "are"
         yield f"only {found.linked_years} of {n_used} years {are} linked by sites counted in more than one of them"
-    if 0 < found.years_sharing_months < n_used:
+    yield from seasons_apart(found.years_sharing_months, n_used)
+
+
+def seasons_apart(sharing: int, n_used: int) -> Iterator[str]:
+    """Say that only so many of the years share a month of the year with the others."""
+    if 0 < sharing < n_used:
         yield (
-            f"only {found.years_sharing_months} of {n_used} years have a month of the year in common with the others, so a "
+            f"only {sharing} of {n_used} years have a month of the year in common with the others, so a "
             "change of the season in which was counted cannot be told from a change of the birds"
         )
 

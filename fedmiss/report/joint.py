@@ -15,7 +15,8 @@ from fedmiss.errors import InputError
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
 from fedmiss.folders import ALL, VISITED, JointFacts
 from fedmiss.report.build import report_results, write_figures
-from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS
+from fedmiss.report.cautions import absences, moved_season, none_found, uncounted
+from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS, linked_years, seasons_apart
 from fedmiss.report.exchange import write_totals
 from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, never_found, region_table
 from fedmiss.report.fitted import fitted_years
@@ -31,6 +32,8 @@ from fedmiss.report.tables import shared_tables, write_csv
 from fedmiss.report.words import count, left_out, share
 from fedmiss.report.years import month_table
 from fedmiss.tables import read_table
+
+LEAST_UNCOUNTED = 0.05  # share of the finds from which those without a number are told
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,13 +114,22 @@ class JointFindings(Findings):
         return f"{', '.join(first)} and {last}"
 
 
-def _thin(counted: float, yearly: pd.DataFrame, rests_on: str) -> Iterator[str]:
-    if counted < MIN_DETECTIONS:
+def _thin(data: JointSource, counted: float, series: MonthlySeries, yearly: pd.DataFrame) -> Iterator[str]:
+    found = data.result.n_detected
+    if found is not None and found < MIN_DETECTIONS:
+        yield f"{found} visits found the species; a class needs {MIN_DETECTIONS}"
+    elif counted < MIN_DETECTIONS:
         yield f"{count(counted)} birds were counted; a class needs {MIN_DETECTIONS}"
     per_year = yearly.loc[yearly["used"], "visits"]
     median = float(per_year.median()) if len(per_year) else 0.0
     if median < MIN_CELLS_PER_YEAR:
-        yield f"the median year has {median:g} {rests_on}; a class needs {MIN_CELLS_PER_YEAR}"
+        yield f"the median year has {median:g} {data.rests_on}; a class needs {MIN_CELLS_PER_YEAR}"
+    years, month_of_year = series.years, data.months["month_of_year"].to_numpy()
+    position = np.searchsorted(years.year, years.of_month)
+    at = (years.W > 0).any(axis=0) & (data.visits > 0) & years.used[position]
+    if at.any():
+        sharing = linked_years(month_of_year[at], position[at], 13, years.year.size)
+        yield from seasons_apart(sharing, int(years.used.sum()))
 
 
 def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
@@ -131,7 +143,7 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         t if birds > 0 else never_found(t) for t in (series.monthly(), series.index(settings.base))
     )
     yearly = yearly.assign(visits=visits)
-    refuse = "; ".join(_thin(birds, yearly, data.rests_on)) or None
+    refuse = "; ".join(_thin(data, birds, series, yearly)) or None
     # Without interactions all regions share one trend: a class of each would say the same number of times.
     one = ONE_TREND if data.one_trend else None
     # Sites of a region are not known: regions have trends, and their share of the whole.
@@ -186,14 +198,33 @@ def caveats(findings: JointFindings) -> list[str]:
         "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
         "that one lists and another visited, counts twice: nobody sees the others' sites."
     )
+    found = np.zeros(len(findings.data.visits), dtype=bool)
+    visited = findings.data.visited
+    if visited is not None:
+        found[visited["month_index"].to_numpy()[visited["counted"].to_numpy() > 0]] = True
     return [
         *not_converged(findings),
+        *_of_visits(findings),
+        *moved_season(findings, findings.data.visits),
+        *none_found(findings, found, findings.data.visits),
         *left_out(yearly.loc[~yearly["complete"], "year"], "lacks", "lack", "some months of the season"),
         *left_out(yearly.loc[yearly["complete"] & (yearly["visits"] == 0), "year"], "lacks", "lack", least),
         *([] if findings.visited.empty else [tables]),
         *model_caveats(findings, birds=findings.found),
         *(str(warning) for warning in findings.data.joint["warnings"]),
     ]
+
+
+def _of_visits(findings: JointFindings) -> Iterator[str]:
+    """What the joint numbers of visits say; a result that was made before it kept them says nothing."""
+    result = findings.data.result
+    if result.n_visits is None or result.n_detected is None or result.n_uncounted is None:
+        return
+    if result.n_uncounted >= LEAST_UNCOUNTED * result.n_detected:
+        so = "so where their share changed, the trend changed with it: by how much, no sum that is sent can tell."
+        yield from uncounted(findings, result.n_uncounted, result.n_detected, so)
+    if result.n_detected:
+        yield from absences(result.n_visits - result.n_detected, result.n_visits)
 
 
 def _study(findings: JointFindings) -> Section:

@@ -44,7 +44,7 @@ _TOKEN = re.compile(r"<(script|style)\b.*?</\1>|<!--.*?-->|<[^>]*>|[^<]+", re.DO
 _SAID = re.compile(r'\b(aria-label|alt|title|placeholder)="([^"]*)"')
 _META = re.compile(r'<meta (?:name="description"|property="og:(?:title|description)")')
 _SHARED = re.compile(r'\b(content)="([^"]*)"')
-_END = re.compile(r"(?<=[.!?])\s+(?=[A-Z{])")
+_END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _NUMBER = rf"(?<![\w.])[{MINUS}+-]?\d+(?:,\d{{3}})*(?:\.\d+)*(?: × 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?!\w)"
 _MONTHS = r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
 _MONTH = re.compile(_MONTHS)
@@ -56,6 +56,7 @@ _NAME = re.compile(
 )  # one letter alone may be a word of a sentence: A site, X not counted
 _SLOT = re.compile(r"\{(\d+)\}")
 _FILE = re.compile(r"fedmiss|[\w.-]+(/|\.[a-z]{2,7})")
+_COLUMN = re.compile(r"[^=()]+ = [^=()]+")  # what an import says of a table: site = plot
 _PIECE = re.compile(r"(: |, |; )")
 
 
@@ -115,7 +116,10 @@ class Catalog:
         other = short or self._other(text, slots)
         if other is None:  # "Classes: 3 stable, 2 uncertain." is made of pieces, in any number
             pieces = _PIECE.split(text.removesuffix("."))
-            parts = [piece if i % 2 else self._other(piece, slots) for i, piece in enumerate(pieces)]
+            parts = [
+                piece if i % 2 else self._other(piece, slots) or (_COLUMN.fullmatch(piece) and piece)
+                for i, piece in enumerate(pieces)
+            ]
             if len(parts) > 1 and all(parts):
                 return "".join(map(str, parts)) + "." * text.endswith(".")
             english, values = _english(text, slots)
@@ -190,10 +194,13 @@ def _english(text: str, slots: re.Pattern[str]) -> tuple[str, list[str]]:
 
 
 def _sentences(text: str, slots: re.Pattern[str]) -> list[str]:
-    """Cut a text after the end of each sentence, never inside a name."""
+    """Cut a text after the end of each sentence, never inside a name; one may begin with a name in small initials."""
     inside = [match.span() for match in slots.finditer(text)]
+    begins = {start for start, _ in inside}
     out, start = [], 0
     for match in _END.finditer(text):
+        if not (text[match.end()].isupper() or text[match.end()] == "{" or match.end() in begins):
+            continue
         if not any(start_inside < match.start() < end_inside for start_inside, end_inside in inside):
             out.append(text[start : match.start()])
             start = match.end()

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedmiss.arrays import Bool
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.cautions import carried, cautions
+from fedmiss.report.cautions import absences, carried, cautions
 from fedmiss.report.classes import MIN_DRAWS
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import effort_caution, fitted_years, lack_of_fit
@@ -220,15 +220,7 @@ def not_converged(findings: Findings, move: str = "") -> Iterator[str]:
 
 def _of_counts(analysis: Analysis) -> Iterator[str]:
     coverage, period = analysis.coverage, "year" if analysis.yearly_counts else "month"
-    zero_share = coverage.n_zeros / coverage.n_visits if coverage.n_visits else 0.0
-    if coverage.no_zeros:
-        yield (
-            "No visit in this panel records an absence. The numbers describe sites where birds were found and counted: "
-            "a site that birds left looks like a site nobody visited, so a decline by desertion of sites would be missed "
-            "and totals of such sites are too high."
-        )
-    elif zero_share < 0.02:
-        yield f"Only {share(zero_share)} of the visits record an absence, so sites without birds are hardly known."
+    yield from absences(coverage.n_zeros, coverage.n_visits)
     if coverage.share_cells < 0.05:
         yield (
             f"{share(coverage.share_cells)} of the {analysis.cell}s were counted. The rest is the model's "

@@ -124,6 +124,8 @@ def base_years(base: str | int | None, years: Years) -> Bool:
             f"the base {text!r} is not a year or a range of years; write 2010 or 2005-2010.", base=text
         )
     first, last = int(parts[0]), int(parts[-1])
+    if first > last:
+        raise ConfigError(f"the base {text} ends before it begins; write --base {last}-{first}.", base=text)
     mask = (years.year >= first) & (years.year <= last) & years.used
     if not mask.any():
         known = listed([str(year) for year in usable], 80) or "none"

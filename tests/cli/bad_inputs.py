@@ -215,7 +215,11 @@ FILES = '[ingest]\nfiles = "ebd.txt"\n'
 
 CASES = (
     # --- files
-    Case("wrong path", lambda b, f: ingest("ebd_WA.txt"), ("there is no file ebd_WA.txt",)),
+    Case(
+        "wrong path",
+        lambda b, f: ingest("ebd_WA.txt"),
+        ("there is no file ebd_WA.txt. Check its name and folder.",),
+    ),
     Case("empty file", file("ebd.txt", ""), ("ebd.txt is empty", "0 bytes")),
     Case("header without rows", start_of_ebd(1), ("ebd.txt", "header and no rows")),
     Case(
@@ -312,7 +316,7 @@ CASES = (
     Case("inspect nothing", lambda b, f: ("inspect", "nothing"), ("there is no file or folder nothing",)),
     Case("too few records to simulate", lambda b, f: ("simulate", "--records", 3, "--out", "new"), ("3",), 2),
     # --- recipes
-    Case("no such recipe", lambda b, f: ("run", "trend.toml"), ("there is no recipe trend.toml",)),
+    Case("no such recipe", lambda b, f: ("run", "trend.toml"), ("there is no recipe trend.toml. Check",)),
     Case("not a TOML file", recipe("files: ebd.txt\n"), ("trend.toml is not a TOML recipe",)),
     Case("recipe without files", recipe("[ingest]\ncomplete = true\n"), ("ingest.files is missing",), 2),
     Case("recipe names a missing file", recipe(FILES), ("there is no file", "ebd.txt", "trend")),

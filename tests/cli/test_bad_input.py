@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import subprocess
 import sys
 
 import pytest
 from bad_inputs import CASES, QUICK, WIGEON, csv, ebd, interrupted, records_of, sampling
 from terminal import entry_point, fedmiss, real, refusing, tree
+from typer.testing import CliRunner
 
-from fedmiss.cli.commands import _was_interrupted
+from fedmiss.cli.app import app
+from fedmiss.cli.commands import _was_interrupted, register
 from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.system import at_home
 
@@ -84,9 +87,7 @@ def test_a_month_without_visits_works_and_is_told(here):
     [
         (("fitt",), 2),
         (("fit",), 2),
-        (("fit", "panel", "--seed", "x"), 2),
         (("panel", "records", "--grups", 3), 2),
-        (("fit", "panel", "--penalty", "much"), 2),
     ],
 )
 def test_wrong_usage_ends_with_2_and_no_traceback(words, code, here):
@@ -228,3 +229,28 @@ def test_a_name_that_is_not_utf8_is_one_sentence(here):
     done = fedmiss("ingest", os.fsdecode(path), "--species", "wren", "--out", here / "records")
     one_line(done, 1)
     assert "not UTF-8" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("fit panel --seed x", r"--seed is 'x' \(must be a whole number\)\. `.* fit --help` says more"),
+        ("fit panel --seed=-1", r"--seed is -1 \(must be between 0 and "),
+        ("fit panel --rank x", r"--rank is 'x' \(must be a whole number or auto\)"),
+        ("fit panel --method fedmissem --alpha 2", r"--alpha is 2 \(must be above 0 and at most 1\)"),
+        ("fit panel --method fedmissem --alpha x", r"--alpha is 'x' \(must be a number\)"),
+        ("fit panel --penalty much", r"--penalty is 'much' \(must be a number\)"),
+        ("trim counts.csv --model 7", r"--model is 7 \(must be at most 3\)"),
+        (
+            "federation outbox kit panel --last 0",
+            r"--last is 0 \(must be at least 1\)\. `.* federation outbox --help`",
+        ),
+    ],
+)
+def test_a_value_of_a_wrong_kind_is_named_with_its_option_and_its_limit(words, said):
+    """Typer's own message named no value: "Input should be a valid integer"."""
+    register(app)
+    run = CliRunner().invoke(app, words.split())
+    assert run.exit_code == 2
+    (line,) = run.output.splitlines()
+    assert re.match(f"fedmiss: {said}", line)

@@ -177,6 +177,26 @@ def test_a_visit_amid_the_months_without_visits_keeps_no_winter_apart_in_silence
     assert any("1 of 85 visits, in months that most years do not have" in w for w in warnings) == said
 
 
+@pytest.mark.parametrize(
+    ("odd", "said"),
+    [
+        (date(2109, 6, 15), "lies after 20.., this year, .* up to 2012-06-15 \\(`fedmiss ingest --end`"),
+        (
+            date(1900, 1, 1),
+            "lies 101 years apart from all others, .* from 2001-06-15 \\(`fedmiss ingest --start`",
+        ),
+        (date(2016, 6, 15), ""),
+    ],
+)
+def test_visits_after_this_year_or_far_from_all_others_are_told(odd, said):
+    warnings = []
+    usual = [date(y, 6, 15) for y in range(2001, 2013) for _ in range(5)]
+    panel_months(pl.Series([*usual, odd]), warnings, yearly=True)
+    found = [w for w in warnings if re.search("1 of 61 visits .* and stretches the panel", w)]
+    assert len(found) == bool(said)
+    assert not said or re.search(said, found[0])
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.parquet"))}
 

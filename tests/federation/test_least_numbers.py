@@ -156,6 +156,8 @@ def test_regions_are_told_apart_where_enough_stand_behind_each_and_the_rest(site
 
 def test_the_rest_is_the_pooled_answer_of_the_released_visits(panel, tmp_path):
     _, _, joint = ran(panel, tmp_path)
+    found = sum(int((g.count > 0).sum()) for g in panel.groups)
+    assert (joint.facts.n_visits, joint.facts.n_detected, joint.facts.n_uncounted) == (420, found, 0)
     keep = joint.agreement.behind > 0
     groups = []
     for g in panel.groups:  # the pooled reference obeys the same rule

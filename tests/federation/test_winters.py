@@ -7,9 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmiss.federation.hub.agree import DataSpec, agree
+from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+
+from .network import JOB, SETTINGS, clubs_of
+from .owners import owned
 
 WINTERS, SITES, MONTHS = 8, 30, 4  # November to February
 
@@ -56,3 +61,17 @@ def test_folds_of_blocks_are_whole_winters_in_groups_that_lack_months_too():
         for block in np.unique(key):
             assert np.unique(fold[key == block]).size == 1
         assert np.unique(fold).size > 1
+
+
+@pytest.mark.parametrize(("odd", "said"), [(6, True), (4, False), (None, False)])
+def test_a_study_says_which_months_keep_its_winters_from_being_one_season(odd, said, tmp_path):
+    """Few visits of one organisation split every winter of all of them, and nobody was told, as `fedmiss panel` tells."""
+    stamps = [12 * (2001 + k // 7) + 8 + k % 7 for k in range(35)]  # September to March
+    months = np.sort([*stamps, *([12 * 2003 + odd - 1] if odd else [])])
+    panel = owned(3, n=1500, J=45, L=months.size)
+    panel = replace(panel, calendar=(months % 12 + 1, months // 12))
+    programs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
+    agreed = agree(Link(InProcess(programs), JOB[:8], SETTINGS), DataSpec(jointly=True, minimum=5, share=0.7))
+    found = [note for note in agreed.notes if "calendar months 6, in which most years lack" in note]
+    assert len(found) == said
+    assert not said or "season = [1, 2, 3, 9, 10, 11, 12]" in found[0]

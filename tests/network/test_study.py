@@ -26,6 +26,7 @@ from fedmiss.federation.masks import Masks, identity
 from fedmiss.federation.messages import Description
 from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.network import operate
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.engine import relay
@@ -155,6 +156,18 @@ def test_nothing_is_answered_before_the_custodian_approved_this_very_job(tmp_pat
     assert all(c in shown[0] for c in CLUBS)
     with pytest.raises(EngineError, match="no frame from central, south"):
         take_part(kit, panels["north"], NOBODY)
+
+
+def test_an_approval_is_of_the_job_and_the_first_frame_binds_the_data(folder, panels):
+    """Until it is shown nothing has left: data may be put right, and `join` says what they bring; then they stand."""
+    kit = open_kit(folder / "kits" / "north")
+    assert kit.approval() is not None
+    with pytest.raises(EngineError, match="no frame from central, south"):
+        take_part(kit, panels["south"], NOBODY)  # other data than those of the page
+    with pytest.raises(ConfigError, match="or of other data"):
+        take_part(kit, panels["north"], NOBODY)
+    with pytest.raises(EngineError, match="no frame from central, south"):
+        take_part(kit, panels["south"], NOBODY)
 
 
 def test_a_key_that_somebody_changed_is_noticed(tmp_path):
@@ -690,6 +703,37 @@ def test_a_relay_says_for_whom_the_others_wait(folder, monkeypatch):
     assert (status(folder / "hub")["state"], status(folder / "hub")["missing"]) == ("done", [])
 
 
+def test_what_is_on_hold_is_said_over_a_relay_too(folder, panels, monkeypatch):
+    """The engine's own process holds the message: its words went into the log, and `join --look` waited without one."""
+    kit, said, there = open_kit(folder / "kits" / "north"), [], [True]
+    engine = SimpleNamespace(start_member=lambda *given: SimpleNamespace(poll=lambda: None))
+    for name in ("check_certificate", "check_connection", "start", "end_leftovers", "end"):
+        monkeypatch.setattr(operate, name, lambda *given, **more: None)
+    monkeypatch.setattr(operate, "engine_of", lambda study: engine)
+    monkeypatch.setattr(operate, "_listens", lambda *given: there[0])
+
+    def look():
+        for exchange in (1, 2):
+            holder(kit, pause=0.02)(exchange, [], [])
+        there[0] = False
+        kit.result.mkdir()
+
+    def heard(line):
+        said.append(line)
+        if "on hold" in line:
+            release(kit)
+
+    how = {"say": heard, "look": True, "preview": False}
+    job = threading.Thread(target=look, daemon=True)
+    job.start()
+    together({"join": lambda: operate._join_engine(kit, panels["north"], kit.result, **how)})
+    where = (
+        f"Read it in {kit.private / HELD}; `fedmiss federation outbox {kit.folder} PANEL --release` sends it."
+    )
+    held = [line for line in said if "on hold" in line]
+    assert held == [f"north: exchange {exchange} is on hold. {where}" for exchange in (1, 2)]
+
+
 @pytest.mark.slow
 def test_the_status_names_who_has_not_joined(folder):
     hub, study = folder / "hub", small_study()
@@ -946,3 +990,17 @@ def test_an_impossible_least_number_is_refused():
         small_study(minimum=1 << 70)
     with pytest.raises(ConfigError, match="seed is 1180591620717411303424"):
         small_study(model=QUICK | {"seed": 1 << 70})
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        (QUICK, "negbin, rank 0, 4 bootstrap replicates, no folds: one model"),
+        (QUICK | {"rank": "auto", "folds": 7}, "negbin, rank auto, 4 bootstrap replicates, 7 folds"),
+    ],
+)
+def test_folds_are_named_where_there_is_something_to_choose(model, said, tmp_path):
+    """The page said "5 folds" of a study of one model, which holds out nothing."""
+    out = make_study(small_study(model=model), tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
+    assert said in page(open_kit(out / "kits" / "north"))

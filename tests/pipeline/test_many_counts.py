@@ -9,6 +9,7 @@ import pandas as pd
 import pytest
 from openpyxl import Workbook
 
+from fedmiss.cli.steps import conclude
 from fedmiss.errors import ConfigError
 from fedmiss.etl import ingest, rows
 from fedmiss.etl.settings import IngestSettings
@@ -79,6 +80,38 @@ def test_all_species_of_a_table_each_by_itself(tmp_path, capsys):
     told = capsys.readouterr().err
     assert "turdus-merula/report/index.html" in told, "a page of the run before, which this one does not make"
     assert "skylark" not in told
+
+
+def test_a_folder_of_results_is_of_one_recipe(tmp_path, capsys):
+    """The second of two recipes with one ``out`` replaced the results of the first without a word."""
+    one = write(tmp_path, '["Great Tit"]', names={"Great Tit": "Great Tit"})
+    two = tmp_path / "two.toml"
+    two.write_text(one.read_text())
+    conclude(run_recipe(read_recipe(one), jobs=1))
+    before = (tmp_path / "out" / "report" / "index.html").read_bytes()
+    with pytest.raises(
+        ConfigError, match=r"results of the recipe .*r\.toml, which .*two\.toml would replace.*--out"
+    ):
+        run_recipe(read_recipe(two), jobs=1)
+    assert (tmp_path / "out" / "report" / "index.html").read_bytes() == before
+    run_recipe(read_recipe(two, tmp_path / "other"), jobs=1)
+    one.rename(tmp_path / "renamed.toml")
+    moved = tmp_path.rename(tmp_path.with_name("moved"))
+    (again,) = run_recipe(read_recipe(moved / "renamed.toml"), jobs=1)
+    assert again.redone == ()
+    (moved / "out" / ".recipe.json").write_text("[")
+    with pytest.raises(ConfigError, match=r"recipe\.json was not written by fedmiss, or was changed since"):
+        run_recipe(read_recipe(moved / "two.toml"), jobs=1)
+    moved.rename(tmp_path)
+
+
+def test_a_species_without_a_class_is_named_once(tmp_path, capsys):
+    recipe = read_recipe(
+        write(tmp_path, '["Great Tit", "Wren"]', names={"Great Tit": "Great Tit", "Wren": "Wren"})
+    )
+    conclude(run_recipe(recipe, jobs=1))
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Wren "))
+    assert line.split()[:4] == ["Wren", "no", "trend", "class"]
 
 
 @pytest.mark.slow

@@ -272,3 +272,19 @@ def test_a_workbook_with_five_faults_by_trim_and_by_run(tmp_path, species, sites
     assert failed[ABSENT].step == failed[MISSPELT].step == "groups"
     again = run_recipe(read_recipe(tmp_path / "r.toml"), jobs=jobs)
     assert not any(r.redone for r in again)
+
+
+def test_a_mistyped_year_is_told_while_all_species_run(tmp_path):
+    """It was on the page of its species only, below a class that rests on it."""
+    cells = [(f"s{s}", year) for s in range(12) for year in range(2005, 2021)]
+    rows = [f"{s};wren;{2109 if (s, y) == ('s3', 2019) else y};{60 - (y - 2005)}" for s, y in cells]
+    rows += [f"{s};robin;{y};{60 - (y - 2005)}" for s, y in cells]
+    (tmp_path / "counts.csv").write_text("\n".join(["site;species;year;count", *rows]) + "\n")
+    said: list[str] = []
+    run_trims(tmp_path / "counts.csv", tmp_path / "out", jobs=1, say=said.append)
+    assert [line for line in said if "check the year" in line] == [
+        line
+        for line in said
+        if line.startswith("note: wren: check the year: 1 of 192 counts (2109 at site s3)")
+    ]
+    assert sum("check the year" in line for line in said) == 1

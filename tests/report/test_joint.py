@@ -69,8 +69,8 @@ def result_of(
     write_table(pd.concat(frames, ignore_index=True), folder / "draws.parquet", "draws")
     seen = np.flatnonzero(visits > 0)
     visited = {
-        "month_index": seen.astype(np.int32), "weight": visits[seen], "counted": np.full(seen.size, counted),
-        "fitted": np.full(seen.size, max(counted, 1e-3)), "variance": np.full(seen.size, 100.0),
+        "month_index": seen.astype(np.int32), "weight": visits[seen], "counted": np.broadcast_to(counted, L)[seen].copy(),
+        "fitted": np.maximum(np.broadcast_to(counted, L)[seen], 1e-3), "variance": np.full(seen.size, 100.0),
         "effort": np.zeros(seen.size), "effort_square": np.zeros(seen.size),
     }  # fmt: skip
     write_table(pd.DataFrame(visited), folder / "visited.parquet", "visited")
@@ -179,3 +179,44 @@ def test_a_damaged_result_is_named(tmp_path):
     write_json(folder / "totals.json", raw | {"regions": ["North", "South", "East"]})
     with pytest.raises(InputError, match=r"totals\.json names the regions North, South, East"):
         JointSource.read(folder, {})
+
+
+@pytest.mark.parametrize("family", ["poisson", "bernoulli"])
+def test_it_says_what_a_local_report_says_of_visits_without_a_number(family, tmp_path):
+    """A study whose finds are mostly X had a page without a word of it."""
+    said = {}
+    for name, (found, without) in {"some": (900, 300), "few": (900, 9), "all": (900, 900)}.items():
+        more = {"n_visits": 3300, "n_detected": found, "n_uncounted": without, "family": family}
+        said[name] = " ".join(caveats(findings(result_of(tmp_path / name, **more))))
+    numbers = family == "poisson"
+    assert ("300 of the 900 visits that found the species have no number (X)" in said["some"]) == numbers
+    assert "have no number" not in said["few"]
+    assert "None of the 900 visits that found the species has a number" in said["all"]
+    assert ("how many sites are occupied" in said["all"]) != numbers
+
+
+def test_it_says_what_a_local_report_says_of_thin_and_strange_visits(tmp_path):
+    """No absences, finds in few visits, other months than before, years that found nothing."""
+    few = {"n_visits": 3000, "n_detected": 19, "n_uncounted": 0}
+    a = findings(result_of(tmp_path / "few", **few))
+    assert not a.classified
+    assert "19 visits found the species; a class needs 20" in headline(a).sentence
+    assert not any("absence" in said for said in caveats(a))
+    full = findings(result_of(tmp_path / "full", n_visits=3000, n_detected=3000, n_uncounted=0))
+    assert any("No visit in this panel records an absence" in said for said in caveats(full))
+    month, year = STAMPS % 12, STAMPS // 12
+    visits = np.where((month < 6) == (year < 2008), 30.0, 2.0)
+    moved = caveats(findings(result_of(tmp_path / "moved", visits=visits)))
+    assert any("of the counts lie in other months of the year than before" in said for said in moved)
+    counted = np.where(year < 2004, 0.0, 20.0)
+    none = caveats(findings(result_of(tmp_path / "none", counted=counted)))
+    assert any(said.startswith("None of the 648 visits of 2001 to 2003 found the species") for said in none)
+    apart = np.where((month < 6) == (year < 2008), 30.0, 0.0)
+    b = findings(result_of(tmp_path / "apart", visits=apart))
+    assert "7 of 14 years have a month of the year in common" in headline(b).sentence
+    usual = caveats(findings(result_of(tmp_path / "usual")))
+    assert not [
+        said
+        for said in usual
+        if any(w in said for w in ("other months", "found the species", "absence", "(X)"))
+    ]

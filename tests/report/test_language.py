@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from datetime import date
 
 import pandas as pd
+import polars as pl
 import pytest
 
 from fedmiss.errors import ConfigError
+from fedmiss.etl.count_table import CountOptions
+from fedmiss.etl.counts import read_counts
+from fedmiss.etl.months import panel_months
 from fedmiss.federation.hub.structure import STEPS
 from fedmiss.report.analysis import Analysis, analyse
 from fedmiss.report.build import _translated, build_report
@@ -84,6 +89,33 @@ def test_values_with_commas_between_them_are_one_slot_and_pieces_have_their_own_
         "<p>Map of 12 sites: 3 odd.</p>"
     )
     assert list(c.missing) == ["Map of {1} sites: {2} odd."]
+
+
+def test_a_sentence_may_begin_with_a_name_in_small_initials_or_with_a_number():
+    """Two sentences were taken for one, which no catalogue has."""
+    c = catalog(sentences={"Cite {1}.": "Zitat {1}.", "{1}: trend report.": "{1}: Trendbericht."})
+    page = "<p>Cite 2026. wren: trend report.</p><p>Cite 2026. Wren: trend report.</p><p>Cite 1. 2: trend report.</p>"
+    said = c.page(page, ["wren", "Wren"])
+    assert said == (
+        "<p>Zitat 2026. wren: Trendbericht.</p><p>Zitat 2026. Wren: Trendbericht.</p><p>Zitat 1. 2: Trendbericht.</p>"
+    )
+    assert not c.missing
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("odd", [date(2109, 6, 15), date(1900, 1, 1)])
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, tmp_path):
+    rows = [f"a;{name};{year};3" for name in ("wren", "robin") for year in range(2001, 2010)]
+    (tmp_path / "birds.csv").write_text("\n".join(["plot;species;year;n", *rows]) + "\n")
+    said = list(read_counts(tmp_path / "birds.csv", CountOptions(species="wren")).said)
+    assert len(said) == 2
+    usual = [date(year, 6, 15) for year in range(2001, 2010) for _ in range(5)]
+    panel_months(pl.Series([*usual, *[odd] * n]), said, yearly=True)
+    catalog = read_catalog(language)
+    page = catalog.page("".join(f"<p>{line}</p>" for line in said), ["wren"])
+    assert not catalog.missing
+    assert "birds.csv: site = plot, year = year, count = n. 1 Gebiete, 9 Jahre (2001 bis 2009)" in page
 
 
 def test_a_catalogue_is_read_as_it_was_written_and_as_tools_write_it():

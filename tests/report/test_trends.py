@@ -306,6 +306,8 @@ def test_bad_input_is_named():
     seen = np.where(months["year"] == 2001, 0, 9)
     with pytest.raises(ConfigError, match=r"base 2001 has no year that can be used.* are: 2000, 2002, "):
         trends.yearly_index(totals, months, base=2001, n_observed=seen)
+    with pytest.raises(ConfigError, match=r"base 2010-2005 ends before it begins; write --base 2005-2010\."):
+        trends.yearly_index(totals, months, base="2010-2005")
     with pytest.raises(ConfigError, match="'early' is not a year"):
         trends.yearly_index(totals, months, base="early")
     with pytest.raises(ConfigError, match=r"span is 1\.5"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import re
 import warnings
 from dataclasses import replace
 
@@ -432,3 +433,47 @@ def test_a_base_may_be_a_range_an_array_or_the_text_of_a_year():
     for base in (range(2001, 2003), np.array([2001, 2002]), ["2001", "2002"]):
         pd.testing.assert_frame_equal(fit.index(base=base), want)
     pd.testing.assert_frame_equal(fit.overall(window=("2001", "2003")), fit.overall(window=(2001, 2003)))
+
+
+def rows_with_year(year, n_sites=30, last=2020):
+    """Sites counted in every year from 2005, of which one has ``year`` where 2019 should stand."""
+    cells = [(f"s{i}", y) for i in range(n_sites) for y in range(2005, last + 1)]
+    time = [year if (site, y) == ("s3", 2019) else y for site, y in cells]
+    return (
+        [site for site, _ in cells],
+        time,
+        [float(50 + i % 7 - (y - 2005)) for i, (_, y) in enumerate(cells)],
+    )
+
+
+@pytest.mark.parametrize("model", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("year", "how"), [(2109, "after 20.., this year"), (1019, "986 years apart"), (1999, "6 years apart")]
+)
+def test_a_mistyped_year_is_told(year, how, model):
+    """2109 for 2019 made a decline "Stable", and only the span of the years said it."""
+    fit = fit_trim(*rows_with_year(year), TrimSettings(model=model))
+    (said,) = [note for note in fit.notes if "check the year:" in note]
+    assert re.search(rf"1 of 480 counts \({year} at site s3\) lies {how}", said)
+    assert "Correct it in the table" in said
+
+
+def test_years_that_a_scheme_may_have_are_not_told():
+    """A gap in the years, a pilot of many sites, a census every ten years, points that are no years."""
+    sites, time, count = rows_with_year(2019)
+    gap = [y - 40 if y < 2010 else y for y in time]
+    decades = [f"s{i}" for i in range(3) for _ in range(4)], [1980, 1990, 2000, 2010] * 3, [5.0] * 12
+    points = sites, [y - 2004 for y in time], count
+    for site, when, what in ((sites, time, count), (sites, gap, count), decades, points):
+        assert not [note for note in fit_trim(site, when, what).notes if "check the year" in note]
+
+
+def test_change_points_without_counts_are_one_sentence():
+    fit = fit_trim(*rows_with_year(2109), TrimSettings(model=2, changepoints="auto"))
+    assert (
+        len(
+            [note for note in fit.notes if note.startswith("no change point at 2021, 2022, 2023, 2024, ...:")]
+        )
+        == 1
+    )
+    assert len(fit.notes) < 5

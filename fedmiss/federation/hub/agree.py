@@ -14,7 +14,7 @@ from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.support import FEWEST_REGIONS, JUNE, release_jointly, steps
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import CONTRIBUTORS
-from fedmiss.seasons import season_years, years_of
+from fedmiss.seasons import amid_winters, season_years, years_of
 from fedmiss.version import __version__
 
 TERMS = ("duration", "distance", "observers")  # the order of ``Description.effort``
@@ -57,6 +57,7 @@ class Agreement:
     behind: F64 | None = (
         None  # (L,) visits of all groups in every released month, known under joint least numbers
     )
+    tallies: tuple[int, int, int] = (0, 0, 0)  # visits of all groups, those with a count, those that found
     lost: dict[str, I64] | None = None  # places of the months that each of these rules left out
 
     @property
@@ -108,6 +109,8 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     if plan.jointly:
         axes, done, out, behind, lost, enough = release_jointly(link, axes, plan.share, contributors, notes)
         terms, blanks = axes.terms, axes.blanks
+        if calendar:
+            notes += _amid_winters(months, behind)
     else:
         (done,) = link.ask([axes])
     ready = {name: answer for name, answer in done.items() if isinstance(answer, msg.Done)}
@@ -153,7 +156,31 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their "
             f"{steps(months)[:-1]}."
         )
-    return Agreement(panel, terms, blanks, months, withheld, tuple(notes), behind, lost)
+    tallies = [int(total(tallied, name, ())) for name in ("visits", "counted", "detected")]
+    return Agreement(
+        panel,
+        terms,
+        blanks,
+        months,
+        withheld,
+        tuple(notes),
+        behind,
+        (tallies[0], tallies[1], tallies[2]),
+        lost,
+    )
+
+
+def _amid_winters(months: I64, behind: F64) -> list[str]:
+    """Say which months of the axis keep winters from being one season; from the joint numbers of visits alone."""
+    rare = amid_winters(months[behind > 0], months)
+    if not rare.size:
+        return []
+    season = np.setdiff1d(months % 12 + 1, rare).tolist()
+    return [
+        f"the study's calendar months {listed([str(month) for month in rare], 12)}, in which most years lack the least "
+        "numbers, keep its winters from being one season each: both calendar years of a winter are fitted as two. Name the "
+        f"other months in a new study: season = {season}."
+    ]
 
 
 def _tally(tallied: dict[str, msg.Answer]) -> dict[str, msg.Tallies]:

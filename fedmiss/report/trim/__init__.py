@@ -13,8 +13,16 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike
 
-from fedmiss.errors import ConfigError, InputError
-from fedmiss.report.trim.cells import Cells, Covariates, Weights, check_links, make_cells, rows_of
+from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.report.trim.cells import (
+    Cells,
+    Covariates,
+    Weights,
+    check_links,
+    make_cells,
+    rows_of,
+    stray_times,
+)
 from fedmiss.report.trim.design import make_design, positions_of
 from fedmiss.report.trim.fit import Step, Stratum, TrimFit
 from fedmiss.report.trim.settings import TrimSettings
@@ -80,18 +88,21 @@ def fit_trim(
             "--stepwise does nothing beside --changepoints auto, which removes change points step by step. Leave "
             "--stepwise out."
         )
-    cells = make_cells(rows_of(site, time, count, month), weights, covariates, every_year=settings.model != 3)
+    rows = rows_of(site, time, count, month)
+    cells = make_cells(rows, weights, covariates, every_year=settings.model != 3)
+    notes = stray_times(rows)
     if settings.model == 3:
         check_links(cells)
     if settings.model != 2:
-        return _fit(cells, settings, ())
-    thin, notes = settings.stepwise, tuple[str, ...]()
+        return _fit(cells, settings, (), notes=notes)
+    thin = settings.stepwise
     if isinstance(settings.changepoints, str):
         if settings.changepoints not in ("auto", "all"):
             raise ConfigError(
                 f"changepoints is {settings.changepoints!r}; give time points, or auto, or all."
             )
-        points, notes = _those_with_counts(cells)
+        points, left_out = _those_with_counts(cells)
+        notes += left_out
         thin = thin or settings.changepoints == "auto"
     else:
         points = positions_of(settings.changepoints, cells.times)
@@ -146,19 +157,21 @@ def _fit(
 
 def _those_with_counts(cells: Cells) -> tuple[tuple[int, ...], tuple[str, ...]]:
     """Return all change points but those whose stretch has no positive count; say which these are."""
-    notes: list[str] = []
+    gone: list[str] = []
     counted = cells.seen.reshape(-1, len(cells.times)).any(axis=0)
     points = tuple(range(int(np.argmax(counted)), len(cells.times) - 1))
     while True:
         try:
             make_design(cells, 2, points)
-            return points, tuple(notes)
+            beside = f"the stretch beside {'them' if gone[1:] else 'it'}"
+            said = f"no change point at {listed(gone, 4)}: no positive count in {beside}."
+            return points, (said,) if gone else ()
         except InputError as error:
             at = int(error.fields["changepoint"])
             if points == (at,):
                 raise
             points = tuple(point for point in points if point != at)
-            notes.append(f"no change point at {cells.times[at]}: no positive count in the stretch beside it.")
+            gone.append(str(cells.times[at]))
 
 
 def _stepwise(

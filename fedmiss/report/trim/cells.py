@@ -11,10 +11,13 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, Bool
-from fedmiss.errors import InputError
+from fedmiss.errors import InputError, listed
 from fedmiss.report.coverage import connected
+from fedmiss.seasons import stray
 
 _MOST_YEARS = 10_000
+CHECK = "check the year"  # with which a note on mistyped years begins
+_FIRST_YEAR = 1500  # below, times are points 1, 2, ...
 
 Label = int | float | str  # a site, time point, month or category, as the table names it
 Weights = Mapping[Label, float] | ArrayLike | None
@@ -171,6 +174,27 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
         covariates=names,
         category=category,
         labels=labels,
+    )
+
+
+def stray_times(frame: pd.DataFrame) -> tuple[str, ...]:
+    """Say that counts lie after this year, or a few years apart from all others: in most such rows the year is mistyped."""
+    counted = frame[frame["count"].notna()].sort_values("time", kind="stable")
+    if not pd.api.types.is_numeric_dtype(counted["time"]):
+        return ()
+    time = counted["time"].to_numpy(dtype=float)
+    place, how = stray((12 * time).astype(np.int64))
+    odd = counted.iloc[place]
+    if not len(odd):
+        return ()
+    first, last, one = time[place][0], time[place][-1], len(odd) == 1
+    span = f"{first:g}{f' to {last:g}' if last != first else ''} at {'site' if one else 'sites'} "
+    span += listed([str(site) for site in odd["site"].unique()], 3)
+    how = how if np.median(time) > _FIRST_YEAR else how.replace("years", "time points")
+    return (
+        f"{CHECK}{'' if one else 's'}: {len(odd):,} of {len(time):,} counts ({span}) "
+        f"{'lies' if one else 'lie'} {how}, and {'bears' if one else 'bear'} on totals, slope and class. Correct "
+        f"{'it' if one else 'them'} in the table if mistyped, or leave {'the row' if one else 'the rows'} out.",
     )
 
 

@@ -7,6 +7,7 @@ packages, ``api.md`` from the public names. A test fails when a page is not what
 from __future__ import annotations
 
 import ast
+import functools
 import re
 from collections import Counter
 from collections.abc import Iterable
@@ -148,6 +149,12 @@ def first_line(node: ast.AST) -> str:
     return cell((text or "").split("\n\n")[0])
 
 
+@functools.cache
+def parsed(module: Path) -> ast.Module:
+    """Return the tree of a module."""
+    return ast.parse(module.read_text(encoding="utf-8"))
+
+
 def public(module: Path) -> dict[str, str]:
     """Return the names of a module's ``__all__`` with the first line of their docstrings, read without importing."""
     tree = ast.parse(module.read_text(encoding="utf-8"))
@@ -170,9 +177,10 @@ def definition(name: str, home: str) -> ast.FunctionDef | ast.ClassDef:
     path = ROOT / "fedmiss" / home.replace(".", "/")
     files = [path.with_suffix(".py"), *sorted(path.glob("*.py"))] if home else []
     for file in files:
-        for node in ast.parse(file.read_text(encoding="utf-8")).body if file.exists() else ():
-            if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
-                return node
+        if file.exists() and re.search(rf"^(?:def|class) {name}\b", file.read_text(encoding="utf-8"), re.M):
+            for node in parsed(file).body:
+                if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name == name:
+                    return node
     raise LookupError(f"{name} is not defined in fedmiss.{home}")
 
 

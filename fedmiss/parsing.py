@@ -45,7 +45,7 @@ def said(value: Any, where: str) -> Any:
 
 def misfit(value: Any, hint: Any, name: str = "") -> str:
     """Return which part of a value is not of its type, in words; a blank when all are. Names that lack are no misfit."""
-    origin, inner = get_origin(hint), get_args(hint)
+    origin, inner = origin_and_parts(hint)
     if hint is Any:
         return ""
     if origin in (Union, UnionType):
@@ -73,6 +73,12 @@ def misfit(value: Any, hint: Any, name: str = "") -> str:
     else:
         fits = isinstance(value, hint)
     return "" if fits else _fault(value, _WORDS.get(hint, str(hint)), name)
+
+
+@cache
+def origin_and_parts(hint: Any) -> tuple[Any, tuple[Any, ...]]:
+    """Return ``get_origin`` and ``get_args`` of a type; they are asked for with every value that is checked."""
+    return get_origin(hint), get_args(hint)
 
 
 _hints = cache(get_type_hints)  # they are read for every table of every manifest

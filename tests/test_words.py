@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
 from functools import cache
 from pathlib import Path
@@ -35,8 +36,8 @@ def modules():
     """Module -> names of its functions, classes and methods; its classes that others may use."""
     out = {}
     for path in sorted(HOME.rglob("*.py")):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        defined = {n.name for n in ast.walk(tree) if isinstance(n, ast.FunctionDef | ast.ClassDef)}
+        text = path.read_text(encoding="utf-8")
+        tree, defined = ast.parse(text), set(re.findall(r"\b(?:def|class) +(\w+)", text))
         classes = {n.name for n in tree.body if isinstance(n, ast.ClassDef)}
         lists = [
             {e.value for e in n.value.elts}

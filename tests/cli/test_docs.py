@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import pkgutil
 import re
+from functools import cache
 
 import pytest
 import typer.main
@@ -18,6 +19,7 @@ SCRIPT = resource("docs", "make_commands.py")
 GUIDE = SCRIPT.parent / "guide"
 
 
+@cache
 def load():
     spec = importlib.util.spec_from_file_location("make_commands", SCRIPT)
     module = importlib.util.module_from_spec(spec)

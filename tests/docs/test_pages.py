@@ -12,6 +12,7 @@ import shutil
 import subprocess
 import sys
 from fnmatch import fnmatch
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,7 @@ RUN = (
 )
 
 
+@cache
 def commands():
     from fedmiss.cli import commands as all_commands
 

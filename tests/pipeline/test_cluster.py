@@ -18,12 +18,12 @@ from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.pipeline.settings import FitSettings
 from tests.pipeline.test_many import GOOD, write
 
-distributed = pytest.importorskip("distributed")
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore")]
 
 
 @pytest.fixture(scope="module")
 def workers():
+    distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(2, threads_per_worker=1, processes=True, dashboard_address=None) as c:
         yield c
 

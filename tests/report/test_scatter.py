@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 import pytest
-import statsmodels.api as sm
 from scipy import stats
+from statsmodels.regression.linear_model import OLS
+from statsmodels.tools import add_constant
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.slopes import contrast_error, year_variance
@@ -32,7 +33,7 @@ def test_without_error_of_the_totals_it_is_ordinary_least_squares():
     rng = np.random.default_rng(0)
     year = np.r_[2000:2008, 2011:2016].astype(float)
     logs = 3 - 0.04 * year + rng.normal(0, 0.2, year.size)
-    ols = sm.OLS(logs, sm.add_constant(year - year.mean())).fit()
+    ols = OLS(logs, add_constant(year - year.mean())).fit()
     sigma2 = year_variance(year, logs, np.zeros((year.size, year.size)))
     assert sigma2 == pytest.approx(ols.mse_resid, rel=1e-5)
     x = year - year.mean()

@@ -44,11 +44,12 @@ def design(f):
 
 
 def glm(f):
-    import statsmodels.api as sm
+    from statsmodels.genmod.families import Poisson
+    from statsmodels.genmod.generalized_linear_model import GLM
 
     X, y = design(f), f.ravel()
     ok = np.isfinite(y)
-    fit = sm.GLM(y[ok], X[ok], family=sm.families.Poisson()).fit(tol=1e-14, maxiter=200)
+    fit = GLM(y[ok], X[ok], family=Poisson()).fit(tol=1e-14, maxiter=200)
     return X, ok, fit
 
 
@@ -229,12 +230,13 @@ def test_a_site_without_birds_is_dropped_and_a_stratum_that_is_not_there_is_name
 
 def dense(f, X):
     """Totals over the rows of (site, month, time) cells and their covariance, from the full design and statsmodels."""
-    import statsmodels.api as sm
+    from statsmodels.genmod.families import Poisson
+    from statsmodels.genmod.generalized_linear_model import GLM
 
     n, M, J = f.shape
     y = f.ravel()
     ok = np.isfinite(y)
-    fit = sm.GLM(y[ok], X[ok], family=sm.families.Poisson()).fit(tol=1e-14, maxiter=300)
+    fit = GLM(y[ok], X[ok], family=Poisson()).fit(tol=1e-14, maxiter=300)
     mu = np.exp(X @ fit.params)
     cov = np.linalg.inv(X[ok].T @ (mu[ok, None] * X[ok])) * fit.pearson_chi2 / fit.df_resid
     A = np.tile(np.eye(J), n * M)

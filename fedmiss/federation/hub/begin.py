@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from fedmiss.arrays import F64
@@ -11,6 +9,7 @@ from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.priors import FEWEST_BIRDS, SMALLEST
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.values import evolve
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.seasons import season_years
@@ -74,7 +73,7 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
         ridge=4.0 / unit, unit=float(np.sqrt(unit)), origin=mu, damping=unhindered(L, p - slopes), strides=full_strides(p),
     )  # fmt: skip
     if settings.season and panel.calendar is not None:
-        state = replace(state, series=(SeriesPrior.of(*panel.calendar, unit, effect=True),))
+        state = evolve(state, series=(SeriesPrior.of(*panel.calendar, unit, effect=True),))
     return state
 
 
@@ -95,7 +94,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
     from the joint posterior of sites and months, with the noise of the data measured instead of modelled (perturb and solve:
     Papandreou and Yuille, NIPS 2010). It starts where each month by itself would go. Without ``rng`` prior means stay.
     """
-    state = replace(
+    state = evolve(
         full,
         weight=weight,
         k=0,
@@ -119,7 +118,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
     # variances may have moved since the covariances were computed: a month answers by its whole move at most
     pull = np.zeros_like(move)
     pull[:, free] = move[:, free] / np.maximum(full.widths, np.einsum("naa->na", full.D)[:, free])
-    return replace(
+    return evolve(
         state,
         # Solve, for each month alone: a coefficient answers to a prior mean m by C K m, C = D and K = 1 / width.
         T=full.T + np.einsum("nab,nb->na", full.D, pull),
@@ -163,7 +162,7 @@ def with_factor(state: MonthState, v: F64 | None, panel: Panel) -> MonthState:
         column, noise, series = prior, third, (*state.series, fresh)
     D = np.zeros((L, p + 1, p + 1))
     D[:, :p, :p] = state.D
-    return replace(
+    return evolve(
         state,
         T=np.column_stack([state.T, column]),
         D=D,

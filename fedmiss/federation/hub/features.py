@@ -18,6 +18,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import behind, kept_regions
@@ -69,7 +70,7 @@ class SiteFeatures:
         return out
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class Coefficients:
     """Coefficients of the features of one fit.
 
@@ -128,7 +129,7 @@ class Coefficients:
         prior = np.where(self.used, rng.standard_normal(self.B.shape) * np.sqrt(self.rho[self.block]), 0.0)
         # C K m, as for every coefficient of a replicate.
         move = np.einsum("cab,bc->ac", self.cov, prior / self.rho[self.block]) if self.k else prior
-        return replace(self, prior=prior, B=self.B + move)
+        return evolve(self, prior=prior, B=self.B + move)
 
 
 def start_coefficients(panel: Panel, blocks: Sequence[str], unit: float, *, slopes: bool) -> Coefficients:
@@ -180,7 +181,7 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     cov = np.stack(
         [inner[..., a * (k + 1) : a * (k + 1) + k, a * (k + 1) : a * (k + 1) + k] for a in range(c)], axis=-3
     )
-    new = replace(before, B=before.B + np.where(before.used, step, 0.0), cov=cov)
+    new = evolve(before, B=before.B + np.where(before.used, step, 0.0), cov=cov)
     if not learn:
         return new
     known = before._known(cov)
@@ -189,7 +190,7 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
         (new.B[..., own, :] ** 2).sum(axis=-2) / np.maximum(known[..., own, :].sum(axis=-2), 1e-3)
         for own in (before.block == number for number in range(len(before.blocks)))
     ]
-    return replace(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, MOST * unit**2))
+    return evolve(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, MOST * unit**2))
 
 
 def explained(panel: Panel, coefficients: Coefficients, tau: F64) -> dict[str, float]:

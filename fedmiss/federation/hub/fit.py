@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from fedmiss.federation.hub.dispersion import table_nodes
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums, Turn, turn_of
+from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.messages import Begin
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
@@ -149,7 +150,7 @@ def fit_path(
         if state.away:
             if not rank:
                 raise DomainError(_ran_away(state, settings))
-            return replace(good, away=rank)
+            return evolve(good, away=rank)
         off = rank == most or switched_off(state)
         ask = None if off else _first_product(panel, settings, rank + 1, float(start[3]))
         state, W = yield from each(state, good, ask)
@@ -170,7 +171,7 @@ def polished(
         state, panel, settings, begin, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
     )
     if end.away:
-        return replace(below, away=end.away)
+        return evolve(below, away=end.away)
     return (yield from summary(panel, end, settings, months=True))[0]
 
 
@@ -277,19 +278,19 @@ def _rounds(
     most: int,
     watch: Callable[[int, float], None] | None,
 ) -> Fitting:
-    state = replace(state, converged=state.k > 5 and bool(state.moves.max() < tol))
+    state = evolve(state, converged=state.k > 5 and bool(state.moves.max() < tol))
     while state.k < most and not state.converged:
         k = state.k + 1
         turn = turn_of(panel, settings, k, learn=learn, tol=tol)
         dispersed = settings.dispersion != "none" and FAMILIES[settings.family].dispersed
         known = not (learn and turn.settled and dispersed)
         nodes = np.zeros(0) if known else table_nodes(settings.dispersion, state.inverse_size)
-        state = replace((yield AskRound(state, begin, nodes, turn, settings)), rounds=state.rounds + 1)
+        state = evolve((yield AskRound(state, begin, nodes, turn, settings)), rounds=state.rounds + 1)
         begin = Begin.GO_ON
         finite = np.isfinite(state.T).all() and np.isfinite(state.mu)
         # rank 0 finds its way back, and replicates have their variances
         if not finite or (learn and state.rank and k > SETTLED and state.moves[-1] > FAR):
-            return replace(state, away=max(state.rank, 1))
+            return evolve(state, away=max(state.rank, 1))
         if watch is not None:
             watch(state.rounds, state.moves[-1])
     return state
@@ -343,21 +344,21 @@ def summary(
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months, ahead)
-    done = replace(state, shift=np.zeros(state.p), common=0.0, refill=False)
+    done = evolve(state, shift=np.zeros(state.p), common=0.0, refill=False)
     state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
         less = math.exp(-float(state.kappa[-1]) * panel.observers[2] / panel.observers[0])
-        state = replace(state, found=state.found * less)
-    return replace(state, visited=sums["months"]) if months else state, sums.get("product")
+        state = evolve(state, found=state.found * less)
+    return evolve(state, visited=sums["months"]) if months else state, sums.get("product")
 
 
 def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson: float) -> MonthState:
     """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
     weight, counted, fitted = (float(value) for value in totals)
-    state = replace(state, weight=weight)
+    state = evolve(state, weight=weight)
     calibrated = SCALES[settings.scale].log or (settings.calibrate and state.inverse_size > 0)
     # Equation smear.
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
     # effects of observers are normal on the log scale: the mean observer finds more than the one in the middle
     found = math.exp(0.5 / state.ridge) if settings.observers and FAMILIES[settings.family].counts else 1.0
-    return replace(state, smear=smear, found=found, dispersion=pearson / state.free_visits)
+    return evolve(state, smear=smear, found=found, dispersion=pearson / state.free_visits)

@@ -18,13 +18,14 @@ is.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation.hub.priors import next_variance
+from fedmiss.federation.hub.values import evolve
 from fedmiss.seasons import season_years
 
 WALK_COLUMNS = 30
@@ -85,7 +86,7 @@ def _basis(months: bytes, years: bytes, effect: bool) -> tuple[F64, tuple[int, i
     return np.hstack(parts), tuple(part.shape[1] for part in parts)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class SeriesPrior:
     """Basis and variances of one column, of one fit or, with a leading axis of all that may differ, of many fits.
 
@@ -159,13 +160,13 @@ class SeriesPrior:
         f = _times(self.B, coef) + e
         # Share of its distance from the series that a month keeps, under ``noise`` and under its own, wider prior.
         shrink, freely = H / (H + 1.0 / noise), H / (H + 1.0 / width)
-        new = replace(self, cov=cov)
+        new = evolve(self, cov=cov)
         if learn:
             # the months' own deviations: squared posterior means, and how much of each the data determine
             spread = ((self.B @ cov) * self.B).sum(axis=-1)
             # 1 - C / noise, with C = noise (1 - shrink) + shrink^2 spread the variance of a deviation.
             known = shrink - shrink**2 * spread / noise
-            new = replace(
+            new = evolve(
                 new,
                 season=self._step(1, coef, cov, 1e-6),
                 year=self._step(2, coef, cov, YEAR_SD**2),
@@ -211,7 +212,7 @@ class SeriesPrior:
         variances = self.variances()
         mean: F64 = z * np.sqrt(variances)
         # variances may have moved since the covariance was computed: a coefficient answers by its whole mean at most
-        return replace(self, mean=mean), self.B @ (
+        return evolve(self, mean=mean), self.B @ (
             self.cov @ (mean / np.maximum(variances, np.diag(self.cov)))
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation.hub.features import Coefficients, SiteFeatures
 from fedmiss.federation.hub.season import SeriesPrior
+from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.federation.triangle import free_columns
 from fedmiss.folders import ALL, VISITED
@@ -48,7 +49,7 @@ class Panel:
         return [ALL, *self.regions, *([VISITED] if self.frame else [])]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, eq=False)
 class MonthState:
     """One fit after ``k`` rounds at its present rank; every step makes a new one.
 
@@ -142,7 +143,7 @@ class MonthState:
         out = np.repeat(self.noise[..., None, self.free], self.T.shape[-2], axis=-2)
         if self.series is not None and self.counted is not None:
             # The effect's column alone may be wider than the noise, where a month is a year.
-            out[..., 0] = replace(self.series[0], noise=self.noise[..., 0]).widths(self.counted)
+            out[..., 0] = evolve(self.series[0], noise=self.noise[..., 0]).widths(self.counted)
         return out
 
     @property
@@ -164,7 +165,7 @@ class MonthState:
     def stop_reason(self) -> str:
         """Why the fit ended, in words."""
         if self.away:
-            return f"{replace(self, away=0).stop_reason}; rank {self.away} ran away on these counts and is left out"
+            return f"{evolve(self, away=0).stop_reason}; rank {self.away} ran away on these counts and is left out"
         if np.isinf(self.noise).all():
             return "no time effect moved by more than 1e-10"
         if self.converged:
@@ -224,7 +225,7 @@ def _stack(parts: Sequence[Any], names: Sequence[str]) -> Any:
             out[name] = tuple(np.array(x) for x in zip(*values, strict=True))
         else:
             out[name] = None if first is None else np.array(values)
-    return replace(parts[0], **out)
+    return evolve(parts[0], **out)
 
 
 def _pick(one: Any, many: Any, i: int, names: Sequence[str]) -> Any:
@@ -242,4 +243,4 @@ def _pick(one: Any, many: Any, i: int, names: Sequence[str]) -> Any:
         else:
             own = value[i]
             out[name] = own.item() if own.ndim == 0 else own
-    return replace(one, **out)
+    return evolve(one, **out)

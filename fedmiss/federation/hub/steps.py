@@ -13,7 +13,6 @@ analogue). It differs from FedMissEM's objective in integrating the factors out 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +31,7 @@ from fedmiss.federation.hub.priors import (
     shrunk_variances,
 )
 from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, Family
 from fedmiss.models.lowrank.settings import CountSettings
@@ -90,7 +90,7 @@ def after_round(
     """
     learn = turn.learn
     p, k = state.p, state.k + 1
-    state = replace(state, counted=sums["months"][..., state.free.size] > 0)
+    state = evolve(state, counted=sums["months"][..., state.free.size] > 0)
     sites = sums["sites"]
     # E-step at the sites: means over visited sites of P - M, P^2 and diag C, and how far predictors moved, weighted by E.
     J, cells = np.maximum(sites[..., 3], 1.0), np.maximum(sites[..., 2], 1e-300)
@@ -143,7 +143,7 @@ def after_round(
         # replicates weigh visits again where their observers or effort have moved
         "refill": np.full(np.shape(k), (turn.observers or turn.effort) and not learn),
     }  # fmt: skip
-    new = replace(state, **changed)
+    new = evolve(state, **changed)
     # M-step of the series (equation month), then what is estimated on visits: kappa, observers' variance, dispersion.
     if turn.settled or not learn:
         new = _prior_step(new, learn=learn)
@@ -157,7 +157,7 @@ def after_round(
     move = np.maximum(moved, np.sqrt(((new.T[..., 0] - before) ** 2).mean(axis=-1)))
     move = np.maximum(move, np.abs(new.kappa - state.kappa).max(axis=-1, initial=0.0)) / state.unit
     moves = np.concatenate([state.moves[..., 1:], move[..., None]], axis=-1)
-    return replace(new, moves=moves, converged=(k > 5) & (moves.max(axis=-1) < turn.tol))
+    return evolve(new, moves=moves, converged=(k > 5) & (moves.max(axis=-1) < turn.tol))
 
 
 def chain_step(sums: F64) -> F64:
@@ -246,10 +246,10 @@ def _calmed(old: MonthState, new: MonthState) -> MonthState:
         np.where(both & (part < 1.0), before * np.exp(step), after), [1, 1 + old.p], axis=-1
     )
     series = new.series and tuple(
-        replace(one, noise=noise[..., column]) for one, column in zip(new.series, new.free, strict=True)
+        evolve(one, noise=noise[..., column]) for one, column in zip(new.series, new.free, strict=True)
     )
     changed: dict[str, Any] = {"inverse_size": size[..., 0], "tau": tau, "noise": noise, "series": series}
-    return replace(new, **changed, strides=np.stack([step, part], axis=-2))
+    return evolve(new, **changed, strides=np.stack([step, part], axis=-2))
 
 
 def _variances(state: MonthState) -> F64:
@@ -265,17 +265,17 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
         # No calendar, no series: EM's step for N(0, noise), the mean of mean^2 + variance.
         unit = np.asarray(state.unit)[..., None]  # of the effect; the factors' months have none
         least = SMALLEST * np.where(np.arange(state.p) == 0, unit, 1.0) ** 2
-        return replace(state, noise=np.maximum((state.T**2 + spread).mean(axis=-2), least))
+        return evolve(state, noise=np.maximum((state.T**2 + spread).mean(axis=-2), least))
     prior, T, noise, widths = state.prior.copy(), state.T.copy(), state.noise.copy(), state.widths
     series = []
     for column, (i, old) in enumerate(zip(state.free, state.series, strict=True)):
         jolt = None if state.jolt is None else state.jolt[..., i]
-        one, prior[..., i], T[..., i] = replace(old, noise=noise[..., i]).update(
+        one, prior[..., i], T[..., i] = evolve(old, noise=noise[..., i]).update(
             T[..., i], spread[..., i], prior[..., i], widths[..., column], learn=learn, jolt=jolt
         )
         noise[..., i] = one.noise
         series.append(one)
-    return replace(state, prior=prior, T=T, noise=noise, series=tuple(series))
+    return evolve(state, prior=prior, T=T, noise=noise, series=tuple(series))
 
 
 def _effort_step(state: MonthState, sums: F64, panel: Panel, family: Family) -> MonthState:
@@ -300,7 +300,7 @@ def _effort_step(state: MonthState, sums: F64, panel: Panel, family: Family) -> 
     )
     A[..., np.arange(q - 1), np.arange(q - 1)] += weak
     step = np.clip(np.linalg.solve(A, pull[..., None])[..., 0], -family.effort_cap, family.effort_cap)
-    return replace(state, kappa=kappa + step, mu=mu - (mean * step).sum(axis=-1))
+    return evolve(state, kappa=kappa + step, mu=mu - (mean * step).sum(axis=-1))
 
 
 def _common_step(state: MonthState, sums: F64) -> MonthState:
@@ -314,7 +314,7 @@ def _common_step(state: MonthState, sums: F64) -> MonthState:
     common = (state.ridge * about + level * (state.origin - state.mu)) / (state.ridge * number + level)
     common = np.where((np.asarray(state.k) <= TOGETHER) & (number > 0), common, 0.0)
     changed: dict[str, Any] = {"mu": state.mu + common, "common": common}
-    return replace(state, **changed)
+    return evolve(state, **changed)
 
 
 def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettings, turn: Turn) -> MonthState:
@@ -347,7 +347,7 @@ def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettin
         "ridge": ridge, "edf_observers": used, "inverse_size": inverse_size, "phi": phi,
         "refill": np.ones_like(state.refill),
     }  # fmt: skip
-    return replace(state, **changed)
+    return evolve(state, **changed)
 
 
 def _each(solve: Callable[[F64, F64, float], float], nodes: F64, statistic: F64, at: F64) -> F64:

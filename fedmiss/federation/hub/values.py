@@ -8,7 +8,7 @@ T = TypeVar("T")
 
 
 def evolve(value: T, **changes: Any) -> T:
-    """Return ``dataclasses.replace(value, **changes)`` in a tenth of its time: a small fit takes 8% less.
+    """Return ``dataclasses.replace(value, **changes)`` in a tenth of its time: a step makes some hundreds of them.
 
     For dataclasses without slots and without ``__post_init__``: the fields are copied as they are.
     """

@@ -13,6 +13,8 @@ import numpy as np
 from fedmiss.loops import compiled, part
 from fedmiss.models.lowrank.family_kernels import mean, variance, visit_sums
 
+ROWS = 256  # at a time: their numbers stay in the processor's nearest memory
+
 
 @part
 def _over(f, r, h, observer, effect_var, inverse_size, family):
@@ -27,6 +29,26 @@ def _over(f, r, h, observer, effect_var, inverse_size, family):
     return effect_var[f, observer[r]] * rho / (1.0 + rho)
 
 
+@part
+def _most(row_ptr):
+    """Rows of the cell that has most."""
+    most = 0
+    for k in range(row_ptr.size - 1):
+        most = max(most, row_ptr[k + 1] - row_ptr[k])
+    return most
+
+
+@part
+def _means(h, n, family):
+    """Means of the first n predictors, in their place; four at a time where the family is a constant."""
+    if family == 1:
+        for q in range(n):
+            h[q] = mean(h[q], 1)
+    else:
+        for q in range(n):
+            h[q] = mean(h[q], family)
+
+
 @compiled
 def fill_cells(
     first, last, chunks, fits, row_ptr, w, wy, offset, off, observer, effect_var, inverse_size, eta, shrink, old,
@@ -35,30 +57,46 @@ def fill_cells(
     """Sum the rows of every cell into its sufficient statistics (y, E).
 
     The negative binomial multiplies both by its quasi-score weight 1 / (1 + mu / size), half-way to the old one on the log
-    scale where ``old``: full steps overshoot when the size is small, and swing.
+    scale where ``old``: full steps overshoot when the size is small, and swing. Exponentials and roots are taken of many
+    rows in turn, which is four numbers at a time.
     """
-    cells = row_ptr.size - 1
+    cells, most = row_ptr.size - 1, _most(row_ptr)
+    o, factor = np.empty(ROWS + most), np.empty(ROWS + most)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
-        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
-            sy = sE = 0.0
-            for r in range(row_ptr[k], row_ptr[k + 1]):
-                o = offset[f, r] if off else 0.0
+        k, end = c * cells // chunks, (c + 1) * cells // chunks
+        while k < end:
+            # Whole cells, until they have ROWS rows.
+            begin, r0, n = k, row_ptr[k], 0
+            while k < end and n < ROWS:
+                for r in range(row_ptr[k], row_ptr[k + 1]):
+                    o[n], factor[n] = offset[f, r] if off else 0.0, 1.0
+                    if inverse_size[f] > 0.0:
+                        o[n] -= _over(f, r, eta[f, k] + o[n], observer, effect_var, inverse_size, family)
+                        factor[n] = eta[f, k] + o[n]
+                    n += 1
+                k += 1
+            if inverse_size[f] > 0.0:
                 # Quasi-score weight of the negative binomial, Var = mu + mu^2 / size: 1 / (1 + mu / size).
-                factor = 1.0
-                if inverse_size[f] > 0.0:
-                    o -= _over(f, r, eta[f, k] + o, observer, effect_var, inverse_size, family)
-                    factor = 1.0 / (1.0 + mean(eta[f, k] + o, family) * inverse_size[f])
-                    if old[i]:
-                        # Geometric mean of the old weight and the new one.
-                        factor = math.sqrt(factor * shrink[f, r])
-                    shrink[f, r] = factor
-                dy, dE = visit_sums(w[f, r], wy[f, r], o, off, factor, family)
-                sy += dy
-                sE += dE
-            y[f, k] = sy
-            E[f, k] = sE
+                _means(factor, n, family)
+                one = inverse_size[f]
+                for q in range(n):
+                    factor[q] = 1.0 / (1.0 + factor[q] * one)
+                if old[i]:
+                    # Geometric mean of the old weight and the new one.
+                    for q in range(n):
+                        factor[q] = math.sqrt(factor[q] * shrink[f, r0 + q])
+                for q in range(n):
+                    shrink[f, r0 + q] = factor[q]
+            for j in range(begin, k):
+                sy = sE = 0.0
+                for r in range(row_ptr[j], row_ptr[j + 1]):
+                    dy, dE = visit_sums(w[f, r], wy[f, r], o[r - r0], off, factor[r - r0], family)
+                    sy += dy
+                    sE += dE
+                y[f, j] = sy
+                E[f, j] = sE
 
 
 @compiled
@@ -68,15 +106,23 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
     ``nodes`` (n, m) are values of 1 / t. Families without a size have one node: their Pearson statistic.
     """
     cells, m = row_ptr.size - 1, nodes.shape[1]
+    means = np.empty(ROWS + _most(row_ptr))
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
-        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
-            for r in range(row_ptr[k], row_ptr[k + 1]):
+        k, end = c * cells // chunks, (c + 1) * cells // chunks
+        while k < end:
+            r0, n = row_ptr[k], 0
+            while k < end and n < ROWS:
+                for r in range(row_ptr[k], row_ptr[k + 1]):
+                    means[n] = eta[f, k] + (offset[f, r] if off else 0.0)
+                    n += 1
+                k += 1
+            _means(means, n, family)
+            for r in range(r0, r0 + n):
                 if w[f, r] == 0.0:
                     continue
-                o = offset[f, r] if off else 0.0
-                mu = mean(eta[f, k] + o, family)
+                mu = means[r - r0]
                 # sum w (y - mu)^2 from the row's sums of w, wy and wyy; rounding may bring it below 0.
                 square = max(wyy[f, r] - 2.0 * mu * wy[f, r] + mu * mu * w[f, r], 0.0)
                 v = variance(mu, family)

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_POINTS = 2
 MIN_SEGMENT = 4  # years on each side of a change point
+SUPPORTED = 0.5  # share of the replicates that makes a change point a finding
 
 
 def _design(x: F64, knots: tuple[float, ...]) -> F64:

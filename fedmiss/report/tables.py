@@ -154,6 +154,11 @@ def _counted(analysis: Analysis) -> dict[str, float | None]:
         }
         | {f"known_{key}": value for key, value in analysis.data.panel["results"]["effort"].items()}
         | {f"share_of_part_{i + 1}": part[2] for i, part in enumerate(parts[:PARTS_NAMED])}
+        | {
+            f"finds_only_{each.year}_{name}": value
+            for each in analysis.finds_only
+            for name, value in zip(("visits", "finds", "share_of_others"), each[1:], strict=True)
+        }
     )
 
 

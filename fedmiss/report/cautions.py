@@ -31,7 +31,7 @@ def cautions(analysis: Analysis) -> list[str]:
         *_uncounted(analysis),
         *entry_cautions(analysis.entries, analysis.unit),
         *carried(analysis),
-        *finds_caution(analysis.finds_only),
+        *finds_caution(analysis.finds_only, analysis.series, analysis.settings),
         *_pooled(analysis),
         *moved_season(analysis, analysis.data.n_observed),
         *_thin_years(analysis),

@@ -10,17 +10,18 @@ comes to be found everywhere is not named.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+import pandas as pd
 from scipy.special import betaln, chdtri, gammaln
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.report.changes import WINDOWS, alert_of, over_window
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
-from fedmiss.report.words import count, share, year_list
+from fedmiss.report.words import count, per_year, share, year_list
 from fedmiss.report.years import Years
 
 NEARLY = 0.95  # share of the visits with a find, in such a year
@@ -137,16 +138,29 @@ def _told(series: MonthlySeries, span: tuple[int, int], settings: ReportSettings
     return str(row["trend_class"]), "" if row["reason"] else alert_of(change, high)
 
 
-def finds_caution(found: Iterable[FindsOnly]) -> Iterator[str]:
-    """Name the years, what is odd about them, and what to do."""
+def trend_without(found: Sequence[FindsOnly], series: MonthlySeries, settings: ReportSettings) -> pd.Series:
+    """The trend of the years but these, the columns of ``overall_trend``."""
+    rest = series.without(np.isin(series.years.year, [each.year for each in found]))
+    return rest.trend(rule=settings.rule, convention=settings.convention).iloc[0]
+
+
+def finds_caution(
+    found: Sequence[FindsOnly], series: MonthlySeries, settings: ReportSettings
+) -> Iterator[str]:
+    """Name the years, what is odd about them, what the trend is without them, and what to do."""
+    if not found:
+        return
     years = " ".join(
         f"{count(each.finds)} of {count(each.visits)} visits of {each.year} found the species, of those of other years "
         f"{share(each.others)}."
         for each in found
     )
-    if years:
-        yield (
-            f"{years} Visits without a find seem not to have been reported then, which makes the total too high. Check "
-            "whether these visits were complete lists. If not, mark them as incomplete and import with --complete, or "
-            "import the other years alone (--year)."
-        )
+    rest, without = trend_without(found, series, settings), ""
+    if np.isfinite(rest["percent_lo"]):
+        change = per_year(rest["percent_per_year"], rest["percent_lo"], rest["percent_hi"])
+        without = f"Without {'this year' if len(found) == 1 else 'these years'} the trend would be {change}. "
+    yield (
+        f"{years} Visits without a find seem not to have been reported then, which makes the total too high. {without}Check "
+        "whether these visits were complete lists. If not, mark them as incomplete and import with --complete, or import "
+        "the other years alone (--year)."
+    )

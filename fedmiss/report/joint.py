@@ -220,7 +220,7 @@ def caveats(findings: JointFindings) -> list[str]:
     return [
         *not_converged(findings),
         *_of_visits(findings),
-        *finds_caution(findings.finds_only),
+        *finds_caution(findings.finds_only, findings.series, findings.settings),
         *moved_season(findings, findings.data.visits),
         *none_found(findings, found, findings.data.visits),
         *left_out(yearly.loc[~yearly["complete"], "year"], "lacks", "lack", "some months of the season"),

@@ -427,6 +427,10 @@ class Sources:
         parts = sorted(k for k in self.facts if k.startswith("share_of_part_"))
         each = "; ".join(f"{{~}} ({{{k}}} % of the total)" for k in parts)
         out.append(f"The groups fall into {{#parts}} parts that have no region in common: {each}")
+        out.append(
+            "the trend would be {without_finds_only_percent} % per year (95 % interval {without_finds_only_percent_lo} % to "
+            "{without_finds_only_percent_hi} %)"
+        )
         for year in sorted({k.split("_")[2] for k in self.facts if k.startswith("finds_only_")}):
             own = f"finds_only_{year}"
             out.append(
@@ -465,7 +469,7 @@ class Sources:
         more |= {
             k: v * (100 if k.endswith("others") else 1)
             for k, v in self.facts.items()
-            if k.startswith("finds_only_")
+            if k.startswith(("finds_only_", "without_finds_only_"))
         }
         more |= {f"region_{i}": v for i, v in self.tables["regions"]["percent_per_year"].items()}
         return self.values() | more

@@ -17,12 +17,21 @@ from fedmiss.report.prose import caveats, headline
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.tables import fact_table
+from fedmiss.report.words import MINUS
 from fedmiss.report.years import month_table
 
 from .test_joint import STAMPS, findings, result_of
 
 YEAR = np.arange(2008, 2022)
 SAID = "Visits without a find seem not to have been reported then"
+
+
+def series_without(a):
+    """The trend of the totals that are left, by their own series."""
+    later = a.series.n_observed * np.where(
+        np.isin(a.series.years.of_month, [each.year for each in a.finds_only]), 0, 1
+    )
+    return replace(a.series, n_observed=later).trend().iloc[0]["percent_per_year"]
 
 
 def named(visits, finds):
@@ -121,6 +130,8 @@ def test_a_local_page_names_the_year_and_withholds_a_class_that_depends_on_it(fu
     assert "(--year)" in said
     assert "the class or an alert depends on 2008 and 2009" in headline(a).sentence
     assert not window_trends(a)["alert"].any()
+    rest = series_without(a)
+    assert f"Without these years the trend would be {rest:+.1f} % per year".replace("-", MINUS) in said
     facts = fact_table(a).set_index("name")["value"]
     assert facts["finds_only_2008_visits"] == facts["finds_only_2008_finds"] == y.visits
     assert facts["finds_only_2008_share_of_others"] == y.others
@@ -164,14 +175,14 @@ def test_it_is_translated(language, full):
     catalog = read_catalog(language)
     only = finds_only(YEAR, [(np.full((14, 1), 30.0), np.where(YEAR == 2015, 30.0, 9.0)[:, None])])
     only = [*only, only[0]._replace(year=2016)]
-    a = replace(full, finds_only=only)
+    a, one = (replace(full, finds_only=some) for some in (only, only[:1]))
     reason = (
         "the class or an alert depends on 2015 and 2016, when next to no visit without a find was reported"
     )
     trend = full.trend.copy()
     trend["trend_class"], trend["reason"] = "not classified", reason
     said = headline(replace(full, trend=trend)).sentence
-    lines = [*(s for s in caveats(a) if SAID in s), said]
+    lines = [*(s for each in (a, one) for s in caveats(each) if SAID in s), said]
     lines += [f"{no} where: {reason}." for no in ("No class", "No class and no alert")]
     catalog.page("".join(f"<p>{line}</p>" for line in lines), [a.name])
     assert list(catalog.missing) == []

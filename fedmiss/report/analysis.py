@@ -30,6 +30,7 @@ from fedmiss.report.coverage import (
 )
 from fedmiss.report.entries import Entry, entries, entry_reason
 from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, never_found, region_table
+from fedmiss.report.finds import FindsOnly, finds_only, finds_reason, split
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
@@ -98,6 +99,9 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     # The class may depend on sites that came or went: known only once the trend is.
     if reason := entry_reason(entered, float(trend["percent_lo"]), float(trend["percent_hi"])):
         thin.append(reason)
+    only = _finds_only(data, years)
+    if reason := finds_reason(only, series, settings):
+        thin.append(reason)
     refuse = "; ".join(thin) or None
     by_month, found = monthly_coverage(data), cover.n_detected > 0
     monthly, yearly = (t if found else never_found(t) for t in (series.monthly(), series.index(base)))
@@ -113,6 +117,7 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
         # Where all sites share one trend, a correlation with trends of sites would be one with nothing.
         visits=visits_by_site(data.cells, sites.assign(slope=np.nan) if data.one_trend else sites),
         entries=entered,
+        finds_only=only,
         parts=parts,
         regions=region_table(parts, settings, series),
         visited=region_table(_visited(data, settings, refuse), settings, series),
@@ -124,6 +129,16 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
             by_month["missing"].to_numpy(dtype=np.float64),
         ),
     )
+
+
+def _finds_only(data: ReportInputs, years: Years) -> list[FindsOnly]:
+    """Years of finds only, by the visits at the same sites, and of the same months of the year."""
+    site, month, visits, finds = (
+        data.cells[name].to_numpy() for name in ("site_index", "month_index", "n_visits", "n_detected")
+    )
+    of_year = data.months["month_of_year"].to_numpy()[month]
+    both = [split(years, month, part, visits, finds) for part in (site, of_year)]
+    return finds_only(years.year[years.used], both)
 
 
 def _series(data: ReportInputs, settings: ReportSettings, name: str, at: Bool) -> MonthlySeries:

@@ -13,6 +13,7 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.coverage import groups_apart
 from fedmiss.report.entries import entry_cautions
 from fedmiss.report.findings import Findings
+from fedmiss.report.finds import finds_caution
 from fedmiss.report.settings import Least
 from fedmiss.report.words import count, left_out, number, percent, records, share, year_list
 
@@ -30,6 +31,7 @@ def cautions(analysis: Analysis) -> list[str]:
         *_uncounted(analysis),
         *entry_cautions(analysis.entries, analysis.unit),
         *carried(analysis),
+        *finds_caution(analysis.finds_only, analysis.series, analysis.settings),
         *_pooled(analysis),
         *moved_season(analysis, analysis.data.n_observed),
         *_thin_years(analysis),

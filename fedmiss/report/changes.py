@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MAX_POINTS = 2
 MIN_SEGMENT = 4  # years on each side of a change point
+SUPPORTED = 0.5  # share of the replicates that makes a change point a finding
 
 
 def _design(x: F64, knots: tuple[float, ...]) -> F64:
@@ -189,7 +190,7 @@ def alert_of(change: float, high: float) -> str:
     return next((name for limit, name in ALERTS if change <= limit), "")
 
 
-def _whole(percent: float, steps: int) -> float:
+def over_window(percent: float, steps: int) -> float:
     """Turn a change per year into the change over the window, both in percent."""
     return float(100.0 * ((1.0 + float(percent) / 100.0) ** steps - 1.0))
 
@@ -215,7 +216,7 @@ def window_trends(findings: Findings) -> pd.DataFrame:
     for name, trend in trends.items():
         steps = int(trend["to_year"]) - int(trend["from_year"])
         change, lo, hi = (
-            _whole(trend[name], steps) for name in ("percent_per_year", "percent_lo", "percent_hi")
+            over_window(trend[name], steps) for name in ("percent_per_year", "percent_lo", "percent_hi")
         )
         row = trend.to_dict() | {"window": name, "change_percent": change, "change_lo": lo, "change_hi": hi}
         rows.append(row | {"alert": "" if trend["reason"] else alert_of(change, hi)})

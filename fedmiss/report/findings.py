@@ -13,6 +13,7 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.report.changes import find_change_points, periods
 from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.finds import FindsOnly
 from fedmiss.report.inputs import Source
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
@@ -50,7 +51,7 @@ class Findings:
     ``whole`` holds the totals of all sites; ``n_observed`` of its series has a minus in years with too few counts for the
     index. ``found`` is whether the species was found at all, ``base`` the base period (None: the first used year), ``parts``
     the series of each region. ``visited`` has one row, the trend of the visited sites, where other sites stand for an area;
-    else none.
+    else none. ``finds_only`` names the years whose visits seem to have been reported only where they found the species.
     """
 
     data: Source
@@ -69,6 +70,7 @@ class Findings:
     parts: Mapping[str, Part]
     regions: pd.DataFrame
     visited: pd.DataFrame
+    finds_only: list[FindsOnly]
     covariance: tuple[I64, F64, F64] | None
     replicates: pd.DataFrame
 

@@ -19,6 +19,7 @@ from fedmiss.report.cautions import absences, moved_season, none_found, uncounte
 from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS, linked_years, seasons_apart
 from fedmiss.report.exchange import write_totals
 from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, never_found, region_table
+from fedmiss.report.finds import FindsOnly, finds_caution, finds_only, finds_reason, split
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import citation, rendered_page
 from fedmiss.report.inputs import Source, read_draws
@@ -30,7 +31,7 @@ from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.tables import shared_tables, write_csv
 from fedmiss.report.words import count, left_out, share
-from fedmiss.report.years import month_table
+from fedmiss.report.years import Years, month_table
 from fedmiss.tables import read_table
 
 LEAST_UNCOUNTED = 0.05  # share of the finds from which those without a number are told
@@ -132,6 +133,17 @@ def _thin(data: JointSource, counted: float, series: MonthlySeries, yearly: pd.D
         yield from seasons_apart(sharing, int(years.used.sum()))
 
 
+def _finds_only(data: JointSource, years: Years) -> list[FindsOnly]:
+    """Years of finds only, by month of the year: what was counted is finds where presence is fitted, else birds."""
+    visited = data.visited
+    if visited is None or data.fact("family") != "bernoulli":
+        return []
+    month = visited["month_index"].to_numpy()
+    of_year = data.months["month_of_year"].to_numpy()[month]
+    by_month = split(years, month, of_year, visited["weight"].to_numpy(), visited["counted"].to_numpy())
+    return finds_only(years.year[years.used], [by_month])
+
+
 def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
     """Compute every table of the joint report."""
     birds = float(fitted_years(data.visited, data.months)["counted"].sum())  # all that were counted
@@ -143,7 +155,9 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         t if birds > 0 else never_found(t) for t in (series.monthly(), series.index(settings.base))
     )
     yearly = yearly.assign(visits=visits)
-    refuse = "; ".join(_thin(data, birds, series, yearly)) or None
+    only = _finds_only(data, series.years)
+    thin = [*_thin(data, birds, series, yearly), finds_reason(only, series, settings)]
+    refuse = "; ".join(filter(None, thin)) or None
     # Without interactions all regions share one trend: a class of each would say the same number of times.
     one = ONE_TREND if data.one_trend else None
     # Sites of a region are not known: regions have trends, and their share of the whole.
@@ -162,6 +176,7 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
         found=birds > 0,
         monthly=monthly.assign(visits=data.visits),
         yearly=yearly,
+        finds_only=only,
         parts=parts,
         regions=region_table(parts, settings, series),
         visited=region_table(visited, settings, series),
@@ -205,6 +220,7 @@ def caveats(findings: JointFindings) -> list[str]:
     return [
         *not_converged(findings),
         *_of_visits(findings),
+        *finds_caution(findings.finds_only, findings.series, findings.settings),
         *moved_season(findings, findings.data.visits),
         *none_found(findings, found, findings.data.visits),
         *left_out(yearly.loc[~yearly["complete"], "year"], "lacks", "lack", "some months of the season"),

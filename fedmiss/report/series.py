@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -95,6 +95,12 @@ class MonthlySeries:
     def yearly_draws(self) -> F64 | None:
         """Replicates of the yearly means, (B, Y) birds."""
         return None if self.draws is None else self.draws @ self.years.W.T
+
+    def without(self, mask: Bool) -> MonthlySeries:
+        """Return the series with the years in a mask (Y,) left out of index and trend, and the same season."""
+        seen = np.ones(self.totals.size) if self.n_observed is None else np.nan_to_num(self.n_observed)
+        out = np.isin(self.years.of_month, self.years.year[mask])
+        return replace(self, n_observed=np.where(out, -np.abs(seen), seen))
 
     def within(self, mask: Bool) -> tuple[I64, F64, F64 | None]:
         """Return the years, totals and replicates of the years in a mask (Y,)."""

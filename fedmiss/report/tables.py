@@ -16,6 +16,7 @@ from fedmiss.report.coverage import MIN_SITE_YEARS
 from fedmiss.report.entries import entry_table
 from fedmiss.report.exchange import harmless
 from fedmiss.report.findings import Findings
+from fedmiss.report.finds import trend_without
 from fedmiss.report.fitted import fitted_years, sensitivity
 from fedmiss.report.prose import averaged_ranks, chosen_rows
 from fedmiss.report.question import site_years
@@ -154,7 +155,22 @@ def _counted(analysis: Analysis) -> dict[str, float | None]:
         }
         | {f"known_{key}": value for key, value in analysis.data.panel["results"]["effort"].items()}
         | {f"share_of_part_{i + 1}": part[2] for i, part in enumerate(parts[:PARTS_NAMED])}
+        | {
+            f"finds_only_{each.year}_{name}": value
+            for each in analysis.finds_only
+            for name, value in zip(("visits", "finds", "share_of_others"), each[1:], strict=True)
+        }
+        | _without_finds_only(analysis)
     )
+
+
+def _without_finds_only(analysis: Analysis) -> dict[str, float | None]:
+    """The trend without the years of finds only, in percent a year."""
+    if not analysis.finds_only:
+        return {}
+    trend = trend_without(analysis.finds_only, analysis.series, analysis.settings)
+    ends = {"percent": "percent_per_year", "percent_lo": "percent_lo", "percent_hi": "percent_hi"}
+    return {f"without_finds_only_{name}": trend[column] for name, column in ends.items()}
 
 
 def _fitted(analysis: Analysis) -> dict[str, float | None]:

@@ -35,6 +35,7 @@ class World:
     effort: bool = True
     rank: int = 2
     occupied: bool = False  # whether the model knows empty sites
+    finds_only: int = 0  # the year of which visits without a find were not reported
     late: float = 0.0  # share of the sites that nobody visited in the first half of the years
 
 
@@ -64,6 +65,7 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
     seen = rng.random((J, L)) < w.seen
     seen[: int(w.late * J), months["year"] < w.first + w.n_years // 2] = False
     counts = rng.poisson(expected)
+    seen &= (counts > 0) | (months["year"] != w.finds_only).to_numpy()
     if not w.zeros:
         counts = np.maximum(counts, 1)
     panel, fit, imputed = root / "panel", root / "fit", root / "imputed"

@@ -80,6 +80,7 @@ SENTENCES = [
     "lie more than a fifth away from 1, and no drift",
     "The base is {#base}, the first year with enough counts for one; {#first_used} has fewer",
     "The base is {#base}, the first year that found the species",
+    "the class or an alert depends on {_}, when next to no visit without a find was reported",
     "None of the {#visits_none} visits of {#none_from} to {#none_to} found the species: how near to 0 the totals",
     "{#visits_uncounted} of the {#visits_found} visits that found the species have no number (X). Nothing takes their place",
     "moves the trend by about {uncounted_percent} % per year. Compare presence",
@@ -426,6 +427,16 @@ class Sources:
         parts = sorted(k for k in self.facts if k.startswith("share_of_part_"))
         each = "; ".join(f"{{~}} ({{{k}}} % of the total)" for k in parts)
         out.append(f"The groups fall into {{#parts}} parts that have no region in common: {each}")
+        out.append(
+            "the trend would be {without_finds_only_percent} % per year (95 % interval {without_finds_only_percent_lo} % to "
+            "{without_finds_only_percent_hi} %)"
+        )
+        for year in sorted({k.split("_")[2] for k in self.facts if k.startswith("finds_only_")}):
+            own = f"finds_only_{year}"
+            out.append(
+                f"{{#{own}_finds}} of {{#{own}_visits}} visits of {year} found the species, of those of other years "
+                f"{{{own}_share_of_others}} %"
+            )
         for name in self.figures.get("map", pd.DataFrame()).get("trend_class", pd.Series(dtype=str)).unique():
             out += [f"{{#class_{name}}} {name}", f"{name} ({{#class_{name}}})"]
         out += [f"{k.removeprefix('effort_')} {{{k}}}" for k in self.facts if k.startswith("effort_")]
@@ -455,5 +466,10 @@ class Sources:
         more |= {f"bend_{i}": 100 * v for i, v in self.tables["changepoints"]["support"].items()}
         more |= {f"period_{i}": v for i, v in self.tables["periods"]["percent_per_year"].items()}
         more |= {k: 100 * v for k, v in self.facts.items() if k.startswith("share_of_part_")}
+        more |= {
+            k: v * (100 if k.endswith("others") else 1)
+            for k, v in self.facts.items()
+            if k.startswith(("finds_only_", "without_finds_only_"))
+        }
         more |= {f"region_{i}": v for i, v in self.tables["regions"]["percent_per_year"].items()}
         return self.values() | more

@@ -411,6 +411,17 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
             {},  # more regions than are listed, some without a year
         ),
         (
+            {
+                "n_sites": 30,
+                "n_years": 9,
+                "season": (4, 5),
+                "last_months": 2,
+                "seen": 0.5,
+                "finds_only": 2008,
+            },
+            {},
+        ),
+        (
             {"n_years": 26, "n_sites": 20, "season": (5,), "last_months": 1},
             {"base": "2010-2012", "unit": "pairs"},
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.changes import WINDOWS, window_trends
+from fedmiss.report.changes import SUPPORTED, WINDOWS, window_trends
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings
 from fedmiss.report.prose import Headline, area, caveats, headline, latest, other_convention, over_the_period
@@ -51,12 +51,17 @@ def found(findings: Findings, head: Headline, warnings: list[str], no_trim: str 
 
 
 def _stretches(findings: Findings) -> str:
-    """Say it when a part of the years has another class than the whole, and an interval that excludes the trend of it."""
+    """Say it when a part of the years has another class than the whole, and an interval that excludes the trend of it.
+
+    A part that begins or ends at a bend that most replicates do not find is no finding: its section has it.
+    """
     whole, change = str(findings.trend["trend_class"]), float(findings.trend["percent_per_year"])
+    unsure = set(findings.points.loc[findings.points["support"] < SUPPORTED, "year"])
     said = "; ".join(
         f"{period.from_year} to {period.to_year}: {period.trend_class} ({percent(period.percent_per_year)} per year)"
         for period in records(findings.periods)
         if period.period != "all years"
+        and not unsure & {period.from_year, period.to_year}
         and period.trend_class not in (whole, NOT_CLASSIFIED)
         and not period.percent_lo <= change <= period.percent_hi
     )

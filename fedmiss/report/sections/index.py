@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fedmiss.report.changes import MIN_SEGMENT
+from fedmiss.report.changes import MIN_SEGMENT, SUPPORTED
 from fedmiss.report.findings import Findings
 from fedmiss.report.sections import (
     Cell,
@@ -104,7 +104,7 @@ def _bend(row: Any) -> str:
     if not math.isfinite(row.support):
         return f"The trend bends in {row.year}."
     # A bend that most replicates do not find is no finding.
-    bends = "bends" if row.support >= 0.5 else "may bend"
+    bends = "bends" if row.support >= SUPPORTED else "may bend"
     near = f"a bend within two years of it is found in {share(row.support)} of the replicates"
     return f"The trend {bends} in {row.year}; {near}."
 

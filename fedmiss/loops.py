@@ -43,9 +43,8 @@ def stored(loop: Any) -> bool:
     """
     try:
         cache = loop._cache
-        mine = cache._index_key(None, loop.targetctx.codegen())[
-            1:
-        ]  # processor; code and what the closure holds
+        # Processor; code and what the closure holds.
+        mine = cache._index_key(None, loop.targetctx.codegen())[1:]
         return any(key[1:] == mine for key in cache._cache_file._load_index())
     except (AttributeError, OSError):
         return False

@@ -30,7 +30,9 @@ def test_the_loop_of_one_width_has_the_bits_of_the_loop_of_any(p):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("code", sorted(FAMILY))
-@pytest.mark.parametrize("p", [3, pytest.param(5, marks=pytest.mark.nightly)])
+@pytest.mark.parametrize(
+    "p", [3, pytest.param(5, marks=pytest.mark.nightly), pytest.param(7, marks=pytest.mark.nightly)]
+)
 def test_fits_side_by_side_have_the_bits_of_fits_alone(code, p):
     for fits in (11, 3):  # neither fills its lanes
         given = rounds.arrays(120, 4.0, p, fits=fits, family=FAMILY[code], seed=fits)
@@ -42,7 +44,7 @@ def test_fits_side_by_side_have_the_bits_of_fits_alone(code, p):
 
 
 def test_lanes_stay_empty_only_where_that_is_as_quick():
-    assert [lane_kernels.together(n, 16) for n in (1, 2, 3, 8, 9, 10, 11, 16)] == [
+    assert [lane_kernels.together(3, n, 16) for n in (1, 2, 3, 8, 9, 10, 11, 16)] == [
         0,
         0,
         3,
@@ -52,3 +54,4 @@ def test_lanes_stay_empty_only_where_that_is_as_quick():
         11,
         16,
     ]
+    assert [lane_kernels.together(p, 16, 16) for p in range(1, 8)] == [0, 0, 16, 16, 16, 0, 0]

@@ -253,13 +253,15 @@ def _of_width(p: int) -> Callable[..., None]:
     return loop
 
 
-_done: Counter[Callable[..., None]] = Counter()  # cells times fits that a loop has had, or would have had
+_done: Counter[tuple[int, int]] = (
+    Counter()
+)  # cells times fits, by p and family; family -1 where it is no constant
 PAYS = 20_000_000  # of them after which a loop for one p alone is worth its compilation, some seconds once
 
 
-def _pays(loop: Callable[..., None], work: int) -> bool:
-    _done[loop] += work
-    return _done[loop] > PAYS or stored(loop)
+def _pays(loop: Callable[..., None], p: int, family: int, work: int) -> bool:
+    _done[p, family] += work
+    return _done[p, family] > PAYS or stored(loop)
 
 
 def round_loops(
@@ -271,13 +273,12 @@ def round_loops(
     as many: a round takes a quarter to three quarters of the time, with the same operations in the same order, hence the
     same bits (``benchmarks/round_speed.py``). Such loops are compiled for each p, so small jobs do without.
     """
-    beside = lane_kernels.side_by_side(p, family)
-    together = lane_kernels.together(fits, chunks)
-    if together and _pays(beside, cells * together):
+    together = lane_kernels.together(p, fits, chunks)
+    if together and _pays(beside := lane_kernels.side_by_side(p, family), p, family, cells * together):
         yield beside, together, -(-together // LANES) * chunks, LANES
         fits -= together
     if fits:
-        loop = _of_width(p) if _pays(_of_width(p), cells * fits) else _round
+        loop = _of_width(p) if _pays(_of_width(p), p, -1, cells * fits) else _round
         yield loop, fits, fits * chunks, p
 
 

@@ -17,10 +17,10 @@ import numpy as np
 from fedmiss.loops import CORES, compiled, part
 from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts
 
-LANES = (
-    8  # fits at a time: a processor's widest instruction, or two of them that need not wait for each other
-)
-FEWEST = 3  # fits; for fewer, one at a time is as quick
+# Fits at a time: a processor's widest instruction, or two of them that need not wait for each other.
+LANES = 8
+# Coefficients of which the compiler does make rows: with fewer it finds too few steps, with more too many.
+WIDTHS = range(3, 6)
 
 # Rows of S: first the cell, and what belongs to a fit; then from ``_rows(p)`` on blocks of p, p^2 or p (p + 3) / 2.
 _Y, _E, _OFFSET, _H, _MU, _PHI, _EDF, _MOVED, _WEIGHT, _P = range(10)
@@ -61,7 +61,7 @@ def _cell(p, family, of_site, lanes, S, R, sums):
             var += v * sx + u * sz
         h = predictor(eta, var, family)
         m = S[_E, q] * mean(h, family)
-        # a fit that leaves the cell out adds zeros
+        # A fit that leaves the cell out adds zeros, as long as it has finite numbers (others are stopped: ``hub.fit``).
         w = curvature(m, S[_E, q], family) if S[_E, q] != 0.0 else 0.0
         res = S[_Y, q] - m
         if of_site:
@@ -246,12 +246,13 @@ def _round(
                     month[t, l, i] += sums[l, i, q]
 
 
-def together(fits: int, chunks: int) -> int:
+def together(p: int, fits: int, chunks: int) -> int:
     """How many of the first ``fits`` are worth doing side by side; the same bits either way."""
-    number = fits - fits % LANES * (fits % LANES < FEWEST)
-    # one core does eight as quickly as three do them one at a time
+    # Three fits take as long as one at a time.
+    number = fits - fits % LANES * (fits % LANES < 3)
+    # One core does eight as quickly as three do them one at a time.
     idle = 3 * -(-number // LANES) * chunks < min(CORES, fits * chunks)
-    return 0 if idle else number
+    return 0 if p not in WIDTHS or idle else number
 
 
 @lru_cache(maxsize=16)

@@ -57,7 +57,8 @@ def once(
 def main() -> None:
     """Print the table."""
     print(
-        "| cells a site | fits | p | any p, ns | one p, ns | side by side, ns | ratio to one p |\n|---|---|---|---|---|---|---|"
+        "| cells a site | fits | p | any p, ns | one p, ns | side by side, ns | ratio to one p |\n"
+        "|---|---|---|---|---|---|---|"
     )
     for sites, cells, fits in ((400, 75.0, 8), (400, 75.0, 5), (9000, 1.25, 8)):
         for p in (1, 2, 3, 4, 5, 6, 7):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
 from fedmiss.folders import ALL, VISITED, JointFacts
@@ -96,6 +96,16 @@ class JointSource(Source):
             visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float),
         )
 
+    @property
+    def told(self) -> tuple[int, int, int] | None:
+        """Visits, those that found the species, and those without a number; a result made before it kept them has none."""
+        if self.fact("family") == "bernoulli" and self.visited is not None:
+            return int(self.visits.sum()), int(self.visited["counted"].sum()), 0
+        result = self.result
+        if result.n_visits is None or result.n_detected is None or result.n_uncounted is None:
+            return None
+        return result.n_visits, result.n_detected, result.n_uncounted
+
 
 @dataclass(frozen=True, kw_only=True)
 class JointFindings(Findings):
@@ -116,8 +126,7 @@ class JointFindings(Findings):
 
 
 def _thin(data: JointSource, counted: float, series: MonthlySeries, yearly: pd.DataFrame) -> Iterator[str]:
-    found = data.result.n_detected
-    if found is not None and found < MIN_DETECTIONS:
+    if data.told is not None and (found := data.told[1]) < MIN_DETECTIONS:
         yield f"{found} visits found the species; a class needs {MIN_DETECTIONS}"
     elif counted < MIN_DETECTIONS:
         yield f"{count(counted)} birds were counted; a class needs {MIN_DETECTIONS}"
@@ -213,16 +222,11 @@ def caveats(findings: JointFindings) -> list[str]:
         "Sites that nobody visited come from the organisations' own tables of sites. A place that two of them list, or "
         "that one lists and another visited, counts twice: nobody sees the others' sites."
     )
-    found = np.zeros(len(findings.data.visits), dtype=bool)
-    visited = findings.data.visited
-    if visited is not None:
-        found[visited["month_index"].to_numpy()[visited["counted"].to_numpy() > 0]] = True
     return [
         *not_converged(findings),
         *_of_visits(findings),
         *finds_caution(findings.finds_only, findings.series, findings.settings),
         *moved_season(findings, findings.data.visits),
-        *none_found(findings, found, findings.data.visits),
         *left_out(yearly.loc[~yearly["complete"], "year"], "lacks", "lack", "some months of the season"),
         *left_out(yearly.loc[yearly["complete"] & (yearly["visits"] == 0), "year"], "lacks", "lack", least),
         *([] if findings.visited.empty else [tables]),
@@ -232,15 +236,24 @@ def caveats(findings: JointFindings) -> list[str]:
 
 
 def _of_visits(findings: JointFindings) -> Iterator[str]:
-    """What the joint numbers of visits say; a result that was made before it kept them says nothing."""
-    result = findings.data.result
-    if result.n_visits is None or result.n_detected is None or result.n_uncounted is None:
-        return
-    if result.n_uncounted >= LEAST_UNCOUNTED * result.n_detected:
+    """What the joint numbers of visits say."""
+    visits, finds, without = findings.data.told or (0, 0, 0)
+    if finds and without >= LEAST_UNCOUNTED * finds:
         so = "so where their share changed, the trend changed with it: by how much, no sum that is sent can tell."
-        yield from uncounted(findings, result.n_uncounted, result.n_detected, so)
-    if result.n_detected:
-        yield from absences(result.n_visits - result.n_detected, result.n_visits)
+        yield from uncounted(findings, without, finds, so)
+    if finds:
+        yield from absences(visits - finds, visits)
+    if not without:  # else those may lie where none was counted
+        yield from none_found(findings, _found_in(findings.data), findings.data.visits)
+
+
+def _found_in(data: JointSource) -> Bool:
+    """Whether the species was counted in a month (L,)."""
+    found = np.zeros(len(data.visits), dtype=bool)
+    if data.visited is None:
+        return found
+    found[data.visited["month_index"].to_numpy()[data.visited["counted"].to_numpy() > 0]] = True
+    return found
 
 
 def _study(findings: JointFindings) -> Section:

@@ -18,8 +18,10 @@ from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import fit_counts
+from fedmiss.federation.results import visited_totals
 from fedmiss.federation.rules import kept_effort, kept_regions, releasable
 from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
 
 from .network import JOB, NEGBIN, SETTINGS, Club, clubs_of, order, run
 from .owners import largest, owned
@@ -46,9 +48,9 @@ class Tapped(InProcess):
         return out
 
 
-def ran(panel, folder, candidates=(NEGBIN,), minimum=MINIMUM, share=SHARE):
+def ran(panel, folder, candidates=(NEGBIN,), minimum=MINIMUM, share=SHARE, *, detections=False):
     sites = {name: club.program() for name, club in clubs_of(panel, folder).items()}
-    plan = DataSpec(jointly=True, minimum=minimum, share=share)
+    plan = DataSpec(jointly=True, minimum=minimum, share=share, detections=detections)
     tap = Tapped(sites)
     order = JobSpec(plan, list(candidates), folds=FOLDS, by="cell", bootstrap=0)
     return sites, tap, run_job(Link(tap, JOB[:8], SETTINGS), order)
@@ -166,6 +168,14 @@ def test_the_rest_is_the_pooled_answer_of_the_released_visits(panel, tmp_path):
     reference = GroupPanel.of(panel.J, panel.L, groups, panel.calendar, panel.site_id, panel.region).pooled()
     expected = fit_counts(reference, NEGBIN).expected().sum(axis=0)
     assert largest(joint.totals[0], expected) < 1e-9
+
+
+def test_finds_of_withheld_months_cannot_be_taken_from_a_result(panel, tmp_path):
+    """The result of a fit of presence has the finds of released months: it must not have the finds of all beside them."""
+    _, _, joint = ran(panel, tmp_path, (CountSettings(family="bernoulli"),), detections=True)
+    released = visited_totals([(m.state, m.settings) for m in joint.members])["counted"].sum()
+    assert 0 < released < sum(int((g.count > 0).sum()) for g in panel.groups)
+    assert (joint.facts.n_visits, joint.facts.n_detected, joint.facts.n_uncounted) == (None, None, None)
 
 
 @pytest.fixture(scope="module")

@@ -17,19 +17,6 @@ ROWS = 256  # at a time: their numbers stay in the processor's nearest memory
 
 
 @part
-def _over(f, r, h, observer, effect_var, inverse_size, family):
-    """How much smaller the predictor of a score is than ``h``, whose exp is the expected mean of row r.
-
-    With an effect of variance C, E[(y - mu) / (1 + mu / size)] is, to first order in C, the score at h - C rho / (1 + rho),
-    rho = mu / size: the more a score is bent, the less does a lucky observer pull at it. Poisson: 0.
-    """
-    if not observer.size or inverse_size[f] == 0.0:
-        return 0.0
-    rho = mean(h, family) * inverse_size[f]
-    return effect_var[f, observer[r]] * rho / (1.0 + rho)
-
-
-@part
 def _most(row_ptr):
     """Rows of the cell that has most."""
     most = 0
@@ -49,6 +36,25 @@ def _means(h, n, family):
             h[q] = mean(h[q], family)
 
 
+@part
+def _overs(f, r0, n, h, observer, effect_var, inverse_size, family, out):
+    """How much smaller the predictors of scores are than the first n of ``h``, whose exp is the expected mean of a row.
+
+    With an effect of variance C, E[(y - mu) / (1 + mu / size)] is, to first order in C, the score at h - C rho / (1 + rho),
+    rho = mu / size: the more a score is bent, the less does a lucky observer pull at it. Poisson: 0.
+    """
+    one = inverse_size[f]
+    if not observer.size or one == 0.0:
+        out[:n] = 0.0
+        return
+    for q in range(n):
+        out[q] = h[q]
+    _means(out, n, family)
+    for q in range(n):
+        rho = out[q] * one
+        out[q] = effect_var[f, observer[r0 + q]] * rho / (1.0 + rho)
+
+
 @compiled
 def fill_cells(
     first, last, chunks, fits, row_ptr, w, wy, offset, off, observer, effect_var, inverse_size, eta, shrink, old,
@@ -61,7 +67,8 @@ def fill_cells(
     rows in turn, which is four numbers at a time.
     """
     cells, most = row_ptr.size - 1, _most(row_ptr)
-    o, factor = np.empty(ROWS + most), np.empty(ROWS + most)
+    room = ROWS + most
+    o, factor, line, over = np.empty(room), np.empty(room), np.empty(room), np.empty(room)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
@@ -71,14 +78,17 @@ def fill_cells(
             begin, r0, n = k, row_ptr[k], 0
             while k < end and n < ROWS:
                 for r in range(row_ptr[k], row_ptr[k + 1]):
-                    o[n], factor[n] = offset[f, r] if off else 0.0, 1.0
-                    if inverse_size[f] > 0.0:
-                        o[n] -= _over(f, r, eta[f, k] + o[n], observer, effect_var, inverse_size, family)
-                        factor[n] = eta[f, k] + o[n]
+                    o[n], factor[n], line[n] = offset[f, r] if off else 0.0, 1.0, eta[f, k]
                     n += 1
                 k += 1
             if inverse_size[f] > 0.0:
                 # Quasi-score weight of the negative binomial, Var = mu + mu^2 / size: 1 / (1 + mu / size).
+                for q in range(n):
+                    factor[q] = line[q] + o[q]
+                _overs(f, r0, n, factor, observer, effect_var, inverse_size, family, over)
+                for q in range(n):
+                    o[q] -= over[q]
+                    factor[q] = line[q] + o[q]
                 _means(factor, n, family)
                 one = inverse_size[f]
                 for q in range(n):
@@ -131,12 +141,30 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
 
 
 @part
-def _told(f, k, r, w, wy, offset, off, observer, effect_var, eta, inverse_size, family):
-    """Score and curvature of the predictor of row r of cell k: y - mu and Var over 1 + mu / size, weighted."""
-    h = eta[f, k] + (offset[f, r] if off else 0.0)
-    mu = mean(h - _over(f, r, h, observer, effect_var, inverse_size, family), family)
-    factor = 1.0 / (1.0 + mu * inverse_size[f])
-    return factor * (wy[f, r] - w[f, r] * mu), factor * w[f, r] * variance(mu, family)
+def _told(
+    f, k, end, row_ptr, w, wy, offset, off, observer, effect_var, eta, inverse_size, family, score, curve
+):
+    """Scores and curvatures of the predictors of rows: y - mu and Var over 1 + mu / size, weighted.
+
+    Of whole cells from ``k`` on, until they have ROWS rows. Returns the cell after them, and the number of rows.
+    """
+    r0, n = row_ptr[k], 0
+    while k < end and n < ROWS:
+        for r in range(row_ptr[k], row_ptr[k + 1]):
+            score[n] = eta[f, k] + (offset[f, r] if off else 0.0)
+            n += 1
+        k += 1
+    _overs(f, r0, n, score, observer, effect_var, inverse_size, family, curve)
+    for q in range(n):
+        score[q] -= curve[q]
+    _means(score, n, family)
+    one = inverse_size[f]
+    for q in range(n):
+        mu, weight = score[q], w[f, r0 + q]
+        factor = 1.0 / (1.0 + mu * one)
+        score[q] = factor * (wy[f, r0 + q] - weight * mu)
+        curve[q] = factor * weight * variance(mu, family)
+    return k, n
 
 
 @compiled
@@ -148,25 +176,28 @@ def effort_sums(
 
     ``out`` (n, chunks, q (q + 3) / 2), q the columns of Z.
     """
-    cells, K = row_ptr.size - 1, effort.shape[1]
-    acc, z = np.empty((K + 1) * (K + 4) // 2), np.ones(K + 1)
+    cells, K, room = row_ptr.size - 1, effort.shape[1], ROWS + _most(row_ptr)
+    acc, z, score, curve = np.empty((K + 1) * (K + 4) // 2), np.ones(K + 1), np.empty(room), np.empty(room)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
         acc[:] = 0.0
-        for k in range(c * cells // chunks, (c + 1) * cells // chunks):
-            for r in range(row_ptr[k], row_ptr[k + 1]):
+        k, end = c * cells // chunks, (c + 1) * cells // chunks
+        while k < end:
+            r0 = row_ptr[k]
+            k, n = _told(
+                f, k, end, row_ptr, w, wy, offset, off, observer, effect_var, eta, inverse_size, family, score, curve
+            )  # fmt: skip
+            for r in range(r0, r0 + n):
                 if w[f, r] == 0.0:
                     continue
-                score, curve = _told(
-                    f, k, r, w, wy, offset, off, observer, effect_var, eta, inverse_size, family
-                )
                 z[:K] = effort[r]
                 q = K + 1
                 for a in range(K + 1):
-                    acc[a] += score * z[a]
+                    acc[a] += score[r - r0] * z[a]
+                    t = z[a] * curve[r - r0]
                     for b in range(a + 1):
-                        acc[q] += z[a] * curve * z[b]
+                        acc[q] += t * z[b]
                         q += 1
         out[i, c] = acc
 
@@ -176,18 +207,21 @@ def observer_sums(
     first, last, fits, row_ptr, w, wy, offset, off, observer, effect_var, eta, inverse_size, family, out
 ):
     """Score, curvature and weight of every observer: ``out`` (n, 3, observers)."""
+    cells, room = row_ptr.size - 1, ROWS + _most(row_ptr)
+    score, curve = np.empty(room), np.empty(room)
     for i in range(first, last):
-        f = fits[i]
-        for k in range(row_ptr.size - 1):
-            for r in range(row_ptr[k], row_ptr[k + 1]):
+        f, k = fits[i], 0
+        while k < cells:
+            r0 = row_ptr[k]
+            k, n = _told(
+                f, k, cells, row_ptr, w, wy, offset, off, observer, effect_var, eta, inverse_size, family, score, curve
+            )  # fmt: skip
+            for r in range(r0, r0 + n):
                 if w[f, r] == 0.0:
                     continue
-                score, curve = _told(
-                    f, k, r, w, wy, offset, off, observer, effect_var, eta, inverse_size, family
-                )
                 o = observer[r]
-                out[i, 0, o] += score
-                out[i, 1, o] += curve
+                out[i, 0, o] += score[r - r0]
+                out[i, 1, o] += curve[r - r0]
                 out[i, 2, o] += w[f, r]
 
 

@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import sys
+from pathlib import Path
 
 from tests.blank import blank_figures  # noqa: F401
 
@@ -25,7 +26,23 @@ os.fsync = lambda handle: None
 # Folders of tests lie in memory where there is enough of it: on a disk, tests that write many files take a quarter more.
 # PYTEST_DEBUG_TEMPROOT=/tmp puts them elsewhere. What a test has left is removed when it has passed (pyproject.toml).
 MEMORY = "/dev/shm"
-if os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free > 8 << 30:
+
+
+def _room() -> bool:
+    """Whether folder, machine and container each have 8 GB left, and programs of the folder may run."""
+    folder, group, room = Path(MEMORY), Path("/sys/fs/cgroup"), 8 << 30
+    try:
+        enough = shutil.disk_usage(folder).free > room and not os.statvfs(folder).f_flag & os.ST_NOEXEC
+        available = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2].split()[0]
+        limit = group / "memory.max"
+        if limit.exists() and (most := limit.read_text().strip()) != "max":
+            enough &= int(most) - int((group / "memory.current").read_text()) > room
+        return enough and int(available) << 10 > room and os.access(folder, os.W_OK | os.X_OK)
+    except (OSError, AttributeError, IndexError, ValueError):  # not Linux
+        return False
+
+
+if _room():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 

@@ -20,9 +20,8 @@
   var words = {}, sign = { ",": ",", ".": "." };
   if (el("ask-words")) {
     el("ask-words").content.querySelectorAll("p").forEach(function (p) { words[p.dataset.english] = p.textContent; });
-    new Intl.NumberFormat(document.documentElement.lang, { useGrouping: "always" }).formatToParts(1234567.5).forEach(function (p) {
-      sign[{ group: ",", decimal: "." }[p.type]] = p.value;
-    });
+    var signs = /^1(.*)234(.*)5$/.exec(words["1,234.5"]);
+    sign = { ",": signs[1], ".": signs[2] };
   }
   function say(text) { // say("① to ②", 2004, 2009)
     var slots = arguments;

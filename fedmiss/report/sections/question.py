@@ -15,7 +15,9 @@ from fedmiss.report.sections import Section
 from fedmiss.report.style import Plot
 
 # What the script says, each for itself in the page so that a catalogue translates it; ①, ② and ③ are what it puts in.
+# The number tells it the signs for thousands and decimals.
 WORDS = (
+    "1,234.5",
     "n/a", "all", "base", "Year", "Index", "choose", "logarithms", "no interval", "no count", "not used", "① to ②",
     "① per year", "① a visit", "① % interval", "① % interval ②", "slope ①", "standard error ①", "All but ①",
     "without ① site", "without ① sites", "counted ①", "expected ①", "index ① (②)", "index (① = ②)", "Index, ① = ②",

@@ -28,21 +28,20 @@ os.fsync = lambda handle: None
 MEMORY = "/dev/shm"
 
 
-def _room() -> bool:
-    """Whether folder, machine and container each have 8 GB left, and programs of the folder may run."""
-    folder, group, room = Path(MEMORY), Path("/sys/fs/cgroup"), 8 << 30
+def room(memory: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> bool:
+    """Whether folder, machine and container each have 8 GB left, and programs in the folder may run."""
+    least = 8 << 30
     try:
-        enough = shutil.disk_usage(folder).free > room and not os.statvfs(folder).f_flag & os.ST_NOEXEC
-        available = Path("/proc/meminfo").read_text().partition("MemAvailable:")[2].split()[0]
-        limit = group / "memory.max"
-        if limit.exists() and (most := limit.read_text().strip()) != "max":
-            enough &= int(most) - int((group / "memory.current").read_text()) > room
-        return enough and int(available) << 10 > room and os.access(folder, os.W_OK | os.X_OK)
+        enough = shutil.disk_usage(MEMORY).free > least and os.access(MEMORY, os.W_OK | os.X_OK)
+        enough &= int(memory.read_text().partition("MemAvailable:")[2].split()[0]) << 10 > least
+        if (group / "memory.max").exists() and (most := (group / "memory.max").read_text().strip()) != "max":
+            enough &= int(most) - int((group / "memory.current").read_text()) > least
+        return enough and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
     except (OSError, AttributeError, IndexError, ValueError):  # not Linux
         return False
 
 
-if _room():
+if room():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 

@@ -10,8 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.files import MANIFEST, atomic_file, parse_json, read_manifest
+from fedmiss.files import MANIFEST, atomic_file, read_manifest
 from fedmiss.owner import remove_empty, remove_file, set_aside
+from fedmiss.parsing import parse_json
 from fedmiss.progress import note
 
 
@@ -93,7 +94,8 @@ def claimed(out: Path, recipe: Path | None) -> Iterator[None]:
 def _noted(file: Path) -> Path | None:
     """Return the recipe that the note of a folder of results names; None where there is no note."""
     try:
-        return (file.parent / parse_json(file.read_text(encoding="utf-8"))["recipe"]).resolve()
+        recipe: Path = file.parent / parse_json(file.read_text(encoding="utf-8"))["recipe"]
+        return recipe.resolve()
     except FileNotFoundError:
         return None
     except (KeyError, TypeError, ValueError):

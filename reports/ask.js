@@ -20,8 +20,7 @@
   var words = {}, sign = { ",": ",", ".": "." };
   if (el("ask-words")) {
     el("ask-words").content.querySelectorAll("p").forEach(function (p) { words[p.dataset.english] = p.textContent; });
-    var signs = /^1(.*)234(.*)5$/.exec(words["1,234.5"]);
-    sign = { ",": signs[1], ".": signs[2] };
+    sign = { ",": el("ask-words").dataset.group, ".": el("ask-words").dataset.decimal };
   }
   function say(text) { // say("① to ②", 2004, 2009)
     var slots = arguments;

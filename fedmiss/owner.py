@@ -198,6 +198,11 @@ def remove_file(path: Path, ours: Callable[[Path], bool]) -> None:
         path.unlink()
 
 
+def remove_empty(folder: Path) -> None:
+    """Remove a folder; an OSError where anything is in it."""
+    folder.rmdir()
+
+
 def remove_state(path: Path) -> None:
     """Remove a state of a study: a file, or the folder of its engine, inside a kit or a hub."""
     if _home(path)[0] not in ("study", "unfinished"):

@@ -10,8 +10,10 @@ import numpy as np
 from fedmiss.arrays import I64
 
 LONGEST_STEP = 3  # months from one month of a season to the next, within one of a whole year
-STRAY_YEARS = 5  # so far from all others a few lie apart, where the others have gaps of half of it at most;
+# A few lie apart from all others so far away, where the others have gaps of half of it at most: no scheme pauses so long.
+STRAY_YEARS = 40
 STRAY_ROWS, STRAY_SHARE = 3, 0.001  # so many are few, or such a share of all
+ONE_YEARS, ONE_OF = 6, 100  # one alone among so many lies apart from there on
 
 
 def first_month(season: Sequence[int] | I64) -> int:
@@ -48,26 +50,34 @@ def amid_winters(visited: I64, axis: I64) -> I64:
     return np.asarray(np.setdiff1d(every, usual) if split else every[:0])
 
 
-def stray(months: I64) -> tuple[slice, str]:
+def stray(months: I64, ahead: int = 0) -> list[tuple[slice, str]]:
     """Find which of some months, given in order as 12 year + month - 1, are after this year, or few and far from the others.
 
-    Such a year is mostly mistyped (2109 for 2019) or stands for an unknown one (1900). Returns their place, and how they
-    lie, in words; an empty place where there are none.
+    Such a year is mostly mistyped (2109 for 2019) or stands for an unknown one (1900). Those at either end have an entry
+    each, in order: their place, and how they lie, in words. ``ahead``: so many years after this one are usual.
     """
     now = dt.date.today().year
-    later = int(np.searchsorted(months, 12 * (now + 1)))
+    later = int(np.searchsorted(months, 12 * (now + 1 + ahead)))
+    steps = np.diff(months[:later])
+    first = _apart(steps)
+    last = _apart(steps[first:][::-1])
+    out = []
+    if first:
+        out.append((slice(first), f"{steps[first - 1] // 12} years apart from all others"))
+    if last:
+        out.append((slice(later - last, later), f"{steps[-last] // 12} years apart from all others"))
     if later < months.size:
-        return slice(later, None), f"after {now}, this year"
-    steps = np.diff(months)
-    if not steps.size:
-        return slice(0), ""
-    # The largest gap; the smaller side of it is the stray one.
-    cut = int(steps.argmax()) + 1
-    place, rest = slice(cut, None), steps[: cut - 1]
-    if cut <= months.size - cut:
-        place, rest = slice(cut), steps[cut:]
-    few, gap = months[place].size, int(steps.max())
-    apart = gap >= max(12 * STRAY_YEARS, 2 * int(rest.max(initial=0))) and 3 * few <= months.size
-    if not apart or few > max(STRAY_ROWS, STRAY_SHARE * months.size):
-        return slice(0), ""
-    return place, f"{gap // 12} years apart from all others"
+        out.append((slice(later, None), f"after {now}, this year"))
+    return out
+
+
+def _apart(steps: I64) -> int:
+    """Return how many at the beginning of some months, given by the steps between them, are few and far from the others."""
+    size = steps.size + 1
+    most = min(int(max(STRAY_ROWS, STRAY_SHARE * size)), size // 3)
+    # The largest step after each one that may be the gap.
+    rest = np.maximum.accumulate(steps[:0:-1])[::-1][:most]
+    least = np.full(most, 12 * STRAY_YEARS)
+    if size >= ONE_OF:
+        least[0] = 12 * ONE_YEARS
+    return int(np.flatnonzero(steps[:most] >= np.maximum(least, 2 * rest)).max(initial=-1)) + 1

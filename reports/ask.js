@@ -20,9 +20,7 @@
   var words = {}, sign = { ",": ",", ".": "." };
   if (el("ask-words")) {
     el("ask-words").content.querySelectorAll("p").forEach(function (p) { words[p.dataset.english] = p.textContent; });
-    new Intl.NumberFormat(document.documentElement.lang, { useGrouping: "always" }).formatToParts(1234567.5).forEach(function (p) {
-      sign[{ group: ",", decimal: "." }[p.type]] = p.value;
-    });
+    sign = { ",": el("ask-words").dataset.group, ".": el("ask-words").dataset.decimal };
   }
   function say(text) { // say("① to ②", 2004, 2009)
     var slots = arguments;

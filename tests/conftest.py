@@ -6,6 +6,7 @@ import gc
 import os
 import shutil
 import sys
+from pathlib import Path
 
 from tests.blank import blank_figures  # noqa: F401
 
@@ -25,7 +26,22 @@ os.fsync = lambda handle: None
 # Folders of tests lie in memory where there is enough of it: on a disk, tests that write many files take a quarter more.
 # PYTEST_DEBUG_TEMPROOT=/tmp puts them elsewhere. What a test has left is removed when it has passed (pyproject.toml).
 MEMORY = "/dev/shm"
-if os.access(MEMORY, os.W_OK | os.X_OK) and shutil.disk_usage(MEMORY).free > 8 << 30:
+
+
+def room(memory: Path = Path("/proc/meminfo"), group: Path = Path("/sys/fs/cgroup")) -> bool:
+    """Whether folder, machine and container each have 8 GB left, and programs in the folder may run."""
+    least = 8 << 30
+    try:
+        enough = shutil.disk_usage(MEMORY).free > least and os.access(MEMORY, os.W_OK | os.X_OK)
+        enough &= int(memory.read_text().partition("MemAvailable:")[2].split()[0]) << 10 > least
+        if (group / "memory.max").exists() and (most := (group / "memory.max").read_text().strip()) != "max":
+            enough &= int(most) - int((group / "memory.current").read_text()) > least
+        return enough and not os.statvfs(MEMORY).f_flag & os.ST_NOEXEC
+    except (OSError, AttributeError, IndexError, ValueError):  # not Linux
+        return False
+
+
+if room():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", MEMORY)
 
 

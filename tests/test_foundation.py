@@ -6,11 +6,13 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
 from datetime import date
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -25,6 +27,7 @@ from fedmiss import errors, files, loops, owner, tables
 from fedmiss.errors import ConfigError, FedmissError, InputError, SchemaError
 from fedmiss.resources import resource
 from fedmiss.rng import rng_for, uniforms
+from tests.conftest import room
 
 # --- randomness
 
@@ -311,3 +314,28 @@ def test_loops_are_compiled_where_no_folder_may_be_written_to(monkeypatch):
     """A package and a home that are read-only (a container) ended in a traceback of numba when the first fit began."""
     monkeypatch.setattr(CacheImpl, "_locator_classes", [])
     assert loops.compiled(lambda x: x + 1)(1) == 2
+
+
+@pytest.mark.parametrize(
+    ("available", "limit", "flag", "there"),
+    [
+        (64, "max", 0, True),
+        (64, 20, 0, True),
+        (7, "max", 0, False),
+        (64, 17, 0, False),
+        (64, "max", 8, False),
+    ],
+)
+def test_folders_of_tests_lie_in_memory_only_where_machine_and_container_have_it(
+    available, limit, flag, there, tmp_path, monkeypatch
+):
+    """What a folder in memory calls free is its limit; 10 GB of the container are in use."""
+    giga, free = 1 << 30, SimpleNamespace(free=64 << 30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
+    monkeypatch.setattr(os, "access", lambda path, mode: True)
+    monkeypatch.setattr(os, "ST_NOEXEC", 8, raising=False)
+    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flag), raising=False)
+    (tmp_path / "meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable: {available << 20} kB\nBuffers: 1 kB\n")
+    (tmp_path / "memory.max").write_text(f"{limit if limit == 'max' else limit * giga}\n")
+    (tmp_path / "memory.current").write_text(f"{10 * giga}\n")
+    assert bool(room(tmp_path / "meminfo", tmp_path)) == there

@@ -85,9 +85,8 @@ def _package():
     out = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
-        words = set(
-            re.findall(r"\w+", text)
-        )  # whose names are not in the text need not be looked for in its tree
+        # calls whose names are not in the text need not be looked for in its tree
+        words = set(re.findall(r"\w+", text))
         calls, writes = not words.isdisjoint(GOES), not words.isdisjoint({*WRITING, "open"})
         tree = ast.parse(text if calls or writes else "")
         out[path.relative_to(PACKAGE).as_posix()] = (

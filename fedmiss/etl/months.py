@@ -17,8 +17,7 @@ def panel_months(dates: pl.Series, warnings: list[str], *, yearly: bool) -> pl.D
         warnings.append(f"no visit in any year in the months {left_out}: they are not part of the panel.")
     if not yearly and (few := _months_amid_winters(dates)):
         warnings.append(few)
-    if odd := _stray_dates(dates):
-        warnings.append(odd)
+    warnings += _stray_dates(dates)
     if gaps:
         warnings.append(
             f"{len(gaps)} of {months.height} {unit}s {'has' if len(gaps) == 1 else 'have'} no visit "
@@ -69,26 +68,32 @@ def _months_amid_winters(dates: pl.Series) -> str:
     )
 
 
-def _stray_dates(dates: pl.Series) -> str:
-    """Say that visits after this year, or a few that lie years apart from all others, stretch the month axis; else blank.
+def _stray_dates(dates: pl.Series) -> list[str]:
+    """Say that visits after this year, or a few that lie years apart from all others, stretch the month axis.
 
     ``1900-01-01`` stands for an unknown date in many databases; one such row makes a panel of 1,500 months.
     """
     ordered = dates.sort()
     at = (12 * ordered.dt.year().cast(pl.Int64) + ordered.dt.month().cast(pl.Int64) - 1).to_numpy()
-    place, how = stray(at)
-    odd, before = ordered[place], place.start is None
-    if odd.is_empty():
-        return ""
-    rest = ordered[odd.len() :] if before else ordered[: -odd.len()]
-    span, one = f"{odd[0]}{f' to {odd[-1]}' if odd[0] != odd[-1] else ''}", odd.len() == 1
-    stay = ""
-    if not rest.is_empty():
-        edge = f"from {rest[0]}" if before else f"up to {rest[-1]}"
-        stay = f", or keep only visits {edge} (`fedmiss ingest {'--start' if before else '--end'}`)"
-    return (
-        f"{odd.len():,} of {at.size:,} visits ({span}) {'lies' if one else 'lie'} {how}, and "
-        f"{'stretches' if one else 'stretch'} the panel to {at[-1] - at[0] + 1:,} calendar months. If "
-        f"{'this date is' if one else 'these dates are'} mistyped, or {'stands' if one else 'stand'} for unknown ones, "
-        f"correct {'it' if one else 'them'}{stay}."
-    )
+    found, usual = stray(at), np.ones(at.size, dtype=np.bool_)
+    for place, _ in found:
+        usual[place] = False
+    rest = np.flatnonzero(usual)
+    out = []
+    for place, how in found:
+        odd, stretches, stay = ordered[place], "", ""
+        one = odd.len() == 1
+        if rest.size:
+            first, last = int(rest[0]), int(rest[-1])
+            before = odd[0] < ordered[first]
+            span = at[last] - at[place][0] if before else at[place][-1] - at[first]
+            stretches = f", and {'stretches' if one else 'stretch'} the panel to {span + 1:,} calendar months"
+            edge = f"from {ordered[first]}" if before else f"up to {ordered[last]}"
+            stay = f", or keep only visits {edge} (`fedmiss ingest {'--start' if before else '--end'}`)"
+        out.append(
+            f"{odd.len():,} of {at.size:,} visits ({odd[0]}{f' to {odd[-1]}' if odd[0] != odd[-1] else ''}) "
+            f"{'lies' if one else 'lie'} {how}{stretches}. If "
+            f"{'this date is' if one else 'these dates are'} mistyped, or "
+            f"{'stands for an unknown one' if one else 'stand for unknown ones'}, correct {'it' if one else 'them'}{stay}."
+        )
+    return out

@@ -46,8 +46,8 @@ def holder(
             # Only its owner may read it, before anything is in it: these are the organisation's numbers without masks.
             tmp.touch(mode=0o600)
             tmp.write_text("\n".join([go.name, *lines]) + "\n", encoding="utf-8")
-        if say is not None:
-            say(on_hold(kit))
+        if say is not None and (waits := on_hold(kit)):
+            say(waits)
         # A file, and no socket: the custodian releases from another process, perhaps after a restart of this one.
         while not go.exists():
             time.sleep(pause)
@@ -79,9 +79,12 @@ def note_refusal(kit: Kit, error: Exception) -> str:
 
 def _held(kit: Kit) -> tuple[str, str]:
     """The file that releases the message on hold, and that message in words; both blank where none of this job is held."""
-    path = kit.private / HELD
+    try:
+        held = (kit.private / HELD).read_text(encoding="utf-8")
+    except FileNotFoundError:  # the process that holds it may remove it at any moment
+        held = ""
     # The file of the release stands in the first line: what is released is what is shown, and of this job.
-    go, _, text = (path.read_text(encoding="utf-8") if path.exists() else "").partition("\n")
+    go, _, text = held.partition("\n")
     return (go, text) if go.startswith(_releases(kit)) else ("", "")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Iterator
@@ -9,8 +10,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.files import MANIFEST, atomic_file, read_json, read_manifest, write_json
-from fedmiss.owner import remove_file, set_aside
+from fedmiss.files import MANIFEST, atomic_file, read_manifest
+from fedmiss.owner import remove_empty, remove_file, set_aside
+from fedmiss.parsing import parse_json
 from fedmiss.progress import note
 
 
@@ -51,35 +53,65 @@ def step(folder: Path, key: str, make: Callable[..., object]) -> bool:
 
 @contextmanager
 def claimed(out: Path, recipe: Path | None) -> Iterator[None]:
-    """Note in a folder of results of which recipe they are, once the block has made some; None: of no file.
+    """Note in a folder of results of which recipe they are, before the block makes some; None: of no file.
 
     Raises
     ------
-    ConfigError    they are of another recipe that is still there: a run of this one would replace them
+    ConfigError    they are of another recipe that is still there: a run of this one would replace them; the note is damaged
     """
     if recipe is None:
         yield
         return
-    note_of, recipe, other = out / ".recipe.json", recipe.resolve(), None
-    with suppress(
-        InputError, KeyError, TypeError, ValueError
-    ):  # none yet, or a damaged one, which is not replaced
-        # Relative, so that both can be moved together; a recipe that is gone was renamed, or has given its folder up.
-        other = (out / str(read_json(note_of)["recipe"])).resolve()
-    if other is not None and other != recipe and other.is_file():
+    file, recipe = out / ".recipe.json", recipe.resolve()
+    other = _noted(file)
+    if other == recipe:
+        yield
+        return
+    # A recipe that is gone was renamed, or has given its folder up.
+    if other is not None and other.is_file() and _has_results(out):
         raise ConfigError(
             f"the folder {out} has the results of the recipe {other}, which {recipe} would replace. Give one of them "
             "another folder: out = ... in the recipe, or --out.",
             path=str(out),
         )
+    # Relative, so that both can be moved together.
+    with suppress(ValueError):  # another drive of Windows: the whole path stays
+        recipe = Path(os.path.relpath(recipe, out.resolve()))
+    made = not out.exists()
+    with atomic_file(file, ours=_is_note) as tmp:
+        tmp.write_text(json.dumps({"recipe": recipe.as_posix()}) + "\n", encoding="utf-8")
     try:
         yield
     finally:
-        # a run that was refused has made nothing, and leaves nothing
-        if other != recipe and any(out.rglob(".*.key")):
-            with suppress(ValueError):  # another drive of Windows: the whole path stays
-                recipe = Path(os.path.relpath(recipe, out.resolve()))
-            write_json(note_of, {"recipe": recipe.as_posix()})
+        # A run that was refused has made nothing, and leaves nothing. What fails here hides no error of the run.
+        with suppress(OSError, ConfigError):
+            if not _has_results(out):
+                remove_file(file, _is_note)
+                if made:
+                    remove_empty(out)
+
+
+def _noted(file: Path) -> Path | None:
+    """Return the recipe that the note of a folder of results names; None where there is no note."""
+    try:
+        recipe: Path = file.parent / parse_json(file.read_text(encoding="utf-8"))["recipe"]
+        return recipe.resolve()
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError, ValueError):
+        raise ConfigError(
+            f"{file} is damaged; it notes of which recipe the results in this folder are. Nothing was run. Delete it if "
+            "this recipe may replace them, or choose another folder: out = ... in the recipe, or --out.",
+            path=str(file),
+        ) from None
+
+
+def _is_note(file: Path) -> bool:
+    return _noted(file) is not None
+
+
+def _has_results(out: Path) -> bool:
+    return any(out.rglob(".*.key"))
 
 
 def _write_key(file: Path, key: str) -> None:

@@ -197,6 +197,28 @@ def test_visits_after_this_year_or_far_from_all_others_are_told(odd, said):
     assert not said or re.search(said, found[0])
 
 
+def test_strange_dates_at_both_ends_are_told_each_for_itself():
+    """A row of 1900 was not named while one of 2200 was there, and five visits stretched a panel to one month."""
+    usual = [date(y, 6, 15) for y in range(2001, 2013) for _ in range(5)]
+    warnings = []
+    panel_months(pl.Series([*usual, date(2200, 6, 1), date(1900, 1, 1)]), warnings, yearly=False)
+    first, last = (w for w in warnings if "the panel to" in w)
+    assert first == (
+        "1 of 62 visits (1900-01-01) lies 101 years apart from all others, and stretches the panel to 1,350 calendar "
+        "months. If this date is mistyped, or stands for an unknown one, correct it, or keep only visits from 2001-06-15 "
+        "(`fedmiss ingest --start`)."
+    )
+    assert re.match(r"1 of 62 visits \(2200-06-01\) lies after 20.* to 2,389 .* up to 2012-06-15", last)
+    warnings = []
+    panel_months(pl.Series([date(2200, 6, 1)] * 5), warnings, yearly=False)
+    assert len(warnings) == 1
+    assert re.fullmatch(
+        r"5 of 5 visits \(2200-06-01\) lie after 20\d\d, this year\. If these dates are mistyped, or stand for unknown "
+        r"ones, correct them\.",
+        warnings[0],
+    )
+
+
 def content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.parquet"))}
 

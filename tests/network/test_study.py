@@ -42,7 +42,7 @@ from fedmiss.network.member import (
     take_part,
 )
 from fedmiss.network.operate import _all_there, _join_folder
-from fedmiss.network.outbox import HELD, holder, ledger_of, outbox, release
+from fedmiss.network.outbox import HELD, holder, ledger_of, on_hold, outbox, release
 from fedmiss.network.report import _own_panel, joint_report, own_report
 from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study, read_study_toml
@@ -732,6 +732,22 @@ def test_what_is_on_hold_is_said_over_a_relay_too(folder, panels, monkeypatch):
     )
     held = [line for line in said if "on hold" in line]
     assert held == [f"north: exchange {exchange} is on hold. {where}" for exchange in (1, 2)]
+
+
+def test_a_message_that_is_released_meanwhile_is_not_said(folder, monkeypatch):
+    """Its file went away between a look whether it is there and its reading; an empty line was said."""
+    kit, said, exists = open_kit(folder / "kits" / "north"), [], Path.exists
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", lambda path: path.name == HELD or exists(path))
+        assert on_hold(kit) == ""
+
+    def released(kit):
+        release(kit)
+        return ""
+
+    monkeypatch.setattr("fedmiss.network.outbox.on_hold", released)
+    holder(kit, said.append, pause=0.01)(1, [], [])
+    assert said == []
 
 
 @pytest.mark.slow

@@ -14,10 +14,12 @@ from fedmiss.errors import ConfigError
 from fedmiss.etl import ingest, rows
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import MANIFEST, read_manifest
+from fedmiss.pipeline import steps
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_demo
 from fedmiss.pipeline.failures import next_move, say_left
 from fedmiss.pipeline.recipe import read_recipe, slug
+from fedmiss.pipeline.steps import claimed
 from fedmiss.pipeline.trims import run_trims
 from fedmiss.resources import resource
 from fedmiss.tables import read_table
@@ -99,10 +101,63 @@ def test_a_folder_of_results_is_of_one_recipe(tmp_path, capsys):
     moved = tmp_path.rename(tmp_path.with_name("moved"))
     (again,) = run_recipe(read_recipe(moved / "renamed.toml"), jobs=1)
     assert again.redone == ()
-    (moved / "out" / ".recipe.json").write_text("[")
-    with pytest.raises(ConfigError, match=r"recipe\.json was not written by fedmiss, or was changed since"):
-        run_recipe(read_recipe(moved / "two.toml"), jobs=1)
     moved.rename(tmp_path)
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("damage", ["{", "[]", '{"recipe": 1}', '{"recipe": "\\u0000"}', "\xff"])
+def test_a_damaged_note_stops_a_run_before_it_replaces_results(tmp_path, damage):
+    """All steps ran and replaced the results of another recipe, and then the note was refused."""
+    one, two = write(tmp_path, '["Great Tit"]', names={"Great Tit": "Great Tit"}), tmp_path / "two.toml"
+    two.write_text(one.read_text().replace("counts.csv", "other.csv"))
+    run_recipe(read_recipe(one), jobs=1)
+    (tmp_path / "other.csv").write_text((tmp_path / "counts.csv").read_text().replace(";2012;", ";2011;"))
+    (tmp_path / "out" / ".recipe.json").write_bytes(damage.encode("latin-1"))
+    before, said = content(tmp_path / "out"), []
+    for recipe in (one, two):
+        with pytest.raises(
+            ConfigError, match=r"recipe\.json is damaged.* Nothing was run\. Delete it .*--out"
+        ):
+            run_recipe(read_recipe(recipe), jobs=1, say=said.append)
+    assert not said
+    assert content(tmp_path / "out") == before
+    (tmp_path / "out" / ".recipe.json").unlink()
+    (again,) = run_recipe(read_recipe(one), jobs=1)
+    assert again.redone == ()
+    with pytest.raises(ConfigError, match="results of the recipe"):
+        run_recipe(read_recipe(two), jobs=1)
+
+
+def test_a_note_is_there_before_results_and_goes_where_none_came(tmp_path, monkeypatch):
+    """A first run that was killed left none, and another recipe got in; its removal hides no error of the run."""
+    one, two, out = tmp_path / "r.toml", tmp_path / "two.toml", tmp_path / "out"
+    one.touch()
+    two.touch()
+
+    def stop():
+        assert (out / ".recipe.json").exists()
+        raise KeyError
+
+    with pytest.raises(KeyError), claimed(out, one):
+        stop()
+    assert not out.exists()
+    with claimed(out, one):
+        (out / ".fit.key").touch()
+        with pytest.raises(ConfigError, match="results of the recipe"), claimed(out, two):
+            pass
+    assert [p.name for p in sorted(out.iterdir())] == [".fit.key", ".recipe.json"]
+    (out / ".fit.key").unlink()
+
+    def fail(*given):
+        raise PermissionError
+
+    monkeypatch.setattr(steps, "remove_file", fail)
+    # a killed run made no results
+    with pytest.raises(KeyError), claimed(out, two):
+        stop()
 
 
 def test_a_species_without_a_class_is_named_once(tmp_path, capsys):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
-from datetime import date
+from datetime import date, timedelta
 
 import pandas as pd
 import polars as pl
@@ -104,18 +104,30 @@ def test_a_sentence_may_begin_with_a_name_in_small_initials_or_with_a_number():
 
 @pytest.mark.parametrize("language", languages())
 @pytest.mark.parametrize("odd", [date(2109, 6, 15), date(1900, 1, 1)])
-@pytest.mark.parametrize("n", [1, 2])
-def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, tmp_path):
+@pytest.mark.parametrize(("n", "later"), [(1, 0), (2, 0), (2, 1)])
+def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later, tmp_path):
     rows = [f"a;{name};{year};3" for name in ("wren", "robin") for year in range(2001, 2010)]
     (tmp_path / "birds.csv").write_text("\n".join(["plot;species;year;n", *rows]) + "\n")
     said = list(read_counts(tmp_path / "birds.csv", CountOptions(species="wren")).said)
     assert len(said) == 2
     usual = [date(year, 6, 15) for year in range(2001, 2010) for _ in range(5)]
-    panel_months(pl.Series([*usual, *[odd] * n]), said, yearly=True)
+    odds = [odd + timedelta(days=later * k) for k in range(n)]
+    panel_months(pl.Series([*usual, *odds]), said, yearly=True)
     catalog = read_catalog(language)
     page = catalog.page("".join(f"<p>{line}</p>" for line in said), ["wren"])
     assert not catalog.missing
     assert "birds.csv: site = plot, year = year, count = n. 1 Gebiete, 9 Jahre (2001 bis 2009)" in page
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("odd", [(1,), (1, 1), (1, 2)])
+def test_what_is_said_of_dates_that_are_all_after_this_year_is_translated(language, odd):
+    said: list[str] = []
+    panel_months(pl.Series([date(2109, 6, day) for day in odd]), said, yearly=False)
+    catalog = read_catalog(language)
+    catalog.page("".join(f"<p>{line}</p>" for line in said), [])
+    assert said
+    assert not catalog.missing
 
 
 def test_a_catalogue_is_read_as_it_was_written_and_as_tools_write_it():
@@ -138,7 +150,7 @@ def test_every_sentence_of_a_page_can_be_translated_and_no_number_is_lost(folder
     start.write_text(write_po([], {"Language": "en"}), encoding="utf-8")
     settings = replace(DATE, language=str(start))
     page = build_report(**folders, out=tmp_path / "none", settings=settings)
-    spoken = re.compile('<template id="ask-words">.*</template>\n')  # by the script, in the page's language
+    spoken = re.compile('<template id="ask-words".*</template>\n')  # by the script, in the page's language
     assert spoken.sub("", page.read_text(encoding="utf-8")) == plain, "an empty catalogue changes no byte"
     lacking = [e for e in parse_po((page.parent / UNTRANSLATED).read_text(encoding="utf-8")) if e.english]
     assert len(lacking) > 100

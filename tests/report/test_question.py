@@ -18,7 +18,7 @@ from fedmiss.report.build import write_report
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, joint_report
-from fedmiss.report.language import languages, read_catalog
+from fedmiss.report.language import languages, read_catalog, write_po
 from fedmiss.report.many import build_index
 from fedmiss.report.prose import _SAID
 from fedmiss.report.question import (
@@ -308,3 +308,28 @@ def test_a_german_page_answers_in_german(folders, tmp_path):
     answer, caption = in_browser(tmp_path / "report" / "index.html", script, tmp_path)
     assert re.search(r"\d{4} bis \d{4}: [+−]\d+,\d+ % pro Jahr \(95-%-Intervall", answer), answer
     assert "gerader Trend der gewählten Jahre" in caption
+
+
+@pytest.mark.browser
+@needs_browser
+@pytest.mark.parametrize(("decimal", "group"), [("·", ""), (",", "\u202f"), ("'", "&")])
+def test_the_script_writes_numbers_with_the_signs_of_the_catalogue(folders, tmp_path, decimal, group):
+    """They were the browser's for the language, beside others in the text of the same page."""
+    head = {"Language": "de", "X-Decimal": decimal, "X-Group": group}
+    (tmp_path / "own.po").write_text(write_po([], head), encoding="utf-8")
+    data = read_inputs(**folders)
+    large = replace(
+        data, expected=data.expected * 1e4, draws={name: 1e4 * draw for name, draw in data.draws.items()}
+    )
+    a = analyse(large, replace(DATE, language=str(tmp_path / "own.po")))
+    (tmp_path / "report").mkdir()
+    write_report(a, tmp_path / "report")
+    script = """
+      var at = function (id) { return document.getElementById(id); };
+      at("site-pick").value = "0"; at("site-pick").dispatchEvent(new Event("change"));
+      return [at("ask-answer").textContent, Array.from(at("site-figure").querySelectorAll("text")).map(function (t) {
+        return t.textContent; }).join(" ")];
+    """
+    answer, axis = in_browser(tmp_path / "report" / "index.html", script, tmp_path)
+    assert re.search(rf"\d{re.escape(decimal)}\d+ % per year", answer), answer
+    assert re.search(rf"\b\d+{re.escape(group)}000\b", axis), axis

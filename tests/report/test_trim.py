@@ -460,14 +460,41 @@ def test_a_mistyped_year_is_told(year, how, model):
     assert "Correct it in the table" in said
 
 
-def test_years_that_a_scheme_may_have_are_not_told():
-    """A gap in the years, a pilot of many sites, a census every ten years, points that are no years."""
-    sites, time, count = rows_with_year(2019)
-    gap = [y - 40 if y < 2010 else y for y in time]
-    decades = [f"s{i}" for i in range(3) for _ in range(4)], [1980, 1990, 2000, 2010] * 3, [5.0] * 12
-    points = sites, [y - 2004 for y in time], count
-    for site, when, what in ((sites, time, count), (sites, gap, count), decades, points):
-        assert not [note for note in fit_trim(site, when, what).notes if "check the year" in note]
+def test_mistyped_years_at_both_ends_are_told_and_no_row_is_advised_away():
+    sites, time, count = rows_with_year(1905)
+    time[0] = 2105
+    first, last = (note for note in fit_trim(sites, time, count).notes if "check the year" in note)
+    assert first == (
+        "check the year: 1 of 480 counts (1905 at site s3) lies 100 years apart from all others, and bears on totals, slope "
+        "and class. Correct it in the table if mistyped."
+    )
+    assert "1 of 480 counts (2105 at site s0) lies after 20" in last
+
+
+def scheme(years, n_sites=10, more=()):
+    """(site, time, count) of sites that are counted at all times, and of ``more``, (site, time)."""
+    cells = [(f"s{i}", year) for i in range(n_sites) for year in years] + list(more)
+    return [site for site, _ in cells], [year for _, year in cells], [5.0] * len(cells)
+
+
+NOW = dt.date.today().year
+USUAL = {
+    "all years": rows_with_year(2019),
+    "a gap in the years": scheme([*range(1965, 1970), *range(2010, 2021)], 30),
+    "a census every ten years": scheme([1980, 1990, 2000, 2010], 3),
+    "points that are no years": scheme(range(1, 17)),
+    "a point after a gap": scheme([*range(1, 10), 14], 1),
+    "winters by the year in which they end": scheme(range(2005, NOW + 2)),
+    "years and months": scheme([100 * y + m for y in (2010, 2011, 2012) for m in range(1, 13)]),
+    "days of the Julian calendar": scheme(range(2_455_000, 2_455_020)),
+    "an early survey": scheme(range(1995, 2025), more=[(f"s{i}", 1966) for i in range(3)]),
+    "few years after a pause": scheme([*range(2000, 2006), 2012, 2013], 1),
+}
+
+
+@pytest.mark.parametrize("rows", USUAL.values(), ids=USUAL)
+def test_years_that_a_scheme_may_have_are_not_told(rows):
+    assert not [note for note in fit_trim(*rows).notes if "check the year" in note]
 
 
 def test_change_points_without_counts_are_one_sentence():

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings
+from fedmiss.report.language import read_catalog
 from fedmiss.report.question import stored
 from fedmiss.report.sections import Section
 from fedmiss.report.style import Plot
@@ -39,8 +40,13 @@ def build(findings: Findings, plots: dict[str, Plot]) -> Section | None:
     data = stored(findings, _places(findings, plots.get("map")))
     refused = {source["refuse"] for source in data["sources"]} - {None}
     own = [data["unit"], *data["said"].values(), *data["notes"], *sorted(refused)]
-    words = (*WORDS, *own) if findings.settings.language else ()
-    values = {"data": in_script(data), "sites": data["sites"] is not None, "words": words}
+    spoken = read_catalog(findings.settings.language) if findings.settings.language else None
+    values = {
+        "data": in_script(data),
+        "sites": data["sites"] is not None,
+        "words": (*WORDS, *own),
+        "spoken": spoken,
+    }
     return Section("question", "Ask this report", values, scripted=True)
 
 

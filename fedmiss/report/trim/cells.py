@@ -178,24 +178,29 @@ def make_cells(frame: pd.DataFrame, weights: Weights, covariates: Covariates, *,
 
 
 def stray_times(frame: pd.DataFrame) -> tuple[str, ...]:
-    """Say that counts lie after this year, or a few years apart from all others: in most such rows the year is mistyped."""
+    """Say that counts lie after this year, or a few years apart from all others: in most such rows the year is mistyped.
+
+    A winter may bear the number of the year in which it ends. Where most times are after that they are no years.
+    """
     counted = frame[frame["count"].notna()].sort_values("time", kind="stable")
-    if not pd.api.types.is_numeric_dtype(counted["time"]):
+    if not pd.api.types.is_numeric_dtype(counted["time"]) or not len(counted):
         return ()
     time = counted["time"].to_numpy(dtype=float)
-    place, how = stray((12 * time).astype(np.int64))
-    odd = counted.iloc[place]
-    if not len(odd):
+    found, out = stray((12 * time).astype(np.int64), ahead=1), []
+    if any(2 * time[place].size > time.size for place, _ in found):
         return ()
-    first, last, one = time[place][0], time[place][-1], len(odd) == 1
-    span = f"{first:g}{f' to {last:g}' if last != first else ''} at {'site' if one else 'sites'} "
-    span += listed([str(site) for site in odd["site"].unique()], 3)
-    how = how if np.median(time) > _FIRST_YEAR else how.replace("years", "time points")
-    return (
-        f"{CHECK}{'' if one else 's'}: {len(odd):,} of {len(time):,} counts ({span}) "
-        f"{'lies' if one else 'lie'} {how}, and {'bears' if one else 'bear'} on totals, slope and class. Correct "
-        f"{'it' if one else 'them'} in the table if mistyped, or leave {'the row' if one else 'the rows'} out.",
-    )
+    for place, how in found:
+        odd = counted.iloc[place]
+        first, last, one = time[place][0], time[place][-1], len(odd) == 1
+        span = f"{first:g}{f' to {last:g}' if last != first else ''} at {'site' if one else 'sites'} "
+        span += listed([str(site) for site in odd["site"].unique()], 3)
+        how = how if np.median(time) > _FIRST_YEAR else how.replace("years", "time points")
+        out.append(
+            f"{CHECK}{'' if one else 's'}: {len(odd):,} of {len(time):,} counts ({span}) "
+            f"{'lies' if one else 'lie'} {how}, and {'bears' if one else 'bear'} on totals, slope and class. Correct "
+            f"{'it' if one else 'them'} in the table if mistyped."
+        )
+    return tuple(out)
 
 
 def _check_rows(frame: pd.DataFrame) -> None:

@@ -151,6 +151,7 @@ def test_a_folder_that_is_synchronised_late_twice_and_in_part_changes_no_bit(
     }
     got = run(clubs, seats=seats)
     synchroniser.over.set()
+    synchroniser.join()
     for joint in got.values():
         same_bits(masked[0], joint)
 

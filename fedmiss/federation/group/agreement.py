@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedmiss.arrays import Bool, distinct
+from fedmiss.arrays import Bool, distinct, pairs
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
@@ -98,7 +98,7 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
     program.withheld = before - int(keep.sum())
     effort = visits.effort if visits.given else effort_columns(visits.effort, question.terms, question.blanks)
     at = np.flatnonzero(keep)
-    order = at[np.lexsort((index[at], visits.site[at]))]
+    order = at[np.argsort(pairs(visits.site[at], index[at])[0], kind="stable")]
     value = visits.detected.astype(float) if question.detections else visits.count
     program.used = IncludedVisits(
         visits.site[order],

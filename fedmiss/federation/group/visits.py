@@ -269,7 +269,7 @@ def experience(observer: I32, site: I32, month: I64, first: int) -> F64:
     are the sites). Visits of one month have no order: each has the mean of their numbers.
     """
     # In the order of observer and month, so that the number of earlier visits is a place in the list.
-    order = np.lexsort((month, observer))
+    order = np.argsort(pairs(observer, month)[0], kind="stable")
     who, when = observer[order], month[order]
     starts = np.flatnonzero(np.r_[True, who[1:] != who[:-1]]) if who.size else np.zeros(0, np.int64)
     same = (

@@ -213,6 +213,7 @@ def test_what_strangers_put_into_the_folder_is_passed_over(panel, masked, tmp_pa
     thread.start()
     got = run(clubs, seats=seats)
     rubbish.set()
+    thread.join()
     for joint in got.values():
         same_bits(masked[0], joint)
     assert (at / "000002" / "photo.jpg").exists()

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I64, distinct, pairs
 from fedmiss.simulate.checklists import Block
 from fedmiss.simulate.world import MONTH_SHARE, World
 
@@ -108,6 +108,6 @@ def _quantiles(values: I64) -> F64:
 
 def _distinct(observer: I64, other: I64) -> I64:
     """Return how many different values of ``other`` each observer has."""
-    pairs = np.unique(observer * np.int64(2**31) + other)
-    per = np.bincount(pairs // 2**31)
+    pair, width = pairs(observer, other)
+    per = np.bincount(distinct(pair) // width)
     return np.asarray(per[per > 0])

@@ -278,8 +278,8 @@ def round_loops(
         yield beside, together, -(-together // LANES) * chunks, LANES
         fits -= together
     if fits:
-        loop = _of_width(p) if _pays(_of_width(p), p, -1, cells * fits) else _round
-        yield loop, fits, fits * chunks, p
+        loop = _of_width(p)
+        yield loop if _pays(loop, p, -1, cells * fits) else _round, fits, fits * chunks, p
 
 
 @compiled

@@ -44,7 +44,7 @@ def _rows(p):
 @part
 def _cell(p, family, of_site, lanes, S, R, sums):
     """Add a cell to the sums of its site, in S, or of its month, ``sums``. Rows of R: coefficients and covariance (p, p)."""
-    C, own, e, D = _rows(p)[0], _rows(p)[4], _rows(p)[5], p
+    (C, _, _, _, own, e, _, _, _, _), D = _rows(p), p
     for q in range(lanes):
         eta = S[_OFFSET, q] + S[_MU, q] + S[_P, q] + R[0, q]
         var = S[C, q] + R[D, q]

@@ -26,6 +26,18 @@ def _most(row_ptr):
 
 
 @part
+def _predictors(f, k, end, row_ptr, offset, off, eta, h):
+    """Predictors of the rows of whole cells from ``k`` on, until they are ROWS; the cell after them, and their number."""
+    n = 0
+    while k < end and n < ROWS:
+        for r in range(row_ptr[k], row_ptr[k + 1]):
+            h[n] = eta[f, k] + (offset[f, r] if off else 0.0)
+            n += 1
+        k += 1
+    return k, n
+
+
+@part
 def _means(h, n, family):
     """Means of the first n predictors, in their place; four at a time where the family is a constant."""
     if family == 1:
@@ -122,12 +134,8 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
         f = fits[i]
         k, end = c * cells // chunks, (c + 1) * cells // chunks
         while k < end:
-            r0, n = row_ptr[k], 0
-            while k < end and n < ROWS:
-                for r in range(row_ptr[k], row_ptr[k + 1]):
-                    means[n] = eta[f, k] + (offset[f, r] if off else 0.0)
-                    n += 1
-                k += 1
+            r0 = row_ptr[k]
+            k, n = _predictors(f, k, end, row_ptr, offset, off, eta, means)
             _means(means, n, family)
             for r in range(r0, r0 + n):
                 if w[f, r] == 0.0:
@@ -146,14 +154,10 @@ def _told(
 ):
     """Scores and curvatures of the predictors of rows: y - mu and Var over 1 + mu / size, weighted.
 
-    Of whole cells from ``k`` on, until they have ROWS rows. Returns the cell after them, and the number of rows.
+    Of the rows of :func:`_predictors`, and returns what that does.
     """
-    r0, n = row_ptr[k], 0
-    while k < end and n < ROWS:
-        for r in range(row_ptr[k], row_ptr[k + 1]):
-            score[n] = eta[f, k] + (offset[f, r] if off else 0.0)
-            n += 1
-        k += 1
+    r0 = row_ptr[k]
+    k, n = _predictors(f, k, end, row_ptr, offset, off, eta, score)
     _overs(f, r0, n, score, observer, effect_var, inverse_size, family, curve)
     for q in range(n):
         score[q] -= curve[q]

@@ -52,6 +52,7 @@ test-all: $(VENV)/.dev  ## also the slow, Monte-Carlo and browser tests
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	! git grep -nE '^(<<<<<<<|>>>>>>>) '  # a merge that was left half done
 
 types: $(VENV)/.dev
 	$(BIN)/mypy

@@ -246,10 +246,6 @@ class JointFacts(JobFacts):
     n_sites_all: float
     regions: list[str]
     notes: list[str]
-    # visits of all organisations in the season, those that found the species, and those without a number (X)
-    n_visits: int | None = field(default=None, metadata=_SOMETIMES)
-    n_detected: int | None = field(default=None, metadata=_SOMETIMES)
-    n_uncounted: int | None = field(default=None, metadata=_SOMETIMES)
     seconds: float | None = field(default=None, metadata=_SOMETIMES)
     replayed: int | None = field(default=None, metadata=_SOMETIMES)
 

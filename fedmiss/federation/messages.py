@@ -90,7 +90,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 23  # raise it whenever a type below changes
+PROTOCOL = 24  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -253,8 +253,9 @@ class FitSums(Answer):
     )
     months: np.ndarray = _f(
         "by month: sums of weights, counted and fitted total (log1p: of 1 + count), variance of the counts for a "
-        "dispersion of 1, effect of effort and its square; empty unless asked for",
-        "(n, L, 6)",
+        "dispersion of 1, effect of effort and its square; visits that found the species, those of them without a number "
+        "(which took no part) beside them; empty unless asked for",
+        "(n, L, 8)",
         "visits, birds",
         bits=24,
     )

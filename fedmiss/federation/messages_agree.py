@@ -78,8 +78,12 @@ class Tallies(Answer):
 
     about: ClassVar[str] = "numbers of visits"
     visits: int = _f("number of visits", unit="visits", bits=0)
-    counted: int = _f("number of visits with a count", unit="visits", bits=0)
-    detected: int = _f("number of visits on which the species was seen", unit="visits", bits=0)
+    detected: int = _f(
+        "number of visits on which the species was seen; 0 between organisations, where beside the finds of released months "
+        "it would tell those of the others",
+        unit="visits",
+        bits=0,
+    )
     effort: np.ndarray = _f(
         "for each effort term: visits that have it, 1 where it varies", "(terms, 2)", "visits, flag", bits=0
     )

@@ -359,7 +359,7 @@ def visited_totals(fits: Sequence[tuple[MonthState, CountSettings]]) -> dict[str
 
 def _visited(state: MonthState, settings: CountSettings) -> dict[str, F64]:
     assert state.visited is not None
-    weight, counted, fitted, variance, effort, square = state.visited.T
+    weight, counted, fitted, variance, effort, square, _, _ = state.visited.T
     if SCALES[settings.scale].log:  # sums of 1 + count, whose logarithm has the variance phi
         counted, fitted = counted - weight, state.smear * fitted - weight
         # a lognormal of mean m has variance m^2 (exp(phi) - 1), and smear makes exp(eta) the mean

@@ -78,6 +78,8 @@ def write_result(out: Path, kit: Kit, joint: JobResult, link: Link, *, seconds: 
         if len(joint.choice.table):
             write_table(joint.choice.table, tmp / "cv.parquet", "cv")
         behind = joint.agreement.behind
+        assert state.visited is not None
+        finds, uncounted = state.visited[:, 6:].T
         write_json(
             tmp / "totals.json",
             {
@@ -85,6 +87,8 @@ def write_result(out: Path, kit: Kit, joint: JobResult, link: Link, *, seconds: 
                 "regions": labels,
                 "totals": joint.totals.tolist(),
                 "visits": None if behind is None else behind.tolist(),
+                "finds": finds.tolist(),
+                "uncounted": uncounted.tolist(),
             },
         )
         write_manifest(

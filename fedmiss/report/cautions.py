@@ -108,20 +108,19 @@ def none_found(findings: Findings, found: Bool, visits: F64 | I64) -> Iterator[s
 
 
 def _uncounted(analysis: Analysis) -> Iterator[str]:
-    coverage, moved = analysis.coverage, 100 * math.expm1(analysis.coverage.uncounted_slope)
-    without = coverage.n_visits - coverage.n_counted
-    if coverage.n_detected and not coverage.birds_counted:
-        without = coverage.n_detected
-    elif abs(moved) < LEAST_MOVED:
-        return
-    so = f"so their share, which changed, moves the trend by about {percent(moved)} per year."
-    yield from uncounted(analysis, without, coverage.n_detected, so)
+    coverage = analysis.coverage
+    without = coverage.n_visits - coverage.n_counted if coverage.birds_counted else coverage.n_detected
+    yield from uncounted(analysis, without, coverage.n_detected, coverage.uncounted_slope)
 
 
-def uncounted(findings: Findings, without: int, found: int, so: str) -> Iterator[str]:
-    """Say it of ``found`` visits that found the species, of which ``without`` have no number; ``so``: what this does."""
+def uncounted(findings: Findings, without: int, found: int, slope: float) -> Iterator[str]:
+    """Say it of ``found`` visits that found the species, of which ``without`` have no number.
+
+    ``slope`` is what these add to that of log totals, per year.
+    """
     if not without or not found:
         return
+    moved = 100 * math.expm1(slope)
     presence = findings.data.fact("family") == "bernoulli"
     if without >= found:
         shown = "What is shown is how many sites are occupied." if presence else ""
@@ -129,10 +128,11 @@ def uncounted(findings: Findings, without: int, found: int, so: str) -> Iterator
             f"None of the {count(found)} visits that found the species has a number (all are X, present but "
             f"not counted): nothing can be said of numbers. {shown or 'Ask for presence (model bernoulli).'}"
         )
-    elif not presence:
+    elif not presence and abs(moved) >= LEAST_MOVED:
         yield (
             f"{count(without)} of the {count(found)} visits that found the species have no number (X). Nothing takes their "
-            f"place, and visits without a find count as 0, {so} Compare presence (--model bernoulli)."
+            "place, and visits without a find count as 0, so their share, which changed, moves the trend by about "
+            f"{percent(moved)} per year. Compare presence (--model bernoulli)."
         )
 
 

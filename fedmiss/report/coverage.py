@@ -100,6 +100,8 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
     month_of_year = data.months["month_of_year"].to_numpy()[counted["month_index"].to_numpy()]
     # The same question of months: years counted in May and years counted in October have no common ground.
     season = linked_years(month_of_year[used], position[used], 13, years.year.size)
+    by_month = np.zeros((L, 3))
+    np.add.at(by_month, cells["month_index"], cells[["n_visits", "n_detected", "n_used"]].to_numpy())
     known = data.sites[["latitude", "longitude"]].notna().all(axis=1)
     return Coverage(
         n_sites=J,
@@ -120,19 +122,18 @@ def coverage(data: ReportInputs, years: Years) -> Coverage:
         sites_with_coordinates=int(known.sum()),
         linked_years=linked,
         years_sharing_months=season,
-        uncounted_slope=_uncounted_slope(cells, years),
+        uncounted_slope=uncounted_slope(years, *by_month.T),
     )
 
 
-def _uncounted_slope(cells: pd.DataFrame, years: Years) -> float:
-    """Slope of the log of what finds without a number make of a year's mean count.
+def uncounted_slope(years: Years, visits: F64, found: F64, counted: F64) -> float:
+    """Slope of the log of what finds without a number make of a year's mean count, from numbers by month (L,).
 
     Of n visits f found the species, x of them without a number. If these finds are as large as the others, the mean of the
     n - x counts is that of all n times (f - x) / f n / (n - x): all zeros are in it, and not all finds.
     """
-    by_month = np.zeros((years.of_month.size, 3))
-    np.add.at(by_month, cells["month_index"], cells[["n_visits", "n_detected", "n_used"]].to_numpy())
-    n, f, counted = ((years.W[years.used] > 0) @ by_month).T
+    member = years.W[years.used] > 0
+    n, f, counted = (member @ of_month for of_month in (visits, found, counted))
     # Half a visit more: in a year all finds may be without a number.
     factor = (f - (n - counted) + 0.5) / (f + 0.5) * n / np.maximum(counted, 0.5)
     return float(np.nan_to_num(log_slope(years.year[years.used], factor)))

@@ -10,13 +10,19 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64, Bool
+from fedmiss.arrays import F64
 from fedmiss.errors import InputError
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
 from fedmiss.folders import ALL, VISITED, JointFacts
 from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.cautions import absences, moved_season, none_found, uncounted
-from fedmiss.report.coverage import MIN_CELLS_PER_YEAR, MIN_DETECTIONS, linked_years, seasons_apart
+from fedmiss.report.coverage import (
+    MIN_CELLS_PER_YEAR,
+    MIN_DETECTIONS,
+    linked_years,
+    seasons_apart,
+    uncounted_slope,
+)
 from fedmiss.report.exchange import write_totals
 from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, never_found, region_table
 from fedmiss.report.finds import FindsOnly, finds_caution, finds_only, finds_reason, split
@@ -34,19 +40,21 @@ from fedmiss.report.words import count, left_out, share
 from fedmiss.report.years import Years, month_table
 from fedmiss.tables import read_table
 
-LEAST_UNCOUNTED = 0.05  # share of the finds from which those without a number are told
-
 
 @dataclass(frozen=True, kw_only=True)
 class JointSource(Source):
     """The joint result of a study.
 
-    ``totals`` region -> (L,) expected birds, the whole under ``all``; ``visits`` (L,) visits behind every released month.
+    ``totals`` region -> (L,) expected birds, the whole under ``all``; ``visits`` (L,) visits behind every released month;
+    ``found`` and ``uncounted`` (L,) visits that found the species, and those of them without a number (X), which are not
+    among ``visits``; None in a result made before it had them.
     """
 
     joint: Mapping[str, Any]
     totals: Mapping[str, F64]
     visits: F64
+    found: F64 | None
+    uncounted: F64
 
     @property
     def manifests(self) -> tuple[Mapping[str, Any], ...]:
@@ -94,17 +102,17 @@ class JointSource(Source):
                 for label, total in zip(labels, raw["totals"], strict=True)
             },
             visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float),
+            found=np.array(raw["finds"], dtype=float) if "finds" in raw else None,
+            uncounted=np.array(raw.get("uncounted", np.zeros(len(months))), dtype=float),
         )
 
     @property
     def told(self) -> tuple[int, int, int] | None:
-        """Visits, those that found the species, and those without a number; a result made before it kept them has none."""
-        if self.fact("family") == "bernoulli" and self.visited is not None:
-            return int(self.visits.sum()), int(self.visited["counted"].sum()), 0
-        result = self.result
-        if result.n_visits is None or result.n_detected is None or result.n_uncounted is None:
+        """Visits, those that found the species, and those of them without a number."""
+        if self.found is None:
             return None
-        return result.n_visits, result.n_detected, result.n_uncounted
+        every = self.visits + self.uncounted
+        return round(every.sum()), round(self.found.sum()), round(self.uncounted.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,13 +151,11 @@ def _thin(data: JointSource, counted: float, series: MonthlySeries, yearly: pd.D
 
 
 def _finds_only(data: JointSource, years: Years) -> list[FindsOnly]:
-    """Years of finds only, by month of the year: what was counted is finds where presence is fitted, else birds."""
-    visited = data.visited
-    if visited is None or data.fact("family") != "bernoulli":
+    """Years of finds only, by month of the year."""
+    if data.found is None:
         return []
-    month = visited["month_index"].to_numpy()
-    of_year = data.months["month_of_year"].to_numpy()[month]
-    by_month = split(years, month, of_year, visited["weight"].to_numpy(), visited["counted"].to_numpy())
+    of_year = data.months["month_of_year"].to_numpy()
+    by_month = split(years, np.arange(of_year.size), of_year, data.visits + data.uncounted, data.found)
     return finds_only(years.year[years.used], [by_month])
 
 
@@ -237,23 +243,15 @@ def caveats(findings: JointFindings) -> list[str]:
 
 def _of_visits(findings: JointFindings) -> Iterator[str]:
     """What the joint numbers of visits say."""
-    visits, finds, without = findings.data.told or (0, 0, 0)
-    if finds and without >= LEAST_UNCOUNTED * finds:
-        so = "so where their share changed, the trend changed with it: by how much, no sum that is sent can tell."
-        yield from uncounted(findings, without, finds, so)
-    if finds:
-        yield from absences(visits - finds, visits)
-    if not without:  # else those may lie where none was counted
-        yield from none_found(findings, _found_in(findings.data), findings.data.visits)
-
-
-def _found_in(data: JointSource) -> Bool:
-    """Whether the species was counted in a month (L,)."""
-    found = np.zeros(len(data.visits), dtype=bool)
-    if data.visited is None:
-        return found
-    found[data.visited["month_index"].to_numpy()[data.visited["counted"].to_numpy() > 0]] = True
-    return found
+    data = findings.data
+    if data.found is None or not data.found.any():
+        return
+    n_visits, n_found, without = data.told or (0, 0, 0)
+    every = data.visits + data.uncounted
+    slope = uncounted_slope(findings.years, every, data.found, data.visits)
+    yield from uncounted(findings, without, n_found, slope)
+    yield from absences(n_visits - n_found, n_visits)
+    yield from none_found(findings, data.found > 0, every)
 
 
 def _study(findings: JointFindings) -> Section:

@@ -138,19 +138,18 @@ def test_a_local_page_names_the_year_and_withholds_a_class_that_depends_on_it(fu
     assert not any(SAID in each for each in caveats(full))
 
 
-def test_a_joint_page_of_presence_names_it_from_what_is_sent(tmp_path):
-    """By the counted and fitted totals of its months; birds of a count model are no finds."""
-    year = STAMPS // 12
-    counted = np.where(year == 2008, 18.0, 5.0)
-    a = findings(result_of(tmp_path / "presence", counted=counted, family="bernoulli"))
+@pytest.mark.parametrize("family", ["bernoulli", "poisson"])
+def test_a_joint_page_names_it_from_what_is_sent(family, tmp_path):
+    """Finds without a number are finds, and their visits are visits."""
+    finds = np.where(STAMPS // 12 == 2008, 18.0, 5.0)
+    a = findings(result_of(tmp_path / "only", finds=finds, family=family))
     said = next(each for each in joint_caveats(a) if SAID in each)
     assert said.startswith("216 of 216 visits of 2008 found the species, of those of other years 28 %.")
-    for name, more in {
-        "birds": {"family": "poisson"},
-        "honest": {"family": "bernoulli", "counted": 5.0},
-    }.items():
-        b = findings(result_of(tmp_path / name, **{"counted": counted} | more))
-        assert not any(SAID in each for each in joint_caveats(b))
+    b = findings(result_of(tmp_path / "honest", family=family))
+    assert not any(SAID in each for each in joint_caveats(b))
+    c = findings(result_of(tmp_path / "without", finds=finds + 2, uncounted=2.0, family=family))
+    said = next(each for each in joint_caveats(c) if SAID in each)
+    assert said.startswith("240 of 240 visits of 2008 found the species, of those of other years 35 %.")
 
 
 @pytest.mark.parametrize(("at", "depends"), [(2011, True), (2004, False)])

@@ -12,6 +12,7 @@ from fedmiss.report.changes import window_trends
 from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
+from fedmiss.report.words import MINUS
 from fedmiss.report.years import month_table
 from fedmiss.tables import write_table
 
@@ -31,8 +32,9 @@ def facts(**more):
 
 
 def result_of(
-    folder, *, slope=-0.06, visits=None, counted=20.0, sigma=0.05, regions=("North", "South"), **more
-):
+    folder, *, slope=-0.06, visits=None, counted=20.0, sigma=0.05, regions=("North", "South"), finds=5.0, uncounted=0.0,
+    **more,
+):  # fmt: skip
     """Write the joint result of a study whose totals fall by ``slope`` a year."""
     rng = np.random.default_rng(3)
     L = STAMPS.size
@@ -53,6 +55,8 @@ def result_of(
             "regions": labels,
             "totals": [t.tolist() for t in totals],
             "visits": visits.tolist(),
+            "finds": (np.broadcast_to(finds, L) * (visits > 0) * (np.broadcast_to(counted, L) > 0)).tolist(),
+            "uncounted": np.broadcast_to(uncounted, L).tolist(),
         },
     )
     frames = [
@@ -182,32 +186,63 @@ def test_a_damaged_result_is_named(tmp_path):
 
 
 def test_it_says_what_a_local_report_says_of_visits_without_a_number(tmp_path):
-    """A study whose finds are mostly X had a page without a word of it."""
-    said = {}
-    for name, (found, without) in {"some": (900, 300), "few": (900, 9), "all": (900, 900)}.items():
-        more = {"n_visits": 3300, "n_detected": found, "n_uncounted": without}
-        said[name] = " ".join(caveats(findings(result_of(tmp_path / name, **more))))
-    assert "300 of the 900 visits that found the species have no number (X)" in said["some"]
-    assert "have no number" not in said["few"]
-    assert "None of the 900 visits that found the species has a number" in said["all"]
+    """A study whose finds are mostly X had a page without a word of it; by how much the trend moves is from closed form."""
+    year = STAMPS // 12
+    more = np.where(year < 2008, 0.0, 3.0)
+    uncounted = {"more": more, "alike": 3.0, "all": 6.0, "presence": more}
+    said = {
+        name: " ".join(
+            caveats(
+                findings(
+                    result_of(
+                        tmp_path / name, finds=6.0, uncounted=without,
+                        family="bernoulli" if name == "presence" else "poisson",
+                    )
+                )
+            )
+        )
+        for name, without in uncounted.items()
+    }  # fmt: skip
+    # Of 252 visits of a year 72 found, 36 of them without a number in the later years; n - x = 216.
+    slope = np.polyfit(np.arange(14), np.repeat([0.0, np.log((36.5 / 72.5) * (252 / 216))], 7), 1)[0]
+    moved = f"{100 * np.expm1(slope):.1f} % per year".replace("-", MINUS)
+    assert "252 of the 1,008 visits that found the species have no number (X)" in said["more"]
+    assert f"moves the trend by about {moved}" in said["more"]
+    assert "None of the 1,008 visits that found the species has a number" in said["all"]
+    for name in ("alike", "presence"):
+        assert "number (X)" not in said[name]
 
 
 def test_finds_without_a_number_may_lie_in_years_in_which_none_was_counted(tmp_path):
-    counted = np.where(STAMPS // 12 < 2004, 0.0, 20.0)
-    tallies = {"n_visits": 3300, "n_detected": 900}
-    for without in (0, 300):
-        a = findings(result_of(tmp_path / str(without), counted=counted, n_uncounted=without, **tallies))
-        assert any("found the species: how near to 0" in said for said in caveats(a)) == (without == 0)
+    counted, finds = (np.where(STAMPS // 12 < 2004, 0.0, full) for full in (20.0, 6.0))
+    for without in (0.0, 3.0):
+        folder = result_of(tmp_path / str(without), counted=counted, uncounted=without)
+        write_json(
+            folder / "totals.json", read_json(folder / "totals.json") | {"finds": (finds + without).tolist()}
+        )
+        said = caveats(findings(folder))
+        assert any("found the species: how near to 0" in each for each in said) == (without == 0)
+
+
+def test_a_result_made_before_it_had_finds_is_read(tmp_path):
+    folder = result_of(tmp_path / "r")
+    raw = read_json(folder / "totals.json")
+    write_json(
+        folder / "totals.json",
+        {key: value for key, value in raw.items() if key not in ("finds", "uncounted")},
+    )
+    a = findings(folder)
+    assert a.classified
+    assert not any("found the species" in said for said in caveats(a))
 
 
 def test_it_says_what_a_local_report_says_of_thin_and_strange_visits(tmp_path):
     """No absences, finds in few visits, other months than before, years that found nothing."""
-    few = {"n_visits": 3000, "n_detected": 19, "n_uncounted": 0}
-    a = findings(result_of(tmp_path / "few", **few))
+    a = findings(result_of(tmp_path / "few", finds=np.arange(STAMPS.size) % 9 == 0))
     assert not a.classified
     assert "19 visits found the species; a class needs 20" in headline(a).sentence
     assert not any("absence" in said for said in caveats(a))
-    full = findings(result_of(tmp_path / "full", n_visits=3000, n_detected=3000, n_uncounted=0))
+    full = findings(result_of(tmp_path / "full", finds=18.0))
     assert any("No visit in this panel records an absence" in said for said in caveats(full))
     month, year = STAMPS % 12, STAMPS // 12
     visits = np.where((month < 6) == (year < 2008), 30.0, 2.0)

@@ -65,8 +65,7 @@ def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
             effort[term] = x.size, float(x.size > 0 and x.max() > x.min())
     return msg.Tallies(
         int(visits.site.size),
-        int((~np.isnan(visits.count)).sum()),
-        int(visits.detected.sum()),
+        0 if program.jointly else int(visits.detected.sum()),
         effort,
         blanks.astype(np.int64),
     )
@@ -111,6 +110,11 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
         experience(visits.observer[order], visits.site[order], visits.month[order], int(question.months[0])),
         None if visits.exposure is None else visits.exposure[order],
     )
+    # Finds without a number take no part, so nothing else is behind them: they are told of months that others stand for.
+    without = np.isnan(visits.count) & visits.detected & np.isin(index, index[keep])
+    without &= not question.detections
+    program.uncounted = np.zeros(question.months.size)
+    np.add.at(program.uncounted, index[without], visits.weight[without])
     program.forget()
     return program.ready()
 

@@ -305,7 +305,7 @@ def fit_sums(
     program: GroupProgram, batch: Batch, fits: I64, nodes: F64, *, months: bool = False
 ) -> msg.FitSums:
     """Sums at the predictor that the cells have; with ``months`` also month by month."""
-    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, batch.month_mean.shape[1] * months, 6))
+    totals, by_month = np.zeros((fits.size, 3)), np.zeros((fits.size, batch.month_mean.shape[1] * months, 8))
     month = batch.cells.col[batch.cells.visit_cell] if batch.off else batch.cells.col
     for i, f in enumerate(fits):
         # Weights, counted and fitted totals: the last two make equation smear.
@@ -322,12 +322,10 @@ def fit_sums(
 
 
 def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F64, fitted: F64) -> F64:
-    """Weights, counted and fitted totals, the counts' variance at dispersion 1, effect of effort and its square: (L, 6)."""
-    L, counted = batch.month_mean.shape[1], batch.rows.wy[f]
+    """The sums of ``messages.FitSums.months`` (L, 8)."""
+    used, L, counted = program.need(), batch.month_mean.shape[1], batch.rows.wy[f]
     if batch.scale.log:
-        assert program.used is not None
-        at = batch.cells.col[batch.cells.visit_cell]
-        counted = np.bincount(at, batch.weights[f] * (1.0 + program.used.count), L)
+        counted = np.bincount(used.month, batch.weights[f] * (1.0 + used.count), L)
         fitted = np.exp(fitted)
         variance = fitted**2
     else:
@@ -340,13 +338,12 @@ def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F
     effect = batch.effort[:, :K] @ batch.kappa[f, :K] if K else np.zeros_like(fitted)
     sums = [np.ones_like(fitted), fitted, variance, effect, effect**2]
     rest = [np.bincount(month, weight * x, L) for x in sums]
-    return np.column_stack([rest[0], counted, *rest[1:]])
+    finds = np.bincount(used.month, used.weight * (used.count > 0), L)
+    return np.column_stack([rest[0], counted, *rest[1:], finds + program.uncounted, program.uncounted])
 
 
 def _counted_log1p(program: GroupProgram, w: F64) -> float:
-    used = program.used
-    assert used is not None
-    return float(w @ (1.0 + used.count))
+    return float(w @ (1.0 + program.need().count))
 
 
 def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.ScoreSums:

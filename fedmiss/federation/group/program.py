@@ -94,6 +94,7 @@ class GroupProgram:
         self.visits = self.held  # of the job: in its season
         self.used: IncludedVisits | None = None
         self.withheld = 0
+        self.uncounted = np.zeros(0)  # (L,) finds without a number, in months with counts
         self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2)
         self.unvisited = np.zeros(0, bool)  # (J,) whether a site has no counted visit
         self.features = np.zeros((self.J, 0))  # of the sites, as the groups agreed on

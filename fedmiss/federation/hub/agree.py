@@ -57,7 +57,6 @@ class Agreement:
     behind: F64 | None = (
         None  # (L,) visits of all groups in every released month, known under joint least numbers
     )
-    tallies: tuple[int, int, int] = (0, 0, 0)  # visits of all groups, those with a count, those that found
     lost: dict[str, I64] | None = None  # places of the months that each of these rules left out
 
     @property
@@ -80,7 +79,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     groups = {name: answer for name, answer in described.items() if isinstance(answer, msg.Description)}
     if plan.jointly:
         _check_texts(groups)
-    notes = _check(groups, tallied)
+    notes = _check(groups, {} if plan.jointly else tallied)
     calendar = all(given.calendar for given in groups.values())
     months = _months(groups, plan, calendar)
     terms, blanks = _effort(groups, tallied, plan.effort)
@@ -156,7 +155,6 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             f"{withheld - out} visits were withheld: their group has fewer sites than the least number in their "
             f"{steps(months)[:-1]}."
         )
-    tallies = [int(total(tallied, name, ())) for name in ("visits", "counted", "detected")]
     return Agreement(
         panel,
         terms,
@@ -165,7 +163,6 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         withheld,
         tuple(notes),
         behind,
-        (tallies[0], tallies[1], tallies[2]),
         lost,
     )
 

@@ -263,13 +263,6 @@ def _facts(
     best, state = choice.best, members[0].state
     # of features that were tried the choice's advice says it
     named = panel.features.notes if panel.features and best.features and not choice.trials else ()
-    visits, counted, finds = agreement.tallies
-    # Of presence the result has the finds of each released month: beside these, the sum of all tells those of the others.
-    told = (
-        {}
-        if order.plan.detections
-        else {"n_visits": visits, "n_detected": finds, "n_uncounted": visits - counted}
-    )
     less = ""
     if state.rank < best.rank and not state.away:
         less = f" Patterns asked for: {best.rank}; fitted: {state.rank}, since this panel bears no more."
@@ -292,7 +285,6 @@ def _facts(
         sites_redrawn=effective_observers(panel) < 2 or None,
         regions=list(panel.regions),
         withheld_visits=agreement.withheld,
-        **told,
         advice=choice.advice + less,
         **structure_facts(panel, choice, state),
         cv_summary=json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],

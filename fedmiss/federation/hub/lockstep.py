@@ -221,7 +221,7 @@ def _answered(
         shapes = {
             "totals": (n, 3),
             "dispersion": (n, request.nodes.size),
-            "months": (n, panel.L * request.months, 6),
+            "months": (n, panel.L * request.months, 8),
         }
     elif isinstance(request, AskSiteTime):
         L = panel.L

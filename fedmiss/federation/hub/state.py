@@ -83,8 +83,7 @@ class MonthState:
     found : what the mean observer finds at the mean experience of what one with an effect of zero does who has it all
     moves : (3,) the last three root mean square moves
     rounds : of all ranks so far
-    visited : (L, 6) of the visits of each month: weights, counted and fitted total, variance, effect of effort and its
-        square; as in ``messages.FitSums``
+    visited : (L, 8) of the visits of each month, as in ``messages.FitSums``
     unit : standard deviation of the values for the Gaussian family, else 1: what moves are measured in
     away : rank at which the fit ran away, so that this state is the one below; 0 for none
     """

@@ -74,9 +74,12 @@ def test_experience_is_counted_by_observer_and_month_whatever_the_order_of_the_v
     site = np.array([0, 1, 0, 0, 1, 1, 0, 0, 4, 4], dtype=np.int32)
     expected = np.r_[0, 0, -np.exp(-np.array([0, 2, 2, 2, 4]) / TO_LEARN), 0, 0, 0]
     order = np.random.default_rng(0).permutation(month.size)
-    np.testing.assert_allclose(experience(observer, site, month, 0), expected)
-    np.testing.assert_allclose(experience(observer[order], site[order], month[order], 0), expected[order])
-    assert experience(observer[:0], site[:0], month[:0], 0).shape == (0,)
+    apart = np.r_[np.ones(8, bool), False, False]  # nobody else went to the only site of c
+    for at in (np.arange(month.size), order):
+        lacking, told = experience(observer[at], site[at], month[at], 0)
+        np.testing.assert_allclose(lacking, expected[at])
+        np.testing.assert_array_equal(told, apart[at])
+    assert [x.shape for x in experience(observer[:0], site[:0], month[:0], 0)] == [(0,), (0,)]
 
 
 @pytest.mark.slow

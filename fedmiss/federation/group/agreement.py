@@ -107,7 +107,7 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
         visits.observer[order],
         effort[order],
         visits.weight[order],
-        experience(visits.observer[order], visits.site[order], visits.month[order], int(question.months[0])),
+        *experience(visits.observer[order], visits.site[order], visits.month[order], int(question.months[0])),
         None if visits.exposure is None else visits.exposure[order],
     )
     # Finds without a number take no part, so nothing else is behind them: they are told of months that others stand for.
@@ -156,9 +156,8 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
 
 def _stands_out(program: GroupProgram, used: IncludedVisits, live: Bool) -> Bool:
     """Live visits (m, E) that a sum over effort or observers may be of alone (``messages.SupportSums.effort``)."""
-    lacking, apart = used.told[live].T
-    effort = np.zeros((lacking.size, 0)) if program.visits.given else used.effort[live]
-    return np.column_stack([set_apart(effort, used.month[live]), lacking > 0, apart > 0])
+    effort = np.zeros((int(live.sum()), 0)) if program.visits.given else used.effort[live]
+    return np.column_stack([set_apart(effort, used.month[live]), used.experience[live] < 0, used.apart[live]])
 
 
 def outcome(program: GroupProgram, question: msg.Outcome) -> msg.Done:

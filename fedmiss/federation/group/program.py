@@ -199,20 +199,11 @@ class GroupProgram:
 
     def ready(self) -> msg.Done:
         """What the group says when it has done what was asked."""
-        used = self.used
-        per = np.zeros(1) if used is None or not used.site.size else np.bincount(used.observer, used.weight)
-        return msg.Done(
-            0 if used is None else int(used.site.size),
-            self.withheld,
-            np.array(
-                [
-                    per.sum(),
-                    (per**2).sum(),
-                    *([0.0, 0.0] if used is None else (used.weight @ used.told).tolist()),
-                ]
-            ),
-            float(self.J),
-        )
+        used, about = self.used, np.zeros(4)
+        if used is not None:
+            per = np.bincount(used.observer, used.weight)
+            about[:] = per.sum(), per @ per, -(used.weight @ used.experience), used.weight @ used.apart
+        return msg.Done(0 if used is None else int(used.site.size), self.withheld, about, float(self.J))
 
     # -- fits ------------------------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import numpy as np
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
-from fedmiss.arrays import F64, I32, I64, distinct, pairs
+from fedmiss.arrays import F64, I32, I64, Bool, distinct, pairs, stable_order
 from fedmiss.errors import InputError, listed
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.rules import LARGEST_COUNT
@@ -261,37 +261,41 @@ def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) ->
     return np.column_stack(columns) if columns else np.zeros((len(raw), 0))
 
 
-def experience(observer: I32, site: I32, month: I64, first: int) -> F64:
+def experience(observer: I32, site: I32, month: I64, first: int) -> tuple[F64, Bool]:
     """What is lacking in experience at a visit (m,): -exp(-n / TO_LEARN), n the observer's earlier visits; towards 0.
 
-    0 for observers who were there in the year from the month ``first`` on, of whom nobody knows how long they had counted,
-    and for those of one site: what they learn cannot be told from how the site changed (in a table without observers they
-    are the sites). Visits of one month have no order: each has the mean of their numbers.
+    And whether its observer can be told from the site (m,), by other sites or observers. Nothing is lacking, 0, for
+    observers who were there in the year from the month ``first`` on, of whom nobody knows how long they had counted, and
+    for those of one site: what they learn cannot be told from how the site changed (in a table without observers they are
+    the sites). Visits of one month have no order: each has the mean of their numbers.
     """
+    out = np.zeros(observer.size)
+    if not observer.size:
+        return out, out > 0
+    pair, n_sites = pairs(observer, site)
+    sites, observers = (np.bincount(part) for part in divmod(distinct(pair), n_sites))
     # In the order of observer and month, so that the number of earlier visits is a place in the list.
-    order = np.argsort(pairs(observer, month)[0], kind="stable")
-    who, when = observer[order], month[order]
-    starts = np.flatnonzero(np.r_[True, who[1:] != who[:-1]]) if who.size else np.zeros(0, np.int64)
-    same = (
-        np.flatnonzero(np.r_[True, (who[1:] != who[:-1]) | (when[1:] != when[:-1])]) if who.size else starts
-    )
-    size = np.diff(np.r_[same, who.size])
-    begin = np.repeat(starts, np.diff(np.r_[starts, who.size]))
+    key, n_months = pairs(observer, month - month.min())
+    order = stable_order(key)
+    key = key[order]
+    cell = np.flatnonzero(np.r_[True, key[1:] != key[:-1]])  # first visit of each observer and month
+    size = np.diff(np.r_[cell, key.size])
+    who, when = divmod(key[cell], n_months)
+    begins = np.r_[True, who[1:] != who[:-1]]
+    start = np.flatnonzero(begins)[np.cumsum(begins) - 1]  # first month of the cell's observer
     # Visits of one month share the middle of their places.
-    n = np.repeat(same + (size - 1) / 2, size) - begin
-    out = np.empty(who.size)
-    pair, width = pairs(observer, site)
-    sites = np.bincount(distinct(pair) // width, minlength=int(observer.max(initial=-1)) + 1)
-    known = (when[begin] < first + 12) | (sites[who] < 2)
+    n = cell + (size - 1) / 2 - cell[start]
+    known = (when[start] + month.min() < first + 12) | (sites[who] < 2)
     # The column that an effort coefficient multiplies ("New observers learn" of the guide's model page).
-    out[order] = np.where(known, 0.0, -np.exp(-n / TO_LEARN))
-    return out
+    out[order] = np.repeat(np.where(known, 0.0, -np.exp(-n / TO_LEARN)), size)
+    return out, (sites[observer] > 1) | (observers[site] > 1)
 
 
 @dataclass(frozen=True, slots=True)
 class IncludedVisits:
-    """The visits that take part, sorted by (site, month), on the agreed axes; ``experience`` as :func:`experience`.
+    """The visits that take part, sorted by (site, month), on the agreed axes.
 
+    ``experience`` (m,) and ``apart`` (m,) whether the observer can be told from the site: as :func:`experience`;
     ``exposure`` (m,) how many standard visits each sums; None: one.
     """
 
@@ -303,15 +307,8 @@ class IncludedVisits:
     effort: F64
     weight: F64
     experience: F64
+    apart: Bool
     exposure: F64 | None = None
-
-    @property
-    def told(self) -> F64:
-        """(m, 2) what experience is lacking; whether an observer can be told from the site, by other sites or observers."""
-        pair, width = pairs(self.observer, self.site)
-        sites, observers = (np.bincount(part, minlength=1) for part in divmod(distinct(pair), width))
-        apart = (sites[self.observer] > 1) | (observers[self.site] > 1)
-        return np.column_stack([-self.experience, apart]).astype(float)
 
 
 def check_counts(

@@ -114,7 +114,7 @@ class LocalFederation:
         self.J, self.own, self.dropped = J, own, 0
         known = {name: (secrets or {}).get(name) or _digest(name, held[name]) for name in sorted(held)}
         parts = {name: [name] for name in known}
-        visited = {name: at[name][np.unique(held[name].site)] for name in known}
+        visited = {name: at[name][distinct(held[name].site)] for name in known}
         self.unseen = [name for name in known if not held[name].detected.any()]
         if not apart:
             held, at, parts, self.dropped = unite(held, at, J, duplicates=duplicates)

@@ -92,7 +92,7 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
     kept = np.flatnonzero(keep)
     thin = program.thin(visits.site[kept], index[kept], np.zeros(kept.size, np.int64))
     keep[kept[thin]] = False
-    if minimum > 1 and (np.unique(visits.site[keep]).size < minimum or int(keep.sum()) < LEAST_VISITS):
+    if minimum > 1 and (distinct(visits.site[keep]).size < minimum or int(keep.sum()) < LEAST_VISITS):
         keep[:] = False  # even its sums over all months would be those of few sites or visits
     program.withheld = before - int(keep.sum())
     effort = visits.effort if visits.given else effort_columns(visits.effort, question.terms, question.blanks)
@@ -135,13 +135,13 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     sites = np.bincount(places // program.J, minlength=parts * L).reshape(parts, L).astype(float)
     groups = (visits > 0).astype(float)
     regions = np.zeros((len(program.axis.regions) + 1, 3))
-    at = regions_of(program)[np.unique(site)] + 1
+    at = regions_of(program)[distinct(site)] + 1
     regions[:, 0] = np.bincount(at, minlength=regions.shape[0])
     regions[:, 1] = regions[:, 0] > 0
     over = np.zeros((parts, L))
     stands = _stands_out(program, used, live) if not question.folds else np.zeros((site.size, 0), bool)
     effort = np.zeros((stands.shape[1], 3))
-    effort[:, 0] = [np.unique(site[there]).size for there in stands.T]
+    effort[:, 0] = [distinct(site[there]).size for there in stands.T]
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
         over = (visits > question.share * question.visits).astype(float)

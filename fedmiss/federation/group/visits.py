@@ -133,7 +133,7 @@ class Axis:
 
 def deal_sites(visited: Mapping[str, np.ndarray], J: int) -> dict[str, I64]:
     """Rows of the panel's ``J`` sites that each group holds: those it visited; the first by name also those nobody did."""
-    mine = {name: np.unique(site).astype(np.int64) for name, site in visited.items()}
+    mine = {name: distinct(site).astype(np.int64) for name, site in visited.items()}
     lone = np.ones(J, dtype=bool)
     for at in mine.values():
         lone[at] = False
@@ -187,7 +187,7 @@ def unite(
     united, rows, members = {}, {}, {}
     for part in parts.values():
         name = listed(part, 3)
-        members[name], rows[name] = part, np.unique(np.concatenate([at[one] for one in part]))
+        members[name], rows[name] = part, distinct(np.concatenate([at[one] for one in part]))
         united[name] = (
             kept[part[0]]
             if len(part) == 1

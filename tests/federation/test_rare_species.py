@@ -301,3 +301,12 @@ def test_only_sums_of_visits_blame_the_visits():
         assert ("counts" in text) == (kind in msg.OF_VISITS)
         assert ("--rank 0" in text) != (kind in msg.OF_VISITS)
     assert msg.Months not in msg.OF_VISITS
+
+
+@pytest.mark.parametrize("seed", [8, 9])
+def test_months_that_undo_their_steps_come_to_rest(seed):
+    """Months and presence of these swung from side to side by less than what was looked for: 298 rounds, and for good."""
+    panel = rare(seed, *((100, 40, 0.4), (170, 57, 0.3))[seed % 2])
+    fit = fit_counts(panel, replace(NEGBIN, occupancy=True))
+    check(fit, panel.J)
+    assert fit.fit.sweeps < 150

@@ -37,6 +37,8 @@ from fedmiss.models.lowrank.families import FAMILIES, Family
 from fedmiss.models.lowrank.settings import CountSettings
 
 SWING = 0.02  # share of the longest step beyond which a month's step that turns back is halved
+# After so many rounds of a rank also one that is hardly shorter than the last: two that undo each other go on for good.
+LATE, LASTING = 30, 0.9
 # A step that turns back is halved, to the least share of a full one, and grows by a factor when it does not: months' more
 # slowly, else both go round in a circle with the dispersion (benchmarks/lowrank_hard.py, up to 1,186 rounds).
 LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
@@ -187,7 +189,7 @@ def _newton(
     The curvature is the expected one of the negative binomial. Where a month (a species, in a community) holds a count far
     above its mean the true one is larger, and full steps swing for good: a month whose step turns back takes half of it, and
     more again when not. With a size that is held (``damped``) every such step counts, else only a long one, above ``SWING``
-    of the longest: the others die out by themselves.
+    of the longest, or one that lasts: the others die out by themselves.
     """
     free = state.free
     n, width = free.size, state.widths
@@ -204,7 +206,9 @@ def _newton(
     last, part = state.damping
     if last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0
-        swings = back if damped else back & (np.abs(step).max(axis=-1) > SWING * family.max_step)
+        longest, late = np.abs(step).max(axis=-1), (np.asarray(state.k) >= LATE)[..., None]
+        lasts = (longest > LEAST_TURN) & ((step**2).sum(axis=-1) > LASTING**2 * (last**2).sum(axis=-1))
+        swings = back if damped else back & ((longest > SWING * family.max_step) | (late & lasts))
         part = _share(part, swings, MONTHS_GROW)
         step *= part[..., None]
     else:

@@ -240,7 +240,7 @@ def test_a_species_that_vanished_or_arrived_has_a_fit_that_ends(name, monthly):
     panel, mean = series_of(SERIES[name], monthly, 3)
     fit = fit_counts(panel, NEGBIN)
     assert fit.fit.converged, fit.fit.stop_reason
-    assert fit.state.rounds < 200  # 500 were too few
+    assert fit.state.rounds < 300  # 500 were too few
     years, true = (total.reshape(20, -1).mean(axis=1) for total in (totals(fit), mean))
     present = SERIES[name] > 1.0
     assert years[present].sum() == pytest.approx(true[present].sum(), rel=0.25)
@@ -310,3 +310,13 @@ def test_months_that_undo_their_steps_come_to_rest(seed):
     fit = fit_counts(panel, replace(NEGBIN, occupancy=True))
     check(fit, panel.J)
     assert fit.fit.sweeps < 150
+
+
+def test_a_fit_that_creeps_goes_on():
+    """Moves of 0.003 that hardly fall have a long way to go: yearly totals were 40 % off, the slope 0.05 a year."""
+    panel = rare(3, 1200, 80, 0.05)
+    fit = fit_counts(panel, replace(NEGBIN, occupancy=True))
+    check(fit, panel.J)
+    first, _, last = fit.state.moves
+    rate = np.sqrt(last / first)
+    assert last < 3e-4 or last * rate / (1 - rate) < 16 * 3e-3

@@ -187,7 +187,7 @@ def unite(
     united, rows, members = {}, {}, {}
     for part in parts.values():
         name = listed(part, 3)
-        members[name], rows[name] = part, distinct(np.concatenate([at[one] for one in part]))
+        members[name], rows[name] = part, distinct(np.concatenate([at[one] for one in part])).astype(np.int64)
         united[name] = (
             kept[part[0]]
             if len(part) == 1

@@ -18,7 +18,7 @@ from fedmiss.federation.hub.begin import first_state, most_rank, start_replicate
 from fedmiss.federation.hub.dispersion import table_nodes
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import Sums, Turn, turn_of
+from fedmiss.federation.hub.steps import Sums, Turn, at_rest, turn_of
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.messages import Begin
 from fedmiss.federation.triangle import from_triangle
@@ -278,7 +278,7 @@ def _rounds(
     most: int,
     watch: Callable[[int, float], None] | None,
 ) -> Fitting:
-    state = evolve(state, converged=state.k > 5 and bool(state.moves.max() < tol))
+    state = evolve(state, converged=bool(at_rest(state.moves, state.k, tol)))
     while state.k < most and not state.converged:
         k = state.k + 1
         turn = turn_of(panel, settings, k, learn=learn, tol=tol)

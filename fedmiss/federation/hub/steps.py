@@ -45,6 +45,9 @@ LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
 LEAST_TURN = (
     1e-3  # of a logarithm: the sign of a shorter step is rounding's, and processors must not part on it
 )
+# Moves that fall by a factor from round to round have a way to go that a small move does not show: at its end it is at most
+# so many of the longest move that ends a fit. Moves of a tenth of that end it however slowly they fall.
+WAY, SMALL = 16.0, 0.1
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 # Rounds of a rank in which level and observers move together. Not for good: a group that has few observers tells no sums
 # of them, and their part of the mean would move for ever.
@@ -58,7 +61,8 @@ class Turn(NamedTuple):
 
     ``learn``: prior variances are re-estimated (False: kept, for replicates; prior means still follow); ``settled``: the
     first rounds of a rank are over; ``effort``, ``observers``: whose turn it is; ``tol``: a fit has converged when neither
-    the cells' predictors nor the months moved by more than ``tol`` (root mean square) in three rounds in a row.
+    the cells' predictors nor the months moved by more than ``tol`` (root mean square) in three rounds in a row, and have not
+    far to go (``WAY``).
     """
 
     learn: bool
@@ -159,7 +163,19 @@ def after_round(
     move = np.maximum(moved, np.sqrt(((new.T[..., 0] - before) ** 2).mean(axis=-1)))
     move = np.maximum(move, np.abs(new.kappa - state.kappa).max(axis=-1, initial=0.0)) / state.unit
     moves = np.concatenate([state.moves[..., 1:], move[..., None]], axis=-1)
-    return evolve(new, moves=moves, converged=(k > 5) & (moves.max(axis=-1) < turn.tol))
+    return evolve(new, moves=moves, converged=at_rest(moves, k, turn.tol))
+
+
+def at_rest(moves: F64, k: F64 | int, tol: float) -> Bool:
+    """Whether a fit ends after round ``k`` of a rank, by its last three ``moves`` (3,): see :class:`Turn`."""
+    first, last, most = moves[..., 0], moves[..., 2], moves.max(axis=-1)
+    rate = np.sqrt(
+        last / np.where(first > 0, np.minimum(first, 1e300), 1.0)
+    )  # before the third round all is infinite
+    # What is left is a geometric series: m (rate + rate^2 + ...) = m rate / (1 - rate).
+    near = (last * rate < WAY * tol * (1.0 - rate)) | (most < SMALL * tol)
+    out: Bool = (k > 5) & (most < tol) & near
+    return out
 
 
 def chain_step(sums: F64) -> F64:

@@ -11,7 +11,7 @@ import polars as pl
 
 from fedmiss.arrays import I32, I64, Bool, Columns
 from fedmiss.errors import InputError
-from fedmiss.etl import _keys, _lines
+from fedmiss.etl import _lines
 from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, kept_columns, resolve
 from fedmiss.etl.fields import Block, Dictionary, Fields, Parsed, ReadReport, read_blocks
@@ -177,7 +177,7 @@ class _Reader:
             "group": group,
             "taxon": self.books["taxa"].encode(fields.buf, fields.starts, fields.lengths),
             "count": count,
-            "guid": self.read(fields, "guid", _keys.read_guids, np.int64),
+            "guid": self.read(fields, "guid", _lines.read_guids, np.int64),
             "edited": self.read(fields, "edited", _lines.read_stamps, np.int64),
         }
         if "kept" in self.books:

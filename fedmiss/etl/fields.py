@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 
 from fedmiss.arrays import F64, I32, U8
 from fedmiss.errors import InputError
-from fedmiss.etl import _keys, _lines
+from fedmiss.etl import _lines
 from fedmiss.etl.projection import ROW_GROUP
 from fedmiss.etl.sources import Source, Stream, broken_input, is_gzip, open_source
 from fedmiss.files import hash_file
@@ -198,11 +198,13 @@ class Codes:
         n = len(starts)
         while 2 * (self.size + n) > self._keys.size:
             keys, codes = (np.zeros(2 * old.size, dtype=old.dtype) for old in (self._keys, self._codes))
-            _keys.move(self._keys, self._codes, keys, codes)
+            _lines.move(self._keys, self._codes, keys, codes)
             self._keys, self._codes = keys, codes
         codes = np.empty(n, dtype=np.int32)
         new = np.empty(n, dtype=np.int32)
-        fresh = _keys.encode(buf, starts, lengths, self.slots, self._keys, self._codes, self.size, codes, new)
+        fresh = _lines.encode(
+            buf, starts, lengths, self.slots, self._keys, self._codes, self.size, codes, new
+        )
         if fresh:
             new = new[:fresh]
             self.add([_texts(buf, starts[new, slot], lengths[new, slot]) for slot in self.slots])
@@ -219,7 +221,7 @@ def _texts(buf: U8, start: I32, length: I32) -> pa.StringArray:
     offsets = np.zeros(start.size + 1, dtype=np.int32)
     np.cumsum(length, out=offsets[1:])
     data = np.empty(int(offsets[-1]), dtype=np.uint8)
-    _keys.gather(buf, start, offsets, data)
+    _lines.gather(buf, start, offsets, data)
     return pa.StringArray.from_buffers(start.size, pa.py_buffer(offsets), pa.py_buffer(data))
 
 

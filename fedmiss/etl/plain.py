@@ -9,7 +9,7 @@ import polars as pl
 import polars.selectors as cs
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.advice import advice, refuse_thousands
+from fedmiss.etl.checks import advice, observers_alike, refuse_thousands, settle_spellings
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import (
     DATE_NAMES,
@@ -23,7 +23,6 @@ from fedmiss.etl.columns import (
 )
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
-from fedmiss.etl.one_species import columns_with, refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     LINE,
@@ -39,7 +38,7 @@ from fedmiss.etl.rows import (
     write_projection,
 )
 from fedmiss.etl.sources import Source
-from fedmiss.etl.spellings import observers_alike, settle_spellings
+from fedmiss.etl.species import columns_with, refuse_mixed, same_names, species_columns
 
 # canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces); an id of a place
 # comes before its name, which two places may have

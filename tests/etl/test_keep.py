@@ -11,7 +11,7 @@ from test_other_sources import GBIF, MAP, NEW, PLAIN, csv, gbif_row, new_row
 
 from fedmiss.errors import ConfigError
 from fedmiss.etl import resolve
-from fedmiss.etl.export import export_table
+from fedmiss.etl.cells import export_table
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import PanelSettings
 

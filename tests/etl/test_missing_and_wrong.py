@@ -13,8 +13,8 @@ from ebird_files import EBD_52, SED_33, WARBLER, seen, text, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl import fields
-from fedmiss.etl.export import export_table
-from fedmiss.etl.export import harmless as guarded
+from fedmiss.etl.cells import export_table
+from fedmiss.etl.cells import harmless as guarded
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.files import read_manifest

@@ -14,7 +14,7 @@ from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.etl.cells import entry_of
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
-from fedmiss.etl.one_species import fold, same_names, species_columns
+from fedmiss.etl.species import fold, same_names, species_columns
 
 LARK, TIT = "Alauda arvensis", "Parus major"
 COLUMNS = (

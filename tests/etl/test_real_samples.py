@@ -116,7 +116,7 @@ def test_everglades_sample(run):
 
 def test_filters_of_auk_agree_with_plain_filtering(run, tmp_path):
     """Years and last edit, and the zero-filled table, against polars on the raw columns."""
-    from fedmiss.etl.export import export_table
+    from fedmiss.etl.cells import export_table
 
     files = EBD / "zerofill-ex_ebd.txt", EBD / "zerofill-ex_sampling.txt"
     lists, records = raw(files[1].name), raw(files[0].name)

@@ -43,7 +43,6 @@ from fedmiss.progress import progress
 from fedmiss.settings import kinds_checked, refuse_idle
 
 KINDS = {**dict.fromkeys(EBIRD_ROLES, EBIRD), "myebird": MYEBIRD, "gbif": GBIF}  # of input, by role
-FAMILIES = {**dict.fromkeys(EBIRD_ROLES, "ebird"), "myebird": "myebird", "gbif": "gbif"}
 
 
 @kinds_checked
@@ -213,7 +212,9 @@ def _sources(
 
 
 def _family(sources: list[Source]) -> str:
-    families = {FAMILIES.get(source.role, "plain"): source.short_name for source in sources}
+    families = {
+        "ebird" if source.role in EBIRD_ROLES else source.role: source.short_name for source in sources
+    }
     if len(families) > 1:
         listed = ", ".join(f"{name} ({family})" for family, name in families.items())
         raise ConfigError(

@@ -205,7 +205,7 @@ def project_gbif(
         licences |= set(frame["licence"].unique().to_list()) - {""}
         parts.append(_gbif(frame, rows, key, species, decimals))
     dates = write_projection(folder, pl.concat(parts))
-    return rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, licences=sorted(licences))
+    return rows.meta(dates=dates, explicit_zeros=True, licences=sorted(licences))
 
 
 def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:

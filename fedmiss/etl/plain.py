@@ -192,8 +192,6 @@ def project_plain(
     birds, said = _joined(birds, rules.repeats)
     days = write_projection(folder, birds, without)
     return rows.meta(
-        prefix="",
-        group_prefix="",
         dates=days,
         explicit_zeros=True,
         any_name=True,
@@ -412,7 +410,7 @@ def project_counts(
     }
     rows.places(frame.select(pl.col("line").alias(LINE), **place))
     return rows.meta(
-        prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True, said=said,
+        dates=dates, explicit_zeros=True, any_name=True, said=said,
         missing=table.frame.height - frame.height, other_species=table.other_species, joined=table.joined,
     )  # fmt: skip
 

@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Unpack
 
@@ -31,7 +32,7 @@ from fedmiss.etl.projection import (
     ParquetSink,
     meta_of,
 )
-from fedmiss.etl.sources import EXAMPLES, Faults, Source, broken_input, open_source
+from fedmiss.etl.sources import EXAMPLES, Faults, Source, broken_input, open_member
 from fedmiss.etl.spreadsheets import sheet_rows
 from fedmiss.files import hash_file
 
@@ -101,6 +102,8 @@ class Rows(Faults):
             "sha256": hash_file(self.source.path),
             "rows": self.read,
             "short_rows": self.short if self.source.role == "plain" else 0,
+            "prefix": "",
+            "group_prefix": "",
             **more,
         }
 
@@ -136,18 +139,17 @@ def _of_text(
     source: Source, columns: dict[str, int], rows: Rows, advance: Callable[[float], None]
 ) -> Iterator[pl.DataFrame]:
     schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
-    got: list[tuple[int | str, ...]] = []
-    yielded = False
     # Where tabs separate, a quote may stand anywhere in a text (Isla "x): only those around a whole value are quotes.
     quoted = source.separator != "\t" or source.role == "myebird"
     clean = str.strip if quoted else _bare
-    for line, row in _records(source, rows, quoted, advance):
-        got.append((line, *(clean(row[column]) for column in columns.values())))
-        if len(got) == CHUNK:
-            yield pl.DataFrame(got, schema, orient="row")
-            got, yielded = [], True
-    if got or not yielded:
+    values = (
+        (line, *(clean(row[column]) for column in columns.values()))
+        for line, row in _records(source, rows, quoted, advance)
+    )
+    got, first = list(islice(values, CHUNK)), True
+    while got or first:
         yield pl.DataFrame(got, schema, orient="row")
+        got, first = list(islice(values, CHUNK)), False
 
 
 def _bare(value: str) -> str:
@@ -195,7 +197,7 @@ def _records(
     width = len(source.header)
     with (
         broken_input(source.name),
-        open_source(source) as (stream, position),
+        open_member(source.path, source.member) as (stream, position),
         io.TextIOWrapper(io.BufferedReader(stream), encoding=source.encoding, newline="") as text,
     ):
         above = source.header_row - 1
@@ -259,7 +261,7 @@ def read_texts(source: Source) -> pl.DataFrame:
 
 
 def _undecodable_line(source: Source) -> int:
-    with open_source(source) as (stream, _), io.BufferedReader(stream) as lines:
+    with open_member(source.path, source.member) as (stream, _), io.BufferedReader(stream) as lines:
         for number, line in enumerate(lines, 1):
             try:
                 line.decode("utf-8")

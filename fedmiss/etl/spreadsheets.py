@@ -117,8 +117,7 @@ def _text(value: object) -> str:
 
 def refuse_hidden(path: Path, sheet: str, header: int) -> None:
     """Refuse merged cells, and formulas that failed or have no value, in row ``header`` (counted from 1) and below it."""
-    stat = path.stat()
-    merged, failed = _hidden(path, sheet, stat.st_size, stat.st_mtime_ns)
+    merged, failed = _hidden(path, sheet)
     for first, last in merged:
         if _row_of(last) >= header:
             raise InputError(
@@ -144,8 +143,7 @@ def refuse_hidden(path: Path, sheet: str, header: int) -> None:
 Hidden = tuple[list[tuple[str, str]], list[tuple[str, str]]]
 
 
-@lru_cache(maxsize=2)
-def _hidden(path: Path, sheet: str, _size: int, _changed: int) -> Hidden:
+def _hidden(path: Path, sheet: str) -> Hidden:
     """Return merged areas (first and last cell), and cells whose formula failed, with what they show, or has no value."""
     with zipfile.ZipFile(path) as archive:
         ods = "xl/workbook.xml" not in archive.namelist()

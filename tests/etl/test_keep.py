@@ -6,8 +6,7 @@ import csv as csv_module
 
 import polars as pl
 import pytest
-from ebird_files import WARBLER, seen, visit
-from test_other_sources import GBIF, MAP, NEW, PLAIN, csv, gbif_row, new_row
+from ebird_files import GBIF, MAP, NEW, PLAIN, WARBLER, csv, gbif_row, new_row, seen, visit
 
 from fedmiss.errors import ConfigError
 from fedmiss.etl import resolve

@@ -111,59 +111,39 @@ def test_few_species_may_truly_be_absent(run, tmp_path):
     assert said[0].startswith("3 of 6 complete checklists lie outside the dates or the states")
 
 
-@pytest.mark.parametrize("found", [True, False])
-def test_files_of_several_regions_reach_over_all_of_them(run, tmp_path, found):
-    """In Oregon the species was found, or looked for and never found: true zeros either way."""
-    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    other, _ = write_pair(tmp_path / "b", [seen(VISITS["S5"], "3")] if found else [], [])
-    ebd = ebd.rename(ebd.with_name("ebd_US-WA_woothr_202001_202012_relApr-2025.txt"))
-    other = other.rename(other.with_name("ebd_US-OR_woothr_202001_202012_relApr-2025.txt"))
-    out = run(ebd, other, sampling=[sed])
-    assert giving_zeros(out) == {"S1", "S2", "S5", "S6"}
-    assert "2 complete checklists lie beyond" in out.warnings
-    assert run(ebd, other, sampling=[sed]).warnings == out.warnings  # said from the cache too
+THRUSH_2020, OREGON_2020 = "ebd_US-WA_woothr_202001_202012", "ebd_US-OR_woothr_202001_202012"
+TWO_PERIODS = {"S1", "S2", "S3", "S6"}
 
 
 @pytest.mark.parametrize(
-    ("of_the_other", "expected"),
+    ("name", "other", "records", "asked", "expected"),
     [
-        ("woothr", {"S1", "S2", "S3", "S6"}),  # two periods of one species
-        ("yerwar", set()),
-        ("", {"S1", "S2", "S3", "S6"}),  # all species, wood thrushes among them
-    ],
-)
-def test_a_file_of_another_species_does_not_widen_the_reach(run, tmp_path, of_the_other, expected):
-    """Wood thrushes of 2019 would stand in a file of 2019 only, so their absence from that of warblers is no zero."""
-    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    other, _ = write_pair(tmp_path / "b", [seen(VISITS["S3"], "3", WARBLER)], [])
-    ebd = ebd.rename(ebd.with_name("ebd_US-WA_woothr_202001_202012_relApr-2025.txt"))
-    years = "201901_201912" if of_the_other else "201901_202012"
-    other = other.rename(other.with_name("_".join(filter(None, ("ebd_US-WA", of_the_other, years))) + ".txt"))
-    out = run(ebd, other, sampling=[sed])
-    assert giving_zeros(out) == expected
-    assert f"{len(LISTS) - len(expected)} complete checklists lie beyond" in out.warnings
-
-
-WASHINGTON = "ebd_US-WA_woothr_202001_202012"
-
-
-@pytest.mark.parametrize(
-    ("name", "other", "species", "asked", "expected"),
-    [  # one species of the whole world has no region in its name
-        ("ebd_woothr_202001_202012_relApr-2025", "ebd_yerwar_201901_201912_smp_relApr-2025", [WARBLER], (), set()),
+        # in Oregon the species was found, or looked for and never found: true zeros either way
+        (THRUSH_2020, OREGON_2020, [("S5", THRUSH)], (), {"S1", "S2", "S5", "S6"}),
+        (THRUSH_2020, OREGON_2020, [], (), {"S1", "S2", "S5", "S6"}),
+        (THRUSH_2020, "ebd_US-WA_woothr_201901_201912", [("S3", WARBLER)], (), TWO_PERIODS),
+        # wood thrushes of 2019 would stand in a file of 2019 only: their absence from that of warblers is no zero
+        (THRUSH_2020, "ebd_US-WA_yerwar_201901_201912", [("S3", WARBLER)], (), set()),
+        # all species, wood thrushes among them
+        (THRUSH_2020, "ebd_US-WA_201901_202012", [("S3", WARBLER)], (), TWO_PERIODS),
+        # one species of the whole world has no region in its name
+        ("ebd_woothr_202001_202012_relApr-2025", "ebd_yerwar_201901_201912_smp_relApr-2025", [("S3", WARBLER)], (), set()),
         # a word in a name is no species where several are in the file
-        (WASHINGTON, "ebd_subset_201901_201912", [WARBLER, THRUSH], (), {"S3"}),
+        (THRUSH_2020, "ebd_subset_201901_201912", [("S3", WARBLER), ("S3", THRUSH)], (), {"S3"}),
         # a species that is not asked for takes no zeros
-        (WASHINGTON, "ebd_US-WA_yerwar_201901_201912", [WARBLER], ("Wood Thrush",), {"S1", "S2", "S6"}),
+        (THRUSH_2020, "ebd_US-WA_yerwar_201901_201912", [("S3", WARBLER)], ("Wood Thrush",), {"S1", "S2", "S6"}),
     ],
 )  # fmt: skip
-def test_wood_thrushes_of_2020_beside_records_of_another_file(
-    run, tmp_path, name, other, species, asked, expected
+def test_a_file_beside_another_widens_the_reach_of_its_own_species_only(
+    run, tmp_path, name, other, records, asked, expected
 ):
     ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    more, _ = write_pair(tmp_path / "b", [seen(VISITS["S3"], "3", kind) for kind in species], [])
+    more, _ = write_pair(tmp_path / "b", [seen(VISITS[event], "3", kind) for event, kind in records], [])
     files = ebd.rename(ebd.with_name(f"{name}.txt")), more.rename(more.with_name(f"{other}.txt"))
-    assert giving_zeros(run(*files, sampling=[sed], species=asked)) == expected
+    out = run(*files, sampling=[sed], species=asked)
+    assert giving_zeros(out) == expected
+    assert f"{len(LISTS) - len(expected)} complete checklists lie beyond" in out.warnings
+    assert run(*files, sampling=[sed], species=asked).warnings == out.warnings  # said from the cache too
 
 
 def test_months_of_a_file_name_are_whole():

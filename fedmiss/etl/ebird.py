@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -258,24 +259,24 @@ def project_ebird(
     events = source.role == "sampling" or with_events
     reader = _Reader(source, folder, records=records, events=events, keep=keep)
     report = ReadReport()
-    record_columns = RECORD_COLUMNS | (KEPT_COLUMN if keep else {})
-    record_sink = ParquetSink(folder / "records.parquet", record_columns, by="taxon") if records else None
-    event_sink = ParquetSink(folder / "events.parquet", EVENT_COLUMNS) if events else None
+    columns = RECORD_COLUMNS | (KEPT_COLUMN if keep else {})
     last_fields = len(source.header)
-    try:
+    with ExitStack() as sinks:
+        for book in reader.books.values():
+            sinks.callback(book.close)
+        if records:
+            to_records = sinks.enter_context(ParquetSink(folder / "records.parquet", columns, by="taxon"))
+        if events:
+            to_events = sinks.enter_context(ParquetSink(folder / "events.parquet", EVENT_COLUMNS))
         for block in read_blocks(source, report, advance):
             fields = reader.fields(block)
             if fields.n:
                 last_fields = int(fields.n_fields[-1])
-            if record_sink is not None:
-                record_sink.add(reader.records(fields))
-            if event_sink is not None:
-                columns = reader.events(fields, fault=not records)
-                event_sink.add(_distinct(columns) if records else columns)
-    finally:
-        for sink in (record_sink, event_sink, *reader.books.values()):
-            if sink is not None:
-                sink.close()
+            if records:
+                to_records.add(reader.records(fields))
+            if events:
+                found = reader.events(fields, fault=not records)
+                to_events.add(_distinct(found) if records else found)
     _check_end(source, report, last_fields, reader)
     reader.faults.refuse_mostly_bad(
         source,

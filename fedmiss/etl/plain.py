@@ -34,7 +34,6 @@ from fedmiss.etl.rows import (
     parse_clock,
     parse_count,
     parse_dates,
-    read_rows,
     write_projection,
 )
 from fedmiss.etl.sources import Source
@@ -127,7 +126,7 @@ def check_map(
 def _refuse_species(source: Source, free: Sequence[str], wanted: str, chosen: Mapping[str, str]) -> None:
     """Refuse a column that the map leaves out and that holds the species asked for: it names the species, or remarks."""
     at = {column: source.header.index(column) for column in free}
-    texts = pl.concat(read_rows(source, at, Rows(source)))
+    texts = pl.concat(Rows(source).chunks(at))
     if found := columns_with({column: texts[column] for column in free}, wanted):
         offer = ",".join(f"{key}={value}" for key, value in {**chosen, "species": found[0]}.items())
         raise ConfigError(
@@ -160,13 +159,12 @@ def project_plain(
     ------
     InputError : a count that is none, a date that may be two, a site in two spellings; each with line and remedy
     """
-    rows = Rows(source)
+    rows = Rows(source, advance)
     columns = {key: source.header.index(value) for key, value in column_map.items()}
     columns |= kept_columns(source.header, keep, source.name)
-    chunks = read_rows(source, columns, rows, blanks=FAMILIAR, advance=advance)
     frame = pl.concat(
         _visits(_usable(chunk, rows, columns, dates, assume_complete), rows, columns, rules.missing)
-        for chunk in chunks
+        for chunk in rows.chunks(columns, FAMILIAR)
     )
     if one_species is not None:
         frame = frame.with_columns(species=pl.lit(one_species))

@@ -113,11 +113,12 @@ def write_pair(
     layout: int = 52,
     trailing_tab: bool = False,
     end: str = "\n",
+    name: str = "ebd_test",
 ) -> tuple[Path, Path]:
     """Write an EBD and its sampling file; return their paths."""
     ebd_columns, sed_columns = LAYOUTS[layout]
     folder.mkdir(parents=True, exist_ok=True)
-    ebd, sed = folder / "ebd_test.txt", folder / "ebd_test_sampling.txt"
+    ebd, sed = folder / f"{name}.txt", folder / f"{name}_sampling.txt"
     ebd.write_bytes(text(records, ebd_columns, trailing_tab=trailing_tab, end=end))
     sed.write_bytes(text(visits, sed_columns, trailing_tab=trailing_tab, end=end))
     return ebd, sed

@@ -112,8 +112,7 @@ def test_mixed_releases_warn(tmp_path, run):
     """Line 23."""
     files = []
     for row, release in ((A, "relApr-2024"), (B, "relApr-2025")):
-        for path in write_pair(tmp_path / release, [seen(row, "1")], [row]):
-            files.append(path.rename(path.with_name(f"{path.stem}_{release}.txt")))
+        files += write_pair(tmp_path, [seen(row, "1")], [row], name=f"ebd_{release}")
     out = run(*files)
     assert "different releases (Apr-2024, Apr-2025)" in out.warnings
     assert out.visits() == {"S1": 1, "S2": 1}

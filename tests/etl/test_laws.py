@@ -336,12 +336,6 @@ def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):
     assert not [p for p in (tmp_path / "work").rglob(".*.tmp-*")]
 
 
-def test_no_cache_leaves_no_cache(tmp_path):
-    ebd, sed = write_pair(tmp_path / "in", *random_rows(3))
-    ingest([ebd], tmp_path / "work" / "out", sampling=[sed], keep_cache=False)
-    assert [p.name for p in (tmp_path / "work").iterdir()] == ["out"]
-
-
 def test_utf8_is_checked_as_python_does():
     """The first byte that is no UTF-8 is found where ``bytes.decode`` finds it, in blocks of any length."""
     rng = random.Random(3)

@@ -10,7 +10,7 @@ import pytest
 from ebird_files import GBIF, MAP, NEW, OLD, PLAIN, csv, gbif_row, new_row, seen, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.filters import Filters, preset
+from fedmiss.etl.filters import preset
 from fedmiss.etl.others import suspected_copies
 
 
@@ -262,13 +262,6 @@ def test_a_map_that_leaves_the_species_column_out_takes_it_all_the_same(tmp_path
         run(other, column_map=wanted)
 
 
-def test_one_species_needs_no_species_column(tmp_path, run):
-    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,3", "a,p2,2020-05-01,0"], "who,plot,day,n")
-    m = {k: v for k, v in MAP.items() if k != "species"}
-    out = run(path, column_map=m, species=("Ardea alba",))
-    assert sorted(out.visits("Ardea alba").values()) == [0, 3]
-
-
 def test_parquet_reads_like_csv(tmp_path, run):
     rows = ["a,p1,2020-05-01,greg,3,30,1", "b,p1,2020-05-03,greg,5,30,0"]
     path = csv(tmp_path, "plots.csv", rows, PLAIN)
@@ -287,13 +280,6 @@ def test_kinds_are_not_mixed(tmp_path, run):
         run(ebd, csv(tmp_path, "ann.csv", [new_row()]), sampling=[sed])
     with pytest.raises(InputError, match="another kind of file"):
         run(ebd, sampling=[ebd])
-
-
-def test_plain_filters(tmp_path, run):
-    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1", "b,p2,2021-05-01,greg,3,30,1"], PLAIN)
-    out = run(path, column_map=MAP, filters=Filters(observers=("b",)))
-    assert out.checklists["site_id"].to_list() == ["p2"]
-    out.check_flow_adds_up()
 
 
 def test_windows_text_in_a_csv_is_read_and_said_and_other_bytes_name_the_line(tmp_path, run):

@@ -32,8 +32,7 @@ def giving_zeros(out):
 
 def zeros(run, tmp_path, records, name: str):
     """Import records under a file name; return the lists that give zeros, and the sentence about reach."""
-    ebd, sed = write_pair(tmp_path / "in", records, list(VISITS.values()))
-    ebd = ebd.rename(ebd.with_name(name))
+    ebd, sed = write_pair(tmp_path / "in", records, list(VISITS.values()), name=name)
     out = run(ebd, sampling=[sed])
     out.check_flow_adds_up()
     out.check_cells()
@@ -45,13 +44,13 @@ def zeros(run, tmp_path, records, name: str):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("ebd_US-WA_woothr_202001_202012_relApr-2025.txt", {"S1", "S2", "S6"}),
-        ("ebd_US-WA-033_woothr_202005_202005_prv_relApr-2025.txt", {"S1", "S2"}),
-        ("ebd_US_woothr_201905_202004_relApr-2025.txt", {"S3"}),
-        ("ebd_US_relApr-2025.txt", set(LISTS)),
-        ("ebd_US-OR_202001_202012.txt", {"S5"}),
-        ("ebd_BCR27_woothr_202101_202112_relApr-2025.txt", {"S4"}),
-        ("ebd_CA_relApr-2025.txt", set(LISTS)),  # no such code in the files: they cannot tell
+        ("ebd_US-WA_woothr_202001_202012_relApr-2025", {"S1", "S2", "S6"}),
+        ("ebd_US-WA-033_woothr_202005_202005_prv_relApr-2025", {"S1", "S2"}),
+        ("ebd_US_woothr_201905_202004_relApr-2025", {"S3"}),
+        ("ebd_US_relApr-2025", set(LISTS)),
+        ("ebd_US-OR_202001_202012", {"S5"}),
+        ("ebd_BCR27_woothr_202101_202112_relApr-2025", {"S4"}),
+        ("ebd_CA_relApr-2025", set(LISTS)),  # no such code in the files: they cannot tell
     ],
 )
 def test_the_file_name_says_what_was_asked_for(run, tmp_path, name, expected):
@@ -74,7 +73,7 @@ def test_many_species_have_records_wherever_somebody_looked(run, tmp_path, monke
         for event, genus in (("S1", "Avis"), ("S6" if counties else "S2", "Ales"))
         for k in range(26)
     ]
-    ok, said = zeros(run, tmp_path, records, "birds.txt")
+    ok, said = zeros(run, tmp_path, records, "birds")
     assert ok == {"S1", "S2", "S6"}
     assert "3 complete checklists lie beyond the records" in said[0]
     assert "2020-05-14 to 2020-05-14" in said[0]
@@ -105,7 +104,7 @@ def test_columns_that_a_custom_download_lacks_cut_nothing(run, tmp_path, lost, o
 
 def test_few_species_may_truly_be_absent(run, tmp_path):
     """Nothing is cut, but what may be a false zero is pointed out."""
-    ok, said = zeros(run, tmp_path, [seen(VISITS["S1"], "3")], "birds.txt")
+    ok, said = zeros(run, tmp_path, [seen(VISITS["S1"], "3")], "birds")
     assert ok == set(LISTS)
     assert len(said) == 1
     assert said[0].startswith("3 of 6 complete checklists lie outside the dates or the states")
@@ -137,9 +136,9 @@ TWO_PERIODS = {"S1", "S2", "S3", "S6"}
 def test_a_file_beside_another_widens_the_reach_of_its_own_species_only(
     run, tmp_path, name, other, records, asked, expected
 ):
-    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    more, _ = write_pair(tmp_path / "b", [seen(VISITS[event], "3", kind) for event, kind in records], [])
-    files = ebd.rename(ebd.with_name(f"{name}.txt")), more.rename(more.with_name(f"{other}.txt"))
+    ebd, sed = write_pair(tmp_path, [seen(VISITS["S1"], "3")], list(VISITS.values()), name=name)
+    more = [seen(VISITS[event], "3", kind) for event, kind in records]
+    files = ebd, write_pair(tmp_path, more, [], name=other)[0]
     out = run(*files, sampling=[sed], species=asked)
     assert giving_zeros(out) == expected
     assert f"{len(LISTS) - len(expected)} complete checklists lie beyond" in out.warnings

@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fedmiss.etl.filters import Filters, preset
+from fedmiss.etl.filters import Filters
 
 pytestmark = [
     pytest.mark.realdata,
@@ -47,29 +47,13 @@ def test_zerofill_sample(run):
     assert out.checklists["start_minutes"].null_count() == sum(
         1 for v in out.visits("Collared Kingfisher") if v in blank_times(sed)
     )
+    every_copy = run(EBD / "zerofill-ex_ebd.txt", sampling=[EBD / "zerofill-ex_sampling.txt"], groups="raw")
+    assert (every_copy.checklists.height, every_copy.records.height) == (729, 283)
 
 
 def blank_times(sed: pl.DataFrame) -> set[str]:
     blank = sed.filter(pl.col("TIME OBSERVATIONS STARTED").is_null())
     return set(blank["SAMPLING EVENT IDENTIFIER"])
-
-
-def test_zerofill_sample_raw_copies(run):
-    out = run(EBD / "zerofill-ex_ebd.txt", sampling=[EBD / "zerofill-ex_sampling.txt"], groups="raw")
-    assert out.checklists.height == 729
-    assert out.records.height == 283
-
-
-def test_complete_is_not_effort(run):
-    """309 of the 729 complete lists are incidental and 183 historical; the preset leaves 212."""
-    out = run(
-        EBD / "zerofill-ex_ebd.txt",
-        sampling=[EBD / "zerofill-ex_sampling.txt"],
-        filters=preset("best-practices-v2"),
-        groups="raw",
-    )
-    assert out.flow("checklists: filter: protocol") == -(309 + 183)
-    assert out.flow("checklists: filter: complete lists only") == 0
 
 
 def test_rollup_sample(run):

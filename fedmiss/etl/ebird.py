@@ -310,7 +310,7 @@ def project_ebird(
 
 
 def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Reader) -> None:
-    needed = max(position for position in reader.positions if position < 1 << 30) + 1
+    needed = reader.positions[-2] + 1  # behind it stands the place of what is absent
     if report.unterminated and last_fields < needed:
         raise InputError(
             f"{source.name} is cut short: its last line ({report.lines + 1}) has {last_fields} of "

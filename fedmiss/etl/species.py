@@ -175,10 +175,8 @@ def names_in(values: pl.Series) -> dict[str, tuple[str, int]]:
 
 
 def _is(values: pl.Series, key: str) -> pl.Series:
-    names = [name for name in values.unique().to_list() if fold(name or "") == key]
-    return values.is_in([name for name in names if name is not None]) | (
-        values.is_null() if None in names else pl.Series([False])
-    )
+    names = [name for name in values.unique() if fold(name or "") == key]
+    return values.is_in(pl.Series(names, dtype=pl.String), nulls_equal=True)
 
 
 def _unknown(wanted: str, held: dict[str, dict[str, tuple[str, int]]], where: str) -> ConfigError:

@@ -128,13 +128,7 @@ def make_panel(
         write_manifest(
             tmp,
             "panel",
-            # what is known of the sites beside the records: the name of the file or folder, without its path
-            settings=asdict(settings)
-            | {
-                name: Path(path).name
-                for name in ("site_table", "community")
-                if (path := getattr(settings, name))
-            },
+            settings=asdict(settings) | _named(settings),
             inputs={
                 f"{name}/{file}": manifest["files"][file]["sha256"]
                 for name, manifest in zip(named, manifests, strict=True)
@@ -148,6 +142,12 @@ def make_panel(
             warnings=warnings,
         )
     return Path(out)
+
+
+def _named(settings: PanelSettings) -> dict[str, str]:
+    """What is known of the sites beside the records: setting -> name of the file or folder, without its path."""
+    paths = {"site_table": settings.site_table, "community": settings.community}
+    return {key: Path(path).name for key, path in paths.items() if path}
 
 
 def _about_sites(settings: PanelSettings, species: str, common: str) -> SiteTable | None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 from pathlib import Path
 
+import numpy as np
+
 EBD_52 = (
     "GLOBAL UNIQUE IDENTIFIER|LAST EDITED DATE|TAXONOMIC ORDER|CATEGORY|TAXON CONCEPT ID|COMMON NAME|SCIENTIFIC NAME|"
     "SUBSPECIES COMMON NAME|SUBSPECIES SCIENTIFIC NAME|EXOTIC CODE|OBSERVATION COUNT|BREEDING CODE|BREEDING CATEGORY|"
@@ -200,3 +202,23 @@ def gbif_row(n=1, species="Spheniscus mendiculus", status="PRESENT", count="7", 
 
 PLAIN = "who,plot,day,sp,n,minutes,all_species_reported"
 MAP = {"observer": "who", "site": "plot", "date": "day", "count": "n", "species": "sp"}
+
+
+def small_file(folder: Path, kind: str) -> tuple[Path, list[Path]]:
+    """Write a few rows of a kind of file; return its path, and that of the sampling file that goes with it."""
+    if kind == "ebird":
+        path, sampling = write_pair(folder, *random_rows(9, 12, 20))
+        return path, [sampling]
+    name, rows, header = {
+        "myebird": ("ann.csv", [new_row(f"S{i}") for i in range(8)], NEW),
+        "gbif": ("0001.csv", [gbif_row(i) for i in range(8)], GBIF),
+        "plain": ("p.csv", [f"a,p{i},2020-05-01,greg,3,30,1" for i in range(8)], PLAIN),
+    }[kind]
+    return csv(folder, name, rows, header), []
+
+
+def fields_of(words: list[str]) -> tuple:
+    """Words one behind the other, as the loops want them."""
+    buf = np.frombuffer("".join(words).encode() or b" ", np.uint8)
+    length = np.array([len(w.encode()) for w in words], np.int32)
+    return buf, np.cumsum(length, dtype=np.int32) - length, length

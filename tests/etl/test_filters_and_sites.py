@@ -8,7 +8,7 @@ from datetime import date
 
 import numpy as np
 import pytest
-from ebird_files import random_rows, seen, visit
+from ebird_files import fields_of, random_rows, seen, visit
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl import _lines, codes
@@ -137,10 +137,8 @@ def test_every_date_reads_as_python_reads_it():
     again = np.random.default_rng(1).integers(0, len(words), 3000)  # the same date again, with others between
     again = np.concatenate([np.arange(len(words)), again, np.repeat(again, 2), again % 3 + len(days) - 2])
     words = [words[i] for i in again]
-    buf = np.frombuffer("".join(words).encode(), np.uint8)
-    length = np.array([len(w) for w in words], np.int32)
     out = np.empty(len(words), np.int32)
-    _lines.read_dates(buf, np.cumsum(length, dtype=np.int32) - length, length, out)
+    _lines.read_dates(*fields_of(words), out)
     assert out.tolist() == [expected[i] for i in again]
 
 

@@ -14,16 +14,12 @@ import pytest
 from ebird_files import (
     BIRDS,
     EBD_52,
-    GBIF,
     MAP,
-    NEW,
-    PLAIN,
     SED_33,
-    csv,
-    gbif_row,
-    new_row,
+    fields_of,
     random_rows,
     seen,
+    small_file,
     text,
     visit,
     write_pair,
@@ -158,21 +154,10 @@ def damage(raw: bytearray, rng: random.Random) -> bytes:
 def check_damaged(folder: Path, kind: str, seed: int) -> bool:
     """Import a damaged file: either the flow adds up, or one clear error and nothing on disk."""
     rng = random.Random(seed)
-    column_map = None
-    sampling: list[Path] = []
-    if kind == "ebird":
-        path, sed = write_pair(folder, *random_rows(9, 12, 20))
-        sampling = [sed]
-        target = rng.choice([path, sed])
-    elif kind == "myebird":
-        path = target = csv(folder, "ann.csv", [new_row(f"S{i}") for i in range(8)], NEW)
-    elif kind == "gbif":
-        path = target = csv(folder, "0001.csv", [gbif_row(i) for i in range(8)], GBIF)
-    else:
-        path = target = csv(folder, "p.csv", [f"a,p{i},2020-05-01,greg,3,30,1" for i in range(8)], PLAIN)
-        column_map = MAP
+    path, sampling = small_file(folder, kind)
+    target = rng.choice([path, *sampling])
     target.write_bytes(damage(bytearray(target.read_bytes()), rng))
-    wanted = IngestSettings(column_map=column_map)
+    wanted = IngestSettings(column_map=MAP if kind == "plain" else None)
     try:
         manifest = ingest([path], folder / "out", wanted, sampling=sampling, keep_cache=False)
     except FedmissError as error:
@@ -422,13 +407,6 @@ def test_row_groups_without_the_taxa_are_passed_over(tmp_path, monkeypatch):
     assert max(n_read) < 600
 
 
-def _fields_of(words: list[str]) -> tuple:
-    """Words one behind the other, as the loops want them."""
-    buf = np.frombuffer("".join(words).encode() or b" ", np.uint8)
-    length = np.array([len(w.encode()) for w in words], np.int32)
-    return buf, np.cumsum(length, dtype=np.int32) - length, length
-
-
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
@@ -439,7 +417,7 @@ def _fields_of(words: list[str]) -> tuple:
 def test_ids_read_as_python_reads_them(words):
     """A letter and 1 to 17 digits, wherever in the block they stand; a blank; nothing else."""
     out = np.empty(len(words), np.int64)
-    _lines.read_ids(*_fields_of(words), ord("S"), out)
+    _lines.read_ids(*fields_of(words), ord("S"), out)
     plain = [w[0] == "S" and w[1:].isdigit() and len(w) <= 18 if w else False for w in words]
     expected = [
         int(w[1:]) if ok else -1 if w == "" else codes.BAD for w, ok in zip(words, plain, strict=True)
@@ -454,7 +432,7 @@ def test_stamps_sort_like_the_times(times):
     """With 0 to 6 decimals, in any mixture."""
     words = [str(t).rstrip("0") if t.microsecond else str(t) for t in times]
     out = np.empty(len(words), np.int64)
-    _lines.read_stamps(*_fields_of(words), out)
+    _lines.read_stamps(*fields_of(words), out)
     rank = {t: i for i, t in enumerate(sorted(set(times)))}
     ranked = {v: i for i, v in enumerate(sorted(set(out.tolist())))}
     assert [rank[t] for t in times] == [ranked[v] for v in out.tolist()]

@@ -10,7 +10,7 @@ import pytest
 from ebird_files import GBIF, MAP, NEW, OLD, PLAIN, csv, gbif_row, new_row, seen, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.filters import preset
+from fedmiss.etl.filters import Filters, preset
 from fedmiss.etl.others import suspected_copies
 
 
@@ -280,6 +280,13 @@ def test_kinds_are_not_mixed(tmp_path, run):
         run(ebd, csv(tmp_path, "ann.csv", [new_row()]), sampling=[sed])
     with pytest.raises(InputError, match="another kind of file"):
         run(ebd, sampling=[ebd])
+
+
+def test_plain_filters(tmp_path, run):
+    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1", "b,p2,2021-05-01,greg,3,30,1"], PLAIN)
+    out = run(path, column_map=MAP, filters=Filters(observers=("b",)))
+    assert out.checklists["site_id"].to_list() == ["p2"]
+    out.check_flow_adds_up()
 
 
 def test_windows_text_in_a_csv_is_read_and_said_and_other_bytes_name_the_line(tmp_path, run):

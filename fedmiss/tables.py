@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TypedDict
@@ -213,5 +213,5 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
     if columns is not None:
         # Only what was read can be checked.
         wanted = tuple(column for column in spec.columns if column["name"] in columns)
-        spec = Schema(spec.name, spec.version, spec.description, wanted, spec.open)
+        spec = replace(spec, columns=wanted)
     return _conform(table, spec, str(path))

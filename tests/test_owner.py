@@ -144,7 +144,7 @@ def test_writers_into_named_folders_are_known():
         "pipeline/steps.py": "through atomic_file", "network/kits.py": "through atomic_file",
         "report/species.py": "the unfinished folder of the results", "network/outbox.py": "through atomic_file",
         "experiments/plot_trace.py": "through atomic_file", "pipeline/demo.py": "through atomic_file",
-        "etl/export.py": "through atomic_file", "report/style.py": "into memory",
+        "etl/cells.py": "through atomic_file", "report/style.py": "into memory",
         "core/loop.py": "into memory", "pipeline/fitting.py": "into memory", "etl/resolve.py": "an unfinished folder",
     }  # fmt: skip
     found = {inside for inside, (_, writes) in _package().items() if writes}

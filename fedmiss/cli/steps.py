@@ -150,7 +150,7 @@ def table(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,
 ) -> None:
     """Write records, or one species' visits with their zeros, as one table for other programs."""
-    from fedmiss.etl.export import export_table
+    from fedmiss.etl.cells import export_table
 
     rows = export_table(records, out, species, zero_filled=zero_filled, overwrite=overwrite)
     typer.echo(f"wrote {out}: {rows:,} rows.")

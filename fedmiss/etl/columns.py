@@ -71,7 +71,7 @@ DATE_NAMES = (
     "fecha",
 )  # fmt: skip
 # What the columns of a table of counts are called: an id before a name, which two places may have. For species see
-# `one_species`.
+# the module `species`.
 NAMES: dict[str, tuple[str, ...]] = {
     "site": ("siteid", "sitecode", "site", "plotid", "plotcode", "plot", "station", "colony", "square", "transect",
              "localityid", "locality", "locationid", "location", "route", "lieu", "ort", "gebiet", "fläche", "probefläche",

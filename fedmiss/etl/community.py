@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -70,17 +70,9 @@ class Lists:
         ``weight`` (m,) is what each list counts for, 1 by default. A list on which a species was present but not counted,
         or on which its record is missing, has no part in the birds and the exposure of that species.
         """
-        weights = np.ones(self.site.size) if weight is None else weight
-        if only is not None:
-            here, gone = only[self.list_], only[self.missing[:, 0]]
-            some = replace(
-                self,
-                list_=self.list_[here],
-                found=self.found[here],
-                count=self.count[here],
-                missing=self.missing[gone],
-            )
-            return some.summed(np.where(only, weights, 0.0))
+        lists_in = np.ones(self.site.size, dtype=bool) if only is None else only
+        weights = np.where(lists_in, 1.0 if weight is None else weight, 0.0)
+        here = lists_in[self.list_]
         shape, S = (self.J, self.S), self.S
         # Every list of a site is effort for every species, but for lists on which the species' record may not be used.
         exposure: F64 = np.repeat(np.bincount(self.site, weights, self.J)[:, None], S, axis=1)
@@ -91,8 +83,9 @@ class Lists:
         )
         lists = np.concatenate([self.list_[~counted], self.missing[:, 0]])
         exposure -= np.bincount(lost, weights[lists], self.J * S).reshape(shape)
-        birds = np.bincount(at[counted], self.count[counted], self.J * S).astype(float).reshape(shape)
-        seen = np.bincount(at, minlength=self.J * S).astype(float).reshape(shape)
+        taken = here & counted
+        birds = np.bincount(at[taken], self.count[taken], self.J * S).astype(float).reshape(shape)
+        seen = np.bincount(at[here], minlength=self.J * S).astype(float).reshape(shape)
         return birds, np.where(exposure > 1e-9, exposure, 0.0), seen
 
     def totals(self) -> tuple[F64, Bool]:
@@ -134,7 +127,7 @@ def read_lists(
     found = (
         pl.scan_parquet(folder / "records.parquet")
         .select(pl.col("checklist_row").cast(pl.Int64).alias("row"), "species", "count", "detected", "reason")
-        .join(at.lazy(), on="row")
+        .join(at.lazy(), on="row", maintain_order="left")
         .collect()
     )
     unknown = pl.col("reason").is_in(MISSING).fill_null(False)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.advice import advice, refuse_thousands
+from fedmiss.etl.checks import advice, refuse_thousands, refuse_totals, settle_spellings
 from fedmiss.etl.columns import NAMES, check_named, familiar, normal, wide_years
-from fedmiss.etl.one_species import (
+from fedmiss.etl.rows import LINE, decimals
+from fedmiss.etl.sources import Source
+from fedmiss.etl.species import (
     common_name,
     only,
     refuse_mixed,
@@ -19,10 +21,6 @@ from fedmiss.etl.one_species import (
     species_columns_by_content,
     tells_apart,
 )
-from fedmiss.etl.rows import LINE, decimals
-from fedmiss.etl.sources import Source
-from fedmiss.etl.spellings import settle_spellings
-from fedmiss.etl.totals import refuse_totals
 from fedmiss.notebook import card
 from fedmiss.settings import kinds_checked
 

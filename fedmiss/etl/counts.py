@@ -14,9 +14,9 @@ import polars as pl
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.columns import NAMES, squeezed, wide_years
 from fedmiss.etl.count_table import CountOptions, CountTable, Reading
-from fedmiss.etl.one_species import fold, names_in
 from fedmiss.etl.rows import read_texts
 from fedmiss.etl.sources import Source, expand
+from fedmiss.etl.species import fold, names_in
 
 _REPEATS = ("refuse", "sum", "max", "mean")
 _SPELLINGS = ("refuse", "join", "apart")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ import polars as pl
 
 from fedmiss.arrays import I32, I64, Bool, Columns
 from fedmiss.errors import InputError
-from fedmiss.etl import _keys, _lines
+from fedmiss.etl import _lines
 from fedmiss.etl.codes import BAD, COUNT_BLANK, NO_DATE
 from fedmiss.etl.columns import EBD_RECORD, EVENT, PLACE, REACH, kept_columns, resolve
 from fedmiss.etl.fields import Block, Dictionary, Fields, Parsed, ReadReport, read_blocks
@@ -80,20 +81,15 @@ class _Reader:
             self.slot.setdefault(key, absent)
         self.absent = [wanted[name][0].upper() for name in wanted if self.slot[name] == absent]
         self.faults = Faults()
-        self.books: dict[str, Dictionary] = {}
-
-        def book(name: str, columns: Sequence[str], slots: list[int] | None = None) -> None:
-            slots = slots or [self.slot[column] for column in columns]
-            self.books[name] = Dictionary(slots, folder / f"{name}.parquet", columns)
-
-        if records:
-            book("taxa", TAXON_COLUMNS)
-            book("reach", ["region"], [0])
+        books = ({"taxa": TAXON_COLUMNS} if records else {}) | (LISTS if events else {})
         if kept:
-            book("kept", list(kept))
-        if events:
-            for name, named in LISTS.items():
-                book(name, named)
+            books["kept"] = tuple(kept)
+        self.books = {
+            name: Dictionary([self.slot[column] for column in columns], folder / f"{name}.parquet", columns)
+            for name, columns in books.items()
+        }
+        if records:  # of the one field that `_region` gives
+            self.books["reach"] = Dictionary([0], folder / "reach.parquet", ["region"])
         self.parsed = {key: Parsed(self.slot[key], parse) for key, parse in _NUMBERS.items() if events}
         self.taxon_rows: I64 = np.zeros(0, dtype=np.int64)
         self.long = self.short = self.rows = 0
@@ -133,51 +129,43 @@ class _Reader:
                 length[blank, 0] = fields.lengths[blank, self.slot[key]]
         return start, length
 
-    def _note(
-        self, kinds: dict[str, int], what: str, fields: Fields, rows: I64, first_line: int, key: str
-    ) -> None:
+    def _note(self, kinds: dict[str, int], what: str, fields: Fields, bad: Bool, key: str) -> None:
         """Remember the rows of a block whose field ``key`` could not be used."""
+        rows = np.flatnonzero(bad)
         if rows.size:
             first = int(rows[0])
-            self.faults.add(kinds, what, rows.size, first + first_line, fields.text(first, self.slot[key]))
+            value = fields.text(first, self.slot[key])
+            self.faults.add(kinds, what, rows.size, first + fields.first_line, value)
 
     def usable(
-        self,
-        fields: Fields,
-        first_line: int,
-        event: I64,
-        group: I64,
-        more: dict[str, Bool],
-        *,
-        fault: bool = True,
+        self, fields: Fields, event: I64, group: I64, more: dict[str, Bool], *, fault: bool = True
     ) -> Bool:
         """Rows with an event id, a readable group id and whatever else is asked; the others are noted if a ``fault``."""
         good = np.ones(fields.n, dtype=np.bool_)
         checks = {"event": event < 0, "group": group == BAD, **more}
         names = EBD_RECORD | EVENT | PLACE
         for key, bad in checks.items():
-            rows = np.flatnonzero(bad & good)
-            what = f"no usable {names[key][0].upper()}" if key in names else NO_DATE
-            if fault:
-                self._note(
-                    self.faults.malformed, what, fields, rows, first_line, key if key in names else "date"
-                )
-            good[rows] = False
+            if fault and key in names:
+                what = f"no usable {names[key][0].upper()}"
+                self._note(self.faults.malformed, what, fields, bad & good, key)
+            elif fault:
+                self._note(self.faults.malformed, key, fields, bad & good, "date")
+            good &= ~bad
         return good
 
-    def records(self, fields: Fields, first_line: int) -> Columns:
+    def records(self, fields: Fields) -> Columns:
         event, group, date = self.ids(fields)
-        more = {"species": fields.lengths[:, self.slot["species"]] == 0, "unknown": date == UNKNOWN_DATE}
-        good = self.usable(fields, first_line, event, group, more)
+        more = {"species": fields.lengths[:, self.slot["species"]] == 0, NO_DATE: date == UNKNOWN_DATE}
+        good = self.usable(fields, event, group, more)
         count = self.read(fields, "count", _lines.read_counts, np.int64)
-        odd = np.flatnonzero(good & (count <= COUNT_BLANK))
-        self._note(self.faults.unreadable, "OBSERVATION COUNT", fields, odd, first_line, "count")
+        odd = good & (count <= COUNT_BLANK)
+        self._note(self.faults.unreadable, "OBSERVATION COUNT", fields, odd, "count")
         columns: Columns = {
             "event": event,
             "group": group,
             "taxon": self.books["taxa"].encode(fields.buf, fields.starts, fields.lengths),
             "count": count,
-            "guid": self.read(fields, "guid", _keys.read_guids, np.int64),
+            "guid": self.read(fields, "guid", _lines.read_guids, np.int64),
             "edited": self.read(fields, "edited", _lines.read_stamps, np.int64),
         }
         if "kept" in self.books:
@@ -192,22 +180,22 @@ class _Reader:
         self.taxon_rows = rows
         return columns
 
-    def events(self, fields: Fields, first_line: int, *, fault: bool) -> Columns:
+    def events(self, fields: Fields, *, fault: bool) -> Columns:
         """Event columns; ``fault`` says whether bad rows are to be noted (not again after ``records``)."""
         event, group, date = self.ids(fields)
         bad = {
             "date": date == BAD,
-            "unknown": date == UNKNOWN_DATE,
+            NO_DATE: date == UNKNOWN_DATE,
             "observer": fields.lengths[:, self.slot["observer"]] == 0,
             "site": fields.lengths[:, self.slot["site"]] == 0,
         }
-        good = self.usable(fields, first_line, event, group, bad, fault=fault)
+        good = self.usable(fields, event, group, bad, fault=fault)
         numbers = {}
         for key, parsed in self.parsed.items():
             out = parsed.read(fields.buf, fields.starts, fields.lengths)
             if fault:
-                odd = np.flatnonzero(good & np.isnan(out) & (fields.lengths[:, self.slot[key]] > 0))
-                self._note(self.faults.unreadable, EVENT[key][0].upper(), fields, odd, first_line, key)
+                odd = good & np.isnan(out) & (fields.lengths[:, self.slot[key]] > 0)
+                self._note(self.faults.unreadable, EVENT[key][0].upper(), fields, odd, key)
             numbers[key] = np.where(out < 0, np.nan, out)
         start = np.nan_to_num(numbers.pop("start"), nan=-1).astype(np.int32)
         buf, starts, lengths = fields.column(self.slot["complete"])
@@ -271,24 +259,24 @@ def project_ebird(
     events = source.role == "sampling" or with_events
     reader = _Reader(source, folder, records=records, events=events, keep=keep)
     report = ReadReport()
-    record_columns = RECORD_COLUMNS | (KEPT_COLUMN if keep else {})
-    record_sink = ParquetSink(folder / "records.parquet", record_columns, by="taxon") if records else None
-    event_sink = ParquetSink(folder / "events.parquet", EVENT_COLUMNS) if events else None
+    columns = RECORD_COLUMNS | (KEPT_COLUMN if keep else {})
     last_fields = len(source.header)
-    try:
+    with ExitStack() as sinks:
+        for book in reader.books.values():
+            sinks.callback(book.close)
+        if records:
+            to_records = sinks.enter_context(ParquetSink(folder / "records.parquet", columns, by="taxon"))
+        if events:
+            to_events = sinks.enter_context(ParquetSink(folder / "events.parquet", EVENT_COLUMNS))
         for block in read_blocks(source, report, advance):
             fields = reader.fields(block)
             if fields.n:
                 last_fields = int(fields.n_fields[-1])
-            if record_sink is not None:
-                record_sink.add(reader.records(fields, block.first_line))
-            if event_sink is not None:
-                columns = reader.events(fields, block.first_line, fault=not records)
-                event_sink.add(_distinct(columns) if records else columns)
-    finally:
-        for sink in (record_sink, event_sink, *reader.books.values()):
-            if sink is not None:
-                sink.close()
+            if records:
+                to_records.add(reader.records(fields))
+            if events:
+                found = reader.events(fields, fault=not records)
+                to_events.add(_distinct(found) if records else found)
     _check_end(source, report, last_fields, reader)
     reader.faults.refuse_mostly_bad(
         source,
@@ -322,7 +310,7 @@ def project_ebird(
 
 
 def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Reader) -> None:
-    needed = max(position for position in reader.positions if position < 1 << 30) + 1
+    needed = reader.positions[-2] + 1  # behind it stands the place of what is absent
     if report.unterminated and last_fields < needed:
         raise InputError(
             f"{source.name} is cut short: its last line ({report.lines + 1}) has {last_fields} of "

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 
 from fedmiss.arrays import F64, I32, U8
 from fedmiss.errors import InputError
-from fedmiss.etl import _keys, _lines
+from fedmiss.etl import _lines
 from fedmiss.etl.projection import ROW_GROUP
-from fedmiss.etl.sources import Source, Stream, broken_input, is_gzip, open_source
+from fedmiss.etl.sources import Source, broken_input, is_gzip, open_member
 from fedmiss.files import hash_file
 
 BLOCK_BYTES = 2 << 20
@@ -58,26 +58,23 @@ def read_blocks(
     ------
     InputError : bytes that are not UTF-8 (with their line), damaged archives, a file that changes while read
     """
-    size = source.path.stat().st_size
     plain = source.member is None and not is_gzip(source.path)
     digest = hashlib.sha256()
-    buf = np.empty(BLOCK_BYTES + 1, dtype=np.uint8)
+    held = bytearray(BLOCK_BYTES + 1)
     seps = ends = np.empty(0, dtype=np.int32)
     have = 0
     line = 2
-    with broken_input(source.name), open_source(source) as (stream, position):
-        header = _read_exactly(stream, source.header_bytes)
-        digest.update(header)
-        total = len(header)
+    with broken_input(source.name), open_member(source.path, source.member) as (stream, position):
+        digest.update(stream.read(source.header_bytes) or b"")
         finished = False
         while not finished:
-            if have >= buf.size - 1:
-                buf = _twice_as_long(buf, have, source, line)
-            window = memoryview(buf)[have : buf.size - 1]  # type: ignore[arg-type]
+            if have >= len(held) - 1:
+                held = _twice_as_long(held, have, source, line)
+            buf: U8 = np.frombuffer(held, np.uint8)
+            window = memoryview(held)[have:-1]
             n = stream.readinto(window) or 0
             if plain:
                 digest.update(window[:n])
-            total += n
             finished = n == 0
             have += n
             if finished:
@@ -86,7 +83,7 @@ def read_blocks(
                 buf[have] = 10
                 have += 1
                 report.unterminated = True
-            stop = _last_line_end(buf, have, have - n - (1 if finished else 0))
+            stop = _last_line_end(held, have, have - n - (1 if finished else 0))
             if stop == 0:
                 continue
             if (bad := _bad_utf8(buf, stop)) >= 0:
@@ -100,17 +97,11 @@ def read_blocks(
             buf[: have - stop] = buf[stop:have]
             have -= stop
             advance(position())
-    now = source.path.stat().st_size
-    if (plain and total != now) or size != now:
-        raise InputError(
-            f"{source.name} changed while it was read ({total:,} bytes read of {size:,}); wait until it is "
-            "complete and try again.",
-            path=source.name,
-        )
+    source.refuse_changed()
     report.sha256 = digest.hexdigest() if plain else hash_file(source.path)
 
 
-def _twice_as_long(buf: U8, have: int, source: Source, line: int) -> U8:
+def _twice_as_long(held: bytearray, have: int, source: Source, line: int) -> bytearray:
     """Return a longer buffer for a line that is longer than the block, unless no text has such lines."""
     if have > MOST_LINE:
         raise InputError(
@@ -118,7 +109,7 @@ def _twice_as_long(buf: U8, have: int, source: Source, line: int) -> U8:
             "(or its lines end with CR alone: save it with LF or CR LF).",
             path=source.name,
         )
-    return np.concatenate([buf, np.empty(buf.size, dtype=np.uint8)])
+    return held + bytes(len(held))
 
 
 def _bad_utf8(buf: U8, stop: int) -> int:
@@ -144,29 +135,16 @@ def _not_utf8(source: Source, line: int, byte: int) -> InputError:
     )
 
 
-def _last_line_end(buf: U8, have: int, seen: int) -> int:
-    """Index after the last line end in ``buf[seen:have]``, 0 when there is none."""
-    low = have
-    while low > seen:
-        low = max(seen, low - 4096)
-        hit = buf[low:have].tobytes().rfind(b"\n")
-        if hit >= 0:
-            return low + hit + 1
-    return 0
-
-
-def _read_exactly(stream: Stream, n: int) -> bytes:
-    data = b""
-    while len(data) < n and (more := stream.read(n - len(data))):
-        data += more
-    return data
+def _last_line_end(held: bytearray, have: int, seen: int) -> int:
+    """Index after the last line end in ``held[seen:have]``, 0 when there is none."""
+    return held.rfind(b"\n", seen, have) + 1
 
 
 class Fields:
     """The wanted fields of one block, by canonical name."""
 
     def __init__(self, block: Block, positions: list[int]) -> None:
-        self.buf, self.n = block.buf, block.lines
+        self.buf, self.n, self.first_line = block.buf, block.lines, block.first_line
         n = self.n
         self.starts = np.empty((n, len(positions)), dtype=np.int32)
         self.lengths = np.empty((n, len(positions)), dtype=np.int32)
@@ -198,11 +176,13 @@ class Codes:
         n = len(starts)
         while 2 * (self.size + n) > self._keys.size:
             keys, codes = (np.zeros(2 * old.size, dtype=old.dtype) for old in (self._keys, self._codes))
-            _keys.move(self._keys, self._codes, keys, codes)
+            _lines.move(self._keys, self._codes, keys, codes)
             self._keys, self._codes = keys, codes
         codes = np.empty(n, dtype=np.int32)
         new = np.empty(n, dtype=np.int32)
-        fresh = _keys.encode(buf, starts, lengths, self.slots, self._keys, self._codes, self.size, codes, new)
+        fresh = _lines.encode(
+            buf, starts, lengths, self.slots, self._keys, self._codes, self.size, codes, new
+        )
         if fresh:
             new = new[:fresh]
             self.add([_texts(buf, starts[new, slot], lengths[new, slot]) for slot in self.slots])
@@ -219,7 +199,7 @@ def _texts(buf: U8, start: I32, length: I32) -> pa.StringArray:
     offsets = np.zeros(start.size + 1, dtype=np.int32)
     np.cumsum(length, out=offsets[1:])
     data = np.empty(int(offsets[-1]), dtype=np.uint8)
-    _keys.gather(buf, start, offsets, data)
+    _lines.gather(buf, start, offsets, data)
     return pa.StringArray.from_buffers(start.size, pa.py_buffer(offsets), pa.py_buffer(data))
 
 

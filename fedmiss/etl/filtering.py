@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import date, timedelta
+from difflib import get_close_matches
 from itertools import zip_longest
 from pathlib import Path
 
@@ -14,25 +15,24 @@ import polars as pl
 
 from fedmiss.arrays import F64, I32, I64, Bool, Columns
 from fedmiss.errors import InputError
-from fedmiss.etl.filters import EPOCH, Filters, day_of
+from fedmiss.etl.filters import EPOCH, Filters, Words, day_of
 from fedmiss.files import read_json
 
 Step = tuple[str, Callable[[Columns], Bool]]
+Met = dict[tuple[str, Words], set[str]]  # name and words of a filter -> values in the files, in small letters
 
 
 def steps_of(
-    filters: Filters, column: Callable[[str, str], pl.Series], last_day: int, seen: dict[str, set[str]]
+    filters: Filters, column: Callable[[str, str], pl.Series], last_day: int, met: Met
 ) -> list[Step]:
     """Return the filters that are set, in order: name and a function of a batch of events.
 
     ``column`` reads a column of the places, observers and protocols of the projection that the batch comes from;
-    ``last_day`` is the latest date of all sources (days since 1970). The values met are added to ``seen``,
-    for :meth:`Filters.unmatched`.
+    ``last_day`` is the latest date of all sources (days since 1970). The values met are added to ``met``,
+    for :func:`unmatched`.
     """
 
-    def words(
-        name: str, wanted: tuple[str, ...], table: str, *columns: str, drop: bool = False
-    ) -> list[Step]:
+    def words(name: str, wanted: Words, table: str, *columns: str, drop: bool = False) -> list[Step]:
         """Keep (or drop) the events whose code in ``table`` has one of the wanted words in one of the columns."""
         if not wanted:
             return []
@@ -46,7 +46,7 @@ def steps_of(
         for part in parts:
             folded = [value.casefold() for value in part]
             mask |= np.fromiter((value in low for value in folded), np.bool_, len(folded))
-            seen.setdefault(name, set()).update(folded)
+            met.setdefault((name, wanted), set()).update(folded)
         keep = ~mask if drop else mask
         return [(f"{name} left out" if drop else name, _coded(table, keep))]
 
@@ -69,6 +69,18 @@ def steps_of(
         *words("observer", filters.observers, "observers", "observer"),
         *words("observer", filters.without_observers, "observers", "observer", drop=True),
     ]
+
+
+def unmatched(met: Met) -> list[str]:
+    """Return a sentence for each word of a filter that no row of any source has."""
+    out = []
+    for (name, wanted), known in met.items():
+        for value in wanted:
+            if value.casefold() not in known:
+                near = get_close_matches(value.casefold(), sorted(known - {""}), n=3, cutoff=0.6)
+                hint = f"; near names: {', '.join(near)}" if near else ""
+                out.append(f"the filter {name} names {value!r}, which is nowhere in the files{hint}.")
+    return out
 
 
 def _by_position(filters: Filters, column: Callable[[str, str], pl.Series]) -> list[Step]:

@@ -11,7 +11,6 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import date
-from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -180,27 +179,6 @@ class Filters(Settings):
                     f"the box {self.bbox} is not west,south,east,north in degrees (longitude -180..180, latitude "
                     "-90..90, south below north); for example -125,45,-117,49."
                 )
-
-    def unmatched(self, seen: dict[str, set[str]]) -> list[str]:
-        """Return a sentence for each value of a filter that no row of any source has."""
-        out = []
-        for name, wanted in (
-            ("country", self.countries),
-            ("state", self.states),
-            ("county", self.counties),
-            ("Bird Conservation Region", self.bcrs),
-            ("locality", self.localities),
-            ("protocol", self.protocols),
-            ("project", self.projects),
-            ("observer", (*self.observers, *self.without_observers)),
-        ):
-            known = seen.get(name, set())
-            for value in wanted:
-                if value.casefold() not in known:
-                    near = get_close_matches(value.casefold(), sorted(known - {""}), n=3, cutoff=0.6)
-                    hint = f"; near names: {', '.join(near)}" if near else ""
-                    out.append(f"the filter {name} names {value!r}, which is nowhere in the files{hint}.")
-        return out
 
 
 def day_of(text: str | None, what: str) -> int | None:

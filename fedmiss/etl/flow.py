@@ -7,9 +7,10 @@ from typing import Any
 
 from fedmiss.errors import listed
 from fedmiss.etl.projection import Projection
-from fedmiss.etl.resolve import RecordCounts, SpeciesChoice
+from fedmiss.etl.resolve import RecordCounts
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.etl.sources import EBIRD_ROLES
+from fedmiss.etl.species import SpeciesChoice
 from fedmiss.files import FlowRow
 from fedmiss.folders import SpeciesRow
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.etl.checks import refuse_spellings
 from fedmiss.etl.columns import is_count_table, kept_columns
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import species_of_counts
@@ -25,26 +26,23 @@ from fedmiss.etl.flow import (
     why_no_zeros,
 )
 from fedmiss.etl.memory import give_back
-from fedmiss.etl.one_species import fold
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import check_map, project_counts, project_plain
 from fedmiss.etl.projection import Cache, Meta, Projection
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
-from fedmiss.etl.resolve import SpeciesChoice, write_records
+from fedmiss.etl.resolve import write_records
 from fedmiss.etl.rows import read_texts
 from fedmiss.etl.select import ListRules, make_checklists
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import EBIRD_ROLES, Source, expand
-from fedmiss.etl.species import choose_species
-from fedmiss.etl.spellings import refuse_spellings
+from fedmiss.etl.species import SpeciesChoice, choose_species, fold
 from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
 from fedmiss.locks import clear_inside
 from fedmiss.progress import progress
 from fedmiss.settings import kinds_checked, refuse_idle
 
 KINDS = {**dict.fromkeys(EBIRD_ROLES, EBIRD), "myebird": MYEBIRD, "gbif": GBIF}  # of input, by role
-FAMILIES = {**dict.fromkeys(EBIRD_ROLES, "ebird"), "myebird": "myebird", "gbif": "gbif"}
 
 
 @kinds_checked
@@ -214,7 +212,9 @@ def _sources(
 
 
 def _family(sources: list[Source]) -> str:
-    families = {FAMILIES.get(source.role, "plain"): source.short_name for source in sources}
+    families = {
+        "ebird" if source.role in EBIRD_ROLES else source.role: source.short_name for source in sources
+    }
     if len(families) > 1:
         listed = ", ".join(f"{name} ({family})" for family, name in families.items())
         raise ConfigError(

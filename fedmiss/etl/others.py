@@ -18,7 +18,6 @@ from fedmiss.etl.rows import (
     parse_clock,
     parse_count,
     parse_dates,
-    read_rows,
     write_projection,
 )
 from fedmiss.etl.sources import Source
@@ -88,12 +87,12 @@ def project_myebird(
     Taxa are exact there, so they are rolled up by the first two words of the scientific name; spuhs, slashes,
     hybrids and undescribed forms have no such two words. Complete lists that hold no bird are not in the file.
     """
-    rows = Rows(source)
+    rows = Rows(source, advance)
     required = ["submission", "scientific", "count", "site_name", "date", "complete"]
     columns = resolve(source.header, MYEBIRD, required, source.name)
     columns |= kept_columns(source.header, keep, source.name)
-    chunks = read_rows(source, columns, rows, blanks=MYEBIRD, advance=advance)
-    dates = write_projection(folder, pl.concat(_myebird(chunk, rows, observer) for chunk in chunks))
+    parts = (_myebird(chunk, rows, observer) for chunk in rows.chunks(columns, MYEBIRD))
+    dates = write_projection(folder, pl.concat(parts))
     return rows.meta(prefix="S", group_prefix="suspected-S", dates=dates)
 
 
@@ -191,7 +190,7 @@ def project_gbif(
     samples are none. A blank individualCount is the organismQuantity where that is of individuals. Sampling
     effort in minutes or hours (terms of the Humboldt extension) is the duration of the visit; in other units it is not used.
     """
-    rows = Rows(source)
+    rows = Rows(source, advance)
     squeezed = tuple(normal(column).replace(" ", "") for column in source.header)
     columns = resolve(squeezed, GBIF, ["latitude", "longitude"], source.name)
     key = "id" if "id" in columns else "occurrence"
@@ -199,13 +198,12 @@ def project_gbif(
     columns |= kept_columns(source.header, keep, source.name)
     species = pl.col("species") if "species" in columns else _two_words()
     parts, licences = [], set()
-    chunks = read_rows(source, columns, rows, blanks=GBIF, advance=advance)
-    for chunk in chunks:
+    for chunk in rows.chunks(columns, GBIF):
         frame = _usable_gbif(chunk, rows, key)
         licences |= set(frame["licence"].unique().to_list()) - {""}
         parts.append(_gbif(frame, rows, key, species, decimals))
     dates = write_projection(folder, pl.concat(parts))
-    return rows.meta(prefix="", group_prefix="", dates=dates, explicit_zeros=True, licences=sorted(licences))
+    return rows.meta(dates=dates, explicit_zeros=True, licences=sorted(licences))
 
 
 def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:

@@ -16,13 +16,13 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.cells import entry_of, resolve_species, sites_of, species_visits
+from fedmiss.etl.checks import spelt_alike
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.community import scores_without
 from fedmiss.etl.months import panel_months
 from fedmiss.etl.plain import DAY_OF_COUNTS, MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.etl.site_table import SiteTable, read_site_table
-from fedmiss.etl.spellings import spelt_alike
 from fedmiss.files import (
     SECRET,
     FlowRow,

@@ -9,7 +9,7 @@ import polars as pl
 import polars.selectors as cs
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.advice import advice, refuse_thousands
+from fedmiss.etl.checks import advice, observers_alike, refuse_thousands, settle_spellings
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import (
     DATE_NAMES,
@@ -23,7 +23,6 @@ from fedmiss.etl.columns import (
 )
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
-from fedmiss.etl.one_species import columns_with, refuse_mixed, same_names, species_columns
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     LINE,
@@ -35,11 +34,10 @@ from fedmiss.etl.rows import (
     parse_clock,
     parse_count,
     parse_dates,
-    read_rows,
     write_projection,
 )
 from fedmiss.etl.sources import Source
-from fedmiss.etl.spellings import observers_alike, settle_spellings
+from fedmiss.etl.species import columns_with, refuse_mixed, same_names, species_columns
 
 # canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces); an id of a place
 # comes before its name, which two places may have
@@ -128,7 +126,7 @@ def check_map(
 def _refuse_species(source: Source, free: Sequence[str], wanted: str, chosen: Mapping[str, str]) -> None:
     """Refuse a column that the map leaves out and that holds the species asked for: it names the species, or remarks."""
     at = {column: source.header.index(column) for column in free}
-    texts = pl.concat(read_rows(source, at, Rows(source)))
+    texts = pl.concat(Rows(source).chunks(at))
     if found := columns_with({column: texts[column] for column in free}, wanted):
         offer = ",".join(f"{key}={value}" for key, value in {**chosen, "species": found[0]}.items())
         raise ConfigError(
@@ -161,13 +159,12 @@ def project_plain(
     ------
     InputError : a count that is none, a date that may be two, a site in two spellings; each with line and remedy
     """
-    rows = Rows(source)
+    rows = Rows(source, advance)
     columns = {key: source.header.index(value) for key, value in column_map.items()}
     columns |= kept_columns(source.header, keep, source.name)
-    chunks = read_rows(source, columns, rows, blanks=FAMILIAR, advance=advance)
     frame = pl.concat(
         _visits(_usable(chunk, rows, columns, dates, assume_complete), rows, columns, rules.missing)
-        for chunk in chunks
+        for chunk in rows.chunks(columns, FAMILIAR)
     )
     if one_species is not None:
         frame = frame.with_columns(species=pl.lit(one_species))
@@ -193,8 +190,6 @@ def project_plain(
     birds, said = _joined(birds, rules.repeats)
     days = write_projection(folder, birds, without)
     return rows.meta(
-        prefix="",
-        group_prefix="",
         dates=days,
         explicit_zeros=True,
         any_name=True,
@@ -413,7 +408,7 @@ def project_counts(
     }
     rows.places(frame.select(pl.col("line").alias(LINE), **place))
     return rows.meta(
-        prefix="", group_prefix="", dates=dates, explicit_zeros=True, any_name=True, said=said,
+        dates=dates, explicit_zeros=True, any_name=True, said=said,
         missing=table.frame.height - frame.height, other_species=table.other_species, joined=table.joined,
     )  # fmt: skip
 

@@ -119,11 +119,6 @@ class Projection:
     folder: Path
     meta: Meta
 
-    @classmethod
-    def load(cls, folder: Path) -> Projection:
-        """Open a projection folder."""
-        return cls(folder, read_json(folder / "meta.json"))
-
     def has(self, table: str) -> bool:
         """Say whether the projection holds that table."""
         return (self.folder / f"{table}.parquet").exists()
@@ -232,16 +227,12 @@ class ParquetSink:
         self._writer.write_table(table, row_group_size=ROW_GROUP)
         self._pending = 0
 
-    def close(self) -> None:
-        """Write what is pending and close the file."""
-        self._flush()
-        self._writer.close()
-
     def __enter__(self) -> ParquetSink:
         return self
 
     def __exit__(self, *exc: object) -> None:
-        self.close()
+        self._flush()
+        self._writer.close()
 
 
 class Cache:
@@ -265,9 +256,8 @@ class Cache:
 
     def projection(self, key: str, build: Callable[[Path], Meta]) -> Projection:
         """Return the projection of that key; where there is none, ``build(folder)`` writes it and returns the meta data."""
-        return Projection.load(
-            kept(self.folder / key, lambda folder: write_json(folder / "meta.json", build(folder)))
-        )
+        folder = kept(self.folder / key, lambda new: write_json(new / "meta.json", build(new)))
+        return Projection(folder, read_json(folder / "meta.json"))
 
 
 def kept(folder: Path, build: Callable[[Path], None]) -> Path:

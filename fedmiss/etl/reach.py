@@ -137,9 +137,8 @@ def limits_of(records: Sequence[Projection], chosen: Sequence[I32]) -> Limits:
         if n_species >= MANY_SPECIES:
             first = max((each for each in (first, earliest) if each is not None), default=None)
             last = min((each for each in (last, latest) if each is not None), default=None)
-            mine.append(Reach(first, last, region[1] if region else "", places))
-        else:
-            mine.append(Reach(first, last, region[1] if region else ""))
+        counties = places if n_species >= MANY_SPECIES else None
+        mine.append(Reach(first, last, region[1] if region else "", counties))
         if record.meta["rows"]:
             seen.append(Reach(earliest, latest, "", places, parts=2))
     every = sure.get("", [])  # a file of all species is one of each

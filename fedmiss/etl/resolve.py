@@ -17,12 +17,13 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from fedmiss.arrays import I32, I64, Bool
+from fedmiss.arrays import I32, I64
 from fedmiss.etl.codes import COUNT_BAD
 from fedmiss.etl.columns import KEEP
 from fedmiss.etl.projection import Projection, latest_edits, row_groups
 from fedmiss.etl.rows import joined_texts
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
+from fedmiss.etl.species import ESCAPEE, UNVETTED, SpeciesChoice
 from fedmiss.files import scratch_folder
 from fedmiss.tables import table_writer
 
@@ -31,22 +32,9 @@ PORTION = 150_000
 _SPILLED = [("species", "i4"), ("flag", "i1"), ("row", "i4"), ("event", "i8"), ("count", "i8")]
 _EDITS = [("guid", "i8"), ("edited", "i8")]  # needed only where an identifier is repeated
 _TEXTS = [("kept", "i4")]  # only where columns are kept on request; -1 is no text
-ESCAPEE, UNVETTED = 1, 2
 REASONS = [None, "X", "unreadable", "exotic", "unvetted"]
 _X, _UNREADABLE, _EXOTIC, _UNVETTED = 1, 2, 3, 4
 KEY = ("row", "species")
-
-
-@dataclass(frozen=True, slots=True)
-class SpeciesChoice:
-    """Which taxa of which source belong to which species asked for."""
-
-    names: list[str]  # scientific names
-    common: list[str | None]
-    code: list[I32]  # per source: taxon -> index in names, -1 not asked for or above species
-    above: list[Bool]  # per source: taxon -> dropped by category
-    exotic: list[Bool]  # per source: taxon -> escapee
-    unvetted: list[Bool]  # per source: taxon -> not accepted by review
 
 
 @dataclass(slots=True)
@@ -176,13 +164,12 @@ def _chosen(
     begin = 0  # of the source's codes of texts
     for i, source in enumerate(sources):
         texts = ["kept"] if source.has("kept") else []
-        flags = np.where(choice.unvetted[i], UNVETTED, np.where(choice.exotic[i], ESCAPEE, 0)).astype(np.int8)
         asked = np.flatnonzero(choice.code[i] >= 0).astype(np.int32)
         for batch in row_groups(source.folder / "records.parquet", ["taxon", "group", *read, *texts], asked):
             species = choice.code[i][batch["taxon"]]
             at = np.flatnonzero(species >= 0)
             out = np.empty(at.size, dtype=record)
-            out["species"], out["flag"] = species[at], flags[batch["taxon"][at]]
+            out["species"], out["flag"] = species[at], choice.flag[i][batch["taxon"][at]]
             out["row"] = events.rows_of(batch["event"][at], batch["group"][at])
             for name in read:
                 out[name] = batch[name][at]

@@ -10,6 +10,7 @@ import hashlib
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Unpack
 
@@ -31,7 +32,7 @@ from fedmiss.etl.projection import (
     ParquetSink,
     meta_of,
 )
-from fedmiss.etl.sources import EXAMPLES, Faults, Source, broken_input, open_source
+from fedmiss.etl.sources import EXAMPLES, Faults, Source, broken_input, open_member
 from fedmiss.etl.spreadsheets import sheet_rows
 from fedmiss.files import hash_file
 
@@ -53,13 +54,113 @@ _ABSENT: dict[str, pl.Expr] = {
 
 
 class Rows(Faults):
-    """What was read of a table: how many rows, and what could not be used."""
+    """The rows of a table: reads them, and keeps how many there were and what could not be used."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, advance: Callable[[float], None] = lambda done: None) -> None:
         super().__init__()
-        self.source = source
+        self.source, self.advance = source, advance
         self.read = 0
         self.short = 0
+
+    def chunks(self, columns: dict[str, int], blanks: Iterable[str] = ()) -> Iterator[pl.DataFrame]:
+        """Yield chunks, one at least, with ``LINE`` and one string column per entry of ``columns`` (name -> position).
+
+        ``blanks``: names that get a column of blanks where ``columns`` does not have them.
+
+        Raises
+        ------
+        InputError : not UTF-8 (with its line), a quote that is never closed, a damaged archive
+        """
+        absent = [pl.lit("").alias(blank) for blank in blanks if blank not in columns]
+        if self.source.sheet:
+            parts: Iterable[pl.DataFrame] = [self._of_sheet(columns)]
+        elif self.source.separator == "":
+            parts = [self._of_parquet(columns)]
+        else:
+            parts = self._of_text(columns)
+        for chunk in parts:
+            yield chunk.with_columns(absent)
+
+    def _of_text(self, columns: dict[str, int]) -> Iterator[pl.DataFrame]:
+        schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
+        # Where tabs separate, a quote may stand anywhere in a text (Isla "x): only those around a whole value are quotes.
+        quoted = self.source.separator != "\t" or self.source.role == "myebird"
+        clean = str.strip if quoted else _bare
+        values = (
+            (line, *(clean(row[column]) for column in columns.values()))
+            for line, row in self._records(quoted)
+        )
+        got, first = list(islice(values, CHUNK)), True
+        while got or first:
+            yield pl.DataFrame(got, schema, orient="row")
+            got, first = list(islice(values, CHUNK)), False
+
+    def _of_parquet(self, columns: dict[str, int]) -> pl.DataFrame:
+        title = {key: self.source.header[column] for key, column in columns.items()}
+        frame = pl.read_parquet(self.source.path, columns=list(dict.fromkeys(title.values())))
+        self.read += frame.height
+        texts = {key: _as_texts(frame[name]) for key, name in title.items()}
+        return pl.DataFrame(texts).with_row_index(LINE, offset=1)
+
+    def _of_sheet(self, columns: dict[str, int]) -> pl.DataFrame:
+        """Return the rows below the header of a sheet that hold anything; ``LINE`` is the number that the sheet shows."""
+        self.source.refuse_changed()
+        held = [
+            (line, row)
+            for line, row in enumerate(sheet_rows(self.source.path, self.source.sheet), 1)
+            if line > self.source.header_row and any(row)
+        ]
+        self.read += len(held)
+        values = {key: [row[column] for _, row in held] for key, column in columns.items()}
+        schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
+        return pl.DataFrame({LINE: [line for line, _ in held], **values}, schema)
+
+    def _records(self, quoted: bool) -> Iterator[tuple[int, list[str]]]:
+        """Yield the number of the line and the fields of each row, as many as the header has; longer rows are faults."""
+        source, width = self.source, len(self.source.header)
+        with (
+            broken_input(source.name),
+            open_member(source.path, source.member) as (stream, position),
+            io.TextIOWrapper(io.BufferedReader(stream), encoding=source.encoding, newline="") as text,
+        ):
+            above = source.header_row - 1
+            if quoted:
+                reader = csv.reader(text, delimiter=source.separator, strict=True)
+            else:
+                reader = csv.reader(text, delimiter=source.separator, quoting=csv.QUOTE_NONE)
+            try:
+                for _ in range(above):
+                    text.readline()
+                next(reader)
+                for row in reader:
+                    if not any(row):  # a line of separators only, as spreadsheets write
+                        continue
+                    self.read += 1
+                    if self.read % CHUNK == 0:
+                        self.advance(position())
+                    # Blank surplus fields are the trailing separators that spreadsheets write.
+                    if len(row) > width and any(value.strip() for value in row[width:]):
+                        what = "more columns than the header"
+                        self.malformed[what] = self.malformed.get(what, 0) + 1
+                        if len(self.examples) < EXAMPLES:
+                            self.examples.append(
+                                f"line {reader.line_num + above}: {len(row)} columns, the header has {width}"
+                            )
+                        continue
+                    self.short += len(row) < width
+                    yield reader.line_num + above, row + [""] * (width - len(row))
+            except csv.Error as error:
+                raise InputError(
+                    f"{source.name} line {reader.line_num + above}: {error}; the file is damaged or was cut short.",
+                    line=reader.line_num + above,
+                ) from None
+            except UnicodeDecodeError as error:
+                line = _undecodable_line(source)
+                raise InputError(
+                    f"{source.name} line {line}: {error.reason} (the byte 0x{error.object[error.start]:02x} is not UTF-8); "
+                    "convert the file (for example: iconv -f LATIN1 -t UTF-8).",
+                    line=line,
+                ) from None
 
     def leave_out(
         self, frame: pl.DataFrame, bad: pl.Series, what: str, column: str, *, why: str = ""
@@ -101,53 +202,10 @@ class Rows(Faults):
             "sha256": hash_file(self.source.path),
             "rows": self.read,
             "short_rows": self.short if self.source.role == "plain" else 0,
+            "prefix": "",
+            "group_prefix": "",
             **more,
         }
-
-
-def read_rows(
-    source: Source,
-    columns: dict[str, int],
-    rows: Rows,
-    *,
-    blanks: Iterable[str] = (),
-    advance: Callable[[float], None] = lambda done: None,
-) -> Iterator[pl.DataFrame]:
-    """Yield chunks, one at least, with ``LINE`` and one string column per entry of ``columns`` (name -> position).
-
-    ``blanks``: names that get a column of blanks where ``columns`` does not have them.
-
-    Raises
-    ------
-    InputError : not UTF-8 (with its line), a quote that is never closed, a damaged archive
-    """
-    absent = [pl.lit("").alias(blank) for blank in blanks if blank not in columns]
-    if source.sheet:
-        chunks: Iterable[pl.DataFrame] = [_of_sheet(source, columns, rows)]
-    elif source.separator == "":
-        chunks = [_of_parquet(source, columns, rows)]
-    else:
-        chunks = _of_text(source, columns, rows, advance)
-    for chunk in chunks:
-        yield chunk.with_columns(absent)
-
-
-def _of_text(
-    source: Source, columns: dict[str, int], rows: Rows, advance: Callable[[float], None]
-) -> Iterator[pl.DataFrame]:
-    schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
-    got: list[tuple[int | str, ...]] = []
-    yielded = False
-    # Where tabs separate, a quote may stand anywhere in a text (Isla "x): only those around a whole value are quotes.
-    quoted = source.separator != "\t" or source.role == "myebird"
-    clean = str.strip if quoted else _bare
-    for line, row in _records(source, rows, quoted, advance):
-        got.append((line, *(clean(row[column]) for column in columns.values())))
-        if len(got) == CHUNK:
-            yield pl.DataFrame(got, schema, orient="row")
-            got, yielded = [], True
-    if got or not yielded:
-        yield pl.DataFrame(got, schema, orient="row")
 
 
 def _bare(value: str) -> str:
@@ -158,84 +216,12 @@ def _bare(value: str) -> str:
     return re.sub(r'["\\]"', '"', value[1:-1]).strip()
 
 
-def _of_parquet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
-    title = {key: source.header[column] for key, column in columns.items()}
-    frame = pl.read_parquet(source.path, columns=list(dict.fromkeys(title.values())))
-    rows.read += frame.height
-    texts = {key: _as_texts(frame[name]) for key, name in title.items()}
-    return pl.DataFrame(texts).with_row_index(LINE, offset=1)
-
-
 def _as_texts(values: pl.Series) -> pl.Series:
     try:
         return values.cast(pl.String).str.strip_chars().fill_null("")
     # bytes that are no text, as the geometry of a map, or a length of time
     except (pl.exceptions.ComputeError, pl.exceptions.InvalidOperationError):
         return pl.Series([""] * values.len(), dtype=pl.String)
-
-
-def _of_sheet(source: Source, columns: dict[str, int], rows: Rows) -> pl.DataFrame:
-    """Return the rows below the header of a sheet that hold anything; ``LINE`` is the number that the sheet shows."""
-    source.refuse_changed()
-    held = [
-        (line, row)
-        for line, row in enumerate(sheet_rows(source.path, source.sheet), 1)
-        if line > source.header_row and any(row)
-    ]
-    rows.read += len(held)
-    values = {key: [row[column] for _, row in held] for key, column in columns.items()}
-    schema = {LINE: pl.Int64(), **dict.fromkeys(columns, pl.String())}
-    return pl.DataFrame({LINE: [line for line, _ in held], **values}, schema)
-
-
-def _records(
-    source: Source, rows: Rows, quoted: bool, advance: Callable[[float], None]
-) -> Iterator[tuple[int, list[str]]]:
-    """Yield the number of the line and the fields of each row, as many as the header has; longer rows are faults."""
-    width = len(source.header)
-    with (
-        broken_input(source.name),
-        open_source(source) as (stream, position),
-        io.TextIOWrapper(io.BufferedReader(stream), encoding=source.encoding, newline="") as text,
-    ):
-        above = source.header_row - 1
-        if quoted:
-            reader = csv.reader(text, delimiter=source.separator, strict=True)
-        else:
-            reader = csv.reader(text, delimiter=source.separator, quoting=csv.QUOTE_NONE)
-        try:
-            for _ in range(above):
-                text.readline()
-            next(reader)
-            for row in reader:
-                if not any(row):  # a line of separators only, as spreadsheets write
-                    continue
-                rows.read += 1
-                if rows.read % CHUNK == 0:
-                    advance(position())
-                # Blank surplus fields are the trailing separators that spreadsheets write.
-                if len(row) > width and any(value.strip() for value in row[width:]):
-                    what = "more columns than the header"
-                    rows.malformed[what] = rows.malformed.get(what, 0) + 1
-                    if len(rows.examples) < EXAMPLES:
-                        rows.examples.append(
-                            f"line {reader.line_num + above}: {len(row)} columns, the header has {width}"
-                        )
-                    continue
-                rows.short += len(row) < width
-                yield reader.line_num + above, row + [""] * (width - len(row))
-        except csv.Error as error:
-            raise InputError(
-                f"{source.name} line {reader.line_num + above}: {error}; the file is damaged or was cut short.",
-                line=reader.line_num + above,
-            ) from None
-        except UnicodeDecodeError as error:
-            line = _undecodable_line(source)
-            raise InputError(
-                f"{source.name} line {line}: {error.reason} (the byte 0x{error.object[error.start]:02x} is not UTF-8); "
-                "convert the file (for example: iconv -f LATIN1 -t UTF-8).",
-                line=line,
-            ) from None
 
 
 def read_texts(source: Source) -> pl.DataFrame:
@@ -247,7 +233,7 @@ def read_texts(source: Source) -> pl.DataFrame:
         return source.texts
     rows = Rows(source)
     names = {title: i for i, title in enumerate(source.header) if title}
-    texts = pl.concat(read_rows(source, names, rows))
+    texts = pl.concat(rows.chunks(names))
     source.refuse_changed()
     if texts.is_empty():
         raise InputError(f"{source.name}: a header and no rows, so there is nothing to read.")
@@ -259,7 +245,7 @@ def read_texts(source: Source) -> pl.DataFrame:
 
 
 def _undecodable_line(source: Source) -> int:
-    with open_source(source) as (stream, _), io.BufferedReader(stream) as lines:
+    with open_member(source.path, source.member) as (stream, _), io.BufferedReader(stream) as lines:
         for number, line in enumerate(lines, 1):
             try:
                 line.decode("utf-8")

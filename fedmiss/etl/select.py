@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.arrays import I32, I64, U8, Bool
-from fedmiss.etl.filtering import steps_of
+from fedmiss.etl.filtering import Met, steps_of, unmatched
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import EVENT_COLUMNS, VERSION, Projection, kept, row_groups
@@ -61,7 +61,7 @@ class Events:
     written_row: I32 | None = None  # (rows,) row in checklists.parquet, known once that is written
     members: dict[int, str] = field(default_factory=dict)  # row -> joined observers, policy merged
     steps: list[str] = field(default_factory=list)
-    seen: dict[str, set[str]] = field(default_factory=dict)  # values met by the filters
+    met: Met = field(default_factory=dict)  # values that the filters have met
     elsewhere: int = 0  # copies that name another locality than the checklist that stands for them
 
     @classmethod
@@ -195,25 +195,21 @@ def make_checklists(
     events = _events(lists, rules.policy, shared, cache / f"events-{hash_json(who)[:24]}" if cache else None)
     if cache is None:
         counts = write_checklists(events, rules, path)
-        return events, counts, filters.unmatched(events.seen)
+        return events, counts, unmatched(events.met)
     polygon = filters.polygon if filters.polygon and Path(filters.polygon).is_file() else None
     # The polygon's content and not its path is part of the key.
     what = asdict(rules) | {"polygon": hash_file(polygon) if polygon else None}
-    made = False
 
     def build(folder: Path) -> None:
-        nonlocal made
-        made, target = True, folder / "checklists.parquet"
-        counts = write_checklists(events, rules, target)
+        counts = write_checklists(events, rules, folder / "checklists.parquet")
         np.save(folder / "fate.npy", events.fate)
-        meta = {"steps": events.steps, "counts": counts, "unmatched": filters.unmatched(events.seen)}
+        meta = {"steps": events.steps, "counts": counts, "unmatched": unmatched(events.met)}
         write_json(folder / "meta.json", meta)
 
     folder = kept(cache / f"lists-{hash_json(who | what)[:24]}", build)
     meta = read_json(folder / "meta.json")
-    # Taken over: the fates are those of the earlier import, which its filters have left.
-    if not made:
-        events.set_fate(np.load(folder / "fate.npy"), meta["steps"])
+    # of this import or, taken over, of the earlier one
+    events.set_fate(np.load(folder / "fate.npy"), meta["steps"])
     shutil.copyfile(folder / "checklists.parquet", path)
     return events, meta["counts"], meta["unmatched"]
 
@@ -267,7 +263,7 @@ def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, 
 
     def chunks() -> Iterator[Any]:
         for source, start in zip(events.sources, events.starts, strict=False):
-            steps = steps_of(rules.filters, source.column, max(dates, default=0), events.seen)
+            steps = steps_of(rules.filters, source.column, max(dates, default=0), events.met)
             if not events.steps:
                 events.steps = [name for name, _ in steps]
             sites = site_table(source, rules.site_km)

@@ -9,11 +9,10 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.advice import refuse_thousands
+from fedmiss.etl.checks import refuse_thousands, site_key
 from fedmiss.etl.columns import PLACES, familiar
 from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
-from fedmiss.etl.spellings import site_key
 from fedmiss.models.lowrank.structure import LIMIT
 
 _ABSENT = ("", "NA", "N/A", "NAN", "NULL", "NONE", "-")

@@ -11,11 +11,11 @@ import tarfile
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 from pyarrow.types import is_nested
@@ -148,51 +148,6 @@ class Faults:
             )
 
 
-class _Head:
-    """What the first bytes of a table say; ``row`` is where the column names stand, or None to look for them."""
-
-    def __init__(self, data: bytes, name: str, row: int | None = None) -> None:
-        self.encoding = "utf-8-sig"
-        if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            self.encoding = "utf-16"
-            data = data[: len(data) // 2 * 2].decode("utf-16", "replace").encode()
-        bom = 3 if data.startswith(b"\xef\xbb\xbf") else 0
-        lines = data[bom:].split(b"\n")
-        texts = [line.rstrip(b"\r").decode("utf-8", "replace") for line in lines[:_LOOKED]]
-        self.row = row or find_header([_split(text)[1] for text in texts]) + 1
-        if self.row > len(lines):
-            raise ConfigError(f"--header-row {self.row}: the beginning of {name} has {len(lines)} lines.")
-        line = lines[self.row - 1]
-        if b"\0" in line or len(line) > HEAD_BYTES - 4:
-            raise InputError(f"{name} is not a text table: its first line holds binary data.", path=name)
-        self.bytes = bom + len(b"\n".join(lines[: self.row])) + (self.row < len(lines))
-        try:
-            text = line.rstrip(b"\r").decode("utf-8")
-        except UnicodeDecodeError as error:
-            self.wrong = InputError(
-                f"{name} line {self.row}, byte {error.start + 1}: {line[error.start : error.start + 1]!r} is not UTF-8; "
-                "convert the file (for example: iconv -f LATIN1 -t UTF-8).",
-                path=name,
-            )
-            self.encoding, text = _WINDOWS, line.rstrip(b"\r").decode(_WINDOWS, "replace")
-        if not text.strip():
-            raise InputError(
-                f"{name} has a blank {'first line' if self.row == 1 else f'line {self.row}'} where column names must stand.",
-                path=name,
-            )
-        below = b"\n".join([b"", *lines[self.row :]]).decode("utf-8", "replace")
-        self.separator, self.columns = _split(text, below)
-        if _RECORD_ID.match(self.columns[0]) or {"S", "obsr"} <= {
-            _EBIRD_ID.sub(r"\1", column) for column in self.columns
-        }:
-            raise InputError(
-                f"{name} has no line of column names: its first line is a row ({self.columns[0][:48]}). eBird's files begin "
-                "with the names; put that line back at the top (head -1 of the whole download), or download it again.",
-                path=name,
-            )
-        refuse_doubles(self.columns, name)
-
-
 def _split(text: str, below: str = "") -> tuple[str, tuple[str, ...]]:
     """Return the separator of a line of column names, and the names; one in quotes may go on in the lines ``below``."""
     # The one that the header has most often outside of quotes; a comma where it has none.
@@ -306,7 +261,7 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
 
 def _citation(path: Path, member: str | None) -> str:
     """Return the text of a citation file in one line."""
-    with _open(path, member) as (stream, _):
+    with open_member(path, member) as (stream, _):
         return " ".join((stream.read(1 << 12) or b"").decode("utf-8", "replace").split())
 
 
@@ -340,25 +295,58 @@ def _members(path: Path, stamp: tuple[int, int], members: list[str]) -> list[Sou
 def _describe(
     path: Path, stamp: tuple[int, int], member: str | None, header_row: int | None = None
 ) -> Source:
+    """Say what the first bytes of a table say; ``header_row`` is where the column names stand, or None to look for them."""
     name = str(path) if member is None else f"{path}:{member}"
-    with broken_input(name), _open(path, member) as (stream, _):
+    with broken_input(name), open_member(path, member) as (stream, _):
         data = stream.read(HEAD_BYTES) or b""
         while 0 < len(data) < HEAD_BYTES and b"\n" not in data and (more := stream.read(HEAD_BYTES)):
             data += more
     if not data:
         raise InputError(f"{name} is empty; download it again.", path=name)
-    head = _Head(data, name, header_row)
-    role = _role(head.columns, (member or path.name).rsplit("/", 1)[-1])
-    source = Source(
-        path, member, role, head.separator, head.columns, head.bytes, stamp, header_row=head.row, encoding=head.encoding
-    )  # fmt: skip
-    if role in EBIRD_ROLES and head.encoding == "utf-16":  # their reader takes UTF-8 only
+    encoding, wrong = "utf-8-sig", None
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        encoding = "utf-16"
+        data = data[: len(data) // 2 * 2].decode("utf-16", "replace").encode()
+    bom = 3 if data.startswith(b"\xef\xbb\xbf") else 0
+    lines = data[bom:].split(b"\n")
+    texts = [line.rstrip(b"\r").decode("utf-8", "replace") for line in lines[:_LOOKED]]
+    row = header_row or find_header([_split(text)[1] for text in texts]) + 1
+    if row > len(lines):
+        raise ConfigError(f"--header-row {row}: the beginning of {name} has {len(lines)} lines.")
+    line = lines[row - 1]
+    if b"\0" in line or len(line) > HEAD_BYTES - 4:
+        raise InputError(f"{name} is not a text table: its first line holds binary data.", path=name)
+    try:
+        text = line.rstrip(b"\r").decode("utf-8")
+    except UnicodeDecodeError as error:
+        wrong = InputError(
+            f"{name} line {row}, byte {error.start + 1}: {line[error.start : error.start + 1]!r} is not UTF-8; "
+            "convert the file (for example: iconv -f LATIN1 -t UTF-8).",
+            path=name,
+        )
+        encoding, text = _WINDOWS, line.rstrip(b"\r").decode(_WINDOWS, "replace")
+    if not text.strip():
+        raise InputError(
+            f"{name} has a blank {'first line' if row == 1 else f'line {row}'} where column names must stand.", path=name
+        )  # fmt: skip
+    separator, columns = _split(text, b"\n".join([b"", *lines[row:]]).decode("utf-8", "replace"))
+    if _RECORD_ID.match(columns[0]) or {"S", "obsr"} <= {_EBIRD_ID.sub(r"\1", column) for column in columns}:
+        raise InputError(
+            f"{name} has no line of column names: its first line is a row ({columns[0][:48]}). eBird's files begin "
+            "with the names; put that line back at the top (head -1 of the whole download), or download it again.",
+            path=name,
+        )
+    refuse_doubles(columns, name)
+    role = _role(columns, (member or path.name).rsplit("/", 1)[-1])
+    size = bom + len(b"\n".join(lines[:row])) + (row < len(lines))
+    source = Source(path, member, role, separator, columns, size, stamp, header_row=row, encoding=encoding)
+    if role in EBIRD_ROLES and encoding == "utf-16":  # their reader takes UTF-8 only
         raise InputError(f"{name} is UTF-16 text; save it as UTF-8 and try again.", path=name)
-    if role != "plain" and head.encoding == _WINDOWS:
-        raise head.wrong
-    if role == "plain" and head.encoding != "utf-16":
+    if role != "plain" and wrong:
+        raise wrong
+    if role == "plain" and encoding != "utf-16":
         source = _decoded(source)
-    if head.row > 1 and header_row is None:
+    if row > 1 and header_row is None:
         source = replace(source, said=(*source.said, _found_names(source)))
     return source
 
@@ -401,7 +389,7 @@ def _decoded(source: Source) -> Source:
     seen, line, first = set[int](), 0, 0
     utf8 = True
     decoder = codecs.getincrementaldecoder("utf-8")()
-    with broken_input(source.name), open_source(source) as (stream, _):
+    with broken_input(source.name), open_member(source.path, source.member) as (stream, _):
         while block := stream.read(1 << 20):
             if utf8:
                 try:
@@ -424,13 +412,9 @@ def _decoded(source: Source) -> Source:
     return replace(source, encoding=_WINDOWS, said=(said,))
 
 
-def open_source(source: Source) -> AbstractContextManager[tuple[Stream, Callable[[], int]]]:
-    """Open a source's bytes, unpacked; the second value says how far the file on disk has been read."""
-    return _open(source.path, source.member)
-
-
 @contextmanager
-def _open(path: Path, member: str | None) -> Iterator[tuple[Stream, Callable[[], int]]]:
+def open_member(path: Path, member: str | None) -> Iterator[tuple[Stream, Callable[[], int]]]:
+    """Open the bytes of a file, or of a member of an archive, unpacked; the second value says how far it has been read."""
     with ExitStack() as stack:
         raw = stack.enter_context(open(path, "rb", buffering=0))
         if member is None:
@@ -438,17 +422,14 @@ def _open(path: Path, member: str | None) -> Iterator[tuple[Stream, Callable[[],
             inner: Stream = io.BufferedReader(raw, 1 << 20) if packed else raw
         else:
             packed = member.lower().endswith(".gz")
-            found = _inside(stack, raw, path, member)
+            found: Any
+            if zipfile.is_zipfile(path):
+                found = stack.enter_context(zipfile.ZipFile(raw)).open(member)
+            else:
+                found = stack.enter_context(tarfile.open(fileobj=raw)).extractfile(member)
             assert isinstance(found, io.BufferedIOBase)  # listed members are files
             inner = found
         yield (gzip.GzipFile(fileobj=inner) if packed else inner), raw.tell
-
-
-def _inside(stack: ExitStack, raw: io.FileIO, path: Path, member: str) -> object:
-    """Open a member of an archive; ``stack`` closes the archive."""
-    if zipfile.is_zipfile(path):
-        return stack.enter_context(zipfile.ZipFile(raw)).open(member)
-    return stack.enter_context(tarfile.open(fileobj=raw)).extractfile(member)
 
 
 def is_gzip(path: Path) -> bool:

@@ -117,8 +117,14 @@ def _text(value: object) -> str:
 
 def refuse_hidden(path: Path, sheet: str, header: int) -> None:
     """Refuse merged cells, and formulas that failed or have no value, in row ``header`` (counted from 1) and below it."""
-    stat = path.stat()
-    merged, failed = _hidden(path, sheet, stat.st_size, stat.st_mtime_ns)
+    with zipfile.ZipFile(path) as archive:
+        ods = "xl/workbook.xml" not in archive.namelist()
+        part = "content.xml" if ods else _part_of(archive, sheet)
+        signs = rb'-spanned="[^1]|"error"|:formula=' if ods else rb'<mergeCell |\bt="e"|<f[ />]'
+        if not re.search(signs, archive.read(part)):  # far faster than to parse it
+            return
+        with archive.open(part) as stream:
+            merged, failed = _found_ods(stream, sheet) if ods else _found_xlsx(stream)
     for first, last in merged:
         if _row_of(last) >= header:
             raise InputError(
@@ -141,20 +147,8 @@ def refuse_hidden(path: Path, sheet: str, header: int) -> None:
             )
 
 
+# merged areas (first and last cell), and cells whose formula failed, with what they show, or has no value
 Hidden = tuple[list[tuple[str, str]], list[tuple[str, str]]]
-
-
-@lru_cache(maxsize=2)
-def _hidden(path: Path, sheet: str, _size: int, _changed: int) -> Hidden:
-    """Return merged areas (first and last cell), and cells whose formula failed, with what they show, or has no value."""
-    with zipfile.ZipFile(path) as archive:
-        ods = "xl/workbook.xml" not in archive.namelist()
-        part = "content.xml" if ods else _part_of(archive, sheet)
-        signs = rb'-spanned="[^1]|"error"|:formula=' if ods else rb'<mergeCell |\bt="e"|<f[ />]'
-        if not re.search(signs, archive.read(part)):  # far faster than to parse it
-            return [], []
-        with archive.open(part) as stream:
-            return _found_ods(stream, sheet) if ods else _found_xlsx(stream)
 
 
 def _row_of(cell: str) -> int:

@@ -8,7 +8,7 @@ import polars as pl
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.etl.one_species import only, species_columns, species_columns_by_content
+from fedmiss.etl.species import only, species_columns, species_columns_by_content
 from fedmiss.models.lowrank.data import Group, GroupPanel
 
 

@@ -21,7 +21,7 @@ import pytest
 import typer.main
 
 import fedmiss
-from fedmiss.etl.export import export_table
+from fedmiss.etl.cells import export_table
 from tests.cli import terminal
 
 ROOT = Path(__file__).resolve().parents[2]

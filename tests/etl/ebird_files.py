@@ -1,8 +1,11 @@
-"""Make small eBird-style files by code: every row is a dict, every generation of headers is known."""
+"""Make small files by code: eBird's (every row is a dict, every generation of headers is known) and all other kinds."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+
+import numpy as np
 
 EBD_52 = (
     "GLOBAL UNIQUE IDENTIFIER|LAST EDITED DATE|TAXONOMIC ORDER|CATEGORY|TAXON CONCEPT ID|COMMON NAME|SCIENTIFIC NAME|"
@@ -112,11 +115,110 @@ def write_pair(
     layout: int = 52,
     trailing_tab: bool = False,
     end: str = "\n",
+    name: str = "ebd_test",
 ) -> tuple[Path, Path]:
     """Write an EBD and its sampling file; return their paths."""
     ebd_columns, sed_columns = LAYOUTS[layout]
     folder.mkdir(parents=True, exist_ok=True)
-    ebd, sed = folder / "ebd_test.txt", folder / "ebd_test_sampling.txt"
+    ebd, sed = folder / f"{name}.txt", folder / f"{name}_sampling.txt"
     ebd.write_bytes(text(records, ebd_columns, trailing_tab=trailing_tab, end=end))
     sed.write_bytes(text(visits, sed_columns, trailing_tab=trailing_tab, end=end))
     return ebd, sed
+
+
+BIRDS = [("Hylocichla mustelina", "Wood Thrush"), ("Turdus merula", "Blackbird"), ("Larus sp.", "gull sp.")]
+
+
+def random_rows(seed: int, n_visits: int = 60, n_records: int = 150):
+    """Checklists with shared copies and gaps, and records on them."""
+    rng = random.Random(seed)
+    visits = [
+        visit(
+            f"S{100 + i}",
+            **{
+                "OBSERVER ID": f"obsr{rng.randrange(9)}",
+                "LOCALITY ID": f"L{rng.randrange(5)}",
+                "OBSERVATION DATE": f"{rng.randrange(2008, 2024)}-{rng.randrange(1, 13):02d}-10",
+                "ALL SPECIES REPORTED": rng.choice("01"),
+                "GROUP IDENTIFIER": rng.choice(["", "", f"G{rng.randrange(8)}"]),
+                "CHECKLIST COMMENTS": rng.choice(["", 'fog "thick"', "árbol"]),
+                "DURATION MINUTES": rng.choice(["", "10", "500", "bad"]),
+                "EFFORT DISTANCE KM": rng.choice(["", "1", "20"]),
+                "LATITUDE": rng.choice(["47.1", ""]),
+            },
+        )
+        for i in range(n_visits)
+    ]
+    records = [
+        seen(rng.choice(visits), rng.choice(["1", "5", "X", "0"]), rng.choice(BIRDS), CATEGORY="issf")
+        for _ in range(n_records)
+    ]
+    return records, visits
+
+
+NEW = (
+    "Submission ID,Common Name,Scientific Name,Taxonomic Order,Count,State/Province,County,Location ID,Location,"
+    "Latitude,Longitude,Date,Time,Protocol,Duration (Min),All Obs Reported,Distance Traveled (km),Area Covered (ha),"
+    "Number of Observers,Breeding Code,Observation Details,Checklist Comments,ML Catalog Numbers"
+)
+OLD = (
+    NEW.replace("Location ID,", "")
+    .replace(",ML Catalog Numbers", "")
+    .replace("Observation Details", "Species Comments")
+)
+
+
+def new_row(sub="S1", name="Wood Thrush", sci="Hylocichla mustelina", count="2", time="06:30 AM", **more):
+    base = {
+        "place": "L9,Old Mill,41.5,-72.25",
+        "date": "2021-05-02",
+        "protocol": "eBird - Traveling Count",
+        "tail": "45,1,.659,,2",
+    }
+    m = base | more
+    return f"{sub},{name},{sci},27000,{count},US-CT,Tolland,{m['place']},{m['date']},{time},{m['protocol']},{m['tail']}"
+
+
+def csv(folder, name, rows, header=NEW):
+    path = folder / name
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+GBIF = (
+    "gbifID\tdatasetKey\toccurrenceID\tspecies\ttaxonRank\tscientificName\tcountryCode\tlocality\tstateProvince\t"
+    "occurrenceStatus\tindividualCount\tdecimalLatitude\tdecimalLongitude\teventDate\tday\tmonth\tyear\t"
+    "recordedBy\tlicense"
+)
+
+
+def gbif_row(n=1, species="Spheniscus mendiculus", status="PRESENT", count="7", day="2007-02-26", **more):
+    m = {"lat": "-0.264551", "lon": "-91.445946", "who": "obsr5"} | more
+    return (
+        f'{n}\tk\tURN:{n}\t{species}\tSPECIES\t{species} Sundevall, 1871\tEC\tIsla "x\tGalápagos\t{status}\t{count}\t'
+        f"{m['lat']}\t{m['lon']}\t{day}\t26\t2\t2007\t{m['who']}\tCC_BY_4_0"
+    )
+
+
+PLAIN = "who,plot,day,sp,n,minutes,all_species_reported"
+MAP = {"observer": "who", "site": "plot", "date": "day", "count": "n", "species": "sp"}
+
+
+def small_file(folder: Path, kind: str) -> tuple[Path, list[Path]]:
+    """Write a few rows of a kind of file; return its path, and that of the sampling file that goes with it."""
+    if kind == "ebird":
+        path, sampling = write_pair(folder, *random_rows(9, 12, 20))
+        return path, [sampling]
+    name, rows, header = {
+        "myebird": ("ann.csv", [new_row(f"S{i}") for i in range(8)], NEW),
+        "gbif": ("0001.csv", [gbif_row(i) for i in range(8)], GBIF),
+        "plain": ("p.csv", [f"a,p{i},2020-05-01,greg,3,30,1" for i in range(8)], PLAIN),
+    }[kind]
+    return csv(folder, name, rows, header), []
+
+
+def fields_of(words: list[str]) -> tuple:
+    """Words one behind the other, as the loops want them."""
+    buf = np.frombuffer("".join(words).encode() or b" ", np.uint8)
+    length = np.array([len(w.encode()) for w in words], np.int32)
+    return buf, np.cumsum(length, dtype=np.int32) - length, length

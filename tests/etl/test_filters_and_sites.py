@@ -8,7 +8,7 @@ from datetime import date
 
 import numpy as np
 import pytest
-from ebird_files import THRUSH, seen, visit
+from ebird_files import fields_of, random_rows, seen, visit
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl import _lines, codes
@@ -137,10 +137,8 @@ def test_every_date_reads_as_python_reads_it():
     again = np.random.default_rng(1).integers(0, len(words), 3000)  # the same date again, with others between
     again = np.concatenate([np.arange(len(words)), again, np.repeat(again, 2), again % 3 + len(days) - 2])
     words = [words[i] for i in again]
-    buf = np.frombuffer("".join(words).encode(), np.uint8)
-    length = np.array([len(w) for w in words], np.int32)
     out = np.empty(len(words), np.int32)
-    _lines.read_dates(buf, np.cumsum(length, dtype=np.int32) - length, length, out)
+    _lines.read_dates(*fields_of(words), out)
     assert out.tolist() == [expected[i] for i in again]
 
 
@@ -270,35 +268,12 @@ def test_effort_travels_with_units(pair):
 @pytest.mark.slow
 @pytest.mark.parametrize("groups", ["first", "raw", "merged"])
 def test_flow_of_every_filter_adds_up_on_random_files(pair, groups):
-    rng = np.random.default_rng(11)
-
-    def row(i: int) -> dict[str, str]:
-        choices = {
-            "DURATION MINUTES": ["", "10", "500", "bad"],
-            "EFFORT DISTANCE KM": ["", "1", "20"],
-            "ALL SPECIES REPORTED": ["0", "1"],
-            "GROUP IDENTIFIER": ["", "", f"G{rng.integers(1, 40)}"],
-            "LATITUDE": ["47.1", ""],
-            "OBSERVATION DATE": [f"{rng.integers(2000, 2024)}-{rng.integers(1, 13):02d}-15"],
-            "LOCALITY ID": [f"L{i % 17}"],
-        }
-        return visit(f"S{rng.integers(1, 300)}", **{k: str(rng.choice(v)) for k, v in choices.items()})
-
-    rows = [row(i) for i in range(400)]
-    birds = [THRUSH, ("Turdus merula", "Blackbird"), ("Larus sp.", "gull sp.")]
-    records = [
-        seen(
-            rows[rng.integers(0, 400)] if rng.random() < 0.95 else visit(f"S{rng.integers(9000, 9050)}"),
-            str(rng.choice(["1", "X", "0", "17", "?"])),
-            birds[rng.integers(0, 3)],
-            **{
-                "CATEGORY": str(rng.choice(["species", "issf"])),
-                "EXOTIC CODE": str(rng.choice(["", "", "X"])),
-            },
-        )
-        for _ in range(1200)
-    ]
-    records += records[:60]
+    records, rows = random_rows(11, 300, 1100)
+    for k, record in enumerate(records):
+        record["EXOTIC CODE"] = "" if k % 7 else "X"
+        if k % 20 == 0:  # on a checklist that is not there
+            record["SAMPLING EVENT IDENTIFIER"] = f"S{9000 + k}"
+    records, rows = [*records, *records[:60]], [*rows, *rows[:40]]
     filters = Filters(
         complete_only=True,
         duration=(5.0, 100.0),

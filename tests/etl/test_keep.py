@@ -6,12 +6,11 @@ import csv as csv_module
 
 import polars as pl
 import pytest
-from ebird_files import WARBLER, seen, visit
-from test_other_sources import GBIF, MAP, NEW, PLAIN, csv, gbif_row, new_row
+from ebird_files import GBIF, MAP, NEW, PLAIN, WARBLER, csv, gbif_row, new_row, seen, visit
 
 from fedmiss.errors import ConfigError
 from fedmiss.etl import resolve
-from fedmiss.etl.export import export_table
+from fedmiss.etl.cells import export_table
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import PanelSettings
 

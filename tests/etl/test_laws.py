@@ -11,44 +11,30 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from ebird_files import EBD_52, SED_33, seen, text, visit, write_pair
+from ebird_files import (
+    BIRDS,
+    EBD_52,
+    MAP,
+    SED_33,
+    fields_of,
+    random_rows,
+    seen,
+    small_file,
+    text,
+    visit,
+    write_pair,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedmiss.errors import FedmissError
-from fedmiss.etl import projection, resolve
+from fedmiss.etl import _lines, codes, fields, projection, resolve
 from fedmiss.etl.cells import aggregate, species_visits
-from fedmiss.etl.fields import ReadReport, read_blocks
+from fedmiss.etl.fields import Dictionary, ReadReport, _bad_utf8, read_blocks
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.select import Events, find_sorted
 from fedmiss.etl.sources import expand
-
-BIRDS = [("Hylocichla mustelina", "Wood Thrush"), ("Turdus merula", "Blackbird"), ("Larus sp.", "gull sp.")]
-
-
-def random_rows(seed: int, n_visits: int = 60, n_records: int = 150):
-    """Checklists with shared copies and gaps, and records on them."""
-    rng = random.Random(seed)
-    visits = [
-        visit(
-            f"S{100 + i}",
-            **{
-                "OBSERVER ID": f"obsr{rng.randrange(9)}",
-                "LOCALITY ID": f"L{rng.randrange(5)}",
-                "OBSERVATION DATE": f"2020-{rng.randrange(1, 4):02d}-10",
-                "ALL SPECIES REPORTED": rng.choice("01"),
-                "GROUP IDENTIFIER": rng.choice(["", "", f"G{rng.randrange(8)}"]),
-                "CHECKLIST COMMENTS": rng.choice(["", 'fog "thick"', "árbol"]),
-            },
-        )
-        for i in range(n_visits)
-    ]
-    records = [
-        seen(rng.choice(visits), rng.choice(["1", "5", "X", "0"]), rng.choice(BIRDS), CATEGORY="issf")
-        for _ in range(n_records)
-    ]
-    return records, visits
 
 
 def cells(out: Path) -> dict[str, list[tuple]]:
@@ -106,11 +92,12 @@ def test_portions_and_row_groups_do_not_change_the_answer(tmp_path, monkeypatch)
     assert cells(tmp_path / "small") == expected
 
 
-def slow_truth(records, visits):
+def slow_truth(records, visits, policy):
     """The rules, written as plainly as they are said: dictionaries and loops."""
     groups: dict[str, list[dict]] = {}
     for v in visits:
-        groups.setdefault(v["GROUP IDENTIFIER"] or v["SAMPLING EVENT IDENTIFIER"], []).append(v)
+        shared = v["GROUP IDENTIFIER"] if policy != "raw" else ""
+        groups.setdefault(shared or v["SAMPLING EVENT IDENTIFIER"], []).append(v)
     result = {}
     for members in groups.values():
         members = sorted(members, key=lambda v: int(v["SAMPLING EVENT IDENTIFIER"][1:]))
@@ -133,16 +120,18 @@ def slow_truth(records, visits):
     return result
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_visits_equal_the_rules_written_plainly(tmp_path, seed):
+@pytest.mark.parametrize(
+    ("seed", "groups"), [(0, "first"), (1, "first"), (2, "merged"), (3, "raw"), (4, "raw")]
+)
+def test_visits_equal_the_rules_written_plainly(tmp_path, seed, groups):
     records, visits = random_rows(100 + seed, 80, 250)
     ebd, sed = write_pair(tmp_path, records, visits)
-    ingest([ebd], tmp_path / "out", sampling=[sed], cache=tmp_path / "cache")
+    ingest([ebd], tmp_path / "out", IngestSettings(groups=groups), sampling=[sed], cache=tmp_path / "cache")
     got = {}
     for sci, _ in BIRDS[:2]:
         frame = species_visits(tmp_path / "out", sci).collect()
         got |= {(c, sci): n for c, n in frame.select("checklist_id", "count").iter_rows()}
-    assert got == slow_truth(records, visits)
+    assert got == slow_truth(records, visits, groups)
 
 
 def damage(raw: bytearray, rng: random.Random) -> bytes:
@@ -164,24 +153,11 @@ def damage(raw: bytearray, rng: random.Random) -> bytes:
 
 def check_damaged(folder: Path, kind: str, seed: int) -> bool:
     """Import a damaged file: either the flow adds up, or one clear error and nothing on disk."""
-    from test_other_sources import GBIF, MAP, NEW, PLAIN, csv, gbif_row, new_row
-
     rng = random.Random(seed)
-    column_map = None
-    sampling: list[Path] = []
-    if kind == "ebird":
-        path, sed = write_pair(folder, *random_rows(9, 12, 20))
-        sampling = [sed]
-        target = rng.choice([path, sed])
-    elif kind == "myebird":
-        path = target = csv(folder, "ann.csv", [new_row(f"S{i}") for i in range(8)], NEW)
-    elif kind == "gbif":
-        path = target = csv(folder, "0001.csv", [gbif_row(i) for i in range(8)], GBIF)
-    else:
-        path = target = csv(folder, "p.csv", [f"a,p{i},2020-05-01,greg,3,30,1" for i in range(8)], PLAIN)
-        column_map = MAP
+    path, sampling = small_file(folder, kind)
+    target = rng.choice([path, *sampling])
     target.write_bytes(damage(bytearray(target.read_bytes()), rng))
-    wanted = IngestSettings(column_map=column_map)
+    wanted = IngestSettings(column_map=MAP if kind == "plain" else None)
     try:
         manifest = ingest([path], folder / "out", wanted, sampling=sampling, keep_cache=False)
     except FedmissError as error:
@@ -195,33 +171,25 @@ def check_damaged(folder: Path, kind: str, seed: int) -> bool:
     return True
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ["ebird", "myebird", "gbif", "plain"])
-def test_damaged_files_give_an_answer_or_one_clear_error(tmp_path, kind):
-    """Random bytes, cut lines and wrong types: no traceback, and what is read adds up."""
-    fates = set()
-    for seed in range(15):
-        (tmp_path / str(seed)).mkdir()
-        fates.add(check_damaged(tmp_path / str(seed), kind, seed))
-    assert fates == {True, False}
+KINDS = ("ebird", "myebird", "gbif", "plain")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("kind", "first", "n"),
+    ("kind", "seeds"),
     [
-        ("ebird", 1000, 50),
-        *(
-            pytest.param(k, f, 200, marks=pytest.mark.nightly)
-            for k in ("ebird", "myebird", "gbif", "plain")
-            for f in (1000, 1200)
-        ),
+        *((kind, range(15)) for kind in KINDS),
+        ("ebird", range(1000, 1050)),
+        *(pytest.param(k, range(f, f + 200), marks=pytest.mark.nightly) for k in KINDS for f in (1000, 1200)),
     ],
 )
-def test_many_damaged_files(tmp_path, kind, first, n):
-    for seed in range(first, first + n):
+def test_damaged_files_give_an_answer_or_one_clear_error(tmp_path, kind, seeds):
+    """Random bytes, cut lines and wrong types: no traceback, and what is read adds up."""
+    fates = set()
+    for seed in seeds:
         (tmp_path / str(seed)).mkdir()
-        check_damaged(tmp_path / str(seed), kind, seed)
+        fates.add(check_damaged(tmp_path / str(seed), kind, seed))
+    assert fates == {True, False}
 
 
 @pytest.mark.slow
@@ -229,8 +197,6 @@ def test_many_damaged_files(tmp_path, kind, first, n):
 @given(raw=st.binary(max_size=300), size=st.integers(8, 64))
 def test_blocks_give_back_every_byte(raw, size, tmp_path_factory):
     """Whole lines, in order, nothing lost or doubled, whatever the block size; UTF-8 is judged as Python does."""
-    from fedmiss.etl import fields
-
     path = tmp_path_factory.getbasetemp() / "blocks.txt"
     path.write_bytes(b"a\tb\n" + raw)
     before = fields.BLOCK_BYTES
@@ -256,8 +222,6 @@ def test_blocks_give_back_every_byte(raw, size, tmp_path_factory):
     more=st.integers(1, 12),
 )
 def test_fields_equal_python_split(lines, more):
-    from fedmiss.etl import _lines
-
     lines = lines * more  # most are cut sixty-four bytes at a time, the rest one by one
     raw = "".join("\t".join(f) + "\n" for f in lines).encode()
     buf = np.frombuffer(raw, np.uint8)
@@ -277,8 +241,6 @@ def test_fields_equal_python_split(lines, more):
 
 def test_dictionary_codes_survive_growth(tmp_path):
     """More distinct values than the first table holds."""
-    from fedmiss.etl.fields import Dictionary
-
     words = [f"w{i:06d}" for i in range(90_000)]
     raw = np.frombuffer("".join(words).encode(), np.uint8)
     starts = (np.arange(len(words), dtype=np.int32) * 7).reshape(-1, 1)
@@ -359,16 +321,8 @@ def test_an_interrupted_import_leaves_nothing(tmp_path, monkeypatch):
     assert not [p for p in (tmp_path / "work").rglob(".*.tmp-*")]
 
 
-def test_no_cache_leaves_no_cache(tmp_path):
-    ebd, sed = write_pair(tmp_path / "in", *random_rows(3))
-    ingest([ebd], tmp_path / "work" / "out", sampling=[sed], keep_cache=False)
-    assert [p.name for p in (tmp_path / "work").iterdir()] == ["out"]
-
-
 def test_utf8_is_checked_as_python_does():
     """The first byte that is no UTF-8 is found where ``bytes.decode`` finds it, in blocks of any length."""
-    from fedmiss.etl.fields import _bad_utf8
-
     rng = random.Random(3)
     broken = 0
     for _ in range(1500):
@@ -453,13 +407,6 @@ def test_row_groups_without_the_taxa_are_passed_over(tmp_path, monkeypatch):
     assert max(n_read) < 600
 
 
-def _fields_of(words: list[str]) -> tuple:
-    """Words one behind the other, as the loops want them."""
-    buf = np.frombuffer("".join(words).encode() or b" ", np.uint8)
-    length = np.array([len(w.encode()) for w in words], np.int32)
-    return buf, np.cumsum(length, dtype=np.int32) - length, length
-
-
 @pytest.mark.slow
 @settings(max_examples=300, deadline=None)
 @given(
@@ -469,10 +416,8 @@ def _fields_of(words: list[str]) -> tuple:
 )
 def test_ids_read_as_python_reads_them(words):
     """A letter and 1 to 17 digits, wherever in the block they stand; a blank; nothing else."""
-    from fedmiss.etl import _lines, codes
-
     out = np.empty(len(words), np.int64)
-    _lines.read_ids(*_fields_of(words), ord("S"), out)
+    _lines.read_ids(*fields_of(words), ord("S"), out)
     plain = [w[0] == "S" and w[1:].isdigit() and len(w) <= 18 if w else False for w in words]
     expected = [
         int(w[1:]) if ok else -1 if w == "" else codes.BAD for w, ok in zip(words, plain, strict=True)
@@ -485,11 +430,9 @@ def test_ids_read_as_python_reads_them(words):
 @given(st.lists(st.datetimes(datetime(1900, 1, 1), datetime(2200, 1, 1)), min_size=2, max_size=12))
 def test_stamps_sort_like_the_times(times):
     """With 0 to 6 decimals, in any mixture."""
-    from fedmiss.etl import _lines
-
     words = [str(t).rstrip("0") if t.microsecond else str(t) for t in times]
     out = np.empty(len(words), np.int64)
-    _lines.read_stamps(*_fields_of(words), out)
+    _lines.read_stamps(*fields_of(words), out)
     rank = {t: i for i, t in enumerate(sorted(set(times)))}
     ranked = {v: i for i, v in enumerate(sorted(set(out.tolist())))}
     assert [rank[t] for t in times] == [ranked[v] for v in out.tolist()]

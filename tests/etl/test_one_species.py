@@ -14,7 +14,7 @@ from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.etl.cells import entry_of
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
-from fedmiss.etl.one_species import fold, same_names, species_columns
+from fedmiss.etl.species import fold, same_names, species_columns
 
 LARK, TIT = "Alauda arvensis", "Parus major"
 COLUMNS = (
@@ -77,34 +77,26 @@ def test_no_table_is_read_over_species(
 @pytest.mark.slow
 def test_every_way_in_asks_for_a_species(tmp_path):
     frame = table(4, 6, together=True)
-    path = tmp_path / "counts.csv"
-    frame.to_csv(path, index=False)
-    parquet = tmp_path / "counts.parquet"
-    frame.to_parquet(parquet)
-    mapped = {"site": "site", "year": "year", "count": "count"}
-    for at, source in enumerate((path, parquet)):
-        for more in (
-            {},
-            {"repeats": "sum"},
-            {"column_map": mapped},
-            {"column_map": {**mapped, "species": "species"}},
-        ):
-            with pytest.raises(ConfigError, match="never added up"):
-                fedmiss.ingest([source], tmp_path / "no", fedmiss.IngestSettings(**more))
-            with pytest.raises(ConfigError, match=r"'Parus mayor'.*Did you mean Parus major"):
-                fedmiss.ingest(
-                    [source], tmp_path / "no", fedmiss.IngestSettings(species=("Parus mayor",), **more)
-                )
-            with pytest.raises(ConfigError, match="each species is imported by itself"):
-                fedmiss.ingest([source], tmp_path / "no", fedmiss.IngestSettings(species=(LARK, TIT), **more))
-            out = tmp_path / f"records-{at}-{'-'.join(more)}-{len(more.get('column_map', ()))}"
-            done = fedmiss.ingest([source], out, fedmiss.IngestSettings(species=(LARK,), **more))
-            records = pl.read_parquet(out / "records.parquet")
-            assert set(records["species"]) == {LARK}
-            assert records["count"].max() < 1000
-            flow = {row["step"]: row["rows"] for row in done["flow"]}
-            assert flow["records: of other species"] == -24
-            assert "records: missing counts" not in flow
+    source, mapped = tmp_path / "counts.parquet", {"site": "site", "year": "year", "count": "count"}
+    frame.to_parquet(source)
+
+    def refused(words, **more):
+        with pytest.raises(ConfigError, match=words):
+            fedmiss.ingest([source], tmp_path / "no", fedmiss.IngestSettings(**more))
+
+    maps = {"column_map": mapped}, {"column_map": {**mapped, "species": "species"}}
+    for at, more in enumerate(({}, {"repeats": "sum"}, *maps)):
+        refused("never added up", **more)
+        refused(r"'Parus mayor'.*Did you mean Parus major", species=("Parus mayor",), **more)
+        refused("each species is imported by itself", species=(LARK, TIT), **more)
+        out = tmp_path / f"records-{at}"
+        done = fedmiss.ingest([source], out, fedmiss.IngestSettings(species=(LARK,), **more))
+        records = pl.read_parquet(out / "records.parquet")
+        assert set(records["species"]) == {LARK}
+        assert records["count"].max() < 1000
+        flow = {row["step"]: row["rows"] for row in done["flow"]}
+        assert flow["records: of other species"] == -24
+        assert "records: missing counts" not in flow
     with pytest.raises(ConfigError, match="never added up"):
         fedmiss.from_dataframe(frame, time="year")
     panel = fedmiss.from_dataframe(frame, time="year", species="alauda ARVENSIS")

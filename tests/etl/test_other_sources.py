@@ -7,39 +7,11 @@ import itertools
 
 import polars as pl
 import pytest
-from ebird_files import seen, visit, write_pair
+from ebird_files import GBIF, MAP, NEW, OLD, PLAIN, csv, gbif_row, new_row, seen, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.filters import Filters, preset
 from fedmiss.etl.others import suspected_copies
-
-NEW = (
-    "Submission ID,Common Name,Scientific Name,Taxonomic Order,Count,State/Province,County,Location ID,Location,"
-    "Latitude,Longitude,Date,Time,Protocol,Duration (Min),All Obs Reported,Distance Traveled (km),Area Covered (ha),"
-    "Number of Observers,Breeding Code,Observation Details,Checklist Comments,ML Catalog Numbers"
-)
-OLD = (
-    NEW.replace("Location ID,", "")
-    .replace(",ML Catalog Numbers", "")
-    .replace("Observation Details", "Species Comments")
-)
-
-
-def new_row(sub="S1", name="Wood Thrush", sci="Hylocichla mustelina", count="2", time="06:30 AM", **more):
-    base = {
-        "place": "L9,Old Mill,41.5,-72.25",
-        "date": "2021-05-02",
-        "protocol": "eBird - Traveling Count",
-        "tail": "45,1,.659,,2",
-    }
-    m = base | more
-    return f"{sub},{name},{sci},27000,{count},US-CT,Tolland,{m['place']},{m['date']},{time},{m['protocol']},{m['tail']}"
-
-
-def csv(folder, name, rows, header=NEW):
-    path = folder / name
-    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
-    return path
 
 
 def test_myebird_new_generation(tmp_path, run):
@@ -139,21 +111,6 @@ def test_a_quote_that_is_never_closed_is_told(tmp_path, run):
         run(path)
 
 
-GBIF = (
-    "gbifID\tdatasetKey\toccurrenceID\tspecies\ttaxonRank\tscientificName\tcountryCode\tlocality\tstateProvince\t"
-    "occurrenceStatus\tindividualCount\tdecimalLatitude\tdecimalLongitude\teventDate\tday\tmonth\tyear\t"
-    "recordedBy\tlicense"
-)
-
-
-def gbif_row(n=1, species="Spheniscus mendiculus", status="PRESENT", count="7", day="2007-02-26", **more):
-    m = {"lat": "-0.264551", "lon": "-91.445946", "who": "obsr5"} | more
-    return (
-        f'{n}\tk\tURN:{n}\t{species}\tSPECIES\t{species} Sundevall, 1871\tEC\tIsla "x\tGalápagos\t{status}\t{count}\t'
-        f"{m['lat']}\t{m['lon']}\t{day}\t26\t2\t2007\t{m['who']}\tCC_BY_4_0"
-    )
-
-
 def test_gbif_is_presence_only(tmp_path, run):
     """Line I: no checklists, so no zeros; blank count is a detection; sites are rounded coordinates."""
     rows = [
@@ -225,9 +182,6 @@ def test_gbif_lower_case_names(tmp_path, run):
     assert out.visits("Spheniscus mendiculus") == {"1": 7}
 
 
-PLAIN = "who,plot,day,sp,n,minutes,all_species_reported"
-
-
 def test_plain_table_proposes_its_map(tmp_path, run):
     path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1"], PLAIN)
     with pytest.raises(ConfigError, match=r"observer=who,site=plot,date=day,count=n,duration=minutes"):
@@ -235,9 +189,6 @@ def test_plain_table_proposes_its_map(tmp_path, run):
     path = csv(tmp_path, "odd.csv", ["1,2,3"], "alpha,beta,gamma")
     with pytest.raises(ConfigError, match="is no eBird, MyEBirdData or GBIF file"):
         run(path)
-
-
-MAP = {"observer": "who", "site": "plot", "date": "day", "count": "n", "species": "sp"}
 
 
 def test_plain_table(tmp_path, run):
@@ -309,13 +260,6 @@ def test_a_map_that_leaves_the_species_column_out_takes_it_all_the_same(tmp_path
     other = csv(tmp_path, "odd.csv", ["a,p1,2020-05-01,greg,3,30,1"], PLAIN.replace("sp,", "xx,"))
     with pytest.raises(ConfigError, match="names no species column"):
         run(other, column_map=wanted)
-
-
-def test_one_species_needs_no_species_column(tmp_path, run):
-    path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,3", "a,p2,2020-05-01,0"], "who,plot,day,n")
-    m = {k: v for k, v in MAP.items() if k != "species"}
-    out = run(path, column_map=m, species=("Ardea alba",))
-    assert sorted(out.visits("Ardea alba").values()) == [0, 3]
 
 
 def test_parquet_reads_like_csv(tmp_path, run):

@@ -32,8 +32,7 @@ def giving_zeros(out):
 
 def zeros(run, tmp_path, records, name: str):
     """Import records under a file name; return the lists that give zeros, and the sentence about reach."""
-    ebd, sed = write_pair(tmp_path / "in", records, list(VISITS.values()))
-    ebd = ebd.rename(ebd.with_name(name))
+    ebd, sed = write_pair(tmp_path / "in", records, list(VISITS.values()), name=name)
     out = run(ebd, sampling=[sed])
     out.check_flow_adds_up()
     out.check_cells()
@@ -45,13 +44,13 @@ def zeros(run, tmp_path, records, name: str):
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("ebd_US-WA_woothr_202001_202012_relApr-2025.txt", {"S1", "S2", "S6"}),
-        ("ebd_US-WA-033_woothr_202005_202005_prv_relApr-2025.txt", {"S1", "S2"}),
-        ("ebd_US_woothr_201905_202004_relApr-2025.txt", {"S3"}),
-        ("ebd_US_relApr-2025.txt", set(LISTS)),
-        ("ebd_US-OR_202001_202012.txt", {"S5"}),
-        ("ebd_BCR27_woothr_202101_202112_relApr-2025.txt", {"S4"}),
-        ("ebd_CA_relApr-2025.txt", set(LISTS)),  # no such code in the files: they cannot tell
+        ("ebd_US-WA_woothr_202001_202012_relApr-2025", {"S1", "S2", "S6"}),
+        ("ebd_US-WA-033_woothr_202005_202005_prv_relApr-2025", {"S1", "S2"}),
+        ("ebd_US_woothr_201905_202004_relApr-2025", {"S3"}),
+        ("ebd_US_relApr-2025", set(LISTS)),
+        ("ebd_US-OR_202001_202012", {"S5"}),
+        ("ebd_BCR27_woothr_202101_202112_relApr-2025", {"S4"}),
+        ("ebd_CA_relApr-2025", set(LISTS)),  # no such code in the files: they cannot tell
     ],
 )
 def test_the_file_name_says_what_was_asked_for(run, tmp_path, name, expected):
@@ -74,7 +73,7 @@ def test_many_species_have_records_wherever_somebody_looked(run, tmp_path, monke
         for event, genus in (("S1", "Avis"), ("S6" if counties else "S2", "Ales"))
         for k in range(26)
     ]
-    ok, said = zeros(run, tmp_path, records, "birds.txt")
+    ok, said = zeros(run, tmp_path, records, "birds")
     assert ok == {"S1", "S2", "S6"}
     assert "3 complete checklists lie beyond the records" in said[0]
     assert "2020-05-14 to 2020-05-14" in said[0]
@@ -105,65 +104,45 @@ def test_columns_that_a_custom_download_lacks_cut_nothing(run, tmp_path, lost, o
 
 def test_few_species_may_truly_be_absent(run, tmp_path):
     """Nothing is cut, but what may be a false zero is pointed out."""
-    ok, said = zeros(run, tmp_path, [seen(VISITS["S1"], "3")], "birds.txt")
+    ok, said = zeros(run, tmp_path, [seen(VISITS["S1"], "3")], "birds")
     assert ok == set(LISTS)
     assert len(said) == 1
     assert said[0].startswith("3 of 6 complete checklists lie outside the dates or the states")
 
 
-@pytest.mark.parametrize("found", [True, False])
-def test_files_of_several_regions_reach_over_all_of_them(run, tmp_path, found):
-    """In Oregon the species was found, or looked for and never found: true zeros either way."""
-    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    other, _ = write_pair(tmp_path / "b", [seen(VISITS["S5"], "3")] if found else [], [])
-    ebd = ebd.rename(ebd.with_name("ebd_US-WA_woothr_202001_202012_relApr-2025.txt"))
-    other = other.rename(other.with_name("ebd_US-OR_woothr_202001_202012_relApr-2025.txt"))
-    out = run(ebd, other, sampling=[sed])
-    assert giving_zeros(out) == {"S1", "S2", "S5", "S6"}
-    assert "2 complete checklists lie beyond" in out.warnings
-    assert run(ebd, other, sampling=[sed]).warnings == out.warnings  # said from the cache too
+THRUSH_2020, OREGON_2020 = "ebd_US-WA_woothr_202001_202012", "ebd_US-OR_woothr_202001_202012"
+TWO_PERIODS = {"S1", "S2", "S3", "S6"}
 
 
 @pytest.mark.parametrize(
-    ("of_the_other", "expected"),
+    ("name", "other", "records", "asked", "expected"),
     [
-        ("woothr", {"S1", "S2", "S3", "S6"}),  # two periods of one species
-        ("yerwar", set()),
-        ("", {"S1", "S2", "S3", "S6"}),  # all species, wood thrushes among them
-    ],
-)
-def test_a_file_of_another_species_does_not_widen_the_reach(run, tmp_path, of_the_other, expected):
-    """Wood thrushes of 2019 would stand in a file of 2019 only, so their absence from that of warblers is no zero."""
-    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    other, _ = write_pair(tmp_path / "b", [seen(VISITS["S3"], "3", WARBLER)], [])
-    ebd = ebd.rename(ebd.with_name("ebd_US-WA_woothr_202001_202012_relApr-2025.txt"))
-    years = "201901_201912" if of_the_other else "201901_202012"
-    other = other.rename(other.with_name("_".join(filter(None, ("ebd_US-WA", of_the_other, years))) + ".txt"))
-    out = run(ebd, other, sampling=[sed])
-    assert giving_zeros(out) == expected
-    assert f"{len(LISTS) - len(expected)} complete checklists lie beyond" in out.warnings
-
-
-WASHINGTON = "ebd_US-WA_woothr_202001_202012"
-
-
-@pytest.mark.parametrize(
-    ("name", "other", "species", "asked", "expected"),
-    [  # one species of the whole world has no region in its name
-        ("ebd_woothr_202001_202012_relApr-2025", "ebd_yerwar_201901_201912_smp_relApr-2025", [WARBLER], (), set()),
+        # in Oregon the species was found, or looked for and never found: true zeros either way
+        (THRUSH_2020, OREGON_2020, [("S5", THRUSH)], (), {"S1", "S2", "S5", "S6"}),
+        (THRUSH_2020, OREGON_2020, [], (), {"S1", "S2", "S5", "S6"}),
+        (THRUSH_2020, "ebd_US-WA_woothr_201901_201912", [("S3", WARBLER)], (), TWO_PERIODS),
+        # wood thrushes of 2019 would stand in a file of 2019 only: their absence from that of warblers is no zero
+        (THRUSH_2020, "ebd_US-WA_yerwar_201901_201912", [("S3", WARBLER)], (), set()),
+        # all species, wood thrushes among them
+        (THRUSH_2020, "ebd_US-WA_201901_202012", [("S3", WARBLER)], (), TWO_PERIODS),
+        # one species of the whole world has no region in its name
+        ("ebd_woothr_202001_202012_relApr-2025", "ebd_yerwar_201901_201912_smp_relApr-2025", [("S3", WARBLER)], (), set()),
         # a word in a name is no species where several are in the file
-        (WASHINGTON, "ebd_subset_201901_201912", [WARBLER, THRUSH], (), {"S3"}),
+        (THRUSH_2020, "ebd_subset_201901_201912", [("S3", WARBLER), ("S3", THRUSH)], (), {"S3"}),
         # a species that is not asked for takes no zeros
-        (WASHINGTON, "ebd_US-WA_yerwar_201901_201912", [WARBLER], ("Wood Thrush",), {"S1", "S2", "S6"}),
+        (THRUSH_2020, "ebd_US-WA_yerwar_201901_201912", [("S3", WARBLER)], ("Wood Thrush",), {"S1", "S2", "S6"}),
     ],
 )  # fmt: skip
-def test_wood_thrushes_of_2020_beside_records_of_another_file(
-    run, tmp_path, name, other, species, asked, expected
+def test_a_file_beside_another_widens_the_reach_of_its_own_species_only(
+    run, tmp_path, name, other, records, asked, expected
 ):
-    ebd, sed = write_pair(tmp_path / "a", [seen(VISITS["S1"], "3")], list(VISITS.values()))
-    more, _ = write_pair(tmp_path / "b", [seen(VISITS["S3"], "3", kind) for kind in species], [])
-    files = ebd.rename(ebd.with_name(f"{name}.txt")), more.rename(more.with_name(f"{other}.txt"))
-    assert giving_zeros(run(*files, sampling=[sed], species=asked)) == expected
+    ebd, sed = write_pair(tmp_path, [seen(VISITS["S1"], "3")], list(VISITS.values()), name=name)
+    more = [seen(VISITS[event], "3", kind) for event, kind in records]
+    files = ebd, write_pair(tmp_path, more, [], name=other)[0]
+    out = run(*files, sampling=[sed], species=asked)
+    assert giving_zeros(out) == expected
+    assert f"{len(LISTS) - len(expected)} complete checklists lie beyond" in out.warnings
+    assert run(*files, sampling=[sed], species=asked).warnings == out.warnings  # said from the cache too
 
 
 def test_months_of_a_file_name_are_whole():

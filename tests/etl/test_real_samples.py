@@ -11,7 +11,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from fedmiss.etl.filters import Filters, preset
+from fedmiss.etl.filters import Filters
 
 pytestmark = [
     pytest.mark.realdata,
@@ -47,29 +47,13 @@ def test_zerofill_sample(run):
     assert out.checklists["start_minutes"].null_count() == sum(
         1 for v in out.visits("Collared Kingfisher") if v in blank_times(sed)
     )
+    every_copy = run(EBD / "zerofill-ex_ebd.txt", sampling=[EBD / "zerofill-ex_sampling.txt"], groups="raw")
+    assert (every_copy.checklists.height, every_copy.records.height) == (729, 283)
 
 
 def blank_times(sed: pl.DataFrame) -> set[str]:
     blank = sed.filter(pl.col("TIME OBSERVATIONS STARTED").is_null())
     return set(blank["SAMPLING EVENT IDENTIFIER"])
-
-
-def test_zerofill_sample_raw_copies(run):
-    out = run(EBD / "zerofill-ex_ebd.txt", sampling=[EBD / "zerofill-ex_sampling.txt"], groups="raw")
-    assert out.checklists.height == 729
-    assert out.records.height == 283
-
-
-def test_complete_is_not_effort(run):
-    """309 of the 729 complete lists are incidental and 183 historical; the preset leaves 212."""
-    out = run(
-        EBD / "zerofill-ex_ebd.txt",
-        sampling=[EBD / "zerofill-ex_sampling.txt"],
-        filters=preset("best-practices-v2"),
-        groups="raw",
-    )
-    assert out.flow("checklists: filter: protocol") == -(309 + 183)
-    assert out.flow("checklists: filter: complete lists only") == 0
 
 
 def test_rollup_sample(run):
@@ -112,53 +96,3 @@ def test_everglades_sample(run):
     assert out.records["count"].sum() == source["count"].sum()
     assert out.records.height == source.select("observer", "site", "date").n_unique()
     assert (out.checklists["observer_id"].n_unique(), out.checklists["site_id"].n_unique()) == (94, 215)
-
-
-def test_filters_of_auk_agree_with_plain_filtering(run, tmp_path):
-    """Years and last edit, and the zero-filled table, against polars on the raw columns."""
-    from fedmiss.etl.export import export_table
-
-    files = EBD / "zerofill-ex_ebd.txt", EBD / "zerofill-ex_sampling.txt"
-    lists, records = raw(files[1].name), raw(files[0].name)
-    year = lists["OBSERVATION DATE"].str.slice(0, 4).mode().sort()[0]
-    edit = lists["LAST EDITED DATE"].str.slice(0, 10).sort()[lists.height // 2]
-    for filters, kept in (
-        (Filters(years=(int(year),)), lists.filter(pl.col("OBSERVATION DATE").str.starts_with(year))),
-        (
-            Filters(last_edited=(edit, None)),
-            lists.filter(pl.col("LAST EDITED DATE").str.slice(0, 10) >= edit),
-        ),
-    ):
-        out = run(files[0], sampling=[files[1]], filters=filters, groups="raw")
-        wanted = set(kept["SAMPLING EVENT IDENTIFIER"])
-        assert set(out.checklists["checklist_id"]) == wanted
-        assert 0 < len(wanted) <= lists.height
-        species = out.manifest["results"]["species"][0]["species"]
-        export_table(out.folder, tmp_path / "zeros.csv", species, zero_filled=True, overwrite=True)
-        table = pl.read_csv(tmp_path / "zeros.csv", infer_schema_length=None)
-        complete = set(kept.filter(pl.col("ALL SPECIES REPORTED") == "1")["SAMPLING EVENT IDENTIFIER"])
-        seen = set(records.filter(pl.col("SCIENTIFIC NAME") == species)["SAMPLING EVENT IDENTIFIER"]) & wanted
-        assert set(table.filter("detected")["checklist_id"]) == seen
-        assert set(table.filter(pl.col("count") == 0)["checklist_id"]) == complete - seen
-
-
-def test_regions_review_and_breeding_on_the_sample(run):
-    """What the filters leave of the sample of records, against polars on the raw columns."""
-    records = raw("ebd-sample.txt").filter(pl.col("APPROVED") == "1")
-    region = records["BCR CODE"].drop_nulls().mode().sort()[0]
-    out = run(EBD / "ebd-sample.txt", filters=Filters(bcrs=(region,)), groups="raw")
-    inside = records.filter(pl.col("BCR CODE") == region)["SAMPLING EVENT IDENTIFIER"]
-    assert set(out.checklists["checklist_id"]) == set(inside)
-    for settings, kept in (
-        ({"reviewed_only": True}, pl.col("REVIEWED") == "1"),
-        ({"breeding": ("any",)}, pl.col("BREEDING CODE").fill_null("") != ""),
-    ):
-        out = run(EBD / "ebd-sample.txt", groups="raw", exotic=("", "N", "P", "X"), **settings)
-        wanted = set(records.filter(kept)["SAMPLING EVENT IDENTIFIER"])
-        found = set(
-            out.records.filter("detected", pl.col("reason").is_null() | (pl.col("reason") == "X"))[
-                "checklist_id"
-            ]
-        )
-        assert found <= wanted
-        assert found

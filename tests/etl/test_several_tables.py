@@ -6,7 +6,7 @@ import polars as pl
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.etl.export import export_table
+from fedmiss.etl.cells import export_table
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.ingest import IngestSettings, count_tables
 from fedmiss.etl.panel import make_panel

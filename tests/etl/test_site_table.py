@@ -163,18 +163,16 @@ def test_numbers_written_in_other_ways_are_the_same(tmp_path):
         assert read_site_table(table_of(tmp_path, text)).frame.sort("site_id").equals(one)
 
 
-@pytest.mark.parametrize("share", ["0,125;0,250", "12,125;3,5", "-0,500;1,000"])
-def test_a_decimal_comma_that_can_be_nothing_else_is_read(tmp_path, share):
-    rows = "".join(f"{s};{v}\n" for s, v in zip("ab", share.split(";"), strict=True))
-    got = read_site_table(table_of(tmp_path, "site;share\n" + rows)).frame
-    assert got["share"].to_list() == [float(v.replace(",", ".")) for v in share.split(";")]
-
-
-def test_points_of_a_covariate_are_decimal_ones(tmp_path):
-    got = read_site_table(table_of(tmp_path, "site,km\na,1.250\nb,3\nc,2.500\n")).frame
-    assert got["km"].to_list() == [1.25, 3, 2.5]
-
-
-def test_a_degree_has_no_thousands(tmp_path):
-    got = read_site_table(table_of(tmp_path, "site;lat;lon\na;47,123;8,456\nb;46,001;7,002\n")).frame
-    assert got["latitude"].to_list() == [47.123, 46.001]
+@pytest.mark.parametrize(
+    ("written", "want"),
+    [
+        ("e;0,125;0,250", [0.125, 0.25]), ("e;12,125;3,5", [12.125, 3.5]), ("e;-0,500;1,000", [-0.5, 1]),
+        ("e;1.250;3;2.500", [1.25, 3, 2.5]),  # points of a covariate are decimal ones
+        ("latitude;47,123;46,001", [47.123, 46.001]),  # a degree has no thousands
+    ],
+)  # fmt: skip
+def test_a_decimal_sign_that_can_be_nothing_else_is_read(tmp_path, written, want):
+    name, *values = written.split(";")
+    rows = "".join(f"{site};{value}\n" for site, value in zip("abc", values, strict=False))
+    got = read_site_table(table_of(tmp_path, f"site;{name}\n{rows}")).frame
+    assert got[name].to_list() == want

@@ -10,7 +10,7 @@ import pytest
 
 from fedmiss.compressors import Dithering, Identity, TopK
 from fedmiss.core import Bernoulli, Roster, em, first_run, pooled_s_bar, run
-from fedmiss.core.first import lipschitz
+from fedmiss.core.theory import lipschitz
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.models.gmm import GMM, GMMParams

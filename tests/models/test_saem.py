@@ -403,17 +403,6 @@ def test_saem_comes_near_the_mle_and_without_averaging_does_not():
     assert ends[0][0] < 0.03
 
 
-@pytest.mark.slow
-def test_one_laplace_step_a_round_is_enough_and_engines_agree():
-    counts, model, roster, S, truth = to_the_mle(4, 20, 5, seed=3)
-    estep, steps = Chains(1, 2, Laplace()), SaemSteps(50, 0.7)
-    algo = fed_saem(model, roster, Identity(), how="server", estep=estep, steps=steps)
-    found = run(algo, LocalEngine(counts), S, stop=300, init="zero")
-    other = run(algo, PlainEngine(counts, backwards=True), S, stop=300, init="zero")
-    assert np.array_equal(found.server.S_hat, other.server.S_hat)
-    assert np.sqrt(np.mean((found.theta.beta - truth.beta) ** 2)) < 0.02
-
-
 @pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("compressed", [False, True], ids=["all", "top-k, p = 0.5"])

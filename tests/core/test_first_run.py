@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,20 +11,18 @@ from fedmiss.core.theory import lipschitz
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.models.gmm import GMM, GMMParams
-from tests.core.toys import Linear
+from tests.core.toys import Linear, example
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NAMES = ("gmm", "poisson_mixture", "missing_mixture", "hmm", "factor_analysis")
 
 
-def problem(name, n, seed, monkeypatch):
+def problem(name, n, seed):
     if name == "gmm":
         rng = np.random.default_rng(seed)
         rows = [rng.normal(size=(50, 2)) + 2.0 * rng.choice([-1.0, 1.0], (50, 1)) for _ in range(n)]
         model = GMM(G=2, d=2, covariance="known", Sigma=np.eye(2))
         return model, rows, GMMParams(np.array([0.4, 0.6]), np.array([[-1.0, 0.0], [1.0, 0.5]]), np.eye(2))
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module(name).simulate(n=n, seed=seed)
+    return example(name, n=n, seed=seed)
 
 
 @pytest.mark.slow
@@ -35,9 +30,9 @@ def problem(name, n, seed, monkeypatch):
     ("n", "p"), [(3, 1.0), *(pytest.param(10, p, marks=pytest.mark.nightly) for p in (1.0, 0.5))]
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_it_reaches_em_without_a_domain_error(name, n, p, monkeypatch):
+def test_it_reaches_em_without_a_domain_error(name, n, p):
     for seed in range(1 if n == 3 else 4):
-        model, rows, theta = problem(name, n, seed, monkeypatch)
+        model, rows, theta = problem(name, n, seed)
         roster = Roster.of([len(r) for r in rows])
         S_0 = pooled_s_bar(model, theta, rows, roster)
 

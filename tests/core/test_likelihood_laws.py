@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import runpy
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,18 +14,9 @@ from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.models import GMM
 from fedmiss.models.gmm import GMMParams, second_moment
+from tests.core.toys import example
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NAMES = ("poisson_mixture", "missing_mixture", "hmm", "factor_analysis")
-
-
-@cache
-def simulation(name):
-    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["simulate"]
-
-
-def example(name, seed=0):
-    return simulation(name)(seed=seed)
 
 
 def tied(seed=0):
@@ -45,7 +33,7 @@ def tied(seed=0):
 
 
 def case(name, seed=0):
-    model, rows, theta = tied(seed) if name == "tied" else example(name, seed)
+    model, rows, theta = tied(seed) if name == "tied" else example(name, seed=seed)
     return model, rows[0], theta
 
 

@@ -14,6 +14,7 @@ from fedmiss.core import Bernoulli, FedEM, FullBatch, Remembered, Roster, SaemSt
 from fedmiss.core.testing import check_model, check_oracle
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
+from fedmiss.experiments.saem import errors
 from fedmiss.models.saem.algorithm import Smoothed, fed_saem, louis
 from fedmiss.models.saem.chains import Chains, Langevin, Laplace, kappa, langevin_variance, quantize
 from fedmiss.models.saem.counts import Counts, Visits, simulate_counts
@@ -361,12 +362,6 @@ def to_the_mle(*shape, seed):
     return data, model, roster, S_0, model.T(em(model, data, roster, S_0, rounds=600, tol=1e-24)[0])
 
 
-def log_errors(model, S, truth):
-    theta = model.T(S)
-    gaps = (theta.beta - truth.beta, np.log(theta.tau2 / truth.tau2))
-    return [np.sqrt(np.mean(gap**2)) for gap in gaps]
-
-
 @pytest.mark.mc
 def test_the_distance_to_the_mle_falls_like_one_over_root_rounds():
     data, model, roster, S_0, truth = to_the_mle(10, 40, 20, seed=0)
@@ -375,12 +370,11 @@ def test_the_distance_to_the_mle_falls_like_one_over_root_rounds():
         algo = fed_saem(
             model, roster, Identity(), how="server", estep=Chains(5, 1), steps=SaemSteps(50, 0.7), seed=seed
         )
-        found = {}
-        run(
+        result = run(
             algo, LocalEngine(data), S_0, stop=1601, init="zero",
-            observe=lambda server, down, found=found: found.update({server.k: server.S_hat}) or {},
+            observe=lambda server, down: {"beta": errors(model, server.S_hat, truth)[0]},
         )  # fmt: skip
-        distance.append([log_errors(model, found[k], truth)[0] for k in at])
+        distance.append(result.trace["beta"][list(at)])
     mean = np.mean(distance, axis=0)
     slope = np.polyfit(np.log(at), np.log(mean), 1)[0]
     assert -0.65 < slope < -0.3
@@ -390,14 +384,14 @@ def test_the_distance_to_the_mle_falls_like_one_over_root_rounds():
 @pytest.mark.slow
 def test_saem_comes_near_the_mle_and_without_averaging_does_not():
     data, model, roster, S_0, truth = to_the_mle(6, 30, 8, seed=2)
-    start = log_errors(model, S_0, truth)
+    start = errors(model, S_0, truth)
     ends = []
     for a in (0.7, 0.0):
         algo = fed_saem(
             model, roster, Identity(), how="server", estep=Chains(5, 2), steps=SaemSteps(60, a), seed=1
         )
         end = run(algo, LocalEngine(data), S_0, stop=300, init="zero").server.S_hat
-        ends.append(log_errors(model, end, truth))
+        ends.append(errors(model, end, truth))
     assert ends[0][1] < 0.3 * start[1]
     assert ends[0][1] < ends[1][1]
     assert ends[0][0] < 0.03

@@ -17,7 +17,7 @@ from matplotlib.axes import Axes
 from fedmiss.arrays import F64, I32, I64
 from fedmiss.compressors import Dithering
 from fedmiss.core import Result
-from fedmiss.experiments.folder import Folder, padded
+from fedmiss.experiments.folder import Folder
 from fedmiss.federation.algorithm7 import run_algorithm7
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -305,7 +305,7 @@ def _draw_figure2(folder: Folder, parts: dict[str, dict[str, F64]], epochs: floa
                 ax.set_xticks(np.arange(len(one.ticks)) * one.step, one.ticks, rotation=60, fontsize=7)
 
     columns = {f"{name} {key}": value for name, part in parts.items() for key, value in part.items()}
-    folder.figure("figure2", draw, padded(columns), panels=4, size=(3.6, 3.6), legend=7)
+    folder.figure("figure2", draw, columns, panels=4, size=(3.6, 3.6), legend=7)
 
 
 def _month_means(panel: GroupPanel) -> F64:

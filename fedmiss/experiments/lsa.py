@@ -23,7 +23,7 @@ from fedmiss.core import (
     scafflsa,
 )
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Folder, columns_of, padded
+from fedmiss.experiments.folder import Folder, columns_of
 from fedmiss.models.fedavg import RidgeLogistic, bias_first_order, richardson_romberg
 from fedmiss.models.lsa import LSA, Law, garnet, linear_pools, mean_system
 from fedmiss.models.lsa_theory import bias, rounds_to, solution
@@ -113,7 +113,7 @@ def _td(folder: Folder) -> None:
                 ax.set(title=f"eta = {eta:g}, H = {H:,}", xlabel="rounds", ylim=LIMITS[eta])
                 ax.set_ylabel(r"$\|\theta_t - \theta^*\|^2$")
 
-        folder.figure(f"td_{kind}", draw, padded(columns), panels=len(panels), size=(3.2, 3.4), legend=7)
+        folder.figure(f"td_{kind}", draw, columns, panels=len(panels), size=(3.2, 3.4), legend=7)
     folder.say(
         "TD learning with linear features on Garnet problems as the authors' program has them (30 states, p = 8), "
         f"N = {n_workers} agents, {samples:,} samples each, from theta* + 1. The smallest eigenvalue of the mean matrix is "

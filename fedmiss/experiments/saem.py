@@ -24,7 +24,7 @@ from fedmiss.core import (
 )
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
-from fedmiss.experiments.folder import Folder, columns_of, padded
+from fedmiss.experiments.folder import Folder, columns_of
 from fedmiss.models.saem.algorithm import fed_saem, louis
 from fedmiss.models.saem.chains import Chains, Langevin, langevin_variance
 from fedmiss.models.saem.counts import Counts, simulate_counts
@@ -320,4 +320,4 @@ def _draw_model_c(folder: Folder, found: dict[str, Pair], exact: Pair, error: Pa
     }  # fmt: skip
     for name, (beta, loadings) in found.items():
         columns |= {f"{name} beta": beta, f"{name} w": loadings}
-    folder.figure("model_c", draw, padded(columns), panels=2, size=(4.6, 3.8), legend=7)
+    folder.figure("model_c", draw, columns, panels=2, size=(4.6, 3.8), legend=7)

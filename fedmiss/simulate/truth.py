@@ -20,7 +20,7 @@ from scipy.special import expit
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import InputError
-from fedmiss.simulate.checklists import Block
+from fedmiss.simulate.checklists import Block, runs
 from fedmiss.simulate.world import EFFORT_SLOPE, RANK, World
 from fedmiss.tables import load_schema, read_table, write_table
 
@@ -54,8 +54,6 @@ class TruthWriter:
         self.outings += kept.size
         number = pl.Series(block.number[kept]).cast(pl.String)
         group = pl.Series(7_000_000 + block.outing[kept]).cast(pl.String)
-        # Copies of an outing stand together in a block.
-        starts = np.flatnonzero(np.diff(block.outing, prepend=-1))
         lists = pl.DataFrame(
             {
                 "checklist_id": _prefixed("S", number),
@@ -64,7 +62,7 @@ class TruthWriter:
                 "site_id": site_ids(block.site[kept]),
                 "date": pl.Series(block.day[kept].astype(np.int32)).cast(pl.Date),
                 "complete": block.complete[kept],
-                "copies": np.diff(np.append(starts, block.outing.size)).astype(np.int32),
+                "copies": runs(block.outing)[1].astype(np.int32),  # they stand together in a block
             }
         )
         row, species, count = visits

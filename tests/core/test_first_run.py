@@ -83,14 +83,9 @@ def test_levels_of_a_size_are_the_fewest(q, omega):
 
 def test_a_worker_of_nearly_all_rows_gets_the_step_of_one_worker():
     """Pooled weights: the noise of 51 workers of which one holds 95 % of the rows does not average out."""
-
-    class Means(Linear):
-        def __init__(self):
-            self.q, self.A = 20, np.zeros((20, 20))
-
     rng, sizes = np.random.default_rng(3), [9500] + [10] * 50
     data = [rng.normal(size=(m, 20)) + 3.0 * rng.normal(size=20) for m in sizes]
-    model, start, ends = Means(), np.full(20, 5.0), {}
+    model, start, ends = Linear(20, A=np.zeros((20, 20))), np.full(20, 5.0), {}
     for weighting in ("uniform", "pooled"):
         roster = Roster.of(sizes, weighting)
         algo = first_run(model, data, roster, start, Dithering(2))

@@ -15,9 +15,9 @@ from fedmiss.models.gmm import GMM, GMMParams
 class Linear:
     """s_bar(theta) = mean of rows + A theta, T = identity: h(s) = ybar + A s - s."""
 
-    def __init__(self, q=3):
+    def __init__(self, q=3, A=None):
         self.q = q
-        self.A = 0.3 * np.eye(q) + 0.1 * np.eye(q, k=1)
+        self.A = 0.3 * np.eye(q) + 0.1 * np.eye(q, k=1) if A is None else A
 
     def s_bar(self, theta, rows):
         return rows.mean(axis=0) + self.A @ theta

@@ -20,8 +20,7 @@ N, Q = 6, 8
 class Quadratic:
     """h_c(s) = b_c - A_c s, with symmetric A_c that differ: minus the gradient of f_c."""
 
-    def __init__(self, seed=0):
-        self.q = Q
+    q = Q
 
     def s_bar(self, theta, rows):
         A, b = rows[0, :, :-1], rows[0, :, -1]

@@ -42,11 +42,6 @@ class Axes:
     effort: float
 
 
-def n_site_sums(rank: int) -> int:
-    """Number of :func:`site_sums`."""
-    return 1 + rank + rank**2 + 1 + INVERSE_SIZES.size + 2
-
-
 def site_sums(community: Community, visits: F64 | None = None) -> F64:
     """Sums (1 + r + r^2 + 12 + 2,) over the sites that axes and richness need.
 

@@ -28,7 +28,6 @@ from fedmiss.community.model import (
 from fedmiss.community.outputs import (
     STEPS,
     gains_by,
-    n_site_sums,
     richness,
     site_sums,
     steps_of,
@@ -234,12 +233,12 @@ def _joint(
 ) -> JointCommunity:  # fmt: skip
     """Four more exchanges: sums behind the axes, what is behind each number of checklists, and the joint tables."""
     few, n_species, n_steps = _few(lists, program.own_sites), lists.S, len(STEPS)
-    step = told_apart(steps_of(lists.visits), program.own_sites)
+    own, step = site_sums(fit), told_apart(steps_of(lists.visits), program.own_sites)
     sites = np.bincount(step[step >= 0], minlength=n_steps).astype(float)
 
     def mine(q: msg.Species) -> F64:
         if q.part == "sites":
-            return site_sums(fit)
+            return own
         if q.part == "steps":
             # The second question of the steps: only with the totals of all can a share be known.
             over = sites > terms.share * q.totals if q.totals.size else np.zeros(n_steps)
@@ -260,7 +259,7 @@ def _joint(
         (answers,) = link.ask([msg.Species(part, usual, totals)])
         return total(answers, "sums", (size,))
 
-    sums = asked("sites", n_site_sums(fit.rank))
+    sums = asked("sites", own.size)
     of_steps = asked("steps", 3 * n_steps, totals=asked("steps", 3 * n_steps)[:n_steps]).reshape(3, n_steps)
     behind, groups, over = np.hstack([np.zeros((3, 1)), of_steps])  # no step first, as for regions
     kept = np.zeros(n_steps)

@@ -1,4 +1,4 @@
-"""The loop that every run shares: rounds, stopping, history, checkpoint and resume."""
+"""The loop that every run shares: rounds, stopping, history, checkpoint and resume; workers that leave and join."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import time
 import zipfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,12 @@ from fedmiss.arrays import F64
 from fedmiss.core.checks import first_statistic
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.fingerprint import describe, settings
-from fedmiss.core.protocols import Engine, Theta
-from fedmiss.core.state import Downlink, Dropped, RoundInfo, ServerState
+from fedmiss.core.protocols import Engine, Rows, Theta
+from fedmiss.core.state import Downlink, Dropped, Roster, RoundInfo, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
 from fedmiss.files import read_checked, write_checked
 from fedmiss.progress import progress
+from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
 Observe = Callable[[ServerState, Downlink], Mapping[str, float]]
@@ -272,14 +273,10 @@ def run(
     Examples
     --------
     >>> import numpy as np, fedmiss
-    >>> from fedmiss.core import pooled_s_bar
-    >>> from fedmiss.models.gmm import GMMParams
-    >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
-    >>> model = fedmiss.models.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
-    >>> roster = fedmiss.core.Roster.of([50] * 4)  # four workers with 50 rows each
-    >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
-    >>> algo = fedmiss.core.FedEM(model, fedmiss.compressors.Dithering(levels=2), roster, gamma=0.2)
-    >>> result = fedmiss.core.run(algo, fedmiss.engines.LocalEngine(rows), start, stop=fedmiss.core.Stop(rounds=20))
+    >>> from fedmiss.models.lsa import LSA, linear_pools
+    >>> rows, roster = linear_pools(4, 2, 50), fedmiss.core.Roster.of([50] * 4)  # four workers with 50 rows each
+    >>> algo = fedmiss.core.FedEM(LSA(2), fedmiss.compressors.Dithering(levels=2), roster, gamma=0.2)
+    >>> result = fedmiss.core.run(algo, fedmiss.engines.LocalEngine(rows), np.zeros(2), stop=fedmiss.core.Stop(rounds=20))
     >>> len(result.trace["bytes_up"])
     20
     """
@@ -351,3 +348,52 @@ def _reason(stop: Stop, k: int, epochs: float, trace: Mapping[str, list[float]],
     if stop.seconds is not None and time.perf_counter() - start >= stop.seconds:
         return f"seconds: {stop.seconds:g} passed after {k} rounds"
     return ""
+
+
+@kinds_checked
+def revise(
+    algo: FedEM, server: ServerState, V: F64, roster: Roster, joined: Mapping[str, Rows]
+) -> tuple[FedEM, F64]:
+    """What a run goes on with when workers leave or join: ``run(algo, engine, server.S_hat, init=V, ...)``.
+
+    A worker that is away keeps its last memory V_c in V, for as long as it is in the roster: then the run's fixed point is
+    no root of anybody's mean field. One that leaves for good is retired: V loses w_c V_c, and the weights are those of the
+    new roster. One that joins is admitted with h_c(S_k), as at the start of a run (algorithm 1, line 1; init="h").
+
+    Parameters
+    ----------
+    algo, server : the run so far;  V : (n, q) memories of its workers, in slot order (``LocalEngine.V``)
+    roster : the new one; its names say who stays
+    joined : the rows of those who are new
+
+    Returns
+    -------
+    the algorithm over the new roster, with draws of its own (rounds are counted from 0 again, so its seed is another
+    one), and the (n', q) first memories
+
+    Raises
+    ------
+    ConfigError    rows of somebody who is new are missing, or nobody is left
+    """
+    old = algo.roster
+    if V.shape != (old.n, algo.model.q):
+        raise ConfigError(
+            f"V has shape {V.shape}, expected ({old.n}, {algo.model.q}): one memory for each worker."
+        )
+    missing = [name for name in roster.ids if name not in old.slots and name not in joined]
+    if missing:
+        raise ConfigError(
+            f"worker {missing[0]!r} is new and has no rows in ``joined``; give them, or leave it out."
+        )
+    # A seed that no run beside this one is likely to have: seeds 0, 1, 2, .. are those of repetitions.
+    new = replace(algo, roster=roster, seed=int(rng_for(algo.seed, "revise", server.k).integers(2**63)))
+    # T at S_k itself, where the new run starts, also where a compressed downlink let workers hold something near it.
+    theta = algo.broadcast(replace(server, shadow=None)).theta
+    out = np.empty((roster.n, algo.model.q))
+    for c, name in enumerate(roster.ids):
+        if name in old.slots:
+            out[c] = V[old.slots[name]]
+        else:
+            S = algo.model.s_bar(theta, joined[name])
+            out[c] = algo.rule.first(S, server.S_hat) if algo.rule.remembers else 0.0
+    return new, out

@@ -1,4 +1,4 @@
-"""The methods of the papers as settings of :class:`~fedmiss.core.fedem.FedEM`."""
+"""The methods of the papers as settings of :class:`~fedmiss.core.fedem.FedEM`, and settings for a first run of a model."""
 
 from __future__ import annotations
 
@@ -6,10 +6,16 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fedmiss.arrays import F64
 from fedmiss.core import oracles
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.local_steps import LocalSteps
+from fedmiss.core.participation import Full
+from fedmiss.core.protocols import Compressor, Model, Participation, Shards
+from fedmiss.core.rules import FedMM
 from fedmiss.core.schedules import Times
+from fedmiss.core.state import Roster
+from fedmiss.core.theory import gamma_noise, lipschitz
 from fedmiss.errors import ConfigError
 from fedmiss.settings import kinds_checked
 
@@ -86,3 +92,47 @@ def scafflsa(*, H: int, eta: float | Callable[[int], float], b: int | None = 1, 
     compression and absences, which the paper does not have (SCALLION, Huang, Li, Li 2024, is of this family).
     """
     return local_em(H=H, eta=eta, b=b, correct=True, **settings)
+
+
+@kinds_checked
+def first_run(
+    model: Model,
+    data: Shards,
+    roster: Roster,
+    S_0: F64,
+    compressor: Compressor,
+    *,
+    participation: Participation | None = None,
+    rounds: int = 20,
+    seed: int = 0,
+) -> FedEM:
+    """FedEM for a model of one's own, ready to run: all rows in each round, alpha = 1/(1 + omega), a step that holds.
+
+    The step is the second term of theorem 4 (theorem 1 where all are present), p sqrt(n) / (2 sqrt(2) L (1 + omega)
+    sqrt(omega_p)), at most 1, with L from :func:`~fedmiss.core.theory.lipschitz`; with unequal weights 1 / max w_c stands
+    for n, since noise is sum_c w_c^2 (..) <= max w_c sum_c w_c (..). Its first term, v_min / (2 L_W), guards the descent of
+    a Lyapunov function; EM itself, gamma = 1, descends. A model that has ``project(S)`` is kept in its domain
+    (:class:`~fedmiss.core.rules.FedMM`). SIMULATION ONLY: the pilot sees all rows.
+
+    Parameters
+    ----------
+    S_0 : (q,) first statistic, as ``pooled_s_bar(model, theta, data, roster)`` gives it
+    compressor : unbiased; ``Dithering.of(q)`` has omega of at most 1
+
+    Raises
+    ------
+    ConfigError    a biased compressor: its step has another theory (``ef21_step``)
+
+    Source: Dieuleveut, Fort, Moulines, Robin (2021), theorems 1 and 4.
+    """
+    if getattr(compressor, "delta", None) is not None:
+        raise ConfigError(f"{compressor!r} is biased; take an unbiased one, or EF21 with ef21_step.")
+    who = participation or Full()
+    L = max(lipschitz(model, data, roster, S_0, rounds=rounds, seed=seed), 1e-12)
+    # The least p_c of all: the bound grows with p, so it holds for every worker.
+    p = float(who.prob(roster.n).min())
+    # n workers of weight 1 / n average their noise; one that holds nearly all rows is nearly alone.
+    n = 1.0 / float(roster.weights.max())
+    gamma = min(1.0, gamma_noise(L, n=n, omega=compressor.omega(model.q), p=p))
+    memory = FedMM() if hasattr(model, "project") else "field"
+    return FedEM(model, compressor, roster, gamma, participation=who, memory=memory, seed=seed)

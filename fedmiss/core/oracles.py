@@ -7,7 +7,7 @@ given, and a model's ``s_bar_many`` repeats its ``s_bar``.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -158,7 +158,7 @@ class NoMemory(OneByOne):
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """Base of an oracle around another: what both say alike."""
+    """Base of an oracle around another; its memory is a mapping of arrays of its own, and the memory of the one inside."""
 
     inner: Oracle
 
@@ -167,17 +167,18 @@ class Around:
         """As the oracle inside."""
         return self.inner.draws
 
-    def pack_inner(self, memory: object) -> dict[str, np.ndarray]:
-        """Arrays of the memory inside."""
-        return {f"inner.{name}": array for name, array in self.inner.pack(memory).items()}
+    def pack(self, memory: tuple[Mapping[str, np.ndarray], Any]) -> dict[str, np.ndarray]:
+        """The own arrays, and those of the memory inside."""
+        own, inside = memory
+        return {**own} | {f"inner.{name}": array for name, array in self.inner.pack(inside).items()}
 
-    def unpack_inner(self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int) -> object:
-        """Return the memory inside that ``pack_inner`` saw."""
-        inner = {
-            name.removeprefix("inner."): array for name, array in arrays.items() if name.startswith("inner.")
-        }
-        out: object = self.inner.unpack(model, inner, n, q)
-        return out
+    def unpack(
+        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
+    ) -> tuple[dict[str, np.ndarray], Any]:
+        """Return what ``pack`` saw."""
+        own = {name: np.array(array) for name, array in arrays.items() if not name.startswith("inner.")}
+        inside = {name.removeprefix("inner."): arrays[name] for name in arrays if name not in own}
+        return own, self.inner.unpack(model, inside, n, q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,3 +310,70 @@ class Spider:
             for k, S in zip(arrays["rounds"], arrays["points"], strict=True)
         }
         return _SpiderMany(np.array(arrays["S"]), np.array(arrays["last"]), seen)
+
+
+# ---- late answers: a worker that is asked in a round sends what it has computed since it was asked before --------------
+
+
+@kinds_checked
+@dataclass(frozen=True, slots=True)
+class Late(Around):
+    """Asynchronous answers: S_c = S_k + h_c(S_j), j the round in which c was asked before (its first answer is fresh).
+
+    The worker starts to compute when it is asked and hands the result over when it is asked again, so nobody waits: its
+    answer is as old as its pause between two rounds. The message is Quant(h_c(S_j) - V_c), and memories, bytes
+    and checkpoints are those of every other answer.
+
+    Steps must be smaller: with every worker one round late S_{k+1} = S_k + gamma h(S_{k-1}), which for a field of slope
+    -1 needs gamma < 1 instead of 2.
+
+    Source: none in the papers, which are synchronous; stale fields as in asynchronous stochastic approximation (Tsitsiklis,
+    Bertsekas, Athans 1986). For models without a carry; not around SPIDER.
+    """
+
+    def __post_init__(self) -> None:
+        if getattr(self.inner, "corrects", False):
+            raise ConfigError(
+                f"Late({self.inner!r}): local steps with control variates need this round's V; use local steps without "
+                "correction, or another oracle."
+            )
+        if isinstance(self.inner, Spider):  # it keeps one point a round, and late answers are at several
+            raise ConfigError(
+                f"Late({self.inner!r}): use SemVr, each of whose workers keeps its own reference."
+            )
+
+    @property
+    def wants_own(self) -> bool:
+        """As the oracle inside."""
+        return bool(getattr(self.inner, "wants_own", False))
+
+    def start_many(self, n: int, q: int) -> tuple[dict[str, F64], Any]:
+        """Statistics S_j (nan: never asked), memory of the oracle inside."""
+        return {"S": np.full((n, q), np.nan)}, self.inner.start_many(n, q)
+
+    def many(
+        self,
+        model: Model,
+        memory: tuple[dict[str, F64], Any],
+        down: Downlink,
+        data: Shards,
+        slots: I64,
+        u: F64,
+        *own: Any,
+    ) -> tuple[F64, int]:
+        """Answers of those asked, together for workers that were asked in the same round before."""
+        S, inner = memory[0]["S"], memory[1]
+        before, out, count = S[slots], np.empty((len(slots), model.q)), 0
+        # Rows of ``before`` that are alike stem from the same round: their workers share one theta_j = T(S_j), one M-step.
+        _, kind = np.unique(before, axis=0, return_inverse=True, equal_nan=True)
+        for i in range(int(kind.max(initial=-1)) + 1):
+            at = np.flatnonzero(kind.ravel() == i)
+            first = before[at[0]]
+            old = down if np.isnan(first[0]) else replace(down, S_hat=first, theta=model.T(first))
+            mine = [context.of(at) for context in own]
+            new, cost = self.inner.many(model, inner, old, data, slots[at], u[at], *mine)
+            # S_c - S_k = h_c(S_j): the old field at the new point.
+            out[at] = new - old.S_hat + down.S_hat
+            count += cost
+        S[slots] = down.S_hat
+        return out, count

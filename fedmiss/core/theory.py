@@ -1,4 +1,4 @@
-"""Step sizes of the theorems, every constant explicit, and an estimate of these constants from a pilot run.
+"""Step sizes of the theorems, every constant explicit, and estimates of these constants from pilot runs.
 
 Source: Dieuleveut, Fort, Moulines, Robin (2021), theorems 1, 3, 4 and corollary 2. The constants are those of
 assumptions A4, A5, A7, A8:
@@ -21,7 +21,7 @@ from fedmiss.core.em import pooled_s_bar
 from fedmiss.core.oracles import s_bar_many
 from fedmiss.core.protocols import Model, Shards
 from fedmiss.core.state import Roster
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, DomainError
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
@@ -93,6 +93,44 @@ def gamma_vr(constants: Constants, *, n: float, omega: float) -> float:
 def nearby(s: F64, h: F64, rng: np.random.Generator) -> list[F64]:
     """Points between s (q,) and what three workers would say, whose fields at s are ``h`` (n, q)."""
     return [s + rng.uniform(0.02, 0.3) * h[c] for c in rng.permutation(len(h))[:3]]
+
+
+def lipschitz(
+    model: Model, data: Shards, roster: Roster, S_0: F64, *, rounds: int = 20, seed: int = 0
+) -> float:
+    """L of A5 along a pilot run of EM: root of sum_c w_c max ||h_c(s) - h_c(t)||^2 / ||s - t||^2 over the workers.
+
+    Compared are the pilot's neighbours, and its points with others on the way to what single workers say, where T is
+    defined there. A supremum over these points only, so a lower bound.
+
+    Parameters
+    ----------
+    S_0 : (q,) where the pilot starts;  rounds : its EM steps
+    """
+    rng, slots = rng_for(seed, "lipschitz"), np.arange(roster.n, dtype=np.int64)
+
+    def fields(s: F64) -> F64:
+        return s_bar_many(model, model.T(s.copy()), data, slots, None) - s
+
+    worst = np.zeros(roster.n)
+    s = np.array(S_0, dtype=np.float64)
+    h = fields(s)
+    for _ in range(rounds):
+        # EM's own step, S + h(S): with weights 1 / n that of algorithm 3 at gamma = 1 without compression.
+        following = s + roster.weights @ h
+        for t in (*nearby(s, h, rng), following):
+            gap = float(np.linalg.norm(t - s))
+            if gap <= 1e-10 * max(float(np.linalg.norm(s)), 1.0):
+                continue
+            try:
+                at = fields(t)
+            except DomainError:  # a single worker may point out of the domain
+                continue
+            if np.isfinite(at).all():
+                worst = np.maximum(worst, np.linalg.norm(at - h, axis=1) / gap)
+        s = following
+        h = fields(s)
+    return float(np.sqrt(roster.weights @ worst**2))
 
 
 def _row_variance(model: Model, data: Shards, s: F64, workers: I64) -> float:

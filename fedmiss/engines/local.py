@@ -64,15 +64,11 @@ class LocalEngine:
     Examples
     --------
     >>> import numpy as np, fedmiss
-    >>> from fedmiss.core import pooled_s_bar
-    >>> from fedmiss.models.gmm import GMMParams
-    >>> rows = np.random.default_rng(0).normal(size=(4, 50, 1)) + np.where(np.arange(50) % 2, 3, -3)[:, None]
-    >>> model = fedmiss.models.GMM(G=2, d=1, covariance="known", Sigma=np.eye(1))
-    >>> roster = fedmiss.core.Roster.of([50] * 4)  # four workers with 50 rows each
-    >>> start = pooled_s_bar(model, GMMParams(np.array([0.5, 0.5]), np.array([[-1.0], [1.0]]), np.eye(1)), rows, roster)
+    >>> from fedmiss.models.lsa import LSA, linear_pools
+    >>> rows, roster = linear_pools(4, 2, 50), fedmiss.core.Roster.of([50] * 4)  # four workers with 50 rows each
     >>> engine = fedmiss.engines.LocalEngine(rows)
-    >>> algo = fedmiss.core.FedEM(model, fedmiss.compressors.Dithering(), roster, gamma=0.1)
-    >>> fedmiss.core.run(algo, engine, start, stop=3).server.k
+    >>> algo = fedmiss.core.FedEM(LSA(2), fedmiss.compressors.Dithering(), roster, gamma=0.1)
+    >>> fedmiss.core.run(algo, engine, np.zeros(2), stop=3).server.k
     3
     """
 

@@ -14,11 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 from matplotlib.axes import Axes
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I32, I64
 from fedmiss.compressors import Dithering
-from fedmiss.core import FedEM, Minibatch, Result, Roster, Stop, run
-from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Folder, padded
+from fedmiss.core import Result
+from fedmiss.experiments.folder import Folder
 from fedmiss.federation.algorithm7 import run_algorithm7
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -27,12 +26,13 @@ from fedmiss.models.lowrank.paper_step import fit_observed
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.report.loess import loess as smooth
 from fedmiss.rng import rng_for
-from fedmiss.simulate.panels import Panel, simulate_panel
+from fedmiss.simulate.panels import simulate_panel
 
 SITES, MONTHS, RECORDS = 9_721, 525, 12_185
 OBSERVERS, GROUPS = 2_465, 10
 SPAN = 0.15  # of LOESS
 GAMMA, ALPHA, BATCH, RANK = 1e-4, 1e-3, 100, 2
+Index = I32 | I64
 
 
 @dataclass(frozen=True)
@@ -52,25 +52,30 @@ class _Run:
         return (self.first - self.last) / (self.first - self.optimum)
 
 
-def _as_groups(panel: Panel, J: int, L: int) -> GroupPanel:
-    """Split a simulated panel's visits into its groups; cells are visited once."""
+def _panel(
+    J: int, stamps: I64, group: Index, site: Index, month: Index, count: F64, observer: Index
+) -> GroupPanel:
+    """Visits as a panel of their groups; ``stamps`` (L,) are 12 year + month - 1, and cells are visited once."""
     groups = []
-    for group in np.unique(panel.group):
-        own = panel.group == group
-        who = np.unique(panel.observer[own], return_inverse=True)[1]
-        groups.append(
-            Group.of(f"g{int(group):02d}", panel.site_index[own], panel.month_index[own], panel.y[own], who)
-        )
-    month = np.arange(L)
-    return GroupPanel.of(J, L, groups, (month % 12 + 1, 1977 + month // 12))
+    for name in np.unique(group):
+        own = group == name
+        who = np.unique(observer[own], return_inverse=True)[1]
+        groups.append(Group.of(f"g{int(name):02d}", site[own], month[own], count[own], who))
+    return GroupPanel.of(J, stamps.size, groups, (stamps % 12 + 1, stamps // 12))
+
+
+def _algorithm7(
+    folder: Folder, panel: GroupPanel, epochs: float, **settings: Any
+) -> tuple[Result, FedMissEM, list[F64]]:
+    """Run algorithm 7 with the paper's setting (section 4): gamma = 1e-4, alpha = 1e-3, b = 100, r = 2, lambda = 0."""
+    return run_algorithm7(
+        panel, family="gaussian", rank=RANK, penalty=0.0, epochs=epochs, gamma=GAMMA, alpha=ALPHA,
+        compressor=Dithering(levels=1), batch=BATCH, seed=folder.seed, **settings,
+    )  # fmt: skip
 
 
 def _run(folder: Folder, panel: GroupPanel, epochs: float) -> _Run:
-    result, model, rows = run_algorithm7(
-        panel, family="gaussian", rank=RANK, penalty=0.0, epochs=epochs, gamma=GAMMA, alpha=ALPHA,
-        compressor=Dithering(levels=1), batch=BATCH, seed=folder.seed,
-        observe_every=5 if folder.quick else 50,
-    )  # fmt: skip
+    result, model, rows = _algorithm7(folder, panel, epochs, observe_every=5 if folder.quick else 50)
     # fit_observed has the sum over groups, algorithm 7 the mean: F is 1/n of it (lambda = 0).
     optimum = fit_observed(panel, family="gaussian", rank=RANK)[2] / GROUPS
     first, last = float(result.trace["objective"][0]), model.objective(result.theta, rows)
@@ -84,7 +89,8 @@ def main(folder: Folder) -> None:
     simulated = simulate_panel(
         J, L, n / J / L, seed=folder.seed, observers=observers, groups=GROUPS, test_cells=1_000
     )
-    panel = _as_groups(simulated, J, L)
+    cells = simulated.site_index, simulated.month_index, simulated.y
+    panel = _panel(J, 12 * 1977 + np.arange(L), simulated.group, *cells, simulated.observer)
     run = _run(folder, panel, epochs)
     folder.trace(run.result, run.total)
     ours = fit_counts(panel, CountSettings(rank=RANK, seed=folder.seed))
@@ -236,12 +242,7 @@ def records_of(one: Printed, seed: int) -> GroupPanel:
     season = 1.0 + 0.3 * np.cos(2 * np.pi * (one.stamps % 12) / 12)
     counts = rng.poisson(np.maximum(flock[site] * season[month] * rng.gamma(2.0, 0.5, site.size), 0.2)) + 0.0
     observer = rng.integers(0, OBSERVERS, site.size)
-    groups = [
-        Group.of(f"g{group:02d}", site[own], month[own], np.maximum(counts[own], 1.0), observer[own])
-        for group in range(GROUPS)
-        if (own := observer % GROUPS == group).any()
-    ]
-    return GroupPanel.of(one.sites, per.size, groups, (one.stamps % 12 + 1, one.stamps // 12))
+    return _panel(one.sites, one.stamps, observer % GROUPS, site, month, np.maximum(counts, 1.0), observer)
 
 
 def figure2(folder: Folder) -> None:
@@ -258,7 +259,7 @@ def figure2(folder: Folder) -> None:
             "mean over groups, zeros elsewhere": _start(panel, nothing, 1.0 / GROUPS),
             "counts, month means elsewhere": _start(panel, means, 1.0),
         }
-        result = _run_from(panel, starts[first], epochs, folder.seed, f"figure 2: {name}")
+        result = _algorithm7(folder, panel, epochs, start=starts[first], observe_every=1_000_000)[0]
         last = (result.theta.U @ result.theta.V.T).sum(axis=0)
         totals = {words: (start.U @ start.V.T).sum(axis=0) for words, start in starts.items()}
         per = np.bincount(np.concatenate([group.month for group in panel.groups]), minlength=panel.L)
@@ -288,18 +289,6 @@ def figure2(folder: Folder) -> None:
     )
 
 
-def _run_from(panel: GroupPanel, start: Factors, epochs: float, seed: int, label: str) -> Result:
-    """Run algorithm 7 from a start."""
-    # Any: its T takes a carry, which the protocol Model leaves out.
-    model: Any = FedMissEM(panel, family="gaussian", rank=RANK, penalty=0.0, start=start, seed=seed)
-    rows = model.rows(panel)
-    roster = Roster.of({key: len(row) for key, row in rows.items()})
-    # The paper's setting (section 4): gamma = 1e-4, alpha = 1e-3, b = 100, r = 2, lambda = 0.
-    algo = FedEM(model, Dithering(1), roster, GAMMA, ALPHA, oracle=Minibatch(BATCH), seed=seed)
-    engine = LocalEngine([rows[group] for group in roster.ids])
-    return run(algo, engine, np.zeros(model.q), stop=Stop(epochs=epochs), label=label)
-
-
 def _draw_figure2(folder: Folder, parts: dict[str, dict[str, F64]], epochs: float) -> None:
     def draw(axes: Sequence[Axes]) -> None:
         for i, (name, part) in enumerate(parts.items()):
@@ -316,7 +305,7 @@ def _draw_figure2(folder: Folder, parts: dict[str, dict[str, F64]], epochs: floa
                 ax.set_xticks(np.arange(len(one.ticks)) * one.step, one.ticks, rotation=60, fontsize=7)
 
     columns = {f"{name} {key}": value for name, part in parts.items() for key, value in part.items()}
-    folder.figure("figure2", draw, padded(columns), panels=4, size=(3.6, 3.6), legend=7)
+    folder.figure("figure2", draw, columns, panels=4, size=(3.6, 3.6), legend=7)
 
 
 def _month_means(panel: GroupPanel) -> F64:

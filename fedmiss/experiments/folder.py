@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike, NDArray
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64
 from fedmiss.core import Result
 from fedmiss.files import write_manifest
 from fedmiss.pipeline.fit_folder import trace_columns
@@ -42,7 +42,7 @@ class Folder:
         self.path, self.quick, self.seed, self.data = path, quick, seed, data
         self.results: dict[str, object] = {}
         self.inputs: dict[str, str] = {}  # hashes of what was read
-        self._traces: list[dict[str, Column]] = []
+        self._traces: list[pd.DataFrame] = []
         self._lines: list[str] = []
 
     def say(self, text: str) -> None:
@@ -55,11 +55,13 @@ class Folder:
         if run is not None:
             columns["run"] = np.full(len(trace["k"]), run)
         known = {*columns, "k", "evaluations", "gamma", "dropped"}
-        self._traces.append(columns | {name: trace[name] for name in trace if name not in known})
+        seen = {name: trace[name] for name in trace if name not in known}
+        self._traces.append(pd.DataFrame(columns | seen))
 
     def table(self, name: str, columns: Mapping[str, ArrayLike]) -> None:
-        """Write NAME.csv."""
-        pd.DataFrame(columns).to_csv(self.path / f"{name}.csv", index=False, float_format="%.10g")
+        """Write NAME.csv; columns that are shorter than others end in blanks."""
+        table = pd.DataFrame({column: pd.Series(np.asarray(values)) for column, values in columns.items()})
+        table.to_csv(self.path / f"{name}.csv", index=False, float_format="%.10g")
 
     def figure(
         self,
@@ -87,17 +89,10 @@ class Folder:
     def finish(self, title: str, **settings: object) -> None:
         """Write trace.parquet, what_is_seen.md and the manifest with the ``settings`` of this experiment."""
         if self._traces:
-            names = dict.fromkeys(name for trace in self._traces for name in trace)
-            # Runs may have observed different things: a column that a run lacks is NaN, of the column's own type.
-            table = {}
-            for name in names:
-                kind = next(trace[name].dtype for trace in self._traces if name in trace)
-                parts = [
-                    trace[name] if name in trace else np.full(len(trace["round"]), np.nan, kind)
-                    for trace in self._traces
-                ]
-                table[name] = np.concatenate(parts)
-            write_table(table, self.path / "trace.parquet", "trace")
+            # Runs may have observed different things: a column that a run lacks is NaN.
+            table = pd.concat(self._traces, ignore_index=True)
+            columns = {name: table[name].to_numpy() for name in table}
+            write_table(columns, self.path / "trace.parquet", "trace")
         quick = "Quick setting: smaller than the paper's, for a first look only."
         setting = quick if self.quick else "Full setting."
         text = "\n\n".join([f"# {title}", setting, *self._lines])
@@ -130,12 +125,3 @@ def band_columns(bands: Mapping[str, Band]) -> dict[str, F64]:
 def columns_of(names: Sequence[str], rows: Iterable[Sequence[str | float]]) -> dict[str, Column]:
     """Turn rows into the columns of a table."""
     return {name: np.array(value) for name, value in zip(names, zip(*rows, strict=True), strict=True)}
-
-
-def padded(columns: Mapping[str, Sequence[float] | F64 | I64]) -> dict[str, F64]:
-    """Columns of unequal length for one CSV: shorter ones end in blanks."""
-    size = max(len(column) for column in columns.values())
-    return {
-        key: np.concatenate([np.asarray(column, float), np.full(size - len(column), np.nan)])
-        for key, column in columns.items()
-    }

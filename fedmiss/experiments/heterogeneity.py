@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from fedmiss.arrays import F64
 from fedmiss.core import Downlink, FullBatch, Minibatch, ServerState, Spider, Stop, naive_fedem, run
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Folder, padded
+from fedmiss.experiments.folder import Folder
 from fedmiss.experiments.mixture import Mixture, Setting
 
 
@@ -90,7 +90,7 @@ def _weights(folder: Folder) -> None:
             ax.axhline(exact[kind], color="k", ls=":", lw=0.8, label="EM on the pooled rows")
             ax.set(title=kind, xlabel="epochs", ylabel="weight of the first component")
 
-    folder.figure("weights", draw, padded(columns), panels=2, size=(4.6, 3.6), legend=7)
+    folder.figure("weights", draw, columns, panels=2, size=(4.6, 3.6), legend=7)
     folder.results["weight_error_second_half"] = {
         f"{kind}, {name}": level for (kind, name), level in levels.items()
     }

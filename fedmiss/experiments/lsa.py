@@ -23,7 +23,7 @@ from fedmiss.core import (
     scafflsa,
 )
 from fedmiss.engines import LocalEngine
-from fedmiss.experiments.folder import Folder, columns_of, padded
+from fedmiss.experiments.folder import Folder, columns_of
 from fedmiss.models.fedavg import RidgeLogistic, bias_first_order, richardson_romberg
 from fedmiss.models.lsa import LSA, Law, garnet, linear_pools, mean_system
 from fedmiss.models.lsa_theory import bias, rounds_to, solution
@@ -113,7 +113,7 @@ def _td(folder: Folder) -> None:
                 ax.set(title=f"eta = {eta:g}, H = {H:,}", xlabel="rounds", ylim=LIMITS[eta])
                 ax.set_ylabel(r"$\|\theta_t - \theta^*\|^2$")
 
-        folder.figure(f"td_{kind}", draw, padded(columns), panels=len(panels), size=(3.2, 3.4), legend=7)
+        folder.figure(f"td_{kind}", draw, columns, panels=len(panels), size=(3.2, 3.4), legend=7)
     folder.say(
         "TD learning with linear features on Garnet problems as the authors' program has them (30 states, p = 8), "
         f"N = {n_workers} agents, {samples:,} samples each, from theta* + 1. The smallest eigenvalue of the mean matrix is "
@@ -128,14 +128,21 @@ def _bias(folder: Folder) -> None:
     data = linear_pools(10, 4, 50, seed=folder.seed)
     A, b = mean_system(data)
     theta = solution(A, b)[0]
+    common: dict[str, Any] = {"model": LSA(4), "compressor": Identity(), "roster": Roster.of([50] * 10)}
     etas, Hs = (0.05, 0.02), ((2, 5, 20) if folder.quick else (2, 5, 10, 20, 50))
     seeds, samples = (4, 8_000) if folder.quick else (10, 25_000)
     rows = []
     for eta in etas:
         for H in Hs:
             exact = bias(A, b, eta, H)
-            # Started at the limit, so that the mean over the run has no transient in it.
-            means = _long_runs(data, theta + exact, eta, H, max(samples // H, 50), range(seeds), folder.seed)
+            means = np.empty((seeds, theta.size))
+            for i in range(seeds):
+                algo = fed_lsa(H=H, eta=eta, b=1, seed=1000 * folder.seed + i, **common)
+                # Started at the limit, so that the mean over the run has no transient in it.
+                start, rounds = theta + exact, max(samples // H, 50)
+                means[i] = run(
+                    algo, LocalEngine(data), start, stop=rounds, init="zero", average_from=0
+                ).S_mean
             mean = means.mean(axis=0) - theta
             # Standard error over independent runs; within a run the iterates are correlated.
             error = means.std(axis=0, ddof=1) / np.sqrt(seeds)
@@ -162,17 +169,6 @@ def _bias(folder: Folder) -> None:
         f"{table['largest_z'].max():.1f} standard errors ({seeds - 1} degrees of freedom). First order is off by up to "
         f"{100 * np.max(np.abs(table['first_order'] / table['formula'] - 1)):.0f} % at H = {int(max(Hs))}."
     )
-
-
-def _long_runs(data: F64, start: F64, eta: float, H: int, rounds: int, repeats: range, seed: int) -> F64:
-    """Return the mean statistic of each long run, (runs, p); runs start at their limit, so there is no transient."""
-    means = []
-    for repeat in repeats:
-        algo = fed_lsa(
-            H=H, eta=eta, b=1, model=LSA(4), compressor=Identity(), roster=Roster.of([50] * 10), seed=1000 * seed + repeat
-        )  # fmt: skip
-        means.append(run(algo, LocalEngine(data), start, stop=rounds, init="zero", average_from=0).S_mean)
-    return np.array(means)
 
 
 def _accuracy(folder: Folder) -> None:

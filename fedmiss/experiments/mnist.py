@@ -31,7 +31,7 @@ from fedmiss.core import (
 )
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.experiments.folder import Folder, padded
+from fedmiss.experiments.folder import Folder
 from fedmiss.files import hash_file
 from fedmiss.models.gmm import GMM, GMMParams, random_rows, second_moment
 from fedmiss.rng import rng_for
@@ -257,7 +257,7 @@ def _weights_and_field(
                 for ax in (left, right):
                     ax.secondary_xaxis("top", functions=there_and_back).set_xlabel("outer loops")
 
-    folder.figure(figure, draw, padded(columns), panels=4, size=(3.6, 3.4))
+    folder.figure(figure, draw, columns, panels=4, size=(3.6, 3.4))
 
 
 # ---- the digits: read from IDX files or fetched through scikit-learn, reduced by PCA ----------------------------------

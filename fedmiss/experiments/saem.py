@@ -24,7 +24,7 @@ from fedmiss.core import (
 )
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
-from fedmiss.experiments.folder import Folder, columns_of, padded
+from fedmiss.experiments.folder import Folder, columns_of
 from fedmiss.models.saem.algorithm import fed_saem, louis
 from fedmiss.models.saem.chains import Chains, Langevin, langevin_variance
 from fedmiss.models.saem.counts import Counts, simulate_counts
@@ -156,24 +156,21 @@ def _distance(
     rounds = 200 if folder.quick else 800
     at = np.unique(np.geomspace(5, rounds, 25).astype(int))
     curves: dict[str, F64] = {}
+    shown = ("distance_beta", "distance_log_tau2")
     ways = {"rho = 1": (0.0, 1), "a = 1": (1.0, 1), "a = 0.7": (0.7, 1), "a = 0.7, M = 4": (0.7, 4)}
     for name, (a, M) in ways.items():
         algo = fed_saem(
             model, roster, Identity(), how="server", estep=Chains(5, M), steps=SaemSteps(50, a), seed=folder.seed
         )  # fmt: skip
-        seen: dict[int, tuple[float, float]] = {}
 
-        def observe(
-            server: ServerState, down: Downlink, seen: dict[int, tuple[float, float]] = seen
-        ) -> dict[str, float]:
-            seen[server.k] = errors(model, server.S_hat, truth)
-            return {"distance_beta": seen[server.k][0], "distance_log_tau2": seen[server.k][1]}
+        def observe(server: ServerState, down: Downlink) -> dict[str, float]:
+            return dict(zip(shown, errors(model, server.S_hat, truth), strict=True))
 
         result = run(
             algo, LocalEngine(counts), S_0, stop=rounds + 1, init="zero", observe=observe, label=f"saem: {name}"
         )  # fmt: skip
         folder.trace(result, roster.total, run=name)
-        curves[name] = np.array([seen[point] for point in at])
+        curves[name] = np.column_stack([result.trace[column][at] for column in shown])
 
     def draw(axes: Sequence[Axes]) -> None:
         for ax, which, words in ((axes[0], 0, "beta"), (axes[1], 1, "log tau2")):
@@ -323,4 +320,4 @@ def _draw_model_c(folder: Folder, found: dict[str, Pair], exact: Pair, error: Pa
     }  # fmt: skip
     for name, (beta, loadings) in found.items():
         columns |= {f"{name} beta": beta, f"{name} w": loadings}
-    folder.figure("model_c", draw, padded(columns), panels=2, size=(4.6, 3.8), legend=7)
+    folder.figure("model_c", draw, columns, panels=2, size=(4.6, 3.8), legend=7)

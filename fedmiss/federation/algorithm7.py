@@ -11,7 +11,7 @@ from fedmiss.compressors import Dithering
 from fedmiss.core import Bernoulli, Compressor, FedEM, FullBatch, Minibatch, Result, Roster, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.models.lowrank.data import GroupPanel
-from fedmiss.models.lowrank.paper import FedMissEM
+from fedmiss.models.lowrank.paper import Factors, FedMissEM
 
 
 def run_algorithm7(
@@ -28,6 +28,7 @@ def run_algorithm7(
     participation: float = 1.0,
     batch: int | None = None,
     batch_sum: str = "full",
+    start: Factors | None = None,
     seed: int = 0,
     checkpoint: Path | None = None,
     observe_every: int = 10,
@@ -46,6 +47,7 @@ def run_algorithm7(
     batch : rows of a minibatch, None for all rows
     batch_sum : "full" multiplies a minibatch's sum by m_c / b, so that its mean is the whole statistic; "paper" leaves it
         as lines 8 to 13 have it, with a mean of b / m_c of the whole statistic
+    start : U_0, V_0, see :class:`~fedmiss.models.lowrank.paper.FedMissEM`
     observe_every : rounds between two evaluations of the objective, which looks at all groups' data: possible in
         process, not in a real federation
 
@@ -53,7 +55,7 @@ def run_algorithm7(
     -------
     result, model, rows of each group in slot order
     """
-    model = FedMissEM(panel, family=family, rank=rank, penalty=penalty, seed=seed)
+    model = FedMissEM(panel, family=family, rank=rank, penalty=penalty, start=start, seed=seed)
     rows = model.rows(panel, batch if batch_sum == "paper" else None)
     roster = Roster.of({name: len(r) for name, r in rows.items()})
     data = [rows[name] for name in roster.ids]

@@ -12,11 +12,11 @@ from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
-from fedmiss.models.lowrank.moments import moments as _moments
 from fedmiss.models.lowrank.occupancy import ChainPosterior, log_yearly, zero_inflated
 from fedmiss.models.lowrank.predictive import LEVEL, Law
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
+from fedmiss.models.lowrank.theta import moments as _moments
 from fedmiss.notebook import card
 from fedmiss.seasons import season_years
 from fedmiss.settings import kinds_checked

@@ -241,13 +241,17 @@ def cut_block(block: Block, records: int) -> Block:
     )
 
 
+def runs(ids: I64) -> tuple[I64, I64]:
+    """Return first row and length of each run of equal numbers."""
+    first = np.flatnonzero(np.diff(ids, prepend=-1))
+    return first, np.diff(np.append(first, ids.size))
+
+
 def lowest_number(outing: I64, number: I64) -> I64:
     """Return (k,) row of the numerically lowest checklist of each outing, by outing."""
-    starts = np.flatnonzero(np.diff(outing, prepend=-1))
-    lowest = np.minimum.reduceat(number, starts)
-    return np.flatnonzero(number == np.repeat(lowest, np.diff(np.append(starts, number.size)))).astype(
-        np.int64
-    )
+    first, length = runs(outing)
+    lowest = np.repeat(np.minimum.reduceat(number, first), length)
+    return np.flatnonzero(number == lowest).astype(np.int64)
 
 
 def count_kept(block: Block) -> tuple[I64, I64, I64]:

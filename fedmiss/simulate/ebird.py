@@ -123,10 +123,11 @@ def simulate_ebird(
     with atomic_folder(out, "simulation", overwrite=overwrite) as tmp:
         with ExitStack() as stack:
             files = [stack.enter_context(_open(tmp / name)) for name in names]
-            truth = stack.enter_context(TruthWriter(tmp / "truth", world))
+            truth = TruthWriter(tmp / "truth", world, stack)
             for file, header in zip(files, writer.headers(), strict=True):
                 file.write(header.encode())
             _write_blocks(settings, world, writer, files, truth, tally)
+        truth.write_parameters()
         write_manifest(
             tmp,
             "simulation",

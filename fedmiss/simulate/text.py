@@ -17,7 +17,7 @@ import polars as pl
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.rng import rng_for
-from fedmiss.simulate.checklists import PROTOCOLS, Block
+from fedmiss.simulate.checklists import PROTOCOLS, Block, runs
 from fedmiss.simulate.species import NOT_SPECIES
 from fedmiss.simulate.world import World
 
@@ -100,14 +100,11 @@ class Layout:
         return ("LAST EDITED DATE", *self.checklist, self.comments)
 
 
-_TAXON_46 = (
-    "TAXONOMIC ORDER", "CATEGORY", "COMMON NAME", "SCIENTIFIC NAME", "SUBSPECIES COMMON NAME",
-    "SUBSPECIES SCIENTIFIC NAME",
-)  # fmt: skip
 _TAXON = (
     "TAXONOMIC ORDER", "CATEGORY", "TAXON CONCEPT ID", "COMMON NAME", "SCIENTIFIC NAME",
     "SUBSPECIES COMMON NAME", "SUBSPECIES SCIENTIFIC NAME", "EXOTIC CODE",
 )  # fmt: skip
+_TAXON_46 = tuple(column for column in _TAXON if column not in ("TAXON CONCEPT ID", "EXOTIC CODE"))
 _WHO = ("OBSERVATION DATE", "TIME OBSERVATIONS STARTED", "OBSERVER ID", "SAMPLING EVENT IDENTIFIER")
 _WHO_52 = (*_WHO[:3], "OBSERVER ORCID ID", _WHO[3])
 _PROTOCOL = ("PROTOCOL TYPE", "PROTOCOL CODE", "PROJECT CODE")
@@ -208,7 +205,7 @@ class Writer:
         head = head.select("edited", body.alias("body"), "comments")
         _lines(head, sampling, self.end)
         at = pl.Series(block.checklist)
-        slot = np.arange(n_counts) - np.repeat(*_starts(block.checklist))
+        slot = np.arange(n_counts) - np.repeat(*runs(block.checklist))
         # Unique over the file: a checklist has fewer than 64 records.
         guid = block.number[block.checklist] * 64 + slot
         rows = pl.DataFrame(
@@ -307,12 +304,6 @@ def _number(value: I64, unit: int = 1) -> pl.Series:
 def _which(draw: F64, share: float, choices: int) -> I64:
     """Return 0 (blank) mostly, and one of 1..choices for a ``share`` of the uniforms."""
     return np.where(draw < share, 1 + (draw / share * choices).astype(np.int64), 0)
-
-
-def _starts(checklist: I64) -> tuple[I64, I64]:
-    """Return first row and length of each checklist's run of records."""
-    new = np.flatnonzero(np.diff(checklist, prepend=-1))
-    return new, np.diff(np.append(new, checklist.size))
 
 
 def _lines(frame: pl.DataFrame, out: IO[bytes], end: str) -> None:

@@ -8,8 +8,8 @@ truth_checklists, truth_visits                              what an exact import
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -20,7 +20,7 @@ from scipy.special import expit
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import InputError
-from fedmiss.simulate.checklists import Block
+from fedmiss.simulate.checklists import Block, runs
 from fedmiss.simulate.world import EFFORT_SLOPE, RANK, World
 from fedmiss.tables import load_schema, read_table, write_table
 
@@ -33,27 +33,19 @@ TERMS = {
 
 
 class TruthWriter:
-    """Writes the visits block by block, and the parameters of what was visited at the end."""
+    """Writes the visits block by block, and the parameters of what was visited at the end; ``stack`` closes its files."""
 
-    def __init__(self, folder: Path, world: World) -> None:
+    def __init__(self, folder: Path, world: World, stack: ExitStack) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder, self.world = folder, world
         self.visited = np.zeros(world.n_sites, dtype=bool)
         self.active = np.zeros(world.n_observers, dtype=bool)
         self.outings = 0
         self.names = pl.Series([bird.scientific for bird in world.species])
-        self._writers = {name: self._open_table(name, 0) for name in ("truth_checklists", "truth_visits")}
-
-    def __enter__(self) -> TruthWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        for writer in self._writers.values():
-            writer.close()
-        if error is None:
-            self._parameters()
+        self._writers = {
+            name: stack.enter_context(self._open_table(name, 0))
+            for name in ("truth_checklists", "truth_visits")
+        }
 
     def write(self, block: Block, kept: I64, visits: tuple[I64, I64, I64]) -> None:
         """Append the kept checklists of a block and what they report."""
@@ -62,8 +54,6 @@ class TruthWriter:
         self.outings += kept.size
         number = pl.Series(block.number[kept]).cast(pl.String)
         group = pl.Series(7_000_000 + block.outing[kept]).cast(pl.String)
-        # Copies of an outing stand together in a block.
-        starts = np.flatnonzero(np.diff(block.outing, prepend=-1))
         lists = pl.DataFrame(
             {
                 "checklist_id": _prefixed("S", number),
@@ -72,7 +62,7 @@ class TruthWriter:
                 "site_id": site_ids(block.site[kept]),
                 "date": pl.Series(block.day[kept].astype(np.int32)).cast(pl.Date),
                 "complete": block.complete[kept],
-                "copies": np.diff(np.append(starts, block.outing.size)).astype(np.int32),
+                "copies": runs(block.outing)[1].astype(np.int32),  # they stand together in a block
             }
         )
         row, species, count = visits
@@ -87,7 +77,7 @@ class TruthWriter:
             writer = self._writers[name]
             writer.write_table(table.to_arrow().cast(writer.schema))
 
-    def _parameters(self) -> None:
+    def write_parameters(self) -> None:
         """Write what is true of species, months, observers and of the sites that were visited."""
         world = self.world
         site = np.flatnonzero(self.visited)

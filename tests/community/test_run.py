@@ -18,10 +18,8 @@ from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import tables_of
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.community import read_lists, scores_without
-from fedmiss.etl.filters import parse_map
-from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
-from fedmiss.etl.settings import IngestSettings, PanelSettings
+from fedmiss.etl.settings import PanelSettings
 from fedmiss.files import hash_file, read_manifest, update_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.panels import open_panel
@@ -254,19 +252,6 @@ def test_a_species_on_every_list_is_named(made, tmp_path):
     records = edited(table, tmp_path, lambda t: pd.concat([t, one]))
     out = build_community(records, tmp_path / "out", BARE)
     assert any(w.startswith("On every list: Avis ubique") for w in read_manifest(out)["warnings"])
-
-
-def test_a_list_handed_in_twice_counts_once(made, tmp_path):
-    table, records, _ = made
-    table.to_csv(tmp_path / "a.csv", index=False)
-    table.to_csv(tmp_path / "b.csv", index=False)
-    ingest(
-        [tmp_path / "a.csv", tmp_path / "b.csv"],
-        tmp_path / "records",
-        IngestSettings(column_map=parse_map(MAP)),
-    )
-    once, twice = read_lists(records), read_lists(tmp_path / "records")
-    np.testing.assert_array_equal(once.visits, twice.visits)
 
 
 # --- trends that follow the others

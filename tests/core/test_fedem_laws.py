@@ -209,41 +209,7 @@ def test_a_fixed_point_with_its_memories_does_not_move(compressor):
     np.testing.assert_allclose(result.server.S_hat, S, atol=1e-13 * np.abs(S).max() * 40)
 
 
-@pytest.mark.slow
-def test_with_memories_it_converges_to_the_root_and_without_it_does_not():
-    data = linear_data(n=6)
-    model = Linear()
-    algo = FedEM(model, Dithering(), Roster.of([8] * 6), 0.1, 0.3, Bernoulli(0.5), seed=2)
-    good = run(algo, LocalEngine(data), np.zeros(3), stop=1500)
-    np.testing.assert_allclose(good.server.S_hat, model.root(data), atol=1e-10)
-    naive = run(naive_fedem(algo), LocalEngine(data), np.zeros(3), stop=1500, init="zero")
-    assert np.abs(naive.server.S_hat - model.root(data)).max() > 1e-3
-    assert naive.server.V.tolist() == [0.0, 0.0, 0.0]
-
-
 # ---- 6. VR-FedEM ---------------------------------------------------------------------------------------------------
-
-
-def test_vr_fedem_with_full_batches_is_fedem():
-    model, data, roster, S_0 = mixture(n=5, m=12)
-    settings = {"model": model, "compressor": Identity(), "roster": roster, "gamma": 0.3, "alpha": 0.5}
-    a = run(FedEM(**settings), LocalEngine(data), S_0, stop=40)
-    b = run(vr_fedem(b=12, k_in=8, replace=False, **settings), LocalEngine(data), S_0, stop=40)
-    np.testing.assert_allclose(a.server.S_hat, b.server.S_hat, rtol=1e-12)
-
-
-@pytest.mark.slow
-def test_vr_fedem_converges_where_fedem_stalls_and_counts_its_work():
-    model, data, roster, S_0 = mixture(n=5, m=40)
-    common = {"model": model, "compressor": Dithering(), "roster": roster}
-    settings = common | {"gamma": 0.1, "alpha": 0.3, "seed": 1}
-    vr = run(vr_fedem(b=4, k_in=10, **settings), LocalEngine(data), S_0, stop=2000)
-    fed = run(FedEM(oracle=Minibatch(4), **settings), LocalEngine(data), S_0, stop=2000)
-    solution = em(model, data, roster, S_0, rounds=3000, tol=1e-28)[0]
-    assert np.abs(vr.server.S_hat - solution).max() < 1e-9
-    assert np.abs(fed.server.S_hat - solution).max() > 1e-4
-    assert vr.trace["evaluations"][:10].tolist() == [200] + [2 * 4 * 5] * 9
-    assert fed.trace["evaluations"][0] == 20
 
 
 def test_spider_em_asks_for_one_worker_and_no_compression():

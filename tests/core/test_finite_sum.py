@@ -87,8 +87,12 @@ def test_vr_fedem_with_one_worker_is_spider_em(replace, engine):
     ]
     expected = spider_oracle(model.s_bar, model.T, data[0], S_0, 0.2, batches, 6)
     for k in (1, 7, 30):
-        got = run(algo, engine(data), S_0, stop=k, init="zero").server.S_hat
-        assert np.array_equal(got, expected[k - 1])
+        result = run(algo, engine(data), S_0, stop=k, init="zero")
+        assert np.array_equal(result.server.S_hat, expected[k - 1])
+    assert result.trace["evaluations"].tolist() == 5 * [
+        60,
+        *[2 * 5] * 5,
+    ]  # all rows, then minibatches at two points
 
 
 def test_rows_are_drawn_uniformly_and_without_replacement_never_twice():

@@ -2,32 +2,27 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-
 import numpy as np
 import pytest
 
 from fedmiss.compressors import Dithering, Identity, TopK
 from fedmiss.core import Bernoulli, Roster, em, first_run, pooled_s_bar, run
-from fedmiss.core.first import lipschitz
+from fedmiss.core.theory import lipschitz
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.models.gmm import GMM, GMMParams
-from tests.core.toys import Linear
+from tests.core.toys import Linear, example
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NAMES = ("gmm", "poisson_mixture", "missing_mixture", "hmm", "factor_analysis")
 
 
-def problem(name, n, seed, monkeypatch):
+def problem(name, n, seed):
     if name == "gmm":
         rng = np.random.default_rng(seed)
         rows = [rng.normal(size=(50, 2)) + 2.0 * rng.choice([-1.0, 1.0], (50, 1)) for _ in range(n)]
         model = GMM(G=2, d=2, covariance="known", Sigma=np.eye(2))
         return model, rows, GMMParams(np.array([0.4, 0.6]), np.array([[-1.0, 0.0], [1.0, 0.5]]), np.eye(2))
-    monkeypatch.syspath_prepend(str(EXAMPLES))
-    return importlib.import_module(name).simulate(n=n, seed=seed)
+    return example(name, n=n, seed=seed)
 
 
 @pytest.mark.slow
@@ -35,9 +30,9 @@ def problem(name, n, seed, monkeypatch):
     ("n", "p"), [(3, 1.0), *(pytest.param(10, p, marks=pytest.mark.nightly) for p in (1.0, 0.5))]
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_it_reaches_em_without_a_domain_error(name, n, p, monkeypatch):
+def test_it_reaches_em_without_a_domain_error(name, n, p):
     for seed in range(1 if n == 3 else 4):
-        model, rows, theta = problem(name, n, seed, monkeypatch)
+        model, rows, theta = problem(name, n, seed)
         roster = Roster.of([len(r) for r in rows])
         S_0 = pooled_s_bar(model, theta, rows, roster)
 
@@ -88,14 +83,9 @@ def test_levels_of_a_size_are_the_fewest(q, omega):
 
 def test_a_worker_of_nearly_all_rows_gets_the_step_of_one_worker():
     """Pooled weights: the noise of 51 workers of which one holds 95 % of the rows does not average out."""
-
-    class Means(Linear):
-        def __init__(self):
-            self.q, self.A = 20, np.zeros((20, 20))
-
     rng, sizes = np.random.default_rng(3), [9500] + [10] * 50
     data = [rng.normal(size=(m, 20)) + 3.0 * rng.normal(size=20) for m in sizes]
-    model, start, ends = Means(), np.full(20, 5.0), {}
+    model, start, ends = Linear(20, A=np.zeros((20, 20))), np.full(20, 5.0), {}
     for weighting in ("uniform", "pooled"):
         roster = Roster.of(sizes, weighting)
         algo = first_run(model, data, roster, start, Dithering(2))

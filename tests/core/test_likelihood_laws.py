@@ -2,33 +2,21 @@
 
 from __future__ import annotations
 
-import runpy
 from dataclasses import replace
-from functools import cache
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedmiss.compressors import Dithering, Identity
+from fedmiss.compressors import Identity
 from fedmiss.core import FedEM, Roster, em, log_likelihood, pooled_s_bar, run, watch_likelihood
 from fedmiss.core.testing import check_model
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.models import GMM
 from fedmiss.models.gmm import GMMParams, second_moment
+from tests.core.toys import example
 
-EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 NAMES = ("poisson_mixture", "missing_mixture", "hmm", "factor_analysis")
-
-
-@cache
-def simulation(name):
-    return runpy.run_path(str(EXAMPLES / f"{name}.py"))["simulate"]
-
-
-def example(name, seed=0):
-    return simulation(name)(seed=seed)
 
 
 def tied(seed=0):
@@ -45,7 +33,7 @@ def tied(seed=0):
 
 
 def case(name, seed=0):
-    model, rows, theta = tied(seed) if name == "tied" else example(name, seed)
+    model, rows, theta = tied(seed) if name == "tied" else example(name, seed=seed)
     return model, rows[0], theta
 
 
@@ -214,18 +202,6 @@ def test_the_trace_holds_the_log_likelihood_and_uncompressed_em_raises_it():
     assert trace[-1] == pytest.approx(log_likelihood(model, model.T(S), data, roster), rel=1e-12)
     with pytest.raises(ConfigError, match="no member log_likelihood"):
         log_likelihood(object(), theta, data, roster)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["poisson_mixture", "missing_mixture", "hmm"])
-def test_examples_reach_em_from_compressed_answers_of_three_organisations(name):
-    model, data, theta = example(name)
-    roster = Roster.of([len(r) for r in data])
-    S_0 = pooled_s_bar(model, theta, data, roster)
-    S, _ = em(model, data, roster, S_0, rounds=400, tol=1e-22)
-    algo = FedEM(model, Dithering(levels=16), roster, gamma=0.5)
-    found = run(algo, LocalEngine(data), S_0, stop=400).server.S_hat
-    assert np.abs(found - S).max() < 1e-4 * np.abs(S).max()
 
 
 def test_gaps_are_imputed_from_the_posterior():

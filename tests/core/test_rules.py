@@ -20,8 +20,7 @@ N, Q = 6, 8
 class Quadratic:
     """h_c(s) = b_c - A_c s, with symmetric A_c that differ: minus the gradient of f_c."""
 
-    def __init__(self, seed=0):
-        self.q = Q
+    q = Q
 
     def s_bar(self, theta, rows):
         A, b = rows[0, :, :-1], rows[0, :, -1]
@@ -56,29 +55,12 @@ def test_ef21_falls_at_the_proved_rate_under_top_k(k, seed):
     data, _root, gap, mu, L, L_mean = problem(seed)
     gamma, _theta = ef21_step(TopK(k), Q, L=L, L_mean=L_mean, mu=mu)
     algo = FedEM(Quadratic(), TopK(k), Roster.of([1] * N), gamma, 1.0, memory=EF21())
-    engine, psi = LocalEngine(data), []
-
-    def observe(server, down):
-        psi.append(gap(server.S_hat))
-        return {}
-
-    result = run(algo, engine, np.zeros(Q), stop=500, observe=observe)
+    engine = LocalEngine(data)
+    result = run(algo, engine, np.zeros(Q), stop=500, observe=lambda server, down: {"gap": gap(server.S_hat)})
+    psi = result.trace["gap"]
     # V_0 = h_c(S_0): the memories' error is 0 at the start, so the bound is that of the objective alone
-    assert (np.array(psi) <= psi[0] * (1 - gamma * mu) ** np.arange(500) + 1e-24).all()
+    assert (psi <= psi[0] * (1 - gamma * mu) ** np.arange(500) + 1e-24).all()
     np.testing.assert_allclose(result.server.V, engine.V.mean(0), atol=1e-9)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("seed", range(2))
-def test_ef21_reaches_the_root_though_workers_differ_and_are_absent(seed):
-    data, root, _, _, _, _ = problem(seed)
-    settings = {"participation": Remembered(Bernoulli(0.5)), "memory": EF21(), "seed": seed}
-    algo = FedEM(Quadratic(), TopK(2), Roster.of([1] * N), 0.2, 1.0, **settings)
-    S = run(algo, LocalEngine(data), np.zeros(Q), stop=1200).server.S_hat
-    assert np.abs(S - root).max() < 1e-8 * np.abs(root).max()
-    naive = replace(algo, memory="none")
-    S = run(naive, LocalEngine(data), np.zeros(Q), stop=1200).server.S_hat
-    assert np.abs(S - root).max() > 1e-2 * np.abs(root).max()
 
 
 def marina(seed, p=0.25, k=2, gamma=None):
@@ -97,13 +79,11 @@ def test_marina_falls_at_the_proved_rate_in_the_mean():
     rounds, seen = 120, []
     for seed in range(12):
         m = Marina(0.25, Identity(), seed)
-        mine, curve = replace(algo, memory=m, oracle=m, seed=seed), []
+        mine = replace(algo, memory=m, oracle=m, seed=seed)
         result = run(
-            mine, LocalEngine(data), np.zeros(Q), stop=rounds,
-            observe=lambda server, down, curve=curve: (curve.append(gap(server.S_hat)), {})[1],
+            mine, LocalEngine(data), np.zeros(Q), stop=rounds, observe=lambda server, down: {"gap": gap(server.S_hat)}
         )  # fmt: skip
-        assert result.server.k == rounds
-        seen.append(curve)
+        seen.append(result.trace["gap"])
     bound = gap(np.zeros(Q)) * (1 - rate) ** np.arange(rounds)
     assert (np.mean(seen, axis=0) <= bound * (1 + 1e-9) + 1e-24).all()
 
@@ -144,15 +124,13 @@ def test_fedmm_stays_in_the_domain_and_keeps_fedems_fixed_point(seed):
     # far start, memories of zero, a compressor that keeps one of two numbers: FedEM leaves the domain
     settings = {"seed": seed, "participation": Bernoulli(0.5)}
     fedem = FedEM(Variance(), RandK(1), Roster.of([30] * 5), 0.3, **settings)
-    outside = []
 
     def observe(server, down):
-        outside.append(server.S_hat[1] - server.S_hat[0] ** 2)
-        return {}
+        return {"variance": server.S_hat[1] - server.S_hat[0] ** 2}
 
     fedmm = replace(fedem, memory=FedMM())
     result = run(fedmm, LocalEngine(data), np.array([3.0, 9.2]), stop=400, init="zero", observe=observe)
-    assert min(outside) > 0
+    assert result.trace["variance"].min() > 0
     np.testing.assert_allclose(result.server.S_hat, data.mean(axis=(0, 1)), atol=1e-8)
     inside = np.array([0.0, 5.0])  # nothing to project on the way: FedEM to the bit
     gentle = replace(fedem, gamma=0.02, compressor=Identity(), participation=Remembered(Bernoulli(1.0)))
@@ -166,7 +144,7 @@ def test_rules_refuse_settings_that_they_cannot_use():
     with pytest.raises(ConfigError, match="alpha=1"):
         FedEM(Quadratic(), Identity(), roster, 0.1, 0.5, memory=EF21())
     with pytest.raises(ConfigError, match="Remembered"):
-        FedEM(Quadratic(), TopK(2), roster, 0.1, 1.0, Bernoulli(0.5), memory=EF21())
+        FedEM(Quadratic(), Identity(), roster, 0.1, 1.0, Bernoulli(0.5), memory=EF21())
     m = Marina(0.5, Identity())
     with pytest.raises(ConfigError, match="MARINA needs"):
         FedEM(Quadratic(), RandK(2), roster, 0.1, 1.0, memory=m)

@@ -60,16 +60,7 @@ def test_theorem_3():
     )
 
 
-class Half:
-    """s_bar = mean of rows + theta / 2, T = identity: W = ||s - root||^2 / 4, v = 1, L_W = 1/2."""
-
-    q = 3
-
-    def s_bar(self, theta, rows):
-        return rows.mean(axis=0) + 0.5 * theta
-
-    def T(self, S):
-        return S.copy()
+HALF = Linear(A=0.5 * np.eye(3))  # W = ||s - root||^2 / 4, v = 1, L_W = 1/2
 
 
 @pytest.mark.slow
@@ -83,13 +74,12 @@ def test_runs_obey_equation_9():
     for gamma in (0.1, 0.5, 1.0):
         h = []
         for seed in range(20):
-            seen = []
-            algo = FedEM(Half(), Identity(), Roster.of([40] * 4), gamma, 0.5, oracle=Minibatch(b), seed=seed)
-            run(
+            algo = FedEM(HALF, Identity(), Roster.of([40] * 4), gamma, 0.5, oracle=Minibatch(b), seed=seed)
+            result = run(
                 algo, LocalEngine(data), S_0, stop=k_max,
-                observe=lambda s, d, seen=seen: seen.append(((0.5 * (s.S_hat - root)) ** 2).sum()) or {},
+                observe=lambda server, down: {"field": ((0.5 * (server.S_hat - root)) ** 2).sum()},
             )  # fmt: skip
-            h.append(np.mean(seen))
+            h.append(result.trace["field"].mean())
         error = np.std(h, ddof=1) / np.sqrt(len(h))
         noise = 0.5 * gamma * c.L_W * c.sigma2 / 4
         bound = (c.W_gap / (gamma * k_max) + noise) / (c.v_min * (1 - 0.5 * gamma * c.L_W / c.v_min))
@@ -111,17 +101,14 @@ def test_memories_of_vr_fedem_approach_the_local_fields_as_proposition_26_says(i
     for k_out in (4, 16):
         G = []
         for seed in range(10):
-            engine, seen = PlainEngine(data), []
+            engine = PlainEngine(data)
             settings = {"alpha": 1 / (1 + omega), "oracle": Spider(b, k_in), "seed": seed}
-            algo = FedEM(Half(), compressor, Roster.of([40] * 4), gamma, **settings)
+            algo = FedEM(HALF, compressor, Roster.of([40] * 4), gamma, **settings)
 
-            def observe(server, down, engine=engine, algo=algo, seen=seen):
-                V = engine.V
-                seen.append(((V - (fields - 0.5 * server.S_hat)) ** 2).sum(axis=1).mean())
-                return {}
+            def observe(server, down, engine=engine):
+                return {"G": ((engine.V - (fields - 0.5 * server.S_hat)) ** 2).sum(axis=1).mean()}
 
-            run(algo, engine, S_0, stop=k_in * k_out, init=init, observe=observe)
-            G.append(seen)
+            G.append(run(algo, engine, S_0, stop=k_in * k_out, init=init, observe=observe).trace["G"])
         start = float(np.mean([g[0] for g in G]))
         assert (start < 1e-20) == (init == "h")
         means[k_out] = float(np.mean(G))

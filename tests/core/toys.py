@@ -1,6 +1,10 @@
-"""A linear model whose every quantity can be written down, and a small mixture."""
+"""A linear model whose every quantity can be written down, a small mixture, and the models of docs/examples."""
 
 from __future__ import annotations
+
+import runpy
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 
@@ -11,9 +15,9 @@ from fedmiss.models.gmm import GMM, GMMParams
 class Linear:
     """s_bar(theta) = mean of rows + A theta, T = identity: h(s) = ybar + A s - s."""
 
-    def __init__(self, q=3):
+    def __init__(self, q=3, A=None):
         self.q = q
-        self.A = 0.3 * np.eye(q) + 0.1 * np.eye(q, k=1)
+        self.A = 0.3 * np.eye(q) + 0.1 * np.eye(q, k=1) if A is None else A
 
     def s_bar(self, theta, rows):
         return rows.mean(axis=0) + self.A @ theta
@@ -43,3 +47,13 @@ def mixture(n=5, m=40, seed=0):
     roster = Roster.of([m] * n)
     theta = GMMParams(np.array([0.5, 0.5]), np.array([[-0.5, 0.1], [0.5, 0.0]]), np.eye(2))
     return model, data, roster, pooled_s_bar(model, theta, data, roster)
+
+
+@cache
+def _simulation(name):
+    return runpy.run_path(str(Path(__file__).parents[2] / "docs" / "examples" / f"{name}.py"))["simulate"]
+
+
+def example(name, **settings):
+    """(model, data, theta) of a model of docs/examples."""
+    return _simulation(name)(**settings)

@@ -8,7 +8,7 @@ import pytest
 from fedmiss.federation.group.total_kernels import expected_sums
 from fedmiss.loops import exponential
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
-from fedmiss.models.lowrank.moments import moments
+from fedmiss.models.lowrank.theta import moments
 
 
 def test_the_exponential_is_right_to_its_last_bits():

@@ -13,7 +13,7 @@ from fedmiss.engines import LocalEngine
 from fedmiss.models.lowrank import paper_step
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
-from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
+from fedmiss.models.lowrank.paper import FedMissEM, thresholded_svd
 from fedmiss.models.lowrank.paper_step import MStep, fit_observed
 from tests.core.one_by_one import same_everywhere
 
@@ -90,17 +90,6 @@ def test_em_never_raises_the_objective_and_ends_where_the_direct_solver_does(fam
     assert values[-1] == pytest.approx(best / 3, rel=1e-6)
     np.testing.assert_allclose(theta.U @ theta.V.T, U @ V.T, atol=2e-3)
     assert model.h_norm2(H, carry, theta) < 1e-6
-
-
-def test_statistic_of_a_fully_observed_panel_is_the_data():
-    rng = np.random.default_rng(0)
-    Y = rng.normal(size=(4, 3))
-    s, t = np.divmod(np.arange(12), 3)
-    panel = GroupPanel.of(4, 3, [Group.of("a", s, t, Y.ravel())])
-    model = FedMissEM(panel, family="gaussian", rank=2, penalty=0.1)
-    theta = Factors(rng.normal(size=(4, 2)), rng.normal(size=(3, 2)))
-    s_bar = model.s_bar(theta, model.rows(panel)["a"]).reshape(4, 3) + theta.U @ theta.V.T
-    np.testing.assert_allclose(s_bar, Y, atol=1e-12)
 
 
 @pytest.mark.parametrize("shape", [(70, 60), (60, 70), (9, 5)])

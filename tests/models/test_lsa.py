@@ -374,10 +374,9 @@ def test_local_em_steps_pay_where_little_is_seen_and_harm_elsewhere(low, high, p
         algo = local_em(
             H=H, eta=1.0, alpha=1.0, model=Seen(), compressor=Identity(), roster=Roster.of([5] * 8)
         )
-        seen = []
-        run(
+        result = run(
             algo, LocalEngine(data), np.zeros(1), stop=600,
-            observe=lambda server, down, seen=seen: seen.append(abs(server.S_hat[0] - root)) or {},
+            observe=lambda server, down: {"gap": abs(server.S_hat[0] - root)},
         )  # fmt: skip
-        rounds.append(next((k for k, v in enumerate(seen) if v < 1e-6), 600))
+        rounds.append(next((k for k, v in enumerate(result.trace["gap"]) if v < 1e-6), 600))
     assert rounds[1] < 0.1 * rounds[0] if pays else rounds[1] > 3 * rounds[0]

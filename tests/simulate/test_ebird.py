@@ -369,22 +369,3 @@ class _FullDisk:
 
     def __fspath__(self):
         return "/dev/full"
-
-
-def test_failure_on_the_way_leaves_nothing(tmp_path, monkeypatch):
-    from fedmiss.simulate import ebird
-
-    def broken(*args):
-        raise RuntimeError("stop")
-
-    monkeypatch.setattr(ebird, "count_kept", broken)
-    with pytest.raises(RuntimeError, match="stop"):
-        simulate_ebird(tmp_path / "sim", EbirdSettings(records=2000))
-    assert list(tmp_path.iterdir()) == []
-    (tmp_path / "sim").mkdir()
-    (tmp_path / "sim" / "mine.txt").write_text("keep")
-    with pytest.raises(ConfigError, match="exists already"):
-        simulate_ebird(tmp_path / "sim", EbirdSettings(records=2000))
-    with pytest.raises(ConfigError, match="not made by fedmiss"):
-        simulate_ebird(tmp_path / "sim", EbirdSettings(records=2000), overwrite=True)
-    assert (tmp_path / "sim" / "mine.txt").read_text() == "keep"

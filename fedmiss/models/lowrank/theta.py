@@ -1,8 +1,10 @@
-"""Parameters of the low-rank model, and what a fit gives: no compiled loop is loaded for them."""
+"""Parameters of the low-rank model, what a fit gives, and moments of the predictor: no compiled loop is loaded for them."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+
+import numpy as np
 
 from fedmiss.arrays import F64, I64
 
@@ -38,3 +40,26 @@ class Fit:
     stop_reason: str
     sweeps: int
     edf: float = float("nan")
+
+
+def moments(mu: float, P: F64, C: F64, T: F64, D: F64) -> tuple[F64, F64]:
+    """Mean and variance (J, L) of eta = mu + a_j + b_l + u_j . v_l for sites N(P_j, C_j) and months N(T_l, D_l).
+
+    All are independent; ``P`` (J, p), ``T`` (L, p) hold the effect, then the factors.
+
+    With the designs x_l = (1, v_l) and z_j = (1, u_j) the variance is x'C x + z'D z + tr(C D), the trace over the factors:
+    three matrix products.
+    """
+    p = T.shape[1]
+    x = np.column_stack([np.ones(len(T)), T[:, 1:]])
+    z = np.column_stack([np.ones(len(P)), P[:, 1:]])
+    # x'C x = <C, x x'>: with both flattened, all J x L variances are a matrix product.
+    xx = (x[:, :, None] * x[:, None, :]).reshape(-1, p * p)
+    zz = (z[:, :, None] * z[:, None, :]).reshape(-1, p * p)
+    var = C.reshape(-1, p * p) @ xx.T + zz @ D.reshape(-1, p * p).T
+    # The product u_j . v_l of two uncertain factors has tr(C D)
+    # besides: means and levels do not multiply, so factors only.
+    k = (p - 1) ** 2
+    var += C[:, 1:, 1:].reshape(len(P), k) @ D[:, 1:, 1:].reshape(len(T), k).T
+    eta: F64 = mu + P[:, :1] + T[:, 0] + P[:, 1:] @ T[:, 1:].T
+    return eta, var

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -30,14 +29,15 @@ class Smoothed(Around):
     rho: SaemSteps
     wants_own: ClassVar[bool] = True  # V_c is the start
 
-    def start_many(self, n: int, q: int) -> tuple[I64, F64, object]:
+    def start_many(self, n: int, q: int) -> tuple[dict[str, np.ndarray], Any]:
         """Counts, statistics (nan: none yet), memory of the oracle inside."""
-        return np.zeros(n, dtype=np.int64), np.full((n, q), np.nan), self.inner.start_many(n, q)
+        own = {"count": np.zeros(n, dtype=np.int64), "S": np.full((n, q), np.nan)}
+        return own, self.inner.start_many(n, q)
 
     def many(
         self,
         model: Model,
-        memory: tuple[I64, F64, Any],
+        memory: tuple[dict[str, np.ndarray], Any],
         down: Downlink,
         data: Shards,
         slots: I64,
@@ -45,10 +45,9 @@ class Smoothed(Around):
         *own: Any,
     ) -> tuple[F64, int]:
         """Ask the oracle inside for all, and move each towards its answer."""
-        count, S, inner = memory
-        new, cost = self.inner.many(
-            model, inner, down, data, slots, u, *own[: getattr(self.inner, "wants_own", 0)]
-        )
+        count, S, inner = memory[0]["count"], memory[0]["S"], memory[1]
+        wanted = own[: getattr(self.inner, "wants_own", 0)]
+        new, cost = self.inner.many(model, inner, down, data, slots, u, *wanted)
         for i, slot in enumerate(slots):
             # rho runs on the worker's own count of answers, so a worker
             # that was silent does not come back with a frozen step.
@@ -56,16 +55,6 @@ class Smoothed(Around):
             S[slot] = was + self.rho(int(count[slot])) * (new[i] - was)
             count[slot] += 1
         return S[slots], cost
-
-    def pack(self, memory: tuple[I64, F64, object]) -> dict[str, np.ndarray]:
-        """Counts, statistics, and the memory inside."""
-        return {"count": memory[0], "S": memory[1]} | self.pack_inner(memory[2])
-
-    def unpack(
-        self, model: Model, arrays: Mapping[str, np.ndarray], n: int, q: int
-    ) -> tuple[I64, F64, object]:
-        """Return what ``pack`` saw."""
-        return np.array(arrays["count"]), np.array(arrays["S"]), self.unpack_inner(model, arrays, n, q)
 
 
 def fed_saem(

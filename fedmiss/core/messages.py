@@ -1,7 +1,7 @@
 """A worker's answer as bytes, and which answers count. What cannot be used counts as missing, and ends no run.
 
-An answer is 8 bytes, the conditional expectations that it cost (-1: no usable number), and the compressor's code. Round,
-sender and integrity are the carrier's: a study signs, masks and compares whole frames (:mod:`fedmiss.federation`).
+An answer is 8 bytes, the conditional expectations that it cost (-1 less those: no usable number), and the compressor's code.
+Round, sender and integrity are the carrier's: a study signs, masks and compares whole frames (:mod:`fedmiss.federation`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ HEADER = 16  # bytes counted with each code: round, size, cost and checksum, 4 e
 LARGEST = 1e30  # of a number that a worker may want to send; its decoded message may be 1e15 times larger
 _DECODED = 1e45
 _COST = struct.Struct("<q")
+_MOST = 1 << 40  # conditional expectations of one answer
 _NOTHING = "its statistic holds nan, inf or a number above 1e30; look at its data."
 
 
@@ -61,7 +62,7 @@ def encode(algo: FedEM, down: Downlink, X: F64, xi: F64, count: int) -> bytes:
     """One worker's answer: X (q,) its increment, xi the uniforms of its quantizer."""
     if not usable(X):
         # A worker with a statistic that is no number says so, in place of a code: the others need not wait for it.
-        return _COST.pack(-1)
+        return _COST.pack(-1 - count)
     return _COST.pack(count) + algo.rule.quant(algo, down.k).encode(X, xi)
 
 
@@ -73,10 +74,11 @@ def collect(algo: FedEM, down: Downlink, answers: Mapping[int, bytes]) -> Replie
     for slot, answer in sorted(answers.items()):
         size += HEADER + max(len(answer) - _COST.size, 0)
         try:
-            count = _COST.unpack(answer[: _COST.size])[0] if len(answer) >= _COST.size else -2
-            if count == -1:
+            (count,) = _COST.unpack(answer[: _COST.size]) if len(answer) >= _COST.size else (_MOST,)
+            if len(answer) == _COST.size and -_MOST <= count < 0:
+                evaluations += -1 - count
                 raise UplinkError(f"has nothing to send: {_NOTHING}")
-            if not 0 <= count < 1 << 40:
+            if not 0 <= count < _MOST:
                 raise UplinkError(f"sent {len(answer)} bytes that are no answer.")
             Q_i = quant.decode(answer[_COST.size :], q)
             if not float(np.abs(Q_i).max(initial=0.0)) < _DECODED:

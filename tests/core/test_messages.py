@@ -65,7 +65,7 @@ def test_a_worker_whose_rows_go_bad_is_left_out_on_every_engine(bad, compressor)
     assert np.isfinite(results[0].server.S_hat).all()
     for name in ("S_hat", "V", "acks"):
         assert np.array_equal(getattr(results[0].server, name), getattr(results[1].server, name))
-    for name in ("active", "bytes_up", "dropped"):
+    for name in ("active", "bytes_up", "evaluations", "dropped"):
         assert np.array_equal(results[0].trace[name], results[1].trace[name])
 
 

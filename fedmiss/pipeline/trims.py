@@ -34,8 +34,7 @@ from fedmiss.pipeline.steps import step
 from fedmiss.report.species import headline, log_errors, write_page
 from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
 from fedmiss.report.trim.cells import CHECK
-from fedmiss.report.trim.files import write_trim
-from fedmiss.report.trim.settings import Shown
+from fedmiss.report.trim.files import Shown, write_trim
 from fedmiss.version import __version__
 
 HELD = 3  # raise it when what the folder of a species holds changes

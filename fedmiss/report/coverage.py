@@ -17,6 +17,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.report.settings import Least
 from fedmiss.report.slopes import log_slope
 from fedmiss.report.years import Years, make_years
+from fedmiss.tables import load_schema
 
 if TYPE_CHECKING:
     from fedmiss.report.inputs import ReportInputs
@@ -60,11 +61,6 @@ class Coverage:
     def share_cells(self) -> float:
         """Share of all cells that have a count, whatever their year."""
         return self.n_observed / self.n_cells
-
-    @property
-    def no_zeros(self) -> bool:
-        """True when not a single visit without the species is in the panel."""
-        return self.n_zeros == 0
 
 
 def linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
@@ -172,10 +168,7 @@ def seasons_apart(sharing: int, n_used: int) -> Iterator[str]:
 
 
 def monthly_coverage(data: ReportInputs) -> pd.DataFrame:
-    """Return per month: cells, cells with a count, missing cells, visits, and the imputed share of the total.
-
-    Columns: ``month_index``, ``month``, ``observed``, ``missing`` (cells), ``visits``, ``imputed_share``.
-    """
+    """Return per month: cells with a count, missing cells, visits, and the imputed share of the total."""
     visits = np.zeros(len(data.months), dtype=np.int64)
     np.add.at(visits, data.cells["month_index"].to_numpy(), data.cells["n_visits"].to_numpy())
     observed = data.n_observed
@@ -256,9 +249,7 @@ def first_base(observed: Bool, years: Years, least: Least, found: Bool | None = 
 def influential_sites(data: ReportInputs, sites: pd.DataFrame, years: Years) -> pd.DataFrame:
     """Return the site-month with the largest count and the sites that weigh most in total and in trend.
 
-    Columns: ``what`` (``largest count``, ``largest site``, ``trend without``), ``site_index``, ``site_id``, ``month``
-    (blank for a site), ``share`` (of all birds counted; of the fitted total over the used years), ``slope_without`` (log per
-    year: least-squares slope of the fitted total without the site; the model is not fitted again).
+    Schema ``report_carriers``. The slope without a site is that of the fitted total: the model is not fitted again.
     """
     rows: list[tuple[str, int, str, float, float]] = []
     cells, ids = data.cells, sites["site_id"].to_numpy(object)
@@ -290,11 +281,9 @@ def influential_sites(data: ReportInputs, sites: pd.DataFrame, years: Years) -> 
 def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     """Return Spearman's rank correlations of visits with birds and trends, over the visited sites.
 
-    Columns: ``compared`` (``visits and birds``, ``visits and trend``, ``first visit and trend``,
-    ``last visit and trend``), ``n_sites``,
-    ``correlation``, ``p_value``, ``clear`` (at least 0.3 either way, p below 0.001). Fewer than 20 sites, or values that
-    are all alike, give no correlation; trends are of sites counted in three years or more. Fitted trends of thinly
-    visited sites lie near the mean, so correlations with them are smaller than with the true ones.
+    Schema ``report_visits``. Fewer than 20 sites, or values that are all alike, give no correlation; trends are of sites
+    counted in three years or more. Fitted trends of thinly visited sites lie near the mean, so correlations with them are
+    smaller than with the true ones.
 
     Parameters
     ----------
@@ -322,7 +311,7 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
         if n_compared >= MIN_SITES_COMPARED and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 1e-9:
             rho, p_value = _spearman(x[known], y[known])
         rows.append((name, n_compared, rho, p_value, bool(abs(rho) >= CLEAR and p_value < SURE)))
-    return pd.DataFrame(rows, columns=["compared", "n_sites", "correlation", "p_value", "clear"])
+    return pd.DataFrame(rows, columns=load_schema("report_visits").names)
 
 
 def _spearman(x: F64, y: F64) -> tuple[float, float]:

@@ -53,7 +53,7 @@ def headline(analysis: Analysis) -> Headline:
             f"{share(rate)} on a visit is excluded (95 %); where nobody looked, nothing is known."
         )
         return Headline("Never found", sentence, basis(analysis))
-    subject = analysis.name + (", as counted where it was found," if analysis.coverage.no_zeros else "")
+    subject = analysis.name + (", as counted where it was found," if analysis.coverage.n_zeros == 0 else "")
     doubt = " (resting on one site or count)" if any(carried(analysis)) else ""
     return headline_of(analysis, basis(analysis), subject, doubt)
 
@@ -352,7 +352,7 @@ def progress_words(findings: Findings) -> str:
 
 def chosen_rows(findings: Findings) -> Bool:
     """Mark the rows of the cross-validation that belong to the fitted candidate."""
-    return _rows_of(findings, [float(findings.data.fact("rank", default=-1))])
+    return rows_of(findings, [float(findings.data.fact("rank", default=-1))])
 
 
 def averaged_ranks(findings: Findings) -> list[int]:
@@ -360,12 +360,8 @@ def averaged_ranks(findings: Findings) -> list[int]:
     return [int(member["rank"]) for member in findings.data.fact("members", default=[])]
 
 
-def averaged_rows(findings: Findings) -> Bool:
-    """Mark the rows of the cross-validation that belong to the models that were averaged, the chosen one included."""
-    return _rows_of(findings, averaged_ranks(findings))
-
-
-def _rows_of(findings: Findings, ranks: Sequence[float]) -> Bool:
+def rows_of(findings: Findings, ranks: Sequence[float]) -> Bool:
+    """Mark the rows of the cross-validation that belong to the fitted model with one of these ranks."""
     cv, model = findings.data.cv, findings.data.fact("model")
     assert cv is not None
     mask = cv["rank"].isin(ranks) & (model is None or cv["model"] == model)

@@ -17,9 +17,8 @@ from fedmiss.report.html import assets, environment, inline_svg
 from fedmiss.report.indicator import normal_draws
 from fedmiss.report.plots import plot_trim
 from fedmiss.report.style import Plot, figure, style
-from fedmiss.report.trim.files import describe
+from fedmiss.report.trim.files import Shown, describe
 from fedmiss.report.trim.fit import TrimFit
-from fedmiss.report.trim.settings import Shown
 from fedmiss.report.words import percent
 from fedmiss.tables import load_schema, read_table
 
@@ -53,7 +52,7 @@ def read_species(folder: Path) -> Species:
     if manifest["kind"] == "trim":
         return _of_trim(folder, manifest["results"])
     results = read_manifest(folder, "report")["results"]
-    row = {column["name"]: results.get(column["name"]) for column in load_schema("report_index").columns}
+    row = {name: results.get(name) for name in load_schema("report_index").names}
     tables = folder / "tables"
     yearly = read_table(tables / "yearly.parquet", "report_yearly").to_pandas()
     table = read_table(tables / "draws.parquet", "report_draws").to_pandas()

@@ -82,8 +82,7 @@ def write_tables(analysis: Analysis, folder: Path) -> None:
     """Write every table into ``folder`` as ``NAME.csv`` and ``NAME.parquet``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (schema, table) in report_tables(analysis).items():
-        columns = [column["name"] for column in load_schema(schema).columns]
-        clean = table[columns].reset_index(drop=True)
+        clean = table[load_schema(schema).names].reset_index(drop=True)
         clean.attrs = {}  # would enter the parquet metadata
         for column in [column for column in clean.columns if pd.api.types.is_object_dtype(clean[column])]:
             clean[column] = clean[column].infer_objects()

@@ -15,8 +15,7 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.classes import classify
 from fedmiss.report.trim import TrimSettings, fit_trim
-from fedmiss.report.trim.files import as_json, describe
-from fedmiss.report.trim.settings import Shown
+from fedmiss.report.trim.files import Shown, as_json, describe
 
 OVER = TrimSettings(overdispersion=True)
 SERIAL = TrimSettings(serial_correlation=True, overdispersion=True)

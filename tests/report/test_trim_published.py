@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from fedmiss.report.exchange import read_ocv
-from fedmiss.report.trim.files import out_text
-from fedmiss.report.trim.settings import Shown
+from fedmiss.report.trim.files import Shown, out_text
 from tests.report.trim_published import NAMES, case_of, compare, number
 
 pytestmark = pytest.mark.realdata

@@ -23,9 +23,8 @@ from fedmiss.report.trim.cells import (
     rows_of,
     stray_times,
 )
-from fedmiss.report.trim.design import make_design, positions_of
+from fedmiss.report.trim.design import TrimSettings, make_design, positions_of
 from fedmiss.report.trim.fit import Step, Stratum, TrimFit
-from fedmiss.report.trim.settings import TrimSettings
 from fedmiss.report.trim.solve import estimate, information
 from fedmiss.settings import kinds_checked
 

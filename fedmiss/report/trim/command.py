@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.errors import InputError
-from fedmiss.report.trim.settings import TrimSettings
+from fedmiss.report.trim.design import TrimSettings
 
 _KEYS = (
     "file title ntimes ncovars labels end missing weight comment weighting overdisp serialcor model covariates "

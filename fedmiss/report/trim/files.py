@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,10 +23,21 @@ from fedmiss.report.exchange import (
 )
 from fedmiss.report.trim.cells import Label
 from fedmiss.report.trim.fit import TrimFit
-from fedmiss.report.trim.settings import Shown
 
 _TITLES = {1: "No Time Effects", 2: "Linear Trend", 3: "Effects for Each Time Point"}
 _IN_WORDS = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}
+
+
+class Shown(NamedTuple):
+    """How results are shown: rule of the trend class, base of the index, level of intervals (None: none).
+
+    ``windows``: first and last time points of stretches whose overall slopes are wanted too.
+    """
+
+    rule: str = "rtrim"
+    base: Label | None = None
+    level: float | None = None
+    windows: tuple[tuple[Label, Label], ...] = ()
 
 
 def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:

@@ -16,8 +16,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.notebook import card
 from fedmiss.report.classes import classify, normal_quantile, ratio_to_base
 from fedmiss.report.trim.cells import Cells, Label
-from fedmiss.report.trim.design import Design
-from fedmiss.report.trim.settings import TrimSettings
+from fedmiss.report.trim.design import Design, TrimSettings
 from fedmiss.report.trim.solve import Estimate, Information
 
 

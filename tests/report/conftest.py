@@ -11,8 +11,15 @@ import pyarrow as pa
 import pytest
 
 from fedmiss.files import write_manifest
+from fedmiss.report.analysis import Analysis, analyse
+from fedmiss.report.build import build_report, write_report
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.settings import ReportSettings
+from fedmiss.report.years import month_table
 from fedmiss.rng import rng_for
 from fedmiss.tables import write_table
+
+DATE = "2026-01-02"
 
 
 @dataclass(frozen=True)
@@ -39,25 +46,16 @@ class World:
     late: float = 0.0  # share of the sites that nobody visited in the first half of the years
 
 
-def month_axis(w: World) -> pd.DataFrame:
-    rows = []
-    for i in range(w.n_years):
-        for m in w.season[: w.last_months if i == w.n_years - 1 else None]:
-            rows.append((w.first + i, m))
-    return pd.DataFrame(
-        {
-            "month_index": np.arange(len(rows), dtype=np.int32),
-            "month": [f"{y}-{m:02d}" for y, m in rows],
-            "year": np.array([y for y, _ in rows], dtype=np.int32),
-            "month_of_year": np.array([m for _, m in rows], dtype=np.int8),
-        }
-    )
+def axis(n_years=15, season=tuple(range(1, 13)), first=2000, last=12) -> pd.DataFrame:
+    """The months of the season in each year, ``last`` of them in the last one."""
+    years = [season[: last if i == n_years - 1 else None] for i in range(n_years)]
+    return month_table(np.array([12 * (first + i) + m - 1 for i, year in enumerate(years) for m in year]))
 
 
 def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
     """Write panel/, fit/ and imputed/ under ``root``; return their paths."""
     rng = rng_for(seed, "report-world")
-    months = month_axis(w)
+    months = axis(w.n_years, w.season, w.first, w.last_months)
     J, L = w.n_sites, len(months)
     a = rng.normal(0.5, 1.2, J)
     b = w.slope * (months["year"] - w.first) + 0.8 * np.sin(2 * np.pi * months["month_of_year"] / 12)
@@ -217,6 +215,19 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
     )  # fmt: skip
 
 
+def analysed(inputs, **settings) -> Analysis:
+    """The analysis of three folders, or of what was read from them."""
+    data = read_inputs(**inputs) if isinstance(inputs, dict) else inputs
+    return analyse(data, ReportSettings(date=DATE, **settings))
+
+
+def page_of(analysis: Analysis, root: Path) -> Path:
+    """Write the report of an analysis into a folder of ``root``; return its page."""
+    (root / "report").mkdir()
+    write_report(analysis, root / "report")
+    return root / "report" / "index.html"
+
+
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     """A year-round panel with draws, regions, cross-validation and a trace."""
@@ -226,10 +237,7 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="session")
 def full(folders):
     """The analysis of the full folders, for tests that read it."""
-    from fedmiss.report.analysis import ReportSettings, analyse
-    from fedmiss.report.inputs import read_inputs
-
-    return analyse(read_inputs(**folders), ReportSettings(date="2026-01-02"))
+    return analysed(folders)
 
 
 @pytest.fixture(scope="session")
@@ -252,11 +260,8 @@ def bare(tmp_path_factory):
 
 
 def made_report(folders, tmp_path_factory, **settings):
-    from fedmiss.report.build import build_report
-    from fedmiss.report.settings import ReportSettings
-
     out = tmp_path_factory.mktemp("reports") / "report"
-    return build_report(**folders, out=out, settings=ReportSettings(date="2026-01-02", **settings)).parent
+    return build_report(**folders, out=out, settings=ReportSettings(date=DATE, **settings)).parent
 
 
 @pytest.fixture(scope="session")

@@ -29,11 +29,7 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.report.words import percent
 from fedmiss.report.years import make_years
 
-
-def axis(n_years, season=(4, 5, 6), first=2000):
-    rows = [(first + y, m) for y in range(n_years) for m in season]
-    months = pd.DataFrame(rows, columns=["year", "month_of_year"])
-    return months.assign(month=[f"{y}-{m:02d}" for y, m in rows])
+from .conftest import analysed, axis
 
 
 def counted(per_year, J=20, months=3):
@@ -46,7 +42,7 @@ def counted(per_year, J=20, months=3):
 
 
 def test_a_year_with_too_few_counts_or_sites_leaves_and_the_base_asks_for_twice_as_much():
-    months = axis(6)
+    months = axis(6, (4, 5, 6))
     observed = counted([(4, 4), (6, 2), (7, 3), (9, 3), (14, 5), (16, 6)])
     seen = usable_counts(observed, months)
     years = make_years(months, seen)
@@ -151,7 +147,7 @@ def test_a_site_whose_total_is_below_nought_has_no_slope():
 
 
 def test_groups_without_a_common_region_are_told_apart_and_only_those():
-    months, expected = axis(2), np.ones((3, 6))
+    months, expected = axis(2, (4, 5, 6)), np.ones((3, 6))
 
     def parts(groups, **settings):
         return groups_apart(data_of(expected, months, cells_of([], [], [], []), groups, settings))
@@ -219,7 +215,7 @@ def test_a_region_without_counts_is_listed_and_said(folders, why):
         data.observed[there] = False
     else:
         data.cells.loc[there[data.cells["site_index"]], ["n_detected", "count_sum"]] = 0
-    a = analyse(data, ReportSettings(date="2026-01-02"))
+    a = analysed(data)
     assert a.regions["region"].tolist() == data.region_names()
     assert a.regions["share"].sum() == pytest.approx(1)
     row = a.regions.set_index("region").loc["XX-01"]

@@ -30,7 +30,7 @@ from fedmiss.report.sections.places import build as places
 from fedmiss.report.tables import report_tables
 from fedmiss.tables import load_schema, read_table, write_table
 
-from .conftest import World, make_folders
+from .conftest import World, analysed, make_folders
 from .trim_readers import Tof
 
 DATE = "2026-01-02"
@@ -208,7 +208,7 @@ def test_coverage_counts_what_was_seen(full):
 def test_what_was_counted_and_what_was_imputed_are_of_the_same_years(folders):
     data = read_inputs(**folders)
     data.observed[:, data.months["year"] == 2012] = False
-    a = analyse(data, ReportSettings(date=DATE))
+    a = analysed(data)
     c, used = a.coverage, a.yearly[a.yearly["used"]]
     assert len(used) == 13
     assert c.n_cells_used == used["cells"].sum()
@@ -218,7 +218,7 @@ def test_what_was_counted_and_what_was_imputed_are_of_the_same_years(folders):
 
 def test_a_species_that_was_never_found_was_still_looked_for(full):
     data = replace(full.data, cells=full.data.cells.assign(n_detected=0, count_sum=0))
-    a = analyse(data, ReportSettings(date=DATE))
+    a = analysed(data)
     assert a.coverage.sites_repeated == (a.sites["years_counted"] >= 2).sum() == 40
     assert a.monthly[["lo", "hi"]].isna().all(axis=None), "replicates of nought agree, and say nothing"
     assert a.yearly[["total_lo", "total_hi", "total_se"]].isna().all(axis=None)
@@ -304,8 +304,7 @@ def test_no_number_stands_without_its_interval_or_the_word_that_there_is_none(ba
     ],
 )
 def test_thin_panels_get_no_class(tmp_path, change, expected):
-    f = make_folders(tmp_path, World(regions=0, cv=False, trace=False, **change))
-    a = analyse(read_inputs(**f), ReportSettings(date=DATE))
+    a = analysed(make_folders(tmp_path, World(regions=0, cv=False, trace=False, **change)))
     assert not a.classified
     assert expected in a.trend["reason"]
     assert headline(a).verdict == "No trend class"
@@ -313,12 +312,11 @@ def test_thin_panels_get_no_class(tmp_path, change, expected):
 
 @pytest.mark.slow
 def test_years_that_no_site_links_get_no_class(tmp_path):
-    f = make_folders(tmp_path, World(regions=0))
-    data = read_inputs(**f)
+    data = read_inputs(**make_folders(tmp_path, World(regions=0)))
     first = data.months["year"].to_numpy()[data.cells["month_index"]] < 2015
     early = data.cells["site_index"] < 20
     cells = data.cells[first == early].reset_index(drop=True)
-    a = analyse(replace(data, cells=cells), ReportSettings(date=DATE))
+    a = analysed(replace(data, cells=cells))
     assert "only 7 of 14 years are linked" in a.trend["reason"]
 
 
@@ -464,7 +462,7 @@ def test_a_model_of_rank_0_gives_no_class_to_regions_and_sites(tmp_path):
     f = make_folders(
         tmp_path, World(rank=0, n_sites=12, n_years=8, season=(4, 5), last_months=2, trace=False, seen=0.6)
     )
-    a = analyse(read_inputs(**f), ReportSettings(date=DATE))
+    a = analysed(f)
     assert set(a.sites["trend_class"]) == set(a.regions["trend_class"]) == {"not classified"}
     assert a.classified
     assert any("gives all sites and regions one trend" in c for c in caveats(a))
@@ -476,7 +474,7 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     m = read_manifest(fit)
     results = m["results"] | {"converged": False, "stop_reason": "500 rounds"}
     write_manifest(fit, "fit", settings={}, inputs={}, results=results)
-    a = analyse(read_inputs(folders["panel"], fit, folders["imputed"]), ReportSettings(date=DATE))
+    a = analysed(read_inputs(folders["panel"], fit, folders["imputed"]))
     assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))
     assert headline(a).verdict == "Moderate decline (provisional: the fit has not converged)"
 

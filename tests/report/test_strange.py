@@ -19,11 +19,13 @@ from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.results import open_fit
 from fedmiss.pipeline.settings import FitSettings
-from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.prose import basis
 from fedmiss.report.question import site_years
+
+from .conftest import analysed
 
 
 def visits(sites=30, years=8, each=12, seed=0):
@@ -162,7 +164,7 @@ def test_presence_needs_no_numbers(tmp_path):
         fit, imputed = (panel.with_name(part) for part in ("fit", "imputed"))
         fit_panel(panel, fit, FitSettings(model="bernoulli", rank=0, bootstrap=20, structure="none"))
         impute_panel(panel, fit, imputed)
-        made.append(analyse(read_inputs(panel, fit, imputed), ReportSettings(date="2026-01-02")))
+        made.append(analysed(read_inputs(panel, fit, imputed)))
     a, b, _ = made
     assert a.coverage.birds_counted > b.coverage.birds_counted == 0
     same = ["year", "used", "total", "index", "cells_observed", "sites_observed", "imputed_share"]

@@ -213,7 +213,7 @@ def in_years(cells: Bool, member: Bool) -> Bool:
     return np.asarray(cells.astype(np.float32) @ member.T.astype(np.float32) > 0)
 
 
-def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = None) -> I64:
+def usable_counts(observed: Bool, months: pd.DataFrame, least: Least = Least()) -> I64:
     """Return the cells with a count in each month (L,), with a minus in years that have fewer than the least.
 
     This is the ``n_observed`` of the functions of ``trends``: a year without counts leaves index and trend. One with too few
@@ -221,28 +221,28 @@ def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = No
     """
     n_observed: I64 = observed.sum(axis=0).astype(np.int64)
     years = make_years(months, n_observed)
-    asked = (least or Least()).of(observed.shape[0], len(years.season))
+    asked = least.of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
     enough = (cells >= asked.cells) & (sites >= asked.sites)
     at = np.searchsorted(years.year, years.of_month)
     return np.where(enough[at], n_observed, -n_observed)
 
 
-def first_base(observed: Bool, years: Years, least: Least, found: Bool | None = None) -> str | None:
-    """Return the first used year with enough counts for a base; None where that is the first used one.
+def first_base(observed: Bool, years: Years, least: Least, found: Bool) -> str | None:
+    """Return the first used year with a find and enough counts for a base; None where that is the first used one.
 
-    Where no year has enough, it is the first one with a find.
+    Where no year has enough, it is the first one with a find: an index against nothing says nothing.
 
     Parameters
     ----------
-    found : (J, L) cells that found the species; the base has one, where this is given: an index against nothing says nothing
+    observed, found : (J, L) cells with a count, and those that found the species
     """
     asked = least.base.of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
-    there = year_support(observed if found is None else found, years)[0]
+    there = year_support(found, years)[0]
     used = np.flatnonzero(years.used)
     good = [at for at in used if cells[at] >= asked.cells and sites[at] >= asked.sites and there[at]]
-    good = good or [at for at in used if found is not None and there[at]]
+    good = good or [at for at in used if there[at]]
     return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 

@@ -301,6 +301,9 @@ def limits(findings: Findings) -> list[str]:
             "All are of the numbers in the counted years: none covers the birds' ordinary ups and downs from year to "
             "year, which a line through few years follows."
         )
+    covered = (
+        "which sites happened to be counted" if findings.redrawn == "sites" else "who happened to be counting"
+    )
     out = [
         spoken_of,
         "People go where they expect birds. The model uses where and when counts were made as given; if "
@@ -309,8 +312,8 @@ def limits(findings: Findings) -> list[str]:
         "year to year; it is not a census.",
         "Effort that is not recorded looks like birds: if visits became longer, or eyes better, by one per cent a year, and "
         "nobody wrote it down, the trend is too high by up to one per cent a year.",
-        f"{_redrawn(findings)} {scatter} None covers a "
-        "wrong model, a change in identification skill shared by everybody, or double counting.",
+        f"Intervals cover {covered} ({findings.redrawn} are redrawn inside each group). {scatter} None covers a wrong "
+        "model, a change in identification skill shared by everybody, or double counting.",
     ]
     season = findings.years.season
     if len(season) < 12 and not findings.yearly_counts:
@@ -325,13 +328,6 @@ def limits(findings: Findings) -> list[str]:
                 "have it."
             )
     return out
-
-
-def _redrawn(findings: Findings) -> str:
-    what = (
-        "which sites happened to be counted" if findings.redrawn == "sites" else "who happened to be counting"
-    )
-    return f"Intervals cover {what} ({findings.redrawn} are redrawn inside each group)."
 
 
 def family_words(findings: Findings) -> str:

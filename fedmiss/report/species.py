@@ -14,7 +14,7 @@ from fedmiss.errors import InputError
 from fedmiss.files import read_json, read_manifest
 from fedmiss.report.classes import classify
 from fedmiss.report.html import assets, environment, inline_svg
-from fedmiss.report.indicator import normal_draws
+from fedmiss.report.indicator import TREND, normal_draws
 from fedmiss.report.plots import plot_trim
 from fedmiss.report.style import Plot, figure, style
 from fedmiss.report.trim.files import Shown, describe
@@ -22,7 +22,6 @@ from fedmiss.report.trim.fit import TrimFit
 from fedmiss.report.words import percent
 from fedmiss.tables import load_schema, read_table
 
-TREND = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
 _DRAWS = 1000  # around an index of TRIM
 
 

@@ -50,13 +50,12 @@ def test_a_year_with_too_few_counts_or_sites_leaves_and_the_base_asks_for_twice_
     cells, sites = year_support(observed, years)
     assert cells.tolist() == [4, 6, 7, 9, 14, 16]
     assert sites.tolist() == [4, 2, 3, 3, 5, 6]
-    assert first_base(observed, years, Least()) == "2005"
-    assert first_base(observed, years, Least(2, 2)) == "2004"
-    assert first_base(observed, years, Least(1, 1)) is None
+    assert first_base(observed, years, Least(), observed) == "2005"
+    assert first_base(observed, years, Least(2, 2), observed) == "2004"
+    assert first_base(observed, years, Least(1, 1), observed) is None
     late = observed & (months["year"].to_numpy() > 2004)
     assert first_base(observed, years, Least(1, 1), late) == "2005"  # a base has a find
     assert first_base(observed, years, Least(50, 50), late) == "2005"  # also where no year has enough counts
-    assert first_base(observed, years, Least(50, 50)) is None
     loose = make_years(months, usable_counts(observed, months, Least(1, 1)))
     assert loose.used.all()
     with pytest.raises(ConfigError, match="--min-sites is 0"):

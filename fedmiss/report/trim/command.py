@@ -29,7 +29,6 @@ class TrimCommand:
     overall slope is wanted.
     """
 
-    title: str
     table: pd.DataFrame
     settings: TrimSettings
     weighted: bool
@@ -92,14 +91,8 @@ def read_tcf(path: str | Path) -> TrimCommand:
         serial_correlation=_on(path, said, "serialcor"),
     )
     windows = tuple(pairwise(overall)) if said["overallchangepoints"] else ()
-    return TrimCommand(
-        " ".join(said["title"]),
-        table,
-        settings,
-        weighted,
-        tuple(chosen[number] for number in covariates),
-        windows,
-    )
+    used = tuple(chosen[number] for number in covariates)
+    return TrimCommand(table, settings, weighted, used, windows)
 
 
 def _lines(path: Path) -> dict[str, list[str]]:

@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
@@ -220,8 +219,7 @@ def _write(
             raise
         fit, said = fit_table(read, replace(plan, covariates=()))
         notes = [f"trends by {', '.join(plan.covariates)} are missing: {error}"]
-    cells = fit.cells
-    seen, filled = cells.seen, np.where(cells.seen, np.nan_to_num(cells.counts), fit.mu) * cells.weights
+    seen, filled = fit.cells.seen, fit.filled * fit.cells.weights
     results = {
         "headline": headline(fit, plan.shown),
         "species": name,

@@ -338,12 +338,12 @@ def connected(linked: Bool) -> I64:
     return np.asarray(reach.argmax(axis=0), dtype=np.int64)
 
 
-def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str]]]:
-    """Return the connected parts of the groups, linked by shared regions: (groups, regions) of each.
+def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str], float]]:
+    """Return groups, regions and share of the total of each part that has no region in common with others, largest first.
 
     Nothing when all are connected, when regions are not known, or when the groups are the regions by the user's choice.
     """
-    if data.panel.get("settings", {}).get("group_by") == "region" or len(data.group_regions) < 2:
+    if data.panel.get("settings", {}).get("group_by") == "region":
         return []
     names = sorted(data.group_regions)
     regions = sorted({region for home in data.group_regions.values() for region in home})
@@ -353,11 +353,12 @@ def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str]]]:
     if not (held.size and held.any(axis=0).all()):
         return []  # a group of unknown place may lie anywhere
     label = connected(held)
-    parts = [
-        [name for name, own in zip(names, label, strict=True) if own == part] for part in np.unique(label)
-    ]
-    if len(parts) < 2:
-        return []
-    return [
-        (part, sorted({region for name in part for region in data.group_regions[name]})) for part in parts
-    ]
+    home = data.sites["region"].to_numpy(object)
+    total = {region: float(data.expected[home == region].sum()) for region in data.region_names()}
+    whole, parts = sum(total.values()), []
+    for part in np.unique(label):
+        inside = [names[at] for at in np.flatnonzero(label == part)]
+        here = [region for region, row in zip(regions, held, strict=True) if row[label == part].any()]
+        share = sum(total[region] for region in here) / whole if whole > 0 else np.nan
+        parts.append((inside, here, share))
+    return sorted(parts, key=lambda part: -part[2]) if len(parts) > 1 else []

@@ -10,9 +10,9 @@ import pandas as pd
 from pandas.api.types import is_float_dtype
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.cautions import PARTS_NAMED, asked, parts_by_share
+from fedmiss.report.cautions import PARTS_NAMED, asked
 from fedmiss.report.changes import smooth_index, window_trends
-from fedmiss.report.coverage import MIN_SITE_YEARS
+from fedmiss.report.coverage import MIN_SITE_YEARS, groups_apart
 from fedmiss.report.entries import entry_table
 from fedmiss.report.exchange import harmless
 from fedmiss.report.findings import Findings
@@ -118,7 +118,7 @@ def fact_table(analysis: Analysis) -> pd.DataFrame:
 def _counted(analysis: Analysis) -> dict[str, float | None]:
     coverage = analysis.coverage
     year, base = asked(analysis)
-    parts = parts_by_share(analysis)
+    parts = groups_apart(analysis.data)
     return (
         {
             "sites": coverage.n_sites,

@@ -56,6 +56,7 @@ def test_a_year_with_too_few_counts_or_sites_leaves_and_the_base_asks_for_twice_
     late = observed & (months["year"].to_numpy() > 2004)
     assert first_base(observed, years, Least(1, 1), late) == "2005"  # a base has a find
     assert first_base(observed, years, Least(50, 50), late) == "2005"  # also where no year has enough counts
+    assert first_base(observed, years, Least(50, 50), observed) is None
     loose = make_years(months, usable_counts(observed, months, Least(1, 1)))
     assert loose.used.all()
     with pytest.raises(ConfigError, match="--min-sites is 0"):
@@ -146,13 +147,15 @@ def test_a_site_whose_total_is_below_nought_has_no_slope():
 
 
 def test_groups_without_a_common_region_are_told_apart_and_only_those():
-    months, expected = axis(2, (4, 5, 6)), np.ones((3, 6))
+    months, expected = axis(2, (4, 5, 6)), np.repeat([[1.0], [1.0], [1.0], [3.0]], 6, axis=1)
 
     def parts(groups, **settings):
-        return groups_apart(data_of(expected, months, cells_of([], [], [], []), groups, settings))
+        data = data_of(expected, months, cells_of([], [], [], []), groups, settings)
+        data.sites["region"], data.region_names = list("WXYZ"), lambda: list("WXYZ")
+        return groups_apart(data)
 
     chain = {"a": ("X", "Y"), "b": ("Y",), "c": ("Z",), "d": ("Z", "W")}
-    assert parts(chain) == [(["a", "b"], ["X", "Y"]), (["c", "d"], ["W", "Z"])]
+    assert parts(chain) == [(["c", "d"], ["W", "Z"], 2 / 3), (["a", "b"], ["X", "Y"], 1 / 3)]
     assert parts(chain | {"e": ("Y", "Z")}) == []
     assert parts(chain | {"e": ()}) == []
     assert parts(chain, group_by="region") == []

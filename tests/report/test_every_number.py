@@ -386,46 +386,29 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
                 check_cell(row, column, text, sort)
 
 
+SPRING = {"season": (4, 5), "last_months": 2}
+MAY = {"season": (5,), "last_months": 1}
+OTHERS = {  # name -> the world, and the settings
+    "hexagons": ({"n_sites": 450, "n_years": 8}, {}),
+    "hexagons by visits": ({"n_sites": 450, "n_years": 8, "rank": 0}, {"coarse_map": 0.01}),
+    "means on the map, few replicates": ({"rank": 0, "n_draws": 12, "occupied": True}, {"trim": True}),
+    "too thin for a class": ({"n_years": 3, "seen": 0.02, "n_draws": 0}, {}),
+    "four sites": ({"n_sites": 4, "regions": 0, "slope": 0.06}, {"coarse_map": 0.1, "rule": "rtrim"}),
+    "regions without a year, more than are listed": (
+        {"n_sites": 140, "n_years": 9, "regions": 70, "seen": 0.03, **MAY}, {}
+    ),
+    "a year of finds only": ({"n_sites": 30, "n_years": 9, "seen": 0.5, "finds_only": 2008, **SPRING}, {}),
+    "a base of three years": ({"n_years": 26, "n_sites": 20, **MAY}, {"base": "2010-2012", "unit": "pairs"}),
+}  # fmt: skip
+NIGHTLY = ("hexagons", "too thin for a class", "four sites")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("world", "settings"),
-    [
-        pytest.param({"n_sites": 450, "n_years": 8}, {}, marks=pytest.mark.nightly),  # hexagons
-        ({"n_sites": 450, "n_years": 8, "rank": 0}, {"coarse_map": 0.01}),  # hexagons by visits
-        (
-            {"rank": 0, "n_draws": 12, "occupied": True},
-            {"trim": True},
-        ),  # means on the map, too few replicates
-        pytest.param(
-            {"n_years": 3, "seen": 0.02, "n_draws": 0}, {}, marks=pytest.mark.nightly
-        ),  # too thin for a class
-        pytest.param(
-            {"n_sites": 4, "regions": 0, "slope": 0.06, "n_draws": 60},
-            {"coarse_map": 0.1, "rule": "rtrim"},
-            marks=pytest.mark.nightly,
-        ),
-        (
-            {"n_sites": 140, "n_years": 9, "season": (5,), "last_months": 1, "regions": 70, "seen": 0.03},
-            {},  # more regions than are listed, some without a year
-        ),
-        (
-            {
-                "n_sites": 30,
-                "n_years": 9,
-                "season": (4, 5),
-                "last_months": 2,
-                "seen": 0.5,
-                "finds_only": 2008,
-            },
-            {},
-        ),
-        (
-            {"n_years": 26, "n_sites": 20, "season": (5,), "last_months": 1},
-            {"base": "2010-2012", "unit": "pairs"},
-        ),
-    ],
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in NIGHTLY)) for name in OTHERS]
 )
-def test_every_number_of_other_reports(world, settings, tmp_path, monkeypatch):
+def test_every_number_of_other_reports(name, tmp_path, monkeypatch):
+    world, settings = OTHERS[name]
     draw_nothing(monkeypatch)
     folders = make_folders(tmp_path, World(**world))
     made = ReportSettings(date=DATE, **settings)

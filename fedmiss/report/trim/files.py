@@ -321,8 +321,7 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
             "month": np.tile(np.repeat(np.array(cells.months, dtype=object), J), n),
             "observed": cells.counts.ravel(),
             "fitted": fit.mu.ravel(),
-            # TRIM's rule: a count stays as it was counted.
-            "imputed": np.where(cells.seen, cells.counts, fit.mu).ravel(),
+            "imputed": fit.filled.ravel(),
         }
     )
     filled = filled if M > 1 else filled.drop(columns="month")

@@ -79,20 +79,14 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
         )
         raise InputError(f"{folder} {why}: make it with `fedmiss trim --all-species`.", path=str(folder))
     found = read_json(folder / "trim.json")
+    rule, whole = str(results["rule"]), found["strata"]["all"]["imputed"]
     rows = [
-        {
-            "stratum": name,
-            "n_sites": found["sites_of_strata"][name],
-            **_trend(of["imputed"], str(results["rule"])),
-        }
+        {"stratum": name, "n_sites": found["sites_of_strata"][name], **_trend(of["imputed"], rule)}
         for name, of in found["strata"].items()
     ]
-    whole = found["strata"]["all"]["imputed"]
-    yearly = (
-        pd.DataFrame(whole["totals"]).rename(columns={"time": "year", "se": "total_se"}).astype({"year": int})
-    )
     index = pd.DataFrame(whole["index"])["index"].astype(float)
-    yearly = yearly[["year", "total", "total_se"]].assign(index=100 * index, used=True)
+    yearly = pd.DataFrame(whole["totals"]).rename(columns={"time": "year", "se": "total_se"})
+    yearly = yearly[["year", "total", "total_se"]].astype({"year": int}).assign(index=100 * index, used=True)
     # A key of its own for each species, so that its draws do not depend on the others'.
     rng = np.random.default_rng(zlib.crc32(str(results["species"]).encode()))
     total = yearly["total"].to_numpy(float)

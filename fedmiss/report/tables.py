@@ -168,8 +168,8 @@ def _without_finds_only(analysis: Analysis) -> dict[str, float | None]:
     if not analysis.finds_only:
         return {}
     trend = trend_without(analysis.finds_only, analysis.series, analysis.settings)
-    ends = {"percent": "percent_per_year", "percent_lo": "percent_lo", "percent_hi": "percent_hi"}
-    return {f"without_finds_only_{name}": trend[column] for name, column in ends.items()}
+    names = ("percent_per_year", "percent_lo", "percent_hi")
+    return {f"without_finds_only_{name.removesuffix('_per_year')}": trend[name] for name in names}
 
 
 def _fitted(analysis: Analysis) -> dict[str, float | None]:

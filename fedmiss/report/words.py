@@ -22,12 +22,10 @@ def number(value: float | None, digits: int = 3) -> str:
     power = _power(value, digits)
     if power < -4 or power > 14:
         power = _power(value, max(digits - 1, 1))  # one digit less is shown
-        return f"{value / 10.0**power:.{max(digits - 2, 0)}f} × 10{str(power).translate(_UP)}".replace(
-            "-", MINUS
-        )
-    places = digits - 1 - power
-    rounded = round(value, places)
-    text = f"{rounded:,.{max(places, 0)}f}"
+        text = f"{value / 10.0**power:.{max(digits - 2, 0)}f} × 10{str(power).translate(_UP)}"
+    else:
+        places = digits - 1 - power
+        text = f"{round(value, places):,.{max(places, 0)}f}"
     return text.replace("-", MINUS)
 
 
@@ -50,13 +48,9 @@ def share(value: float | None) -> str:
         return "less than 0.01 %"
     if 99 < percents < 100:  # 99.6 % imputed is not all of it
         return f"{min(percents, 99.9):.1f} %" if percents < 99.95 else f"{min(percents, 99.99):.2f} %"
-    return (
-        f"{percents:.0f} %"
-        if percents >= 9.95 or percents == 0
-        else f"{percents:.1f} %"
-        if percents >= 1
-        else f"{percents:.2g} %"
-    )
+    if percents >= 9.95 or percents == 0:
+        return f"{percents:.0f} %"
+    return f"{percents:.1f} %" if percents >= 1 else f"{percents:.2g} %"
 
 
 def percent(value: float | None) -> str:

@@ -139,19 +139,8 @@ def _fit(
             f"the counts vary {chi2 / df:.3g} times as much as the model's Poisson counts would: standard errors "
             "and classes are too sure without overdispersion (--overdispersion).",
         )
-    return TrimFit(
-        settings,
-        cells,
-        design,
-        estimated,
-        information(cells, design, estimated, sigma2),
-        sigma2,
-        df,
-        chi2,
-        lr,
-        steps,
-        notes,
-    )
+    info = information(cells, design, estimated, sigma2)
+    return TrimFit(settings, cells, design, estimated, info, sigma2, df, chi2, lr, steps, notes)
 
 
 def _those_with_counts(cells: Cells) -> tuple[tuple[int, ...], tuple[str, ...]]:

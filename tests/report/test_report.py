@@ -69,19 +69,22 @@ def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
 
 
 def test_every_bend_has_a_sentence_of_its_own(full):
-    rows = [(2011, 1.0, -0.1, 0.1), (2016, 0.2, 0.1, -0.1)]
-    points = pd.DataFrame(rows, columns=["year", "support", "slope_before", "slope_after"])
+    points = pd.DataFrame({"year": [2011, 2016], "support": [1.0, 0.2]})
     bends = str(indices(replace(full, points=points), {}).values["bends"])
     said = [each.split(";")[0] for each in bends.split(". ")]
     assert said == ["The trend bends in 2011", "The trend may bend in 2016"]
 
 
+def with_part(a, first, last, lo, hi):
+    """The analysis with one more period, that is stable."""
+    part = a.periods.iloc[[0]].assign(period=f"{first} to {last}", from_year=first, to_year=last)
+    part = part.assign(trend_class="stable", percent_lo=lo, percent_hi=hi)
+    return replace(a, periods=pd.concat([a.periods, part], ignore_index=True))
+
+
 @pytest.mark.parametrize(("lo", "hi", "differs"), [(-6.0, 1.0, False), (-1.0, 2.0, True)])
 def test_a_part_differs_from_the_whole_where_its_interval_excludes_the_trend(full, lo, hi, differs):
-    part = full.periods.iloc[[0]].assign(
-        period="2008 to 2014", trend_class="stable", percent_lo=lo, percent_hi=hi
-    )
-    a = replace(full, periods=pd.concat([full.periods, part], ignore_index=True))
+    a = with_part(full, 2008, 2014, lo, hi)
     assert a.trend["percent_per_year"] == pytest.approx(-3.92, abs=0.01)
     assert bool(_stretches(a)) == differs
 
@@ -89,22 +92,11 @@ def test_a_part_differs_from_the_whole_where_its_interval_excludes_the_trend(ful
 @pytest.mark.parametrize(("support", "said"), [(0.13, False), (0.5, True), (0.9, True)])
 def test_a_part_is_a_finding_where_half_of_the_replicates_bend(full, support, said):
     """A bend in 13 % of the replicates stood among the first findings, as sure as any."""
-    points = pd.DataFrame(
-        [(2014, support, -0.1, 0.0)], columns=["year", "support", "slope_before", "slope_after"]
-    )
-    part = full.periods.iloc[[0]].assign(
-        period="2014 to 2021",
-        from_year=2014,
-        to_year=2021,
-        trend_class="stable",
-        percent_lo=-1.0,
-        percent_hi=2.0,
-    )
-    a = replace(full, points=points, periods=pd.concat([full.periods, part], ignore_index=True))
+    points = pd.DataFrame({"year": [2014], "support": [support]})
+    a = with_part(replace(full, points=points), 2014, 2021, -1.0, 2.0)
     assert ("2014 to 2021: stable" in _stretches(a)) == said
-    assert ("may bend in 2014" if support < 0.5 else "bends in 2014") in str(
-        indices(a, {}).values["bends"]
-    )  # in its section either way
+    bends = str(indices(a, {}).values["bends"])  # in its section either way
+    assert ("may bend in 2014" if support < 0.5 else "bends in 2014") in bends
 
 
 @pytest.mark.parametrize("end", [slice(0, 4), slice(-4, None)])

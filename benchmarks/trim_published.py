@@ -3,7 +3,7 @@
     FEDMISS_DATA=/path/to/data python benchmarks/trim_published.py
 
 The folder holds ``trim/outfiles`` of rtrim 2.3 (skylark; EUPL, not part of this project): TRIM's command files with the
-output of TRIM 3.61 and 3.70. A number is equal when ours, rounded as printed, is the printed one.
+output of TRIM 3.61 and 3.70. A number is equal when our own file prints the same.
 """
 
 from __future__ import annotations

@@ -42,6 +42,11 @@ class Schema:
     columns: tuple[_Column, ...]
     open: bool = False  # True: further columns may follow the listed ones (factor columns u1, u2, ...)
 
+    @property
+    def names(self) -> list[str]:
+        """Names of the listed columns, in order."""
+        return [column["name"] for column in self.columns]
+
     def arrow(self) -> pa.Schema:
         """Return the arrow schema of the listed columns."""
         special = {"date": pa.date32(), "list<string>": pa.list_(pa.string())}

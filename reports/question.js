@@ -88,7 +88,7 @@
     return x.slice(2).map(function (_, i) { return reflect(x.map(function (_, j) { return j === i + 2 ? 1 : 0; })); });
   }
 
-  // Variance of true log totals about their line, by restricted maximum likelihood: year_variance of scatter.py.
+  // Variance of true log totals about their line, by restricted maximum likelihood: year_variance of slopes.py.
   function scatter(x, y, cov) {
     var N = complement(x), half = N.map(function (r) { return cov.map(function (c) { return dot(c, r); }); });
     var E = eigen(N.map(function (r) { return half.map(function (h) { return dot(r, h); }); }));

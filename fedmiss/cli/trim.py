@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fedmiss.etl.count_table import CountTable
     from fedmiss.pipeline.trims import Trims
     from fedmiss.report.trim import TrimFit
-    from fedmiss.report.trim.settings import Shown
+    from fedmiss.report.trim.files import Shown
 
 InTable = partial(typer.Option, rich_help_panel="The table")
 OfMany = partial(typer.Option, rich_help_panel="All species of a table")
@@ -138,8 +138,7 @@ def trim(
     import json as to_json
 
     from fedmiss.files import hash_file
-    from fedmiss.report.trim.files import as_json, describe
-    from fedmiss.report.trim.settings import Shown
+    from fedmiss.report.trim.files import Shown, as_json, describe
 
     shown = Shown(rule, base, level)
     if out is None:

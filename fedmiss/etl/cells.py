@@ -278,7 +278,7 @@ def _table(folder: Path, species: str, *, zero_filled: bool) -> pl.LazyFrame:
         entry = resolve_species(entries, species, folder)
         names = (pl.lit(entry["species"]).alias("species"), pl.lit(entry["common_name"]).alias("common_name"))
         table = species_visits(folder, entry["species"]).drop("exported").with_columns(*names)
-        known = [column["name"] for column in load_schema("records").columns]
+        known = load_schema("records").names
         kept = seen.filter(pl.col("species") == entry["species"]).select("checklist_id", cs.exclude(known))
         table = table.join(kept, on="checklist_id", how="left", maintain_order="left")
     else:

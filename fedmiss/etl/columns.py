@@ -209,7 +209,7 @@ def kept_columns(header: Sequence[str], keep: Iterable[str], where: str) -> dict
         exact.setdefault(title.strip(), i)
         if normal(title):
             alike.setdefault(normal(title), []).append(i)
-    own = {column["name"] for table in ("records", "checklists") for column in load_schema(table).columns}
+    own = {name for table in ("records", "checklists") for name in load_schema(table).names}
     found: dict[str, int] = {}
     for name in map(str.strip, keep):
         if not name:

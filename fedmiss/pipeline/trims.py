@@ -7,7 +7,6 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-import numpy as np
 import polars as pl
 
 from fedmiss.errors import ConfigError, FedmissError, InputError
@@ -34,8 +33,7 @@ from fedmiss.pipeline.steps import step
 from fedmiss.report.species import headline, log_errors, write_page
 from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
 from fedmiss.report.trim.cells import CHECK
-from fedmiss.report.trim.files import write_trim
-from fedmiss.report.trim.settings import Shown
+from fedmiss.report.trim.files import Shown, write_trim
 from fedmiss.version import __version__
 
 HELD = 3  # raise it when what the folder of a species holds changes
@@ -221,8 +219,7 @@ def _write(
             raise
         fit, said = fit_table(read, replace(plan, covariates=()))
         notes = [f"trends by {', '.join(plan.covariates)} are missing: {error}"]
-    cells = fit.cells
-    seen, filled = cells.seen, np.where(cells.seen, np.nan_to_num(cells.counts), fit.mu) * cells.weights
+    seen, filled = fit.cells.seen, fit.filled * fit.cells.weights
     results = {
         "headline": headline(fit, plan.shown),
         "species": name,

@@ -40,7 +40,7 @@ class Frame(NamedTuple):
 
     @property
     def squeeze(self) -> float:
-        """How many degrees of longitude are as long as one of latitude, in the middle of the map."""
+        """How many degrees of longitude are as long as one of latitude, in the middle of the map; near the poles ten."""
         return 1.0 / max(math.cos(math.radians((self.south + self.north) / 2)), 0.1)
 
     @property
@@ -59,8 +59,7 @@ def frame_of(longitude: F64, latitude: F64) -> Frame:
     west, east = float(longitude.min()), float(longitude.max())
     south, north = float(latitude.min()), float(latitude.max())
     x, y = (west + east) / 2, (south + north) / 2
-    # A degree of longitude is cos(latitude) of one of latitude; near the poles the map stops at a tenth.
-    squeeze = 1.0 / max(math.cos(math.radians(y)), 0.1)
+    squeeze = Frame(west, south, east, north).squeeze
     high = max((north - south) * 1.33, 20.0 / _KM)
     # Neither narrower than it is high, nor flatter than six tenths of its width, whatever the places are.
     wide = max((east - west) * 1.33, high * squeeze * 0.95)

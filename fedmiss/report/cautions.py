@@ -207,7 +207,7 @@ def carried(analysis: Analysis) -> Iterator[str]:
 
 def _pooled(analysis: Analysis) -> Iterator[str]:
     """Say that one trend is given for groups that have no region in common, and which they are."""
-    parts = parts_by_share(analysis)
+    parts = groups_apart(analysis.data)
     if not parts:
         return
     named = "; ".join(
@@ -219,21 +219,6 @@ def _pooled(analysis: Analysis) -> Iterator[str]:
         f"The groups fall into {len(parts)} parts that have no region in common: {named}{more}. The one trend above is of "
         "their sum, so it is mostly that of the largest; nothing links the others to it but the model. Read them by region."
     )
-
-
-def parts_by_share(analysis: Analysis) -> list[tuple[list[str], list[str], float]]:
-    """Return groups, regions and share of the total of each part that has no region in common with others, largest first."""
-    data = analysis.data
-    totals = {
-        name: float(data.expected[(data.sites["region"] == name).to_numpy()].sum())
-        for name in data.region_names()
-    }
-    whole = sum(totals.values())
-    weighed = [
-        (groups, regions, sum(totals[region] for region in regions) / whole if whole > 0 else math.nan)
-        for groups, regions in groups_apart(data)
-    ]
-    return sorted(weighed, key=lambda part: -part[2])
 
 
 def _some(names: list[str]) -> str:

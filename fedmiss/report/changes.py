@@ -18,6 +18,7 @@ from fedmiss.report.loess import loess
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.slopes import trend_row
 from fedmiss.report.years import base_years
+from fedmiss.tables import load_schema
 
 if TYPE_CHECKING:
     from fedmiss.report.findings import Findings
@@ -168,11 +169,6 @@ def periods(
 
 WINDOWS = (25, 10, 5)
 ALERTS = ((-50.0, "decline above 50 %"), (-25.0, "decline above 25 %"))
-_COLUMNS = [
-    "window", "from_year", "to_year", "n_years", "percent_per_year", "percent_lo", "percent_hi", "trend_class",
-    "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling", "change_percent", "change_lo", "change_hi",
-    "alert", "reason",
-]  # fmt: skip
 _SPAN_YEARS = 10  # a local line over about ten years, as the smooths of monitoring schemes
 
 
@@ -200,14 +196,12 @@ def window_trends(findings: Findings) -> pd.DataFrame:
 
     A window of N years goes from the year N years before the last one to the last one, and is left out when the series
     is not longer. The change over a window is that of its straight trend, so it agrees with the change per year.
-
-    Columns: ``window``, ``from_year``, ``to_year``, ``n_years``, ``percent_per_year``, ``percent_lo``, ``percent_hi``,
-    ``trend_class``, ``percent_lo_sampling``, ``percent_hi_sampling``, ``trend_class_sampling`` (TRIM's convention),
-    ``change_percent``, ``change_lo``, ``change_hi`` (over the window), ``alert``, ``reason``.
+    Schema ``report_windows``.
     """
     used = findings.years.year[findings.years.used]
+    columns = load_schema("report_windows").names
     if used.size < 2:
-        return pd.DataFrame(columns=_COLUMNS)
+        return pd.DataFrame(columns=columns)
     last = int(used[-1])
     trends = {"all years": findings.trend}
     for window in (window for window in WINDOWS if last - window > used[0]):
@@ -220,22 +214,19 @@ def window_trends(findings: Findings) -> pd.DataFrame:
         )
         row = trend.to_dict() | {"window": name, "change_percent": change, "change_lo": lo, "change_hi": hi}
         rows.append(row | {"alert": "" if trend["reason"] else alert_of(change, hi)})
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    return pd.DataFrame(rows, columns=columns)
 
 
 def smooth_index(findings: Findings) -> pd.DataFrame:
     """Return a LOESS curve through the logarithms of the yearly index, with the band of its replicates.
 
     Every replicate is smoothed the same way and set against the same base total. Empty for fewer than five used years or
-    a total that is not positive.
-
-    Columns: ``year``, ``index``, ``smooth``, ``smooth_lo``, ``smooth_hi`` (base = 100).
+    a total that is not positive. Schema ``report_smooth_index``; base = 100.
     """
-    columns = ["year", "index", "smooth", "smooth_lo", "smooth_hi"]
     year, total, draws = findings.series.within(findings.years.used)
     base = base_years(findings.base, findings.years)
     if year.size < 5 or not (total > 0).all() or not base.any():
-        return pd.DataFrame(columns=columns)
+        return pd.DataFrame(columns=load_schema("report_smooth_index").names)
     x = year.astype(np.float64)
     span = float(np.clip(_SPAN_YEARS / year.size, 0.3, 1.0))
     level = findings.series.yearly[base].mean()
@@ -244,10 +235,7 @@ def smooth_index(findings: Findings) -> pd.DataFrame:
         return np.exp(loess(x, np.log(values), span, it=0))
 
     smooth = curve(total)
-    bands = None
-    if draws is not None and (draws > 0).all():
-        bands = curve(draws)
-    limits = interval(smooth, bands)
+    limits = interval(smooth, curve(draws) if draws is not None and (draws > 0).all() else None)
     scale = 100.0 / level
     return pd.DataFrame(
         {

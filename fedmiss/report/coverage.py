@@ -17,6 +17,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.report.settings import Least
 from fedmiss.report.slopes import log_slope
 from fedmiss.report.years import Years, make_years
+from fedmiss.tables import load_schema
 
 if TYPE_CHECKING:
     from fedmiss.report.inputs import ReportInputs
@@ -60,11 +61,6 @@ class Coverage:
     def share_cells(self) -> float:
         """Share of all cells that have a count, whatever their year."""
         return self.n_observed / self.n_cells
-
-    @property
-    def no_zeros(self) -> bool:
-        """True when not a single visit without the species is in the panel."""
-        return self.n_zeros == 0
 
 
 def linked_years(site: np.ndarray, year: np.ndarray, n_sites: int, n_years: int) -> int:
@@ -173,10 +169,7 @@ def seasons_apart(sharing: int, n_used: int) -> Iterator[str]:
 
 
 def monthly_coverage(data: ReportInputs) -> pd.DataFrame:
-    """Return per month: cells, cells with a count, missing cells, visits, and the imputed share of the total.
-
-    Columns: ``month_index``, ``month``, ``observed``, ``missing`` (cells), ``visits``, ``imputed_share``.
-    """
+    """Return per month: cells with a count, missing cells, visits, and the imputed share of the total."""
     visits = np.zeros(len(data.months), dtype=np.int64)
     np.add.at(visits, data.cells["month_index"].to_numpy(), data.cells["n_visits"].to_numpy())
     observed = data.n_observed
@@ -221,7 +214,7 @@ def in_years(cells: Bool, member: Bool) -> Bool:
     return np.asarray(cells.astype(np.float32) @ member.T.astype(np.float32) > 0)
 
 
-def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = None) -> I64:
+def usable_counts(observed: Bool, months: pd.DataFrame, least: Least = Least()) -> I64:
     """Return the cells with a count in each month (L,), with a minus in years that have fewer than the least.
 
     This is the ``n_observed`` of the functions of ``trends``: a year without counts leaves index and trend. One with too few
@@ -229,37 +222,35 @@ def usable_counts(observed: Bool, months: pd.DataFrame, least: Least | None = No
     """
     n_observed: I64 = observed.sum(axis=0).astype(np.int64)
     years = make_years(months, n_observed)
-    asked = (least or Least()).of(observed.shape[0], len(years.season))
+    asked = least.of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
     enough = (cells >= asked.cells) & (sites >= asked.sites)
     at = np.searchsorted(years.year, years.of_month)
     return np.where(enough[at], n_observed, -n_observed)
 
 
-def first_base(observed: Bool, years: Years, least: Least, found: Bool | None = None) -> str | None:
-    """Return the first used year with enough counts for a base; None where that is the first used one.
+def first_base(observed: Bool, years: Years, least: Least, found: Bool) -> str | None:
+    """Return the first used year with a find and enough counts for a base; None where that is the first used one.
 
-    Where no year has enough, it is the first one with a find.
+    Where no year has enough, it is the first one with a find: an index against nothing says nothing.
 
     Parameters
     ----------
-    found : (J, L) cells that found the species; the base has one, where this is given: an index against nothing says nothing
+    observed, found : (J, L) cells with a count, and those that found the species
     """
     asked = least.base.of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)
-    there = year_support(observed if found is None else found, years)[0]
+    there = year_support(found, years)[0]
     used = np.flatnonzero(years.used)
     good = [at for at in used if cells[at] >= asked.cells and sites[at] >= asked.sites and there[at]]
-    good = good or [at for at in used if found is not None and there[at]]
+    good = good or [at for at in used if there[at]]
     return str(years.year[good[0]]) if good and good[0] != used[0] else None
 
 
 def influential_sites(data: ReportInputs, sites: pd.DataFrame, years: Years) -> pd.DataFrame:
     """Return the site-month with the largest count and the sites that weigh most in total and in trend.
 
-    Columns: ``what`` (``largest count``, ``largest site``, ``trend without``), ``site_index``, ``site_id``, ``month``
-    (blank for a site), ``share`` (of all birds counted; of the fitted total over the used years), ``slope_without`` (log per
-    year: least-squares slope of the fitted total without the site; the model is not fitted again).
+    Schema ``report_carriers``. The slope without a site is that of the fitted total: the model is not fitted again.
     """
     rows: list[tuple[str, int, str, float, float]] = []
     cells, ids = data.cells, sites["site_id"].to_numpy(object)
@@ -291,11 +282,9 @@ def influential_sites(data: ReportInputs, sites: pd.DataFrame, years: Years) -> 
 def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     """Return Spearman's rank correlations of visits with birds and trends, over the visited sites.
 
-    Columns: ``compared`` (``visits and birds``, ``visits and trend``, ``first visit and trend``,
-    ``last visit and trend``), ``n_sites``,
-    ``correlation``, ``p_value``, ``clear`` (at least 0.3 either way, p below 0.001). Fewer than 20 sites, or values that
-    are all alike, give no correlation; trends are of sites counted in three years or more. Fitted trends of thinly
-    visited sites lie near the mean, so correlations with them are smaller than with the true ones.
+    Schema ``report_visits``. Fewer than 20 sites, or values that are all alike, give no correlation; trends are of sites
+    counted in three years or more. Fitted trends of thinly visited sites lie near the mean, so correlations with them are
+    smaller than with the true ones.
 
     Parameters
     ----------
@@ -323,7 +312,7 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
         if n_compared >= MIN_SITES_COMPARED and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 1e-9:
             rho, p_value = _spearman(x[known], y[known])
         rows.append((name, n_compared, rho, p_value, bool(abs(rho) >= CLEAR and p_value < SURE)))
-    return pd.DataFrame(rows, columns=["compared", "n_sites", "correlation", "p_value", "clear"])
+    return pd.DataFrame(rows, columns=load_schema("report_visits").names)
 
 
 def _spearman(x: F64, y: F64) -> tuple[float, float]:
@@ -350,12 +339,12 @@ def connected(linked: Bool) -> I64:
     return np.asarray(reach.argmax(axis=0), dtype=np.int64)
 
 
-def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str]]]:
-    """Return the connected parts of the groups, linked by shared regions: (groups, regions) of each.
+def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str], float]]:
+    """Return groups, regions and share of the total of each part that has no region in common with others, largest first.
 
     Nothing when all are connected, when regions are not known, or when the groups are the regions by the user's choice.
     """
-    if data.panel.get("settings", {}).get("group_by") == "region" or len(data.group_regions) < 2:
+    if data.panel.get("settings", {}).get("group_by") == "region":
         return []
     names = sorted(data.group_regions)
     regions = sorted({region for home in data.group_regions.values() for region in home})
@@ -365,11 +354,12 @@ def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str]]]:
     if not (held.size and held.any(axis=0).all()):
         return []  # a group of unknown place may lie anywhere
     label = connected(held)
-    parts = [
-        [name for name, own in zip(names, label, strict=True) if own == part] for part in np.unique(label)
-    ]
-    if len(parts) < 2:
-        return []
-    return [
-        (part, sorted({region for name in part for region in data.group_regions[name]})) for part in parts
-    ]
+    home = data.sites["region"].to_numpy(object)
+    total = {region: float(data.expected[home == region].sum()) for region in data.region_names()}
+    whole, parts = sum(total.values()), []
+    for part in np.unique(label):
+        inside = [names[at] for at in np.flatnonzero(label == part)]
+        here = [region for region, row in zip(regions, held, strict=True) if row[label == part].any()]
+        share = sum(total[region] for region in here) / whole if whole > 0 else np.nan
+        parts.append((inside, here, share))
+    return sorted(parts, key=lambda part: -part[2]) if len(parts) > 1 else []

@@ -6,7 +6,7 @@ This module, ``maps`` and ``basemap`` load matplotlib, which takes a second, so 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import pandas as pd
@@ -24,15 +24,13 @@ from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figu
 from fedmiss.report.words import (
     MINUS,
     count,
-    monthly_marks,
+    marks,
     number,
     per_year,
     percent,
     records,
-    season_marks,
     share,
-    smoothed_marks,
-    trend_marks,
+    with_limits,
 )
 from fedmiss.report.years import MONTH_NAMES, season_text
 
@@ -125,7 +123,13 @@ def trend(findings: Findings) -> Plot:
         f"Line of the yearly index from {int(used['year'].iloc[0])} to {int(last['year'])}: it ends at "
         f"{number(last['index'])} with {base} = 100{trend}. Bars below: {below}"
     )
-    return Plot("trend", "Yearly index and trend", caption, alt, fig, table, trend_marks(table))
+
+    def said(row: Any) -> str:
+        index = f"index {with_limits(row.index_, row.index_lo, row.index_hi)}" if row.used else "no index"
+        rests = f"{share(row.imputed_share)} imputed" if by_cell else f"{count(row.visits)} visits"
+        return f"{row.year}: {index}; {rests}"
+
+    return Plot("trend", "Yearly index and trend", caption, alt, fig, table, marks(table, "year", said))
 
 
 def _has_line(findings: Findings, used: pd.DataFrame) -> bool:
@@ -193,7 +197,12 @@ def smoothed(findings: Findings) -> Plot | None:
         f"Smoothed index: {number(first['smooth'])} in {int(first['year'])}, {number(last['smooth'])} in "
         f"{int(last['year'])}, with {findings.trend['base']} = 100."
     )
-    return Plot("smoothed", "Smoothed index", caption, alt, fig, table, smoothed_marks(table))
+
+    def said(row: Any) -> str:
+        smooth = with_limits(row.smooth, row.smooth_lo, row.smooth_hi)
+        return f"{row.year}: smoothed {smooth}; index {number(row.index_)}"
+
+    return Plot("smoothed", "Smoothed index", caption, alt, fig, table, marks(table, "year", said))
 
 
 def beside(analysis: Analysis) -> Plot | None:
@@ -271,7 +280,8 @@ def monthly_smooth(findings: Findings) -> Plot | None:
     what, of = ("sites without a count", f" of {count(findings.n_sites)}") if cells else ("visits", "")
     alt += f"; below, {what} per month, between {count(least)} and {count(most)}{of}."
     title = "Monthly totals and missing cells" if cells else "Monthly totals and visits"
-    return Plot("monthly", title, caption, alt, fig, curve, monthly_marks(curve, findings.unit))
+    said = marks(curve, "time", lambda r: f"{r.month}: {number(r.total)} {findings.unit}")
+    return Plot("monthly", title, caption, alt, fig, curve, said)
 
 
 def season(findings: Findings) -> Plot | None:
@@ -281,7 +291,9 @@ def season(findings: Findings) -> Plot | None:
         return None
     fig = figure(height=4.8)
     ax = fig.subplots()
-    profile = profile.merge(_month_range(findings), on="month_of_year", how="left")
+    used = findings.monthly[np.isin(findings.years.of_month, findings.years.year[findings.years.used])]
+    ends = used.groupby("month_of_year")["total"].agg(low_year="min", high_year="max")
+    profile = profile.merge(ends, left_on="month_of_year", right_index=True, how="left")
     month = profile["month_of_year"].to_numpy()
     ax.fill_between(month, profile["low_year"], profile["high_year"], color="#dcdcdc", alpha=0.7, lw=0)
     if profile["lo"].notna().any():
@@ -300,9 +312,13 @@ def season(findings: Findings) -> Plot | None:
     )
     high = MONTH_NAMES[int(peak["month_of_year"]) - 1]
     alt = f"Seasonal profile: highest in {high} with {number(peak['total'])} {findings.unit}."
-    return Plot(
-        "season", "Seasonal profile", caption, alt, fig, profile, season_marks(profile, findings.unit)
-    )
+
+    def said(row: Any) -> str:
+        name = MONTH_NAMES[row.month_of_year - 1]
+        return f"{name}: {with_limits(row.total, row.lo, row.hi)} {findings.unit}"
+
+    at = marks(profile, "month_of_year", said)
+    return Plot("season", "Seasonal profile", caption, alt, fig, profile, at)
 
 
 def weeks(analysis: Analysis) -> Plot | None:
@@ -329,14 +345,6 @@ def weeks(analysis: Analysis) -> Plot | None:
     when = f"{peak['days'].split()[0]}, week {peak['week']}"
     alt = f"Seasonal profile by week: highest in {when}, with {number(peak['total'])} {analysis.unit}."
     return Plot("weeks", "Seasonal profile by week", caption, alt, fig, table)
-
-
-def _month_range(findings: Findings) -> pd.DataFrame:
-    """Smallest and largest total of each month of the year over the used years."""
-    used = findings.monthly[np.isin(findings.years.of_month, findings.years.year[findings.years.used])]
-    return used.groupby("month_of_year", as_index=False).agg(
-        low_year=("total", "min"), high_year=("total", "max")
-    )
 
 
 def regions(findings: Findings) -> Plot | None:

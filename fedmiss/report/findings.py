@@ -18,12 +18,8 @@ from fedmiss.report.inputs import Source
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import Years
+from fedmiss.tables import load_schema
 
-REGION = [  # columns of the table of regions
-    "region", "n_sites", "share", "from_year", "to_year", "n_years", "slope", "slope_se", "percent_per_year", "percent_lo",
-    "percent_hi", "trend_class", "slope_se_sampling", "percent_lo_sampling", "percent_hi_sampling", "trend_class_sampling",
-    "reason",
-]  # fmt: skip
 ONE_TREND = "the model has rank 0, so every region has the same trend by construction"
 
 
@@ -200,7 +196,7 @@ def region_table(parts: Mapping[str, Part], settings: ReportSettings, whole: Mon
         share = float(part.series.totals @ weight) / grand if grand > 0 else np.nan
         row = {"region": name, "n_sites": part.n_sites, "share": share}
         rows.append(row | part.trend(settings).to_dict())
-    return pd.DataFrame(rows, columns=REGION)
+    return pd.DataFrame(rows, columns=load_schema("report_regions").names)
 
 
 def _replicates(series: MonthlySeries) -> pd.DataFrame:

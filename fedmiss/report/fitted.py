@@ -15,12 +15,11 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.report.findings import Findings
 from fedmiss.report.words import number, percent
+from fedmiss.tables import load_schema
 
 LEAST_DRIFT = 0.10  # least drift of counted / fitted over the whole period for a warning
 LEAST_GAP = 0.20  # least deviation of counted / fitted in one year for a warning
 CLEAR_GAP = 3.0  # and in standard errors
-
-_COLUMNS = ["year", "visits", "counted", "fitted", "ratio", "ratio_se"]
 
 
 def fitted_years(visited: pd.DataFrame | None, months: pd.DataFrame) -> pd.DataFrame:
@@ -29,8 +28,9 @@ def fitted_years(visited: pd.DataFrame | None, months: pd.DataFrame) -> pd.DataF
     ``visited``: the fit's table of that name; the result is empty where the fit has none. The error assumes independent
     visits; years with correlated visits deviate more.
     """
+    columns = load_schema("report_fitted").names
     if visited is None:
-        return pd.DataFrame(columns=_COLUMNS)
+        return pd.DataFrame(columns=columns)
     year: I64 = months["year"].to_numpy(dtype=np.int64)[visited["month_index"].to_numpy()]
     sums = visited.groupby(year)[["weight", "counted", "fitted", "variance"]].sum()
     sums = sums[sums["weight"] > 0]
@@ -38,7 +38,7 @@ def fitted_years(visited: pd.DataFrame | None, months: pd.DataFrame) -> pd.DataF
     ratio = (sums["counted"] / sums["fitted"]).where(sums["fitted"] > 0)
     error = (np.sqrt(sums["variance"]) / sums["fitted"]).where(sums["fitted"] > 0)
     table = sums.rename(columns={"weight": "visits"}).assign(ratio=ratio, ratio_se=error)
-    return table.rename_axis("year").reset_index()[_COLUMNS]
+    return table.rename_axis("year").reset_index()[columns]
 
 
 def lack_of_fit(table: pd.DataFrame, unit: str = "birds") -> str:
@@ -95,7 +95,6 @@ LEAST_RELIABLE = 0.2  # lambda below which nothing could be said of effort
 LEAST_WORTH = 1.0  # per cent of the trend a year that effort's growth must be worth for a caution
 AS_IS, OFF = "as reported", "recorded effort off by half"
 GREW = "effort grew by 1 % a year that nobody recorded"
-COLUMNS = ["what", "effort_percent", "percent_per_year", "percent_lo", "percent_hi"]
 
 
 def _growth(findings: Findings) -> tuple[float, float]:
@@ -161,12 +160,11 @@ def _rows(findings: Findings) -> dict[str, tuple[float, float, float, float]]:
 def sensitivity(findings: Findings) -> pd.DataFrame:
     """Return the trend as reported, if recorded effort is off by half, and if it grew by 1 % a year unrecorded.
 
-    Columns: ``what``, ``effort_percent`` (a year, what recorded effort adds to counts; blank where it does not multiply
-    them), ``percent_per_year``, ``percent_lo``, ``percent_hi``. The second row's interval holds the reported trend's too.
-    No rows without a trend.
+    Schema ``report_sensitivity``. The second row's interval holds the reported trend's too. No rows without a trend.
     """
-    table = pd.DataFrame([(name, *row) for name, row in _rows(findings).items()], columns=COLUMNS)
-    return table.astype(dict.fromkeys(COLUMNS[1:], float))
+    columns = load_schema("report_sensitivity").names
+    table = pd.DataFrame([(name, *row) for name, row in _rows(findings).items()], columns=columns)
+    return table.astype(dict.fromkeys(columns[1:], float))
 
 
 def effort_caution(findings: Findings) -> list[str]:

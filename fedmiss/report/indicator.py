@@ -22,6 +22,7 @@ FLOOR = 0.01  # a total below this share of the species' mean counts as this sha
 STEP = 10.0  # a species' index changes at most by this factor from one year to the next
 SPAN = 0.75  # share of the years in each local fit of the smooth
 LAST = 10  # years of the trend of the last years
+TREND = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
 _Z = 1.96
 
 
@@ -158,16 +159,14 @@ def indicator_trends(
                 "trend_class": kind.name if np.isfinite(se) else NOT_CLASSIFIED,
             }
         )
-    columns = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(rows, columns=TREND)
 
 
 def normal_draws(index: F64, se: F64, size: int, rng: np.random.Generator) -> F64:
     """Draw series around an index, each year by itself: exp of a normal with sd ``se / index``; (n, years)."""
     with np.errstate(divide="ignore", invalid="ignore"):
         log, sd = np.log(index), np.where(index > 0, se / index, 0.0)
-    out: F64 = np.exp(log + sd * rng.standard_normal((size, index.size)))
-    return out
+    return np.asarray(np.exp(log + sd * rng.standard_normal((size, index.size))))
 
 
 def _simulate(
@@ -244,14 +243,12 @@ def _chain(logs: F64, base: int) -> F64:
     mean = np.nanmean(step, axis=-2)
     out = np.concatenate([np.zeros((*mean.shape[:-1], 1)), np.cumsum(mean, axis=-1)], axis=-1)
     # Against the base, so that it has no error, as every index.
-    shifted: F64 = out - out[..., base : base + 1]
-    return shifted
+    return np.asarray(out - out[..., base : base + 1])
 
 
 def _log(total: F64) -> F64:
     mean = total.mean(axis=-1, keepdims=True)
-    out: F64 = np.log(np.maximum(total, np.maximum(FLOOR * mean, 1e-300)))
-    return out
+    return np.asarray(np.log(np.maximum(total, np.maximum(FLOOR * mean, 1e-300))))
 
 
 def quadratic_smoother(x: F64, span: float = SPAN) -> F64:

@@ -48,12 +48,10 @@ _END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _NUMBER = rf"(?<![\w.])[{MINUS}+-]?\d+(?:,\d{{3}})*(?:\.\d+)*(?: × 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?!\w)"
 _MONTHS = r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
 _MONTH = re.compile(_MONTHS)
-_OWN = re.compile(
-    rf"{_MONTHS}|[Bb]irds|[Oo]ccupied sites"
-)  # other words in slots are names and units that a user gave
-_NAME = re.compile(
-    r"..+|[B-HJ-WYZ]", re.DOTALL
-)  # one letter alone may be a word of a sentence: A site, X not counted
+# other words in slots are names and units that a user gave
+_OWN = re.compile(rf"{_MONTHS}|[Bb]irds|[Oo]ccupied sites")
+# one letter alone may be a word of a sentence: A site, X not counted
+_NAME = re.compile(r"..+|[B-HJ-WYZ]", re.DOTALL)
 _SLOT = re.compile(r"\{(\d+)\}")
 _FILE = re.compile(r"fedmiss|[\w.-]+(/|\.[a-z]{2,7})")
 _COLUMN = re.compile(r"[^=()]+ = [^=()]+")  # what an import says of a table: site = plot

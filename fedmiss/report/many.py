@@ -28,7 +28,7 @@ from fedmiss.report.sections.question import in_script
 from fedmiss.report.species import Species, read_species
 from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK, Plot, figure, lay_out, style
 from fedmiss.report.tables import write_csv
-from fedmiss.report.words import count, indicator_marks, interval_words, number, percent, share
+from fedmiss.report.words import count, interval_words, marks, number, percent, share, with_limits
 from fedmiss.tables import is_ours, load_schema, write_table
 
 KIND = "report-index"
@@ -54,8 +54,8 @@ COLUMNS = [
 
 def index_frame(found: Mapping[str, Species]) -> pd.DataFrame:
     """Return one row per folder (schema ``report_index``), sorted by trend, those without a class last."""
-    names = [column["name"] for column in load_schema("report_index").columns]
-    frame = pd.DataFrame([one.row | {"folder": folder} for folder, one in found.items()], columns=names)
+    rows = [one.row | {"folder": folder} for folder, one in found.items()]
+    frame = pd.DataFrame(rows, columns=load_schema("report_index").names)
     late, slope = frame["trend_class"] == NOT_CLASSIFIED, pd.to_numeric(frame["slope"])
     order = pd.DataFrame({"late": late, "slope": slope, "species": frame["species"]})
     return frame.loc[order.sort_values(["late", "slope", "species"]).index].reset_index(drop=True)
@@ -139,7 +139,7 @@ def build_index(
                     remove_file(file, ours)
             continue
         if name in _TABLES:
-            table = table[[column["name"] for column in load_schema(_TABLES[name]).columns]]
+            table = table[load_schema(_TABLES[name]).names]
             write_table(table, out / f"{name}.parquet", _TABLES[name])
         with atomic_file(out / f"{name}.csv", ours=ours) as tmp:
             write_csv(table, tmp)
@@ -335,7 +335,8 @@ def _indicator_figure(table: pd.DataFrame, alt: str, name: str) -> Plot:
         ax.set_ylabel(f"indicator ({int(table['year'].iloc[0])} = 100)")
         ax.xaxis.set_major_locator(MaxNLocator(8, integer=True))
         lay_out(fig)
-    return Plot(name, "Indicator", "", alt, fig, table, indicator_marks(table))
+    said = marks(table, "year", lambda r: f"{r.year}: {with_limits(r.index_, r.lo, r.hi)}")
+    return Plot(name, "Indicator", "", alt, fig, table, said)
 
 
 def plain_name(name: str) -> str:

@@ -154,8 +154,7 @@ def _areas(table: pd.DataFrame) -> F64:
     crowd = float(np.clip(np.sqrt(300 / len(table)), 0.4, 1.0))  # many sites: smaller circles
     if not size.any():  # no year has an index: alike
         return np.full(size.shape, 40.0 * crowd)
-    out: F64 = crowd * np.maximum(320.0 * size / max(float(size.max()), 1e-9), 9.0)
-    return out
+    return np.asarray(crowd * np.maximum(320.0 * size / max(float(size.max()), 1e-9), 9.0))
 
 
 def _size_legend(fig: Figure, table: pd.DataFrame, areas: F64, unit: str) -> None:
@@ -254,8 +253,7 @@ def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFr
     middle, hexagon = np.unique(centre, axis=0, return_inverse=True)
 
     def summed(values: ArrayLike) -> F64:
-        out: F64 = np.bincount(hexagon.ravel(), weights=np.asarray(values)).astype(np.float64)
-        return out
+        return np.bincount(hexagon.ravel(), weights=np.asarray(values)).astype(np.float64)
 
     slope: F64 = np.full(len(middle), np.nan)
     if "site_index" in table and analysis.sites_differ:
@@ -286,8 +284,7 @@ def _nearest_centre(x: F64, y: F64) -> F64:
     points = np.column_stack([x, y])
     nearer = ((first - points) ** 2).sum(axis=1) <= ((second - points) ** 2).sum(axis=1)
     # Rounded, so that equal middles are equal numbers for np.unique.
-    out: F64 = np.round(np.where(nearer[:, None], first, second), 6).astype(np.float64)
-    return out
+    return np.asarray(np.round(np.where(nearer[:, None], first, second), 6))
 
 
 def _draw_hexagons(

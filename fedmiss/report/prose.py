@@ -53,7 +53,7 @@ def headline(analysis: Analysis) -> Headline:
             f"{share(rate)} on a visit is excluded (95 %); where nobody looked, nothing is known."
         )
         return Headline("Never found", sentence, basis(analysis))
-    subject = analysis.name + (", as counted where it was found," if analysis.coverage.no_zeros else "")
+    subject = analysis.name + (", as counted where it was found," if analysis.coverage.n_zeros == 0 else "")
     doubt = " (resting on one site or count)" if any(carried(analysis)) else ""
     return headline_of(analysis, basis(analysis), subject, doubt)
 
@@ -301,6 +301,9 @@ def limits(findings: Findings) -> list[str]:
             "All are of the numbers in the counted years: none covers the birds' ordinary ups and downs from year to "
             "year, which a line through few years follows."
         )
+    covered = (
+        "which sites happened to be counted" if findings.redrawn == "sites" else "who happened to be counting"
+    )
     out = [
         spoken_of,
         "People go where they expect birds. The model uses where and when counts were made as given; if "
@@ -309,8 +312,8 @@ def limits(findings: Findings) -> list[str]:
         "year to year; it is not a census.",
         "Effort that is not recorded looks like birds: if visits became longer, or eyes better, by one per cent a year, and "
         "nobody wrote it down, the trend is too high by up to one per cent a year.",
-        f"{_redrawn(findings)} {scatter} None covers a "
-        "wrong model, a change in identification skill shared by everybody, or double counting.",
+        f"Intervals cover {covered} ({findings.redrawn} are redrawn inside each group). {scatter} None covers a wrong "
+        "model, a change in identification skill shared by everybody, or double counting.",
     ]
     season = findings.years.season
     if len(season) < 12 and not findings.yearly_counts:
@@ -325,13 +328,6 @@ def limits(findings: Findings) -> list[str]:
                 "have it."
             )
     return out
-
-
-def _redrawn(findings: Findings) -> str:
-    what = (
-        "which sites happened to be counted" if findings.redrawn == "sites" else "who happened to be counting"
-    )
-    return f"Intervals cover {what} ({findings.redrawn} are redrawn inside each group)."
 
 
 def family_words(findings: Findings) -> str:
@@ -352,7 +348,7 @@ def progress_words(findings: Findings) -> str:
 
 def chosen_rows(findings: Findings) -> Bool:
     """Mark the rows of the cross-validation that belong to the fitted candidate."""
-    return _rows_of(findings, [float(findings.data.fact("rank", default=-1))])
+    return rows_of(findings, [float(findings.data.fact("rank", default=-1))])
 
 
 def averaged_ranks(findings: Findings) -> list[int]:
@@ -360,12 +356,8 @@ def averaged_ranks(findings: Findings) -> list[int]:
     return [int(member["rank"]) for member in findings.data.fact("members", default=[])]
 
 
-def averaged_rows(findings: Findings) -> Bool:
-    """Mark the rows of the cross-validation that belong to the models that were averaged, the chosen one included."""
-    return _rows_of(findings, averaged_ranks(findings))
-
-
-def _rows_of(findings: Findings, ranks: Sequence[float]) -> Bool:
+def rows_of(findings: Findings, ranks: Sequence[float]) -> Bool:
+    """Mark the rows of the cross-validation that belong to the fitted model with one of these ranks."""
     cv, model = findings.data.cv, findings.data.fact("model")
     assert cv is not None
     mask = cv["rank"].isin(ranks) & (model is None or cv["model"] == model)

@@ -17,9 +17,8 @@ from fedmiss.report.slopes import contrast_error, scatter_of_years, trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
 MIN_YEARS = 5  # fewer complete years than this: a slope is reported, a class is refused
-NOUGHT = (
-    1e-6  # of the largest total: years without a find, whose logarithm is the model's and not the counts'
-)
+# of the largest total: years without a find, whose logarithm is the model's and not the counts'
+NOUGHT = 1e-6
 
 
 @dataclass(frozen=True, eq=False)

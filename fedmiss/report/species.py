@@ -14,16 +14,14 @@ from fedmiss.errors import InputError
 from fedmiss.files import read_json, read_manifest
 from fedmiss.report.classes import classify
 from fedmiss.report.html import assets, environment, inline_svg
-from fedmiss.report.indicator import normal_draws
+from fedmiss.report.indicator import TREND, normal_draws
 from fedmiss.report.plots import plot_trim
 from fedmiss.report.style import Plot, figure, style
-from fedmiss.report.trim.files import describe
+from fedmiss.report.trim.files import Shown, describe
 from fedmiss.report.trim.fit import TrimFit
-from fedmiss.report.trim.settings import Shown
 from fedmiss.report.words import percent
 from fedmiss.tables import load_schema, read_table
 
-TREND = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
 _DRAWS = 1000  # around an index of TRIM
 
 
@@ -53,7 +51,7 @@ def read_species(folder: Path) -> Species:
     if manifest["kind"] == "trim":
         return _of_trim(folder, manifest["results"])
     results = read_manifest(folder, "report")["results"]
-    row = {column["name"]: results.get(column["name"]) for column in load_schema("report_index").columns}
+    row = {name: results.get(name) for name in load_schema("report_index").names}
     tables = folder / "tables"
     yearly = read_table(tables / "yearly.parquet", "report_yearly").to_pandas()
     table = read_table(tables / "draws.parquet", "report_draws").to_pandas()
@@ -81,20 +79,14 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
         )
         raise InputError(f"{folder} {why}: make it with `fedmiss trim --all-species`.", path=str(folder))
     found = read_json(folder / "trim.json")
+    rule, whole = str(results["rule"]), found["strata"]["all"]["imputed"]
     rows = [
-        {
-            "stratum": name,
-            "n_sites": found["sites_of_strata"][name],
-            **_trend(of["imputed"], str(results["rule"])),
-        }
+        {"stratum": name, "n_sites": found["sites_of_strata"][name], **_trend(of["imputed"], rule)}
         for name, of in found["strata"].items()
     ]
-    whole = found["strata"]["all"]["imputed"]
-    yearly = (
-        pd.DataFrame(whole["totals"]).rename(columns={"time": "year", "se": "total_se"}).astype({"year": int})
-    )
     index = pd.DataFrame(whole["index"])["index"].astype(float)
-    yearly = yearly[["year", "total", "total_se"]].assign(index=100 * index, used=True)
+    yearly = pd.DataFrame(whole["totals"]).rename(columns={"time": "year", "se": "total_se"})
+    yearly = yearly[["year", "total", "total_se"]].astype({"year": int}).assign(index=100 * index, used=True)
     # A key of its own for each species, so that its draws do not depend on the others'.
     rng = np.random.default_rng(zlib.crc32(str(results["species"]).encode()))
     total = yearly["total"].to_numpy(float)

@@ -10,9 +10,9 @@ import pandas as pd
 from pandas.api.types import is_float_dtype
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.cautions import PARTS_NAMED, asked, parts_by_share
+from fedmiss.report.cautions import PARTS_NAMED, asked
 from fedmiss.report.changes import smooth_index, window_trends
-from fedmiss.report.coverage import MIN_SITE_YEARS
+from fedmiss.report.coverage import MIN_SITE_YEARS, groups_apart
 from fedmiss.report.entries import entry_table
 from fedmiss.report.exchange import harmless
 from fedmiss.report.findings import Findings
@@ -82,8 +82,7 @@ def write_tables(analysis: Analysis, folder: Path) -> None:
     """Write every table into ``folder`` as ``NAME.csv`` and ``NAME.parquet``."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (schema, table) in report_tables(analysis).items():
-        columns = [column["name"] for column in load_schema(schema).columns]
-        clean = table[columns].reset_index(drop=True)
+        clean = table[load_schema(schema).names].reset_index(drop=True)
         clean.attrs = {}  # would enter the parquet metadata
         for column in [column for column in clean.columns if pd.api.types.is_object_dtype(clean[column])]:
             clean[column] = clean[column].infer_objects()
@@ -119,7 +118,7 @@ def fact_table(analysis: Analysis) -> pd.DataFrame:
 def _counted(analysis: Analysis) -> dict[str, float | None]:
     coverage = analysis.coverage
     year, base = asked(analysis)
-    parts = parts_by_share(analysis)
+    parts = groups_apart(analysis.data)
     return (
         {
             "sites": coverage.n_sites,
@@ -169,8 +168,8 @@ def _without_finds_only(analysis: Analysis) -> dict[str, float | None]:
     if not analysis.finds_only:
         return {}
     trend = trend_without(analysis.finds_only, analysis.series, analysis.settings)
-    ends = {"percent": "percent_per_year", "percent_lo": "percent_lo", "percent_hi": "percent_hi"}
-    return {f"without_finds_only_{name}": trend[column] for name, column in ends.items()}
+    names = ("percent_per_year", "percent_lo", "percent_hi")
+    return {f"without_finds_only_{name.removesuffix('_per_year')}": trend[name] for name in names}
 
 
 def _fitted(analysis: Analysis) -> dict[str, float | None]:

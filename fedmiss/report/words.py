@@ -9,8 +9,6 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmiss.report.years import MONTH_NAMES
-
 _UP = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 MINUS = "−"  # the typographic minus sign, as wide as a plus
 
@@ -24,12 +22,10 @@ def number(value: float | None, digits: int = 3) -> str:
     power = _power(value, digits)
     if power < -4 or power > 14:
         power = _power(value, max(digits - 1, 1))  # one digit less is shown
-        return f"{value / 10.0**power:.{max(digits - 2, 0)}f} × 10{str(power).translate(_UP)}".replace(
-            "-", MINUS
-        )
-    places = digits - 1 - power
-    rounded = round(value, places)
-    text = f"{rounded:,.{max(places, 0)}f}"
+        text = f"{value / 10.0**power:.{max(digits - 2, 0)}f} × 10{str(power).translate(_UP)}"
+    else:
+        places = digits - 1 - power
+        text = f"{round(value, places):,.{max(places, 0)}f}"
     return text.replace("-", MINUS)
 
 
@@ -52,13 +48,9 @@ def share(value: float | None) -> str:
         return "less than 0.01 %"
     if 99 < percents < 100:  # 99.6 % imputed is not all of it
         return f"{min(percents, 99.9):.1f} %" if percents < 99.95 else f"{min(percents, 99.99):.2f} %"
-    return (
-        f"{percents:.0f} %"
-        if percents >= 9.95 or percents == 0
-        else f"{percents:.1f} %"
-        if percents >= 1
-        else f"{percents:.2g} %"
-    )
+    if percents >= 9.95 or percents == 0:
+        return f"{percents:.0f} %"
+    return f"{percents:.1f} %" if percents >= 1 else f"{percents:.2g} %"
 
 
 def percent(value: float | None) -> str:
@@ -124,53 +116,12 @@ def records(table: pd.DataFrame) -> list[Any]:
 # -- the values of figures, mark by mark: what a page shows where a reader points ----------------------------
 
 
-Marks = list[tuple[float, str]]
-
-
-def _with_limits(value: float, lo: float, hi: float) -> str:
+def with_limits(value: float, lo: float, hi: float) -> str:
+    """Return a number, and its limits in brackets where they are known and no point."""
     known = np.isfinite(lo) and np.isfinite(hi) and not np.isclose(lo, hi)  # the base has no interval
     return number(value) + (f" ({number(lo)} to {number(hi)})" if known else "")
 
 
-def trend_marks(table: pd.DataFrame) -> Marks:
-    """Index of each year, and what it rests on."""
-    marks = []
-    for row in records(table):
-        index = f"index {_with_limits(row.index_, row.index_lo, row.index_hi)}" if row.used else "no index"
-        rests = f"{share(row.imputed_share)} imputed" if "cells" in table else f"{count(row.visits)} visits"
-        marks.append((float(row.year), f"{row.year}: {index}; {rests}"))
-    return marks
-
-
-def smoothed_marks(table: pd.DataFrame) -> Marks:
-    """Smoothed index of each year beside its index."""
-    return [
-        (
-            float(row.year),
-            f"{row.year}: smoothed {_with_limits(row.smooth, row.smooth_lo, row.smooth_hi)}; index {number(row.index_)}",
-        )
-        for row in records(table)
-    ]
-
-
-def monthly_marks(curve: pd.DataFrame, unit: str) -> Marks:
-    """Total of each month."""
-    return [(float(row.time), f"{row.month}: {number(row.total)} {unit}") for row in records(curve)]
-
-
-def season_marks(table: pd.DataFrame, unit: str) -> Marks:
-    """Mean total of each month of the year."""
-    return [
-        (
-            float(row.month_of_year),
-            f"{MONTH_NAMES[row.month_of_year - 1]}: {_with_limits(row.total, row.lo, row.hi)} {unit}",
-        )
-        for row in records(table)
-    ]
-
-
-def indicator_marks(table: pd.DataFrame) -> Marks:
-    """Indicator of each year."""
-    return [
-        (float(row.year), f"{row.year}: {_with_limits(row.index_, row.lo, row.hi)}") for row in records(table)
-    ]
+def marks(table: pd.DataFrame, at: str, words: Callable[[Any], str]) -> list[tuple[float, str]]:
+    """Return where each row stands on the axis, by its column ``at``, and its values in ``words``."""
+    return [(float(getattr(row, at)), words(row)) for row in records(table)]

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, listed
 from fedmiss.seasons import first_month
+from fedmiss.tables import load_schema
 
 if TYPE_CHECKING:
     from fedmiss.report.analysis import Analysis
@@ -164,7 +165,6 @@ def season_text(season: tuple[int, ...]) -> str:
 MIN_YEARS = 5  # least number of years of a range: that of two years may miss the mean of all
 MIN_COUNTS = 10  # visits with a count behind a week's estimate, and behind a single year's
 _DAYS = ("1-7", "8-14", "15-21", "22-end")
-_COLUMNS = ["month_of_year", "week", "days", "n_counted", "total", "low_year", "high_year", "n_years"]
 
 
 def weekly(analysis: Analysis) -> pd.DataFrame:
@@ -174,13 +174,10 @@ def weekly(analysis: Analysis) -> pd.DataFrame:
     choice of sites does not matter. Within a month the ratios have the mean 1 (weighted by what was expected), so the
     weeks of a month have the month's estimate as their mean. Effort that differs within a month is not corrected for.
 
-    Empty when counts are yearly or stand on one day of the month, as in monthly tables.
-
-    Columns: ``month_of_year``, ``week`` (1 to 4), ``days``, ``n_counted`` (visits), ``total`` (mean of the years; NaN with
-    fewer than ``MIN_COUNTS`` visits), ``low_year`` and ``high_year`` (lowest and highest of ``n_years``; NaN for fewer than
-    ``MIN_YEARS``).
+    Empty when counts are yearly or stand on one day of the month, as in monthly tables. Schema ``report_weeks``: its total
+    is NaN with fewer than ``MIN_COUNTS`` visits, its lowest and highest year for fewer than ``MIN_YEARS``.
     """
-    empty = pd.DataFrame(columns=_COLUMNS)
+    empty = pd.DataFrame(columns=load_schema("report_weeks").names)
     if analysis.data.weeks is None or analysis.yearly_counts or not analysis.years.used.any():
         return empty
     n_visits, counted, expected, month_total = _sums(analysis, analysis.data.weeks)
@@ -204,7 +201,7 @@ def weekly(analysis: Analysis) -> pd.DataFrame:
                     single.min() if single.size else np.nan, single.max() if single.size else np.nan, single.size,
                 )
             )  # fmt: skip
-    return pd.DataFrame(rows, columns=_COLUMNS)
+    return pd.DataFrame(rows, columns=empty.columns)
 
 
 def _sums(analysis: Analysis, weeks: pd.DataFrame) -> tuple[F64, F64, F64, F64]:

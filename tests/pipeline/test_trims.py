@@ -17,7 +17,7 @@ from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.pipeline.trims import Trims, run_trims
 from fedmiss.report.species import log_errors
 from fedmiss.report.trim import TrimSettings, fit_trim
-from fedmiss.report.trim.settings import Shown
+from fedmiss.report.trim.files import Shown
 from tests.blank import draw_nothing
 from tests.cli.terminal import fedmiss
 from tests.report.trim_readers import Tof

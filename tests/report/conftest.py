@@ -11,8 +11,15 @@ import pyarrow as pa
 import pytest
 
 from fedmiss.files import write_manifest
+from fedmiss.report.analysis import Analysis, analyse
+from fedmiss.report.build import build_report, write_report
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.settings import ReportSettings
+from fedmiss.report.years import month_table
 from fedmiss.rng import rng_for
 from fedmiss.tables import write_table
+
+DATE = "2026-01-02"
 
 
 @dataclass(frozen=True)
@@ -39,25 +46,16 @@ class World:
     late: float = 0.0  # share of the sites that nobody visited in the first half of the years
 
 
-def month_axis(w: World) -> pd.DataFrame:
-    rows = []
-    for i in range(w.n_years):
-        for m in w.season[: w.last_months if i == w.n_years - 1 else None]:
-            rows.append((w.first + i, m))
-    return pd.DataFrame(
-        {
-            "month_index": np.arange(len(rows), dtype=np.int32),
-            "month": [f"{y}-{m:02d}" for y, m in rows],
-            "year": np.array([y for y, _ in rows], dtype=np.int32),
-            "month_of_year": np.array([m for _, m in rows], dtype=np.int8),
-        }
-    )
+def axis(n_years=15, season=tuple(range(1, 13)), first=2000, last=12) -> pd.DataFrame:
+    """The months of the season in each year, ``last`` of them in the last one."""
+    years = [season[: last if i == n_years - 1 else None] for i in range(n_years)]
+    return month_table(np.array([12 * (first + i) + m - 1 for i, year in enumerate(years) for m in year]))
 
 
 def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
     """Write panel/, fit/ and imputed/ under ``root``; return their paths."""
     rng = rng_for(seed, "report-world")
-    months = month_axis(w)
+    months = axis(w.n_years, w.season, w.first, w.last_months)
     J, L = w.n_sites, len(months)
     a = rng.normal(0.5, 1.2, J)
     b = w.slope * (months["year"] - w.first) + 0.8 * np.sin(2 * np.pi * months["month_of_year"] / 12)
@@ -73,7 +71,7 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
     region = np.array([f"XX-{i % w.regions:02d}" if w.regions else None for i in range(J)], dtype=object)
     sites = pd.DataFrame(
         {
-            "site_index": np.arange(J, dtype=np.int32),
+            "site_index": np.arange(J),
             "site_id": [f"L{j:05d}" for j in range(J)],
             "site_name": [f"Pond <{j}> & reeds" for j in range(J)],
             "latitude": np.where(known, 25 + rng.random(J), np.nan),
@@ -84,23 +82,12 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
     write_table(sites, panel / "sites.parquet", "sites")
     write_table(months, panel / "months.parquet", "months")
     site, month = np.nonzero(seen)
-    group = site % 3
+    cells = pd.DataFrame({"site_index": site, "month_index": month, "n_visits": 1, "n_counted": 1})
+    cells = cells.assign(n_detected=(counts[seen] > 0).astype(int), count_sum=counts[seen])
     groups = {}
-    for g in range(3):
-        pick = group == g
-        c = counts[site[pick], month[pick]]
-        cells = pd.DataFrame(
-            {
-                "site_index": site[pick].astype(np.int32),
-                "month_index": month[pick].astype(np.int32),
-                "n_visits": np.ones(pick.sum(), dtype=np.int32),
-                "n_counted": np.ones(pick.sum(), dtype=np.int32),
-                "n_detected": (c > 0).astype(np.int32),
-                "count_sum": c.astype(np.int64),
-            }
-        )
-        write_table(cells, panel / "groups" / f"g{g + 1:02d}" / "cells.parquet", "cells")
-        groups[f"g{g + 1:02d}"] = {"n_visits": int(pick.sum())}
+    for g, part in cells.groupby(site % 3):
+        write_table(part, panel / "groups" / f"g{g + 1:02d}" / "cells.parquet", "cells")
+        groups[f"g{g + 1:02d}"] = {"n_visits": len(part)}
     terms = {
         "licence": "CC0 1.0",
         "citation": "Made by a test & its <generator>",
@@ -121,15 +108,15 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
     _write_fit(fit, w, expected, months, region, rng, terms, flow)
     write_table(
         {
-            "site_index": np.repeat(np.arange(J, dtype=np.int32), L),
-            "month_index": np.tile(np.arange(L, dtype=np.int32), J),
+            "site_index": np.repeat(np.arange(J), L),
+            "month_index": np.tile(np.arange(L), J),
             "site_id": np.repeat([f"S{j}" for j in range(J)], L),
             "month": np.tile([f"month {i}" for i in range(L)], J),
             "expected": expected.ravel(),
             **{name: expected.ravel() for name in ("expected_lower", "expected_upper", "lower", "upper")},
             "occupied": pa.nulls(expected.size, pa.float64()),
             "observed": seen.ravel(),
-            "n_counted": seen.ravel().astype(np.int32),
+            "n_counted": seen.ravel().astype(int),
         },
         imputed / "imputed.parquet",
         "imputed",
@@ -141,22 +128,12 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
 
 def _write_fit(fit, w, expected, months, region, rng, terms, flow):
     J, L = expected.shape
-    write_table(
-        {"site_index": np.arange(J, dtype=np.int32), "a": np.zeros(J)},
-        fit / "site_factors.parquet",
-        "site_factors",
-    )
-    write_table(
-        {"month_index": np.arange(L, dtype=np.int32), "b": np.zeros(L)},
-        fit / "month_factors.parquet",
-        "month_factors",
-    )
     if w.trace:
         k = np.arange(1, 31)
         write_table(
             {
-                "round": k.astype(np.int32), "h_norm2": 10.0 * 0.5**k, "objective": 100 + 0.7**k,
-                "active": np.full(30, 3, dtype=np.int32), "bytes_up": np.full(30, 2000), "bytes_down": np.full(30, 900),
+                "round": k, "h_norm2": 10.0 * 0.5**k, "objective": 100 + 0.7**k,
+                "active": np.full(30, 3), "bytes_up": np.full(30, 2000), "bytes_down": np.full(30, 900),
                 "epochs": k.astype(float), "seconds": 0.01 * k,
             },
             fit / "trace.parquet", "trace",
@@ -167,9 +144,9 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
         ]
         write_table(
             {
-                "candidate": np.arange(len(grid), dtype=np.int32) // 2, "model": [g[1] for g in grid],
-                "rank": np.array([g[0] for g in grid], dtype=np.int32),
-                "penalty": np.full(len(grid), np.nan), "fold": np.array([g[2] for g in grid], dtype=np.int32),
+                "candidate": np.arange(len(grid)) // 2, "model": [g[1] for g in grid],
+                "rank": [g[0] for g in grid],
+                "penalty": np.full(len(grid), np.nan), "fold": [g[2] for g in grid],
                 "n": np.full(len(grid), 500), "deviance": [2 - 0.2 * g[0] + (g[1] != "Poisson") for g in grid],
                 "log_rmse": np.full(len(grid), 0.7), "total_bias": np.full(len(grid), 1.02),
             },
@@ -186,9 +163,9 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
             parts.append(
                 pd.DataFrame(
                     {
-                        "draw": np.repeat(np.arange(w.n_draws, dtype=np.int32), L),
+                        "draw": np.repeat(np.arange(w.n_draws), L),
                         "region": name,
-                        "month_index": np.tile(np.arange(L, dtype=np.int32), w.n_draws),
+                        "month_index": np.tile(np.arange(L), w.n_draws),
                         "total": draws.ravel(),
                     }
                 )
@@ -196,7 +173,7 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
         write_table(pd.concat(parts, ignore_index=True), fit / "draws.parquet", "draws")
         write_table(
             {
-                "site_index": np.arange(J, dtype=np.int32),
+                "site_index": np.arange(J),
                 "slope": w.slope + rng.normal(0, 0.05, J),
                 "slope_se": np.full(J, 0.01),
                 "mean_total": expected.mean(axis=1),
@@ -217,6 +194,19 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
     )  # fmt: skip
 
 
+def analysed(inputs, **settings) -> Analysis:
+    """The analysis of three folders, or of what was read from them."""
+    data = read_inputs(**inputs) if isinstance(inputs, dict) else inputs
+    return analyse(data, ReportSettings(date=DATE, **settings))
+
+
+def page_of(analysis: Analysis, root: Path) -> Path:
+    """Write the report of an analysis into a folder of ``root``; return its page."""
+    (root / "report").mkdir()
+    write_report(analysis, root / "report")
+    return root / "report" / "index.html"
+
+
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     """A year-round panel with draws, regions, cross-validation and a trace."""
@@ -226,10 +216,7 @@ def folders(tmp_path_factory):
 @pytest.fixture(scope="session")
 def full(folders):
     """The analysis of the full folders, for tests that read it."""
-    from fedmiss.report.analysis import ReportSettings, analyse
-    from fedmiss.report.inputs import read_inputs
-
-    return analyse(read_inputs(**folders), ReportSettings(date="2026-01-02"))
+    return analysed(folders)
 
 
 @pytest.fixture(scope="session")
@@ -252,11 +239,8 @@ def bare(tmp_path_factory):
 
 
 def made_report(folders, tmp_path_factory, **settings):
-    from fedmiss.report.build import build_report
-    from fedmiss.report.settings import ReportSettings
-
     out = tmp_path_factory.mktemp("reports") / "report"
-    return build_report(**folders, out=out, settings=ReportSettings(date="2026-01-02", **settings)).parent
+    return build_report(**folders, out=out, settings=ReportSettings(date=DATE, **settings)).parent
 
 
 @pytest.fixture(scope="session")

@@ -73,8 +73,8 @@ SENTENCES = [
     "{#last_visit_and_trend_sites} sites)",
     "over the period counted {_} drift {drift} % {_} the fitted ones",
     "The fitted totals miss the counts of {*years_missed}{_}by more than 20 %",
-    "{*years_thin} ha{_} fewer than {#min_counts} site-months at {#min_sites} sites counted",
-    "{#thin} years ({#thin_first} to {#thin_last}) have fewer than {#min_counts} site-months at {#min_sites} sites counted",
+    "{*years_thin} ha{_} fewer than {#year_needs_cells} site-months at {#year_needs_sites} sites counted",
+    "{#thin} years ({#thin_first} to {#thin_last}) have fewer than {#year_needs_cells} site-months at {#year_needs_sites}",
     "What is said is of {#from_year} to {#to_year}.",
     "has ratios near 1, without a drift",
     "lie more than a fifth away from 1, and no drift",
@@ -82,8 +82,8 @@ SENTENCES = [
     "The base is {#base}, the first year that found the species",
     "the class or an alert depends on {_}, when next to no visit without a find was reported",
     "None of the {#visits_none} visits of {#none_from} to {#none_to} found the species: how near to 0 the totals",
-    "{#visits_uncounted} of the {#visits_found} visits that found the species have no number (X). Nothing takes their place",
-    "moves the trend by about {uncounted_percent} % per year. Compare presence",
+    "{#visits_without_number} of the {#visits_that_found} visits that found the species have no number (X). Nothing takes",
+    "moves the trend by about {no_number_percent_per_year} % per year. Compare presence",
     "SE) with years − 2 degrees of freedom",
     "Only {share_zero} % of the visits record",
     "{share_cells} % of the site-months were counted. The rest",
@@ -92,7 +92,7 @@ SENTENCES = [
     "{*years_empty} ha{_} no count and",
     "there are {#replicates} bootstrap replicates; an interval needs 20",
     "Only {#replicates} bootstrap replicates were made; intervals need 20",
-    "the predicted total is {predicted} times the counted",
+    "the predicted total is {predicted_over_counted} times the counted",
     "{#sites_repeated} site{_} counted in two or more years; a class needs 5",
     "From {#season_half} on, {season_moved} % of the counts lie in other months",
     "only {#years_linked} of {#years_used} years {_} linked by sites",
@@ -165,7 +165,7 @@ SENTENCES = [
     # data
     "Months: {#y0}-{#m0} to {#y1}-{#m1}, {#months} in all",
     "Sites: {#sites}, {#map_all} with coordinates",
-    "Visits: {#visits}; {#visits_with_count} with a count, {#zeros} that found none",
+    "Visits: {#visits}; {#visits_with_count} with a count, {#visits_with_zero} that found none",
     "counted: {#counted}",
     "Site-months with a count: {#cells_counted} of {#cells} ({share_cells} %)",
     "Sites counted in two or more years: {#sites_repeated}",
@@ -178,8 +178,8 @@ SENTENCES = [
     "least 0.3 either way, and by chance in fewer than 1 of 1,000 panels.",
     "Student quantiles of years − 2 degrees of freedom",
     # how to read it
-    "at least {#min_counts} site-months at {#min_sites} sites were counted in it; the base, when none is named, is the "
-    "first year with at least {#base_counts} site-months at {#base_sites} sites",
+    "at least {#year_needs_cells} site-months at {#year_needs_sites} sites were counted in it; the base, when none is "
+    "named, is the first year with at least {#base_needs_cells} site-months at {#base_needs_sites} sites",
     "the 95 % interval lies beyond ±5 % per year",
     "when it excludes 0 only",
     "when it includes 0 and stays within ±5 %",
@@ -208,7 +208,7 @@ class Sources:
 
     def values(self) -> dict:
         """Return name -> number (or list of years), from the tables; from ``facts.csv`` only what no other knows."""
-        return self._head() | self._trend() | self._data() | self._figures() | self._model()
+        return self.facts | self._head() | self._trend() | self._data() | self._figures() | self._model()
 
     def _head(self):
         month = self.tables["monthly"]["month"]
@@ -301,22 +301,15 @@ class Sources:
         return {
             "sites": len(t["sites"]), "months": len(t["monthly"]), "cells": cells, "cells_counted": counted,
             "share_cells": 100 * counted / cells, "groups": len(t["groups"]), "visits": visits,
-            "visits_with_count": t["groups"]["counted"].sum(), "zeros": f["visits_with_zero"],
-            "share_zero": 100 * f["visits_with_zero"] / visits, "counted": f["counted"],
-            "visits_found": f["visits_that_found"], "visits_uncounted": f["visits_without_number"],
-            "uncounted_percent": f["no_number_percent_per_year"],
-            "observers": f.get("observers"), "months_unseen": (t["monthly"]["observed"] == 0).sum(),
+            "visits_with_count": t["groups"]["counted"].sum(),
+            "share_zero": 100 * f["visits_with_zero"] / visits,
+            "months_unseen": (t["monthly"]["observed"] == 0).sum(),
             "sites_repeated": (t["sites"]["years_counted"] >= 2).sum(),
-            "years_linked": f["years_linked"], "years_sharing_months": f["years_sharing_months"],
             "median_cells": self.years.loc[self.years["used"], "cells_observed"].median(),
             "first_used": self.years.loc[self.years["used"], "year"].min(),
-            "parts": f["parts_without_common_region"],
-            "min_counts": f["year_needs_cells"], "min_sites": f["year_needs_sites"],
-            "base_counts": f["base_needs_cells"], "base_sites": f["base_needs_sites"],
             "regions": len(t["regions"]), "regions_listed": min(len(t["regions"]), 60),
             "map_all": located, "off_map": len(t["sites"]) - located,
-            "sites_listed": min(len(t["sites"]), 150), "years_for_a_class": f["years_for_a_class"],
-            **{k: 100 * v for k, v in f.items() if k.startswith("known_")}, "coarse_map": f.get("coarse_map"),
+            "sites_listed": min(len(t["sites"]), 150),
         }  # fmt: skip
 
     def _figures(self):
@@ -327,8 +320,7 @@ class Sources:
             bound = np.nanquantile(c["total"], 0.995) * 1.25
             out |= {
                 "missing_min": c["missing"].min(), "missing_max": c["missing"].max(),
-                "hidden_months": (c["total"] > bound).sum(), "loess_span": self.facts["loess_span"],
-                "loess_iterations": self.facts["loess_iterations"],
+                "hidden_months": (c["total"] > bound).sum(),
             }  # fmt: skip
             if len(drawn):
                 (y0, m0), (y1, m1) = (drawn["month"].iloc[i].split("-") for i in (0, -1))
@@ -376,23 +368,8 @@ class Sources:
 
     def _model(self):
         f = self.facts
-        names = (
-            "rank",
-            "penalty",
-            "dispersion",
-            "edf",
-            "objective",
-            "h_norm",
-            "rounds",
-            "participation",
-            "exchanges",
-            "observer_sd",
-        )
-        out = {n: f.get(n) for n in names}
-        out |= {k: 100 * v for k, v in f.items() if k.startswith("explained_")}
-        out["new_observer"] = 100 * f.get("new_observer", np.nan)
-        out |= {k: 100 * v for k, v in f.items() if k.startswith("occupied_")}
-        out |= {k: v for k, v in f.items() if k.startswith("sites_occupied_")}
+        shares = ("explained_", "occupied_", "new_observer", "share_of_part_", "known_")
+        out = {k: 100 * v for k, v in f.items() if k.startswith(shares) or k.endswith("share_of_others")}
         shift = self.tables["trials"]["shift"].dropna()
         if len(shift):
             out["shift_most"] = 100 * np.expm1(shift[shift.abs().idxmax()])
@@ -403,11 +380,8 @@ class Sources:
             out |= {"effort_lo": row["percent_lo"], "effort_hi": row["percent_hi"]}
         for way in ("up", "down"):
             out |= {f"{u.lower()}_{way}": f.get(f"bytes_{way}", np.nan) / size for u, size in _BYTES.items()}
-        draws = self.tables["draws"]
-        return out | {
-            "replicates": draws["draw"].nunique(),
-            "predicted": f.get("predicted_over_counted"),
-        } | {k: v for k, v in f.items() if k.startswith("trim_")}  # fmt: skip
+        replicates = self.tables["draws"]["draw"].nunique()
+        return out | {"replicates": replicates}
 
     def sentences(self, unit: str = "birds") -> list[str]:
         """Return the sentences to look for, those with names of regions, classes, periods and months among them."""
@@ -426,7 +400,9 @@ class Sources:
             out.append(f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}, with equal weights")
         parts = sorted(k for k in self.facts if k.startswith("share_of_part_"))
         each = "; ".join(f"{{~}} ({{{k}}} % of the total)" for k in parts)
-        out.append(f"The groups fall into {{#parts}} parts that have no region in common: {each}")
+        out.append(
+            f"The groups fall into {{#parts_without_common_region}} parts that have no region in common: {each}"
+        )
         out.append(
             "the trend would be {without_finds_only_percent} % per year (95 % interval {without_finds_only_percent_lo} % to "
             "{without_finds_only_percent_hi} %)"
@@ -462,14 +438,7 @@ class Sources:
         return out + [s.replace("{unit}", unit).replace("{#base}", base) for s in SENTENCES]
 
     def all_values(self) -> dict:
-        more = {k: v for k, v in self.facts.items() if k.startswith("effort_")}
-        more |= {f"bend_{i}": 100 * v for i, v in self.tables["changepoints"]["support"].items()}
+        more = {f"bend_{i}": 100 * v for i, v in self.tables["changepoints"]["support"].items()}
         more |= {f"period_{i}": v for i, v in self.tables["periods"]["percent_per_year"].items()}
-        more |= {k: 100 * v for k, v in self.facts.items() if k.startswith("share_of_part_")}
-        more |= {
-            k: v * (100 if k.endswith("others") else 1)
-            for k, v in self.facts.items()
-            if k.startswith(("finds_only_", "without_finds_only_"))
-        }
         more |= {f"region_{i}": v for i, v in self.tables["regions"]["percent_per_year"].items()}
         return self.values() | more

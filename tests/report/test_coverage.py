@@ -29,11 +29,7 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.report.words import percent
 from fedmiss.report.years import make_years
 
-
-def axis(n_years, season=(4, 5, 6), first=2000):
-    rows = [(first + y, m) for y in range(n_years) for m in season]
-    months = pd.DataFrame(rows, columns=["year", "month_of_year"])
-    return months.assign(month=[f"{y}-{m:02d}" for y, m in rows])
+from .conftest import analysed, axis
 
 
 def counted(per_year, J=20, months=3):
@@ -46,7 +42,7 @@ def counted(per_year, J=20, months=3):
 
 
 def test_a_year_with_too_few_counts_or_sites_leaves_and_the_base_asks_for_twice_as_much():
-    months = axis(6)
+    months = axis(6, (4, 5, 6))
     observed = counted([(4, 4), (6, 2), (7, 3), (9, 3), (14, 5), (16, 6)])
     seen = usable_counts(observed, months)
     years = make_years(months, seen)
@@ -54,13 +50,13 @@ def test_a_year_with_too_few_counts_or_sites_leaves_and_the_base_asks_for_twice_
     cells, sites = year_support(observed, years)
     assert cells.tolist() == [4, 6, 7, 9, 14, 16]
     assert sites.tolist() == [4, 2, 3, 3, 5, 6]
-    assert first_base(observed, years, Least()) == "2005"
-    assert first_base(observed, years, Least(2, 2)) == "2004"
-    assert first_base(observed, years, Least(1, 1)) is None
+    assert first_base(observed, years, Least(), observed) == "2005"
+    assert first_base(observed, years, Least(2, 2), observed) == "2004"
+    assert first_base(observed, years, Least(1, 1), observed) is None
     late = observed & (months["year"].to_numpy() > 2004)
     assert first_base(observed, years, Least(1, 1), late) == "2005"  # a base has a find
     assert first_base(observed, years, Least(50, 50), late) == "2005"  # also where no year has enough counts
-    assert first_base(observed, years, Least(50, 50)) is None
+    assert first_base(observed, years, Least(50, 50), observed) is None
     loose = make_years(months, usable_counts(observed, months, Least(1, 1)))
     assert loose.used.all()
     with pytest.raises(ConfigError, match="--min-sites is 0"):
@@ -151,13 +147,15 @@ def test_a_site_whose_total_is_below_nought_has_no_slope():
 
 
 def test_groups_without_a_common_region_are_told_apart_and_only_those():
-    months, expected = axis(2), np.ones((3, 6))
+    months, expected = axis(2, (4, 5, 6)), np.repeat([[1.0], [1.0], [1.0], [3.0]], 6, axis=1)
 
     def parts(groups, **settings):
-        return groups_apart(data_of(expected, months, cells_of([], [], [], []), groups, settings))
+        data = data_of(expected, months, cells_of([], [], [], []), groups, settings)
+        data.sites["region"], data.region_names = list("WXYZ"), lambda: list("WXYZ")
+        return groups_apart(data)
 
     chain = {"a": ("X", "Y"), "b": ("Y",), "c": ("Z",), "d": ("Z", "W")}
-    assert parts(chain) == [(["a", "b"], ["X", "Y"]), (["c", "d"], ["W", "Z"])]
+    assert parts(chain) == [(["c", "d"], ["W", "Z"], 2 / 3), (["a", "b"], ["X", "Y"], 1 / 3)]
     assert parts(chain | {"e": ("Y", "Z")}) == []
     assert parts(chain | {"e": ()}) == []
     assert parts(chain, group_by="region") == []
@@ -219,7 +217,7 @@ def test_a_region_without_counts_is_listed_and_said(folders, why):
         data.observed[there] = False
     else:
         data.cells.loc[there[data.cells["site_index"]], ["n_detected", "count_sum"]] = 0
-    a = analyse(data, ReportSettings(date="2026-01-02"))
+    a = analysed(data)
     assert a.regions["region"].tolist() == data.region_names()
     assert a.regions["share"].sum() == pytest.approx(1)
     row = a.regions.set_index("region").loc["XX-01"]

@@ -13,14 +13,14 @@ import pytest
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.report.analysis import analyse
 from fedmiss.report.cautions import cautions
 from fedmiss.report.entries import FIRST, LAST, entries, entry_cautions, entry_reason
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from tests.designs import simulate_design
-from tests.report.conftest import World, make_folders
+
+from .conftest import World, analysed, make_folders
 
 YEARS = 8
 
@@ -157,18 +157,18 @@ def test_designs_in_which_visits_follow_the_birds_are_said_and_others_seldom():
 
 def test_the_page_says_it_and_withholds_the_class(tmp_path):
     data = read_inputs(**make_folders(tmp_path, World(late=0.6, slope=0.0, rank=2)))
-    a = analyse(data, ReportSettings(date="2026-01-01"))
+    a = analysed(data)
     said = [s for s in cautions(a) if "first visited in 2012 or later" in s]
     assert len(said) == 1
     assert "24 of 40 sites were" in said[0]
     assert not a.classified
     assert "24 of 40 sites were first visited in 2012 or later" in a.trend["reason"]
     assert a.regions["trend_class"].eq("not classified").all()
-    free = analyse(data, ReportSettings(date="2026-01-01", free_sites=True))
+    free = analysed(data, free_sites=True)
     assert free.classified
     assert not any("first visited" in s for s in cautions(free))
     facts = data.panel["results"] | {"share_complete": 0.8}
     for implied in (True, False):  # a table of counts is complete, and implies no zero
         panel = {**data.panel, "results": facts | {"implied_zeros": implied}}
         lists = dataclasses.replace(data, panel=panel)
-        assert analyse(lists, ReportSettings(date="2026-01-01")).classified is implied
+        assert analysed(lists).classified is implied

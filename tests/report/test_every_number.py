@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from html import unescape
@@ -12,7 +11,12 @@ import pandas as pd
 import pytest
 from scipy import stats
 
+from fedmiss.files import read_json
+from fedmiss.report.build import build_report
+from fedmiss.report.many import build_index
+from fedmiss.report.settings import ReportSettings
 from tests.blank import draw_nothing
+from tests.report.conftest import DATE, World, make_folders
 from tests.report.page import NUMBER, Page, Sentences, agrees
 from tests.report.sources import MONTHS, Sources, csv
 
@@ -210,7 +214,9 @@ def unexplained(page: Page, s: Sources, *, quoted=(), unit="birds") -> tuple[lis
     return lost, n
 
 
-def checked(report, panel_manifest: dict, fit_manifest: dict, unit="birds") -> tuple[list[str], int, int]:
+def checked(report, folders, unit="birds") -> tuple[list[str], int, int]:
+    """The texts of a page without a source, and how many numbers of its words and of its tables have one."""
+    panel_manifest, fit_manifest = (read_json(folders[name] / "manifest.json") for name in ("panel", "fit"))
     html = (report / "index.html").read_text(encoding="utf-8")
     page, s = Page(html), Sources(report)
     quoted = [w for m in (panel_manifest, fit_manifest) for w in m.get("warnings", [])]
@@ -221,16 +227,10 @@ def checked(report, panel_manifest: dict, fit_manifest: dict, unit="birds") -> t
     return lost, in_words, check_tables(page, s)
 
 
-def manifest(folder) -> dict:
-    return json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
-
-
 @pytest.mark.parametrize("which", ["report", pytest.param("bare_report", marks=pytest.mark.slow)])
 def test_every_number_on_the_page_has_its_source(which, request):
     folders = request.getfixturevalue("folders" if which == "report" else "bare")
-    lost, in_words, in_tables = checked(
-        request.getfixturevalue(which), manifest(folders["panel"]), manifest(folders["fit"])
-    )
+    lost, in_words, in_tables = checked(request.getfixturevalue(which), folders)
     assert lost == [], "\n".join(lost)
     assert in_words > 60
     assert in_tables > 60
@@ -263,7 +263,7 @@ def test_a_number_without_a_source_and_a_table_that_says_otherwise_are_found(
         frame[old] += new
         frame.to_csv(copy / file, index=False)
     try:
-        lost, _, _ = checked(copy, manifest(folders["panel"]), manifest(folders["fit"]))
+        lost, _, _ = checked(copy, folders)
     except AssertionError:
         return  # a number disagrees with its table
     assert lost  # or no sentence explains it
@@ -311,8 +311,6 @@ def test_sites_and_smooth_follow_from_the_yearly_table(report):
 
 def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path):
     """The page of many species, from index.csv and indicator.csv and the species' yearly tables."""
-    from fedmiss.report.many import build_index
-
     folder = build_index(
         [report, bare_report], tmp_path / "many", failures={"Corvus corax": "no counts"}, date="2026-01-02"
     ).parent
@@ -388,55 +386,34 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
                 check_cell(row, column, text, sort)
 
 
+SPRING = {"season": (4, 5), "last_months": 2}
+MAY = {"season": (5,), "last_months": 1}
+OTHERS = {  # name -> the world, and the settings
+    "hexagons": ({"n_sites": 450, "n_years": 8}, {}),
+    "hexagons by visits": ({"n_sites": 450, "n_years": 8, "rank": 0}, {"coarse_map": 0.01}),
+    "means on the map, few replicates": ({"rank": 0, "n_draws": 12, "occupied": True}, {"trim": True}),
+    "too thin for a class": ({"n_years": 3, "seen": 0.02, "n_draws": 0}, {}),
+    "four sites": ({"n_sites": 4, "regions": 0, "slope": 0.06}, {"coarse_map": 0.1, "rule": "rtrim"}),
+    "regions without a year, more than are listed": (
+        {"n_sites": 140, "n_years": 9, "regions": 70, "seen": 0.03, **MAY}, {}
+    ),
+    "a year of finds only": ({"n_sites": 30, "n_years": 9, "seen": 0.5, "finds_only": 2008, **SPRING}, {}),
+    "a base of three years": ({"n_years": 26, "n_sites": 20, **MAY}, {"base": "2010-2012", "unit": "pairs"}),
+}  # fmt: skip
+NIGHTLY = ("hexagons", "too thin for a class", "four sites")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("world", "settings"),
-    [
-        pytest.param({"n_sites": 450, "n_years": 8}, {}, marks=pytest.mark.nightly),  # hexagons
-        ({"n_sites": 450, "n_years": 8, "rank": 0}, {"coarse_map": 0.01}),  # hexagons by visits
-        (
-            {"rank": 0, "n_draws": 12, "occupied": True},
-            {"trim": True},
-        ),  # means on the map, too few replicates
-        pytest.param(
-            {"n_years": 3, "seen": 0.02, "n_draws": 0}, {}, marks=pytest.mark.nightly
-        ),  # too thin for a class
-        pytest.param(
-            {"n_sites": 4, "regions": 0, "slope": 0.06, "n_draws": 60},
-            {"coarse_map": 0.1, "rule": "rtrim"},
-            marks=pytest.mark.nightly,
-        ),
-        (
-            {"n_sites": 140, "n_years": 9, "season": (5,), "last_months": 1, "regions": 70, "seen": 0.03},
-            {},  # more regions than are listed, some without a year
-        ),
-        (
-            {
-                "n_sites": 30,
-                "n_years": 9,
-                "season": (4, 5),
-                "last_months": 2,
-                "seen": 0.5,
-                "finds_only": 2008,
-            },
-            {},
-        ),
-        (
-            {"n_years": 26, "n_sites": 20, "season": (5,), "last_months": 1},
-            {"base": "2010-2012", "unit": "pairs"},
-        ),
-    ],
+    "name", [pytest.param(name, marks=[pytest.mark.nightly] * (name in NIGHTLY)) for name in OTHERS]
 )
-def test_every_number_of_other_reports(world, settings, tmp_path, monkeypatch):
-    from fedmiss.report.analysis import ReportSettings
-    from fedmiss.report.build import build_report
-    from tests.report.conftest import World, make_folders
-
+def test_every_number_of_other_reports(name, tmp_path, monkeypatch):
+    world, settings = OTHERS[name]
     draw_nothing(monkeypatch)
     folders = make_folders(tmp_path, World(**world))
-    made = ReportSettings(date="2026-01-02", **settings)
+    made = ReportSettings(date=DATE, **settings)
     report = build_report(**folders, out=tmp_path / "report", settings=made).parent
-    lost, _, _ = checked(report, manifest(folders["panel"]), manifest(folders["fit"]), made.unit)
+    lost, _, _ = checked(report, folders, made.unit)
     assert lost == [], "\n".join(lost)
 
 
@@ -448,9 +425,8 @@ def test_every_number_of_the_demo(tmp_path, monkeypatch):
     draw_nothing(monkeypatch)
     out = tmp_path / "demo"
     run_demo(out)
-    lost, in_words, in_tables = checked(
-        out / "report", manifest(out / "panel"), manifest(out / "fit"), unit="nests"
-    )
+    folders = {"panel": out / "panel", "fit": out / "fit"}
+    lost, in_words, in_tables = checked(out / "report", folders, unit="nests")
     assert lost == [], "\n".join(lost)
     assert in_words > 150
     assert in_tables > 1000

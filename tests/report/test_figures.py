@@ -9,13 +9,13 @@ import pandas as pd
 import pytest
 from matplotlib.colors import LogNorm
 
-from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.figures import monthly_smooth, regions, trend
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.many import sparkline
 from fedmiss.report.maps import _paint, heatmap, site_map
 from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, svg_text
-from tests.report.conftest import World, make_folders
+
+from .conftest import World, analysed, make_folders
 
 
 def test_counted_cells_are_blue_and_imputed_cells_grey_and_darker_is_more():
@@ -71,7 +71,7 @@ def test_sparkline_follows_the_index():
 def test_no_index_is_drawn_where_no_year_has_one(small):
     data = read_inputs(**small)
     data.cells[["n_detected", "count_sum"]] = 0
-    a = analyse(data, ReportSettings(date="2026-01-02"))
+    a = analysed(data)
     plot = trend(a)
     assert len(plot.figure.axes) == 1
     assert plot.caption.startswith("The species was never found, so no year has an index.")
@@ -85,13 +85,12 @@ def test_no_index_is_drawn_where_no_year_has_one(small):
 def test_a_region_has_a_dot_where_the_table_has_a_number(folders):
     data = read_inputs(**folders)
     del data.draws["XX-02"]  # no replicates: no interval, and then no number either
-    plot = regions(analyse(data, ReportSettings(date="2026-01-02")))
+    plot = regions(analysed(data))
     assert set(plot.data["region"]) == {"XX-00", "XX-01"}
     assert "in the table only" in plot.caption
 
 
 def test_a_trend_that_is_not_drawn_is_not_described(tmp_path):
-    folders = make_folders(tmp_path, World(n_years=2))  # two years have no interval
-    plot = trend(analyse(read_inputs(**folders), ReportSettings(date="2026-01-02")))
+    plot = trend(analysed(make_folders(tmp_path, World(n_years=2))))  # two years have no interval
     assert "trend" not in plot.alt
     assert "Orange" not in plot.caption

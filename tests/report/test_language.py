@@ -15,13 +15,13 @@ from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
 from fedmiss.etl.months import panel_months
 from fedmiss.federation.hub.structure import STEPS
-from fedmiss.report.analysis import Analysis, analyse
+from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
-from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.prose import _SAID, headline
 from fedmiss.report.settings import ReportSettings
 
+from .conftest import analysed
 from .page import NUMBER, Page
 
 DATE = ReportSettings(date="2026-01-02")
@@ -29,6 +29,13 @@ DATE = ReportSettings(date="2026-01-02")
 
 def catalog(**more) -> Catalog:
     return Catalog("de", more.pop("sentences", {}), more.pop("words", {}), **more)
+
+
+def lacking(language, *lines, names=()) -> list[str]:
+    """The sentences of some lines that a language of fedmiss does not have."""
+    catalog = read_catalog(language)
+    catalog.page("".join(f"<p>{line}</p>" for line in lines), names)
+    return list(catalog.missing)
 
 
 def test_numbers_names_and_months_are_slots_and_take_their_place():
@@ -124,10 +131,8 @@ def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later
 def test_what_is_said_of_dates_that_are_all_after_this_year_is_translated(language, odd):
     said: list[str] = []
     panel_months(pl.Series([date(2109, 6, day) for day in odd]), said, yearly=False)
-    catalog = read_catalog(language)
-    catalog.page("".join(f"<p>{line}</p>" for line in said), [])
     assert said
-    assert not catalog.missing
+    assert not lacking(language, *said)
 
 
 def test_a_catalogue_is_read_as_it_was_written_and_as_tools_write_it():
@@ -181,36 +186,26 @@ def test_a_language_that_comes_along_is_well_made(language):
 @pytest.mark.parametrize("kind", [*_SAID, "uncertain"])
 def test_every_headline_is_translated(full, language, kind):
     limits = pd.Series({"trend_class": kind, "percent_lo": -6.0, "percent_hi": 2.0})
-    catalog, head = read_catalog(language), headline(replace(full, trend=limits.combine_first(full.trend)))
-    for text in (head.sentence, head.sure, head.support):
-        catalog.page(f"<p>{text}</p>", [full.name, full.unit])
-    assert not catalog.missing
+    head = headline(replace(full, trend=limits.combine_first(full.trend)))
+    assert not lacking(language, head.sentence, head.sure, head.support, names=[full.name, full.unit])
+
+
+MODELS = ("Bernoulli", "Gaussian", "Gaussian on log1p", "negative binomial", "quasi-Poisson")
 
 
 @pytest.mark.parametrize("language", languages())
-@pytest.mark.parametrize(
-    "model", ["Bernoulli", "Gaussian", "Gaussian on log1p", "negative binomial", "quasi-Poisson"]
-)
-def test_every_model_of_counts_is_translated(language, model):
-    catalog = read_catalog(language)
-    held = f"Held-out deviance of 3 candidates; lowest, 1.2 per visit, for {model} with rank 1."
-    for text in (model, f"{model} (chosen)", f"{model} (averaged with it)", held):
-        catalog.page(f"<p>{text}</p>", [])
-    assert not catalog.missing
-
-
-@pytest.mark.parametrize("language", languages())
-@pytest.mark.parametrize("step", STEPS.values())
-def test_every_step_of_the_structure_is_translated(language, step):
-    catalog = read_catalog(language)
-    most = f"Of the steps that were tried, '{step}' changes the trend most, by 0.3 % per year."
-    catalog.page(f"<p>{step}</p><p>{most}</p>", [])
-    assert not catalog.missing
+def test_every_model_of_counts_and_every_step_of_the_structure_is_translated(language):
+    for model in MODELS:
+        held = f"Held-out deviance of 3 candidates; lowest, 1.2 per visit, for {model} with rank 1."
+        assert not lacking(language, model, f"{model} (chosen)", f"{model} (averaged with it)", held)
+    for step in STEPS.values():
+        most = f"Of the steps that were tried, '{step}' changes the trend most, by 0.3 % per year."
+        assert not lacking(language, step, most)
 
 
 def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, monkeypatch):
     """A fit of presence has totals of occupied sites, of counts of nests: "Nests counted" was a sentence without a slot."""
-    full = analyse(read_inputs(**folders), replace(DATE, language="de", unit="nests"))
+    full = analysed(folders, language="de", unit="nests")
     monkeypatch.setattr(Analysis, "unit", "occupied sites")
     monkeypatch.setitem(full.data.fit["results"], "site_covariates", ["altitude"])
     page = _translated(
@@ -286,8 +281,7 @@ def test_months_alone_are_short_and_regions_of_one_letter_are_names():
 @pytest.mark.parametrize("language", languages())
 @pytest.mark.parametrize("kind", [*_SAID, "uncertain", "not classified"])
 def test_trim_beside_is_translated_with_every_class(language, kind):
-    catalog = read_catalog(language)
     trend = f"−3.2 % per year (95 % interval −5.1 % to −1.0 %), {kind}, overdispersion 1.2"
-    catalog.page(f"<p>TRIM: {trend}.</p><p>The same counts in TRIM's model 3: {trend}.</p>", [])
-    catalog.page("<p>Trends by region: N −3.2 % per year; South −1.0 % per year.</p>", ["N", "South"])
-    assert not catalog.missing
+    beside = f"TRIM: {trend}.", f"The same counts in TRIM's model 3: {trend}."
+    regions = "Trends by region: N −3.2 % per year; South −1.0 % per year."
+    assert not lacking(language, *beside, regions, names=["N", "South"])

@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.analysis import ReportSettings, analyse, trim_beside
+from fedmiss.report.analysis import ReportSettings, trim_beside
 from fedmiss.report.basemap import draw_basemap, draw_scale, empty_map, frame_of
 from fedmiss.report.changes import alert_of
 from fedmiss.report.classes import by_limits
@@ -18,7 +18,8 @@ from fedmiss.report.question import stored
 from fedmiss.report.sections.places import _sites
 from fedmiss.report.style import figure, style, svg_text
 from fedmiss.resources import resource
-from tests.report.conftest import World, make_folders
+
+from .conftest import World, analysed, make_folders
 
 
 def is_land(lon, lat, piece="world"):
@@ -96,8 +97,7 @@ def test_hexagons_are_the_nearest_and_keep_the_sums(full):
 
 @pytest.mark.slow
 def test_a_map_of_one_trend_shows_means_and_visits_and_no_trend(tmp_path):
-    f = make_folders(tmp_path, World(rank=0))
-    plot = site_map(analyse(read_inputs(**f), ReportSettings(date="2026-01-02")))
+    plot = site_map(analysed(make_folders(tmp_path, World(rank=0))))
     assert "visits" in plot.caption
     assert "decline" not in plot.alt
 
@@ -113,10 +113,9 @@ def test_alerts_need_size_and_certainty(change, high, alert):
 
 @pytest.mark.slow
 def test_trim_beside_speaks_of_the_same_cells(tmp_path):
-    f = make_folders(tmp_path, World(seen=0.6))
-    data = read_inputs(**f)
-    assert trim_beside(analyse(data, ReportSettings(date="2026-01-02"))) is None
-    a = analyse(data, ReportSettings(date="2026-01-02", trim=True))
+    data = read_inputs(**make_folders(tmp_path, World(seen=0.6)))
+    assert trim_beside(analysed(data)) is None
+    a = analysed(data, trim=True)
     both = trim_beside(a).table
     assert both["year"].tolist() == a.years.year[a.years.used].tolist()
     assert both.loc[0, "trim"] == both.loc[0, "index"] == 100.0
@@ -126,7 +125,7 @@ def test_trim_beside_speaks_of_the_same_cells(tmp_path):
     # the interval is that of the rule that names the class
     limits = {}
     for rule in ("pecbms", "rtrim"):
-        beside = trim_beside(analyse(data, ReportSettings(date="2026-01-02", trim=True, rule=rule)))
+        beside = trim_beside(analysed(data, trim=True, rule=rule))
         limits[rule] = [beside.numbers[f"trim_percent_{end}"] for end in ("lo", "hi")]
         assert by_limits(*(1 + at / 100 for at in limits[rule])) in beside.trend
     slope = np.log1p(beside.numbers["trim_percent"] / 100)
@@ -140,7 +139,7 @@ def test_trim_beside_speaks_of_the_same_cells(tmp_path):
 @pytest.mark.slow
 def test_units_citation_and_photo(folders, tmp_path):
     data = read_inputs(**folders)
-    a = analyse(data, ReportSettings(date="2026-01-02", unit="nests", author="A Club", url="https://x.org/r"))
+    a = analysed(data, unit="nests", author="A Club", url="https://x.org/r")
     assert a.unit == "nests"
     for word in ("A Club (2026)", "2008 to 2021", "fedmiss", "https://x.org/r", "Made by a test"):
         assert word in cite_as(a)
@@ -158,10 +157,7 @@ def test_units_citation_and_photo(folders, tmp_path):
 @pytest.mark.slow
 def test_the_imputed_share_is_that_of_the_years_and_months_of_the_trend(tmp_path):
     """A last year cut short is not in the trend, so its cells do not count."""
-    a = analyse(
-        read_inputs(**make_folders(tmp_path, World(last_months=3, seen=0.5))),
-        ReportSettings(date="2026-01-02"),
-    )
+    a = analysed(make_folders(tmp_path, World(last_months=3, seen=0.5)))
     used = a.yearly[a.yearly["used"]]
     assert len(used) == len(a.yearly) - 1
     want = (used["imputed_share"] * used["total"]).sum() / used["total"].sum()

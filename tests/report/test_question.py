@@ -13,12 +13,10 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.folders import ALL
 from fedmiss.report import question
-from fedmiss.report.analysis import analyse
-from fedmiss.report.build import write_report
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, joint_report
-from fedmiss.report.language import languages, read_catalog, write_po
+from fedmiss.report.language import languages, write_po
 from fedmiss.report.many import build_index
 from fedmiss.report.prose import _SAID
 from fedmiss.report.question import (
@@ -39,7 +37,9 @@ from fedmiss.rng import rng_for
 from fedmiss.tables import read_table
 
 from .browser import in_browser, needs_browser
+from .conftest import analysed, page_of
 from .test_joint import result_of
+from .test_language import lacking
 
 DATE = ReportSettings(date="2026-01-02")
 NUMBERS = ("slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi")
@@ -144,10 +144,8 @@ def test_the_browser_answers_as_python(kind, n, folders, tmp_path):
         a = analyse_joint(JointSource.read(tmp_path / "result", {}), DATE)
         page = joint_report(tmp_path / "result", tmp_path / "report", {}, DATE)
     else:
-        a = analyse(uneven(folders, kind=kind), DATE)
-        (tmp_path / "report").mkdir()
-        write_report(a, tmp_path / "report")
-        page = tmp_path / "report" / "index.html"
+        a = analysed(uneven(folders, kind=kind))
+        page = page_of(a, tmp_path)
     asked = choices(a, n)
     got = asked_in_browser(page, a, asked, tmp_path)
     met = held_against_python(a, asked, got["answers"])
@@ -162,7 +160,7 @@ def test_the_browser_answers_as_python(kind, n, folders, tmp_path):
 
 
 def test_the_answer_to_no_question_is_the_report(folders):
-    a = analyse(uneven(folders), DATE)
+    a = analysed(uneven(folders))
     same = answer(a, Choice())
     for name in (*NUMBERS, *WORDS):
         assert same.trend[name] == a.trend[name]
@@ -220,10 +218,8 @@ def test_a_reader_walks_through_the_page(width, folders, tmp_path):
     own = pd.DataFrame({"site_index": sites["site_index"], "slope": -0.0976, "slope_se": 0.051})
     sites = sites.assign(region=sites["region"].map(names))
     data = replace(data, sites=sites, draws=draws, group_regions=of, site_trends=own)
-    a = analyse(data, DATE)
-    (tmp_path / "report").mkdir()
-    write_report(a, tmp_path / "report")
-    page = tmp_path / "report" / "index.html"
+    a = analysed(data)
+    page = page_of(a, tmp_path)
     got = in_browser(page, WALK, tmp_path, width)
     assert a.trend["trend_class"] in got["first"].lower()
     assert "2014 to 2021" in got["window"]
@@ -263,7 +259,7 @@ def test_species_are_compared_with_another_base(report, bare_report, tmp_path):
 
 def test_a_large_panel_has_a_page_of_bounded_size(folders, monkeypatch):
     """What does not fit is left out, and the page says so."""
-    a = analyse(uneven(folders), DATE)
+    a = analysed(uneven(folders))
     monkeypatch.setattr(question, "SITE_BYTES", 5 * (27 * a.years.year.size + 60))
     monkeypatch.setattr(question, "REGION_BYTES", 1)
     held = stored(a)
@@ -275,7 +271,7 @@ def test_a_large_panel_has_a_page_of_bounded_size(folders, monkeypatch):
     assert len(site_years(a)) == 5 * a.years.year.size
     assert any("1 largest of 3 regions" in n for n in held["notes"])
     assert any("5 largest of 40 sites" in n for n in held["notes"])
-    coarse = analyse(uneven(folders), replace(DATE, coarse_map=0.1))
+    coarse = analysed(uneven(folders), coarse_map=0.1)
     assert site_years(coarse)["mean_count"].isna().all()
     assert stored(coarse)["sites"]["name"][0].startswith("site ")
 
@@ -292,20 +288,16 @@ def test_whatever_the_script_says_is_translated(language):
     said |= set(re.findall(r'"((?:the|there|no) [^"]+)"', reasons))
     assert len(said) > 45
     assert said <= set(QUESTION_WORDS), said - set(QUESTION_WORDS)
-    catalog = read_catalog(language)
-    for text in (*QUESTION_WORDS, NO_DRAWS, NO_BASE, NO_SITE, OTHER_SEASON):
-        catalog.page(f"<p>{text}</p>", [])
-    assert not catalog.missing
+    assert not lacking(language, *QUESTION_WORDS, NO_DRAWS, NO_BASE, NO_SITE, OTHER_SEASON)
 
 
 @pytest.mark.browser
 @needs_browser
 def test_a_german_page_answers_in_german(folders, tmp_path):
-    a = analyse(read_inputs(**folders), replace(DATE, language="de"))
-    (tmp_path / "report").mkdir()
-    write_report(a, tmp_path / "report")
+    a = analysed(folders, language="de")
+    page = page_of(a, tmp_path)
     script = 'return ["ask-answer", "ask-caption"].map(function (i) { return document.getElementById(i).textContent; });'
-    answer, caption = in_browser(tmp_path / "report" / "index.html", script, tmp_path)
+    answer, caption = in_browser(page, script, tmp_path)
     assert re.search(r"\d{4} bis \d{4}: [+−]\d+,\d+ % pro Jahr \(95-%-Intervall", answer), answer
     assert "gerader Trend der gewählten Jahre" in caption
 
@@ -321,15 +313,14 @@ def test_the_script_writes_numbers_with_the_signs_of_the_catalogue(folders, tmp_
     large = replace(
         data, expected=data.expected * 1e4, draws={name: 1e4 * draw for name, draw in data.draws.items()}
     )
-    a = analyse(large, replace(DATE, language=str(tmp_path / "own.po")))
-    (tmp_path / "report").mkdir()
-    write_report(a, tmp_path / "report")
+    a = analysed(large, language=str(tmp_path / "own.po"))
+    page = page_of(a, tmp_path)
     script = """
       var at = function (id) { return document.getElementById(id); };
       at("site-pick").value = "0"; at("site-pick").dispatchEvent(new Event("change"));
       return [at("ask-answer").textContent, Array.from(at("site-figure").querySelectorAll("text")).map(function (t) {
         return t.textContent; }).join(" ")];
     """
-    answer, axis = in_browser(tmp_path / "report" / "index.html", script, tmp_path)
+    answer, axis = in_browser(page, script, tmp_path)
     assert re.search(rf"\d{re.escape(decimal)}\d+ % per year", answer), answer
     assert re.search(rf"\b\d+{re.escape(group)}000\b", axis), axis

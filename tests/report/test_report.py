@@ -30,7 +30,7 @@ from fedmiss.report.sections.places import build as places
 from fedmiss.report.tables import report_tables
 from fedmiss.tables import load_schema, read_table, write_table
 
-from .conftest import World, make_folders
+from .conftest import World, analysed, make_folders
 from .trim_readers import Tof
 
 DATE = "2026-01-02"
@@ -69,19 +69,22 @@ def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
 
 
 def test_every_bend_has_a_sentence_of_its_own(full):
-    rows = [(2011, 1.0, -0.1, 0.1), (2016, 0.2, 0.1, -0.1)]
-    points = pd.DataFrame(rows, columns=["year", "support", "slope_before", "slope_after"])
+    points = pd.DataFrame({"year": [2011, 2016], "support": [1.0, 0.2]})
     bends = str(indices(replace(full, points=points), {}).values["bends"])
     said = [each.split(";")[0] for each in bends.split(". ")]
     assert said == ["The trend bends in 2011", "The trend may bend in 2016"]
 
 
+def with_part(a, first, last, lo, hi):
+    """The analysis with one more period, that is stable."""
+    part = a.periods.iloc[[0]].assign(period=f"{first} to {last}", from_year=first, to_year=last)
+    part = part.assign(trend_class="stable", percent_lo=lo, percent_hi=hi)
+    return replace(a, periods=pd.concat([a.periods, part], ignore_index=True))
+
+
 @pytest.mark.parametrize(("lo", "hi", "differs"), [(-6.0, 1.0, False), (-1.0, 2.0, True)])
 def test_a_part_differs_from_the_whole_where_its_interval_excludes_the_trend(full, lo, hi, differs):
-    part = full.periods.iloc[[0]].assign(
-        period="2008 to 2014", trend_class="stable", percent_lo=lo, percent_hi=hi
-    )
-    a = replace(full, periods=pd.concat([full.periods, part], ignore_index=True))
+    a = with_part(full, 2008, 2014, lo, hi)
     assert a.trend["percent_per_year"] == pytest.approx(-3.92, abs=0.01)
     assert bool(_stretches(a)) == differs
 
@@ -89,22 +92,11 @@ def test_a_part_differs_from_the_whole_where_its_interval_excludes_the_trend(ful
 @pytest.mark.parametrize(("support", "said"), [(0.13, False), (0.5, True), (0.9, True)])
 def test_a_part_is_a_finding_where_half_of_the_replicates_bend(full, support, said):
     """A bend in 13 % of the replicates stood among the first findings, as sure as any."""
-    points = pd.DataFrame(
-        [(2014, support, -0.1, 0.0)], columns=["year", "support", "slope_before", "slope_after"]
-    )
-    part = full.periods.iloc[[0]].assign(
-        period="2014 to 2021",
-        from_year=2014,
-        to_year=2021,
-        trend_class="stable",
-        percent_lo=-1.0,
-        percent_hi=2.0,
-    )
-    a = replace(full, points=points, periods=pd.concat([full.periods, part], ignore_index=True))
+    points = pd.DataFrame({"year": [2014], "support": [support]})
+    a = with_part(replace(full, points=points), 2014, 2021, -1.0, 2.0)
     assert ("2014 to 2021: stable" in _stretches(a)) == said
-    assert ("may bend in 2014" if support < 0.5 else "bends in 2014") in str(
-        indices(a, {}).values["bends"]
-    )  # in its section either way
+    bends = str(indices(a, {}).values["bends"])  # in its section either way
+    assert ("may bend in 2014" if support < 0.5 else "bends in 2014") in bends
 
 
 @pytest.mark.parametrize("end", [slice(0, 4), slice(-4, None)])
@@ -208,7 +200,7 @@ def test_coverage_counts_what_was_seen(full):
 def test_what_was_counted_and_what_was_imputed_are_of_the_same_years(folders):
     data = read_inputs(**folders)
     data.observed[:, data.months["year"] == 2012] = False
-    a = analyse(data, ReportSettings(date=DATE))
+    a = analysed(data)
     c, used = a.coverage, a.yearly[a.yearly["used"]]
     assert len(used) == 13
     assert c.n_cells_used == used["cells"].sum()
@@ -218,7 +210,7 @@ def test_what_was_counted_and_what_was_imputed_are_of_the_same_years(folders):
 
 def test_a_species_that_was_never_found_was_still_looked_for(full):
     data = replace(full.data, cells=full.data.cells.assign(n_detected=0, count_sum=0))
-    a = analyse(data, ReportSettings(date=DATE))
+    a = analysed(data)
     assert a.coverage.sites_repeated == (a.sites["years_counted"] >= 2).sum() == 40
     assert a.monthly[["lo", "hi"]].isna().all(axis=None), "replicates of nought agree, and say nothing"
     assert a.yearly[["total_lo", "total_hi", "total_se"]].isna().all(axis=None)
@@ -304,8 +296,7 @@ def test_no_number_stands_without_its_interval_or_the_word_that_there_is_none(ba
     ],
 )
 def test_thin_panels_get_no_class(tmp_path, change, expected):
-    f = make_folders(tmp_path, World(regions=0, cv=False, trace=False, **change))
-    a = analyse(read_inputs(**f), ReportSettings(date=DATE))
+    a = analysed(make_folders(tmp_path, World(regions=0, cv=False, trace=False, **change)))
     assert not a.classified
     assert expected in a.trend["reason"]
     assert headline(a).verdict == "No trend class"
@@ -313,12 +304,11 @@ def test_thin_panels_get_no_class(tmp_path, change, expected):
 
 @pytest.mark.slow
 def test_years_that_no_site_links_get_no_class(tmp_path):
-    f = make_folders(tmp_path, World(regions=0))
-    data = read_inputs(**f)
+    data = read_inputs(**make_folders(tmp_path, World(regions=0)))
     first = data.months["year"].to_numpy()[data.cells["month_index"]] < 2015
     early = data.cells["site_index"] < 20
     cells = data.cells[first == early].reset_index(drop=True)
-    a = analyse(replace(data, cells=cells), ReportSettings(date=DATE))
+    a = analysed(replace(data, cells=cells))
     assert "only 7 of 14 years are linked" in a.trend["reason"]
 
 
@@ -464,7 +454,7 @@ def test_a_model_of_rank_0_gives_no_class_to_regions_and_sites(tmp_path):
     f = make_folders(
         tmp_path, World(rank=0, n_sites=12, n_years=8, season=(4, 5), last_months=2, trace=False, seen=0.6)
     )
-    a = analyse(read_inputs(**f), ReportSettings(date=DATE))
+    a = analysed(f)
     assert set(a.sites["trend_class"]) == set(a.regions["trend_class"]) == {"not classified"}
     assert a.classified
     assert any("gives all sites and regions one trend" in c for c in caveats(a))
@@ -476,7 +466,7 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     m = read_manifest(fit)
     results = m["results"] | {"converged": False, "stop_reason": "500 rounds"}
     write_manifest(fit, "fit", settings={}, inputs={}, results=results)
-    a = analyse(read_inputs(folders["panel"], fit, folders["imputed"]), ReportSettings(date=DATE))
+    a = analysed(read_inputs(folders["panel"], fit, folders["imputed"]))
     assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))
     assert headline(a).verdict == "Moderate decline (provisional: the fit has not converged)"
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import pandas as pd
 import pytest
 from scipy import stats
 from statsmodels.regression.linear_model import OLS
@@ -13,12 +12,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.report.slopes import contrast_error, year_variance
 from fedmiss.report.trends import overall_trend
 
-
-def yearly_axis(n, first=2000):
-    year = np.arange(first, first + n)
-    return pd.DataFrame(
-        {"month_index": range(n), "month": [f"{y}-06" for y in year], "year": year, "month_of_year": 6}
-    )
+from .conftest import axis
 
 
 def replicates(total, cov, B, seed):
@@ -95,7 +89,7 @@ def test_it_is_the_maximum_of_the_restricted_likelihood():
 
 def test_the_trend_adds_the_scatter_to_the_error_of_the_totals_and_trim_does_not():
     n = 14
-    months = yearly_axis(n)
+    months = axis(n, (6,))
     rng = np.random.default_rng(4)
     total = np.exp(4 - 0.05 * np.arange(n) + rng.normal(0, 0.25, n))
     cov = 0.01 * np.eye(n) + 0.002
@@ -118,7 +112,7 @@ def test_the_trend_adds_the_scatter_to_the_error_of_the_totals_and_trim_does_not
 
 
 def test_two_years_have_no_long_term_interval_and_an_unknown_convention_is_refused():
-    months = yearly_axis(2)
+    months = axis(2, (6,))
     total = np.array([10.0, 12.0])
     row = overall_trend(total, months, replicates(total, 0.01 * np.eye(2), 30, 0)).iloc[0]
     assert np.isnan(row["percent_lo"])
@@ -132,7 +126,7 @@ def test_two_years_have_no_long_term_interval_and_an_unknown_convention_is_refus
 @pytest.mark.parametrize("n", [6, 8, 17])
 @pytest.mark.parametrize("sd", [0.0, 0.1, 0.3])
 def test_flat_series_with_scatter_are_called_a_direction_in_at_most_one_of_twenty(n, sd):
-    months, runs, own = yearly_axis(n), 600, 0.1
+    months, runs, own = axis(n, (6,)), 600, 0.1
     rng = np.random.default_rng(n)
     said = narrow = 0
     for i in range(runs):

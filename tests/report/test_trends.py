@@ -14,11 +14,7 @@ from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.years import MONTH_NAMES, make_years, season_text
 
-
-def axis(first=2000, n_years=15, season=tuple(range(1, 13)), last=12):
-    rows = [(first + i, m) for i in range(n_years) for m in season[: last if i == n_years - 1 else None]]
-    months = pd.DataFrame(rows, columns=["year", "month_of_year"])
-    return months.assign(month=[f"{y}-{m:02d}" for y, m in rows], month_index=range(len(rows)))
+from .conftest import axis
 
 
 def series(months, slope=-0.03, noise=0.0, B=50, seed=0):

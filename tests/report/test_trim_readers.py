@@ -9,8 +9,7 @@ import pytest
 from fedmiss.report.build import build_report
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.trim import TrimSettings, fit_trim
-from fedmiss.report.trim.files import out_text
-from fedmiss.report.trim.settings import Shown
+from fedmiss.report.trim.files import Shown, out_text
 from tests.report.trim_readers import Tof
 
 

@@ -8,17 +8,18 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmiss.report.analysis import ReportSettings, analyse
+from fedmiss.report.analysis import analyse
 from fedmiss.report.fitted import fitted_years
-from fedmiss.report.inputs import read_inputs
 from fedmiss.rng import rng_for
+
+from .conftest import analysed
 
 SHAPE = np.array([0.5, 1.5, 1.2, 0.8])
 
 
 @pytest.fixture(scope="module")
 def a(small):
-    return analyse(read_inputs(**small), ReportSettings(date="2026-01-02"))
+    return analysed(small)
 
 
 def with_weeks(a, shape, *, drop=lambda w: w.index < 0):
@@ -53,7 +54,7 @@ def test_a_known_shape_comes_back_and_a_month_is_the_mean_of_its_weeks(a):
 
 def test_a_winter_has_the_numbers_of_the_same_counts_in_spring(a):
     a = with_weeks(a, SHAPE)
-    a = analyse(a.data, ReportSettings(date="2026-01-02", trim=True))
+    a = analysed(a.data, trim=True)
     year, month = np.divmod(12 * a.data.months["year"] + a.data.months["month_of_year"] - 1 - 5, 12)
     names = [f"{y}-{m + 1:02d}" for y, m in zip(year, month, strict=True)]
     earlier = a.data.months.assign(year=year, month_of_year=month + 1, month=names)

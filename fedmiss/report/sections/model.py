@@ -12,7 +12,7 @@ from fedmiss.errors import listed
 from fedmiss.models.lowrank.structure import IN_WORDS
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
-from fedmiss.report.prose import averaged_ranks, averaged_rows, chosen_rows, family_words, progress_words
+from fedmiss.report.prose import averaged_ranks, chosen_rows, family_words, progress_words, rows_of
 from fedmiss.report.sections import Cell, HtmlTable, Section, cell, table_of
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent, records, share
@@ -262,7 +262,7 @@ def _cv(findings: Findings) -> HtmlTable | None:
     if cv is None or cv.empty:
         return None
     means = ["deviance", "log_rmse", "total_bias"]
-    weighted = cv.assign(chosen=chosen_rows(findings), mean=averaged_rows(findings))
+    weighted = cv.assign(chosen=chosen_rows(findings), mean=rows_of(findings, averaged_ranks(findings)))
     weighted[means] = cv[means].mul(cv["n"], axis=0)
     keys = ["candidate", "model", "rank", "chosen", "mean"]
     table: pd.DataFrame = weighted.groupby(keys, as_index=False, dropna=False)[["n", *means]].sum()

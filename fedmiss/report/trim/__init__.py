@@ -23,9 +23,8 @@ from fedmiss.report.trim.cells import (
     rows_of,
     stray_times,
 )
-from fedmiss.report.trim.design import make_design, positions_of
+from fedmiss.report.trim.design import TrimSettings, make_design, positions_of
 from fedmiss.report.trim.fit import Step, Stratum, TrimFit
-from fedmiss.report.trim.settings import TrimSettings
 from fedmiss.report.trim.solve import estimate, information
 from fedmiss.settings import kinds_checked
 
@@ -140,19 +139,8 @@ def _fit(
             f"the counts vary {chi2 / df:.3g} times as much as the model's Poisson counts would: standard errors "
             "and classes are too sure without overdispersion (--overdispersion).",
         )
-    return TrimFit(
-        settings,
-        cells,
-        design,
-        estimated,
-        information(cells, design, estimated, sigma2),
-        sigma2,
-        df,
-        chi2,
-        lr,
-        steps,
-        notes,
-    )
+    info = information(cells, design, estimated, sigma2)
+    return TrimFit(settings, cells, design, estimated, info, sigma2, df, chi2, lr, steps, notes)
 
 
 def _those_with_counts(cells: Cells) -> tuple[tuple[int, ...], tuple[str, ...]]:

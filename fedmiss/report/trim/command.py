@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from fedmiss.errors import InputError
-from fedmiss.report.trim.settings import TrimSettings
+from fedmiss.report.trim.design import TrimSettings
 
 _KEYS = (
     "file title ntimes ncovars labels end missing weight comment weighting overdisp serialcor model covariates "
@@ -20,34 +19,15 @@ _KEYS = (
 ).split()
 
 
-@dataclass(frozen=True)
-class TrimCommand:
+class TrimCommand(NamedTuple):
     """What a command file asks for.
 
-    ``table`` has ``site``, ``time``, ``count``, ``weight`` if there is one, and the
-    covariates by their labels; ``covariates`` are those that the model uses; ``windows`` the stretches for which an
-    overall slope is wanted.
+    ``arguments`` are those of :func:`fedmiss.report.trim.fit_trim`: the counts of its table, the settings, weights and
+    covariates if asked for; ``windows`` the stretches for which an overall slope is wanted.
     """
 
-    title: str
-    table: pd.DataFrame
-    settings: TrimSettings
-    weighted: bool
-    covariates: tuple[str, ...]
+    arguments: dict[str, Any]
     windows: tuple[tuple[int, int], ...]
-
-    @property
-    def arguments(self) -> dict[str, Any]:
-        """What :func:`fedmiss.report.trim.fit_trim` takes: the counts, the settings, weights and covariates if asked for."""
-        table = self.table
-        return {
-            "site": table["site"],
-            "time": table["time"],
-            "count": table["count"],
-            "settings": self.settings,
-            "weights": table["weight"] if self.weighted else None,
-            "covariates": {name: table[name] for name in self.covariates},
-        }
 
 
 def read_tcf(path: str | Path) -> TrimCommand:
@@ -92,14 +72,12 @@ def read_tcf(path: str | Path) -> TrimCommand:
         serial_correlation=_on(path, said, "serialcor"),
     )
     windows = tuple(pairwise(overall)) if said["overallchangepoints"] else ()
-    return TrimCommand(
-        " ".join(said["title"]),
-        table,
-        settings,
-        weighted,
-        tuple(chosen[number] for number in covariates),
-        windows,
-    )
+    arguments = {name: table[name] for name in ("site", "time", "count")} | {
+        "settings": settings,
+        "weights": table["weight"] if weighted else None,
+        "covariates": {chosen[number]: table[chosen[number]] for number in covariates},
+    }
+    return TrimCommand(arguments, windows)
 
 
 def _lines(path: Path) -> dict[str, list[str]]:

@@ -1,8 +1,8 @@
-"""What the columns of TRIM's models are: time effects or slopes, their covariates, and months."""
+"""TRIM's models: which may be chosen, and what their columns are: time effects or slopes, their covariates, and months."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 
 import numpy as np
@@ -10,6 +10,31 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.report.trim.cells import Cells, Label
+from fedmiss.settings import kinds_checked
+
+
+@kinds_checked
+@dataclass(frozen=True, slots=True)
+class TrimSettings:
+    """Which model, and how.
+
+    ``model`` 1 (no change over time), 2 (slopes between change points) or 3 (one effect for each time point);
+    ``changepoints`` time points, or ``"auto"``: all of them, thinned stepwise; ``stepwise`` thins those given;
+    ``overdispersion`` scales variances by Pearson's chi-square over its degrees of freedom; ``serial_correlation``
+    estimates the correlation between neighbouring time points of a site. Both are off, as in rtrim.
+
+    Examples
+    --------
+    >>> import fedmiss
+    >>> fedmiss.TrimSettings(model=2, changepoints="auto", overdispersion=True).model
+    2
+    """
+
+    model: int = 3
+    changepoints: Sequence[Label] | str = ()
+    stepwise: bool = False
+    overdispersion: bool = False
+    serial_correlation: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -23,10 +23,21 @@ from fedmiss.report.exchange import (
 )
 from fedmiss.report.trim.cells import Label
 from fedmiss.report.trim.fit import TrimFit
-from fedmiss.report.trim.settings import Shown
 
 _TITLES = {1: "No Time Effects", 2: "Linear Trend", 3: "Effects for Each Time Point"}
 _IN_WORDS = {1: "no change over time", 2: "slopes between change points", 3: "one effect for each time point"}
+
+
+class Shown(NamedTuple):
+    """How results are shown: rule of the trend class, base of the index, level of intervals (None: none).
+
+    ``windows``: first and last time points of stretches whose overall slopes are wanted too.
+    """
+
+    rule: str = "rtrim"
+    base: Label | None = None
+    level: float | None = None
+    windows: tuple[tuple[Label, Label], ...] = ()
 
 
 def out_text(fit: TrimFit, title: str, shown: Shown = Shown()) -> str:
@@ -310,8 +321,7 @@ def write_trim(fit: TrimFit, folder: Path, stem: str, shown: Shown = Shown()) ->
             "month": np.tile(np.repeat(np.array(cells.months, dtype=object), J), n),
             "observed": cells.counts.ravel(),
             "fitted": fit.mu.ravel(),
-            # TRIM's rule: a count stays as it was counted.
-            "imputed": np.where(cells.seen, cells.counts, fit.mu).ravel(),
+            "imputed": fit.filled.ravel(),
         }
     )
     filled = filled if M > 1 else filled.drop(columns="month")

@@ -16,8 +16,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.notebook import card
 from fedmiss.report.classes import classify, normal_quantile, ratio_to_base
 from fedmiss.report.trim.cells import Cells, Label
-from fedmiss.report.trim.design import Design
-from fedmiss.report.trim.settings import TrimSettings
+from fedmiss.report.trim.design import Design, TrimSettings
 from fedmiss.report.trim.solve import Estimate, Information
 
 
@@ -130,6 +129,11 @@ class TrimFit:
         return self.estimate.mu
 
     @property
+    def filled(self) -> F64:
+        """Counts, and where there are none what is expected, (I, T): what imputed totals are made of."""
+        return np.where(self.cells.seen, self.cells.counts, self.mu)
+
+    @property
     def rho(self) -> float:
         """Serial correlation; 0 when it was not estimated."""
         return self.estimate.rho
@@ -214,9 +218,7 @@ class TrimFit:
         var_model = of_totals(mu)
         # Replace what the fitted values of observed cells contribute by what the counts themselves do.
         var_imputed = var_model - of_totals(np.where(seen, mu, 0.0)) + observed
-        # TRIM's imputed total: counts where there are some, expected values elsewhere.
-        filled = cells.weights * np.where(seen, np.nan_to_num(cells.counts), estimate.mu)
-        filled = np.where(members[:, None], filled, 0.0)
+        filled = np.where(members[:, None], cells.weights * self.filled, 0.0)
         return Stratum(A @ mu.sum(axis=0), var_model, A @ filled.sum(axis=0), var_imputed)
 
     def _chosen(self, which: str, stratum: str = "all") -> tuple[F64, F64]:

@@ -180,7 +180,7 @@ def test_a_table_is_imported_once_for_all_its_species(tmp_path, monkeypatch, end
         book.save(tmp_path / "counts.xlsx")
         path.write_text(path.read_text().replace("counts.csv", "counts.xlsx"))
     called = []
-    for module, name in ((ingest, "expand"), (rows, "read_rows")):
+    for module, name in ((ingest, "expand"), (rows.Rows, "chunks")):
         real = getattr(module, name)
 
         def counted(*arguments, real=real, name=name, **more):
@@ -190,7 +190,7 @@ def test_a_table_is_imported_once_for_all_its_species(tmp_path, monkeypatch, end
         monkeypatch.setattr(module, name, counted)
     results = run_recipe(read_recipe(path), jobs=1)
     assert [bool(r.page) for r in results] == [True, True, False], "one is no species of the table"
-    assert called == ["expand", "read_rows"]
+    assert called == ["expand", "chunks"]
     assert all((tmp_path / "out" / slug(n) / "records").exists() for n in ("Skylark", "Great Tit"))
 
 

@@ -67,7 +67,7 @@ def _species(tables: Tables) -> HtmlTable:
     ]
     if tables.fit.rank:  # else there is nothing to gain from
         columns.append(("Deviance taken off", lambda r: cell(_signed, r.gain)))
-    return table_of("Species", tables.species, columns, "All columns are in species.parquet.")
+    return table_of("Species", tables.species, columns, "All columns are in species.csv.")
 
 
 def _signed(value: float) -> str:
@@ -95,7 +95,7 @@ def _strongest(tables: Tables) -> HtmlTable | None:
             ("Correlation", lambda r: cell(_correlation, r.correlation)),
             ("95 % interval", lambda r: range_cell(r.lower, r.upper, _correlation)),
         ],
-        "The strongest of either sign whose interval leaves out 0; all pairs are in associations.parquet.",
+        "The strongest of either sign whose interval leaves out 0; all pairs are in associations.csv.",
     )
 
 
@@ -115,7 +115,7 @@ def _responses(tables: Tables) -> HtmlTable | None:
             [Cell(str(name)), cell(count, len(up)), Cell(words[0]), cell(count, len(down)), Cell(words[1])]
         )
     columns = ["Covariate", "Species with more", "the most", "Species with fewer", "the most"]
-    note = "Species whose interval leaves out 0; every response is in responses.parquet."
+    note = "Species whose interval leaves out 0; every response is in responses.csv."
     return HtmlTable("Responses to the sites' covariates", columns, rows, note)
 
 
@@ -153,7 +153,7 @@ def _paper(tables: Tables) -> HtmlTable | None:
         f"of its own, and makes no intervals. After {count(paper.rounds)} rounds its objective is "
         f"{number(paper.objective, 5)}; the "
         f"quick solver of the same objective, which made the choice, ends at {number(paper.optimum, 5)}. Factors: "
-        "fedmissem.parquet."
+        "fedmissem.csv."
     )
     columns = ["Model", "Deviance of a left-out cell", "Taken off"]
     return HtmlTable("The paper's algorithm 7", columns, rows, note)
@@ -172,7 +172,7 @@ def _season(tables: Tables, settings: CommunitySettings) -> str:
         return "quarters of the year do not predict left-out counts clearly better"
     return (
         f"each species by quarter, within sites: {share(tables.season.gain)} off the deviance of left-out counts "
-        "(seasons.parquet); expected counts are the mean of the quarters"
+        "(seasons.csv); expected counts are the mean of the quarters"
     )
 
 

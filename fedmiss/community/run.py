@@ -18,7 +18,8 @@ from fedmiss.etl.community import Lists, read_lists
 from fedmiss.etl.site_table import read_site_table
 from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
 from fedmiss.progress import progress
-from fedmiss.tables import table_writer, write_table
+from fedmiss.report.tables import write_both
+from fedmiss.tables import table_writer
 
 KIND = "community"
 STAGES = 7  # what progress counts: effort, three or four steps of the fit, associations, results
@@ -95,13 +96,13 @@ def write_folder(
     manifest = read_manifest(records, "records")  # whoever read the lists has checked the files
     warnings = [*tables.lists.warnings, *said, *_said(tables, with_covariates=site_table is not None)]
     for name in ("species", "sites", "loadings", "responses", "associations", "visits"):
-        write_table(getattr(tables, name), tmp / f"{name}.parquet", f"community_{name}")
-    write_table(season_rows(tables), tmp / "seasons.parquet", "community_seasons")
+        write_both(getattr(tables, name), tmp, name, f"community_{name}")
+    write_both(season_rows(tables), tmp, "seasons", "community_seasons")
     if tables.paper is not None:
         factors = factor_rows(
             tables.paper, tables.sites["site_id"].to_numpy(), np.array(tables.lists.species, dtype=object)
         )
-        write_table(factors, tmp / "fedmissem.parquet", "community_fedmissem")
+        write_both(factors, tmp, "fedmissem", "community_fedmissem")
     table_writer(tmp / "expected.parquet", "community_expected", [expected_rows(tables)])
     table_writer(tmp / "scores.parquet", "community_scores", score_rows(tables))
     from fedmiss.community.page import write_page  # matplotlib takes a second to load

@@ -18,7 +18,7 @@ from fedmiss.etl.community import Lists
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.member import Look, Member
 from fedmiss.files import atomic_folder, write_manifest
-from fedmiss.tables import write_table
+from fedmiss.report.tables import write_both
 
 if TYPE_CHECKING:
     from fedmiss.network.kits import Kit
@@ -74,7 +74,7 @@ def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:
     whole = j.gains.sum(axis=0)
     with atomic_folder(kit.result) as tmp:
         for name, table in tables.items():
-            write_table(table, tmp / f"{name}.parquet", f"community_{name}")
+            write_both(table, tmp, name, f"community_{name}")
         write_manifest(
             tmp, "joint community", settings=asdict(kit.study), inputs={"job": kit.job.hex()},
             results={

@@ -78,16 +78,21 @@ def write_csv(table: pd.DataFrame, path: Path) -> None:
     text.to_csv(path, index=False, lineterminator="\n")
 
 
+def write_both(table: pd.DataFrame, folder: Path, name: str, schema: str) -> None:
+    """Write a table as ``NAME.csv`` for people, and as ``NAME.parquet``."""
+    write_csv(table, folder / f"{name}.csv")
+    write_table(table, folder / f"{name}.parquet", schema)
+
+
 def write_tables(analysis: Analysis, folder: Path) -> None:
-    """Write every table into ``folder`` as ``NAME.csv`` and ``NAME.parquet``."""
+    """Write every table into ``folder``, in both forms."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, (schema, table) in report_tables(analysis).items():
         clean = table[load_schema(schema).names].reset_index(drop=True)
         clean.attrs = {}  # would enter the parquet metadata
         for column in [column for column in clean.columns if pd.api.types.is_object_dtype(clean[column])]:
             clean[column] = clean[column].infer_objects()
-        write_csv(clean, folder / f"{name}.csv")
-        write_table(clean, folder / f"{name}.parquet", schema)
+        write_both(clean, folder, name, schema)
 
 
 # -- single numbers of the page, by name ---------------------------------------------------------------------

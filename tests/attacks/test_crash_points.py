@@ -20,6 +20,7 @@ import importlib
 import os
 import pkgutil
 import re
+import select
 import shutil
 import signal
 import sys
@@ -36,6 +37,7 @@ from tests.blank import draw_nothing
 from tests.cli import terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")]
+PATIENCE = 600.0  # seconds of a command
 HOWS = ("kill", "full disk", "failing disk", "Ctrl-C")
 MAKING = {"open", "os.mkdir", "os.rename", "os.truncate"}
 REMOVING = {"os.remove", "os.rmdir"}
@@ -128,6 +130,14 @@ def run(words: tuple[str, ...], folder: Path, at: int = 0, how: str = "") -> tup
     child = os.fork()
     if child == 0:
         _child(words, folder, Watch(folder, at, how), said, count)
+    if hasattr(os, "pidfd_open"):
+        handle = os.pidfd_open(child)
+        ended = select.select([handle], [], [], PATIENCE)[0]
+        os.close(handle)
+        if not ended:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            pytest.fail(f"{words} waits for a thread that its fork does not have: run this file by itself")
     _, status = os.waitpid(child, 0)
     code = os.waitstatus_to_exitcode(status)
     return code, said.read_text(encoding="utf-8"), int(count.read_text()) if count.exists() else 0

@@ -77,7 +77,7 @@ class Tallies(Answer):
     """Numbers of visits."""
 
     about: ClassVar[str] = "numbers of visits"
-    visits: int = _f("number of visits", unit="visits", bits=0)
+    visits: int = _f("number of visits that can take part", unit="visits", bits=0)
     detected: int = _f(
         "number of visits on which the species was seen; 0 between organisations, where beside the finds of released months "
         "it would tell those of the others",
@@ -96,6 +96,7 @@ class Tally(Question):
 
     about: ClassVar[str] = "asks how many visits there are, in all and with each effort term"
     answer: ClassVar[type[Answer]] = Tallies
+    detections: bool = _f("whether visits without a number count: where detections are modelled")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

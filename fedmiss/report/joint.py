@@ -47,7 +47,7 @@ class JointSource(Source):
 
     ``totals`` region -> (L,) expected birds, the whole under ``all``; ``visits`` (L,) visits behind every released month;
     ``found`` and ``uncounted`` (L,) visits that found the species, and those of them without a number (X), which are not
-    among ``visits``; None in a result made before it had them.
+    among ``visits``; in a result made before it had them those of presence, else None.
     """
 
     joint: Mapping[str, Any]
@@ -89,6 +89,10 @@ class JointSource(Source):
         # Where the result does not say how many visits stand behind a month, the weight of the fitted ones does.
         np.add.at(behind, visited["month_index"].to_numpy(), visited["weight"].to_numpy())
         cv = result / "cv.parquet"
+        finds = raw.get("finds")
+        if finds is None and manifest["results"]["family"] == "bernoulli":
+            finds = np.zeros(len(months))
+            np.add.at(finds, visited["month_index"].to_numpy(), visited["counted"].to_numpy())
         return cls(
             months=months,
             draws=draws,
@@ -102,7 +106,7 @@ class JointSource(Source):
                 for label, total in zip(labels, raw["totals"], strict=True)
             },
             visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float),
-            found=np.array(raw["finds"], dtype=float) if "finds" in raw else None,
+            found=None if finds is None else np.array(finds, dtype=float),
             uncounted=np.array(raw.get("uncounted", np.zeros(len(months))), dtype=float),
         )
 
@@ -251,7 +255,8 @@ def _of_visits(findings: JointFindings) -> Iterator[str]:
     slope = uncounted_slope(findings.years, every, data.found, data.visits)
     yield from uncounted(findings, without, n_found, slope)
     yield from absences(n_visits - n_found, n_visits)
-    yield from none_found(findings, data.found > 0, every)
+    if not without:  # some are told of no month: where nothing else of their organisation is behind them
+        yield from none_found(findings, data.found > 0, every)
 
 
 def _study(findings: JointFindings) -> Section:

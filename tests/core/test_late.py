@@ -46,6 +46,24 @@ def test_with_absences_and_compression_it_reaches_the_root_of_the_synchronous_ru
     np.testing.assert_allclose(result.server.V, engine.V.mean(axis=0), atol=1e-12)
 
 
+def test_one_round_late_halves_the_range_of_steps():
+    """h(s) = 1 - s: stable below gamma = 1 when late, below 2 when not."""
+
+    class Unit(Linear):
+        def __init__(self):
+            self.q, self.A = 3, np.zeros((3, 3))
+
+    data = np.ones((5, 8, 3))
+    far = {}
+    for late, gamma in ((False, 0.98), (True, 0.9), (True, 1.0)):
+        oracle = Late(FullBatch()) if late else FullBatch()
+        S = run(FedEM(Unit(), Identity(), N5, gamma, oracle=oracle), LocalEngine(data), np.zeros(3), stop=300)
+        far[late, gamma] = np.abs(S.server.S_hat - 1).max()
+    assert far[False, 0.98] < 1e-12
+    assert far[True, 0.9] < 1e-5
+    assert far[True, 1.0] > 0.1  # a cycle of six rounds, not a limit
+
+
 @pytest.mark.parametrize("chains", [False, True])
 def test_the_same_bits_on_every_engine_and_after_a_resume(chains, tmp_path):
     if chains:

@@ -63,6 +63,19 @@ def test_ef21_falls_at_the_proved_rate_under_top_k(k, seed):
     np.testing.assert_allclose(result.server.V, engine.V.mean(0), atol=1e-9)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_ef21_reaches_the_root_though_workers_differ_and_are_absent(seed):
+    data, root, _, _, _, _ = problem(seed)
+    settings = {"participation": Remembered(Bernoulli(0.5)), "memory": EF21(), "seed": seed}
+    algo = FedEM(Quadratic(), TopK(2), Roster.of([1] * N), 0.2, 1.0, **settings)
+    S = run(algo, LocalEngine(data), np.zeros(Q), stop=1200).server.S_hat
+    assert np.abs(S - root).max() < 1e-8 * np.abs(root).max()
+    naive = replace(algo, memory="none")
+    S = run(naive, LocalEngine(data), np.zeros(Q), stop=1200).server.S_hat
+    assert np.abs(S - root).max() > 1e-2 * np.abs(root).max()
+
+
 def marina(seed, p=0.25, k=2, gamma=None):
     data, root, gap, mu, _, L_mean = problem(seed)
     quant = RandK(k)

@@ -173,7 +173,7 @@ def test_the_rest_is_the_pooled_answer_of_the_released_visits(panel, tmp_path):
     ids=lambda model: model.family,
 )
 def test_finds_are_told_of_released_months_alone(panel, tmp_path, model):
-    """Those without a number too; and no sum of all months, which would tell the finds of withheld ones."""
+    """Those without a number too; and no sum of all months, which would tell those of withheld ones."""
     detections, clubs = model.family == "bernoulli", clubs_of(panel, tmp_path)
     sites = {name: club.program() for name, club in clubs.items()}
     finds, without = np.zeros((2, panel.L))
@@ -202,9 +202,13 @@ def test_finds_are_told_of_released_months_alone(panel, tmp_path, model):
     assert (without.sum() > 0) != detections
     assert apart > 0
     assert released[busiest]
-    told = [answer.detected for question, answers in zip(tap.asked, tap.told, strict=True)
-            if isinstance(question, msg.Tally) for answer in answers]  # fmt: skip
-    assert told == [0, 0, 0]
+    at = next(i for i, question in enumerate(tap.asked) if isinstance(question, msg.Tally))
+    assert [answer.detected for answer in tap.told[at]] == [0, 0, 0]
+    # Less those that take part nothing is left of finds without a number.
+    first = next(i for i, question in enumerate(tap.asked) if isinstance(question, msg.Axes))
+    for tallies, done in zip(tap.told[at], tap.told[first], strict=True):
+        assert tallies.visits == done.used + done.withheld
+        assert (tallies.effort[:, 0] + tallies.blanks == tallies.visits).all()
 
 
 @pytest.fixture(scope="module")

@@ -320,3 +320,12 @@ def test_a_fit_that_creeps_goes_on():
     first, _, last = fit.state.moves
     rate = np.sqrt(last / first)
     assert last < 3e-4 or last * rate / (1 - rate) < 16 * 3e-3
+
+
+@pytest.mark.parametrize("seed", [6, 134])
+def test_a_fit_that_would_swing_ends_where_its_moves_no_longer_fall(seed):
+    """Presence of a rare species: moves of 0.0024 grow again, up to 1.2 after 500 rounds."""
+    size = (600, 80, 0.1) if seed == 6 else (1200, 80, 0.05)
+    fit = fit_counts(rare(seed, *size), CountSettings(rank=0, family="bernoulli"))
+    assert fit.fit.converged
+    assert fit.state.moves.max() < 3e-3

@@ -236,6 +236,19 @@ def test_a_result_made_before_it_had_finds_is_read(tmp_path):
     assert not any("found the species" in said for said in caveats(a))
 
 
+def test_a_result_of_presence_made_before_that_has_its_finds(tmp_path):
+    finds = np.where(STAMPS // 12 == 2008, 18.0, 5.0)
+    folder = result_of(tmp_path / "r", counted=finds, family="bernoulli")
+    raw = read_json(folder / "totals.json")
+    write_json(
+        folder / "totals.json",
+        {key: value for key, value in raw.items() if key not in ("finds", "uncounted")},
+    )
+    assert any(
+        said.startswith("216 of 216 visits of 2008 found the species") for said in caveats(findings(folder))
+    )
+
+
 def test_it_says_what_a_local_report_says_of_thin_and_strange_visits(tmp_path):
     """No absences, finds in few visits, other months than before, years that found nothing."""
     a = findings(result_of(tmp_path / "few", finds=np.arange(STAMPS.size) % 9 == 0))

@@ -53,8 +53,10 @@ def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
 
 
 def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
-    """Numbers of visits of the job."""
-    visits = program.visits
+    """Numbers of visits of the job, without those that cannot take part: these would tell the finds without a number."""
+    visits, seen = program.visits, int(program.visits.detected.sum())
+    if not question.detections:
+        visits = visits.take(~np.isnan(visits.count))
     effort, blanks = np.zeros((0, 2)), np.zeros(0, np.int64)
     if not visits.given:
         known = ~np.isnan(visits.effort)
@@ -65,7 +67,7 @@ def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
             effort[term] = x.size, float(x.size > 0 and x.max() > x.min())
     return msg.Tallies(
         int(visits.site.size),
-        0 if program.jointly else int(visits.detected.sum()),
+        0 if program.jointly else seen,
         effort,
         blanks.astype(np.int64),
     )

@@ -74,7 +74,7 @@ class Agreement:
 def agree(link: Link, plan: DataSpec) -> Agreement:
     """Two exchanges: who brings what, and the agreed axes; for joint least numbers two more each time that one fails."""
     described, tallied = link.ask(
-        [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally()]
+        [msg.Hello(plan.species, np.array(plan.season, dtype=np.int64)), msg.Tally(plan.detections)]
     )
     groups = {name: answer for name, answer in described.items() if isinstance(answer, msg.Description)}
     if plan.jointly:
@@ -132,7 +132,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             "or season, or model detections (--model bernoulli)."
         )
     for name, answer in ready.items():
-        if not answer.used and name in tallied and _tally(tallied)[name].visits:
+        if not answer.used and groups[name].months.size:
             notes.append(f"group {name!r} has no counted visit that takes part; it answers with zeros.")
     K = _covariates(groups, len(terms) + len(blanks))
     panel = Panel(

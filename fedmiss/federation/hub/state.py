@@ -173,8 +173,8 @@ class MonthState:
             )
         return (
             f"after {self.k} rounds, the limit, predictors or months still moved by {max(self.moves):.2g} a round (root "
-            "mean square; a fit ends below 0.003, where moves fall fast). The counts are too few for so many terms; choose "
-            + ("--rank 0" if self.rank else "a larger area or a longer span of years for the panel")
+            "mean square; a fit ends below 0.003, or less where it creeps). The counts are too few for so many terms: "
+            "choose " + ("--rank 0" if self.rank else "a larger area or a longer span of years for the panel")
         )
 
     @property

@@ -46,7 +46,7 @@ LEAST_TURN = (
     1e-3  # of a logarithm: the sign of a shorter step is rounding's, and processors must not part on it
 )
 # Moves that fall by a factor from round to round have a way to go that a small move does not show: at its end it is at most
-# so many of the longest move that ends a fit. Moves of a tenth of that end it however slowly they fall.
+# so many of the longest move that ends a fit. Moves of a tenth of that, or that no longer fall, end it: it comes no nearer.
 WAY, SMALL = 16.0, 0.1
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
 # Rounds of a rank in which level and observers move together. Not for good: a group that has few observers tells no sums
@@ -168,12 +168,10 @@ def after_round(
 
 def at_rest(moves: F64, k: F64 | int, tol: float) -> Bool:
     """Whether a fit ends after round ``k`` of a rank, by its last three ``moves`` (3,): see :class:`Turn`."""
-    first, last, most = moves[..., 0], moves[..., 2], moves.max(axis=-1)
-    rate = np.sqrt(
-        last / np.where(first > 0, np.minimum(first, 1e300), 1.0)
-    )  # before the third round all is infinite
+    moves = np.clip(moves, 1e-100, 1e100)  # before the third round they are infinite
+    most, rate = moves.max(axis=-1), np.sqrt(moves[..., 2] / moves[..., 0])
     # What is left is a geometric series: m (rate + rate^2 + ...) = m rate / (1 - rate).
-    near = (last * rate < WAY * tol * (1.0 - rate)) | (most < SMALL * tol)
+    near = (most * rate < WAY * tol * (1.0 - rate)) | (most < SMALL * tol) | (rate >= 1.0)
     out: Bool = (k > 5) & (most < tol) & near
     return out
 
@@ -223,7 +221,7 @@ def _newton(
     if last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0
         longest, late = np.abs(step).max(axis=-1), (np.asarray(state.k) >= LATE)[..., None]
-        lasts = (longest > LEAST_TURN) & ((step**2).sum(axis=-1) > LASTING**2 * (last**2).sum(axis=-1))
+        lasts = (longest > LEAST_TURN) & (part * _length(step) > LASTING * _length(last))
         swings = back if damped else back & ((longest > SWING * family.max_step) | (late & lasts))
         part = _share(part, swings, MONTHS_GROW)
         step *= part[..., None]
@@ -243,6 +241,11 @@ def _newton(
         cov = np.where(share == 1.0, cov, old + share * (cov - old))
     D[block] = cov
     return T, D, known.sum(axis=-1), (step, part)
+
+
+def _length(step: F64) -> F64:
+    out: F64 = np.sqrt((step**2).sum(axis=-1))
+    return out
 
 
 def _share(part: F64, back: Bool, grows: float) -> F64:

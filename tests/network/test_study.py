@@ -466,7 +466,7 @@ def test_a_message_waits_until_it_is_released(folder, panels):
 
     def custodian():
         while not stop.is_set():
-            if (kit.private / HELD).exists():
+            if len(said) > len(released):  # who is quicker than the sentence is not told it
                 try:
                     released.append(release(kit))
                 except InputError:

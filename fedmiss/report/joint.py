@@ -111,12 +111,16 @@ class JointSource(Source):
         )
 
     @property
+    def every(self) -> F64:
+        """Visits (L,) with a number and without."""
+        return self.visits + self.uncounted
+
+    @property
     def told(self) -> tuple[int, int, int] | None:
         """Visits, those that found the species, and those of them without a number."""
         if self.found is None:
             return None
-        every = self.visits + self.uncounted
-        return round(every.sum()), round(self.found.sum()), round(self.uncounted.sum())
+        return round(self.every.sum()), round(self.found.sum()), round(self.uncounted.sum())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -159,7 +163,7 @@ def _finds_only(data: JointSource, years: Years) -> list[FindsOnly]:
     if data.found is None:
         return []
     of_year = data.months["month_of_year"].to_numpy()
-    by_month = split(years, np.arange(of_year.size), of_year, data.visits + data.uncounted, data.found)
+    by_month = split(years, np.arange(of_year.size), of_year, data.every, data.found)
     return finds_only(years.year[years.used], [by_month])
 
 
@@ -251,12 +255,11 @@ def _of_visits(findings: JointFindings) -> Iterator[str]:
     if data.found is None or not data.found.any():
         return
     n_visits, n_found, without = data.told or (0, 0, 0)
-    every = data.visits + data.uncounted
-    slope = uncounted_slope(findings.years, every, data.found, data.visits)
+    slope = uncounted_slope(findings.years, data.every, data.found, data.visits)
     yield from uncounted(findings, without, n_found, slope)
     yield from absences(n_visits - n_found, n_visits)
     if not without:  # some are told of no month: where nothing else of their organisation is behind them
-        yield from none_found(findings, data.found > 0, every)
+        yield from none_found(findings, data.found > 0, data.every)
 
 
 def _study(findings: JointFindings) -> Section:

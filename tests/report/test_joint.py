@@ -224,29 +224,23 @@ def test_finds_without_a_number_may_lie_in_years_in_which_none_was_counted(tmp_p
         assert any("found the species: how near to 0" in each for each in said) == (without == 0)
 
 
-def test_a_result_made_before_it_had_finds_is_read(tmp_path):
-    folder = result_of(tmp_path / "r")
+def without_finds(folder):
+    """A result as it was made before it had its finds."""
     raw = read_json(folder / "totals.json")
-    write_json(
-        folder / "totals.json",
-        {key: value for key, value in raw.items() if key not in ("finds", "uncounted")},
-    )
-    a = findings(folder)
+    write_json(folder / "totals.json", {k: v for k, v in raw.items() if k not in ("finds", "uncounted")})
+    return folder
+
+
+def test_a_result_made_before_it_had_finds_is_read(tmp_path):
+    a = findings(without_finds(result_of(tmp_path / "r")))
     assert a.classified
     assert not any("found the species" in said for said in caveats(a))
 
 
 def test_a_result_of_presence_made_before_that_has_its_finds(tmp_path):
     finds = np.where(STAMPS // 12 == 2008, 18.0, 5.0)
-    folder = result_of(tmp_path / "r", counted=finds, family="bernoulli")
-    raw = read_json(folder / "totals.json")
-    write_json(
-        folder / "totals.json",
-        {key: value for key, value in raw.items() if key not in ("finds", "uncounted")},
-    )
-    assert any(
-        said.startswith("216 of 216 visits of 2008 found the species") for said in caveats(findings(folder))
-    )
+    a = findings(without_finds(result_of(tmp_path / "r", counted=finds, family="bernoulli")))
+    assert any(said.startswith("216 of 216 visits of 2008 found the species") for said in caveats(a))
 
 
 def test_it_says_what_a_local_report_says_of_thin_and_strange_visits(tmp_path):

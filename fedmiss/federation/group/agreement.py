@@ -13,7 +13,14 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
 from fedmiss.federation.group.features import count_visits, covariate_sums, features, magnitudes
 from fedmiss.federation.group.totals import regions_of
-from fedmiss.federation.group.visits import EFFORT_TERMS, Axis, IncludedVisits, effort_columns, experience
+from fedmiss.federation.group.visits import (
+    EFFORT_TERMS,
+    Axis,
+    IncludedVisits,
+    Visits,
+    effort_columns,
+    experience,
+)
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -54,23 +61,27 @@ def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
 
 def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
     """Numbers of visits of the job, without those that cannot take part: these would tell the finds without a number."""
-    visits, seen = program.visits, int(program.visits.detected.sum())
-    if not question.detections:
-        visits = visits.take(~np.isnan(visits.count))
+    visits = program.visits
+    able = _able(visits, detections=question.detections)
     effort, blanks = np.zeros((0, 2)), np.zeros(0, np.int64)
     if not visits.given:
-        known = ~np.isnan(visits.effort)
-        blanks = (~known).sum(axis=0)
+        known = able[:, None] & ~np.isnan(visits.effort)
+        blanks = able.sum() - known.sum(axis=0)
         effort = np.zeros((len(EFFORT_TERMS), 2))
         for term in range(len(EFFORT_TERMS)):
             x = visits.effort[known[:, term], term]
             effort[term] = x.size, float(x.size > 0 and x.max() > x.min())
     return msg.Tallies(
-        int(visits.site.size),
-        0 if program.jointly else seen,
+        int(able.sum()),
+        0 if program.jointly else int(visits.detected.sum()),
         effort,
         blanks.astype(np.int64),
     )
+
+
+def _able(visits: Visits, *, detections: bool) -> Bool:
+    """Visits (m,) that can take part: all where detections are modelled, else those with a number."""
+    return np.ones(visits.site.size, dtype=bool) if detections else ~np.isnan(visits.count)
 
 
 def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
@@ -86,7 +97,8 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
         minimum,
         question.regions,
     )
-    keep = np.ones(visits.site.size, dtype=bool) if question.detections else ~np.isnan(visits.count)
+    able = _able(visits, detections=question.detections)
+    keep = able.copy()
     index = program.axis.index(visits.month, program.name)
     if question.released.size:
         keep &= question.released[index] == 1
@@ -113,8 +125,7 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
         None if visits.exposure is None else visits.exposure[order],
     )
     # Finds without a number take no part, so nothing else is behind them: they are told of months that others stand for.
-    without = np.isnan(visits.count) & visits.detected & np.isin(index, index[keep])
-    without &= not question.detections
+    without = visits.detected & ~able & np.isin(index, index[keep])
     program.uncounted = np.zeros(question.months.size)
     np.add.at(program.uncounted, index[without], visits.weight[without])
     program.forget()

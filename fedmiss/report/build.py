@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -60,9 +63,24 @@ def build_report(
     if settings.language:
         read_catalog(settings.language)
     data = read_inputs(panel, fit, imputed)
-    with atomic_folder(out, "report", overwrite=overwrite, inputs=[panel, fit, imputed]) as tmp:
+    with (
+        _collector_paused(),
+        atomic_folder(out, "report", overwrite=overwrite, inputs=[panel, fit, imputed]) as tmp,
+    ):
         write_report(analyse(data, settings), tmp)
     return Path(out) / "index.html"
+
+
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Let cyclic garbage wait until the end: it is little, and a collection goes through all that matplotlib has loaded."""
+    paused = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if paused:
+            gc.enable()
 
 
 def write_report(analysis: Analysis, folder: Path) -> None:

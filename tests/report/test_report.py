@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import html
 import re
@@ -124,6 +125,13 @@ def test_settings_of_a_simulated_panel_are_no_facts_of_a_fit():
 def test_the_same_report_twice_has_the_same_bytes(folders, report, tmp_path):
     again = build_report(**folders, out=tmp_path / "again", settings=ReportSettings(date=DATE)).parent
     assert digest(again) == digest(report)
+
+
+def test_garbage_is_collected_again_after_a_report_and_after_one_that_failed(folders, report):
+    assert gc.isenabled()
+    with pytest.raises(ConfigError, match="exists"):
+        build_report(**folders, out=report)
+    assert gc.isenabled()
 
 
 def test_every_figure_is_there_three_times_and_every_table_twice(report):

@@ -36,6 +36,7 @@ from fedmiss.federation.resume import Resumable
 from fedmiss.models.lowrank.choice import Choice, check_candidates
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.occupancy import ChainPosterior
+from fedmiss.models.lowrank.own_lines import OwnLines
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.settings import kinds_checked
@@ -239,11 +240,17 @@ class LocalFederation:
         chains = {name: program.site_presence(batch, fit) for name, program in self.programs.items()}
         known = [chain for chain in chains.values() if chain is not None]
         presence = ChainPosterior.mean_of(known, list(self.at.values()), J) if known else None
+        own = [program.own_lines(batch, fit) for program in self.programs.values()]
+        lines = (
+            OwnLines.joined([one for one in own if one is not None], self.at.values(), J)
+            if state.slopes
+            else None
+        )
         history = Fit(posterior.theta(), [], state.converged, state.stop_reason, state.rounds, edf=state.edf)
         return CountFit(
             replace(settings, rank=state.rank), J, self.L, history, self.auxiliary(batch, fit, state),
             state.dispersion, state.edf, self.n_counted, state.calibration, posterior, state,
-            presence, self.agreement.year if presence is not None else None,
+            presence, self.agreement.year if presence is not None else None, lines,
         )  # fmt: skip
 
     def auxiliary(self, batch: int, fit: int, state: MonthState) -> Auxiliary:

@@ -13,6 +13,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.occupancy import ChainPosterior, log_yearly, zero_inflated
+from fedmiss.models.lowrank.own_lines import OwnLines
 from fedmiss.models.lowrank.predictive import LEVEL, Law
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
@@ -82,6 +83,7 @@ class CountFit:
     state: MonthState | None = None  # the hub's half of a variational fit
     presence: ChainPosterior | None = None  # of the sites, where they may be empty in some years
     year: I64 | None = None  # (L,) of every month, from 0: the columns of ``presence``
+    lines: OwnLines | None = None  # where the sites' own lines end, where they have slopes
 
     def __repr__(self) -> str:
         how = "converged" if self.fit.converged else "not converged"
@@ -149,7 +151,7 @@ class CountFit:
             if at.size and not -n <= at.min() <= at.max() < n:
                 raise ConfigError(f"expected: {name} is {part!r} (must be below {n}, the number of {name}s).")
         if self.posterior is not None:
-            eta = predictor(self.posterior, site, self.settings.family)[:, month]
+            eta = predictor(self.posterior, site, self.settings.family, self.lines)[:, month]
             return to_counts(eta, self.settings, self.smear) * self.present(site)[:, month]
         return to_counts(self.theta.eta(site, month), self.settings, self.smear)
 
@@ -237,7 +239,7 @@ class AverageFit:
         for fit in self.fits:
             if fit.posterior is None:
                 raise ConfigError(POINTS_ONLY)
-            eta, var = moments(fit.posterior, site)
+            eta, var = moments(fit.posterior, site, fit.lines)
             means.append(eta + scale.shift(fit.smear))
             variances.append(var)
         # Law of total variance: the mean of the fits' variances and the variance of their means.
@@ -262,9 +264,17 @@ class AverageFit:
         )
         base, shift = posterior.mu, SCALES[self.settings.scale].shift(fit.smear)
         states = None if fit.presence is None else fit.presence.draw(rng.random(fit.presence.came.shape))
+        lines, changes = fit.lines, np.zeros((0, 0))
+        if lines is not None:
+            changes = np.sqrt(posterior.tau[1]) * lines.path(
+                rng.standard_normal((fit.J, int(lines.year[-1]) + 1))
+            )
 
         def predictor(site: slice | I64) -> F64:
             eta: F64 = base + P[site][:, :1] + T[:, 0] + P[site][:, 1:] @ T[:, 1:].T
+            if lines is not None:
+                own = (P[site, 1] - lines.mean[site])[:, None] * lines.bend(site) + changes[site]
+                eta = eta + own[:, lines.year]
             return (
                 eta + shift
                 if states is None
@@ -334,14 +344,19 @@ def _normal(covariances: F64, rng: np.random.Generator) -> F64:
     return out
 
 
-def moments(posterior: Posterior, site: slice | I64) -> tuple[F64, F64]:
+def moments(posterior: Posterior, site: slice | I64, lines: OwnLines | None = None) -> tuple[F64, F64]:
     """Mean and variance of the predictor (rows of ``site`` x L) of every cell, observed or not."""
-    return _moments(posterior.mu, posterior.P[site], posterior.C[site], posterior.T, posterior.D)
+    q = posterior
+    eta, var = _moments(q.mu, q.P[site], q.C[site], q.T, q.D)
+    if lines is None:
+        return eta, var
+    further, more = lines.moved(q.P[site], q.C[site], q.T, q.tau, site)
+    return eta + further, var + more
 
 
-def predictor(posterior: Posterior, site: slice | I64, family: str) -> F64:
+def predictor(posterior: Posterior, site: slice | I64, family: str, lines: OwnLines | None = None) -> F64:
     """Predictor (rows of ``site`` x L) that has the posterior mean of every cell, observed or not."""
-    return FAMILIES[family].marginal(*moments(posterior, site))
+    return FAMILIES[family].marginal(*moments(posterior, site, lines))
 
 
 def visited_totals(fits: Sequence[tuple[MonthState, CountSettings]]) -> dict[str, F64 | I64]:

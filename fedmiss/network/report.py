@@ -107,8 +107,9 @@ def _own_member(program: GroupProgram, outcome: Outcome, n_counted: int) -> Coun
     year = None if presence is None else program.axis.year
     dispersion = or_nan(r.dispersion)
     return CountFit(
-        settings, len(P), L, history, aux, dispersion, edf, n_counted, r.smear, q, None, presence, year
-    )
+        settings, len(P), L, history, aux, dispersion, edf, n_counted, r.smear, q, None, presence, year,
+        program.own_lines(outcome.batch, 0),
+    )  # fmt: skip
 
 
 def _own_fit(kit: Kit, again: Replay, panel: PanelFolder, out: Path) -> None:

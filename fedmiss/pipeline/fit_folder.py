@@ -33,6 +33,7 @@ from fedmiss.files import (
 )
 from fedmiss.folders import FitFacts, JointFacts, ModelFacts, PanelFacts, or_nan
 from fedmiss.models.lowrank.occupancy import ChainPosterior
+from fedmiss.models.lowrank.own_lines import OwnLines
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit, Theta
 from fedmiss.owner import (
@@ -134,6 +135,9 @@ def _write_factors(work: Path, fit: CountFit) -> None:
                 f"came_{year}": fit.presence.came[:, year],
                 f"stayed_{year}": fit.presence.stayed[:, year],
             }
+    if (lines := fit.lines) is not None:
+        sites |= {"s_mean": lines.mean, "first_year": lines.first, "last_year": lines.last}
+        months["line_year"] = lines.year
     write_table(sites, work / "site_factors.parquet", "site_factors")
     write_table(months, work / "month_factors.parquet", "month_factors")
 
@@ -189,13 +193,31 @@ def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
             for kind in ("came", "stayed")
         )
         presence = ChainPosterior(*both)
+    lines = None
+    if "s_mean" in sites.columns:  # a fit of before has none, and goes on straight
+        first, last = (sites[name].to_numpy(np.int64) for name in ("first_year", "last_year"))
+        year = months["line_year"].to_numpy(np.int64)
+        lines = OwnLines.of(first, last, sites["s_mean"].to_numpy(float), year, months["x"].to_numpy(float))
     # Observer effects stay in the groups; what prediction needs of them is their variance.
     ridge = of.observer_sd**-2 if of.observer_sd else 0.0
     aux = Auxiliary(np.zeros(0), (), facts.negbin_size or float("inf"), facts.phi, ridge)
     fit = Fit(theta, [], facts.converged, facts.stop_reason, facts.rounds)
     dispersion, edf = or_nan(facts.dispersion), or_nan(facts.edf)
     return CountFit(
-        settings, J, L, fit, aux, dispersion, edf, of.n_counted, facts.smear, posterior, None, presence, year
+        settings,
+        J,
+        L,
+        fit,
+        aux,
+        dispersion,
+        edf,
+        of.n_counted,
+        facts.smear,
+        posterior,
+        None,
+        presence,
+        year,
+        lines,
     )
 
 

@@ -13,6 +13,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels, visit_kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.group.features import feature_sums, move_prior_means
+from fedmiss.federation.group.own_lines import held_out_bends
 from fedmiss.federation.group.presence import LEAST
 from fedmiss.federation.group.totals import totals
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
@@ -355,7 +356,9 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
         test = batch.test[f] > 0
         if not test.any():
             continue
-        eta = batch.eta[f][batch.cells.visit_cell[test]]
+        eta = batch.eta[f][batch.cells.visit_cell[test]] + held_out_bends(
+            program, batch, int(f), np.flatnonzero(test)
+        )
         if batch.summed_off:
             eta = eta + batch.offset[f][test]
         y, w = used.count[test], batch.test[f][test]

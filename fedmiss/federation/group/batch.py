@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.arrays import F64, I32, I64, U8
+from fedmiss.arrays import F64, I32, I64, U8, Bool
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels, visit_kernels
 from fedmiss.federation.group.presence import Presence
@@ -18,6 +18,7 @@ from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.data import index_cells
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, Family, Scale
 from fedmiss.models.lowrank.occupancy import SURE, log_zero
+from fedmiss.models.lowrank.own_lines import OwnLines
 
 # The last question, its slopes, and its months: in one process the very same question goes to every group, and is read once.
 _LAST: list[tuple[msg.Broadcast | msg.Totals, bool, F64, F64] | None] = [None]
@@ -282,6 +283,20 @@ class Batch:
             kernels.predict_cells, fits, self.chunks, fits, p, cells.ptr, cells.col, offset, by_visit, self.mu,
             self.month_mean, self.month_cov, self.site_mean, self.site_cov, self.family.code, self.eta, chunks=self.chunks,
         )  # fmt: skip
+
+    def own_lines(self, f: int, year: I64, seen: Bool | None = None) -> OwnLines:
+        """Where the sites' own lines end in fit ``f``; ``year`` (L,) of every month.
+
+        ``seen`` (cells,): the cells that count, None for all.
+        """
+        cells, J = self.cells, self.cells.J
+        at = np.arange(cells.nnz) if seen is None else np.flatnonzero(seen)
+        ptr = np.searchsorted(at, cells.ptr)
+        some = ptr[1:] > ptr[:-1]
+        first, last = np.full(J, -1), np.full(J, -1)
+        first[some], last[some] = (year[cells.col[at[ends[some]]]] for ends in (ptr[:-1], ptr[1:] - 1))
+        mean = (self.F @ self.B[f])[:, 1] if self.F.shape[1] else np.zeros(J)
+        return OwnLines.of(first, last, mean, year, self.month_mean[f, :, 1])
 
     def visit_mean(self, f: int) -> F64:
         """Expected value of every visit of fit ``f``, on the scale of the family."""

@@ -22,6 +22,7 @@ from fedmiss.federation.messages import SQUARES
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.occupancy import ChainPosterior
+from fedmiss.models.lowrank.own_lines import OwnLines
 from fedmiss.seasons import years_of
 
 
@@ -330,6 +331,11 @@ class GroupProgram:
         """Chains of the group's sites in one fit, None where no site may be empty: they stay with the group."""
         presence = self.batches[batch].presence
         return None if presence is None else chain_posterior(presence.evidence[fit], presence.chain[fit])[0]
+
+    def own_lines(self, batch: int, fit: int) -> OwnLines | None:
+        """Where the own lines of the group's sites end in one fit, None where sites have no slopes."""
+        state = self.batches[batch]
+        return state.own_lines(fit, years_of(self.axis.months)) if state.slopes else None
 
     def site_posterior(self, batch: int, fit: int) -> tuple[F64, F64]:
         """Coefficients (J, p) and covariances (J, p, p) of the group's sites in one fit: they stay with the group."""

@@ -10,8 +10,9 @@ from fedmiss.models.lowrank.family_kernels import mean, predictor
 
 @compiled
 def expected_sums(
-    start, stop, chunks, mu, P, C, T, D, drawn, family, log, smear, present, year, of, first, out, yearly
-):
+    start, stop, chunks, mu, P, C, T, D, bend, common, changes, when, drawn, family, log, smear, present, year, of, first,
+    out, yearly,
+):  # fmt: skip
     """Add expected counts at standard effort of one fit, site by site, to sums over sites and over years.
 
     Parameters
@@ -19,6 +20,9 @@ def expected_sums(
     P, C : (J, p), (J, p, p)       coefficients of sites, and their covariances
     T, D : (p, L), (p, p, L)       those of months; ``drawn`` coefficients have no variance to integrate over: the spread
                                    of the replicates holds it already
+    bend : (J, Y)                  what the years add to x of each site's own line (:mod:`.own_lines`), or no rows;
+                                   ``common`` (J,) the slopes without it; ``changes`` (J, Y) variance of later changes, or
+                                   where they are ``drawn`` these; ``when`` (L,) the column of every month
     log, smear                     whether values are log1p of counts; the calibration of totals
     present, year : (J, Y), (L,)   probability that a site is occupied, and its column for every month; or no rows
     of : (n, J)                    which sites are in which sum
@@ -51,6 +55,19 @@ def expected_sums(
                         u, s = P[j, a] * P[j, b], C[j, a, b]
                         for l in range(L):
                             var[l] += s * (T[a, l] * T[b, l] + D[a, b, l]) + u * D[a, b, l]
+            if bend.shape[0]:  # (s - m)(x + bend) + m x, and its variance
+                d = P[j, 1] - common[j]
+                for l in range(L):
+                    t = bend[j, when[l]]
+                    if t != 0.0:
+                        eta[l] += d * t
+                        if drawn:
+                            eta[l] += changes[j, when[l]]
+                        else:
+                            s = C[j, 1, 0]
+                            for a in range(1, p):
+                                s += C[j, 1, a] * T[a, l]
+                            var[l] += t * (2.0 * s + t * C[j, 1, 1]) + changes[j, when[l]]
             if family == 1:  # of its own, since the loop is faster without a choice in it
                 for l in range(L):
                     eta[l] = smear * mean(predictor(eta[l], var[l], 1), 1)

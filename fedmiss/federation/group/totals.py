@@ -11,6 +11,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.group.kernels import chunks_of
+from fedmiss.federation.group.own_lines import own_lines
 from fedmiss.federation.group.total_kernels import expected_sums
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
 from fedmiss.loops import spread_out
@@ -44,10 +45,11 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
     year = np.zeros(axis.L, np.int64) if batch.presence is None else batch.presence.year
     for i, f in enumerate(question.fits):
         present = _presence(program, batch, question.batch, int(f), drawn=question.drawn)
+        lines = own_lines(program, batch, int(f), drawn=question.drawn)
         parts, yearly = np.zeros((chunks, *out.shape[1:])), np.zeros((J, first.size))
         spread_out(
             expected_sums, chunks, J * axis.L // 20, chunks, float(question.mu[i]), batch.site_mean[f, :, :p],
-            batch.site_cov[f, :, :p, :p], T[i], D[i], question.drawn, batch.family.code, batch.scale.log,
+            batch.site_cov[f, :, :p, :p], T[i], D[i], *lines, question.drawn, batch.family.code, batch.scale.log,
             float(question.smear[i]), nowhere if present is None else present, year, of, first, parts, yearly,
         )  # fmt: skip
         out[i] = parts.sum(axis=0)

@@ -63,3 +63,11 @@ def moments(mu: float, P: F64, C: F64, T: F64, D: F64) -> tuple[F64, F64]:
     var += C[:, 1:, 1:].reshape(len(P), k) @ D[:, 1:, 1:].reshape(len(T), k).T
     eta: F64 = mu + P[:, :1] + T[:, 0] + P[:, 1:] @ T[:, 1:].T
     return eta, var
+
+
+def moments_at(mu: float, P: F64, C: F64, T: F64, D: F64) -> tuple[F64, F64]:
+    """The same (n,) for pairs of a site and a month: ``P``, ``T`` (n, p), ``C``, ``D`` (n, p, p)."""
+    x, z = np.hstack([np.ones((len(T), 1)), T[:, 1:]]), np.hstack([np.ones((len(P), 1)), P[:, 1:]])
+    eta = mu + P[:, 0] + T[:, 0] + np.einsum("na,na->n", P[:, 1:], T[:, 1:])
+    var = np.einsum("na,nab,nb->n", x, C, x) + np.einsum("na,nab,nb->n", z, D, z)
+    return eta, var + np.einsum("nab,nab->n", C[:, 1:, 1:], D[:, 1:, 1:])

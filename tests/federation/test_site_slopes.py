@@ -1,13 +1,19 @@
-"""Trends of sites: which months make a year."""
+"""Trends of sites: which months make a year, and where the lines of sites end."""
 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
+from fedmiss.federation.group import answers
+from fedmiss.federation.hub.bootstrap import totals_of
+from fedmiss.federation.hub.members import FULL
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import site_slopes
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.theta import moments
+from fedmiss.seasons import years_of
 
 WINTERS = np.array([8, 60, 8, 60, 8, 60])  # birds: years of the calendar are all alike
 
@@ -30,3 +36,90 @@ def test_a_winter_is_one_year_of_the_trends_of_sites_and_of_their_spread():
     np.testing.assert_allclose(mean, yearly.mean(axis=1))
     drawn = federation.replicates(range(8), seed=0).slopes
     np.testing.assert_allclose(drawn.mean(), slopes.mean(), atol=0.03)
+
+
+def windows_panel(groups: int = 1, seed: int = 0) -> GroupPanel:
+    """Sites with steep lines of their own, each visited in a part of 12 years, twice a year; one was never visited."""
+    rng = np.random.default_rng(seed)
+    J, years = 40, 12
+    stamp = (12 * (2001 + np.arange(years))[:, None] + [4, 5]).ravel()
+    first = rng.integers(0, 5, J)
+    last = first + rng.integers(3, 7, J)
+    site, month = (a.ravel() for a in np.indices((J - 1, stamp.size)))
+    year = month // 2
+    at = (year >= first[site]) & (year <= last[site])
+    site, month, year = site[at], month[at], year[at]
+    slope = rng.normal(0, 0.25, J)
+    count = rng.poisson(np.exp(2.0 + slope[site] * (year - 5.5)))
+    parts = [site % groups == k for k in range(groups)]
+    held = [Group.of(f"g{k}", site[part], month[part], count[part]) for k, part in enumerate(parts)]
+    return GroupPanel.of(J, stamp.size, held, (stamp % 12 + 1, stamp // 12))
+
+
+@pytest.mark.parametrize("settings", [CountSettings(rank=1), CountSettings(rank=0, family="bernoulli")])
+def test_totals_of_the_groups_are_sums_of_the_expected_counts(settings):
+    """Beyond their visits, too: the groups bend the lines of their sites as the fit does that is read from them."""
+    if settings.family == "bernoulli":
+        panel = windows_panel(2)
+        groups = [Group.of(g.name, g.site, g.month, g.count > 4) for g in panel.groups]
+        panel = GroupPanel.of(panel.J, panel.L, groups, panel.calendar)
+    else:
+        panel = windows_panel(2)
+    federation = LocalFederation.of_panel(panel)
+    fit = federation.fit(settings)
+    (totals,) = totals_of(federation.link, federation.hub, [(FULL, [federation.members[0].state])])
+    expected = fit.expected()
+    np.testing.assert_allclose(totals[0, 0], expected.sum(axis=0), rtol=1e-9)
+    assert fit.lines is not None
+    bend = fit.lines.bend()[:, fit.lines.year]
+    assert not bend[-1].any()  # no visit: the common line goes on
+    assert (bend != 0).mean() > 0.3
+    drawn = federation.replicates(range(30), seed=1).totals[:, 0]
+    # Replicates scatter about the total, in the years that most sites have no visits, too.
+    error = drawn.std(axis=0, ddof=1) / np.sqrt(30)
+    assert np.abs(np.log(drawn.mean(axis=0) / totals[0, 0])).max() < 5 * (error / totals[0, 0]).max() + 0.05
+
+
+def test_the_lines_are_the_same_however_sites_are_dealt_to_groups():
+    one, three = (LocalFederation.of_panel(windows_panel(n)).fit(CountSettings(rank=0)) for n in (1, 3))
+    np.testing.assert_allclose(three.expected(), one.expected(), rtol=1e-6)
+
+
+def test_a_steep_line_does_not_run_on_for_years_that_nobody_saw():
+    panel = windows_panel()
+    federation = LocalFederation.of_panel(panel)
+    fit = federation.fit(CountSettings(rank=0))
+    counts = np.zeros((panel.J, panel.L))
+    group = panel.groups[0]
+    counts[group.site, group.month] = group.count
+    away = np.setdiff1d(np.arange(panel.J * panel.L), group.site * panel.L + group.month)
+    beyond = fit.expected().ravel()[away].reshape(-1)
+    assert beyond.max() < 6 * counts.max()
+
+
+def test_held_out_visits_are_scored_by_the_lines_of_the_visits_that_are_left(monkeypatch):
+    federation, seen, real = LocalFederation.of_panel(windows_panel(2)), [], answers.held_out_bends
+
+    def checked(program, batch, f, visits):
+        out, used, p = real(program, batch, f, visits), program.used, int(batch.rank[f])
+        P, C = batch.site_mean[f, :, :p], batch.site_cov[f, :, :p, :p]
+        T, D = batch.month_mean[f, :, :p], batch.month_cov[f, :, :p, :p]
+        left = batch.weights[f] > 0
+        first, last = np.full(len(P), -1), np.full(len(P), -1)
+        for j, year in sorted(
+            zip(used.site[left], years_of(program.axis.months)[used.month[left]], strict=True)
+        ):
+            first[j] = year if first[j] < 0 else first[j]
+            last[j] = year
+        lines = type(fit.lines).of(first, last, np.zeros(len(P)), years_of(program.axis.months), T[:, 1])
+        eta, var = moments(float(batch.mu[f]), P, C, T, D)
+        more = lines.moved(P, C, T, batch.tau[f], slice(None))
+        wanted = batch.family.marginal(eta + more[0], var + more[1])[used.site[visits], used.month[visits]]
+        np.testing.assert_allclose(batch.eta[f][batch.cells.visit_cell[visits]] + out, wanted, atol=1e-9)
+        seen.append(np.count_nonzero(out))
+        return out
+
+    fit = federation.fit(CountSettings(rank=0))
+    monkeypatch.setattr(answers, "held_out_bends", checked)
+    federation.cross_validate([CountSettings(rank=0), CountSettings(rank=1)], folds=3)
+    assert sum(seen) > 20

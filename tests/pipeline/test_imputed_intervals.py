@@ -147,6 +147,24 @@ def test_the_imputer_draws_completed_matrices():
         imputer.draw(X, 0)
 
 
+def test_ends_of_the_sites_own_lines_go_through_the_folders(tmp_path):
+    """Expected counts and limits beyond the visits of a site are the same before and after the fit was written."""
+    panel = write_panel(
+        simulate_panel(24, 72, 0.03, rank=0, seed=5, groups=2), tmp_path / "panel", start="2012-01"
+    )
+    settings = FitSettings(rank=0, model="quasi", bootstrap=0)
+    table = frame(
+        impute_panel(panel, fit_panel(panel, tmp_path / "fit", settings), tmp_path / "imputed") / "imputed"
+    )
+    here = federation_of(open_panel(panel), settings).fit(base_settings(settings))
+    assert here.lines is not None
+    assert (here.lines.bend() != 0).mean() > 0.2
+    np.testing.assert_allclose(table["expected"], here.expected().ravel(), rtol=1e-9)
+    limits = here.interval()
+    for name in ("lower", "upper", "expected_lower", "expected_upper"):
+        np.testing.assert_allclose(table[name], getattr(limits, name).ravel(), rtol=1e-9)
+
+
 @pytest.mark.slow
 def test_empty_sites_go_through_the_folders(tmp_path):
     """Probability of presence, expected counts and limits are the same before and after the fit was written."""

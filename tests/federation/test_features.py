@@ -13,10 +13,10 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import expanded, feature_sums, log_visits
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.features import agree_features
+from fedmiss.federation.hub.features import SiteFeatures, agree_features, feature_step, start_coefficients
 from fedmiss.federation.hub.structure import try_structure
 from fedmiss.federation.local import LocalFederation, fit_counts
-from fedmiss.federation.triangle import from_triangle
+from fedmiss.federation.triangle import from_triangle, to_triangle
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -131,6 +131,27 @@ def test_a_fit_ends_where_the_posterior_of_the_coefficients_is_stationary():
     assert np.abs(weight * (gradient - q.B[:, 0] / q.rho[0, 0])).max() < 0.05
     known = (1 - np.diag(q.cov[0]) / q.rho[0, 0]).sum()
     np.testing.assert_allclose(q.rho[0, 0], (q.B[:, 0] ** 2).sum() / known, rtol=0.05)
+
+
+@pytest.mark.parametrize("gradient", [0.0, 1.0, 30.0])
+def test_the_effective_number_of_coefficients_is_the_trace_of_the_hat_matrix_while_variances_move(gradient):
+    """tr((A + 1 / rho)^-1 A) at the variances of the step, whether rho falls or rises; a draw's answer has its size."""
+    k, rho = 6, 0.1
+    rng = rng_for(1, "trace")
+    root = rng.normal(size=(40, k))
+    A = root.T @ root
+    # the constant, which only takes part, knows nothing here
+    whole = np.block([[A, np.zeros((k, 1))], [np.zeros((1, k)), np.zeros((1, 1))]])
+    columns = np.arange(k)
+    agreed = SiteFeatures({"covariates": columns}, (), np.zeros(k), np.eye(k))
+    panel = SimpleNamespace(features=agreed)
+    begin = start_coefficients(panel, ("covariates",), 1.0, slopes=False)
+    state = SimpleNamespace(features=begin, unit=1.0)
+    after = feature_step(state, np.r_[np.full(k, gradient), 0.0, to_triangle(whole)], learn=True)
+    assert (after.rho[0, 0] > rho) == (gradient == 30.0)
+    np.testing.assert_allclose(after.edf, np.trace(np.linalg.solve(A + np.eye(k) / rho, A)), rtol=1e-9)
+    drawn = after.drawn(rng_for(2, "trace"))
+    assert np.linalg.norm(drawn.B - after.B) <= 2 * np.linalg.norm(drawn.prior)
 
 
 @pytest.mark.parametrize("features", [("visits",), ("covariates", "smooth"), FEATURES])

@@ -96,3 +96,29 @@ def test_observers_of_few_visits_do_not_lift_the_level(size):
     assert abs(np.mean(errors)) < 3 * np.std(errors, ddof=1) / np.sqrt(len(errors))
     drawn = np.log(federation.replicates(range(20), seed=1).totals[:, 0].sum(axis=1) / fit.expected().sum())
     assert abs(drawn.mean()) < drawn.std()
+
+
+@pytest.mark.parametrize("flock", [10.0, 1e5])
+def test_a_flock_does_not_take_the_variance_of_observers_without_end(flock):
+    """The half-normal prior: var sum(1 - C / var) + var^2 = sum of h^2, where it is not at its least value."""
+    rng = np.random.default_rng(3)
+    s, t = np.nonzero(rng.random((20, 72)) < 0.3)
+    y, who = np.zeros(s.size), rng.integers(0, 7, s.size)
+    y[3] = flock
+    panel = GroupPanel.of(
+        20, 72, [Group.of("a", s, t, y, who)], (np.arange(72) % 12 + 1, 2000 + np.arange(72) // 12)
+    )
+    settings = CountSettings(rank=0, dispersion="quasi", observers=True, max_sweeps=150)
+    assert 1 / fit_counts(panel, settings).state.ridge < 8.0**2
+
+
+def test_the_variance_of_observers_is_where_its_posterior_is_stationary():
+    rng = np.random.default_rng(5)
+    J, L, n, observers = 40, 24, 2000, 8
+    s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, observers, n)
+    y = rng.poisson(np.exp(1.0 + rng.normal(0, 1.2, observers)[who])).astype(float)
+    panel = GroupPanel.of(J, L, [Group.of("a", s, t, y, who)], calendar(L))
+    fit = fit_counts(panel, CountSettings(rank=0, dispersion="none", observers=True))
+    variance, (effects,), (spread,) = 1 / fit.state.ridge, fit.aux.observer, fit.aux.observer_var
+    known = (1 - spread / variance).sum()
+    assert known * variance + variance**2 == pytest.approx((effects**2).sum(), rel=0.01)

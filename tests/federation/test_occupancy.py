@@ -10,7 +10,9 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import answers
+from fedmiss.federation.group.panel import stamps_of, visits_of
 from fedmiss.federation.group.presence import chain_posterior
+from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.local import LocalFederation, bootstrap, fit_counts
 from fedmiss.federation.results import AverageFit, totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -89,6 +91,42 @@ def test_a_site_with_birds_is_occupied_and_the_fit_is_at_rest():
     post, occupied = chain_posterior(b.evidence[0], fit.state.chain)
     sums = post.sums(np.ones(fit.J), occupied)
     assert fit.state.chain[2] == pytest.approx((sums[3] + 0.05) / (sums[2] + 1.0), abs=2e-3)
+
+
+@pytest.mark.parametrize("counted", [True, False])
+def test_a_find_without_a_number_shows_that_the_site_was_occupied(counted):
+    """Of a year with zeros and of one without a visit (``counted``); folds do not know it of what they hold out."""
+    p = simulate_design("vacated", 3, sites=40, years=6, visits=900)
+    panel = panel_of(p, "none")
+    held, at = visits_of(panel)
+    ((name, visits),) = held.items()
+    year = visits.month // 12 - visits.month.min() // 12
+
+    def federation(visits):
+        return LocalFederation({name: visits}, at, panel.J, DataSpec(months=stamps_of(panel)))
+
+    plain = federation(visits).fit(CHAIN)
+    birds, lists = np.zeros((2, panel.J, 6))
+    np.add.at(birds, (visits.site, year), visits.count)
+    np.add.at(lists, (visits.site, year), 1.0)
+    empty = (birds == 0) & ((lists > 0) == counted) & (plain.presence.present < 0.2)
+    site, when = np.argwhere(empty)[0]
+    one = np.flatnonzero(year == when)[:1]
+    found = visits.take(np.r_[np.arange(year.size), one])
+    found.site[-1], found.count[-1], found.detected[-1] = site, np.nan, True
+    joined = federation(found)
+    fit = joined.fit(CHAIN)
+    assert fit.n_counted == plain.n_counted
+    assert fit.presence.present[site, when] > 1 - 1e-9
+    (program,) = joined.programs.values()
+    batch = program.batches[0]
+    batch.test = np.ones((1, year.size))
+    before = batch.presence.w.copy()
+    held_out = batch.presence.row_at == site * 6 + when
+    batch.presence.w[:, held_out] = 0.0
+    assert batch.evidence(0)[site, when] == 0.0
+    batch.presence.w[:] = before
+    assert (batch.evidence(0)[site, when] > 0) == counted
 
 
 @pytest.mark.slow

@@ -126,6 +126,7 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
     )
     # Finds without a number take no part, so nothing else is behind them: they are told of months that others stand for.
     without = visits.detected & ~able & np.isin(index, index[keep])
+    program.found = (visits.site[without], index[without])
     program.uncounted = np.zeros(question.months.size)
     np.add.at(program.uncounted, index[without], visits.weight[without])
     program.forget()

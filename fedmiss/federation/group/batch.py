@@ -152,10 +152,11 @@ class Batch:
         test: F64 | None,
         F: F64,
         year: I64,
+        found: tuple[I32, I32],
     ) -> Batch:
         """Make the state of ``len(weights)`` fits at coefficients of zero, but for the known ``q.line`` (L,).
 
-        ``year`` (L,) of every month.
+        ``year`` (L,) of every month; ``found`` sites and months of finds without a number.
         """
         family, scale = FAMILIES[question.family], SCALES[question.scale]
         effort = np.column_stack([visits.effort, visits.experience]) if question.learning else visits.effort
@@ -169,7 +170,9 @@ class Batch:
         if question.occupancy:
             row_cell = np.repeat(np.arange(cells.nnz), np.diff(rows.ptr))
             site = np.repeat(np.arange(J), np.diff(cells.ptr))
-            presence = Presence.of(year, site, cells.col, row_cell, cells.visit_cell, J, rows.w, weights)
+            presence = Presence.of(
+                year, site, cells.col, row_cell, cells.visit_cell, found, J, rows.w, weights
+            )
         return cls(
             family=family, scale=scale, cells=cells, rows=rows, weights=weights, numbers=question.numbers,
             seed=question.seed,
@@ -244,7 +247,12 @@ class Batch:
             eta = eta + self.offset[f]
         zero = log_zero(self.family.mean(eta), float(self.inverse_size[f]), float(self.phi[f]))
         # One bird: z = 1 for sure. Zeros of a year: -sum size log(1 + mu / size).
-        return presence.of_years(presence.row_at, np.where(self.rows.wy[f] > 0, SURE, presence.w[f] * zero))
+        w = presence.w[f]
+        out = presence.of_years(presence.row_at, np.where(self.rows.wy[f] > 0, SURE, w * zero))
+        found = presence.found
+        if self.test.size:  # of site-years that are held out nothing is known
+            found = found & (presence.of_years(presence.row_at, w) > 0)
+        return out + SURE * found
 
     def run(self, loop: Callable[..., None], fits: I64, *arguments: Any, chunks: int = 1) -> None:
         """Run a compiled loop over the tasks of these fits, on all cores where there is work for them."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedmiss.arrays import F64, I32, I64
+from fedmiss.arrays import F64, I32, I64, Bool
 from fedmiss.loops import compiled, part
 from fedmiss.models.lowrank.occupancy import SURE, ChainPosterior
 
@@ -81,7 +81,8 @@ class Presence:
     ``year`` (L,) year of every month, from 0; ``row_cell`` (R,) cell of every row; ``cell_at`` (nnz,), ``visit_at`` (m,)
     site-year of every cell and visit; ``w`` (n, R), ``weights`` (n, m) as they are where the site is occupied; ``chain``
     (n, 3) probabilities: occupied in the first year, gained, lost; ``evidence`` (n, J, Y) log P(counts | present) -
-    log P(counts | absent) of the site-years; ``q`` (n, J, Y) probability of presence.
+    log P(counts | absent) of the site-years; ``q`` (n, J, Y) probability of presence; ``found`` (J, Y) whether the species
+    was found there without a number.
     """
 
     year: I64
@@ -93,17 +94,32 @@ class Presence:
     chain: F64
     evidence: F64
     q: F64
+    found: Bool
 
     @classmethod
     def of(
-        cls, year: I64, site: I64, col: I32, row_cell: I64, visit_cell: I32, J: int, w: F64, weights: F64
+        cls,
+        year: I64,
+        site: I64,
+        col: I32,
+        row_cell: I64,
+        visit_cell: I32,
+        found: tuple[I32, I32],
+        J: int,
+        w: F64,
+        weights: F64,
     ) -> Presence:
-        """Every site is occupied in every year: where a fit begins. ``site``, ``col`` (nnz,) of the cells."""
+        """Every site is occupied in every year: where a fit begins.
+
+        ``site``, ``col`` (nnz,) of the cells; ``found`` sites and months of finds without a number.
+        """
         Y, n = int(year.max()) + 1, len(w)
         cell_at = site * Y + year[col]
+        there = np.zeros((J, Y), dtype=bool)
+        there[found[0], year[found[1]]] = True
         return cls(
             year, row_cell, cell_at, cell_at[visit_cell], w.copy(), weights.copy(), np.tile([1.0, 0.0, 0.0], (n, 1)),
-            np.full((n, J, Y), SURE), np.ones((n, J, Y)),
+            np.full((n, J, Y), SURE), np.ones((n, J, Y)), there,
         )  # fmt: skip
 
     @property

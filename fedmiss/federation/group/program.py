@@ -96,6 +96,7 @@ class GroupProgram:
         self.used: IncludedVisits | None = None
         self.withheld = 0
         self.uncounted = np.zeros(0)  # (L,) finds without a number, in months with counts
+        self.found = (np.zeros(0, np.int32), np.zeros(0, np.int32))  # their sites and months
         self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2)
         self.unvisited = np.zeros(0, bool)  # (J,) whether a site has no counted visit
         self.features = np.zeros((self.J, 0))  # of the sites, as the groups agreed on
@@ -286,6 +287,7 @@ class GroupProgram:
             test=test,
             F=self._features(question),
             year=self.axis.year,
+            found=self.found,
         )
         if question.source >= 0 and question.source not in self.batches:
             raise UplinkError(

@@ -79,7 +79,8 @@ class Coefficients:
     columns : (k,) features;  block : (k,) which of ``blocks`` each belongs to
     B : (k, c) coefficients of the effect (and the slope);  prior : their prior means, zero but for replicates
     rho : (blocks, c) their prior variances;  cov : (c, k, k) posterior covariances
-    Of many fits (:func:`.state.stacked`) these four have a leading axis.
+    edf : effective number of coefficients, under the variances that ``cov`` was computed with
+    Of many fits (:func:`.state.stacked`) the last five have a leading axis.
     """
 
     blocks: tuple[str, ...]
@@ -89,19 +90,12 @@ class Coefficients:
     prior: F64
     rho: F64
     cov: F64
+    edf: F64 | float = 0.0
 
     @property
     def k(self) -> int:
         """Number of features."""
         return int(self.columns.size)
-
-    @property
-    def edf(self) -> F64:
-        """Effective number of coefficients (...)."""
-        if not self.k:
-            return np.zeros(self.B.shape[:-2])
-        out: F64 = self._known(self.cov).sum(axis=(-2, -1))
-        return out
 
     def _known(self, cov: F64) -> F64:
         """How much of each coefficient (..., k, c) the data determine, with posterior covariances ``cov``."""
@@ -127,8 +121,9 @@ class Coefficients:
     def drawn(self, rng: np.random.Generator) -> Coefficients:
         """Draw the prior means, for a replicate that starts at its own response to them."""
         prior = np.where(self.used, rng.standard_normal(self.B.shape) * np.sqrt(self.rho[self.block]), 0.0)
-        # C K m, as for every coefficient of a replicate.
-        move = np.einsum("cab,bc->ac", self.cov, prior / self.rho[self.block]) if self.k else prior
+        # C K m, as for every coefficient of a replicate; variances may have moved since ``cov`` was computed.
+        wide = np.maximum(self.rho[self.block], np.einsum("caa->ac", self.cov))
+        move = np.einsum("cab,bc->ac", self.cov, prior / wide) if self.k else prior
         return evolve(self, prior=prior, B=self.B + move)
 
 
@@ -181,10 +176,10 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     cov = np.stack(
         [inner[..., a * (k + 1) : a * (k + 1) + k, a * (k + 1) : a * (k + 1) + k] for a in range(c)], axis=-3
     )
-    new = evolve(before, B=before.B + np.where(before.used, step, 0.0), cov=cov)
+    known = before._known(cov)
+    new = evolve(before, B=before.B + np.where(before.used, step, 0.0), cov=cov, edf=known.sum(axis=(-2, -1)))
     if not learn:
         return new
-    known = before._known(cov)
     # Equation mackay: rho = sum B^2 / (k - tr(cov) / rho), block by block.
     rho = [
         (new.B[..., own, :] ** 2).sum(axis=-2) / np.maximum(known[..., own, :].sum(axis=-2), 1e-3)

@@ -339,8 +339,9 @@ def summary(
     log1p: of (1 + count) to exp(eta), Duan's smearing factor (JASA 1983) as a ratio of totals. Negative binomial: of count
     to mean. Its score weighs a visit by 1 / (1 + mu/size) at the visit's own fitted mean, so visits that happened to
     be low count for more, and the fitted total falls short (by 4 to 20 % where the size is below 1). The Poisson score has
-    no such weights: its fitted totals are the counted ones, and so are these after multiplication (the ratio estimator of
-    sampling theory).
+    no such weights, but where sites and months hardly vary its level, which moves by what they have in common, creeps, and
+    a fit ends with a total up to one standard error too small. After multiplication totals are the counted ones (the ratio
+    estimator of sampling theory).
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months, ahead)
@@ -356,7 +357,8 @@ def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson:
     """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
     weight, counted, fitted = (float(value) for value in totals)
     state = evolve(state, weight=weight)
-    calibrated = SCALES[settings.scale].log or (settings.calibrate and state.inverse_size > 0)
+    counts = FAMILIES[settings.family].counts and settings.time == "smooth"  # others end at the counted total
+    calibrated = SCALES[settings.scale].log or (settings.calibrate and counts)
     # Equation smear.
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
     # effects of observers are normal on the log scale: the mean observer finds more than the one in the middle

@@ -13,6 +13,7 @@ import numpy as np
 from fedmiss.arrays import F64
 
 SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard deviations, on the log scale
+OBSERVER_SD = 1.0  # and of that of observers' effects
 LEVEL_SD = 5.0  # of the level around the logarithm of the mean count
 LEARNING_SD = 0.25  # of what a new observer counts less at first
 EFFORT_SD = 1.0  # of the powers of effort, else one flock among zeros is put down to a long visit
@@ -45,11 +46,11 @@ def next_variance(
     old, unit = np.asarray(old, dtype=float), np.asarray(unit, dtype=float)
     width = scale**2 * unit
     # EM: v = mean(m^2 + C), with C = (1 - known) v.
-    em = _shrunk(1.0, (squares + (1.0 - known) * old[..., None]).mean(axis=-1), squares.shape[-1] * width)
+    em = shrunk(1.0, (squares + (1.0 - known) * old[..., None]).mean(axis=-1), squares.shape[-1] * width)
     much = known.sum(axis=-1)
     some = np.where(much > 0.0, much, 1.0)
     # MacKay: v = sum m^2 / sum(known), quicker than EM where v falls.
-    quick = np.where(much > 0.0, _shrunk(some, squares.sum(axis=-1), width), em)
+    quick = np.where(much > 0.0, shrunk(some, squares.sum(axis=-1), width), em)
     # Fisher: v + g / sum(known^2), g = sum m^2 - v sum(known): score over expected information, both times 2 v^2.
     gain = squares.sum(axis=-1) - old * much - old**2 / width
     score = old + gain / np.maximum((known**2).sum(axis=-1) + 2.0 * old / width, 1e-300)
@@ -59,7 +60,7 @@ def next_variance(
     return np.maximum(np.where(em < old, _sooner(em, quick, old), up), least * unit)
 
 
-def _shrunk(g: F64 | float, a: F64, width: F64 | float) -> F64:
+def shrunk(g: F64 | float, a: F64, width: F64 | float) -> F64:
     """The positive root v of g v + v^2 / width = a, in the form that does not cancel for a small a / width."""
     out: F64 = 2.0 * a / (g + np.sqrt(np.square(g) + 4.0 * a / width))
     return out
@@ -88,9 +89,9 @@ def shrunk_variances(
     width = np.asarray(J)[..., None] * (scale * np.asarray(unit)[..., None]) ** 2
 
     # Equation variance: g = 1, a + s on the right.
-    em = _shrunk(1.0, squares + spread, width)
+    em = shrunk(1.0, squares + spread, width)
     # The same fixed point with (1 - s / old) v for v - s: MacKay's step.
-    quick = _shrunk(np.maximum(1.0 - spread / old, 1e-9), squares, width)
+    quick = shrunk(np.maximum(1.0 - spread / old, 1e-9), squares, width)
     return _sooner(em, quick, old)
 
 

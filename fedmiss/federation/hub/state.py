@@ -207,7 +207,7 @@ def apart(many: MonthState, states: Sequence[MonthState]) -> list[MonthState]:
 
 _PARTS = {
     SeriesPrior: ("unit", "season", "year", "step", "noise", "cov", "mean"),
-    Coefficients: ("B", "prior", "rho", "cov"),
+    Coefficients: ("B", "prior", "rho", "cov", "edf"),
 }
 
 

@@ -24,10 +24,12 @@ from fedmiss.federation.hub.priors import (
     EFFORT_SD,
     LEARNING_SD,
     LEVEL_SD,
+    OBSERVER_SD,
     SMALLEST,
     STRIDE,
     level_pull,
     share_of_step,
+    shrunk,
     shrunk_variances,
 )
 from fedmiss.federation.hub.state import MonthState, Panel
@@ -344,15 +346,18 @@ def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettin
     """Observers' variance (EM) and dispersion (moment equation)."""
     family = FAMILIES[settings.family]
     K = state.kappa.shape[-1]
-    ridge, used = state.ridge, state.edf_observers
+    ridge, used = np.asarray(state.ridge), state.edf_observers
     if turn.observers:
         squares, number, used, about = np.moveaxis(sums["observers"], -1, 0)
         squares = squares + number * state.common**2 - 2.0 * state.common * about  # once it is subtracted
-        # MacKay's fixed point, sum o^2 / sum (1 - C / var): that of EM, in a third of its rounds where observers are alike
+        # MacKay's fixed point, var sum (1 - C / var) = sum o^2: that of EM, in a third of its rounds where observers are
+        # alike. The half-normal prior of the standard deviation adds var^2 / scale^2 on the left, against flocks.
         # ``squares`` holds o^2 + C of every observer; (number - used) / ridge is the sum of C.
         least = np.maximum(1e-4 * used, 1e-12) * np.asarray(state.unit) ** 2
         effects = np.maximum(squares - (number - used) / ridge, least)
-        ridge = np.clip(np.maximum(used, 1e-12) / effects, ridge / STRIDE, ridge * STRIDE)
+        width = (OBSERVER_SD * np.asarray(state.unit)) ** 2
+        variance = shrunk(np.maximum(used, 1e-12), effects, width)
+        ridge = np.clip(1.0 / variance, ridge / STRIDE, ridge * STRIDE)
     # Pearson statistic over residual degrees of freedom; a fit with as many terms as visits keeps a fifth of them.
     free = np.maximum(state.weight - state.edf - (K + used), 0.2 * np.asarray(state.weight))
     statistic = sums["dispersion"] / free[..., None]

@@ -121,7 +121,9 @@ def zero_inflated(
             low, high = (
                 _quantile(law, eta[at], var[at], float(ndtr(PROBIT_STEP * edge))) for edge in (cell, cell + 1)
             )
-            count[at] = np.ceil(low + (z[at] / PROBIT_STEP - cell) * (high - low))
+            # Between whole numbers the limits go outwards: the interval holds at least its level.
+            outwards = np.floor if tail < 0.5 else np.ceil
+            count[at] = outwards(low + (z[at] / PROBIT_STEP - cell) * (high - low))
         out.append((count, mean))
     return out[0][0], out[1][0], out[0][1], out[1][1]
 

@@ -36,7 +36,7 @@ class CountSettings:
     occupancy : sites may be empty in some years: a chain of two states for each (:mod:`fedmiss.models.lowrank.occupancy`)
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
     inverse_size : 1 / size of the negative binomial, held at this value; None estimates it
-    calibrate : negative binomial: whether fitted counts are scaled so that their total is the counted one. Set it to False
+    calibrate : Poisson family: whether fitted counts are scaled so that their total is the counted one. Set it to False
         where sites without any bird were left out: the other sites were selected by their counts, so their total is biased
     max_sweeps : most rounds of each rank
 

@@ -38,6 +38,28 @@ def test_a_flock_that_moves_the_dispersion_does_not_keep_a_fit_from_its_end(seed
     assert fit.state.rounds < 300
 
 
+def scattered(seed: int, share: float, middle: float) -> tuple[GroupPanel, float]:
+    """Flocks at sites and times that have nothing in common, and their mean count."""
+    rng = np.random.default_rng(seed)
+    J, L = 40, 72
+    site, month = np.nonzero(rng.random((J, L)) < 0.2)
+    flock = np.ceil(middle * np.exp(1.3 * rng.normal(size=site.size)))
+    y = np.where(rng.random(site.size) < share, flock, 0.0)
+    calendar = np.arange(L) % 12 + 1, 2000 + np.arange(L) // 12
+    return GroupPanel.of(J, L, [Group.of("g", site, month, y)], calendar), float(y.mean())
+
+
+# Months took the flocks as their noise (of a variance of 20), and what no visit saw was 8 to 1,000 times what was counted.
+@pytest.mark.parametrize(("share", "middle"), [(0.03, 20.0), (0.1, 50.0), (0.1, 5.0)])
+@pytest.mark.parametrize("seed", range(3))
+def test_flocks_without_a_pattern_are_scatter_and_not_months(seed, share, middle):
+    panel, mean = scattered(seed, share, middle)
+    fit = fit_counts(panel, CountSettings(rank=0, dispersion="negbin"))
+    assert fit.state.converged
+    assert 0.6 < fit.expected().mean() / mean < 1.6
+    assert fit.aux.size < 1.0
+
+
 def test_shares_of_steps_bring_a_map_that_swings_to_its_fixed_point():
     """x -> -c x with c > 1 leaves 0 for good under full steps, and with all c up to 10 it comes to 0 with shares."""
     c = np.array([0.5, 1.0, 2.0, 5.0, 10.0])

@@ -18,6 +18,7 @@ SLIGHT = 1e-4  # root mean square of u_k v_k, in units of the link, below which 
 START_CHAIN = np.array([0.5, 0.1, 0.1])  # presence at first, gained, lost; EM moves them
 START_TAU = 0.25  # prior variance of the sites' coefficients of a new factor; EM moves it
 KNOWN = 1e-8  # prior variance of sites' coefficients that are features, hence known
+DISPERSED = 10.0  # times 1 / size by moments
 START_SLOPE = 0.02  # and of their slopes, for one standard deviation of the years
 
 
@@ -75,6 +76,14 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     if settings.season and panel.calendar is not None:
         state = evolve(state, series=(SeriesPrior.of(*panel.calendar, unit, effect=True),))
     return state
+
+
+def dispersed_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
+    """Start where counts scatter far more than those of all visits do: then sites and months take what is theirs only."""
+    weight, value, _, square = (float(v) for v in sums)
+    mean = value / weight
+    scatter = (square / weight - mean - mean**2) / mean**2  # 1 / size by moments
+    return evolve(first_state(panel, settings, sums), inverse_size=DISPERSED * max(scatter, 1.0))
 
 
 def unhindered(L: int, n: int) -> tuple[F64, F64]:

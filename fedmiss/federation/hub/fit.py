@@ -14,7 +14,14 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
-from fedmiss.federation.hub.begin import first_state, most_rank, start_replicate, switched_off, with_factor
+from fedmiss.federation.hub.begin import (
+    dispersed_state,
+    first_state,
+    most_rank,
+    start_replicate,
+    switched_off,
+    with_factor,
+)
 from fedmiss.federation.hub.dispersion import table_nodes
 from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.state import MonthState, Panel
@@ -32,6 +39,9 @@ WIDTH = 6  # vectors in the block
 TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
+WILD = (
+    1.8  # standard deviation of months' noise that no species has: one month would be twelve times the next
+)
 SETTLED = 5  # rounds of a rank after which it is looked at
 
 
@@ -151,10 +161,28 @@ def fit_path(
             if not rank:
                 raise DomainError(_ran_away(state, settings))
             return evolve(good, away=rank)
+        if not rank and _took_flocks(state, settings):
+            again = evolve(dispersed_state(panel, settings, start), rounds=state.rounds)
+            state = yield from _rounds(
+                again,
+                panel,
+                settings,
+                Begin.FROM_ZERO,
+                learn=True,
+                tol=PATH_TOL,
+                most=settings.max_sweeps,
+                watch=watch,
+            )
         off = rank == most or switched_off(state)
         ask = None if off else _first_product(panel, settings, rank + 1, float(start[3]))
         state, W = yield from each(state, good, ask)
     return state
+
+
+def _took_flocks(state: MonthState, settings: CountSettings) -> bool:
+    """Whether months, and not the dispersion, took the flocks of a rare species."""
+    learned = settings.dispersion == "negbin" and settings.inverse_size is None
+    return learned and bool(state.noise[0] > WILD**2)
 
 
 def polished(

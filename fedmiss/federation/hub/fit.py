@@ -39,8 +39,10 @@ WIDTH = 6  # vectors in the block
 TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
-WILD = (
-    1.8  # standard deviation of months' noise that no species has: one month would be twelve times the next
+# Standard deviation of months' noise that no species has: one month would be twelve times the next.
+WILD = 1.8
+FEW_FLOCKS = (
+    3  # effective number of counts, (sum y)^2 / sum y^2, up to which they are flocks that stand alone
 )
 SETTLED = 5  # rounds of a rank after which it is looked at
 
@@ -161,7 +163,7 @@ def fit_path(
             if not rank:
                 raise DomainError(_ran_away(state, settings))
             return evolve(good, away=rank)
-        if not rank and _took_flocks(state, settings):
+        if not rank and _took_flocks(state, settings, start):
             again = evolve(dispersed_state(panel, settings, start), rounds=state.rounds)
             state = yield from _rounds(
                 again,
@@ -179,10 +181,10 @@ def fit_path(
     return state
 
 
-def _took_flocks(state: MonthState, settings: CountSettings) -> bool:
-    """Whether months, and not the dispersion, took the flocks of a rare species."""
+def _took_flocks(state: MonthState, settings: CountSettings, start: F64) -> bool:
+    """Whether months, and not the dispersion, took the flocks of a rare species: of three flocks nobody learns scatter."""
     learned = settings.dispersion == "negbin" and settings.inverse_size is None
-    return learned and bool(state.noise[0] > WILD**2)
+    return learned and bool(state.noise[0] > WILD**2 and start[1] ** 2 > FEW_FLOCKS * start[3])
 
 
 def polished(

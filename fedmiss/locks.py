@@ -66,6 +66,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
             f"{path} is being made by another process{_owner(file)}. Wait until it has ended, or choose another folder "
             "with --out.",
             path=str(path),
+            owner=_owner(file),
         ) from None
     token = _MINE.set(_MINE.get() | {path})
     try:

@@ -201,6 +201,7 @@ def status(
     """Show how a study stands, and who is missing."""
     from fedmiss.errors import ConfigError, FedmissError, InputError
     from fedmiss.network.kits import open_kit
+    from fedmiss.network.outbox import on_hold
     from fedmiss.network.status import status as status_of
     from fedmiss.network.study import read_study
 
@@ -225,6 +226,9 @@ def status(
             typer.echo(f"{name:10s} {now[name]}")
     if now["missing"]:
         typer.echo(f"missing    {', '.join(now['missing'])}")
+    with suppress(FedmissError):
+        if kit and (waits := on_hold(open_kit(folder))):
+            typer.echo(waits)
 
 
 def outbox(

@@ -39,6 +39,14 @@ class Control(Protocol):
         """Whether the engine has ended the job."""
         ...
 
+    def idle(self, job: str) -> list[str]:
+        """Names of organisations whose engine has no part in a job that others' engines run."""
+        ...
+
+    def abort(self, job: str) -> None:
+        """End a job of the engine; the study's goes on in the next one."""
+        ...
+
     def close(self) -> None:
         """Close the connection."""
         ...

@@ -34,9 +34,11 @@ from fedmiss.network.kits import Kit
 from fedmiss.network.method import run_method
 from fedmiss.network.result import write_preview, write_result
 from fedmiss.network.status import STATUS, Status, Usage
+from fedmiss.owner import remove_state
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 
 BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
+HELD = "held.txt"  # the message on hold, in words and numbers
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 
 
@@ -135,6 +137,7 @@ def take_part(
             "masks, which must not be used twice. Ask the proposer for a new revision."
         )
     journal = Journal(kit.journal)
+    remove_state(kit.private / HELD)  # of a process that ended while it held one: the journal is ours now
     if kit.job.hex() not in jobs:
         write_json(begun, [*jobs, kit.job.hex()])
     usage = Usage(kit.private / f"usage-{kit.job.hex()[:16]}.json")

@@ -153,8 +153,16 @@ class Admin:
         self.session = api.new_secure_session(ADMIN, str((hub / "admin").resolve()), timeout=timeout)
 
     def connected(self) -> list[str]:
-        """Names of connected organisations."""
-        return sorted(c.name for c in self.session.get_system_info().client_info)
+        """Names of connected organisations: those that answer now, since the engine lists one that is gone for minutes."""
+        return sorted(c.name for c in self.session.get_system_info().client_info if self._told(c.name))
+
+    def _told(self, name: str) -> list[dict[str, Any]]:
+        """What an organisation's engine says of its jobs; nothing where it does not answer."""
+        try:
+            told = self.session.get_client_job_status([name]) or []
+        except Exception:  # of a computer that sleeps, or has left; the session stays
+            return []
+        return [one for one in told if one.get("status") != "no_reply"]
 
     def submit(self) -> str:
         """Submit the study's job (settings of the engine, no code); return its number."""
@@ -172,6 +180,16 @@ class Admin:
     def state(self, job: str) -> str:
         """Return the engine's name for the state of a job."""
         return str(self.session.get_job_meta(job).get("status", ""))
+
+    def idle(self, job: str) -> list[str]:
+        """Names of organisations whose engine has no part in a job that others' engines run; none where none runs it."""
+        names = self.study.organisations
+        there = [n for n in names if any(one.get("job_id") == job for one in self._told(n))]
+        return [n for n in names if n not in there] if there else []
+
+    def abort(self, job: str) -> None:
+        """End a job of the engine."""
+        self.session.abort_job(job)
 
     def close(self) -> None:
         """End the session."""

@@ -6,12 +6,13 @@ import contextlib
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-from fedmiss.errors import ConfigError, EngineError, listed
+from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, listed
 from fedmiss.federation.circle import frame_label
 from fedmiss.files import read_json, write_json
+from fedmiss.locks import locked
 from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.folder import Folder, check_folder
 from fedmiss.network.kits import Kit
@@ -48,7 +49,8 @@ def join(
     if kit.study.engine == "folder":
         _join_folder(kit, data, folder, say=say, look=look, preview=preview)
     else:
-        _join_engine(kit, data, out, say=say, look=look, preview=preview)
+        with _alone(kit.folder / "engine", "`fedmiss federation join`"):
+            _join_engine(kit, data, out, say=say, look=look, preview=preview)
     return out
 
 
@@ -95,7 +97,7 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
     if out.exists() and not _listens(kit, parts):
         return
-    check_certificate(parts[1])
+    check_certificate(parts[1], name=kit.name)
     start(kit, data, look=look, preview=preview)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
@@ -143,6 +145,25 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
         end(process)
 
 
+@contextlib.contextmanager
+def _alone(engine: Path, what: str) -> Iterator[None]:
+    """Hold an engine's folder: two processes would end each other's engines as leftovers.
+
+    Raises
+    ------
+    EngineError    another process runs there
+    """
+    with contextlib.ExitStack() as stack:
+        try:
+            stack.enter_context(locked(engine))
+        except BusyError as error:
+            raise EngineError(
+                f"{engine.parent} is at work: {what} runs here already{error.fields.get('owner', '')}. Leave it, or "
+                "end it first."
+            ) from None
+        yield
+
+
 def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
@@ -174,6 +195,10 @@ def _listens(kit: Kit, parts: list[Path]) -> bool:
 LINGER = 120.0  # seconds that an organisation stays when its job is done and the relay still listens
 ENGINES = (b"nvflare.private.fed.app",)  # modules that engines are started as
 SHARED = "folder.json"  # where the shared folder lies
+CHECK, IDLE = (
+    5.0,
+    4,
+)  # seconds between two looks at who takes part in a job that begins; so many without somebody end it
 QUICK, OFTEN = 20.0, 5  # give up on an engine that dies within so many seconds, so many times in a row
 
 
@@ -229,6 +254,11 @@ def run(folder: Path, *, say: Say = print) -> None:
     if (now := status(hub)).get("state") == "done" and now.get("job") == job_id:
         return
     check_certificate(hub / "engine" / "startup" / "server.crt")
+    with _alone(hub / "engine", "`fedmiss federation run`"):
+        _run_relay(hub, study, job_id, say)
+
+
+def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
     log = hub / "engine.log"
     remove_state(hub / STATUS)
     end_leftovers(hub / "engine")
@@ -250,9 +280,19 @@ def run(folder: Path, *, say: Say = print) -> None:
             if admin is None:
                 continue
             deaths = 0
-            _all_there(admin, hub, study, say)
-            waiting(hub, job_id, study, [])  # what the status says from here on is of this job of the engine
-            job = admin.submit()
+            try:
+                _all_there(admin, hub, study, say)
+                waiting(
+                    hub, job_id, study, []
+                )  # what the status says from here on is of this job of the engine
+                job = admin.submit()
+            except FedmissError:
+                raise
+            except Exception:  # the session broke; with the server, it is started again
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(5)
+                    continue
+                raise
             say(f"all organisations are connected; job {job[:8]} is under way.")
             _watch(admin, job, process, hub, say)
             now = status(hub)
@@ -325,8 +365,12 @@ def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
 
 
 def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path, say: Say) -> None:
-    """Wait until the submitted job is over, saying who does not answer."""
-    last = None
+    """Wait until the submitted job is over, saying who does not answer.
+
+    A site that is started again while the engine sets the job up has no part in it, and the engine would wait for it: that
+    job is ended. Once the relay asks, it notices such sites itself.
+    """
+    last, first, idle, checked = None, status(hub), 0, time.monotonic()
     while process.poll() is None:
         time.sleep(0.5)
         now = status(hub)
@@ -338,6 +382,13 @@ def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path
         try:
             if admin.over(job):
                 return
+            if now == first and time.monotonic() - checked > CHECK:
+                names, checked = admin.idle(job), time.monotonic()
+                idle = idle + 1 if names else 0
+                if idle >= IDLE:
+                    say(f"{', '.join(names)} has no part in job {job[:8]}: started again while it began.")
+                    admin.abort(job)
+                    return
         except Exception:  # the session broke with the server
             return
 

@@ -15,12 +15,11 @@ from fedmiss.federation.member import Member
 from fedmiss.federation.words import told
 from fedmiss.files import atomic_file
 from fedmiss.network.kits import Kit
-from fedmiss.network.member import again_with, opened_journal, replay
+from fedmiss.network.member import HELD, again_with, opened_journal, replay
 from fedmiss.owner import remove_state
 from fedmiss.system import open_own
 
 REFUSALS = "stops.txt"  # why the job stopped
-HELD = "held.txt"  # the held message, in words and numbers
 
 
 def _releases(kit: Kit) -> str:

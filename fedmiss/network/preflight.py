@@ -7,7 +7,7 @@ import socket
 import ssl
 from pathlib import Path
 
-from fedmiss.errors import ConfigError, EngineError
+from fedmiss.errors import ConfigError, EngineError, listed, shown
 from fedmiss.files import read_json
 from fedmiss.network.kits import Kit
 from fedmiss.version import __version__
@@ -28,13 +28,19 @@ def check_version(kit: Kit) -> None:
         )
 
 
-def check_certificate(path: Path, now: dt.datetime | None = None) -> None:
-    """Raise when a certificate has expired, or is not valid yet."""
+def check_certificate(path: Path, now: dt.datetime | None = None, *, name: str = "") -> None:
+    """Raise when a certificate is not that of ``name`` (where given), has expired, or is not valid yet."""
     # cryptography comes with the optional extras.
     from cryptography import x509
 
     now = now or dt.datetime.now(dt.UTC)
     certificate = x509.load_pem_x509_certificate(path.read_bytes())
+    owners = [str(a.value) for a in certificate.subject.get_attributes_for_oid(x509.NameOID.COMMON_NAME)]
+    if name and owners != [name]:
+        raise ConfigError(
+            f"{path} is the certificate of {shown(listed(owners, 1))!r}, not of {name!r}: files of two "
+            "kits are mixed. Take this folder from the kit that the proposer sent."
+        )
     first, last = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < first:
         raise ConfigError(
@@ -43,8 +49,9 @@ def check_certificate(path: Path, now: dt.datetime | None = None) -> None:
         )
     if now > last:
         raise ConfigError(
-            f"the kit expired on {last:%Y-%m-%d}, today is {now:%Y-%m-%d}. Ask the proposer for a new one "
-            "(`fedmiss federation new`); the journal stays good."
+            f"the kit expired on {last:%Y-%m-%d}, today is {now:%Y-%m-%d}. Ask the proposer for new ones "
+            "(`fedmiss federation new` with the same study.toml), and put the folder engine of yours in place of this "
+            "kit's; whoever runs the relay does so with engine and admin of hub. Keys and journals stay good."
         )
 
 
@@ -74,7 +81,11 @@ def check_connection(
     """
     try:
         address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
-    except socket.gaierror:
+    except socket.gaierror as error:
+        if error.errno == socket.EAI_AGAIN:  # no network for a while: names cannot be looked up
+            raise EngineError(
+                f"the name {host!r} cannot be looked up now: is this computer connected to a network?"
+            ) from None
         raise ConfigError(
             f"the relay's name {host!r} is not known to this network. Ask the proposer for its "
             "right name, or IT for a rule."
@@ -94,6 +105,13 @@ def check_connection(
             f"what answers at {host} port {port} is not this study's relay: {error.verify_message}. "
             "A kit of another study, or "
             "somebody in between."
+        ) from None
+    except (
+        ssl.SSLEOFError
+    ):  # before ConnectionError: a tunnel or proxy takes the connection for a relay that is away
+        raise EngineError(
+            f"{host} port {port} ends the connection at once: the relay behind it is not started, or something in between "
+            "opens TLS."
         ) from None
     except ssl.SSLError as error:
         raise ConfigError(

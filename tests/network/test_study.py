@@ -25,6 +25,7 @@ from fedmiss.federation.group.visits import check_counts
 from fedmiss.federation.masks import Masks, identity
 from fedmiss.federation.messages import Description
 from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
+from fedmiss.locks import locked
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network import operate
 from fedmiss.network.approval import approve, page
@@ -32,6 +33,7 @@ from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.engine import relay
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
 from fedmiss.network.member import (
+    DATA,
     answered_from,
     digest_of_path,
     dry_run,
@@ -41,6 +43,7 @@ from fedmiss.network.member import (
     replay,
     take_part,
 )
+from fedmiss.network.nvflare import Admin
 from fedmiss.network.operate import _all_there, _join_folder
 from fedmiss.network.outbox import HELD, holder, ledger_of, on_hold, outbox, release
 from fedmiss.network.report import _own_panel, joint_report, own_report
@@ -495,6 +498,11 @@ def test_a_message_that_was_held_for_another_job_releases_none(folder):
     with pytest.raises(KeyboardInterrupt):
         held_and_stopped(kit, exchange=5)
     assert "exchange 5" in (kit.private / HELD).read_text(encoding="utf-8")
+    register(app)
+    stands = CliRunner().invoke(app, ["federation", "status", str(kit.folder)])
+    assert "north: exchange 5 is on hold" in " ".join(
+        stands.output.split()
+    )  # it waits for its custodian, said nowhere
     new_revision(folder)
     again = open_kit(kit.folder)
     with pytest.raises(InputError, match="holds no message now"):
@@ -503,6 +511,17 @@ def test_a_message_that_was_held_for_another_job_releases_none(folder):
         held_and_stopped(again, exchange=5)
     assert "exchange 5" in release(again)
     held_and_stopped(again, exchange=5)  # it goes
+
+
+def test_a_message_that_went_is_on_hold_no_more(folder, panels):
+    """Stopped while it held one, and joined again without `--look`: the message went, its words stayed."""
+    kit = open_kit(folder / "kits" / "north")
+    with pytest.raises(KeyboardInterrupt):
+        held_and_stopped(kit, exchange=5)
+    all_take_part(folder, panels, preview=True)
+    assert not (kit.private / HELD).exists()
+    with pytest.raises(InputError, match="holds no message now"):
+        release(kit)
 
 
 def held_and_stopped(kit, exchange):
@@ -748,6 +767,101 @@ def test_a_message_that_is_released_meanwhile_is_not_said(folder, monkeypatch):
     monkeypatch.setattr("fedmiss.network.outbox.on_hold", released)
     holder(kit, said.append, pause=0.01)(1, [], [])
     assert said == []
+
+
+@pytest.mark.parametrize("end", ["join", "run"])
+def test_a_second_process_on_one_engine_is_refused(tmp_path, panels, monkeypatch, end):
+    """Each ended the other's engine as a leftover; a second `join` let a message go that the first one held."""
+    study = make_study(small_study(engine="nvflare"), tmp_path / "study", engine_files)
+    (study / "hub" / "engine").mkdir()
+    kits = [open_kit(study / "kits" / club) for club in CLUBS]
+    collect_roster(study, [enrol(kit) for kit in kits])
+    ended = []
+    monkeypatch.setattr(operate, "check_certificate", lambda *given, **more: None)
+    monkeypatch.setattr(operate, "end_leftovers", ended.append)
+
+    def second():
+        if end == "run":
+            operate.run(study)
+        else:
+            operate.join(kits[0], panels["central"])
+
+    there = (study / "hub" if end == "run" else kits[0].folder) / "engine"
+    with locked(there):
+        got = together({"second": second})["second"]
+    assert isinstance(got, EngineError)
+    assert re.search(rf"`fedmiss federation {end}` runs here already \(process \d+ on ", str(got))
+    assert not ended
+    assert not (kits[0].private / DATA).exists()
+
+
+def test_a_relays_engine_that_dies_while_it_waits_for_organisations_is_started_again(tmp_path, monkeypatch):
+    """`run` ended, with words about paths and the disk."""
+    study = make_study(small_study(engine="nvflare"), tmp_path / "study", engine_files)
+    collect_roster(study, [enrol(open_kit(study / "kits" / club)) for club in CLUBS])
+    (study / "hub" / "engine").mkdir()
+    codes, said = [], []
+
+    def started(hub, log):
+        codes.append(None)
+        n = len(codes) - 1
+        return SimpleNamespace(poll=lambda: codes[n], wait=lambda seconds: codes[n])
+
+    def connected():
+        if len(codes) == 1:
+            codes[0] = -9
+            raise OSError("cannot connect to server")
+        return list(CLUBS)
+
+    def submit():
+        job = job_hash(read_study(study), read_roster(study / "hub", read_study(study))).hex()
+        Status(study / "hub" / STATUS, job, CLUBS).write(state="done")
+        return "job"
+
+    control = SimpleNamespace(connected=connected, submit=submit, close=lambda: None)
+    for name in ("check_certificate", "check_port", "end_leftovers", "end"):
+        monkeypatch.setattr(operate, name, lambda *given, **more: None)
+    monkeypatch.setattr(operate, "engine_of", lambda study: SimpleNamespace(start_relay=started))
+    monkeypatch.setattr(operate, "_session", lambda *given: control)
+    operate.run(study, say=said.append)
+    assert len(codes) == 2
+    assert [line.partition(".")[0] for line in said] == [
+        "the engine ended and is started again",
+        "all organisations are connected; job job is under way",
+    ]
+
+
+def test_a_job_in_which_somebody_has_no_part_is_ended(folder, monkeypatch):
+    """A site that was started again while a job began was waited for, without a word, for ten minutes."""
+    monkeypatch.setattr(operate, "CHECK", 0.0)
+    idle, said, ended = iter([["north"], [], *[["north"]] * operate.IDLE]), [], []
+    control = SimpleNamespace(over=lambda job: False, idle=lambda job: next(idle), abort=ended.append)
+    process = SimpleNamespace(poll=lambda: None)
+    operate._watch(control, "job", process, folder / "hub", said.append)
+    assert (ended, list(idle)) == (["job"], [])
+    assert said == ["north has no part in job job: started again while it began."]
+
+
+def test_an_engine_names_who_answers_and_who_has_no_part(folder):
+    """It lists one that has left for minutes; one that sleeps lets the question run out."""
+    rows = {
+        "central": {"status": "started", "job_id": "7"},
+        "north": {"status": "no_jobs"},
+        "west": {"status": "no_reply"},
+    }
+
+    def told(names):
+        if names == ["south"]:
+            raise OSError("cannot connect to server")
+        return [rows[n] for n in names]
+
+    admin = Admin.__new__(Admin)
+    admin.study = small_study(organisations=(*CLUBS, "west"))
+    listed = SimpleNamespace(client_info=[SimpleNamespace(name=c) for c in (*CLUBS, "west")])
+    admin.session = SimpleNamespace(get_system_info=lambda: listed, get_client_job_status=told)
+    assert admin.connected() == ["central", "north"]
+    assert admin.idle("7") == ["north", "south", "west"]
+    assert admin.idle("8") == []  # it has begun nowhere
 
 
 @pytest.mark.slow

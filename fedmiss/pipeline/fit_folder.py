@@ -196,8 +196,13 @@ def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
     lines = None
     if "s_mean" in sites.columns:  # a fit of before has none, and goes on straight
         first, last = (sites[name].to_numpy(np.int64) for name in ("first_year", "last_year"))
-        year = months["line_year"].to_numpy(np.int64)
-        lines = OwnLines.of(first, last, sites["s_mean"].to_numpy(float), year, months["x"].to_numpy(float))
+        lines = OwnLines.of(
+            first,
+            last,
+            sites["s_mean"].to_numpy(float),
+            months["line_year"].to_numpy(np.int64),
+            months["x"].to_numpy(float),
+        )
     # Observer effects stay in the groups; what prediction needs of them is their variance.
     ridge = of.observer_sd**-2 if of.observer_sd else 0.0
     aux = Auxiliary(np.zeros(0), (), facts.negbin_size or float("inf"), facts.phi, ridge)

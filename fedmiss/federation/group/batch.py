@@ -303,8 +303,11 @@ class Batch:
         some = ptr[1:] > ptr[:-1]
         first, last = np.full(J, -1), np.full(J, -1)
         first[some], last[some] = (year[cells.col[at[ends[some]]]] for ends in (ptr[:-1], ptr[1:] - 1))
-        mean = (self.F @ self.B[f])[:, 1] if self.F.shape[1] else np.zeros(J)
-        return OwnLines.of(first, last, mean, year, self.month_mean[f, :, 1])
+        return OwnLines.of(first, last, self.common_slopes(f), year, self.month_mean[f, :, 1])
+
+    def common_slopes(self, f: int) -> F64:
+        """Slopes (J,) that the sites' features give them in fit ``f``."""
+        return np.ascontiguousarray((self.F @ self.B[f])[:, 1]) if self.F.shape[1] else np.zeros(self.cells.J)
 
     def visit_mean(self, f: int) -> F64:
         """Expected value of every visit of fit ``f``, on the scale of the family."""

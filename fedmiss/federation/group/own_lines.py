@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,23 +19,30 @@ if TYPE_CHECKING:
 BLOCK = 1_000_000  # held-out visits at a time
 
 
-def own_lines(program: GroupProgram, batch: Batch, f: int, *, drawn: bool) -> tuple[F64, F64, F64, I64]:
-    """What :func:`.total_kernels.expected_sums` takes of the lines of fit ``f``; no rows without slopes.
+Lines = tuple[F64, F64, F64, I64]
 
-    Returns bends (J, Y), the slopes without them (J,), the variance of later changes of slopes (J, Y), or where coefficients
-    are ``drawn`` a draw of them, keyed by the sites' ids, and the year (L,) of every month.
+
+def own_lines(program: GroupProgram, batch: Batch, *, drawn: bool) -> Callable[[int], Lines]:
+    """Give what :func:`.total_kernels.expected_sums` takes of the lines of a fit; no rows without slopes.
+
+    Bends (J, Y), the slopes without them (J,), the variance of later changes of slopes (J, Y), or where coefficients are
+    ``drawn`` a draw of them, keyed by the sites' ids, and the year (L,) of every month.
     """
     if not batch.slopes:
-        return np.zeros((0, 1)), np.zeros(0), np.zeros((0, 1)), np.zeros(program.axis.L, np.int64)
-    lines = batch.own_lines(f, years_of(program.axis.months))
-    bend, tau = lines.bend(), float(batch.tau[f, 1])
-    if drawn:
-        place = keyed_hashes(program.visits.site_id, seed_key("own line", batch.seed))
-        z = normals(place, bend.shape[1], "own line", batch.seed, int(batch.numbers[f]))
-        changes = np.sqrt(tau) * lines.path(z)
-    else:
-        changes = tau * lines.variance()
-    return bend, lines.mean, changes, lines.year
+        nothing = np.zeros((0, 1)), np.zeros(0), np.zeros((0, 1)), np.zeros(program.axis.L, np.int64)
+        return lambda f: nothing
+    lines = batch.own_lines(0, years_of(program.axis.months))
+    bend, variance = lines.bend(), lines.variance()
+    place = keyed_hashes(program.visits.site_id, seed_key("own line", batch.seed)) if drawn else None
+
+    def of(f: int) -> Lines:
+        tau, changes = float(batch.tau[f, 1]), variance
+        if place is not None:
+            z = normals(place, bend.shape[1], "own line", batch.seed, int(batch.numbers[f]))
+            changes, tau = lines.path(z), float(np.sqrt(tau))
+        return bend, batch.common_slopes(f), tau * changes, lines.year
+
+    return of
 
 
 def held_out_bends(program: GroupProgram, batch: Batch, f: int, visits: I64) -> F64:

@@ -40,16 +40,16 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
     T, D = batch.months(question)
     T, D = (np.ascontiguousarray(np.moveaxis(x, 1, -1)) for x in (T, D))
     nowhere, p = np.ones((0, 1)), T.shape[1]
+    lines = own_lines(program, batch, drawn=question.drawn)
     out = np.zeros((question.fits.size, len(of), axis.L))
     chunks = chunks_of(J * axis.L)
     year = np.zeros(axis.L, np.int64) if batch.presence is None else batch.presence.year
     for i, f in enumerate(question.fits):
         present = _presence(program, batch, question.batch, int(f), drawn=question.drawn)
-        lines = own_lines(program, batch, int(f), drawn=question.drawn)
         parts, yearly = np.zeros((chunks, *out.shape[1:])), np.zeros((J, first.size))
         spread_out(
             expected_sums, chunks, J * axis.L // 20, chunks, float(question.mu[i]), batch.site_mean[f, :, :p],
-            batch.site_cov[f, :, :p, :p], T[i], D[i], *lines, question.drawn, batch.family.code, batch.scale.log,
+            batch.site_cov[f, :, :p, :p], T[i], D[i], *lines(int(f)), question.drawn, batch.family.code, batch.scale.log,
             float(question.smear[i]), nowhere if present is None else present, year, of, first, parts, yearly,
         )  # fmt: skip
         out[i] = parts.sum(axis=0)

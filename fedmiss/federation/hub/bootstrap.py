@@ -21,11 +21,10 @@ from fedmiss.arrays import F64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.crossval import lockstep_room, open_batch, starts
 from fedmiss.federation.hub.fit import fit_replicate
-from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
+from fedmiss.federation.hub.lockstep import FitTask, run_lockstep, totals_question
 from fedmiss.federation.hub.members import FittedModel, dealt
-from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.state import MonthState, Panel, stacked
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.triangle import to_triangle
 from fedmiss.rng import rng_for
 
 MOST = 200  # replicates side by side: work that an interruption can lose
@@ -107,16 +106,17 @@ def totals_of(
     ``fits``: batch, and the states of its fits 0 to n - 1; ``drawn``: coefficients are draws, with no variance to integrate
     over; ``more``: what is asked in the same exchange, after it.
     """
-    questions: list[msg.Question] = []
-    for batch, states in fits:
-        free = states[0].free
-        T, D = np.stack([state.T for state in states]), np.stack([state.D for state in states])
-        question = msg.Totals(
-            batch, np.arange(len(states)), np.array([state.mu for state in states]), T[:, :, free],
-            to_triangle(D[:, :, free[:, None], free]), np.array([state.calibration for state in states]), drawn,
-            panel.frame,
-        )  # fmt: skip
-        questions.append(question)
+    questions = [
+        totals_question(
+            panel,
+            batch,
+            np.arange(len(states)),
+            stacked(states),
+            np.array([state.calibration for state in states]),
+            drawn=drawn,
+        )
+        for batch, states in fits
+    ]
     answers = link.ask([*questions, *more])
     return [
         total(answer, "totals", (len(states), len(panel.rows), panel.L))

@@ -39,8 +39,8 @@ WIDTH = 6  # vectors in the block
 TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
-# Standard deviation of months' noise that no species has: one month would be twelve times the next.
-WILD = 1.8
+WILD = 1.8  # standard deviation of months' noise: one month would be twelve times the next
+ABOVE = 1.5  # times the mean count that no mean of expected counts is
 FEW_FLOCKS = (
     3  # effective number of counts, (sum y)^2 / sum y^2, up to which they are flocks that stand alone
 )
@@ -96,6 +96,13 @@ class AskSiteTime:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class AskTotals:
+    """Expected counts summed over sites, by region and month, at this state."""
+
+    state: MonthState
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class AskKeep:
     """Keep the groups' half of the fit, as it is now, as the batch ``to``: an errand. ``then`` goes on from there."""
 
@@ -104,7 +111,7 @@ class AskKeep:
 
 
 Errand = AskScore | AskKeep
-Request = AskRound | AskProduct | AskSummary | AskSiteTime | Errand
+Request = AskRound | AskProduct | AskSummary | AskSiteTime | AskTotals | Errand
 Stage = tuple[MonthState, F64 | None]  # a finished rank, and the first product that the next one begins with
 Fitting = Generator[Request, Any, MonthState]  # a round is answered by a state, all else by sums
 
@@ -159,11 +166,7 @@ def fit_path(
             most=settings.max_sweeps,
             watch=watch,
         )
-        if state.away:
-            if not rank:
-                raise DomainError(_ran_away(state, settings))
-            return evolve(good, away=rank)
-        if not rank and _took_flocks(state, settings, start):
+        if not rank and (yield from _took_flocks(panel, state, settings, start)):
             again = evolve(dispersed_state(panel, settings, start), rounds=state.rounds)
             state = yield from _rounds(
                 again,
@@ -175,16 +178,30 @@ def fit_path(
                 most=settings.max_sweeps,
                 watch=watch,
             )
+        if state.away:
+            if not rank:
+                raise DomainError(_ran_away(state, settings))
+            return evolve(good, away=rank)
         off = rank == most or switched_off(state)
         ask = None if off else _first_product(panel, settings, rank + 1, float(start[3]))
         state, W = yield from each(state, good, ask)
     return state
 
 
-def _took_flocks(state: MonthState, settings: CountSettings, start: F64) -> bool:
-    """Whether months, and not the dispersion, took the flocks of a rare species: of three flocks nobody learns scatter."""
+def _took_flocks(
+    panel: Panel, state: MonthState, settings: CountSettings, start: F64
+) -> Generator[Request, Sums, bool]:
+    """Whether months, and not the dispersion, took the flocks of a rare species.
+
+    Then cells of many flocks' months and sites have expected counts that are far above all that was counted, and their mean
+    is; months that truly differ so much do not lift it. Of three flocks nobody learns scatter.
+    """
     learned = settings.dispersion == "negbin" and settings.inverse_size is None
-    return learned and bool(state.noise[0] > WILD**2 and start[1] ** 2 > FEW_FLOCKS * start[3])
+    few = start[1] ** 2 <= FEW_FLOCKS * start[3]
+    if state.away or not learned or not state.series or few or state.noise[0] <= WILD**2:
+        return False
+    totals = (yield AskTotals(state))["totals"]
+    return bool(totals[0].sum() / (panel.J * panel.L) > ABOVE * start[1] / start[0])
 
 
 def polished(

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.arrays import I64
+from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.fit import (
     AskKeep,
@@ -18,6 +18,7 @@ from fedmiss.federation.hub.fit import (
     AskScore,
     AskSiteTime,
     AskSummary,
+    AskTotals,
     Errand,
     Fitting,
     Request,
@@ -139,7 +140,7 @@ def _fits(pack: list[FitTask]) -> I64:
 
 def _stacked(pack: list[FitTask]) -> MonthState | None:
     """States that are asked from, as one; None where the question is of none."""
-    if not isinstance(pack[0].request, AskRound | AskSummary):
+    if not isinstance(pack[0].request, AskRound | AskSummary | AskTotals):
         return None
     return stacked([lane.request.state for lane in pack])  # type: ignore[union-attr]
 
@@ -157,6 +158,15 @@ def _parameters(pack: list[FitTask], states: MonthState | None, begin: msg.Begin
         "T": states.T[:, :, free], "D": to_triangle(states.D[:, :, free[:, None], free]), "B": states.features.B,
         "nodes": np.stack([lane.request.nodes for lane in pack]),  # type: ignore[union-attr]
     }  # fmt: skip
+
+
+def totals_question(
+    panel: Panel, batch: int, fits: I64, states: MonthState, calibration: F64, *, drawn: bool = False
+) -> msg.Totals:
+    """Ask for the totals of these fits of a batch, whose states are stacked."""
+    free = states.free
+    T, D = states.T[:, :, free], to_triangle(states.D[:, :, free[:, None], free])
+    return msg.Totals(batch, fits, np.asarray(states.mu), T, D, calibration, drawn, panel.frame)
 
 
 def _products(pack: list[FitTask]) -> list[AskProduct]:
@@ -183,6 +193,9 @@ def _ask(
             )
         elif isinstance(request, AskSummary):
             questions.append(msg.Predict(**_parameters(pack, states, msg.Begin.GO_ON), months=request.months))
+        elif isinstance(request, AskTotals):
+            assert states is not None
+            questions.append(totals_question(panel, batch, fits, states, np.ones(fits.size)))
         elif isinstance(request, AskSiteTime):
             questions.append(msg.SiteTime(batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         if products := _products(pack):
@@ -223,6 +236,8 @@ def _answered(
             "dispersion": (n, request.nodes.size),
             "months": (n, panel.L * request.months, 8),
         }
+    elif isinstance(request, AskTotals):
+        shapes = {"totals": (n, len(panel.rows), panel.L)}
     elif isinstance(request, AskSiteTime):
         L = panel.L
         shapes = {"sums": (n, 2), "counted": (n, L), "gradient": (n, L), "information": (n, L * (L + 1) // 2)}

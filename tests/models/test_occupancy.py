@@ -92,8 +92,8 @@ def test_intervals_are_quantiles_of_the_mixture():
 
 @pytest.mark.parametrize("inverse_size", [0.0, 0.5, 3.0])
 def test_intervals_of_the_mixture_hold_their_level_whatever_the_probability_of_presence(inverse_size):
-    """At most 2.5 % of counts lie below and above, by the standard error of 200,000 draws, 0.04 %."""
-    law, rng, n = CountLaw(inverse_size=inverse_size), np.random.default_rng(2), 200_000
+    """At most 2.5 % of counts lie below and above, but for five standard errors of 50,000 draws."""
+    law, rng, n = CountLaw(inverse_size=inverse_size), np.random.default_rng(2), 50_000
     for eta in (-2.0, 0.5, 3.0):
         for var in (0.01, 0.3, 2.0):
             for q in (0.03, 0.3, 0.7, 0.97, 0.99, 0.9999):
@@ -101,8 +101,8 @@ def test_intervals_of_the_mixture_hold_their_level_whatever_the_probability_of_p
                 low, high, *_ = occupancy.zero_inflated(law, np.exp, *one, 0.95)
                 draws = law.draw(eta + np.sqrt(var) * rng.standard_normal(n), rng)
                 counts = np.where(rng.random(n) < q, draws, 0.0)
-                assert np.mean(counts < low[0, 0]) <= 0.0275, (eta, var, q)
-                assert np.mean(counts > high[0, 0]) <= 0.0275, (eta, var, q)
+                assert np.mean(counts < low[0, 0]) <= 0.0285, (eta, var, q)
+                assert np.mean(counts > high[0, 0]) <= 0.0285, (eta, var, q)
 
 
 def test_the_logarithm_of_an_empty_year_is_bounded_where_sites_may_be_empty():

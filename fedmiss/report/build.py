@@ -13,7 +13,7 @@ from fedmiss.progress import note
 from fedmiss.report.analysis import Analysis, analyse
 from fedmiss.report.exchange import plain, write_exchange
 from fedmiss.report.findings import Findings
-from fedmiss.report.html import page, photo_uri, write_share_image
+from fedmiss.report.html import kept_together, page, photo_uri, write_share_image
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, read_catalog
 from fedmiss.report.prose import caveats, headline
@@ -89,7 +89,8 @@ def write_report(analysis: Analysis, folder: Path) -> None:
     from fedmiss.report.figures import all_figures
 
     plots = all_figures(analysis)
-    (folder / "index.html").write_text(_translated(analysis, page(analysis, plots), folder), encoding="utf-8")
+    html = _translated(analysis, page(analysis, plots), folder)
+    (folder / "index.html").write_text(kept_together(html), encoding="utf-8")
     write_figures(plots, folder / "figures")
     write_share_image(analysis, folder / "figures" / "share.png")
     write_tables(analysis, folder / "tables")

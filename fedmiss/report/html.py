@@ -100,6 +100,11 @@ def assets(*scripts: str) -> dict[str, object]:
     return {"css": Markup(css), "js": Markup("\n".join(js)), "version": __version__}
 
 
+def kept_together(html: str) -> str:
+    """The page, whose lines do not break between a number and its percent sign."""
+    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)
+
+
 def page(analysis: Analysis, plots: dict[str, Plot]) -> str:
     """Render the report of one species."""
     modules = [importlib.import_module(f"fedmiss.report.sections.{name}") for name in ORDER]

@@ -217,7 +217,7 @@ def unexplained(page: Page, s: Sources, *, quoted=(), unit="birds") -> tuple[lis
 def checked(report, folders, unit="birds") -> tuple[list[str], int, int]:
     """The texts of a page without a source, and how many numbers of its words and of its tables have one."""
     panel_manifest, fit_manifest = (read_json(folders[name] / "manifest.json") for name in ("panel", "fit"))
-    html = (report / "index.html").read_text(encoding="utf-8")
+    html = (report / "index.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}%", " %")
     page, s = Page(html), Sources(report)
     quoted = [w for m in (panel_manifest, fit_manifest) for w in m.get("warnings", [])]
     quoted += [str(v).rstrip(".") for v in s.manifest["terms"].values()]
@@ -314,7 +314,7 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
     folder = build_index(
         [report, bare_report], tmp_path / "many", failures={"Corvus corax": "no counts"}, date="2026-01-02"
     ).parent
-    html = unescape((folder / "index.html").read_text(encoding="utf-8"))
+    html = unescape((folder / "index.html").read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}%", " %"))
     page, table, whole = Page(html), csv(folder / "index.csv"), csv(folder / "indicator.csv")
     linear = csv(folder / "indicator_trends.csv")
     values = Sources(report)._head() | {

@@ -114,7 +114,7 @@ def test_it_says_what_a_local_report_says_of_the_same_totals(tmp_path):
 
 def test_the_page_has_the_sections_that_its_data_bear(tmp_path):
     page = joint_report(result_of(tmp_path / "r"), tmp_path / "out", {})
-    html = page.read_text(encoding="utf-8")
+    html = page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}%", " %")
     sections, figures = (re.findall(rf'<{x}(\w+)"', html) for x in ('section id="', 'figure id="fig-'))
     assert sections == "headline question index season model study reading".split()
     assert figures == "trend smoothed regions season monthly".split()
@@ -169,7 +169,7 @@ def test_sites_that_nobody_visited_stand_beside_the_visited_ones(tmp_path):
     page = joint_report(
         result_of(tmp_path / "r", regions=("North", "visited sites"), rank=1), tmp_path / "out", {}
     )
-    html = page.read_text(encoding="utf-8")
+    html = page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}%", " %")
     assert "sites, visited and not; the numbers of those that nobody visited, 67 % of the total" in html
     assert "counts twice" in html
     row = pd.read_csv(page.parent / "tables" / "visited.csv")

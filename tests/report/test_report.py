@@ -48,6 +48,12 @@ def digest(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): hashlib.sha256(p.read_bytes()).hexdigest() for p in files}
 
 
+def test_no_line_breaks_between_a_number_and_its_percent_sign(report):
+    html = (report / "index.html").read_text(encoding="utf-8")
+    assert html.count("\N{NO-BREAK SPACE}%") > 20
+    assert not re.search(r"\d %", html)
+
+
 @pytest.mark.parametrize("rule", ["pecbms", "rtrim"])
 def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
     n = len(full.sites)

@@ -266,9 +266,7 @@ class AverageFit:
         states = None if fit.presence is None else fit.presence.draw(rng.random(fit.presence.came.shape))
         lines, changes = fit.lines, np.zeros((0, 0))
         if lines is not None:
-            changes = np.sqrt(posterior.tau[1]) * lines.path(
-                rng.standard_normal((fit.J, int(lines.year[-1]) + 1))
-            )
+            changes = np.sqrt(posterior.tau[1]) * lines.path(rng.standard_normal((fit.J, lines.n_years)))
 
         def predictor(site: slice | I64) -> F64:
             eta: F64 = base + P[site][:, :1] + T[:, 0] + P[site][:, 1:] @ T[:, 1:].T

@@ -209,21 +209,8 @@ def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
     fit = Fit(theta, [], facts.converged, facts.stop_reason, facts.rounds)
     dispersion, edf = or_nan(facts.dispersion), or_nan(facts.edf)
     return CountFit(
-        settings,
-        J,
-        L,
-        fit,
-        aux,
-        dispersion,
-        edf,
-        of.n_counted,
-        facts.smear,
-        posterior,
-        None,
-        presence,
-        year,
-        lines,
-    )
+        settings, J, L, fit, aux, dispersion, edf, of.n_counted, facts.smear, posterior, None, presence, year, lines
+    )  # fmt: skip
 
 
 def _covariances(table: pd.DataFrame, p: int) -> F64:

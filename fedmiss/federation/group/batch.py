@@ -298,11 +298,12 @@ class Batch:
         ``seen`` (cells,): the cells that count, None for all.
         """
         cells, J = self.cells, self.cells.J
-        at = np.arange(cells.nnz) if seen is None else np.flatnonzero(seen)
-        ptr = np.searchsorted(at, cells.ptr)
+        ptr, col = cells.ptr, cells.col
+        if seen is not None:
+            ptr, col = np.r_[0, np.cumsum(seen)][ptr], col[seen]
         some = ptr[1:] > ptr[:-1]
         first, last = np.full(J, -1), np.full(J, -1)
-        first[some], last[some] = (year[cells.col[at[ends[some]]]] for ends in (ptr[:-1], ptr[1:] - 1))
+        first[some], last[some] = (year[col[ends[some]]] for ends in (ptr[:-1], ptr[1:] - 1))
         return OwnLines.of(first, last, self.common_slopes(f), year, self.month_mean[f, :, 1])
 
     def common_slopes(self, f: int) -> F64:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
 
 BLOCK = 1_000_000  # held-out visits at a time
-
-
 Lines = tuple[F64, F64, F64, I64]
 
 
@@ -32,15 +30,20 @@ def own_lines(program: GroupProgram, batch: Batch, *, drawn: bool) -> Callable[[
         nothing = np.zeros((0, 1)), np.zeros(0), np.zeros((0, 1)), np.zeros(program.axis.L, np.int64)
         return lambda f: nothing
     lines = batch.own_lines(0, years_of(program.axis.months))
-    bend, variance = lines.bend(), lines.variance()
-    place = keyed_hashes(program.visits.site_id, seed_key("own line", batch.seed)) if drawn else None
+    bend = lines.bend()
+    if drawn:
+        place = keyed_hashes(program.visits.site_id, seed_key("own line", batch.seed))
+    else:
+        variance = lines.variance()
 
     def of(f: int) -> Lines:
-        tau, changes = float(batch.tau[f, 1]), variance
-        if place is not None:
-            z = normals(place, bend.shape[1], "own line", batch.seed, int(batch.numbers[f]))
-            changes, tau = lines.path(z), float(np.sqrt(tau))
-        return bend, batch.common_slopes(f), tau * changes, lines.year
+        tau = float(batch.tau[f, 1])
+        if drawn:
+            z = normals(place, lines.n_years, "own line", batch.seed, int(batch.numbers[f]))
+            changes = np.sqrt(tau) * lines.path(z)
+        else:
+            changes = tau * variance
+        return bend, batch.common_slopes(f), changes, lines.year
 
     return of
 

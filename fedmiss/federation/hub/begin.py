@@ -18,8 +18,8 @@ SLIGHT = 1e-4  # root mean square of u_k v_k, in units of the link, below which 
 START_CHAIN = np.array([0.5, 0.1, 0.1])  # presence at first, gained, lost; EM moves them
 START_TAU = 0.25  # prior variance of the sites' coefficients of a new factor; EM moves it
 KNOWN = 1e-8  # prior variance of sites' coefficients that are features, hence known
-DISPERSED = 10.0  # times 1 / size by moments
 START_SLOPE = 0.02  # and of their slopes, for one standard deviation of the years
+DISPERSED = 10.0  # times 1 / size by moments
 
 
 def known_line(panel: Panel, settings: CountSettings) -> F64:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -149,6 +150,15 @@ def fit_path(
     begin, W = Begin.FROM_ZERO, None
     ask: AskProduct | None = None
     most = most_rank(panel, settings)
+    rounds = partial(
+        _rounds,
+        panel=panel,
+        settings=settings,
+        learn=True,
+        tol=PATH_TOL,
+        most=settings.max_sweeps,
+        watch=watch,
+    )
     # Greedy, then backfit: after each new factor all of them are fitted again.
     for rank in range(most + 1):
         good = state
@@ -156,28 +166,10 @@ def fit_path(
             v = None if ask is None else (yield from _direction(panel, ask, W))
             state = with_factor(state, v, panel)
             begin = Begin.NEW_FACTOR
-        state = yield from _rounds(
-            state,
-            panel,
-            settings,
-            begin,
-            learn=True,
-            tol=PATH_TOL,
-            most=settings.max_sweeps,
-            watch=watch,
-        )
+        state = yield from rounds(state, begin=begin)
         if not rank and (yield from _took_flocks(panel, state, settings, start)):
             again = evolve(dispersed_state(panel, settings, start), rounds=state.rounds)
-            state = yield from _rounds(
-                again,
-                panel,
-                settings,
-                Begin.FROM_ZERO,
-                learn=True,
-                tol=PATH_TOL,
-                most=settings.max_sweeps,
-                watch=watch,
-            )
+            state = yield from rounds(again, begin=Begin.FROM_ZERO)
         if state.away:
             if not rank:
                 raise DomainError(_ran_away(state, settings))

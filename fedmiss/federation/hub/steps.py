@@ -107,8 +107,8 @@ def after_round(
     about, features = squares, state.features
     if sums["distances"].size:
         about = sums["distances"] / J[..., None]  # tau is about the prior means that follow the features
-        # E (B' f - B_hat' f)^2 is added whole, though the sites' posterior shares it: rather too wide than too narrow: a
-        # tau of 0 would leave sites without visits no error of their own.
+        # E (B' f - B_hat' f)^2 is added whole, though the sites' posterior shares it: too wide rather than too narrow, since
+        # with a tau of 0 sites without visits would have no error of their own.
         about[..., : features.B.shape[-1]] += features.uncertainty(panel)
         features = (
             feature_step(state, sums["features"], learn=learn) if turn.settled or not learn else features

@@ -63,7 +63,7 @@ class OwnLines:
 
     def _beyond(self, rows: slice | I64) -> tuple[I64, I64]:
         """Years (rows, Y) that each year lies before the first visit and after the last."""
-        return self._years(self.first[rows][:, None], self.last[rows][:, None], np.arange(self._Y))
+        return self._years(self.first[rows][:, None], self.last[rows][:, None], np.arange(self.n_years))
 
     @staticmethod
     def _years(first: I64, last: I64, year: I64) -> tuple[I64, I64]:
@@ -71,18 +71,19 @@ class OwnLines:
         return np.where(seen, np.maximum(first - year, 0), 0), np.where(seen, np.maximum(year - last, 0), 0)
 
     @property
-    def _Y(self) -> int:
+    def n_years(self) -> int:
+        """Number of years Y from the first month's to the last's."""
         return int(self.year[-1]) + 1
 
     def _lost(self, before: I64, after: I64) -> F64:
         """What x is less than the years that have passed."""
-        h = np.arange(self._Y)
+        h = np.arange(self.n_years)
         lost = self.unit * (DAMPING * (1.0 - DAMPING**h) / (1.0 - DAMPING) - h)
         out: F64 = lost[after] - lost[before]
         return out
 
     def _spread(self, before: I64, after: I64) -> F64:
-        h = np.arange(self._Y)
+        h = np.arange(self.n_years)
         spread = (1.0 - DAMPING**2) * np.cumsum((self.unit * (1.0 - DAMPING**h) / (1.0 - DAMPING)) ** 2)
         out: F64 = spread[before] + spread[after]
         return out
@@ -98,8 +99,7 @@ class OwnLines:
     def path(self, z: F64) -> F64:
         """Draw these changes, for a variance tau_s of 1: (J, Y) from standard normal ``z`` (J, Y)."""
         out, (before, after) = np.zeros(z.shape), self._beyond(slice(None))
-        Y = z.shape[1]
-        for h, years in ((after, range(1, Y)), (before, range(Y - 2, -1, -1))):
+        for h, years in ((after, range(1, self.n_years)), (before, range(self.n_years - 2, -1, -1))):
             slope, way = np.zeros(len(z)), np.zeros(len(z))
             for t in years:
                 on = h[:, t] > 0

@@ -134,9 +134,9 @@ class ModelFacts(Facts):
     """Facts of one fitted model: what it is, and what its tables of coefficients need to be read.
 
     ``mu`` is the level on the link scale, ``phi`` the dispersion that enters the fit, ``negbin_size`` None for other models,
-    ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts, ``features`` what the expectation
-    for a site follows, ``occupancy`` the probabilities that a site is occupied in the first year, gained and lost from one
-    year to the next; empty where no site may be empty.
+    ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts (``lognormal``: with a log scale it is
+    that of exp(eta + variance / 2)), ``features`` what the expectation for a site follows, ``occupancy`` the probabilities
+    that a site is occupied in the first year, gained and lost from one year to the next; empty where no site may be empty.
     """
 
     family: str
@@ -161,6 +161,7 @@ class ModelFacts(Facts):
     slopes: bool = False
     features: list[str] = field(default_factory=list)
     occupancy: list[float] = field(default_factory=list)
+    lognormal: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

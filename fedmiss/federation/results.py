@@ -151,7 +151,8 @@ class CountFit:
             if at.size and not -n <= at.min() <= at.max() < n:
                 raise ConfigError(f"expected: {name} is {part!r} (must be below {n}, the number of {name}s).")
         if self.posterior is not None:
-            eta = predictor(self.posterior, site, self.settings.family, self.lines)[:, month]
+            marginal = SCALES[self.settings.scale].counted(FAMILIES[self.settings.family]).marginal
+            eta = marginal(*moments(self.posterior, site, self.lines))[:, month]
             return to_counts(eta, self.settings, self.smear) * self.present(site)[:, month]
         return to_counts(self.theta.eta(site, month), self.settings, self.smear)
 
@@ -330,7 +331,8 @@ def coefficient_names(columns: int, *, slopes: bool) -> list[tuple[str, str]]:
 
 def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
     """Back-transform the linear predictor to birds."""
-    return SCALES[settings.scale].counts(FAMILIES[settings.family].mean(eta), smear)
+    scale = SCALES[settings.scale]
+    return scale.counts(scale.counted(FAMILIES[settings.family]).mean(eta), smear)
 
 
 def _normal(covariances: F64, rng: np.random.Generator) -> F64:
@@ -350,11 +352,6 @@ def moments(posterior: Posterior, site: slice | I64, lines: OwnLines | None = No
         return eta, var
     further, more = lines.moved(q.P[site], q.C[site], q.T, q.tau, site)
     return eta + further, var + more
-
-
-def predictor(posterior: Posterior, site: slice | I64, family: str, lines: OwnLines | None = None) -> F64:
-    """Predictor (rows of ``site`` x L) that has the posterior mean of every cell, observed or not."""
-    return FAMILIES[family].marginal(*moments(posterior, site, lines))
 
 
 def visited_totals(fits: Sequence[tuple[MonthState, CountSettings]]) -> dict[str, F64 | I64]:

@@ -31,7 +31,8 @@ def test_the_exponential_is_right_to_its_last_bits():
 def test_sums_over_sites_and_years_are_those_of_the_matrix(family, scale, drawn, p):
     rng = np.random.default_rng(5)
     J, L, chunks = 23, 31, 4
-    family, scale = FAMILIES[family], SCALES[scale]
+    scale = SCALES[scale]
+    family = scale.counted(FAMILIES[family])
     P, T = rng.normal(0, 0.6, (J, p)), rng.normal(0, 0.6, (L, p))
     C, D = (A @ A.transpose(0, 2, 1) for A in (rng.normal(0, 0.3, (n, p, p)) for n in (J, L)))
     first, year = np.array([0, 7, 19]), np.repeat([0, 1, 2], [7, 12, 12])

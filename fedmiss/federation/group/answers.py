@@ -311,12 +311,10 @@ def fit_sums(
     for i, f in enumerate(fits):
         # Weights, counted and fitted totals: the last two make equation smear.
         w = batch.weights[f]
-        fitted = batch.visit_mean(int(f)) if batch.off else batch.family.mean(batch.eta[f])
+        fitted = batch.fitted(int(f))
         weight = w if batch.off else batch.rows.w[f]
-        if batch.scale.log:
-            totals[i] = (w.sum(), _counted_log1p(program, w), float(weight @ np.exp(fitted)))
-        else:
-            totals[i] = (w.sum(), float(batch.rows.wy[f].sum()), float(weight @ fitted))
+        counted = _counted_log1p(program, w) if batch.scale.log else float(batch.rows.wy[f].sum())
+        totals[i] = (w.sum(), counted, float(weight @ fitted))
         if months:
             by_month[i] = _by_month(program, batch, int(f), month, weight, fitted)
     return msg.FitSums(totals, _dispersion(batch, fits, nodes), by_month)
@@ -327,7 +325,6 @@ def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F
     used, L, counted = program.need(), batch.month_mean.shape[1], batch.rows.wy[f]
     if batch.scale.log:
         counted = np.bincount(used.month, batch.weights[f] * (1.0 + used.count), L)
-        fitted = np.exp(fitted)
         variance = fitted**2
     else:
         counted = np.bincount(month, counted, L)
@@ -356,20 +353,16 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
         test = batch.test[f] > 0
         if not test.any():
             continue
-        eta = batch.eta[f][batch.cells.visit_cell[test]] + held_out_bends(
-            program, batch, int(f), np.flatnonzero(test)
-        )
+        eta = batch.birds_eta(int(f))[batch.cells.visit_cell[test]]
+        eta = eta + held_out_bends(program, batch, int(f), np.flatnonzero(test))
         if batch.summed_off:
             eta = eta + batch.offset[f][test]
         y, w = used.count[test], batch.test[f][test]
         # The expected count of a visit is P(z = 1) mu (equation chain).
         if batch.presence is not None:
             eta = eta + np.log(np.maximum(batch.presence.q[f].ravel()[batch.presence.visit_at[test]], LEAST))
-        mu, family = (
-            batch.scale.counts(batch.family.mean(eta), question.smear[i]),
-            batch.scale.scoring_family(batch.family),
-        )
-        y = family.values(y)
+        family = batch.counted
+        mu, y = batch.scale.counts(family.mean(eta), question.smear[i]), family.values(y)
         if family.counts:
             mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
         judge = (

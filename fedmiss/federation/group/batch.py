@@ -283,14 +283,31 @@ class Batch:
         )  # fmt: skip
         self.old[fits] = self.inverse_size[fits] > 0.0
 
+    @property
+    def counted(self) -> Family:
+        """The family whose mean makes birds of a predictor."""
+        return self.scale.counted(self.family)
+
     def predict(self, fits: I64, p: int) -> None:
         """Predictor of every cell at the current coefficients."""
+        self._predict(fits, p, self.family, self.eta)
+
+    def _predict(self, fits: I64, p: int, family: Family, eta: F64) -> None:
         offset, by_visit = self.cell_offset()
         cells = self.cells
         self.run(
             kernels.predict_cells, fits, self.chunks, fits, p, cells.ptr, cells.col, offset, by_visit, self.mu,
-            self.month_mean, self.month_cov, self.site_mean, self.site_cov, self.family.code, self.eta, chunks=self.chunks,
+            self.month_mean, self.month_cov, self.site_mean, self.site_cov, family.code, eta, chunks=self.chunks,
         )  # fmt: skip
+
+    def birds_eta(self, f: int) -> F64:
+        """Predictor (cells,) of fit ``f`` with the expected mean in birds: ``eta``, but where values are logarithms."""
+        eta = self.eta
+        if self.counted is not self.family:
+            eta = np.empty_like(eta)  # only one row of it is ever touched
+            self._predict(np.array([f]), int(self.rank[f]), self.counted, eta)
+        row: F64 = eta[f]
+        return row
 
     def own_lines(self, f: int, year: I64, seen: Bool | None = None) -> OwnLines:
         """Where the sites' own lines end in fit ``f``; ``year`` (L,) of every month.
@@ -310,12 +327,14 @@ class Batch:
         """Slopes (J,) that the sites' features give them in fit ``f``."""
         return np.ascontiguousarray((self.F @ self.B[f])[:, 1]) if self.F.shape[1] else np.zeros(self.cells.J)
 
-    def visit_mean(self, f: int) -> F64:
-        """Expected value of every visit of fit ``f``, on the scale of the family."""
-        eta = self.eta[f][self.cells.visit_cell]
+    def fitted(self, f: int) -> F64:
+        """Expected count of every visit of fit ``f``, of every cell where visits have no offsets; log1p: of 1 + count."""
+        eta = self.birds_eta(f)
+        if self.off:
+            eta = eta[self.cells.visit_cell]
         if self.summed_off:
             eta = eta + self.offset[f]
-        return self.family.mean(eta)
+        return self.counted.mean(eta)
 
     def months(self, question: msg.Broadcast | msg.Totals) -> tuple[F64, F64]:
         """Months' coefficients (n, L, p) and covariances (n, L, p, p) of a question, with the known line among them."""

@@ -66,6 +66,6 @@ def held_out_bends(program: GroupProgram, batch: Batch, f: int, visits: I64) -> 
         if cells.by_visit and batch.off:  # then the cell's predictor holds the offset
             eta = eta + batch.offset[f][visits[at]]
         further, more = lines.moved_at(P, C, T, batch.tau[f], site, month)
-        marginal = batch.family.marginal
+        marginal = batch.counted.marginal
         out[at] = marginal(eta + further, var + more) - marginal(eta, var)
     return out

@@ -73,8 +73,10 @@ def expected_sums(
                     eta[l] = smear * mean(predictor(eta[l], var[l], 1), 1)
             else:
                 for l in range(L):
-                    value = mean(predictor(eta[l], var[l], family), family)
-                    eta[l] = max(smear * mean(value, 1) - 1.0, 0.0) if log else smear * value
+                    eta[l] = smear * mean(predictor(eta[l], var[l], family), family)
+            if log:
+                for l in range(L):
+                    eta[l] = max(eta[l] - 1.0, 0.0)
             if present.shape[0]:
                 for l in range(L):
                     eta[l] *= present[j, year[l]]

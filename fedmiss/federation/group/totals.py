@@ -49,7 +49,7 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
         parts, yearly = np.zeros((chunks, *out.shape[1:])), np.zeros((J, first.size))
         spread_out(
             expected_sums, chunks, J * axis.L // 20, chunks, float(question.mu[i]), batch.site_mean[f, :, :p],
-            batch.site_cov[f, :, :p, :p], T[i], D[i], *lines(int(f)), question.drawn, batch.family.code, batch.scale.log,
+            batch.site_cov[f, :, :p, :p], T[i], D[i], *lines(int(f)), question.drawn, batch.counted.code, batch.scale.log,
             float(question.smear[i]), nowhere if present is None else present, year, of, first, parts, yearly,
         )  # fmt: skip
         out[i] = parts.sum(axis=0)

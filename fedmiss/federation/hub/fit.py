@@ -375,12 +375,12 @@ def summary(
 ) -> Generator[Request, Sums, Stage]:
     """Dispersion on visits, and the ratio of the counted to the fitted total.
 
-    log1p: of (1 + count) to exp(eta), Duan's smearing factor (JASA 1983) as a ratio of totals. Negative binomial: of count
-    to mean. Its score weighs a visit by 1 / (1 + mu/size) at the visit's own fitted mean, so visits that happened to
-    be low count for more, and the fitted total falls short (by 4 to 20 % where the size is below 1). The Poisson score has
-    no such weights, but where sites and months hardly vary its level, which moves by what they have in common, creeps, and
-    a fit ends with a total up to one standard error too small. After multiplication totals are the counted ones (the ratio
-    estimator of sampling theory).
+    log1p: of (1 + count) to exp(eta + var / 2), Duan's smearing factor (JASA 1983) as a ratio of totals. Negative
+    binomial: of count to mean. Its score weighs a visit by 1 / (1 + mu/size) at the visit's own fitted mean, so visits
+    that happened to be low count for more, and the fitted total falls short (by 4 to 20 % where the size is below 1).
+    The Poisson score has no such weights, but where sites and months hardly vary its level, which moves by what they
+    have in common, creeps, and a fit ends with a total up to one standard error too small. After multiplication totals
+    are the counted ones (the ratio estimator of sampling theory).
     """
     nodes = np.array([state.inverse_size])
     sums = yield AskSummary(state, nodes, months, ahead)
@@ -396,10 +396,12 @@ def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson:
     """Calibration and dispersion from sums of weights, counted and fitted totals, and the Pearson statistic."""
     weight, counted, fitted = (float(value) for value in totals)
     state = evolve(state, weight=weight)
+    scale = SCALES[settings.scale]
     counts = FAMILIES[settings.family].counts and settings.time == "smooth"  # others end at the counted total
-    calibrated = SCALES[settings.scale].log or (settings.calibrate and counts)
+    calibrated = scale.log or (settings.calibrate and counts)
     # Equation smear.
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
     # effects of observers are normal on the log scale: the mean observer finds more than the one in the middle
-    found = math.exp(0.5 / state.ridge) if settings.observers and FAMILIES[settings.family].counts else 1.0
+    varied = settings.observers and scale.counted(FAMILIES[settings.family]).counts
+    found = math.exp(0.5 / state.ridge) if varied else 1.0
     return evolve(state, smear=smear, found=found, dispersion=pearson / state.free_visits)

@@ -27,6 +27,7 @@ from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link
 from fedmiss.folders import JointFacts, ModelFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
+from fedmiss.models.lowrank.families import SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 
 FIRST_REPLICATES = 1
@@ -244,6 +245,7 @@ def _model_facts(member: FittedModel) -> ModelFacts:
         negbin_size=state.size if np.isfinite(state.size) else None,
         edf=state.edf if np.isfinite(state.edf) else None,
         smear=state.calibration,
+        lognormal=SCALES[settings.scale].log,
         site_variances=state.tau.tolist() if estimated else None,
         month_variances=state.noise.tolist() if estimated else None,
         converged=state.converged,

@@ -193,20 +193,20 @@ class Scale:
     name, log : its name, and whether it is logarithmic
     needs : the family that goes with it, None for any
     values : counts on this scale
-    counts : of (mean, smear): expected counts, from the family's mean and the calibration of totals
+    counted : of the model's family: the one whose mean makes birds of a predictor, and whose deviance judges them
+    counts : of (mean, smear): expected counts, from the mean of ``counted`` and the calibration of totals
     shift : what the calibration adds to the predictor of an observation
     birds : observations on this scale as counts
-    scoring_family : of the model's family: the one whose deviance compares predicted with counted birds
     """
 
     name: str
     log: bool = False
     needs: Family | None = None
     values: Callable[[F64], F64] = lambda count: count
+    counted: Callable[[Family], Family] = lambda family: family
     counts: Callable[[F64, float], F64] = lambda mean, smear: smear * mean
     shift: Callable[[float], float] = lambda smear: float(np.log(smear))
     birds: Callable[[F64], F64] = lambda value: value
-    scoring_family: Callable[[Family], Family] = lambda family: family
 
 
 LOG1P = Scale(
@@ -214,10 +214,11 @@ LOG1P = Scale(
     log=True,
     needs=GAUSSIAN,
     values=np.log1p,
-    # Duan's smearing factor (JASA 1983) takes exp(E log(1 + y)) to the mean of 1 + y.
-    counts=lambda mean, smear: np.maximum(smear * np.exp(np.minimum(mean, ETA_MAX)) - 1.0, 0.0),
+    # 1 + count is lognormal: a predictor N(eta, var) has the mean exp(eta + var / 2), as Poisson's has, and Duan's smearing
+    # factor (JASA 1983) takes it to the mean of 1 + y.
+    counted=lambda family: POISSON,
+    counts=lambda mean, smear: np.maximum(smear * mean - 1.0, 0.0),
     shift=lambda smear: 0.0,  # it belongs to the mean of exp(value), not to the values
     birds=lambda value: np.maximum(np.rint(np.expm1(np.minimum(value, ETA_MAX))), 0.0),  # whole numbers
-    scoring_family=lambda family: POISSON,
 )
 SCALES: dict[str, Scale] = {scale.name: scale for scale in (Scale(name="raw"), LOG1P)}

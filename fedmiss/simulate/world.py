@@ -167,7 +167,7 @@ def month_labels(start: str, end: str) -> npt.NDArray[np.datetime64]:
         raise ConfigError(f"--start {start!r} or --end {end!r} is not a month; write YYYY-MM.") from None
     if last < first:
         raise ConfigError(f"--end {end} is before --start {start}; swap them.")
-    return np.arange(first, last + 1)
+    return np.arange(first, last + np.timedelta64(1, "M"))
 
 
 def make_world(
@@ -195,7 +195,7 @@ def make_world(
         raise ConfigError(f"--observers is {n_observers:,} (must be at most {MAX_OBSERVERS:,}).")
     species = SPECIES[:n_species]
     days = months.astype("datetime64[D]").astype(np.int64)
-    length = np.diff(np.append(days, (months[-1] + 1).astype("datetime64[D]").astype(np.int64)))
+    length = np.diff(np.append(days, (months[-1] + np.timedelta64(1, "M")).astype("datetime64[D]").astype(np.int64)))
     month_of_year = months.astype(np.int64) % 12
     share = MONTH_SHARE[month_of_year] * YEARLY_GROWTH ** (np.arange(months.size) / 12)
 

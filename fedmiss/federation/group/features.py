@@ -218,7 +218,7 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     program.features = np.ascontiguousarray(x)
     # sums that all others would have of this group nearly alone are not told; the features are then asked for again
     withheld = program.jointly and over[:-1][kept].any()
-    weighted = (seen & ~withheld)[:, None] * x
+    weighted = (seen & (not withheld))[:, None] * x
     return msg.FeatureSums(behind, *flags, weighted.sum(axis=0), to_triangle(weighted.T @ x))
 
 

@@ -19,7 +19,8 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.families import POISSON, SCALES
+from fedmiss.models.lowrank.families import POISSON
+from fedmiss.models.lowrank.predictive import LogCountLaw
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
 
@@ -173,12 +174,12 @@ def log_score(
     """Log probability of each count under its law, by Gauss-Hermite quadrature over the predictor's error."""
     law = fit.law
     z, w = np.polynomial.hermite_e.hermegauss(nodes)
-    e = eta[:, None] + np.sqrt(var + law.observers)[:, None] * z
-    if SCALES[fit.settings.scale].log:
-        s = np.sqrt(law.phi)
-        p = stats.norm.cdf((np.log1p(y + 0.5)[:, None] - e) / s) - stats.norm.cdf(
-            (np.log(np.maximum(y + 0.5, 1e-9))[:, None] - e) / s * (y > 0)[:, None] - 40.0 * (y == 0)[:, None]
-        )
+    observers = law.logs.observers if isinstance(law, LogCountLaw) else law.observers
+    e = eta[:, None] + np.sqrt(var + observers)[:, None] * z
+    if isinstance(law, LogCountLaw):
+        s = np.sqrt(law.logs.phi)
+        below, above = (np.log1p((y + by) / law.ratio)[:, None] for by in (-0.5 * (y > 0), 0.5))
+        p = stats.norm.cdf((above - e) / s) - np.where(y[:, None] > 0, stats.norm.cdf((below - e) / s), 0.0)
         return np.log(np.maximum((p * w).sum(axis=1) / w.sum(), 1e-300))
     k = 1.0 / np.maximum(law.inverse_size_at(e), 1e-9)
     m, n = np.exp(e), y[:, None]

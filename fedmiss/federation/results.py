@@ -223,9 +223,16 @@ class AverageFit:
             1.0 / fit.aux.observers if fit.settings.observers and fit.aux.observers > 0 else 0.0
             for fit in self.fits
         ]
-        return FAMILIES[settings.family].law(
+        law = FAMILIES[settings.family].law(
             phi=float(np.mean(phis)), inverse_size=float(np.mean(sizes)), observers=float(np.mean(observers))
         )
+        return SCALES[settings.scale].law(law, self._smear)
+
+    @property
+    def _smear(self) -> float:
+        """What the predictors do not hold of the calibration of totals: see ``Scale.shift``."""
+        log = SCALES[self.settings.scale].log
+        return float(np.mean([fit.smear for fit in self.fits])) if log else 1.0
 
     def moments(self, site: slice | I64 = slice(None)) -> tuple[F64, F64]:
         """Mean and variance of the predictor of the cells of some sites, (rows, L) each, calibration included.
@@ -285,13 +292,11 @@ class AverageFit:
     def draw_counts(self, eta: F64, rng: np.random.Generator) -> F64:
         """Draw the count of one visit at each predictor; zero where the site is empty."""
         empty = np.isneginf(eta)
-        counts = SCALES[self.settings.scale].birds(self.law.draw(np.where(empty, 0.0, eta), rng))
-        return np.where(empty, 0.0, counts)
+        return np.where(empty, 0.0, self.law.draw(np.where(empty, 0.0, eta), rng))
 
     def counts_at(self, eta: F64) -> F64:
         """Expected counts at predictors that hold the calibration, as :meth:`moments` and :meth:`draw` give them."""
-        log = SCALES[self.settings.scale].log
-        return to_counts(eta, self.settings, float(np.mean([fit.smear for fit in self.fits])) if log else 1.0)
+        return to_counts(eta, self.settings, self._smear)
 
     @kinds_checked
     def interval(self, site: slice | I64 = slice(None), level: float = LEVEL) -> Intervals:
@@ -302,9 +307,7 @@ class AverageFit:
         if any(fit.presence is not None for fit in self.fits):
             return Intervals(*zero_inflated(self.law, self.counts_at, eta, var, self.present(site), level))
         half = ndtri(0.5 + level / 2) * np.sqrt(var)
-        lower, upper = (
-            SCALES[self.settings.scale].birds(limit) for limit in self.law.interval(eta, var, level)
-        )
+        lower, upper = self.law.interval(eta, var, level)
         return Intervals(lower, upper, self.counts_at(eta - half), self.counts_at(eta + half))
 
 

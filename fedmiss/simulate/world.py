@@ -195,7 +195,9 @@ def make_world(
         raise ConfigError(f"--observers is {n_observers:,} (must be at most {MAX_OBSERVERS:,}).")
     species = SPECIES[:n_species]
     days = months.astype("datetime64[D]").astype(np.int64)
-    length = np.diff(np.append(days, (months[-1] + np.timedelta64(1, "M")).astype("datetime64[D]").astype(np.int64)))
+    length = np.diff(
+        np.append(days, (months[-1] + np.timedelta64(1, "M")).astype("datetime64[D]").astype(np.int64))
+    )
     month_of_year = months.astype(np.int64) % 12
     share = MONTH_SHARE[month_of_year] * YEARLY_GROWTH ** (np.arange(months.size) / 12)
 

@@ -13,7 +13,7 @@ from scipy import stats
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank import family_kernels as compiled
 from fedmiss.models.lowrank.families import COMPILED, FAMILIES, GAUSSIAN, SCALES
-from fedmiss.models.lowrank.predictive import CountLaw, PresenceLaw, ValueLaw
+from fedmiss.models.lowrank.predictive import CountLaw, LogCountLaw, PresenceLaw, ValueLaw
 
 ETA = np.linspace(-4.0, 4.0, 32)
 
@@ -138,3 +138,15 @@ def test_every_family_has_a_law(name):
     law = family.law(phi=1.0, inverse_size=0.0, observers=0.0)
     y = law.draw(np.full(200_000, 0.4), np.random.default_rng(1))
     assert abs(y.mean() - family.mean(np.array(0.4))) < 5 * y.std() / np.sqrt(y.size)
+
+
+@pytest.mark.parametrize("smear", [0.8, 1.5, 20.0])
+def test_drawn_counts_of_a_logarithm_have_the_calibrated_mean_and_lie_within_their_limits(smear):
+    law = LogCountLaw(ValueLaw(0.5, 0.25), smear)
+    rng, eta = np.random.default_rng(0), np.full(200_000, 5.0)
+    drawn = law.draw(eta, rng)
+    # 1 + count has the mean smear exp(eta), but for the 1, which the ratio multiplies too.
+    mean = SCALES["log1p"].counts(np.exp(5.0), smear)
+    assert drawn.mean() == pytest.approx(mean, abs=abs(law.ratio - 1) + 4 * drawn.std() / np.sqrt(drawn.size))
+    low, high = law.interval(eta[:1], np.zeros(1))
+    assert np.mean((drawn >= low) & (drawn <= high)) == pytest.approx(0.95, abs=0.005)

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 from scipy.special import xlogy
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
-from fedmiss.models.lowrank.predictive import CountLaw, Law, PresenceLaw, ValueLaw
+from fedmiss.models.lowrank.predictive import CountLaw, Law, LogCountLaw, PresenceLaw, ValueLaw
 
 COMPILED = (0, 1, 2)  # codes of which compiled loops have branches
 ETA_MAX = 50.0  # exp(50) birds: beyond this the exponential is continued by its tangent
@@ -196,7 +197,7 @@ class Scale:
     counted : of the model's family: the one whose mean makes birds of a predictor, and whose deviance judges them
     counts : of (mean, smear): expected counts, from the mean of ``counted`` and the calibration of totals
     shift : what the calibration adds to the predictor of an observation
-    birds : observations on this scale as counts
+    law : of (the family's law, smear): the law of counts
     """
 
     name: str
@@ -206,7 +207,7 @@ class Scale:
     counted: Callable[[Family], Family] = lambda family: family
     counts: Callable[[F64, float], F64] = lambda mean, smear: smear * mean
     shift: Callable[[float], float] = lambda smear: float(np.log(smear))
-    birds: Callable[[F64], F64] = lambda value: value
+    law: Callable[[Any, float], Law] = lambda law, smear: law
 
 
 LOG1P = Scale(
@@ -219,6 +220,6 @@ LOG1P = Scale(
     counted=lambda family: POISSON,
     counts=lambda mean, smear: np.maximum(smear * mean - 1.0, 0.0),
     shift=lambda smear: 0.0,  # it belongs to the mean of exp(value), not to the values
-    birds=lambda value: np.maximum(np.rint(np.expm1(np.minimum(value, ETA_MAX))), 0.0),  # whole numbers
+    law=LogCountLaw,
 )
 SCALES: dict[str, Scale] = {scale.name: scale for scale in (Scale(name="raw"), LOG1P)}

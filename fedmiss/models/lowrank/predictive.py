@@ -22,6 +22,7 @@ STEP = 0.04  # of log rates and log counts
 LOW, HIGH = -12.0, 24.0  # log rates of the grid
 ETA_STEP = 2 * STEP
 SD_STEP = 0.1
+MOST_LOG = 50.0  # of counts
 MOST_SD = 4.5  # as the mean of a lognormal, whose variance is bounded by 20
 
 
@@ -53,6 +54,37 @@ class ValueLaw:
         """See :meth:`Law.draw`."""
         out: F64 = eta + np.sqrt(self.phi + self.observers) * rng.standard_normal(np.shape(eta))
         return out
+
+
+@dataclass(frozen=True, slots=True)
+class LogCountLaw:
+    """Whole counts; 1 + count has ``smear`` times the mean of exp(predictor), and normal errors of its logarithm.
+
+    Were 1 + count lognormal, ``smear`` would be exp(variance / 2) of these errors. Counts with many zeros and a few flocks
+    can have a mean several times as large, counts without zeros a smaller one: those of the lognormal law are multiplied by
+    the ratio, so that what is drawn has the expected mean.
+    """
+
+    logs: ValueLaw
+    smear: float
+
+    @property
+    def ratio(self) -> float:
+        """How many times the counts of the lognormal law there are."""
+        return float(self.smear * np.exp(-0.5 * (self.logs.phi + self.logs.observers)))
+
+    def _counts(self, logs: F64) -> F64:
+        out: F64 = np.maximum(np.rint(self.ratio * np.expm1(np.minimum(logs, MOST_LOG))), 0.0)
+        return out
+
+    def interval(self, eta: F64, var: F64, level: float = LEVEL) -> tuple[F64, F64]:
+        """See :meth:`Law.interval`."""
+        lower, upper = self.logs.interval(eta, var, level)
+        return self._counts(lower), self._counts(upper)
+
+    def draw(self, eta: F64, rng: np.random.Generator) -> F64:
+        """See :meth:`Law.draw`."""
+        return self._counts(self.logs.draw(eta, rng))
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,7 @@ from fedmiss.models.lowrank.settings import CountSettings
 
 SIZES = (1.0, 0.5, 0.25, 0.125)  # fractions of the 1 / size of rank 0 that are tried
 COVARIATES = ("covariates",)
+BIRDS = 20.0  # what a prior that counted and fitted birds of a species are as many weighs
 ROUNDS = 30  # of each rank while models are compared: scores of left-out cells move less after them than between folds
 SAME = 0.005  # share of the deviance by which a model with more axes must be better
 
@@ -179,7 +180,8 @@ class Community:
     ``fit`` with species in the place of months; ``choice`` of rank and size among
     the models ``tried``; ``cells`` that it is a fit of; ``covariates``
     of the sites, and names of the species' ``responses`` to them; ``gains`` one row for each cell: its deviance when it was
-    left out, of the model without axes (``none``) and of the one ``chosen``.
+    left out, of the model without axes (``none``) and of the one ``chosen``. ``raised`` (S,): what calibration added to the
+    species' levels (see :func:`_calibrated`).
     """
 
     fit: CountFit
@@ -190,6 +192,7 @@ class Community:
     responses: tuple[str, ...]
     gains: pd.DataFrame
     widest: float = 0.0
+    raised: F64 | float = 0.0
 
     @property
     def rank(self) -> int:
@@ -310,14 +313,32 @@ def fit_by(
     seed = settings.seed + 1
     gains = _gains(federation, alone, best, lambda models: compared(models, seed), settings.folds, seed)
     tell("fit")
-    fit = federation.fit(best)
+    fit, raised = _calibrated(federation.fit(best))
     features = federation.hub.features
     names = (
         ()
         if features is None
         else tuple(str(features.made[species]) for species in features.of(best.responses))
     )
-    return Community(fit, choice, tuple(candidates), cells, covariates, names, gains, widest)
+    return Community(fit, choice, tuple(candidates), cells, covariates, names, gains, widest, raised)
+
+
+def _calibrated(fit: CountFit) -> tuple[CountFit, F64]:
+    """The fit with every species' own calibration in its level, and what was added to the levels (S,).
+
+    A fitted total falls short where counts are large beside the size of the negative binomial: by much for common species
+    and not at all for rare ones. One factor of all birds is that of the commonest, and expects too many of the others.
+    """
+    q, state = fit.posterior, fit.state
+    assert q is not None
+    assert state is not None
+    assert state.visited is not None
+    if fit.settings.family != "poisson":
+        return fit, np.zeros(fit.L)
+    counted, fitted = state.visited[:, 1:3].T
+    raised: F64 = np.log((counted + BIRDS) / (fitted + BIRDS))
+    T = np.column_stack([q.T[:, 0] + raised, q.T[:, 1:]])
+    return replace(fit, smear=1.0, posterior=replace(q, T=T)), raised
 
 
 def _folds(choice: Choice, measure: str = "deviance") -> F64:

@@ -170,6 +170,7 @@ def left_out_scores(community: Community, axes: Axes) -> Iterator[F64]:
     q, rank = community.posterior, community.rank
     J, p = q.P.shape
     eta, var = moments(q, slice(None))
+    eta = eta - community.raised  # gradients are 0 at the levels of the fit
     A, floor = np.linalg.inv(q.C + 1e-12 * np.eye(p)), np.diag(1.0 / q.tau)
     order = np.argsort(community.cells.species, kind="stable")
     ends = np.searchsorted(community.cells.species[order], np.arange(community.cells.S + 1))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fedmiss.community.associations import associations
-from fedmiss.community.model import cells_of, effort_of
+from fedmiss.community.model import _calibrated, cells_of, effort_of
 from fedmiss.community.outputs import axes_of, gains_by, steps_of, usual_visits
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import CommunitySeat, Terms, beside, run_community
@@ -107,8 +107,8 @@ def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
     lists = read_lists(pooled, species=terms.species)
     cells = cells_of(lists, effort_of(lists), "counts")
     some = done["east"]
-    fit = fit_counts(cells.panel({}, None), some.fit.fit.settings)
-    whole = replace(some.fit, fit=fit, cells=cells)
+    fit, raised = _calibrated(fit_counts(cells.panel({}, None), some.fit.fit.settings))
+    whole = replace(some.fit, fit=fit, cells=cells, raised=raised)
     axes = axes_of(whole)
     for club in done.values():
         at = np.searchsorted(lists.sites["site_id"].to_numpy(), club.lists.sites["site_id"].to_numpy())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes as Panel
@@ -16,6 +18,10 @@ from fedmiss.report.style import BLUE, GREY, INK, ORANGE, Plot, figure, style
 from fedmiss.report.words import count, share
 
 ARROWS = 14  # species named on the ordination
+SHORT = 0.15  # of the longest arrow: the direction of shorter ones says nothing
+PANEL = np.array([380.0, 320.0])  # width and height of the ordination's panel, in points, about
+LETTER, LINE = 5.0, 11.0  # width of a letter and height of a line, in points
+AWAY = 4.0, 10.0, 18.0, 28.0, 40.0, 55.0, 75.0, 100.0, 130.0  # from a tip to its name, in points
 SHOWN = 40  # species of the pictures that have one row for each
 MAPPED = 2  # axes with a map
 
@@ -42,16 +48,26 @@ def _ordination(tables: Tables) -> Plot:
     fig = figure(6.0, 5.2)
     ax = fig.subplots()
     ax.scatter(scores[:, 0], scores[:, 1], s=12, color=GREY, alpha=0.6, lw=0, zorder=2)
-    longest = np.argsort(-np.hypot(loadings[:, 0], loadings[:, 1]))[:ARROWS]
+    length = np.hypot(loadings[:, 0], loadings[:, 1])
+    longest = np.argsort(-length)[:ARROWS]
+    longest = longest[length[longest] >= SHORT * length.max()]
     reach = float(np.abs(scores[:, :2]).max()) / max(float(np.abs(loadings[longest, :2]).max()), 1e-9) * 0.85
-    tips = loadings[longest, :2] * reach
+    tips, names = loadings[longest, :2] * reach, tables.at(longest)
     for across, up in tips:
         ax.annotate(
             "", (across, up), (0, 0), arrowprops={"arrowstyle": "-|>", "color": ORANGE, "lw": 1.0}, zorder=3
         )
-    for (across, up), name in zip(_apart(tips, ax, scores), tables.at(longest), strict=True):
+    span = float(np.abs(np.vstack([tips, scores[:, :2]])).max()) * 1.25
+    ax.set_xlim(-span * 1.25, span * 1.25)
+    ax.set_ylim(-span, span)
+    point = np.array([2.5, 2.0]) * span / PANEL
+    places = named_places(tips / point, names)
+    apart = np.hypot(*(places - tips / point).T)
+    for (across, up), tip, name, away in zip(places * point, tips, names, apart, strict=True):
+        if away > LINE:  # a name that is not beside its tip
+            ax.plot([tip[0], across], [tip[1], up], color=GREY, lw=0.6, zorder=2.5)
         ax.text(
-            across, up, name, fontsize=8, color=INK, zorder=4, ha="left" if across >= 0 else "right",
+            across, up, name, fontsize=8, color=INK, zorder=4, ha="left" if across >= tip[0] else "right",
             va="center",
             bbox={"boxstyle": "round,pad=0.1", "fc": "white", "ec": "none", "alpha": 0.75},
         )  # fmt: skip
@@ -75,22 +91,29 @@ def _ordination(tables: Tables) -> Plot:
     )  # fmt: skip
 
 
-def _apart(tips: F64, ax: Panel, scores: F64) -> F64:
-    """Places of the names: at the tips, moved up or down until no two on one side are nearer than a line of text."""
-    span = float(np.abs(np.vstack([tips, scores[:, :2]])).max()) * 1.25
-    ax.set_xlim(-span * 1.25, span * 1.25)
-    ax.set_ylim(-span, span)
-    out, least = tips * 1.04, 2 * span / 26
-    for side in (tips[:, 0] >= 0, tips[:, 0] < 0):
-        at = np.flatnonzero(side)
-        at = at[np.argsort(out[at, 1])]
-        for _ in range(200):
-            lacking = least - np.diff(out[at, 1])
-            if not (lacking > 1e-6).any():
-                break
-            push = np.where(lacking > 0, lacking, 0.0) / 2
-            out[at[:-1], 1] -= push
-            out[at[1:], 1] += push
+def named_places(tips: F64, names: Sequence[str]) -> F64:
+    """Places (n, 2) of the names of arrows from 0 to ``tips`` (n, 2), in points: on no arrow and no other name.
+
+    A name begins at its place if this lies to the right of its tip, else it ends there. The longest arrow is named
+    first; a name that finds no room beside its tip stands further out.
+    """
+    shafts = (tips[:, None] * np.linspace(0.0, 1.0, 60)[:, None]).reshape(-1, 2)
+    turns = np.radians([0, 20, -20, 40, -40, 65, -65, 90, -90])
+    out, boxes = np.zeros_like(tips), np.zeros((0, 2, 2))
+    for i in np.argsort(-np.hypot(*tips.T)):
+        wide = LETTER * len(names[i])
+        angle = np.arctan2(tips[i, 1], tips[i, 0]) + turns
+        side = np.stack([np.cos(angle), np.sin(angle)], axis=1)
+        # Every candidate with its box: the nearest first, then the one nearest to the arrow's own direction.
+        place = np.concatenate([tips[i] + away * side for away in AWAY])
+        low = place - np.array([0.0, LINE / 2])
+        low[:, 0] -= np.where(place[:, 0] >= tips[i, 0], 0.0, wide)
+        high = low + np.array([wide, LINE])
+        on_shaft = ((shafts >= low[:, None]) & (shafts <= high[:, None])).all(axis=2).any(axis=1)
+        on_name = ((boxes[:, 0] < high[:, None]) & (boxes[:, 1] > low[:, None])).all(axis=2).any(axis=1)
+        outside = (np.maximum(-low, high) > PANEL / 2).any(axis=1)
+        best = int(np.argmin(4.0 * on_name + 2.0 * on_shaft + outside))
+        out[i], boxes = place[best], np.concatenate([boxes, [[low[best], high[best]]]])
     return out
 
 
@@ -161,7 +184,8 @@ def _axis_map(tables: Tables, axis: int) -> Plot | None:
 def _richness(tables: Tables) -> Plot | None:
     text = (
         f"Species expected on {count(tables.usual)} standard visit{'s' if tables.usual > 1 else ''} to each "
-        "site: the usual number of visits, so that sites with few visits and sites with many can be compared."
+        "site: the usual number of visits, so that sites with few visits and sites with many can be compared. A standard "
+        f"visit is {'an hour by one observer, standing still' if tables.effort.terms else 'one checklist'}."
     )
     made = _map(
         tables, "richness", "Expected number of species", tables.sites["richness"].to_numpy(dtype=float),

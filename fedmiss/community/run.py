@@ -173,7 +173,7 @@ def _said(tables: Tables, *, with_covariates: bool) -> list[str]:
         )
     everywhere = [
         name
-        for name, n_lists in zip(tables.lists.species, tables.species["n_lists"], strict=True)
+        for name, n_lists in zip(tables.names.values(), tables.species["n_lists"], strict=True)
         if n_lists == tables.lists.site.size
     ]
     if everywhere:

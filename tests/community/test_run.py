@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -12,8 +14,8 @@ import pytest
 
 from fedmiss.community.model import Effort, cells_of, fit_community
 from fedmiss.community.page import _headline
-from fedmiss.community.pictures import ends
-from fedmiss.community.run import build_community
+from fedmiss.community.pictures import LETTER, LINE, ends, named_places
+from fedmiss.community.run import _said, build_community
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import tables_of
 from fedmiss.errors import ConfigError, InputError
@@ -137,6 +139,42 @@ def test_the_page_shows_what_the_tables_say(made):
             assert (out / "figures" / f"{name}.{ending}").stat().st_size > 0
     assert "http://" not in page.replace("http://www.w3.org", "")
     assert "wet" in page, "the covariate"
+
+
+def test_no_line_of_the_page_breaks_between_a_number_and_its_percent_sign(made):
+    page = (made[2] / "index.html").read_text()
+    body = page[page.index("<main>") :]
+    assert "95\N{NO-BREAK SPACE}%" in body
+    assert not re.search(r"\d %", body)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_name_lies_on_an_arrow_or_another_name(seed):
+    """Names were moved up and down from their tips, onto the heads of longer arrows."""
+    rng = np.random.default_rng(seed)
+    tips = rng.normal(size=(14, 2)) * [50.0, 35.0] + [40.0, 0.0]
+    names = ["Reed Warbler"[: rng.integers(4, 13)] for _ in tips]
+    places = named_places(tips, names)
+    width = np.array([LETTER * len(name) for name in names])
+    left = np.where(places[:, 0] >= tips[:, 0], places[:, 0], places[:, 0] - width)
+    x, up = np.moveaxis(np.linspace(0, 1, 200)[:, None, None] * tips, 2, 0)
+    for i in range(14):
+        inside = (x > left[i] + 2) & (x < left[i] + width[i] - 2) & (np.abs(up - places[i, 1]) < LINE / 2 - 2)
+        assert not inside.any(), names[i]
+        near = np.abs(places[:i, 1] - places[i, 1]) < LINE - 1e-9
+        assert not (near & (left[:i] < left[i] + width[i]) & (left[i] < left[:i] + width[:i])).any()
+
+
+def test_notes_name_species_as_the_page_does():
+    fit = SimpleNamespace(
+        fit=SimpleNamespace(fit=SimpleNamespace(converged=True)), tried=[SimpleNamespace(rank=1)], rank=1
+    )
+    tables = SimpleNamespace(
+        fit=fit, lists=SimpleNamespace(site=np.zeros(3), species=("Passer domesticus", "Parus major")),
+        species=pd.DataFrame({"n_lists": [3, 3]}),
+        names={"Passer domesticus": "House Sparrow", "Parus major": "Parus major"},
+    )  # fmt: skip
+    assert _said(tables, with_covariates=False) == ["On every list: House Sparrow, Parus major."]
 
 
 def test_axes_that_were_asked_for_and_are_worse_than_none_add_to_the_deviance(made):

@@ -60,7 +60,7 @@ def _headline(tables: Tables) -> str:
 
 def _species(tables: Tables) -> HtmlTable:
     columns: list[Column] = [
-        ("Species", lambda r: Cell(r.common_name or r.species)),
+        ("Species", lambda r: Cell(tables.names[r.species])),
         ("Sites", lambda r: cell(count, r.n_sites)),
         ("Checklists", lambda r: cell(count, r.n_lists)),
         ("Birds", lambda r: cell(count, r.birds)),

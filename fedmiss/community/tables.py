@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -58,9 +59,11 @@ class Tables:
 
     @property
     def names(self) -> dict[str, str]:
-        """Common name of each species by its scientific name, which stands in where there is none."""
+        """Name of each species on the page, by its scientific name: its common name, with both where several have it."""
+        shared = Counter(self.lists.common)
         return {
-            name: common or name for name, common in zip(self.lists.species, self.lists.common, strict=True)
+            name: (f"{common} ({name})" if shared[common] > 1 else common) if common else name
+            for name, common in zip(self.lists.species, self.lists.common, strict=True)
         }
 
     def at(self, species: Iterable[int]) -> list[str]:

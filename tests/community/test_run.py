@@ -165,6 +165,22 @@ def test_no_name_lies_on_an_arrow_or_another_name(seed):
         assert not (near & (left[:i] < left[i] + width[i]) & (left[i] < left[:i] + width[:i])).any()
 
 
+def test_species_of_one_common_name_are_told_apart(made, tmp_path):
+    """The page of such a community ended in an error of Python."""
+    records, name = tmp_path / "records", {"Avis species00": "gull", "Avis species01": "gull"}
+    shutil.copytree(made[1], records)
+    results = read_manifest(records)["results"]
+    for entry in results["species"]:
+        entry["common_name"] = name.get(entry["species"], "")
+    update_manifest(records, results=results)
+    out = build_community(records, tmp_path / "out", replace(BARE, rank=1))
+    page = (out / "index.html").read_text()
+    assert "gull (Avis species00)" in page
+    assert "gull (Avis species01)" in page
+    header = (out / "figures" / "associations.csv").read_text().splitlines()[0].split(",")
+    assert len(set(header)) == len(header) == 15
+
+
 def test_notes_name_species_as_the_page_does():
     fit = SimpleNamespace(
         fit=SimpleNamespace(fit=SimpleNamespace(converged=True)), tried=[SimpleNamespace(rank=1)], rank=1

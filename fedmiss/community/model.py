@@ -181,7 +181,7 @@ class Community:
     the models ``tried``; ``cells`` that it is a fit of; ``covariates``
     of the sites, and names of the species' ``responses`` to them; ``gains`` one row for each cell: its deviance when it was
     left out, of the model without axes (``none``) and of the one ``chosen``. ``raised`` (S,): what calibration added to the
-    species' levels (see :func:`_calibrated`).
+    species' levels (see :func:`_calibrated`). ``categories``: what each response is a value of, or "".
     """
 
     fit: CountFit
@@ -193,6 +193,7 @@ class Community:
     gains: pd.DataFrame
     widest: float = 0.0
     raised: F64 | float = 0.0
+    categories: tuple[str, ...] = ()
 
     @property
     def rank(self) -> int:
@@ -315,12 +316,13 @@ def fit_by(
     tell("fit")
     fit, raised = _calibrated(federation.fit(best))
     features = federation.hub.features
-    names = (
-        ()
-        if features is None
-        else tuple(str(features.made[species]) for species in features.of(best.responses))
+    columns = [] if features is None else [features.made[i] for i in features.of(best.responses)]
+    names, categories = (
+        tuple(text) for text in ([str(c) for c in columns], [c.of if c.level else "" for c in columns])
     )
-    return Community(fit, choice, tuple(candidates), cells, covariates, names, gains, widest, raised)
+    return Community(
+        fit, choice, tuple(candidates), cells, covariates, names, gains, widest, raised, categories
+    )
 
 
 def _calibrated(fit: CountFit) -> tuple[CountFit, F64]:

@@ -174,10 +174,15 @@ def loading_rows(names: np.ndarray, value: F64, error: F64) -> pd.DataFrame:
 
 
 def response_rows(community: Community, names: np.ndarray) -> pd.DataFrame:
-    """The table of responses to covariates."""
+    """The table of responses to covariates; those to values of a category beside their mean."""
     posterior, n_responses = community.posterior, len(community.responses)
-    value, at = posterior.T[:, 1 : 1 + n_responses], np.arange(1, 1 + n_responses)
-    table = loading_rows(names, value, np.sqrt(posterior.D[:, at, at]))
+    # Of the values of a category one is 1 at every site: only what they differ by is known.
+    of = np.array(community.categories or [""] * n_responses, dtype=object)
+    same = (of[:, None] == of) & (of != "")
+    turn = np.eye(n_responses) - np.where(same.sum(axis=1) > 1, same / np.maximum(same.sum(axis=1), 1), 0.0)
+    part = slice(1, 1 + n_responses)
+    variance = np.einsum("ak,skl,al->sa", turn, posterior.D[:, part, part], turn)
+    table = loading_rows(names, posterior.T[:, part] @ turn.T, np.sqrt(variance))
     table.insert(1, "covariate", np.tile(np.array(community.responses, dtype=object), len(names)))
     return table.drop(columns="axis").rename(columns={"loading": "response"})
 

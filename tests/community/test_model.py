@@ -33,7 +33,7 @@ from fedmiss.community.outputs import (
 from fedmiss.community.paper import fit_paper
 from fedmiss.community.season import Season, _with, season_of
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.community.tables import tables_of
+from fedmiss.community.tables import response_rows, tables_of
 from fedmiss.errors import ConfigError
 from fedmiss.etl.community import Lists, read_lists
 from fedmiss.federation.hub import fit as rounds
@@ -92,6 +92,27 @@ def test_responses_are_those_of_the_truth_within_their_errors(seed):
     z = z - z.mean()
     assert 0.6 < np.sqrt((z**2).mean()) < 1.4
     assert np.corrcoef(made, w.responses)[0, 1] > 0.95
+
+
+@pytest.mark.parametrize("values", [("open", "wood"), ("open", "reeds", "wood")])
+def test_responses_to_values_of_a_category_are_known_as_well_as_what_they_differ_by(values):
+    """The values of a category are 1 at every site together, so that each alone had an interval of plus or minus 1."""
+    rng, (J, S) = np.random.default_rng(4), (120, 15)
+    kind = np.array(values, dtype=object)[np.arange(J) % len(values)]
+    likes = rng.normal(0, 0.6, (len(values), S))
+    likes -= likes.mean(axis=0)
+    eta = rng.normal(0.5, 1.0, S) + rng.normal(0, 0.3, (J, 1)) + likes[np.arange(J) % len(values)]
+    j, s = np.indices((J, S)).reshape(2, -1)
+    cells = Cells(J, S, j, s, rng.poisson(4 * np.exp(eta))[j, s] * 1.0, np.full(J * S, 4.0), np.ones(J * S))
+    made = fit_community(cells, CommunitySettings(rank=0, folds=2), covariates={"kind": kind})
+    assert made.responses == tuple(f"kind {value}" for value in values)
+    table = response_rows(made, np.arange(S).astype(object))
+    for value, truth in zip(values, likes, strict=True):
+        part = table[table["covariate"] == f"kind {value}"]
+        assert (part["upper"] - part["lower"]).max() < 0.8
+        # the sites' own levels have what all species have in common
+        away = part["response"] - truth - (part["response"] - truth).mean()
+        assert (np.abs(away) < (part["upper"] - part["lower"]) / 2).mean() > 0.8
 
 
 @pytest.mark.parametrize(

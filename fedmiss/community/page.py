@@ -10,7 +10,7 @@ from fedmiss.community.pictures import all_pictures
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import Tables
 from fedmiss.report.build import write_figures
-from fedmiss.report.html import assets, environment, kept_together
+from fedmiss.report.html import assets, environment, write_html
 from fedmiss.report.sections import Cell, Column, HtmlTable, cell, range_cell, table_of
 from fedmiss.report.words import MINUS, count, number, share
 
@@ -38,7 +38,7 @@ def write_page(
             **assets(),
         )
     )  # fmt: skip
-    (tmp / "index.html").write_text(kept_together(html), encoding="utf-8")
+    write_html(html, tmp / "index.html")
 
 
 def _headline(tables: Tables) -> str:

@@ -13,7 +13,7 @@ from fedmiss.progress import note
 from fedmiss.report.analysis import Analysis, analyse
 from fedmiss.report.exchange import plain, write_exchange
 from fedmiss.report.findings import Findings
-from fedmiss.report.html import kept_together, page, photo_uri, write_share_image
+from fedmiss.report.html import page, photo_uri, write_html, write_share_image
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.language import UNTRANSLATED, read_catalog
 from fedmiss.report.prose import caveats, headline
@@ -90,7 +90,7 @@ def write_report(analysis: Analysis, folder: Path) -> None:
 
     plots = all_figures(analysis)
     html = _translated(analysis, page(analysis, plots), folder)
-    (folder / "index.html").write_text(kept_together(html), encoding="utf-8")
+    write_html(html, folder / "index.html")
     write_figures(plots, folder / "figures")
     write_share_image(analysis, folder / "figures" / "share.png")
     write_tables(analysis, folder / "tables")

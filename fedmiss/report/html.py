@@ -100,9 +100,9 @@ def assets(*scripts: str) -> dict[str, object]:
     return {"css": Markup(css), "js": Markup("\n".join(js)), "version": __version__}
 
 
-def kept_together(html: str) -> str:
-    """The page, whose lines do not break between a number and its percent sign."""
-    return re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html)
+def write_html(html: str, path: Path) -> None:
+    """Write a page, whose lines do not break between a number and its percent sign."""
+    path.write_text(re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", html), encoding="utf-8")
 
 
 def page(analysis: Analysis, plots: dict[str, Plot]) -> str:

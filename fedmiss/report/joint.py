@@ -27,7 +27,7 @@ from fedmiss.report.exchange import write_totals
 from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, never_found, region_table
 from fedmiss.report.finds import FindsOnly, finds_caution, finds_only, finds_reason, split
 from fedmiss.report.fitted import fitted_years
-from fedmiss.report.html import citation, kept_together, rendered_page
+from fedmiss.report.html import citation, rendered_page, write_html
 from fedmiss.report.inputs import Source, read_draws
 from fedmiss.report.prose import Headline, headline_of, model_caveats, not_converged
 from fedmiss.report.sections import Section, index, model, question, season
@@ -335,7 +335,7 @@ def joint_report(
             cite=citation(findings, findings.organisations, "joint trend report"),
             kind=f"joint trend report of {findings.organisations}",
         )
-        (tmp / "index.html").write_text(kept_together(html), encoding="utf-8")
+        write_html(html, tmp / "index.html")
         write_figures(plots, tmp / "figures")
         (tmp / "tables").mkdir()
         for name, table in shared_tables(findings).items():

@@ -20,7 +20,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.files import MANIFEST, atomic_file, hash_file, identity, read_manifest, write_manifest
 from fedmiss.owner import remove_file, replaceable
 from fedmiss.report.classes import NOT_CLASSIFIED
-from fedmiss.report.html import assets, environment, inline_svg
+from fedmiss.report.html import assets, environment, inline_svg, write_html
 from fedmiss.report.indicator import indicator, indicator_trends
 from fedmiss.report.plots import band, base_line
 from fedmiss.report.sections import Cell, cell, range_cell
@@ -131,7 +131,7 @@ def build_index(
     html = _render(frame, found, failures, indicators, without, title, date)
     out.mkdir(parents=True, exist_ok=True)
     with atomic_file(out / "index.html", ours=ours) as tmp:
-        tmp.write_text(html, encoding="utf-8")
+        write_html(html, tmp)
     for name, table in _tables(frame, found, failures, indicators).items():
         if table.empty:
             for file in (out / f"{name}.csv", out / f"{name}.parquet"):

@@ -13,7 +13,7 @@ import pandas as pd
 from fedmiss.errors import InputError
 from fedmiss.files import read_json, read_manifest
 from fedmiss.report.classes import classify
-from fedmiss.report.html import assets, environment, inline_svg
+from fedmiss.report.html import assets, environment, inline_svg, write_html
 from fedmiss.report.indicator import TREND, normal_draws
 from fedmiss.report.plots import plot_trim
 from fedmiss.report.style import Plot, figure, style
@@ -161,5 +161,5 @@ def write_page(fit: TrimFit, folder: Path, species: str, shown: Shown, notes: Se
         **assets(),
     )  # fmt: skip
     path = folder / "index.html"
-    path.write_text(html, encoding="utf-8")
+    write_html(html, path)
     return path

@@ -75,7 +75,7 @@ def test_months_that_differ_by_as_much_are_no_flocks(seed, calendar, monkeypatch
     settings = CountSettings(rank=0, dispersion="negbin")
     monkeypatch.setattr(hub_fit, "WILD", 1.0)  # all of them are looked at
     fit = fit_counts(panel, settings)
-    monkeypatch.setattr(hub_fit, "FEW_FLOCKS", np.inf)
+    monkeypatch.setattr(hub_fit, "ABOVE", np.inf)
     np.testing.assert_array_equal(fit.expected(), fit_counts(panel, settings).expected())
 
 

@@ -16,9 +16,10 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.federation.hub.begin import (
-    dispersed_state,
     first_state,
+    learns_size,
     most_rank,
+    start_again,
     start_replicate,
     switched_off,
     with_factor,
@@ -41,10 +42,8 @@ TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicate
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
 WILD = 1.8  # standard deviation of months' noise: one month would be twelve times the next
+FOUND = 2.0  # times what the one in the middle finds that the mean observer hardly does: a standard deviation of 1.2
 ABOVE = 1.5  # times the mean count that no mean of expected counts is
-FEW_FLOCKS = (
-    3  # effective number of counts, (sum y)^2 / sum y^2, up to which they are flocks that stand alone
-)
 SETTLED = 5  # rounds of a rank after which it is looked at
 
 
@@ -167,8 +166,10 @@ def fit_path(
             state = with_factor(state, v, panel)
             begin = Begin.NEW_FACTOR
         state = yield from rounds(state, begin=begin)
+        if not rank and _apart(state, settings):  # the way to its end shows it
+            state = yield from rounds(state, begin=Begin.GO_ON, tol=TOL)
         if not rank and (yield from _took_flocks(panel, state, settings, start)):
-            again = evolve(dispersed_state(panel, settings, start), rounds=state.rounds)
+            again = evolve(start_again(panel, settings, start), rounds=state.rounds)
             state = yield from rounds(again, begin=Begin.FROM_ZERO)
         if state.away:
             if not rank:
@@ -183,17 +184,31 @@ def fit_path(
 def _took_flocks(
     panel: Panel, state: MonthState, settings: CountSettings, start: F64
 ) -> Generator[Request, Sums, bool]:
-    """Whether months, and not the dispersion, took the flocks of a rare species.
+    """Whether months or observers, and not the dispersion, took the flocks of a rare species.
 
     Then cells of many flocks' months and sites have expected counts that are far above all that was counted, and their mean
-    is; months that truly differ so much do not lift it. Of three flocks nobody learns scatter.
+    is; months that truly differ so much do not lift it. With observers it may be far below as well: how much more the mean
+    one finds follows from their variance, and not from the visits. Where observers truly differ so much a fit comes to its
+    end, with months that do not.
     """
-    learned = settings.dispersion == "negbin" and settings.inverse_size is None
-    few = start[1] ** 2 <= FEW_FLOCKS * start[3]
-    if state.away or not learned or not state.series or few or state.noise[0] <= WILD**2:
+    if state.away:
+        return settings.observers
+    months = learns_size(settings) and state.series is not None and state.noise[0] > WILD**2
+    observers = _apart(state, settings)
+    if observers and not state.converged:
+        return True
+    observers = observers and state.noise[0] > 1.0
+    if not (months or observers):
         return False
     totals = (yield AskTotals(state))["totals"]
-    return bool(totals[0].sum() / (panel.J * panel.L) > ABOVE * start[1] / start[0])
+    expected = totals[0].sum() / (panel.J * panel.L) * _found(state, settings)
+    above = expected / (start[1] / start[0])
+    return bool(above > ABOVE or (observers and above < 1.0 / ABOVE))
+
+
+def _apart(state: MonthState, settings: CountSettings) -> bool:
+    """Whether observers of counts differ as few do."""
+    return _found(state, settings) > FOUND
 
 
 def polished(
@@ -400,6 +415,10 @@ def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson:
     calibrated = SCALES[settings.scale].log or (settings.calibrate and counts)
     # Equation smear.
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
-    # effects of observers are normal on the log scale: the mean observer finds more than the one in the middle
-    found = math.exp(0.5 / state.ridge) if settings.observers and FAMILIES[settings.family].counts else 1.0
+    found = _found(state, settings)
     return evolve(state, smear=smear, found=found, dispersion=pearson / state.free_visits)
+
+
+def _found(state: MonthState, settings: CountSettings) -> float:
+    """How much more the mean observer finds than the one in the middle: effects are normal on the log scale."""
+    return math.exp(0.5 / state.ridge) if settings.observers and FAMILIES[settings.family].counts else 1.0

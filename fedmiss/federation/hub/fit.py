@@ -43,6 +43,7 @@ REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
 WILD = 1.8  # standard deviation of months' noise: one month would be twelve times the next
 FOUND = 2.0  # times what the one in the middle finds that the mean observer hardly does: a standard deviation of 1.2
+SOON = 150  # rounds in which observers who truly differ so much mostly come to rest
 ABOVE = 1.5  # times the mean count that no mean of expected counts is
 SETTLED = 5  # rounds of a rank after which it is looked at
 
@@ -146,7 +147,7 @@ def fit_path(
     if settings.time == "fixed":
         return (yield from fit_fixed(panel, settings, float(start[0]), months=True))
     state = first_state(panel, settings, start)
-    begin, W = Begin.FROM_ZERO, None
+    W = None
     ask: AskProduct | None = None
     most = most_rank(panel, settings)
     rounds = partial(
@@ -164,13 +165,9 @@ def fit_path(
         if rank:
             v = None if ask is None else (yield from _direction(panel, ask, W))
             state = with_factor(state, v, panel)
-            begin = Begin.NEW_FACTOR
-        state = yield from rounds(state, begin=begin)
-        if not rank and _apart(state, settings):  # the way to its end shows it
-            state = yield from rounds(state, begin=Begin.GO_ON, tol=TOL)
-        if not rank and (yield from _took_flocks(panel, state, settings, start)):
-            again = evolve(start_again(panel, settings, start), rounds=state.rounds)
-            state = yield from rounds(again, begin=Begin.FROM_ZERO)
+            state = yield from rounds(state, begin=Begin.NEW_FACTOR)
+        else:
+            state = yield from _without_factors(panel, state, settings, start, rounds)
         if state.away:
             if not rank:
                 raise DomainError(_ran_away(state, settings))
@@ -178,6 +175,25 @@ def fit_path(
         off = rank == most or switched_off(state)
         ask = None if off else _first_product(panel, settings, rank + 1, float(start[3]))
         state, W = yield from each(state, good, ask)
+    return state
+
+
+def _without_factors(
+    panel: Panel, state: MonthState, settings: CountSettings, start: F64, rounds: Callable[..., Fitting]
+) -> Fitting:
+    """The first rank; it begins again where months or observers took the flocks of a rare species."""
+    begin, most = Begin.FROM_ZERO, settings.max_sweeps
+    # Observers that take flocks do so for hundreds of rounds: they are looked at on the way.
+    for limit in sorted({min(SOON, most), most}) if settings.observers else [most]:
+        state = yield from rounds(state, begin=begin, most=limit)
+        begin = Begin.GO_ON
+        if _apart(state, settings):  # the way to its end shows why
+            state = yield from rounds(state, begin=begin, tol=TOL, most=limit)
+        if (yield from _took_flocks(panel, state, settings, start)):
+            again = evolve(start_again(panel, settings, start), rounds=state.rounds)
+            return (yield from rounds(again, begin=Begin.FROM_ZERO))
+        if state.converged:
+            break
     return state
 
 
@@ -194,10 +210,10 @@ def _took_flocks(
     if state.away:
         return settings.observers
     months = learns_size(settings) and state.series is not None and state.noise[0] > WILD**2
-    observers = _apart(state, settings)
-    if observers and not state.converged:
+    observers, moving = _apart(state, settings), state.noise[0] > 1.0
+    if observers and not state.converged and (moving or state.k >= settings.max_sweeps):
         return True
-    observers = observers and state.noise[0] > 1.0
+    observers = observers and moving
     if not (months or observers):
         return False
     totals = (yield AskTotals(state))["totals"]

@@ -94,5 +94,5 @@ def write_result(out: Path, kit: Kit, joint: JobResult, link: Link, *, seconds: 
         write_manifest(
             tmp, "joint", settings=asdict(kit.study), inputs={"job": kit.job.hex()},
             results=facts.as_results(),
-            warnings=list(joint.agreement.notes),
+            warnings=list(facts.notes),
         )  # fmt: skip

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedmiss.federation.hub import fit as hub_fit
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.begin import start_again
+from fedmiss.federation.hub.job import JobSpec, run_job
+from fedmiss.federation.hub.priors import LEVEL_SD
 from fedmiss.federation.hub.steps import LEAST_SHARE, _share
-from fedmiss.federation.local import fit_counts
+from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -75,7 +81,7 @@ def test_months_that_differ_by_as_much_are_no_flocks(seed, calendar, monkeypatch
     settings = CountSettings(rank=0, dispersion="negbin")
     monkeypatch.setattr(hub_fit, "WILD", 1.0)  # all of them are looked at
     fit = fit_counts(panel, settings)
-    monkeypatch.setattr(hub_fit, "FEW_FLOCKS", np.inf)
+    monkeypatch.setattr(hub_fit, "ABOVE", np.inf)
     np.testing.assert_array_equal(fit.expected(), fit_counts(panel, settings).expected())
 
 
@@ -90,3 +96,101 @@ def test_shares_of_steps_bring_a_map_that_swings_to_its_fixed_point():
         x = x + last
     assert np.abs(x).max() < 1e-3
     assert (part >= LEAST_SHARE).all()
+
+
+def watched(panel: GroupPanel, n: int) -> GroupPanel:
+    """The same visits, each by one of n observers who find alike."""
+    (all_,) = panel.groups
+    who = np.random.default_rng(n).integers(0, n, all_.count.size)
+    return GroupPanel.of(
+        panel.J, panel.L, [Group.of("g", all_.site, all_.month, all_.count, who)], panel.calendar
+    )
+
+
+RARE = CountSettings(rank=0, dispersion="negbin")
+
+
+# Observers took the flocks beside months, with a standard deviation of 3 to 23: totals were up to 1e137 times too high.
+@pytest.mark.parametrize(
+    ("seed", "share", "middle", "observers"),
+    [
+        (1, 0.03, 50.0, 6), (3, 0.03, 50.0, 30), (3, 0.03, 50.0, 200), (2, 0.1, 5.0, 30),
+        *((seed, 0.1, 5.0, 200) for seed in range(4)),
+        *(pytest.param(seed, 0.03, 50.0, n, marks=pytest.mark.slow) for seed in (0, 2, 4, 5) for n in (6, 30, 200)),
+    ],
+)  # fmt: skip
+def test_observers_who_take_flocks_are_left_out(seed, share, middle, observers):
+    """The fit is that of a model without observers which begins dispersed, and comes to its end."""
+    panel, mean = scattered(seed, share, middle)
+    fit = fit_counts(watched(panel, observers), replace(RARE, observers=True))
+    assert fit.state.converged
+    assert fit.state.without_observers
+    assert fit.state.found == pytest.approx(1.0)
+    assert 0.8 < fit.expected().mean() / mean < 1.3
+    assert fit.state.rounds < 300
+    with pytest.MonkeyPatch.context() as changed:
+        changed.setattr(hub_fit, "first_state", start_again)
+        np.testing.assert_allclose(fit.expected(), fit_counts(panel, RARE).expected(), rtol=1e-6)
+
+
+def test_replicates_of_a_fit_without_observers_leave_them_out_too():
+    panel, _ = scattered(1, 0.03, 50.0)
+    federation = LocalFederation.of_panel(watched(panel, 30), secrets={"g": b"g"})
+    fit = federation.fit(replace(RARE, observers=True))
+    totals = federation.replicates(range(20), seed=1).totals[:, 0].sum(axis=1) / fit.expected().sum()
+    assert np.isfinite(totals).all()
+    assert 0.2 < np.median(totals) < 2.0
+
+
+@pytest.mark.parametrize(("sd", "observers", "seed"), [(1.0, 40, 1), (2.0, 40, 1), (2.0, 6, 2)])
+def test_observers_who_differ_as_much_are_kept(sd, observers, seed, monkeypatch):
+    """A common species, and observers of whom some find a tenth: the fit is the one that is not looked at, to the bit.
+
+    What the mean observer is expected to find may be far from what these few did, too.
+    """
+    rng = np.random.default_rng(seed)
+    J, L = 40, 72
+    site, month = np.nonzero(rng.random((J, L)) < 0.3)
+    who = rng.integers(0, observers, site.size)
+    effect = rng.normal(size=observers)
+    effect *= sd / effect.std()
+    season = 0.6 * np.cos(np.arange(L) * np.pi / 6)
+    mean = np.exp(0.5 + 0.7 * rng.normal(size=J)[site] + season[month] + effect[who])
+    y = rng.negative_binomial(1.0, 1.0 / (1.0 + mean)).astype(float)
+    times = (np.arange(L) % 12 + 1, 2000 + np.arange(L) // 12)
+    panel = GroupPanel.of(J, L, [Group.of("g", site, month, y, who)], times)
+    fit = fit_counts(panel, replace(RARE, observers=True))
+    assert not fit.state.without_observers
+    assert fit.state.ridge**-0.5 == pytest.approx(sd, rel=0.3)
+    monkeypatch.setattr(hub_fit, "FOUND", np.inf)
+    monkeypatch.setattr(hub_fit, "SOON", 500)
+    other = fit_counts(panel, replace(RARE, observers=True))
+    np.testing.assert_array_equal(fit.expected(), other.expected())
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_level_and_observers_do_not_part(seed, monkeypatch):
+    """What observers have in common is the level's where months take short steps too.
+
+    The level's prior pulled it away from six observers for hundreds of rounds, up to a mean effect of -20, whose
+    square their variance took.
+    """
+    monkeypatch.setattr(hub_fit, "FOUND", np.inf)  # nobody is left out
+    monkeypatch.setattr(hub_fit, "ABOVE", np.inf)
+    panel, _ = scattered(seed, 0.03, 50.0)
+    fit = fit_counts(watched(panel, 6), replace(RARE, observers=True))
+    state, (effects,) = fit.state, fit.aux.observer
+    level = LEVEL_SD**-2.0
+    common = state.ridge * effects.sum() + level * (state.origin - state.mu)
+    assert abs(common / (state.ridge * effects.size + level)) < 0.2
+
+
+def test_a_joint_fit_says_that_observers_are_left_out():
+    panel, _ = scattered(1, 0.03, 50.0)
+    federation = LocalFederation.of_panel(watched(panel, 30), secrets={"g": b"g"})
+    model = replace(RARE, observers=True)
+    order = JobSpec(DataSpec(), (model,), bootstrap=0)
+    facts = run_job(federation.link, order, begun=(federation.agreement, federation.hub)).facts
+    assert facts.observer_effects is False
+    assert facts.observer_sd is None
+    assert [note for note in facts.notes if note.startswith("effects of observers are left out")]

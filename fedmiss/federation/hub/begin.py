@@ -6,7 +6,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.features import start_coefficients
-from fedmiss.federation.hub.priors import FEWEST_BIRDS, SMALLEST
+from fedmiss.federation.hub.priors import FEWEST_BIRDS, LEFT_OUT, SMALLEST
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.values import evolve
@@ -78,12 +78,23 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     return state
 
 
-def dispersed_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
-    """Start where counts scatter far more than those of all visits do: then sites and months take what is theirs only."""
+def learns_size(settings: CountSettings) -> bool:
+    """Whether the size of the negative binomial is estimated."""
+    return settings.dispersion == "negbin" and settings.inverse_size is None
+
+
+def start_again(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
+    """Start where counts scatter far more than those of all visits do: then sites and months take what is theirs only.
+
+    Effects of observers are left out: they would take the flocks in the place of months.
+    """
     weight, value, _, square = (float(v) for v in sums)
     mean = value / weight
+    state = evolve(first_state(panel, settings, sums), ridge=LEFT_OUT)
+    if not learns_size(settings):
+        return state
     scatter = (square / weight - mean - mean**2) / mean**2  # 1 / size by moments
-    return evolve(first_state(panel, settings, sums), inverse_size=DISPERSED * max(scatter, 1.0))
+    return evolve(state, inverse_size=DISPERSED * max(scatter, 1.0))
 
 
 def unhindered(L: int, n: int) -> tuple[F64, F64]:

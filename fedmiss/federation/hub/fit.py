@@ -16,9 +16,10 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.federation.hub.begin import (
-    dispersed_state,
     first_state,
+    learns_size,
     most_rank,
+    start_again,
     start_replicate,
     switched_off,
     with_factor,
@@ -41,10 +42,9 @@ TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicate
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
 WILD = 1.8  # standard deviation of months' noise: one month would be twelve times the next
+FOUND = 2.0  # times what the one in the middle finds that the mean observer hardly does: a standard deviation of 1.2
+SOON = 150  # rounds in which observers who truly differ so much mostly come to rest
 ABOVE = 1.5  # times the mean count that no mean of expected counts is
-FEW_FLOCKS = (
-    3  # effective number of counts, (sum y)^2 / sum y^2, up to which they are flocks that stand alone
-)
 SETTLED = 5  # rounds of a rank after which it is looked at
 
 
@@ -147,7 +147,7 @@ def fit_path(
     if settings.time == "fixed":
         return (yield from fit_fixed(panel, settings, float(start[0]), months=True))
     state = first_state(panel, settings, start)
-    begin, W = Begin.FROM_ZERO, None
+    W = None
     ask: AskProduct | None = None
     most = most_rank(panel, settings)
     rounds = partial(
@@ -165,11 +165,9 @@ def fit_path(
         if rank:
             v = None if ask is None else (yield from _direction(panel, ask, W))
             state = with_factor(state, v, panel)
-            begin = Begin.NEW_FACTOR
-        state = yield from rounds(state, begin=begin)
-        if not rank and (yield from _took_flocks(panel, state, settings, start)):
-            again = evolve(dispersed_state(panel, settings, start), rounds=state.rounds)
-            state = yield from rounds(again, begin=Begin.FROM_ZERO)
+            state = yield from rounds(state, begin=Begin.NEW_FACTOR)
+        else:
+            state = yield from _without_factors(panel, state, settings, start, rounds)
         if state.away:
             if not rank:
                 raise DomainError(_ran_away(state, settings))
@@ -180,20 +178,53 @@ def fit_path(
     return state
 
 
+def _without_factors(
+    panel: Panel, state: MonthState, settings: CountSettings, start: F64, rounds: Callable[..., Fitting]
+) -> Fitting:
+    """The first rank; it begins again where months or observers took the flocks of a rare species."""
+    begin, most = Begin.FROM_ZERO, settings.max_sweeps
+    # Observers that take flocks do so for hundreds of rounds: they are looked at on the way.
+    for limit in sorted({min(SOON, most), most}) if settings.observers else [most]:
+        state = yield from rounds(state, begin=begin, most=limit)
+        begin = Begin.GO_ON
+        if _apart(state, settings):  # the way to its end shows why
+            state = yield from rounds(state, begin=begin, tol=TOL, most=limit)
+        if (yield from _took_flocks(panel, state, settings, start)):
+            again = evolve(start_again(panel, settings, start), rounds=state.rounds)
+            return (yield from rounds(again, begin=Begin.FROM_ZERO))
+        if state.converged:
+            break
+    return state
+
+
 def _took_flocks(
     panel: Panel, state: MonthState, settings: CountSettings, start: F64
 ) -> Generator[Request, Sums, bool]:
-    """Whether months, and not the dispersion, took the flocks of a rare species.
+    """Whether months or observers, and not the dispersion, took the flocks of a rare species.
 
     Then cells of many flocks' months and sites have expected counts that are far above all that was counted, and their mean
-    is; months that truly differ so much do not lift it. Of three flocks nobody learns scatter.
+    is; months that truly differ so much do not lift it. With observers it may be far below as well: how much more the mean
+    one finds follows from their variance, and not from the visits. Where observers truly differ so much a fit comes to its
+    end, with months that do not.
     """
-    learned = settings.dispersion == "negbin" and settings.inverse_size is None
-    few = start[1] ** 2 <= FEW_FLOCKS * start[3]
-    if state.away or not learned or not state.series or few or state.noise[0] <= WILD**2:
+    if state.away:
+        return settings.observers
+    months = learns_size(settings) and state.series is not None and state.noise[0] > WILD**2
+    observers, moving = _apart(state, settings), state.noise[0] > 1.0
+    if observers and not state.converged and (moving or state.k >= settings.max_sweeps):
+        return True
+    observers = observers and moving
+    if not (months or observers):
         return False
     totals = (yield AskTotals(state))["totals"]
-    return bool(totals[0].sum() / (panel.J * panel.L) > ABOVE * start[1] / start[0])
+    expected = totals[0].sum() / (panel.J * panel.L) * _found(state, settings)
+    above = expected / (start[1] / start[0])
+    return bool(above > ABOVE or (observers and above < 1.0 / ABOVE))
+
+
+def _apart(state: MonthState, settings: CountSettings) -> bool:
+    """Whether observers of counts differ as few do."""
+    return FAMILIES[settings.family].counts and _found(state, settings) > FOUND
 
 
 def polished(
@@ -401,7 +432,11 @@ def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson:
     calibrated = scale.log or (settings.calibrate and counts)
     # Equation smear.
     smear = counted / fitted if calibrated and counted > 0 and fitted > 0 else 1.0
-    # effects of observers are normal on the log scale: the mean observer finds more than the one in the middle
-    varied = settings.observers and scale.counted(FAMILIES[settings.family]).counts
-    found = math.exp(0.5 / state.ridge) if varied else 1.0
+    found = _found(state, settings)
     return evolve(state, smear=smear, found=found, dispersion=pearson / state.free_visits)
+
+
+def _found(state: MonthState, settings: CountSettings) -> float:
+    """How much more the mean observer finds than the one in the middle: effects are normal on the log scale."""
+    varied = settings.observers and SCALES[settings.scale].counted(FAMILIES[settings.family]).counts
+    return math.exp(0.5 / state.ridge) if varied else 1.0

@@ -265,6 +265,12 @@ def _facts(
     best, state = choice.best, members[0].state
     # of features that were tried the choice's advice says it
     named = panel.features.notes if panel.features and best.features and not choice.trials else ()
+    observers, without = best.observers and not state.without_observers, []
+    if best.observers and not observers:
+        without = [
+            "effects of observers are left out of the model: the finds are too few, or lie in too few flocks, to tell "
+            "observers apart."
+        ]
     less = ""
     if state.rank < best.rank and not state.away:
         less = f" Patterns asked for: {best.rank}; fitted: {state.rank}, since this panel bears no more."
@@ -277,8 +283,8 @@ def _facts(
         kappa=state.kappa[: panel.K].tolist(),
         learning=float(state.kappa[-1]) if best.learning else None,
         standard_effort=agreement.standard_effort,
-        observer_effects=best.observers,
-        observer_sd=(1.0 / state.ridge) ** 0.5 if best.observers else None,
+        observer_effects=observers,
+        observer_sd=(1.0 / state.ridge) ** 0.5 if observers else None,
         n_groups=len(link.names),
         n_counted=panel.visits,
         n_sites_all=panel.J,
@@ -290,5 +296,5 @@ def _facts(
         advice=choice.advice + less,
         **structure_facts(panel, choice, state),
         cv_summary=json.loads(choice.summary.to_json(orient="records")) if len(choice.summary) else [],
-        notes=[*agreement.notes, *named],
+        notes=[*agreement.notes, *named, *without],
     )

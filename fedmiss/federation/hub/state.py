@@ -10,6 +10,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation.hub.features import Coefficients, SiteFeatures
+from fedmiss.federation.hub.priors import LEFT_OUT
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.rules import CONTRIBUTORS
@@ -154,6 +155,11 @@ class MonthState:
     def edf_visits(self) -> float:
         """Effective number of effort coefficients and observer effects."""
         return float(self.kappa.shape[-1] + self.edf_observers)
+
+    @property
+    def without_observers(self) -> bool:
+        """Whether effects of observers, where they are asked for, are left out."""
+        return self.ridge >= LEFT_OUT
 
     @property
     def free_visits(self) -> float:

@@ -23,6 +23,7 @@ from fedmiss.federation.hub.features import feature_step
 from fedmiss.federation.hub.priors import (
     EFFORT_SD,
     LEARNING_SD,
+    LEFT_OUT,
     LEVEL_SD,
     OBSERVER_SD,
     SMALLEST,
@@ -51,9 +52,10 @@ LEAST_TURN = (
 # so many of the longest move that ends a fit. Moves of a tenth of that, or that no longer fall, end it: it comes no nearer.
 WAY, SMALL = 16.0, 0.1
 STARTS = 2  # rounds in which a fit finds its place, before variances, effort, observers and dispersion move
-# Rounds of a rank in which level and observers move together. Not for good: a group that has few observers tells no sums
-# of them, and their part of the mean would move for ever.
-TOGETHER = 20
+# Rounds of a rank in which level and observers move together, and how far apart they may come later. Not each round for
+# good: a group that has few observers tells no sums of them, and their part of the mean would move for ever. Not left alone
+# either: where months take short steps the level's prior pulls it away from the observers, up to their standard deviation.
+TOGETHER, APART = 20, 0.1
 
 Sums = dict[str, F64]  # sums over groups of the fields of ``Months``, of one fit
 
@@ -338,7 +340,8 @@ def _common_step(state: MonthState, sums: F64) -> MonthState:
     level = 1.0 / (LEVEL_SD * np.asarray(state.unit)) ** 2
     # Newton's step, of a quadratic: the sum of ridge (o - d)^2 / 2 and level (mu + d - origin)^2 / 2.
     common = (state.ridge * about + level * (state.origin - state.mu)) / (state.ridge * number + level)
-    common = np.where((np.asarray(state.k) <= TOGETHER) & (number > 0), common, 0.0)
+    due = (np.asarray(state.k) <= TOGETHER) | (np.abs(common) > APART * np.asarray(state.unit))
+    common = np.where(due & (number > 0), common, 0.0)
     changed: dict[str, Any] = {"mu": state.mu + common, "common": common}
     return evolve(state, **changed)
 
@@ -358,7 +361,7 @@ def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettin
         effects = np.maximum(squares - (number - used) / ridge, least)
         width = (OBSERVER_SD * np.asarray(state.unit)) ** 2
         variance = shrunk(np.maximum(used, 1e-12), effects, width)
-        ridge = np.clip(1.0 / variance, ridge / STRIDE, ridge * STRIDE)
+        ridge = np.where(ridge >= LEFT_OUT, ridge, np.clip(1.0 / variance, ridge / STRIDE, ridge * STRIDE))
     # Pearson statistic over residual degrees of freedom; a fit with as many terms as visits keeps a fifth of them.
     free = np.maximum(state.weight - state.edf - (K + used), 0.2 * np.asarray(state.weight))
     statistic = sums["dispersion"] / free[..., None]

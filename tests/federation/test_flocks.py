@@ -205,3 +205,14 @@ def test_a_joint_fit_says_that_observers_are_left_out():
     assert facts.observer_effects is False
     assert facts.observer_sd is None
     assert [note for note in facts.notes if note.startswith("effects of observers are left out")]
+
+
+def test_values_that_are_no_counts_have_no_flocks():
+    """Their noise is in units of their variance, and their totals are no totals of values."""
+    panel = flocks(5, J=30, L=60)
+    for settings in (
+        CountSettings(rank=1, family="gaussian", scale="log1p"),
+        CountSettings(rank=1, family="gaussian"),
+    ):
+        fit = fit_counts(panel, settings)
+        assert (fit.state.rank, fit.state.away) == (1, 0)

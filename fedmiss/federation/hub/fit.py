@@ -211,7 +211,8 @@ def _took_flocks(
     """
     if state.away:
         return settings.observers
-    takes = state.rank or learns_size(settings)  # without a size there is no other start
+    # Without a size there is no other start than the first.
+    takes = FAMILIES[settings.family].counts and (state.rank or learns_size(settings))
     months = takes and state.series is not None and max(state.noise) > WILD**2
     observers, moving = _apart(state, settings), state.noise[0] > 1.0
     if observers and not state.converged and (moving or state.k >= settings.max_sweeps):

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import shutil
 import threading
 
-from fedmiss.federation.circle import Circle
+import numpy as np
+
+from fedmiss.federation.circle import Circle, frame_label
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.panel import visits_of
 from fedmiss.federation.group.program import GroupProgram
@@ -16,6 +19,7 @@ from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity, public_key
 from fedmiss.federation.member import Member
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.network.folder import Folder
 
 NEGBIN = CountSettings(rank=1, dispersion="negbin")
 JOB = hashlib.sha256(b"a study").digest()
@@ -149,3 +153,24 @@ def all_of(seat, names, name, exchange, frame):
     """Show a frame at one's seat, and take those of all."""
     seat.restore(exchange, frame)
     return seat.some_of(exchange, {name: frame}, lambda got: frozenset(names))
+
+
+def same_bits(a, b):
+    np.testing.assert_array_equal(a.totals, b.totals)
+    np.testing.assert_array_equal(a.draws, b.draws)
+    np.testing.assert_array_equal(a.members[0].state.T, b.members[0].state.T)
+
+
+def with_the_same_keys(panel, masked, folder):
+    """Clubs with the keys of the uninterrupted job."""
+    for path in masked[1].glob("*/identity.key"):
+        shutil.copytree(path.parent, folder / path.parent.name)
+    return clubs_of(panel, folder)
+
+
+def shared_folder(root, club, **more):
+    party = club.party
+    return Folder(
+        root, club.name, party.roster, "egrets", club.job, patience=20.0,
+        genuine=lambda name, exchange, raw: party.verified(name, frame_label(club.job, name, exchange), raw), **more,
+    )  # fmt: skip

@@ -8,10 +8,9 @@ import pytest
 from fedmiss.federation import messages as msg
 from fedmiss.federation.differences import HEADROOM, RANGE, Differences
 
-from .network import Kill, clubs_of, order, run
+from .network import Kill, clubs_of, order, run, same_bits
 from .owners import largest, owned
 from .rounds import solve
-from .test_network import same_bits
 
 L, D = 6, 5  # two coefficients of a month: gradient, and curvature
 

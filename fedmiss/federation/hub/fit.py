@@ -167,7 +167,9 @@ def fit_path(
             state = with_factor(state, v, panel)
             state = yield from rounds(state, begin=Begin.NEW_FACTOR)
             if not state.away and (yield from _took_flocks(panel, state, settings, start)):
-                state = evolve(state, away=rank)  # a factor begins where months do not scatter, and takes them with it
+                state = evolve(
+                    state, away=rank
+                )  # a factor begins where months do not scatter, and takes them with it
         else:
             state = yield from _without_factors(panel, state, settings, start, rounds)
         if state.away:

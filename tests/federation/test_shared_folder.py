@@ -1,0 +1,169 @@
+"""A study over a shared folder: what lies there, what is missing there, and what may not lie there."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import time
+
+import pytest
+
+from fedmiss.errors import EngineError, InputError
+from fedmiss.federation.circle import frame_label
+from fedmiss.network.folder import check_folder
+
+from .network import (
+    JOB,
+    all_of,
+    clubs_of,
+    run,
+    same_bits,
+    shared_folder,
+    with_the_same_keys,
+)
+
+
+def test_a_kit_or_data_in_the_shared_folder_would_be_given_away(tmp_path):
+    shared, kit, data = tmp_path / "shared", tmp_path / "kit", tmp_path / "panel"
+    for folder in (shared / "kits" / "north", kit, data):
+        folder.mkdir(parents=True)
+    with pytest.raises(InputError, match=r"lies in the shared folder .* private keys"):
+        check_folder(shared, shared / "kits" / "north", data)
+    with pytest.raises(InputError, match=r"the data .* lies in the shared folder .* all of it"):
+        check_folder(shared, kit, shared / "panel")
+    with pytest.raises(InputError, match="there is no folder"):
+        check_folder(tmp_path / "none", kit, data)
+    assert check_folder(shared, kit, data) == shared
+
+
+@pytest.mark.slow
+def test_a_full_disk_and_missing_rights_are_said_and_nothing_is_lost(panel, masked, tmp_path, monkeypatch):
+    clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    genuine, left = os.fsync, [30]
+
+    def full(handle):
+        left[0] -= 1
+        if left[0] == 0:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return genuine(handle)
+
+    seats = {n: shared_folder(shared, c, sleep=lambda s: time.sleep(0.002)) for n, c in clubs.items()}
+    for seat in seats.values():
+        seat.patience = 1.0
+    monkeypatch.setattr("fedmiss.network.folder.os.fsync", full)
+    got = run(clubs, seats=seats)
+    said = [str(e) for e in got.values()]
+    assert any("No space left" in s for s in said), said
+    got = run(clubs, seats=seats)
+    for joint in got.values():
+        same_bits(masked[0], joint)
+
+
+@pytest.mark.parametrize("lost", ["file", "bytes", "folder"])
+def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeypatch, lost):
+    """A folder that was not mounted for a moment, somebody who tidies up, zeros in a file after a power cut."""
+    monkeypatch.setattr("fedmiss.network.folder.QUIET", -1.0)
+    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    seat = shared_folder(shared, club, sleep=lambda s: None)
+    frames = [club.party.sign(frame_label(JOB, "owner-0", e), b"sums") for e in (0, 1)]
+    for exchange, frame in enumerate(frames):
+        seat.restore(exchange, frame)
+    files = sorted(shared.rglob("*.frame"))
+    for path in files:
+        path.write_bytes(bytes(len(frames[0]))) if lost == "bytes" else path.unlink()
+    if lost == "folder":
+        shutil.rmtree(seat.at)
+    seat.patience = 0.0
+    with pytest.raises(EngineError, match="no frame from owner-1, owner-2"):
+        all_of(seat, list(club.roster), "owner-0", 1, frames[1])
+    assert [path.read_bytes() for path in files] == frames
+
+
+@pytest.mark.parametrize("put", ["link to a file", "link to a device", "pipe", "endless file", "folder"])
+def test_what_is_no_frame_in_the_shared_folder_is_neither_followed_nor_waited_for(
+    panel, tmp_path, monkeypatch, put
+):
+    """A member, or who can write there, would have files of another overwritten, or let it wait and fill its memory."""
+    monkeypatch.setattr("fedmiss.network.folder.MOST_BYTES", 10_000)
+    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
+    shared, key = tmp_path / "shared", tmp_path / "identity.key"
+    shared.mkdir()
+    key.write_bytes(b"my key")
+    seat = shared_folder(shared, club, sleep=lambda s: None)
+    frame = club.party.sign(frame_label(JOB, "owner-0", 0), b"sums")
+    seat.restore(0, frame)
+    (own,) = shared.rglob("*.frame")
+    at = own.with_name("owner-1-" + "0" * 32 + ".frame")
+    before = len(os.listdir("/proc/self/fd")) if os.path.isdir("/proc/self/fd") else 0
+    if put == "pipe":
+        os.mkfifo(at)
+    elif put == "folder":
+        at.mkdir()
+    elif put == "link to a device":
+        at.symlink_to("/dev/zero")
+    elif put == "endless file":
+        with open(at, "wb") as stream:
+            stream.truncate(1 << 40)
+    else:
+        own.unlink()
+        own.symlink_to(key)
+        with pytest.raises(InputError, match="could not be written"):
+            seat.restore(0, frame)
+        seat._show_again()
+    assert not seat._look(0, {}).keys() - {"owner-0"}
+    assert not before or len(os.listdir("/proc/self/fd")) == before, "what was opened is closed"
+    assert key.read_bytes() == b"my key"
+
+
+@pytest.mark.parametrize("twin", ["job", "exchange"])
+def test_a_second_folder_that_a_synchronising_program_made_is_read_too(panel, tmp_path, twin):
+    """Two members that make one folder at the same time have two, and nobody else ever saw what lies in the second."""
+    clubs = clubs_of(panel, tmp_path / "clubs")
+    shared = tmp_path / "shared [1]"
+    shared.mkdir()
+    seats = {n: shared_folder(shared, c, sleep=lambda s: None) for n, c in clubs.items()}
+    frames = {n: c.party.sign(frame_label(JOB, n, 0), b"sums") for n, c in clubs.items()}
+    for name in ("owner-1", "owner-2"):
+        seats[name].restore(0, frames[name])
+        at = seats[name].at if twin == "job" else seats[name].at / "000000"
+        at.rename(at.with_name(f"{at.name} ({name})"))
+    seats["owner-0"].patience = 0.0
+    assert all_of(seats["owner-0"], list(clubs), "owner-0", 0, frames["owner-0"]) == frames
+    assert [seats["owner-0"].latest(n) for n in clubs] == [0, 0, 0]
+
+
+def test_names_that_no_study_made_are_not_shown(panel, tmp_path):
+    seat = shared_folder(tmp_path, clubs_of(panel, tmp_path / "clubs")["owner-0"])
+    for name in ("egrets-" + "0" * 16, "x-\x1b[2J", "egrets-paste your key"):
+        (tmp_path / name).mkdir()
+    assert seat.others_here() == ["egrets-" + "0" * 16]
+
+
+@pytest.mark.slow
+def test_who_is_missing_is_said_and_the_job_goes_on_later(panel, masked, tmp_path):
+    clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    said = []
+    seats = {n: shared_folder(shared, c, sleep=lambda s: time.sleep(0.002)) for n, c in clubs.items()}
+    seats["owner-0"].told, seats["owner-0"].patience = said.append, 0.5
+    import fedmiss.network.folder as folder_module
+
+    two = {n: clubs[n] for n in ("owner-0", "owner-1")}
+    seats["owner-1"].patience = 0.5
+    quiet, folder_module.QUIET = folder_module.QUIET, 0.1
+    try:
+        got = run(two, seats=seats)
+    finally:
+        folder_module.QUIET = quiet
+    assert "exchange 0: no frame from owner-2" in str(got["owner-0"])
+    assert said == [("owner-2",)]
+    for seat in seats.values():
+        seat.patience = 20.0
+    for joint in run(clubs, seats=seats).values():
+        same_bits(masked[0], joint)

@@ -73,6 +73,8 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
             say(
                 f"{kit.name}: waiting for {', '.join(missing)}; Ctrl-C stops here, and the same command goes on later."
             )
+            for line in shared.closed_here():
+                say(f"  {line}")
             if others := shared.others_here():
                 say(
                     f"  the folder also has {listed(others, 4)}: another study, revision or version of fedmiss."

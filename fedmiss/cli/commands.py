@@ -17,7 +17,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedmiss.errors import in_words
-from fedmiss.system import at_home
+from fedmiss.system import at_home, owner_of
 
 # command, in the order of the help -> module of fedmiss.cli that defines a function of the same name
 COMMANDS = {
@@ -116,7 +116,21 @@ def _refused(error: Exception) -> str:
     if not isinstance(error, OSError):
         return ""
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}. Check the path, your rights and the disk; --debug shows more."
+    whose = f" ({at} is {owner_of(at)}'s)" if (at := _closed(error)) else ""
+    return f"{where}{error.strerror or error}{whose}. Check the path, your rights and the disk; --debug shows more."
+
+
+def _closed(error: OSError) -> Path | None:
+    """The folder or file at which a way ends for this user; None where the refusal has another reason."""
+    if not isinstance(error, PermissionError) or not error.filename:
+        return None
+    path = Path(os.fsdecode(error.filename)).absolute()
+    for folder in reversed(path.parents):
+        if not os.access(folder, os.X_OK):
+            return folder
+    if not os.path.lexists(path):
+        return path.parent
+    return None if os.access(path, os.R_OK | os.W_OK) else path
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

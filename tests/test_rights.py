@@ -1,0 +1,91 @@
+"""Rights of files: what is refused names the file that was refused, whose it is, and what to do; nothing is left."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.ordinary import as_user, give_away, ordinary
+
+
+def command(*words: object) -> tuple[int, str]:
+    """Exit code and words of a command of an ordinary user."""
+    call = "import sys; sys.argv[0] = 'fedmiss'; from fedmiss.cli.app import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", call, *map(str, words)], capture_output=True, text=True, **ordinary()
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.returncode, done.stderr
+
+
+MAKE = """
+import sys
+from pathlib import Path
+from fedmiss import files
+try:
+    with files.atomic_folder(sys.argv[1], "panel") as tmp:
+        (tmp / "a").write_text("a")
+        READ
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize("read", ["open(sys.argv[2])", "import polars; polars.read_parquet(sys.argv[2])"])
+def test_an_input_that_may_not_be_read_is_named_and_not_the_output(tmp_path, read):
+    closed = tmp_path / "months.parquet"
+    closed.write_text("x")
+    closed.chmod(0)
+    said = as_user(MAKE.replace("READ", read), tmp_path / "out", closed)
+    assert said.startswith("PermissionError")
+    assert str(closed) in said
+    assert os.listdir(tmp_path) == [closed.name]
+
+
+def test_a_folder_that_takes_no_files_is_named_by_the_output(tmp_path):
+    tmp_path.chmod(0o555)
+    try:
+        said = as_user(MAKE.replace("READ", "pass"), tmp_path / "out")
+    finally:
+        tmp_path.chmod(0o755)
+    assert said.startswith(f"InputError cannot write {tmp_path / 'out'}: this user may not write there")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o600])
+def test_the_lock_of_another_user_is_named_with_its_owner(tmp_path, mode):
+    lock = tmp_path / ".out.lock"
+    lock.write_text("")
+    lock.chmod(mode)
+    give_away(lock)
+    said = as_user(MAKE.replace("READ", "pass"), tmp_path / "out")
+    assert said.startswith(f"BusyError {lock} is another user's")
+    assert "Ask user 61009" in said
+    assert lock.exists()
+
+
+def test_what_another_user_notes_of_a_folder_is_named_with_its_owner(tmp_path):
+    write = "import sys; from fedmiss.files import write_json; write_json(sys.argv[1], {})"
+    as_user(write, tmp_path / "first.json")
+    give_away(tmp_path / ".fedmiss-made")
+    caught = write.replace("write_json(sys", "\ntry: write_json(sys") + "\nexcept Exception as e: print(e)"
+    said = as_user(caught, tmp_path / "second.json")
+    assert said.startswith(
+        f"{tmp_path / '.fedmiss-made'}, the list of what fedmiss wrote there, is user 61009"
+    )
+    assert sorted(os.listdir(tmp_path)) == [".fedmiss-made", "first.json"]
+
+
+def test_a_closed_folder_is_named_with_its_owner(tmp_path):
+    closed = tmp_path / "closed"
+    (closed / "panel").mkdir(parents=True)
+    closed.chmod(0)
+    try:
+        code, said = command("inspect", closed / "panel")
+    finally:
+        closed.chmod(0o755)
+    assert code == 1
+    assert f"Permission denied ({closed} is {Path(closed).owner()}'s)." in said

@@ -22,6 +22,7 @@ from fedmiss.system import cores
 
 F = TypeVar("F", bound=Callable[..., Any])
 CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or cores()
+NOT_KEPT: list[str] = []  # names of loops that are compiled anew in every process
 _njit: Any = partial(njit, error_model="numpy", no_cfunc_wrapper=True, forceinline=True)
 
 
@@ -31,6 +32,7 @@ def compiled(function: F) -> F:
         out: F = _njit(cache=True, nogil=True)(function)
     except RuntimeError:
         # Neither the package's folder nor the user's cache may be written to: compile in every process.
+        NOT_KEPT.append(function.__name__)
         out = _njit(nogil=True)(function)
     return out
 

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from fedmiss import loops
+from tests.cli.terminal import fedmiss
 from tests.ordinary import as_user, give_away, ordinary
 
 
@@ -89,3 +91,20 @@ def test_a_closed_folder_is_named_with_its_owner(tmp_path):
         closed.chmod(0o755)
     assert code == 1
     assert f"Permission denied ({closed} is {Path(closed).owner()}'s)." in said
+
+
+def test_loops_that_nothing_keeps_are_said(tmp_path, monkeypatch):
+    """Every command took 15 s more, and no word said why."""
+
+    def refuse(cache=False, **more):
+        if cache:
+            raise RuntimeError("cannot cache function: no locator available")
+        return lambda function: function
+
+    monkeypatch.setattr(loops, "NOT_KEPT", [])
+    (tmp_path / "t.csv").write_text("site,year,count\na,2001,3\na,2002,4\nb,2001,2\nb,2002,5\n")
+    assert "NUMBA_CACHE_DIR" not in fedmiss("trim", tmp_path / "t.csv").err
+    monkeypatch.setattr(loops, "_njit", refuse)
+    loops.compiled(lambda x: x)
+    assert "Set NUMBA_CACHE_DIR to a folder of yours" in fedmiss("trim", tmp_path / "t.csv").err
+    assert "NUMBA_CACHE_DIR" not in fedmiss("--quiet", "trim", tmp_path / "t.csv").err

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -50,6 +51,7 @@ def _one_message(command: Callable[..., object]) -> Callable[..., None]:
     def run(*args: object, **kwargs: object) -> None:
         try:
             command(*args, **{name: _at_home(value) for name, value in kwargs.items()})
+            _note_of_loops()
         except KeyboardInterrupt:
             _interrupted()
         except SystemError as error:  # an interrupt inside a compiled loop arrives wrapped, sometimes twice
@@ -100,6 +102,16 @@ def _wrong_kind(error: typer.BadParameter) -> str:
     value = found[0]["input"] if "ctx" in found[0] else repr(found[0]["input"])
     where = f" `{error.ctx.command_path} --help` says more." if error.ctx else ""
     return f"{name} is {value} (must be {limits}).{where}"
+
+
+def _note_of_loops() -> None:
+    """Say that this command compiled its loops and so will the next one, where no folder keeps them."""
+    loops = sys.modules.get("fedmiss.loops")
+    if loops is not None and loops.NOT_KEPT and not os.environ.get("FEDMISS_QUIET"):
+        _say(
+            "note: neither the folder of the program nor a cache at home may be written to, so loops are compiled anew at "
+            "every start, which takes some seconds. Set NUMBA_CACHE_DIR to a folder of yours."
+        )
 
 
 def _at_home(value: object) -> object:

@@ -108,3 +108,22 @@ def test_loops_that_nothing_keeps_are_said(tmp_path, monkeypatch):
     loops.compiled(lambda x: x)
     assert "Set NUMBA_CACHE_DIR to a folder of yours" in fedmiss("trim", tmp_path / "t.csv").err
     assert "NUMBA_CACHE_DIR" not in fedmiss("--quiet", "trim", tmp_path / "t.csv").err
+
+
+def test_a_cache_of_loops_that_refuses_costs_time_only(tmp_path):
+    """Loops that root had left in a user's cache, and a full disk there, ended every command."""
+    (tmp_path / "some.py").write_text(
+        "from fedmiss.loops import compiled\n\n@compiled\ndef more(x):\n    return x + 1.0\n"
+    )
+    code = """
+import os, sys
+os.environ["NUMBA_CACHE_DIR"] = sys.argv[1] + "/cache"
+sys.path.insert(0, sys.argv[1])
+import some
+from fedmiss.loops import NOT_KEPT
+print(some.more(1.0), bool(NOT_KEPT))
+"""
+    assert as_user(code, tmp_path) == "2.0 False\n"
+    (index,) = (tmp_path / "cache").rglob("*.nbi")
+    index.chmod(0)
+    assert as_user(code, tmp_path) == "2.0 True\n"

@@ -109,8 +109,8 @@ def _note_of_loops() -> None:
     loops = sys.modules.get("fedmiss.loops")
     if loops is not None and loops.NOT_KEPT and not os.environ.get("FEDMISS_QUIET"):
         _say(
-            "note: neither the folder of the program nor a cache at home may be written to, so loops are compiled anew at "
-            "every start, which takes some seconds. Set NUMBA_CACHE_DIR to a folder of yours."
+            "note: compiled loops cannot be kept (no right to write to the program's folder or to the cache at home, or a "
+            "full disk), so every start takes some seconds more. Set NUMBA_CACHE_DIR to a folder of yours."
         )
 
 

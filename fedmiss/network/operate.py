@@ -24,7 +24,7 @@ from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.owner import remove_state
 from fedmiss.progress import interrupt, progress
-from fedmiss.system import command_lines, end_tree, kill, on_request_to_end
+from fedmiss.system import command_lines, end_tree, kill, on_request_to_end, open_to_others
 
 Say = Callable[[str], None]
 
@@ -47,6 +47,8 @@ def join(
     stop_on_request()
     check_version(kit)
     out = kit.preview if preview else kit.result
+    if kit.private.is_dir() and open_to_others(kit.private):  # copied by a way that keeps no rights
+        kit.private.chmod(0o700)
     if kit.study.engine == "folder":
         _join_folder(kit, data, folder, say=say, look=look, preview=preview)
     else:

@@ -7,7 +7,10 @@ import stat
 
 import pytest
 
+from fedmiss.errors import ConfigError
 from fedmiss.network.folder import Folder
+from fedmiss.network.kits import open_kit
+from fedmiss.network.operate import join
 from tests.ordinary import OTHER, as_user, give_away
 
 JOB = bytes(32)
@@ -39,6 +42,15 @@ def test_what_a_member_makes_is_as_open_as_the_shared_folder(tmp_path, closed_um
     (frame,) = folder.iterdir()
     assert mode(frame) == rights & 0o444 | 0o600
     assert frame.stat().st_gid == root.stat().st_gid
+
+
+def test_join_closes_what_is_private(folder, panels, tmp_path):
+    """A kit that was copied by a way that keeps no rights."""
+    kit = open_kit(folder / "kits" / "north")
+    kit.private.chmod(0o755)
+    with pytest.raises(ConfigError, match="--folder FOLDER"):
+        join(kit, panels["north"])
+    assert mode(kit.private) == 0o700
 
 
 TWO = """

@@ -144,14 +144,18 @@ class Folder(Gather):
         os.stat(self.root)  # no folder is made where one was mounted
         # On one file server the others are other users: a folder that this one's umask closes would keep them out.
         for folder in (self.at, path.parent):
-            folder.mkdir(exist_ok=True)
-            share_like(folder, self.root)
+            try:
+                folder.mkdir()
+                share_like(folder, self.root)
+            except FileExistsError:
+                if not folder.is_dir():
+                    raise
         # The name is the digest of these bytes: what lay there was a part of them, or a link to another file.
         with open(path, "wb", opener=open_plain) as stream:
             stream.write(frame)
             stream.flush()
             to_disk(stream.fileno())
-        share_like(path, self.root)
+            share_like(stream.fileno(), self.root)
 
     def _not_written(self, exchange: int, folder: Path, error: OSError) -> InputError:
         what = error.strerror or str(error)

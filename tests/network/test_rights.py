@@ -11,6 +11,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.network.folder import Folder
 from fedmiss.network.kits import open_kit
 from fedmiss.network.operate import join
+from fedmiss.system import share_like
 from tests.ordinary import OTHER, as_user, give_away
 
 JOB = bytes(32)
@@ -42,6 +43,19 @@ def test_what_a_member_makes_is_as_open_as_the_shared_folder(tmp_path, closed_um
     (frame,) = folder.iterdir()
     assert mode(frame) == rights & 0o444 | 0o600
     assert frame.stat().st_gid == root.stat().st_gid
+
+
+def test_a_folder_that_is_there_already_keeps_its_rights_also_behind_a_link(tmp_path, closed_umask):
+    """Whoever may write to the shared folder could else open a member's own folders to all."""
+    root, own = tmp_path / "shared", tmp_path / "own"
+    root.mkdir()
+    root.chmod(0o777)
+    own.mkdir(0o700)
+    (root / f"egrets-{JOB.hex()[:16]}").symlink_to(own)
+    Folder(root, "a", ["a", "b"], "egrets", JOB, genuine=lambda *x: None).restore(0, b"frame")
+    assert mode(own) == 0o700
+    share_like(root / f"egrets-{JOB.hex()[:16]}", root)
+    assert mode(own) == 0o700
 
 
 def test_join_closes_what_is_private(folder, panels, tmp_path):

@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
 from fedmiss import loops
+from fedmiss.system import owner_of
 from tests.cli.terminal import fedmiss
 from tests.ordinary import as_user, give_away, ordinary
 
@@ -26,7 +26,6 @@ def command(*words: object) -> tuple[int, str]:
 
 MAKE = """
 import sys
-from pathlib import Path
 from fedmiss import files
 try:
     with files.atomic_folder(sys.argv[1], "panel") as tmp:
@@ -90,7 +89,7 @@ def test_a_closed_folder_is_named_with_its_owner(tmp_path):
     finally:
         closed.chmod(0o755)
     assert code == 1
-    assert f"Permission denied ({closed} is {Path(closed).owner()}'s)." in said
+    assert f"Permission denied ({closed} is {owner_of(closed)}'s)." in said
 
 
 def test_loops_that_nothing_keeps_are_said(tmp_path, monkeypatch):

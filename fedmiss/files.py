@@ -186,7 +186,8 @@ def _explained(path: Path) -> Iterator[None]:
 
 def _elsewhere(error: Exception, path: Path) -> bool:
     """Whether a refusal is of another file than what is made: of an input, which the error names itself."""
-    told = re.search(r"\(os error \d+\): (.+)", str(error))
+    # polars leaves out the beginning of a long path, and says how to see it
+    told = re.search(r"\(os error \d+\): (.+?)(?: \(set POLARS_VERBOSE.*)?$", str(error))
     named = getattr(error, "filename", None) or (told[1] if told else "")
     here, there = (Path(one).parent.resolve() / Path(one).name for one in (path, os.fsdecode(named)))
     return bool(named) and not (

@@ -43,8 +43,16 @@ def test_an_input_that_may_not_be_read_is_named_and_not_the_output(tmp_path, rea
     closed.chmod(0)
     said = as_user(MAKE.replace("READ", read), tmp_path / "out", closed)
     assert said.startswith("PermissionError")
-    assert str(closed) in said
+    assert closed.name in said
     assert os.listdir(tmp_path) == [closed.name]
+
+
+def test_a_table_that_may_not_be_written_is_told_as_the_output_also_where_its_path_is_long(tmp_path):
+    """polars names the unfinished file, and cuts a long path."""
+    out = tmp_path / ("x" * 100) / "out"
+    write = "tmp.chmod(0o555); import polars; polars.DataFrame({'a': [1]}).write_parquet(tmp / 'a.parquet')"
+    said = as_user(MAKE.replace('(tmp / "a").write_text("a")', "pass").replace("READ", write), out)
+    assert said.startswith(f"InputError cannot write {out}: this user may not write there")
 
 
 def test_a_folder_that_takes_no_files_is_named_by_the_output(tmp_path):

@@ -111,8 +111,9 @@ def test_loops_that_nothing_keeps_are_said(tmp_path, monkeypatch):
     monkeypatch.setattr(loops, "NOT_KEPT", [])
     (tmp_path / "t.csv").write_text("site,year,count\na,2001,3\na,2002,4\nb,2001,2\nb,2002,5\n")
     assert "NUMBA_CACHE_DIR" not in fedmiss("trim", tmp_path / "t.csv").err
-    monkeypatch.setattr(loops, "_njit", refuse)
-    loops.compiled(lambda x: x)
+    with monkeypatch.context() as patch:
+        patch.setattr(loops, "_njit", refuse)
+        loops.compiled(lambda x: x)
     assert "Set NUMBA_CACHE_DIR to a folder of yours" in fedmiss("trim", tmp_path / "t.csv").err
     assert "NUMBA_CACHE_DIR" not in fedmiss("--quiet", "trim", tmp_path / "t.csv").err
 

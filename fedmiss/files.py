@@ -14,7 +14,7 @@ from typing import Any, Required, TypedDict, Unpack
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.folders import FACTS
-from fedmiss.locks import clear_leftovers, locked, tidy
+from fedmiss.locks import clear_leftovers, lock_of, locked, tidy
 from fedmiss.owner import MANIFEST as MANIFEST
 from fedmiss.owner import (
     drop_unfinished,
@@ -45,6 +45,8 @@ _REFUSALS = {
     errno.EPERM: "this user may not write there; ask for the right to, or ",
     errno.EROFS: "the file system is read-only; ",
 }
+
+_RIGHTS = (errno.EACCES, errno.EPERM)
 
 
 class FlowRow(TypedDict):
@@ -177,9 +179,22 @@ def _explained(path: Path) -> Iterator[None]:
     except Exception as error:  # polars writes the number of what the disk refused into its text only
         found = re.search(r"\(os error (\d+)\)", str(error))
         number = int(found[1]) if found else getattr(error, "errno", None)
-        if number in _REFUSALS:
+        if number in _REFUSALS and not (number in _RIGHTS and _elsewhere(error, path)):
             raise _explain(OSError(number, ""), path) from error
         raise
+
+
+def _elsewhere(error: Exception, path: Path) -> bool:
+    """Whether a refusal is of another file than what is made: of an input, which the error names itself."""
+    # polars leaves out the beginning of a long path, and says how to see it
+    told = re.search(r"\(os error \d+\): (.+?)(?: \(set POLARS_VERBOSE.*)?$", str(error))
+    named = getattr(error, "filename", None) or (told[1] if told else "")
+    here, there = (Path(one).parent.resolve() / Path(one).name for one in (path, os.fsdecode(named)))
+    return bool(named) and not (
+        there in (here, here.parent, lock_of(here))
+        or there.is_relative_to(here)
+        or any(unfinished(place)[0] for place in (there, *there.parents))
+    )
 
 
 @contextmanager

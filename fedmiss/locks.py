@@ -17,6 +17,7 @@ from pathlib import Path
 from fedmiss.errors import BusyError, ConfigError
 from fedmiss.owner import end_work, remove_own, settle, unfinished
 from fedmiss.parsing import parse_json
+from fedmiss.system import owner_of
 
 _SIGNED = '{"fedmiss": "'  # then a random token
 _MINE: ContextVar[frozenset[Path]] = ContextVar("fedmiss_locks", default=frozenset())
@@ -50,7 +51,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     if any(unfinished(above)[0] for above in path.parents):
         yield True
         return
-    file = path.with_name(f".{path.name}.lock")
+    file = lock_of(path)
     if not _is_lock(file):
         raise ConfigError(
             f"{file} has the name of the lock of {path}, and fedmiss did not make it; rename it, or choose another --out.",
@@ -68,6 +69,15 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
             path=str(path),
             owner=_owner(file),
         ) from None
+    except PermissionError:
+        if not os.path.lexists(file):  # the folder takes no file of this user
+            raise
+        raise BusyError(
+            f"{file} is another user's, who makes {path}{_owner(file)} or left it there. Ask {owner_of(file)} to end that, "
+            "or to remove the file; or choose another folder with --out.",
+            path=str(path),
+            owner=_owner(file),
+        ) from None
     token = _MINE.set(_MINE.get() | {path})
     try:
         _sign(file)
@@ -78,6 +88,11 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
         with contextlib.suppress(OSError):  # removed while it is held: a waiting process tries again
             file.unlink()
         lock.release()
+
+
+def lock_of(path: Path) -> Path:
+    """The file that is locked while ``path`` is made."""
+    return path.with_name(f".{path.name}.lock")
 
 
 def _is_lock(file: Path) -> bool:

@@ -22,6 +22,7 @@ from fedmiss.system import cores
 
 F = TypeVar("F", bound=Callable[..., Any])
 CORES = int(os.environ.get("FEDMISS_THREADS", 0)) or cores()
+NOT_KEPT: list[str] = []  # names of loops that are compiled anew in every process
 _njit: Any = partial(njit, error_model="numpy", no_cfunc_wrapper=True, forceinline=True)
 
 
@@ -29,10 +30,30 @@ def compiled(function: F) -> F:
     """Compile a loop that Python calls. It holds no lock of Python's while it runs, and is kept on disk."""
     try:
         out: F = _njit(cache=True, nogil=True)(function)
+        _forgiven(getattr(out, "_cache", None), function.__name__)
     except RuntimeError:
         # Neither the package's folder nor the user's cache may be written to: compile in every process.
+        NOT_KEPT.append(function.__name__)
         out = _njit(nogil=True)(function)
     return out
+
+
+def _forgiven(kept: Any, name: str) -> None:
+    """Compile where the cache refuses: a full disk, a file of another user. Numba would end the command."""
+
+    def tried(call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*arguments: Any) -> Any:
+            try:
+                return call(*arguments)
+            except OSError:
+                NOT_KEPT.append(name)
+                return None
+
+        return run
+
+    for what in ("load_overload", "save_overload"):
+        if hasattr(kept, what):
+            setattr(kept, what, tried(getattr(kept, what)))
 
 
 @cache

@@ -23,6 +23,7 @@ from typing import Any
 
 from fedmiss.errors import ConfigError
 from fedmiss.parsing import parse_json
+from fedmiss.system import owner_of
 
 MANIFEST = "manifest.json"
 MARK = ".fedmiss-made"
@@ -100,8 +101,15 @@ def _mark(folder: Path, begin: str) -> dict[str, set[str]] | None:
 
 def _note(folder: Path, name: str, digest: str) -> None:
     """Write down, before it is put there, what is put into a folder."""
-    with open(folder / MARK, "ab") as stream:
-        stream.write(f"\n{digest} {json.dumps(name)}".encode())
+    try:
+        with open(folder / MARK, "ab") as stream:
+            stream.write(f"\n{digest} {json.dumps(name)}".encode())
+    except PermissionError:
+        raise ConfigError(
+            f"{folder / MARK}, the list of what fedmiss wrote there, is {owner_of(folder / MARK)}'s, and this user "
+            f"may not add {name} to it; choose another folder with --out.",
+            path=str(folder),
+        ) from None
 
 
 # --- files

@@ -11,6 +11,7 @@ import ctypes
 import getpass
 import os
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -82,6 +83,33 @@ def change_owner(path: str | Path, user: int) -> None:
         os.chown(path, user, user)
 
 
+def share_like(made: int | Path, folder: Path) -> None:
+    """Open a new file or folder of this user to whom ``folder`` is open, and give it that one's group; POSIX only.
+
+    Nothing is taken away, a link is not followed, and nothing happens where the system refuses it.
+    """
+    if not hasattr(os, "fchown"):
+        return
+    if isinstance(made, Path):
+        with contextlib.suppress(OSError):
+            handle = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_DIRECTORY)
+            try:
+                share_like(handle, folder)
+            finally:
+                os.close(handle)
+        return
+    with contextlib.suppress(OSError):
+        like, now = os.stat(folder), os.fstat(made)
+        if now.st_uid != os.geteuid():
+            return
+        if now.st_gid != like.st_gid:
+            with contextlib.suppress(OSError):
+                os.fchown(made, -1, like.st_gid)
+        rights = stat.S_IMODE(like.st_mode) if stat.S_ISDIR(now.st_mode) else like.st_mode & 0o444
+        if rights & ~now.st_mode:
+            os.fchmod(made, rights | stat.S_IMODE(now.st_mode))
+
+
 # processes
 
 
@@ -91,6 +119,16 @@ def user_name() -> str:
         return getpass.getuser()
     except (KeyError, OSError, ImportError):
         return f"user {os.getuid()}" if hasattr(os, "getuid") else "user unknown"
+
+
+def owner_of(path: Path) -> str:
+    """Return the name of a file's owner, or a number for one without a name; "its owner" where the system has none."""
+    try:
+        return path.owner()
+    except KeyError:
+        return f"user {path.stat().st_uid}"
+    except (OSError, NotImplementedError):
+        return "its owner"
 
 
 def is_administrator() -> bool:

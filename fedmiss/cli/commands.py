@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import os
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn
@@ -17,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedmiss.errors import in_words
-from fedmiss.system import at_home
+from fedmiss.system import at_home, owner_of
 
 # command, in the order of the help -> module of fedmiss.cli that defines a function of the same name
 COMMANDS = {
@@ -50,6 +51,7 @@ def _one_message(command: Callable[..., object]) -> Callable[..., None]:
     def run(*args: object, **kwargs: object) -> None:
         try:
             command(*args, **{name: _at_home(value) for name, value in kwargs.items()})
+            _note_of_loops()
         except KeyboardInterrupt:
             _interrupted()
         except SystemError as error:  # an interrupt inside a compiled loop arrives wrapped, sometimes twice
@@ -102,6 +104,16 @@ def _wrong_kind(error: typer.BadParameter) -> str:
     return f"{name} is {value} (must be {limits}).{where}"
 
 
+def _note_of_loops() -> None:
+    """Say that this command compiled its loops and so will the next one, where no folder keeps them."""
+    loops = sys.modules.get("fedmiss.loops")
+    if loops is not None and loops.NOT_KEPT and not os.environ.get("FEDMISS_QUIET"):
+        _say(
+            "note: compiled loops cannot be kept (no right to write to the program's folder or to the cache at home, or a "
+            "full disk), so every start takes some seconds more. Set NUMBA_CACHE_DIR to a folder of yours."
+        )
+
+
 def _at_home(value: object) -> object:
     """Read ``~`` as a shell does, which leaves it as it is in ``--out=~/records``: a folder of that name is a trap."""
     if isinstance(value, list):
@@ -116,7 +128,21 @@ def _refused(error: Exception) -> str:
     if not isinstance(error, OSError):
         return ""
     where = f"{error.filename}: " if error.filename else ""
-    return f"{where}{error.strerror or error}. Check the path, your rights and the disk; --debug shows more."
+    whose = f" ({at} is {owner_of(at)}'s)" if (at := _closed(error)) else ""
+    return f"{where}{error.strerror or error}{whose}. Check the path, your rights and the disk; --debug shows more."
+
+
+def _closed(error: OSError) -> Path | None:
+    """The folder or file at which a way ends for this user; None where the refusal has another reason."""
+    if not isinstance(error, PermissionError) or not error.filename:
+        return None
+    path = Path(os.fsdecode(error.filename)).absolute()
+    for folder in reversed(path.parents):
+        if not os.access(folder, os.X_OK):
+            return folder
+    if not os.path.lexists(path):
+        return path.parent
+    return None if os.access(path, os.R_OK | os.W_OK) else path
 
 
 def _was_interrupted(error: BaseException | None) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
+import logging
 import os
 import subprocess
 import sys
@@ -103,6 +104,12 @@ def spawn(words: Sequence[str], log: Path, more: Mapping[str, str]) -> subproces
             [sys.executable, "-u", "-m", *words], stdout=stream, stderr=stream, stdin=subprocess.DEVNULL,
             env=environment(more), **in_own_group(),
         )  # fmt: skip
+
+
+def log_to(log: Path) -> None:
+    """Write what libraries of this process warn of into an engine's log: Python would put it on the screen."""
+    if not logging.getLogger().handlers:
+        logging.basicConfig(filename=log, level=logging.WARNING, format="%(asctime)s %(name)s %(message)s")
 
 
 BACK = 5.0  # seconds in which who does not answer may be back in this job of the engine; then another one is begun

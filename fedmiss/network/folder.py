@@ -23,12 +23,13 @@ from pathlib import Path
 from fedmiss.errors import EngineError, InputError, UplinkError
 from fedmiss.federation.circle import MOST_BYTES
 from fedmiss.federation.gather import Enough, Gather
-from fedmiss.system import open_plain, to_disk
+from fedmiss.system import open_plain, owner_of, share_like, to_disk
 
 _FRAME = re.compile(r"([a-z][a-z0-9-]{0,30})-[0-9a-f]{32}\b.*\.frame.*", re.DOTALL)
 _JOB = re.compile(r"[a-z][a-z0-9-]{0,30}-[0-9a-f]{16}")
 FIRST, LAST = 0.02, 2.0  # seconds between two looks: at first, and after a while
 QUIET = 5.0  # seconds before somebody is said to be missing
+AGAIN = (0.02, 0.1, 0.3, 0.6, 1.0)  # seconds between tries to write: somebody is just making the folder
 
 
 def _name(name: str, raw: bytes) -> str:
@@ -67,7 +68,8 @@ def check_folder(folder: Path, kit: Path, data: Path) -> Path:
             )
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):
         raise InputError(
-            f"this user cannot write to {folder}. Ask its owner for the right to.", path=str(folder)
+            f"this user cannot write to {folder}. Ask its owner ({owner_of(there)}) for the right to.",
+            path=str(folder),
         )
     return there
 
@@ -101,6 +103,9 @@ class Folder(Gather):
         self.genuine, self.told, self.patience, self._sleep = genuine, told, patience, sleep
         self._latest: dict[str, int] = {}
         self._shown: dict[int, bytes] = {}  # the last own frames
+        self.closed: tuple[
+            str, ...
+        ] = ()  # what lies there and this user may not read, as seen at the last look
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Write the own frame, unless it lies there."""
@@ -125,25 +130,50 @@ class Folder(Gather):
                 "with the kit as it was last, or begin a new revision of the study."
             )
         path = self._folder(exchange) / _name(self.name, frame)
-        try:
-            os.stat(self.root)  # no folder is made where one was mounted
-            path.parent.mkdir(parents=True, exist_ok=True)
-            # The name is the digest of these bytes: what lay there was a part of them, or a link to another file.
-            with open(path, "wb", opener=open_plain) as stream:
-                stream.write(frame)
-                stream.flush()
-                to_disk(stream.fileno())
-        except OSError as error:
-            raise InputError(
-                f"the frame of exchange {exchange} could not be written to {path.parent}: {error.strerror or error}. "
-                "Make room or ask for the right to write there, and join again: the job goes on.",
-                path=str(path),
-            ) from None
+        for pause in (*AGAIN, None):
+            try:
+                self._put(path, frame)
+                return
+            except OSError as error:
+                if isinstance(error, PermissionError) and pause is not None:
+                    self._sleep(pause)
+                    continue
+                raise self._not_written(exchange, path.parent, error) from None
+
+    def _put(self, path: Path, frame: bytes) -> None:
+        os.stat(self.root)  # no folder is made where one was mounted
+        # On one file server the others are other users: a folder that this one's umask closes would keep them out.
+        for folder in (self.at, path.parent):
+            try:
+                folder.mkdir()
+                share_like(folder, self.root)
+            except FileExistsError:
+                if not folder.is_dir():
+                    raise
+        # The name is the digest of these bytes: what lay there was a part of them, or a link to another file.
+        with open(path, "wb", opener=open_plain) as stream:
+            stream.write(frame)
+            stream.flush()
+            to_disk(stream.fileno())
+            share_like(stream.fileno(), self.root)
+
+    def _not_written(self, exchange: int, folder: Path, error: OSError) -> InputError:
+        what = error.strerror or str(error)
+        if isinstance(error, PermissionError):
+            closed = next(
+                (p for p in (self.root, self.at, folder) if not os.access(p, os.W_OK | os.X_OK)), folder
+            )
+            what = f"this user may not write to {closed}, which is {owner_of(closed)}'s"
+        return InputError(
+            f"the frame of exchange {exchange} could not be written to {folder}: {what}. "
+            "Make room or ask for the right to write there, and join again: the job goes on.",
+            path=str(folder),
+        )
 
     def some_of(self, exchange: int, have: Mapping[str, bytes], enough: Enough) -> dict[str, bytes]:
         """Look until the frames that are wanted are whole."""
         got, begun, pause = dict(have), time.monotonic(), FIRST
-        said: tuple[str, ...] = ()
+        said: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         while True:
             got |= self._look(exchange, got)
             names = enough(got)
@@ -151,9 +181,10 @@ class Folder(Gather):
             waited = time.monotonic() - begun
             if waited > QUIET:
                 self._show_again()
-            if missing != said and (waited > QUIET or (said and not missing)):
+            now = (missing, self.closed)
+            if now != said and (waited > QUIET or (said[0] and not missing)):
                 self.told(missing)
-                said = missing
+                said = now
             if names is not None and names <= got.keys():
                 return {n: got[n] for n in names}
             if self.patience is not None and waited > self.patience:
@@ -192,9 +223,16 @@ class Folder(Gather):
         """Whole and genuine frames of others that lie there now."""
         found: dict[str, bytes] = {}
         files: list[tuple[str, str]] = []
+        closed = [
+            p for p in glob.glob(f"{glob.escape(str(self.at))}*") if not os.access(p, os.R_OK | os.X_OK)
+        ]
         for there in self._folders(exchange):
-            with suppress(OSError):  # away for a moment
+            try:
                 files += [(there, file) for file in sorted(os.listdir(there))]
+            except PermissionError:
+                closed.append(there)
+            except OSError:  # away for a moment
+                continue
         for there, file in files:
             parts = _FRAME.fullmatch(file)
             if parts is None or parts[1] not in self.names or parts[1] in have:
@@ -202,6 +240,9 @@ class Folder(Gather):
             try:
                 raw = _bytes(Path(there, file))
                 self.genuine(parts[1], exchange, raw)  # a part of it is not
+            except PermissionError:
+                closed.append(f"{there}/{file}")
+                continue
             except (OSError, UplinkError):
                 continue
             if found.get(parts[1], raw) != raw:
@@ -211,7 +252,15 @@ class Folder(Gather):
                     groups=[parts[1]],
                 )
             found[parts[1]] = raw
+        self.closed = tuple(closed)
         return found
+
+    def closed_here(self) -> list[str]:
+        """What lies in the way of a frame that is missing: whose it is, and what to ask for."""
+        return [
+            f"{there} is {owner_of(Path(there))}'s, and this user may not read it; ask for the right to."
+            for there in self.closed
+        ]
 
     def others_here(self) -> list[str]:
         """Other jobs in the shared folder: of another revision, roster or version. Other names are not shown on a screen."""

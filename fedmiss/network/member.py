@@ -17,7 +17,7 @@ from fedmiss.community.study import beside, run_community
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended
-from fedmiss.federation.gather import Gather
+from fedmiss.federation.gather import Gather, RelayGone
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits, check_counts, digest_of
 from fedmiss.federation.hub.agree import DataSpec
@@ -170,6 +170,9 @@ def take_part(
             note.write(state="previewed")
             return out
         joint = run_job(link, kit.study.order(), _Onward(kit))
+    except RelayGone as error:  # the engine begins the job again
+        note.write(state="waiting", error=str(error))
+        raise
     except BaseException as error:
         note.write(state="stopped", error=str(error))
         raise

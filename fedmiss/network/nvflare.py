@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
-from fedmiss.network.engine import Responding, need, relay, spawn
+from fedmiss.network.engine import Responding, log_to, need, relay, spawn
 from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage
 from fedmiss.network.nvflare_kits import provision as provision  # an engine's, as the others
 from fedmiss.network.study import Study
@@ -149,6 +149,7 @@ class Admin:
 
     def __init__(self, hub: Path, study: Study, timeout: float = 20.0) -> None:
         self.study = study
+        log_to(hub / "engine.log")
         api = importlib.import_module("nvflare.fuel.flare_api.flare_api")
         self.session = api.new_secure_session(ADMIN, str((hub / "admin").resolve()), timeout=timeout)
 

@@ -6,8 +6,9 @@ import contextlib
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, listed
 from fedmiss.federation.circle import frame_label
@@ -23,7 +24,7 @@ from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import Study, job_hash, read_roster, read_study
 from fedmiss.owner import remove_state
 from fedmiss.progress import interrupt, progress
-from fedmiss.system import command_lines, end_tree, kill, on_request_to_end
+from fedmiss.system import command_lines, end_tree, kill, on_request_to_end, open_to_others
 
 Say = Callable[[str], None]
 
@@ -46,6 +47,8 @@ def join(
     stop_on_request()
     check_version(kit)
     out = kit.preview if preview else kit.result
+    if kit.private.is_dir() and open_to_others(kit.private):  # copied by a way that keeps no rights
+        kit.private.chmod(0o700)
     if kit.study.engine == "folder":
         _join_folder(kit, data, folder, say=say, look=look, preview=preview)
     else:
@@ -73,6 +76,8 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
             say(
                 f"{kit.name}: waiting for {', '.join(missing)}; Ctrl-C stops here, and the same command goes on later."
             )
+            for line in shared.closed_here():
+                say(f"  {line}")
             if others := shared.others_here():
                 say(
                     f"  the folder also has {listed(others, 4)}: another study, revision or version of fedmiss."
@@ -103,7 +108,7 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     process: subprocess.Popen[bytes] | None = None
     said, held, deaths, begun, stay = "", "", 0, 0.0, ExitPolicy(out, lambda: _listens(kit, parts))
     end_leftovers(engine)
-    refusals = kit.private / REFUSALS
+    refusals, still = kit.private / REFUSALS, Stillness(kit.job.hex())
     told = _size(refusals)
     try:
         while True:
@@ -120,6 +125,8 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
                 held = waits
                 if waits:
                     say(waits)
+            if line := still.line(status(kit.private), waits=bool(held)):
+                say(f"{kit.name}: {line}")
             if process is None or process.poll() is not None:
                 if process is not None:
                     end(process)  # its children may be alive
@@ -168,6 +175,30 @@ def _size(path: Path) -> int:
     return path.stat().st_size if path.exists() else 0
 
 
+class Stillness:
+    """Says once that a job that has begun does not go on, and once that it does again: the engine says nothing of it."""
+
+    def __init__(self, job: str) -> None:
+        self.job, self.said = job, False
+        self.most, self.since = -1, time.monotonic()
+
+    def line(self, now: Mapping[str, Any], *, waits: bool) -> str:
+        """What to say of this status; ``waits``: a message is on hold here."""
+        at, moment = int(now.get("exchanges", -1)), time.monotonic()
+        if waits or now.get("job") != self.job or now.get("state") not in ("running", "waiting"):
+            self.since = moment
+        elif at > self.most:  # else it is gone through again
+            on, self.said, self.most, self.since = self.said, False, at, moment
+            return "going on." if on else ""
+        elif self.most >= 0 and not self.said and moment - self.since > STILL:
+            self.said = True
+            return (
+                f"no exchange has ended for {STILL:.0f} s: the relay, the way to it or another organisation is away, or one "
+                "computes for long. Nothing is lost; `fedmiss federation run` says at the relay who is missing."
+            )
+        return ""
+
+
 class ExitPolicy:
     """Whether an organisation may leave: it has its result, and the relay has brought its last frame to the others."""
 
@@ -192,6 +223,7 @@ def _listens(kit: Kit, parts: list[Path]) -> bool:
         return False
 
 
+STILL = 60.0  # seconds without an exchange after which `join` says so
 LINGER = 120.0  # seconds that an organisation stays when its job is done and the relay still listens
 ENGINES = (b"nvflare.private.fed.app",)  # modules that engines are started as
 SHARED = "folder.json"  # where the shared folder lies

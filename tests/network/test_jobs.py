@@ -1,0 +1,357 @@
+"""From kits to both reports, and what ends or changes a job on the way."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedmiss.cli.app import app
+from fedmiss.cli.commands import register
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.gather import Board
+from fedmiss.federation.group.visits import check_counts
+from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
+from fedmiss.network.approval import approve
+from fedmiss.network.demo import CLUBS, in_process
+from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.member import (
+    answered_from,
+    digest_of_path,
+    dry_run,
+    open_data,
+    party_of,
+    replay,
+    take_part,
+)
+from fedmiss.network.operate import _join_folder
+from fedmiss.network.outbox import ledger_of, outbox
+from fedmiss.network.report import _own_panel, joint_report, own_report
+from fedmiss.network.status import status
+from fedmiss.network.study import Study
+from fedmiss.pipeline.panels import open_panel
+from fedmiss.report.html import assets
+
+from .conftest import all_take_part, engine_files
+
+NOBODY = Board(CLUBS, patience=0.05).seat("north")
+
+
+@pytest.mark.slow
+def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
+    results = all_take_part(folder, panels)
+    here = in_process(folder, panels)
+    for club, result in results.items():
+        assert status(folder / "kits" / club / "private")["state"] == "done"
+        totals = np.array(read_json(result / "totals.json")["totals"])
+        np.testing.assert_allclose(totals, here.totals, rtol=1e-8)
+    kit, result = open_kit(folder / "kits" / "north"), results["north"]
+    assert result == kit.result
+    pages = {
+        c: joint_report(r, tmp_path / f"joint-{c}", date="2026-05-01", unit="nests")
+        for c, r in results.items()
+    }
+    assert len({p.read_bytes() for p in pages.values()}) == 1  # one page, wherever it was made
+    joint = pages["north"].read_text()
+    assert "joint trend report of central, north and south" in joint
+    assert "Ardea alba" in joint
+    assert "Total, nests" in joint
+    assert "<svg" in joint
+    plain = joint
+    # style and scripts, not the data that they read, and attributes have words like "hidden", the name of a colony
+    plain = plain.replace(str(assets()["css"]), "")
+    plain = re.sub(r"<script>.*?</script>| hidden(?=[ >])", "", plain, flags=re.S)
+    own = own_report(kit, panels["north"], tmp_path / "own")
+    assert own.exists()
+    sites = set(read_json_column(tmp_path / "own" / "panel" / "sites.parquet", "site_id"))
+    for club in ("central", "south"):
+        others = set(read_json_column(panels[club] / "sites.parquet", "site_id"))
+        assert not sites & others
+        assert not [s for s in others if len(s) > 5 and s in plain]  # some colonies are called "8"
+    # what went, in bytes and in words
+    ledger, lines = ledger_of(kit)
+    counted = read_manifest(result, "joint")["results"]["ledger"]
+    first = lines[0]
+    mine = counted["groups"]["north"]
+    assert (ledger.total.bytes_up - first[2], ledger.total.bytes_down - first[3]) == (
+        mine["bytes_up"], mine["bytes_down"],
+    )  # fmt: skip
+    text = "\n".join(outbox(kit, panels["north"]))
+    assert text.count("--- exchange") == len(lines) == counted["exchanges"] + 1
+    assert (
+        "months: gradient and curvature of every month's coefficients [(n, L, f (f + 3) / 2); masked]" in text
+    )
+    assert "SipHash" not in text  # of sites nothing goes, under whatever key
+    assert text.count("\nasked ") == text.count("\nanswered ") > len(lines)
+    assert "asked Open: opens a batch of fits" in text
+    only = outbox(kit, panels["north"], last=2)
+    assert only[0].startswith(f"--- exchange {len(lines) - 2},")
+    assert sum(line.startswith("---") for line in only) == 2
+
+
+@pytest.mark.slow
+def test_the_job_can_be_joined_again_when_it_is_done(folder, panels):
+    """For the others, who may lack its last frames; the result stays as it is."""
+    board = Board(CLUBS, patience=30.0)
+    first = all_take_part(folder, panels, board=board)
+    raw = {c: (r / "totals.json").read_bytes() for c, r in first.items()}
+    assert all_take_part(folder, panels, board=board) == first
+    assert {c: (r / "totals.json").read_bytes() for c, r in first.items()} == raw
+
+
+def test_who_is_done_shows_its_frames_again_over_a_folder_too(folder, panels, tmp_path, monkeypatch):
+    kit, asked = open_kit(folder / "kits" / "north"), []
+    monkeypatch.setattr("fedmiss.network.operate.take_part", lambda *given, **more: asked.append(given))
+    shared, how = tmp_path / "shared", {"say": print, "look": False, "preview": False}
+    for made in (kit.result, shared):
+        made.mkdir()
+    kit.journal.touch()
+    _join_folder(kit, panels["north"], shared, **how)
+    assert [given[:2] for given in asked] == [(kit, panels["north"])]
+    kit.journal.unlink()  # then nothing can be shown again, and the result stands
+    _join_folder(kit, panels["north"], shared, **how)
+    assert len(asked) == 1
+
+
+@pytest.mark.slow
+def test_the_least_number_of_own_sites_stands_once_a_job_is_begun(folder, panels):
+    """Changed in between, every later join failed, and blamed the processor."""
+    register(app)
+    kit = open_kit(folder / "kits" / "north")
+    kit.keep_own_sites(3)
+    board = Board(CLUBS, patience=30.0)
+    done = all_take_part(folder, panels, board=board)
+    words = ["federation", "join", str(kit.folder), str(panels["north"]), "--folder", str(folder.parent)]
+    refused = CliRunner().invoke(app, [*words, "--own-sites", "5"])
+    assert refused.exit_code == 2
+    assert "was begun here with own-sites 3" in " ".join(refused.output.split())
+    assert open_kit(kit.folder).own_sites == 3
+    kit.keep_own_sites(3)
+    assert all_take_part(folder, panels, board=board) == done
+
+
+@pytest.mark.slow
+def test_a_flipped_bit_in_a_kits_journal_stops_whoever_reads_it(folder, panels):
+    """Joining again, what was sent, and the ledger: each names the file; nothing is written to it, and no lock is left."""
+    board = Board(CLUBS, patience=30.0)
+    all_take_part(folder, panels, board=board)
+    kit = open_kit(folder / "kits" / "north")
+    raw = kit.journal.read_bytes()
+    rng = np.random.default_rng(1)
+    for bit in rng.integers(0, 8 * len(raw), 40):
+        bad = bytearray(raw)
+        bad[bit // 8] ^= 1 << bit % 8
+        kit.journal.write_bytes(bad)
+        for use in (
+            lambda: take_part(kit, panels["north"], board.seat("north")),
+            lambda: outbox(kit, panels["north"]),
+            lambda: ledger_of(kit),
+        ):
+            with pytest.raises(InputError, match=re.escape(str(kit.journal)) + " is damaged at byte"):
+                use()
+        assert kit.journal.read_bytes() == bad
+    kit.journal.write_bytes(raw)
+    assert all_take_part(folder, panels, board=board)["north"] == kit.result
+
+
+@pytest.mark.slow
+def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_path):
+    """And neither can a study be run under another's name: the roster's key of the name is not the thief's."""
+
+    board = Board(CLUBS, patience=30.0)
+    assert all(hasattr(x, "is_dir") for x in all_take_part(folder, panels, board=board).values())
+    copy = tmp_path / "stolen"
+    shutil.copytree(folder / "kits" / "north", copy)
+    for journal in (copy / "private").glob("*.journal"):
+        journal.unlink()
+    with pytest.raises(ConfigError, match="its journal is gone"):
+        take_part(open_kit(copy), panels["north"], NOBODY)
+    write_json(copy / "kit.json", read_json(copy / "kit.json") | {"organisation": "south"})
+    with pytest.raises(ConfigError, match="the roster's key of 'south' is not this group's"):
+        party_of(open_kit(copy))
+
+
+def test_a_kit_answers_from_data_secret_and_least_number(folder, panels):
+    """What the first frame commits to, so that masks are others where an answer may be another."""
+    kit = open_kit(folder / "kits" / "north")
+    seen = {answered_from(kit, panels["north"]), answered_from(kit, panels["south"])}
+    kit.keep_own_sites(4)
+    seen.add(answered_from(kit, panels["north"]))
+    write_secret(kit.private / SECRET)
+    assert len({*seen, answered_from(kit, panels["north"])}) == 4
+
+
+@pytest.mark.slow
+def test_two_organisations_without_masks(tmp_path, panels):
+    tries = {"model": "quasi", "max_rank": 1, "bootstrap": 4}
+    study = Study("pair", "Ardea alba", ("north", "south"), masks=False, model=tries, share=1.0)
+    out = make_study(study, tmp_path / "study", engine_files)
+    kits = {c: open_kit(out / "kits" / c) for c in study.organisations}
+    collect_roster(out, [enrol(k) for k in kits.values()])
+    for kit in kits.values():
+        approve(kit, ask=None, given=kit.job.hex())
+    pair = {c: panels[c] for c in study.organisations}
+    results = all_take_part(out, pair)
+    here = in_process(out, pair)
+    for result in results.values():
+        np.testing.assert_array_equal(np.array(read_json(result / "totals.json")["totals"]), here.totals)
+    # own reports rest on the visits of the joint one: those of thin months are in neither
+    own, shares = 0, []
+    for club, kit in kits.items():
+        again = replay(kit, pair[club])
+        stamps, used = again.program.results[0].months, again.program.need().month
+        own += _own_panel(open_data(kit, pair[club]), stamps, used, tmp_path / club).facts.n_counted
+        # draw k of a club is its share of joint draw k; totals of models under trial are none
+        shares.append(np.stack([again.program.own_totals[place] for place in again.places])[:, 0])
+        assert len(again.program.own_totals) > len(again.places) + len(again.program.results)
+    facts = read_manifest(results["north"], "joint")["results"]
+    assert own == facts["n_counted"] == here.agreement.panel.visits
+    assert here.agreement.withheld > 0
+    np.testing.assert_allclose(sum(shares), here.draws[:, 0])
+
+
+@pytest.mark.slow
+def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels):
+    board = Board(CLUBS, patience=30.0)
+    files = all_take_part(folder, panels, board=board, preview=True)
+    raw = read_json(files["north"])
+    kit = open_kit(folder / "kits" / "north")
+    assert status(kit.private)["state"] == "previewed"
+    asked = len(ledger_of(kit)[1])
+    assert asked >= 6
+    results = all_take_part(folder, panels, board=board)
+    manifest = read_manifest(results["north"], "joint")["results"]
+    assert manifest["replayed"] == asked
+    assert raw["withheld"] == manifest["withheld_visits"] > 0
+    assert raw["visits"] == manifest["n_counted"]
+    assert raw["released_months"] < raw["months"] == manifest["n_months"]
+    assert set(raw["months_left_out"]) == {
+        "fewer visits or sites, or fewer than 3 organisations", "too large a share of the visits",
+    }  # fmt: skip
+    left_out = [m for months in raw["months_left_out"].values() for m in months]
+    assert len(set(left_out)) == len(left_out) > 0
+    assert raw["months"] - raw["released_months"] >= len(left_out)  # some months have no visit at all
+
+
+def read_json_column(path, name):
+    import polars as pl
+
+    return pl.read_parquet(path)[name].to_list()
+
+
+def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, panels):
+    kit = open_kit(folder / "kits" / "north")
+    assert "visits at" in dry_run(kit, panels["north"])[0]
+    write_json(kit.folder / "study.json", read_json(kit.folder / "study.json") | {"species": "Ardea cinerea"})
+    with pytest.raises(InputError, match="is about 'Ardea alba', the study about 'Ardea cinerea'"):
+        dry_run(open_kit(kit.folder), panels["north"])
+    with pytest.raises(InputError, match="is no kit"):
+        open_kit(tmp_path)
+
+
+@pytest.mark.slow
+def test_the_commands_work_without_a_terminal(folder, panels, tmp_path_factory):
+    register(app)
+    runner, tmp_path = CliRunner(), tmp_path_factory.mktemp("shared")
+    kit = str(folder / "kits" / "south")
+    words = ["federation", "join", kit, str(panels["south"]), "--dry-run"]
+    done = runner.invoke(app, [*words, "--own-sites", "900"])
+    assert done.exit_code == 0, done.output
+    assert "have fewer than 900 of your own sites" in done.output
+    assert open_kit(Path(kit)).own_sites == 0, "a dry run keeps nothing"
+    done = runner.invoke(app, [*words, "--folder", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "can carry the study" in " ".join(done.output.split())
+    assert "Nothing was sent" in done.output
+    assert not list(tmp_path.iterdir()), "nothing is written there"
+    assert runner.invoke(app, [*words, "--folder", str(tmp_path / "none")]).exit_code == 1
+    assert runner.invoke(app, ["federation", "status", kit]).output.startswith("state      not begun")
+    for words, said, code in (  # 2 for what was asked, 1 for what lies there
+        (["join", kit, str(panels["south"])], "Name yours: fedmiss federation join", 2),
+        (["join", kit, str(panels["south"]), "--folder", str(folder)], "lies in the shared folder", 1),
+        (["run", str(folder)], "there is no relay to run", 2),
+        (["status", str(folder)], "has no relay: how the study stands is known at each organisation", 2),
+        (["status", str(tmp_path)], "is neither a kit nor a study's folder", 1),
+    ):
+        refused = runner.invoke(app, ["federation", *words])
+        assert refused.exit_code == code, refused.output
+        assert said in " ".join(refused.output.split())
+    refused = runner.invoke(app, ["federation", "ledger", kit])
+    assert refused.exit_code == 1
+    assert "has sent nothing" in refused.output
+
+
+def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
+    kit = open_kit(folder / "kits" / "north")
+    all_take_part(folder, panels, preview=True)
+    kit.journal.unlink()
+    with pytest.raises(ConfigError, match="its journal is gone"):
+        take_part(kit, panels["north"], NOBODY)
+    assert not kit.journal.exists()
+
+
+def test_why_a_job_stopped_is_on_the_own_screen_and_in_a_file(folder, panels):
+    """Another organisation reads nothing; the custodian reads what differed."""
+    from fedmiss.network.outbox import REFUSALS, note_refusal
+
+    kit = open_kit(folder / "kits" / "north")
+    note_refusal(kit, ConfigError("the season is 5, the approved study has all."))
+    said = (kit.private / REFUSALS).read_text()
+    assert "the job stopped: the season is 5" in said
+    assert (kit.private / REFUSALS).stat().st_mode & 0o077 == 0
+
+
+def test_a_count_that_masks_cannot_carry_is_named_before_anything_is_sent(folder, panels):
+    from fedmiss.federation.rules import LARGEST_COUNT
+
+    kit = open_kit(folder / "kits" / "north")
+    for count, fine in ((LARGEST_COUNT, True), (LARGEST_COUNT + 1, False), (99_999_999_999, False)):
+        visits = next(iter(open_panel(panels["north"]).visits(effort=False)[0].values()))
+        at = int(np.argmax(visits.count))
+        visits.count[at] = count
+        if fine:
+            check_counts("north", visits)
+            continue
+        with pytest.raises(InputError) as error:
+            check_counts("north", visits)
+        assert f"{count:,}" in str(error.value)
+        assert f"limit {LARGEST_COUNT:,}" in str(error.value)
+    assert not kit.journal.exists()
+
+
+def test_seconds_add_up_over_the_processes_of_a_job(folder, panels):
+    """A job that is stopped goes on in a new process: the manifest has the seconds of both, and every exchange once."""
+    board = Board(CLUBS, patience=30.0)
+
+    def stop(exchange, questions, answers):
+        if exchange == 20:
+            raise KeyboardInterrupt
+
+    board.patience = 0.5
+    first = all_take_part(folder, panels, board=board, looks={"north": stop})
+    assert isinstance(first["north"], KeyboardInterrupt)
+    kit = open_kit(folder / "kits" / "north")
+    begun = read_json(next(kit.private.glob("usage-*.json")))
+    board.patience = 30.0
+    facts = read_manifest(all_take_part(folder, panels, board=board)["north"], "joint")["results"]
+    assert facts["seconds"] > begun["seconds"] > 0
+    assert facts["replayed"] == 20
+    assert facts["ledger"]["exchanges"] == len(ledger_of(kit)[1]) - 1
+
+
+def test_what_is_answered_from_covers_every_file_and_the_table_of_sites(tmp_path):
+    (tmp_path / "records").mkdir()
+    seen = set()
+    for text in ("a", "b"):
+        (tmp_path / "records" / "lists.csv").write_text(text)
+        (tmp_path / "sites.csv").write_text(text)
+        one = digest_of_path(tmp_path / "records")
+        seen |= {one, digest_of_path(tmp_path / "records", tmp_path / "sites.csv")}
+        (tmp_path / "sites.csv").write_text(text * 2)
+        seen.add(digest_of_path(tmp_path / "records", tmp_path / "sites.csv"))
+        assert one == digest_of_path(tmp_path / "records")
+    assert len(seen) == 6

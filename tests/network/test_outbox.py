@@ -1,0 +1,181 @@
+"""What is on hold, what was sent, and what is replayed: a custodian's view of messages."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedmiss.cli.app import app
+from fedmiss.cli.commands import register
+from fedmiss.errors import EngineError, InputError
+from fedmiss.federation.gather import Board
+from fedmiss.files import read_json
+from fedmiss.network import operate
+from fedmiss.network.demo import CLUBS
+from fedmiss.network.kits import new_revision, open_kit
+from fedmiss.network.member import (
+    replay,
+    take_part,
+)
+from fedmiss.network.outbox import HELD, holder, ledger_of, on_hold, outbox, release
+from tests.federation.network import together
+
+from .conftest import all_take_part
+
+
+@pytest.mark.slow
+def test_a_message_waits_until_it_is_released(folder, panels):
+    kit = open_kit(folder / "kits" / "north")
+    said, released, stop = [], [], threading.Event()
+    hold = holder(kit, said.append, pause=0.01)
+
+    def look(exchange, questions, answers):
+        if len(released) < 5:
+            hold(exchange, questions, answers)
+
+    def custodian():
+        while not stop.is_set():
+            if len(said) > len(released):  # who is quicker than the sentence is not told it
+                try:
+                    released.append(release(kit))
+                except InputError:
+                    pass
+            time.sleep(0.01)
+
+    thread = threading.Thread(target=custodian)
+    thread.start()
+    results = all_take_part(folder, panels, looks={"north": look})
+    stop.set()
+    thread.join()
+    assert results["north"] == kit.result
+    assert "exchange 1 of job" in released[0]
+    assert said[0] == (
+        f"north: exchange 1 is on hold. Read it in {kit.private / HELD}; "
+        f"`fedmiss federation outbox {kit.folder} PANEL --release` sends it."
+    )
+    assert any("visits: number of visits" in text for text in released)
+    with pytest.raises(InputError, match="holds no message now"):
+        release(kit)
+
+
+def test_a_message_that_was_held_for_another_job_releases_none(folder):
+    """Whoever stopped at a held message left its text, and a release of it let a message of the next job go unseen."""
+    kit = open_kit(folder / "kits" / "north")
+    with pytest.raises(KeyboardInterrupt):
+        held_and_stopped(kit, exchange=5)
+    assert "exchange 5" in (kit.private / HELD).read_text(encoding="utf-8")
+    register(app)
+    stands = CliRunner().invoke(app, ["federation", "status", str(kit.folder)])
+    assert "north: exchange 5 is on hold" in " ".join(
+        stands.output.split()
+    )  # it waits for its custodian, said nowhere
+    new_revision(folder)
+    again = open_kit(kit.folder)
+    with pytest.raises(InputError, match="holds no message now"):
+        release(again)
+    with pytest.raises(KeyboardInterrupt):
+        held_and_stopped(again, exchange=5)
+    assert "exchange 5" in release(again)
+    held_and_stopped(again, exchange=5)  # it goes
+
+
+def test_a_message_that_went_is_on_hold_no_more(folder, panels):
+    """Stopped while it held one, and joined again without `--look`: the message went, its words stayed."""
+    kit = open_kit(folder / "kits" / "north")
+    with pytest.raises(KeyboardInterrupt):
+        held_and_stopped(kit, exchange=5)
+    all_take_part(folder, panels, preview=True)
+    assert not (kit.private / HELD).exists()
+    with pytest.raises(InputError, match="holds no message now"):
+        release(kit)
+
+
+def held_and_stopped(kit, exchange):
+    """Hold a message; who waits for its release says Ctrl-C."""
+
+    def stop(seconds):
+        raise KeyboardInterrupt
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("fedmiss.network.outbox.time.sleep", stop)
+        holder(kit)(exchange, [], [])
+
+
+def test_what_was_sent_and_waits_for_the_others_is_in_outbox_and_ledger(folder, panels):
+    kit = open_kit(folder / "kits" / "north")
+    all_take_part(folder, panels, preview=True)
+    _, lines = ledger_of(kit)
+    board = Board(CLUBS, patience=0.5)  # the others are away now
+    with pytest.raises(EngineError, match="no frame from"):
+        take_part(kit, panels["north"], board.seat("north"))
+    _, more = ledger_of(kit)
+    assert more[:-1] == lines
+    assert more[-1][0] == len(lines)
+    assert more[-1][2] > 0 == more[-1][3]
+    shown = outbox(kit, panels["north"], last=2)
+    heads = [line.split(",")[0] for line in shown if line.startswith("---")]
+    assert heads == [f"--- exchange {n}" for n in (len(lines) - 1, len(lines))]
+    assert shown[-1] == "the others' frames have not all come; when they have, its words stand here"
+
+
+@pytest.mark.slow
+def test_a_replay_shows_what_was_asked_and_answered(folder, panels):
+    results = all_take_part(folder, panels)
+    kit = open_kit(folder / "kits" / "south")
+    again = replay(kit, panels["south"])
+    np.testing.assert_array_equal(
+        again.joint.totals, np.array(read_json(results["south"] / "totals.json")["totals"])
+    )
+
+
+def test_what_is_on_hold_is_said_over_a_relay_too(folder, panels, monkeypatch):
+    """The engine's own process holds the message: its words went into the log, and `join --look` waited without one."""
+    kit, said, there = open_kit(folder / "kits" / "north"), [], [True]
+    engine = SimpleNamespace(start_member=lambda *given: SimpleNamespace(poll=lambda: None))
+    for name in ("check_certificate", "check_connection", "start", "end_leftovers", "end"):
+        monkeypatch.setattr(operate, name, lambda *given, **more: None)
+    monkeypatch.setattr(operate, "engine_of", lambda study: engine)
+    monkeypatch.setattr(operate, "_listens", lambda *given: there[0])
+
+    def look():
+        for exchange in (1, 2):
+            holder(kit, pause=0.02)(exchange, [], [])
+        there[0] = False
+        kit.result.mkdir()
+
+    def heard(line):
+        said.append(line)
+        if "on hold" in line:
+            release(kit)
+
+    how = {"say": heard, "look": True, "preview": False}
+    job = threading.Thread(target=look, daemon=True)
+    job.start()
+    together({"join": lambda: operate._join_engine(kit, panels["north"], kit.result, **how)})
+    where = (
+        f"Read it in {kit.private / HELD}; `fedmiss federation outbox {kit.folder} PANEL --release` sends it."
+    )
+    held = [line for line in said if "on hold" in line]
+    assert held == [f"north: exchange {exchange} is on hold. {where}" for exchange in (1, 2)]
+
+
+def test_a_message_that_is_released_meanwhile_is_not_said(folder, monkeypatch):
+    """Its file went away between a look whether it is there and its reading; an empty line was said."""
+    kit, said, exists = open_kit(folder / "kits" / "north"), [], Path.exists
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "exists", lambda path: path.name == HELD or exists(path))
+        assert on_hold(kit) == ""
+
+    def released(kit):
+        release(kit)
+        return ""
+
+    monkeypatch.setattr("fedmiss.network.outbox.on_hold", released)
+    holder(kit, said.append, pause=0.01)(1, [], [])
+    assert said == []

@@ -1,0 +1,167 @@
+"""A relay and its engines, without NVFLARE: who is waited for, who has no part, what dies and is started again."""
+
+from __future__ import annotations
+
+import re
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from fedmiss.errors import EngineError
+from fedmiss.federation.gather import Seat
+from fedmiss.locks import locked
+from fedmiss.network import operate
+from fedmiss.network.demo import CLUBS
+from fedmiss.network.engine import relay
+from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.member import (
+    DATA,
+)
+from fedmiss.network.nvflare import Admin
+from fedmiss.network.operate import _all_there
+from fedmiss.network.status import STATUS, Status, status
+from fedmiss.network.study import job_hash, read_roster, read_study
+from tests.federation.network import all_of, together
+
+from .conftest import engine_files, small_study
+
+
+def test_a_relay_says_for_whom_the_others_wait(folder, monkeypatch):
+    """North looks at its message: it is there and answers, so nobody was missing, and nobody knew why nothing went on."""
+    monkeypatch.setattr("fedmiss.federation.gather.PAUSE", 0.01)
+    monkeypatch.setattr("fedmiss.network.engine.LONG", 0.05)
+    seats, seen, looked = {c: Seat(c) for c in CLUBS}, [], threading.Event()
+
+    def job(name):
+        for exchange in range(3):
+            if (name, exchange) == ("north", 1):
+                assert looked.wait(20)
+            all_of(seats[name], CLUBS, name, exchange, b"frame")
+        seats[name].end(True)
+
+    def ask(packets):
+        if (stands := status(folder / "hub"))["missing"]:
+            seen.append((stands["state"], stands["missing"]))
+            looked.set()
+        return {n: seats[n].answer(packet) for n, packet in packets.items()}
+
+    got = together({c: (lambda c=c: job(c)) for c in CLUBS} | {"relay": lambda: relay(folder / "hub", ask)})
+    assert set(got.values()) == {None}
+    assert {(state, *missing) for state, missing in seen} == {("waiting", "north")}
+    assert (status(folder / "hub")["state"], status(folder / "hub")["missing"]) == ("done", [])
+
+
+@pytest.mark.parametrize("end", ["join", "run"])
+def test_a_second_process_on_one_engine_is_refused(tmp_path, panels, monkeypatch, end):
+    """Each ended the other's engine as a leftover; a second `join` let a message go that the first one held."""
+    study = make_study(small_study(engine="nvflare"), tmp_path / "study", engine_files)
+    (study / "hub" / "engine").mkdir()
+    kits = [open_kit(study / "kits" / club) for club in CLUBS]
+    collect_roster(study, [enrol(kit) for kit in kits])
+    ended = []
+    monkeypatch.setattr(operate, "check_certificate", lambda *given, **more: None)
+    monkeypatch.setattr(operate, "end_leftovers", ended.append)
+
+    def second():
+        if end == "run":
+            operate.run(study)
+        else:
+            operate.join(kits[0], panels["central"])
+
+    there = (study / "hub" if end == "run" else kits[0].folder) / "engine"
+    with locked(there):
+        got = together({"second": second})["second"]
+    assert isinstance(got, EngineError)
+    assert re.search(rf"`fedmiss federation {end}` runs here already \(process \d+ on ", str(got))
+    assert not ended
+    assert not (kits[0].private / DATA).exists()
+
+
+def test_a_relays_engine_that_dies_while_it_waits_for_organisations_is_started_again(tmp_path, monkeypatch):
+    """`run` ended, with words about paths and the disk."""
+    study = make_study(small_study(engine="nvflare"), tmp_path / "study", engine_files)
+    collect_roster(study, [enrol(open_kit(study / "kits" / club)) for club in CLUBS])
+    (study / "hub" / "engine").mkdir()
+    codes, said = [], []
+
+    def started(hub, log):
+        codes.append(None)
+        n = len(codes) - 1
+        return SimpleNamespace(poll=lambda: codes[n], wait=lambda seconds: codes[n])
+
+    def connected():
+        if len(codes) == 1:
+            codes[0] = -9
+            raise OSError("cannot connect to server")
+        return list(CLUBS)
+
+    def submit():
+        job = job_hash(read_study(study), read_roster(study / "hub", read_study(study))).hex()
+        Status(study / "hub" / STATUS, job, CLUBS).write(state="done")
+        return "job"
+
+    control = SimpleNamespace(connected=connected, submit=submit, close=lambda: None)
+    for name in ("check_certificate", "check_port", "end_leftovers", "end"):
+        monkeypatch.setattr(operate, name, lambda *given, **more: None)
+    monkeypatch.setattr(operate, "engine_of", lambda study: SimpleNamespace(start_relay=started))
+    monkeypatch.setattr(operate, "_session", lambda *given: control)
+    operate.run(study, say=said.append)
+    assert len(codes) == 2
+    assert [line.partition(".")[0] for line in said] == [
+        "the engine ended and is started again",
+        "all organisations are connected; job job is under way",
+    ]
+
+
+def test_a_job_in_which_somebody_has_no_part_is_ended(folder, monkeypatch):
+    """A site that was started again while a job began was waited for, without a word, for ten minutes."""
+    monkeypatch.setattr(operate, "CHECK", 0.0)
+    idle, said, ended = iter([["north"], [], *[["north"]] * operate.IDLE]), [], []
+    control = SimpleNamespace(over=lambda job: False, idle=lambda job: next(idle), abort=ended.append)
+    process = SimpleNamespace(poll=lambda: None)
+    operate._watch(control, "job", process, folder / "hub", said.append)
+    assert (ended, list(idle)) == (["job"], [])
+    assert said == ["north has no part in job job: started again while it began."]
+
+
+def test_an_engine_names_who_answers_and_who_has_no_part(folder):
+    """It lists one that has left for minutes; one that sleeps lets the question run out."""
+    rows = {
+        "central": {"status": "started", "job_id": "7"},
+        "north": {"status": "no_jobs"},
+        "west": {"status": "no_reply"},
+    }
+
+    def told(names):
+        if names == ["south"]:
+            raise OSError("cannot connect to server")
+        return [rows[n] for n in names]
+
+    admin = Admin.__new__(Admin)
+    admin.study = small_study(organisations=(*CLUBS, "west"))
+    listed = SimpleNamespace(client_info=[SimpleNamespace(name=c) for c in (*CLUBS, "west")])
+    admin.session = SimpleNamespace(get_system_info=lambda: listed, get_client_job_status=told)
+    assert admin.connected() == ["central", "north"]
+    assert admin.idle("7") == ["north", "south", "west"]
+    assert admin.idle("8") == []  # it has begun nowhere
+
+
+@pytest.mark.slow
+def test_the_status_names_who_has_not_joined(folder):
+    hub, study = folder / "hub", small_study()
+    assert status(hub)["state"] == "not begun"
+
+    class Connections:
+        there = iter([["north"], ["north", "south"], list(CLUBS)])
+
+        def connected(self):
+            stood.append(status(hub))
+            return next(self.there)
+
+    stood, said = [], []
+    _all_there(Connections(), hub, study, said.append)
+    assert [s["missing"] for s in stood] == [[], ["central", "south"], ["central"]]
+    assert {s["state"] for s in stood[1:]} == {"waiting"}
+    assert status(hub)["missing"] == []
+    assert len(said) == 2

@@ -1,0 +1,241 @@
+"""Revisions of a study: another roster, another version, and jobs that go on from the one before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedmiss import files
+from fedmiss.cli.app import app
+from fedmiss.cli.commands import register
+from fedmiss.errors import ConfigError, InputError
+from fedmiss.federation.gather import Board
+from fedmiss.files import read_json, read_manifest, write_json
+from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.network.approval import approve, page
+from fedmiss.network.demo import CLUBS
+from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
+from fedmiss.network.member import (
+    take_part,
+)
+from fedmiss.network.status import STATUS, Status
+from fedmiss.network.study import read_study
+
+from .conftest import all_take_part, engine_files, small_study
+
+NOBODY = Board(CLUBS, patience=0.05).seat("north")
+
+
+def test_another_roster_is_another_job_and_what_it_tells_is_said(folder, panels, capsys):
+    kit = open_kit(folder / "kits" / "north")
+    before = kit.job
+    four = small_study(organisations=(*CLUBS, "west"))
+    with pytest.raises(ConfigError, match="masks need 3"):
+        new_revision(folder, ["south"])
+    assert four.masks
+    new = new_revision(folder, [])
+    assert new.revision == 2
+    kit = open_kit(folder / "kits" / "north")
+    assert kit.job != before
+    assert kit.approval() is None
+    with pytest.raises(ConfigError, match="is not approved"):
+        take_part(kit, panels["north"], NOBODY)
+    assert "WARNING: you took part in egrets revision 1" in page(kit)
+    capsys.readouterr()
+    approve(kit, ask=None, given=kit.job.hex())
+    assert "WARNING: you took part in egrets revision 1" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
+    kits = {c: open_kit(folder / "kits" / c) for c in CLUBS}
+    with pytest.raises(InputError, match="has not chosen its model yet"):
+        new_revision(folder, source=kits["north"].folder)
+    first = all_take_part(folder, panels)
+    held, key = read_json(kits["north"].onward), kits["north"].roster["north"]
+    assert held == read_json(kits["south"].onward)  # joint numbers, the same everywhere
+    with pytest.raises(ConfigError, match="'north' is in the study already"):
+        new_revision(folder, added=["north"])
+    register(app)
+    command = CliRunner().invoke(
+        app, ["federation", "revise", str(folder), "--with", "west", "--from", str(kits["north"].folder)]
+    )
+    assert command.exit_code == 0, command.output
+    assert "revision 2, of central, north, south, west" in command.output
+    assert f"{folder / 'kits' / 'west'} to west" in command.output
+    west = open_kit(folder / "kits" / "west")
+    with pytest.raises(ConfigError, match="the roster of this revision"):
+        _ = west.job
+    mine = kits["north"].folder
+    assert (
+        new_revision(folder, ["west"], source=mine).revision == 3
+    )  # one that never enrolled can be left out again
+    new_revision(folder, added=["west"], source=mine)
+    collect_roster(folder, [enrol(west)])  # the others' keys stay
+    again = {c: open_kit(folder / "kits" / c) for c in (*CLUBS, "west")}
+    assert len({k.job for k in again.values()}) == 1
+    assert again["north"].roster["north"] == key
+    text = page(again["north"])
+    assert "goes on from revision 1: negative binomial of rank 0 with its months" in text
+    assert "This job is with west added" in text
+    assert "those that your computer has kept of that job" in text
+    assert "You took no part in that job" in page(again["west"])
+    refuses_changed_numbers(again["north"])
+    knows_the_model_only(again["south"])
+    for kit in again.values():
+        approve(kit, ask=None, given=kit.job.hex())
+    sites = fourth_panel(panels["north"], tmp_path / "west")
+    second = all_take_part(folder, panels | {"west": sites})
+    for club, result in second.items():
+        assert isinstance(result, Path), (club, result)
+    facts = [read_manifest(r["north"], "joint")["results"] for r in (first, second)]
+    assert facts[1]["n_groups"] == 4
+    assert facts[1]["ledger"]["exchanges"] < facts[0]["ledger"]["exchanges"]
+    with pytest.raises(InputError, match="is at revision 1 of egrets, the study at revision 4"):
+        new_revision(folder, source=stale_kit(folder, tmp_path))
+
+
+def refuses_changed_numbers(kit):
+    """A revision that begins from other numbers than the members have kept is refused before anybody approves it."""
+    path = kit.folder / "study.json"
+    right = path.read_text(encoding="utf-8")
+    for change, words in (
+        (lambda model: model["T"][3].__setitem__(0, model["T"][3][0] + 0.01), "model 1, T"),
+        (lambda model: model.update(mu=model["mu"] * 1.001), "model 1, mu"),
+        (lambda model: model["settings"].update(slopes=not model["settings"]["slopes"]), "model 1, settings"),
+    ):
+        study = json.loads(right)
+        change(study["before"]["models"][0])
+        path.write_text(json.dumps(study), encoding="utf-8")
+        with pytest.raises(ConfigError, match=f"other numbers than this computer has kept of it .{words}."):
+            approve(open_kit(kit.folder), ask=lambda _: True)
+        assert not (kit.private / "approval.json").exists() or open_kit(kit.folder).approval() is None
+    study = json.loads(right)
+    study["before"]["revision"] = "one"
+    path.write_text(json.dumps(study), encoding="utf-8")
+    with pytest.raises(ConfigError, match=r"revision is 'one' .must be a whole number"):
+        approve(open_kit(kit.folder), ask=lambda _: True)
+    path.write_text(right, encoding="utf-8")
+
+
+def knows_the_model_only(kit):
+    """Who was there for the choice of the model, and not for its fit, cannot compare months."""
+    (path,) = kit.private.glob("onward-*.json")
+    right = path.read_text(encoding="utf-8")
+    kept = json.loads(right)
+    kept["models"] = [{"settings": model["settings"]} for model in kept["models"]]
+    path.write_text(json.dumps(kept), encoding="utf-8")
+    assert "has kept the model of that job only, not its months" in page(kit)
+    path.write_text(right, encoding="utf-8")
+
+
+def fourth_panel(panel, out):
+    """Another club with the same counts at places of its own."""
+    shutil.copytree(panel, out)
+    return out
+
+
+def stale_kit(folder, tmp_path):
+    """A kit that has not got the present revision."""
+    there = tmp_path / "stale"
+    shutil.copytree(folder / "kits" / "north", there)
+    raw = read_json(there / "study.json")
+    write_json(there / "study.json", raw | {"revision": 1})  # the same roster: another job for this alone
+    return there
+
+
+def test_a_revision_that_was_killed_is_made_again(folder, tmp_path, monkeypatch):
+    """Wherever it was killed, the same command gives what it would have given."""
+    mine = open_kit(folder / "kits" / "north")
+    write_json(mine.onward, {"job": "first", "revision": 1, "models": []})
+    monkeypatch.setattr("fedmiss.network.study.read_before", lambda *_: ())
+    genuine, left = files.atomic_file, [0]
+
+    def killed(path, **more):
+        left[0] -= 1
+        if left[0] == -1:
+            raise KeyboardInterrupt
+        return genuine(path, **more)
+
+    monkeypatch.setattr(files, "atomic_file", killed)
+    for writes in range(50):
+        there = tmp_path / str(writes)
+        shutil.copytree(folder, there)
+        change = {"without": ["south"], "added": ["west", "east"], "source": there / "kits" / "north"}
+        left[0] = writes
+        try:
+            new_revision(there, **change, months=["2000-01", "2004-12"])
+            break
+        except KeyboardInterrupt:
+            new_revision(there, **change, months=["2000-01", "2004-12"])
+        for at in (there, there / "hub", *(there / "kits" / n for n in ("central", "east", "north", "west"))):
+            study = read_study(at)
+            assert (study.revision, study.organisations) == (2, ("central", "east", "north", "west"))
+            assert (study.months, study.before["job"]) == (("2000-01", "2004-12"), "first")
+        assert set(read_json(there / "roster.json")) == {"central", "north"}
+    assert writes > 10
+
+
+def test_certificates_admit_nobody_later(tmp_path):
+    study = small_study(engine="nvflare", patience=60.0)
+    out = make_study(study, tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
+    with pytest.raises(ConfigError, match="certificates of engine nvflare are made once"):
+        new_revision(out, added=["west"])
+
+
+def test_a_study_of_two_admits_a_third(tmp_path):
+    study = small_study(organisations=("north", "south"), masks=False)
+    assert study.contributors == 2
+    out = make_study(study, tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in ("north", "south")])
+    new = new_revision(out, added=["west"])
+    assert (new.contributors, new.organisations) == (3, ("north", "south", "west"))
+
+
+def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, monkeypatch):
+    kit = open_kit(folder / "kits" / "north")
+    settings = asdict(CountSettings(rank=1))
+    kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
+    write_json(kit.onward, kept)
+    monkeypatch.setattr("fedmiss.network.study.__version__", "9.9")
+    assert not open_kit(kit.folder).onward.exists()  # the job's number covers the version
+    new = new_revision(folder, source=kit.folder)
+    assert new.order().before[0].settings.rank == 1
+
+
+def test_a_status_is_that_of_the_present_job(folder):
+    """Done was said of a revision that nobody had joined."""
+    register(app)
+    kit = open_kit(folder / "kits" / "north")
+    Status(kit.private / STATUS, kit.job.hex(), CLUBS).write(state="done")
+    words = ["federation", "status", str(kit.folder)]
+    assert CliRunner().invoke(app, words).output.startswith("state      done")
+    new_revision(folder)
+    assert (
+        CliRunner()
+        .invoke(app, words)
+        .output.startswith("The kit's present job is not begun. The last one:\nstate")
+    )
+    write_json(
+        kit.folder / "study.json", read_json(kit.folder / "study.json") | {"organisations": ["a", "b", "c"]}
+    )
+    assert CliRunner().invoke(app, words).output.startswith("state      done")  # it has left
+
+
+def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder):
+    """One with a key that was lost is another job of the same revision: which one was taken was chance."""
+    kit = open_kit(folder / "kits" / "north")
+    settings = asdict(CountSettings(rank=1))
+    kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
+    write_json(kit.onward, kept)
+    for digit in "0f":
+        other = kept | {"job": digit * 64, "models": [{"settings": settings | {"rank": 2}}]}
+        write_json(kit.private / f"onward-{digit * 16}.json", other)
+    new = new_revision(folder, source=kit.folder)
+    assert new.before["job"] == kept["job"]

@@ -178,7 +178,8 @@ def log_score(
     e = eta[:, None] + np.sqrt(var + observers)[:, None] * z
     if isinstance(law, LogCountLaw):
         s = np.sqrt(law.logs.phi)
-        below, above = (np.log1p((y + by) / law.ratio)[:, None] for by in (-0.5 * (y > 0), 0.5))
+        times = law.times(eta, var)
+        below, above = (np.log1p((y + by) / times)[:, None] for by in (-0.5 * (y > 0), 0.5))
         p = stats.norm.cdf((above - e) / s) - np.where(y[:, None] > 0, stats.norm.cdf((below - e) / s), 0.0)
         return np.log(np.maximum((p * w).sum(axis=1) / w.sum(), 1e-300))
     k = 1.0 / np.maximum(law.inverse_size_at(e), 1e-9)

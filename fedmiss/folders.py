@@ -163,6 +163,17 @@ class ModelFacts(Facts):
     occupancy: list[float] = field(default_factory=list)
     lognormal: bool = False
 
+    @classmethod
+    def of(cls, results: Mapping[str, Any], where: object = "the folder") -> Self:
+        """Read them as :meth:`Facts.of` does; an InputError also for a log1p fit whose factor goes with exp(eta)."""
+        facts = super(ModelFacts, cls).of(results, where)
+        if facts.scale == "log1p" and facts.site_variances and not facts.lognormal:
+            raise InputError(
+                f"{where} holds a log1p fit of an earlier version, which left out of expected counts how uncertain the "
+                "logarithm of a cell is: sites that nobody visited came out too low. Fit again."
+            )
+        return facts
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobFacts(ModelFacts):

@@ -343,6 +343,9 @@ class Totals(Question):
     smear: np.ndarray = _f("calibration of the fitted totals", "(n,)")
     drawn: bool = _f("whether coefficients are draws, so that no variance is left to integrate over")
     visited: bool = _f("whether a sum over the visited sites is wanted beside that over all")
+    most: float = _f(
+        "what larger sums are told as, so that a mask can hold them; 0 for no limit", "", "birds"
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

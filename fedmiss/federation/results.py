@@ -375,7 +375,7 @@ def _visited(state: MonthState, settings: CountSettings) -> dict[str, F64]:
     weight, counted, fitted, variance, effort, square, _, _ = state.visited.T
     if SCALES[settings.scale].log:  # sums of 1 + count, whose logarithm has the variance phi
         counted, fitted = counted - weight, state.smear * fitted - weight
-        # a lognormal of mean m has variance m^2 (exp(phi) - 1), and smear makes exp(eta) the mean
+        # a lognormal of mean m has variance m^2 (exp(phi) - 1), and smear makes exp(eta + var / 2) the mean
         variance = state.smear**2 * variance * np.expm1(state.phi)
     else:
         variance = state.smear**2 * variance * state.dispersion

@@ -32,7 +32,6 @@ from fedmiss.files import (
     write_manifest,
 )
 from fedmiss.folders import FitFacts, JointFacts, ModelFacts, PanelFacts, or_nan
-from fedmiss.models.lowrank.families import SCALES
 from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.own_lines import OwnLines
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -176,11 +175,6 @@ def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
     J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
     if "cov_0_0" in sites.columns:
-        if SCALES[facts.scale].log and not facts.lognormal:
-            raise InputError(
-                f"{path} is a log1p fit of an earlier version, which left out of expected counts how uncertain the "
-                "logarithm of a cell is: sites that nobody visited came out too low. Fit the panel again."
-            )
         posterior = Posterior(
             theta.mu,
             np.column_stack([theta.a, U]),

@@ -11,6 +11,7 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.files import read_manifest
+from fedmiss.folders import FitFacts
 from fedmiss.pipeline.chain import run_recipe, run_species
 from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.panels import open_panel
@@ -176,6 +177,14 @@ def test_a_report_is_of_one_chain(place, tmp_path):
     make_panel([place / "trend-out" / "records"], tmp_path / "panel", PanelSettings(groups=2))
     with pytest.raises(InputError, match="was not fitted on this panel"):
         read_inputs(tmp_path / "panel", fit, imputed)
+
+
+def test_a_log1p_fit_whose_factor_went_with_something_else_is_not_read(place):
+    run(place)
+    facts = read_manifest(place / "trend-out" / "fit")["results"]
+    assert FitFacts.of(facts).lognormal
+    with pytest.raises(InputError, match=r"a fit holds a log1p fit of an earlier version.*Fit again\."):
+        FitFacts.of({name: value for name, value in facts.items() if name != "lognormal"}, "a fit")
 
 
 @pytest.mark.slow

@@ -58,6 +58,8 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
             # Slope of log yearly totals on the year, by least squares.
             logs = log_yearly(yearly[:, full], empty=batch.presence is not None)
             program.slopes[question.batch, int(f)] = logs @ x / float(x @ x)
+    if question.most > 0:
+        out = np.minimum(out, question.most)
     # Of fewer sites than the custodian allows nothing is said, not even a total.
     return msg.RegionTotals(out[:, :n_rows] * (J >= axis.minimum))
 

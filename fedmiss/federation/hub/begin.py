@@ -90,7 +90,8 @@ def start_again(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     """
     weight, value, _, square = (float(v) for v in sums)
     mean = value / weight
-    state = evolve(first_state(panel, settings, sums), ridge=LEFT_OUT)
+    state = first_state(panel, settings, sums)
+    state = evolve(state, ridge=LEFT_OUT / state.unit**2)
     if not learns_size(settings):
         return state
     scatter = (square / weight - mean - mean**2) / mean**2  # 1 / size by moments

@@ -42,9 +42,11 @@ TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicate
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
 WILD = 1.8  # standard deviation of months' noise: one month would be twelve times the next
-FOUND = 2.0  # times what the one in the middle finds that the mean observer hardly does: a standard deviation of 1.2
+FOUND = 2.0  # times what the one in the middle finds that the mean observer finds where they differ by 1.2 on the log scale
+FAR_APART = 20.0  # the same where they differ by 2.4: one in six finds a tenth, one in six ten times
+MOVING = 1.0  # variance of months' noise, below which no month takes a flock
 SOON = 150  # rounds in which observers who truly differ so much mostly come to rest
-ABOVE = 1.5  # times the mean count that no mean of expected counts is
+ABOVE = 1.5  # times the mean count that the mean of expected counts seldom is
 SETTLED = 5  # rounds of a rank after which it is looked at
 
 
@@ -98,9 +100,10 @@ class AskSiteTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskTotals:
-    """Expected counts summed over sites, by region and month, at this state."""
+    """Expected counts summed over sites, by region and month, at this state; what is above ``most`` counts as it."""
 
     state: MonthState
+    most: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -166,10 +169,6 @@ def fit_path(
             v = None if ask is None else (yield from _direction(panel, ask, W))
             state = with_factor(state, v, panel)
             state = yield from rounds(state, begin=Begin.NEW_FACTOR)
-            if not state.away and (yield from _took_flocks(panel, state, settings, start)):
-                state = evolve(
-                    state, away=rank
-                )  # a factor begins where months do not scatter, and takes them with it
         else:
             state = yield from _without_factors(panel, state, settings, start, rounds)
         if state.away:
@@ -186,18 +185,16 @@ def _without_factors(
     panel: Panel, state: MonthState, settings: CountSettings, start: F64, rounds: Callable[..., Fitting]
 ) -> Fitting:
     """The first rank; it begins again where months or observers took the flocks of a rare species."""
-    begin, most = Begin.FROM_ZERO, settings.max_sweeps
     # Observers that take flocks do so for hundreds of rounds: they are looked at on the way.
-    for limit in sorted({min(SOON, most), most}) if settings.observers else [most]:
-        state = yield from rounds(state, begin=begin, most=limit)
-        begin = Begin.GO_ON
-        if _apart(state, settings):  # the way to its end shows why
-            state = yield from rounds(state, begin=begin, tol=TOL, most=limit)
-        if (yield from _took_flocks(panel, state, settings, start)):
-            again = evolve(start_again(panel, settings, start), rounds=state.rounds)
-            return (yield from rounds(again, begin=Begin.FROM_ZERO))
-        if state.converged:
-            break
+    first = min(SOON, settings.max_sweeps) if settings.observers else settings.max_sweeps
+    state = yield from rounds(state, begin=Begin.FROM_ZERO, most=first)
+    took = yield from _took_flocks(panel, state, settings, start)
+    if not (took or state.converged or state.away) and first < settings.max_sweeps:
+        state = yield from rounds(state, begin=Begin.GO_ON)
+        took = yield from _took_flocks(panel, state, settings, start)
+    if took:
+        again = evolve(start_again(panel, settings, start), rounds=state.rounds)
+        state = yield from rounds(again, begin=Begin.FROM_ZERO)
     return state
 
 
@@ -206,31 +203,23 @@ def _took_flocks(
 ) -> Generator[Request, Sums, bool]:
     """Whether months or observers, and not the dispersion, took the flocks of a rare species.
 
-    Then cells of many flocks' months and sites have expected counts that are far above all that was counted, and their mean
-    is; months that truly differ so much do not lift it. With observers it may be far below as well: how much more the mean
-    one finds follows from their variance, and not from the visits. Where observers truly differ so much a fit comes to its
-    end, with months that do not.
+    Observers who truly differ so much come to rest soon. Of months the expected counts show it: cells of many flocks' months
+    and sites are far above all that was counted, and so is their mean; months that truly differ so much do not lift it.
     """
+    if not FAMILIES[settings.family].counts:
+        return False
     if state.away:
         return settings.observers
-    # Without a size there is no other start than the first.
-    takes = FAMILIES[settings.family].counts and (state.rank or learns_size(settings))
-    months = takes and state.series is not None and max(state.noise) > WILD**2
-    observers, moving = _apart(state, settings), state.noise[0] > 1.0
-    if observers and not state.converged and (moving or state.k >= settings.max_sweeps):
+    found = _found(state, settings)
+    lasting = found > FOUND and not state.converged and state.k >= SOON
+    if state.noise[0] > MOVING and (lasting or found > FAR_APART):
         return True
-    observers = observers and moving
-    if not (months or observers):
+    if not learns_size(settings) or state.series is None or state.noise[0] <= WILD**2:
         return False
-    totals = (yield AskTotals(state))["totals"]
-    expected = totals[0].sum() / (panel.J * panel.L) * _found(state, settings)
-    above = expected / (start[1] / start[0])
-    return bool(above > ABOVE or (observers and above < 1.0 / ABOVE))
-
-
-def _apart(state: MonthState, settings: CountSettings) -> bool:
-    """Whether observers of counts differ as few do."""
-    return FAMILIES[settings.family].counts and _found(state, settings) > FOUND
+    mean = ABOVE * float(start[1] / start[2])
+    most = panel.J * panel.L * mean
+    totals = (yield AskTotals(state, 2.0 * most))["totals"]
+    return bool(totals[0].sum() > most)
 
 
 def polished(

@@ -265,7 +265,7 @@ def _facts(
     best, state = choice.best, members[0].state
     # of features that were tried the choice's advice says it
     named = panel.features.notes if panel.features and best.features and not choice.trials else ()
-    observers, without = best.observers and not state.without_observers, []
+    observers, without = best.observers and not state.observers_left_out, []
     if best.observers and not observers:
         without = [
             "effects of observers are left out of the model: the finds are too few, or lie in too few flocks, to tell "
@@ -281,7 +281,7 @@ def _facts(
         terms=list(agreement.terms),
         blanks=list(agreement.blanks),
         kappa=state.kappa[: panel.K].tolist(),
-        learning=float(state.kappa[-1]) if best.learning else None,
+        learning=float(state.kappa[-1]) if best.learning and observers else None,
         standard_effort=agreement.standard_effort,
         observer_effects=observers,
         observer_sd=(1.0 / state.ridge) ** 0.5 if observers else None,

@@ -161,12 +161,19 @@ def _parameters(pack: list[FitTask], states: MonthState | None, begin: msg.Begin
 
 
 def totals_question(
-    panel: Panel, batch: int, fits: I64, states: MonthState, calibration: F64, *, drawn: bool = False
+    panel: Panel,
+    batch: int,
+    fits: I64,
+    states: MonthState,
+    calibration: F64,
+    *,
+    drawn: bool = False,
+    most: float = 0.0,
 ) -> msg.Totals:
-    """Ask for the totals of these fits of a batch, whose states are stacked."""
+    """Ask for the totals of these fits of a batch, whose states are stacked; ``most``: see :class:`.messages.Totals`."""
     free = states.free
     T, D = states.T[:, :, free], to_triangle(states.D[:, :, free[:, None], free])
-    return msg.Totals(batch, fits, np.asarray(states.mu), T, D, calibration, drawn, panel.frame)
+    return msg.Totals(batch, fits, np.asarray(states.mu), T, D, calibration, drawn, panel.frame, most)
 
 
 def _products(pack: list[FitTask]) -> list[AskProduct]:
@@ -195,7 +202,9 @@ def _ask(
             questions.append(msg.Predict(**_parameters(pack, states, msg.Begin.GO_ON), months=request.months))
         elif isinstance(request, AskTotals):
             assert states is not None
-            questions.append(totals_question(panel, batch, fits, states, np.ones(fits.size)))
+            questions.append(
+                totals_question(panel, batch, fits, states, np.ones(fits.size), most=request.most)
+            )
         elif isinstance(request, AskSiteTime):
             questions.append(msg.SiteTime(batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         if products := _products(pack):

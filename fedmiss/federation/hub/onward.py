@@ -65,8 +65,10 @@ class Before:
 
 
 def before_of(member: FittedModel, months: I64) -> Before:
-    """What a finished model hands on."""
+    """What a finished model hands on; only its settings where observers were left out, whom more data may tell apart."""
     state = member.state
+    if state.observers_left_out:
+        return Before(replace(member.settings, rank=state.rank))
     series = np.array([[one.season, one.year, one.step, one.noise] for one in state.series or ()])
     return Before(
         replace(member.settings, rank=state.rank), np.asarray(months, np.int64), state.T, float(state.mu), state.tau,

@@ -14,7 +14,7 @@ from fedmiss.arrays import F64
 
 SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard deviations, on the log scale
 OBSERVER_SD = 1.0  # and of that of observers' effects
-LEFT_OUT = 1e12  # precision of the effects of observers that are left out: all of them are zero
+LEFT_OUT = 1e12  # precision, in units of the values' variance, of effects of observers that are left out: all are zero
 LEVEL_SD = 5.0  # of the level around the logarithm of the mean count
 LEARNING_SD = 0.25  # of what a new observer counts less at first
 EFFORT_SD = 1.0  # of the powers of effort, else one flock among zeros is put down to a long visit

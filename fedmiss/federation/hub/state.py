@@ -157,9 +157,9 @@ class MonthState:
         return float(self.kappa.shape[-1] + self.edf_observers)
 
     @property
-    def without_observers(self) -> bool:
+    def observers_left_out(self) -> bool:
         """Whether effects of observers, where they are asked for, are left out."""
-        return self.ridge >= LEFT_OUT
+        return bool(np.all(self.ridge * np.asarray(self.unit) ** 2 >= 0.5 * LEFT_OUT))
 
     @property
     def free_visits(self) -> float:

@@ -361,7 +361,8 @@ def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettin
         effects = np.maximum(squares - (number - used) / ridge, least)
         width = (OBSERVER_SD * np.asarray(state.unit)) ** 2
         variance = shrunk(np.maximum(used, 1e-12), effects, width)
-        ridge = np.where(ridge >= LEFT_OUT, ridge, np.clip(1.0 / variance, ridge / STRIDE, ridge * STRIDE))
+        out = ridge * np.asarray(state.unit) ** 2 >= 0.5 * LEFT_OUT
+        ridge = np.where(out, ridge, np.clip(1.0 / variance, ridge / STRIDE, ridge * STRIDE))
     # Pearson statistic over residual degrees of freedom; a fit with as many terms as visits keeps a fifth of them.
     free = np.maximum(state.weight - state.edf - (K + used), 0.2 * np.asarray(state.weight))
     statistic = sums["dispersion"] / free[..., None]

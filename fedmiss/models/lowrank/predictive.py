@@ -13,7 +13,7 @@ from functools import cache
 from typing import Protocol
 
 import numpy as np
-from scipy.special import expit, gammaincc, gammaln, ndtri
+from scipy.special import expit, gammaincc, gammaln, ndtr, ndtri
 
 from fedmiss.arrays import F64
 
@@ -61,8 +61,9 @@ class LogCountLaw:
     """Whole counts; 1 + count has ``smear`` times the mean of exp(predictor), and normal errors of its logarithm.
 
     Were 1 + count lognormal, ``smear`` would be exp(variance / 2) of these errors. Counts with many zeros and a few flocks
-    can have a mean several times as large, counts without zeros a smaller one: those of the lognormal law are multiplied by
-    the ratio, so that what is drawn has the expected mean.
+    can have a mean several times as large, counts without zeros a smaller one: those of the lognormal law, which has no
+    counts below 0, are multiplied so that their mean is the expected count, smear exp(predictor) - 1. Where that is next to
+    nothing they keep at least a tenth of ``ratio`` of themselves.
     """
 
     logs: ValueLaw
@@ -70,21 +71,34 @@ class LogCountLaw:
 
     @property
     def ratio(self) -> float:
-        """How many times the counts of the lognormal law there are."""
+        """How many times the counts of the lognormal law there are, where counts are large."""
         return float(self.smear * np.exp(-0.5 * (self.logs.phi + self.logs.observers)))
 
-    def _counts(self, logs: F64) -> F64:
-        out: F64 = np.maximum(np.rint(self.ratio * np.expm1(np.minimum(logs, MOST_LOG))), 0.0)
+    def times(self, eta: F64, var: F64) -> F64:
+        """How many times the counts of the lognormal law there are, at predictors N(eta, var)."""
+        eta = np.minimum(eta, MOST_LOG)
+        sd = np.sqrt(np.maximum(var, 0.0) + self.logs.phi + self.logs.observers)
+        # E max(exp(x) - 1, 0), x ~ N(eta, sd^2)
+        mean = np.exp(eta + 0.5 * sd**2) * ndtr(eta / sd + sd) - ndtr(eta / sd)
+        wanted = self.smear * np.exp(eta + 0.5 * np.maximum(var, 0.0)) - 1.0
+        out: F64 = np.maximum(wanted / np.maximum(mean, 1e-300), 0.1 * self.ratio)
         return out
 
     def interval(self, eta: F64, var: F64, level: float = LEVEL) -> tuple[F64, F64]:
         """See :meth:`Law.interval`."""
-        lower, upper = self.logs.interval(eta, var, level)
-        return self._counts(lower), self._counts(upper)
+        times = self.times(eta, var)
+        lower, upper = (
+            np.maximum(np.rint(times * np.expm1(np.minimum(limit, MOST_LOG))), 0.0)
+            for limit in self.logs.interval(eta, var, level)
+        )
+        return lower, upper
 
     def draw(self, eta: F64, rng: np.random.Generator) -> F64:
-        """See :meth:`Law.draw`."""
-        return self._counts(self.logs.draw(eta, rng))
+        """See :meth:`Law.draw`; numbers are rounded up or down at random, so that small ones keep their mean."""
+        logs = np.minimum(self.logs.draw(eta, rng), MOST_LOG)
+        count = np.maximum(self.times(eta, np.zeros_like(eta)) * np.expm1(logs), 0.0)
+        out: F64 = np.floor(count + rng.random(count.shape))
+        return out
 
 
 @dataclass(frozen=True, slots=True)

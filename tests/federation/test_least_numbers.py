@@ -187,7 +187,7 @@ def test_finds_are_told_of_released_months_alone(panel, tmp_path, model):
             held, lost, apart = held.take(keep), lost[keep], int((at[keep] == busiest).sum())
         program.held = replace(held, count=np.where(lost, np.nan, held.count))
     tap = Tapped(sites)
-    plan = DataSpec(jointly=True, minimum=7, share=1.0, detections=detections, contributors=2)
+    plan = DataSpec(jointly=True, minimum=10, share=1.0, detections=detections, contributors=2)
     joint = run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, [model], folds=FOLDS, by="cell", bootstrap=0))
     released, first = joint.agreement.behind > 0, int(joint.agreement.months[0])
     assert 0 < released.sum() < panel.L

@@ -69,6 +69,21 @@ def test_flocks_without_a_pattern_are_scatter_and_not_months(seed, share, middle
     assert fit.aux.size < 2.0
 
 
+# Months and a factor took them together: up to 3e16 times what was counted, some of it called converged.
+@pytest.mark.parametrize("dispersion", ["negbin", "quasi"])
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_that_takes_flocks_is_left_out(seed, dispersion):
+    """Also where no lower rank is a candidate: then that of the rank below stands for its score."""
+    panel, mean = scattered(seed, 0.1, 5.0)
+    model = CountSettings(rank=1, dispersion=dispersion)
+    federation = LocalFederation.of_panel(panel)
+    other = replace(model, dispersion={"negbin": "quasi", "quasi": "negbin"}[dispersion])
+    choice = federation.cross_validate([model, other], folds=3, structure=())
+    assert len(choice.table) == 6
+    for fit in (federation.fit(model), *federation.fit_average(choice.members).fits):
+        assert 0.3 < fit.expected().mean() / mean < 35.0
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("calendar", [True, False])
 def test_months_that_differ_by_as_much_are_no_flocks(seed, calendar, monkeypatch):

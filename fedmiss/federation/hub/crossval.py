@@ -7,14 +7,14 @@ and for each candidate five numbers. Count models are scored on the same scale, 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64
-from fedmiss.errors import ConfigError, DomainError
+from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.begin import known_line, most_rank, responding
@@ -82,6 +82,8 @@ class _Path:
     opening: dict[str, Any]
     table: list[dict[str, object]]
     known: dict[int, MonthState] | None = None  # to be given the states that it ends its ranks with
+    # of each fold the scores of the last rank below the candidates, which stand for one of them that runs away
+    lower: dict[int, dict[str, object]] = field(default_factory=dict)
 
 
 def cross_validate(
@@ -196,14 +198,9 @@ def score_folds(
 def _ranks_that_ran_away(path: _Path, fold: int) -> None:
     """Give ranks without a score in this fold that of the largest rank below them: so much the panel can bear."""
     scored = {row["candidate"]: row for row in path.table if row["fold"] == fold}
-    below: dict[str, object] = {}
+    below = path.lower.get(fold, {})
     for rank, candidate in sorted(path.ranks.items()):
         below = scored.get(candidate, below)
-        if not below:
-            raise DomainError(
-                f"fold {fold}: the {path.settings.family} model has run away on these visits, at a rank up to {rank}. Let "
-                "lower ranks take part in the choice, or choose another --model."
-            )
         if candidate not in scored:
             path.table.append(below | {"candidate": candidate, "rank": rank})
 
@@ -222,22 +219,17 @@ def _scorer(
         state, product = yield from summary(panel, state, path.settings, ahead=ahead)
         if path.known is not None:
             path.known[state.rank] = state
-        if wanted:
+        if wanted or (path.ranks and state.rank < min(path.ranks)):
             yield AskScore(state.smear, inverse_size, lambda sums: note(wanted, sums))
         return state, product
 
     def note(wanted: Sequence[int], sums: Sums) -> None:
+        row: dict[str, object] = {"candidate": -1, "model": model_name(path.settings), "rank": -1}
+        row.update(penalty=np.nan, fold=fold, **scores(sums["sums"], path.settings))
+        if not wanted:
+            path.lower[fold] = row
         for rank in wanted:
-            path.table.append(
-                {
-                    "candidate": path.ranks[rank],
-                    "model": model_name(path.settings),
-                    "rank": rank,
-                    "penalty": np.nan,
-                    "fold": fold,
-                }
-                | scores(sums["sums"], path.settings)
-            )
+            path.table.append(row | {"candidate": path.ranks[rank], "rank": rank})
             if watch:
                 watch(len(path.table))
 

@@ -47,6 +47,7 @@ FAR_APART = 20.0  # the same where they differ by 2.4: one in six finds a tenth,
 MOVING = 1.0  # variance of months' noise, below which no month takes a flock
 SOON = 150  # rounds in which observers who truly differ so much mostly come to rest
 ABOVE = 1.5  # times the mean count that the mean of expected counts seldom is
+FAR_ABOVE = 30.0  # the same, however short the visits, and however few where birds are: a factor and months took flocks
 SETTLED = 5  # rounds of a rank after which it is looked at
 
 
@@ -169,6 +170,8 @@ def fit_path(
             v = None if ask is None else (yield from _direction(panel, ask, W))
             state = with_factor(state, v, panel)
             state = yield from rounds(state, begin=Begin.NEW_FACTOR)
+            if (yield from _far_above(panel, state, settings)):
+                state = evolve(state, away=rank)
         else:
             state = yield from _without_factors(panel, state, settings, start, rounds)
         if state.away:
@@ -188,19 +191,17 @@ def _without_factors(
     # Observers that take flocks do so for hundreds of rounds: they are looked at on the way.
     first = min(SOON, settings.max_sweeps) if settings.observers else settings.max_sweeps
     state = yield from rounds(state, begin=Begin.FROM_ZERO, most=first)
-    took = yield from _took_flocks(panel, state, settings, start)
+    took = yield from _took_flocks(panel, state, settings)
     if not (took or state.converged or state.away) and first < settings.max_sweeps:
         state = yield from rounds(state, begin=Begin.GO_ON)
-        took = yield from _took_flocks(panel, state, settings, start)
+        took = yield from _took_flocks(panel, state, settings)
     if took:
         again = evolve(start_again(panel, settings, start), rounds=state.rounds)
         state = yield from rounds(again, begin=Begin.FROM_ZERO)
     return state
 
 
-def _took_flocks(
-    panel: Panel, state: MonthState, settings: CountSettings, start: F64
-) -> Generator[Request, Sums, bool]:
+def _took_flocks(panel: Panel, state: MonthState, settings: CountSettings) -> Generator[Request, Sums, bool]:
     """Whether months or observers, and not the dispersion, took the flocks of a rare species.
 
     Observers who truly differ so much come to rest soon. Of months the expected counts show it: cells of many flocks' months
@@ -214,10 +215,26 @@ def _took_flocks(
     lasting = found > FOUND and not state.converged and state.k >= SOON
     if state.noise[0] > MOVING and (lasting or found > FAR_APART):
         return True
-    if not learns_size(settings) or state.series is None or state.noise[0] <= WILD**2:
+    if not learns_size(settings) or state.noise[0] <= WILD**2:
         return False
-    mean = ABOVE * float(start[1] / start[2])
-    most = panel.J * panel.L * mean
+    return (yield from _above(ABOVE, panel, state, settings))
+
+
+def _far_above(panel: Panel, state: MonthState, settings: CountSettings) -> Generator[Request, Sums, bool]:
+    """Whether months and factors took flocks, so that this rank is of no use."""
+    # variances of what a month and its factors add of their own
+    own = np.r_[state.noise[0], (state.tau * state.noise)[1 + state.slopes :]]
+    doubtful = own.max() > WILD**2 or not state.converged
+    return bool(doubtful and not state.away and (yield from _above(FAR_ABOVE, panel, state, settings)))
+
+
+def _above(
+    times: float, panel: Panel, state: MonthState, settings: CountSettings
+) -> Generator[Request, Sums, bool]:
+    """Whether expected counts of birds by month are in the mean so many times the counted ones."""
+    if not FAMILIES[settings.family].counts or state.series is None:
+        return False
+    most = times * panel.J * panel.L * math.exp(state.origin)  # where the level began: the mean count
     totals = (yield AskTotals(state, 2.0 * most))["totals"]
     return bool(totals[0].sum() > most)
 
@@ -235,6 +252,8 @@ def polished(
     end = yield from _rounds(
         state, panel, settings, begin, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
     )
+    if end.rank and not end.converged and (yield from _far_above(panel, end, settings)):
+        end = evolve(end, away=end.rank)
     if end.away:
         return evolve(below, away=end.away)
     return (yield from summary(panel, end, settings, months=True))[0]

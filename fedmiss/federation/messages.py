@@ -344,7 +344,7 @@ class Totals(Question):
     drawn: bool = _f("whether coefficients are draws, so that no variance is left to integrate over")
     visited: bool = _f("whether a sum over the visited sites is wanted beside that over all")
     most: float = _f(
-        "what larger sums are told as, so that a mask can hold them; 0 for no limit", "", "birds"
+        "what larger sums are told as, so that masks hold them; 0 for no limit", "", "as the sums"
     )
 
 

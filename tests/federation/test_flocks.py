@@ -71,17 +71,25 @@ def test_flocks_without_a_pattern_are_scatter_and_not_months(seed, share, middle
 
 # Months and a factor took them together: up to 3e16 times what was counted, some of it called converged.
 @pytest.mark.parametrize("dispersion", ["negbin", "quasi"])
-@pytest.mark.parametrize("seed", range(4))
-def test_a_rank_that_takes_flocks_is_left_out(seed, dispersion):
-    """Also where no lower rank is a candidate: then that of the rank below stands for its score."""
+def test_a_rank_that_takes_flocks_is_left_out(dispersion):
+    panels = [scattered(seed, 0.1, 5.0) for seed in range(5)]
+    fits = [fit_counts(panel, CountSettings(rank=1, dispersion=dispersion)) for panel, _ in panels]
+    assert all(fit.expected().mean() / mean < 35.0 for fit, (_, mean) in zip(fits, panels, strict=True))
+    assert sum(fit.state.away == 1 and fit.state.rank == 0 for fit in fits) >= 1
+
+
+@pytest.mark.parametrize("dispersion", ["negbin", "quasi"])
+@pytest.mark.parametrize("seed", range(2))
+def test_a_rank_below_stands_for_one_that_takes_flocks_in_a_fold(seed, dispersion):
+    """Also where no lower rank is a candidate."""
     panel, mean = scattered(seed, 0.1, 5.0)
     model = CountSettings(rank=1, dispersion=dispersion)
     federation = LocalFederation.of_panel(panel)
     other = replace(model, dispersion={"negbin": "quasi", "quasi": "negbin"}[dispersion])
     choice = federation.cross_validate([model, other], folds=3, structure=())
     assert len(choice.table) == 6
-    for fit in (federation.fit(model), *federation.fit_average(choice.members).fits):
-        assert 0.3 < fit.expected().mean() / mean < 35.0
+    fits = [federation.fit(model), *federation.fit_average(choice.members).fits]
+    assert all(0.3 < fit.expected().mean() / mean < 35.0 for fit in fits)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -239,3 +247,25 @@ def test_expected_counts_that_no_mask_holds_do_not_end_a_study(tmp_path):
     plan = DataSpec(jointly=True, minimum=2, share=1.0)
     result = run(clubs, order((RARE,), bootstrap=0, plan=plan))["owner-0"]
     assert 0.3 < result.totals[0].sum() / (panel.J * panel.L) / mean < 10.0
+
+
+def test_values_that_are_no_counts_have_no_flocks():
+    """Their noise is in units of their variance, and their totals are no totals of values."""
+    panel = flocks(5, J=30, L=60)
+    for scale in ("log1p", "raw"):
+        fit = fit_counts(panel, CountSettings(rank=1, family="gaussian", scale=scale))
+        assert (fit.state.rank, fit.state.away) == (1, 0)
+
+
+def test_looks_of_one_batch_are_asked_apart_by_rank_and_each_in_its_unit(monkeypatch):
+    """Folds of one path are looked at in one exchange, at other ranks and beside other limits."""
+    panel, _ = scattered(1, 0.1, 5.0)
+    monkeypatch.setattr(hub_fit, "WILD", 0.0)  # all are looked at, and none is far above
+    federation = LocalFederation.of_panel(panel)
+    models = [CountSettings(rank=r, dispersion="negbin") for r in range(3)]
+    tables = []
+    for above in (1e6, 1e9):
+        monkeypatch.setattr(hub_fit, "ABOVE", above)
+        monkeypatch.setattr(hub_fit, "FAR_ABOVE", above)
+        tables.append(federation.cross_validate(models, folds=4, structure=()).table)
+    np.testing.assert_array_equal(tables[0]["deviance"], tables[1]["deviance"])

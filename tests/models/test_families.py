@@ -151,4 +151,16 @@ def test_drawn_counts_of_a_logarithm_have_the_calibrated_mean_and_lie_within_the
     assert (drawn == np.rint(drawn)).all()
     low, high = law.interval(at[:1], np.zeros(1))
     # Where small counts or zeros are likely, whole numbers hold more than they say.
+    assert low[0] <= mean <= high[0]
     assert 0.945 < np.mean((drawn >= low) & (drawn <= high)) < (0.955 if low[0] > 5 else 0.99)
+
+
+@pytest.mark.parametrize(
+    ("eta", "smear", "phi"), [(-2.0, 20.0, 0.5), (-1.0, 20.0, 0.02), (0.0, 1.0, 0.0), (0.5, 0.5, 0.3)]
+)
+def test_next_to_nothing_of_a_logarithm_is_no_flock(eta, smear, phi):
+    law, at = LogCountLaw(ValueLaw(phi, 0.0), smear), np.full(1000, eta)
+    drawn = law.draw(at, np.random.default_rng(0))
+    assert np.isfinite(drawn).all()
+    assert (law.times(at, 0.0 * at) <= 10 * law.ratio).all()
+    assert all(np.isfinite(limit).all() for limit in law.interval(at, 0.0 * at))

@@ -82,8 +82,7 @@ class _Path:
     opening: dict[str, Any]
     table: list[dict[str, object]]
     known: dict[int, MonthState] | None = None  # to be given the states that it ends its ranks with
-    # of each fold the scores of the last rank below the candidates, which stand for one of them that runs away
-    lower: dict[int, dict[str, object]] = field(default_factory=dict)
+    last: dict[str, object] = field(default_factory=dict)  # scores of the largest rank that did not run away
 
 
 def cross_validate(
@@ -197,12 +196,10 @@ def score_folds(
 
 def _ranks_that_ran_away(path: _Path, fold: int) -> None:
     """Give ranks without a score in this fold that of the largest rank below them: so much the panel can bear."""
-    scored = {row["candidate"]: row for row in path.table if row["fold"] == fold}
-    below = path.lower.get(fold, {})
-    for rank, candidate in sorted(path.ranks.items()):
-        below = scored.get(candidate, below)
+    scored = {row["candidate"] for row in path.table if row["fold"] == fold}
+    for rank, candidate in path.ranks.items():
         if candidate not in scored:
-            path.table.append(below | {"candidate": candidate, "rank": rank})
+            path.table.append(path.last | {"candidate": candidate, "rank": rank})
 
 
 def _scorer(
@@ -219,15 +216,14 @@ def _scorer(
         state, product = yield from summary(panel, state, path.settings, ahead=ahead)
         if path.known is not None:
             path.known[state.rank] = state
-        if wanted or (path.ranks and state.rank < min(path.ranks)):
+        if path.ranks:
             yield AskScore(state.smear, inverse_size, lambda sums: note(wanted, sums))
         return state, product
 
     def note(wanted: Sequence[int], sums: Sums) -> None:
         row: dict[str, object] = {"candidate": -1, "model": model_name(path.settings), "rank": -1}
         row.update(penalty=np.nan, fold=fold, **scores(sums["sums"], path.settings))
-        if not wanted:
-            path.lower[fold] = row
+        path.last.update(row)
         for rank in wanted:
             path.table.append(row | {"candidate": path.ranks[rank], "rank": rank})
             if watch:

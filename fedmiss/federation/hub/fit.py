@@ -42,8 +42,10 @@ TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicate
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
 WILD = 1.8  # standard deviation of months' noise: one month would be twelve times the next
-FOUND = 2.0  # times what the one in the middle finds that the mean observer finds where they differ by 1.2 on the log scale
-FAR_APART = 20.0  # the same where they differ by 2.4: one in six finds a tenth, one in six ten times
+FOUND = (
+    2.0  # times what the one in the middle finds that the mean observer finds, at a standard deviation of 1.2
+)
+FAR_APART = 20.0  # the same at one of 2.4: one in six finds a tenth, one in six ten times
 MOVING = 1.0  # variance of months' noise, below which no month takes a flock
 SOON = 150  # rounds in which observers who truly differ so much mostly come to rest
 ABOVE = 1.5  # times the mean count that the mean of expected counts seldom is
@@ -101,10 +103,10 @@ class AskSiteTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskTotals:
-    """Expected counts summed over sites, by region and month, at this state; what is above ``most`` counts as it."""
+    """Expected counts summed over sites, by region and month, at this state, in this unit; large ones in part."""
 
     state: MonthState
-    most: float
+    unit: float
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,10 +209,10 @@ def _took_flocks(panel: Panel, state: MonthState, settings: CountSettings) -> Ge
     Observers who truly differ so much come to rest soon. Of months the expected counts show it: cells of many flocks' months
     and sites are far above all that was counted, and so is their mean; months that truly differ so much do not lift it.
     """
-    if not FAMILIES[settings.family].counts:
-        return False
     if state.away:
         return settings.observers
+    if not FAMILIES[settings.family].counts:
+        return False
     found = _found(state, settings)
     lasting = found > FOUND and not state.converged and state.k >= SOON
     if state.noise[0] > MOVING and (lasting or found > FAR_APART):
@@ -222,7 +224,7 @@ def _took_flocks(panel: Panel, state: MonthState, settings: CountSettings) -> Ge
 
 def _far_above(panel: Panel, state: MonthState, settings: CountSettings) -> Generator[Request, Sums, bool]:
     """Whether months and factors took flocks, so that this rank is of no use."""
-    # variances of what a month and its factors add of their own
+    # variances of what a month adds of its own, by itself and by its factors (and responses)
     own = np.r_[state.noise[0], (state.tau * state.noise)[1 + state.slopes :]]
     doubtful = own.max() > WILD**2 or not state.converged
     return bool(doubtful and not state.away and (yield from _above(FAR_ABOVE, panel, state, settings)))
@@ -234,9 +236,9 @@ def _above(
     """Whether expected counts of birds by month are in the mean so many times the counted ones."""
     if not FAMILIES[settings.family].counts or state.series is None:
         return False
-    most = times * panel.J * panel.L * math.exp(state.origin)  # where the level began: the mean count
-    totals = (yield AskTotals(state, 2.0 * most))["totals"]
-    return bool(totals[0].sum() > most)
+    mean = math.exp(state.origin)  # where the level began
+    totals = (yield AskTotals(state, times * panel.J * panel.L * mean))["totals"]
+    return bool(totals[0].sum() > 1.0)
 
 
 def polished(
@@ -252,7 +254,7 @@ def polished(
     end = yield from _rounds(
         state, panel, settings, begin, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
     )
-    if end.rank and not end.converged and (yield from _far_above(panel, end, settings)):
+    if end.rank and (yield from _far_above(panel, end, settings)):
         end = evolve(end, away=end.rank)
     if end.away:
         return evolve(below, away=end.away)

@@ -281,7 +281,7 @@ def _facts(
         terms=list(agreement.terms),
         blanks=list(agreement.blanks),
         kappa=state.kappa[: panel.K].tolist(),
-        learning=float(state.kappa[-1]) if best.learning and observers else None,
+        learning=float(state.kappa[-1]) if best.learning else None,
         standard_effort=agreement.standard_effort,
         observer_effects=observers,
         observer_sd=(1.0 / state.ridge) ** 0.5 if observers else None,

@@ -28,6 +28,8 @@ from fedmiss.federation.hub.steps import Sums, after_round
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.triangle import to_triangle
 
+MOST = 2.0  # units as which larger sums of ``AskTotals`` are told
+
 
 @dataclass(slots=True)
 class FitTask:
@@ -123,6 +125,8 @@ def _key(lane: FitTask) -> tuple[object, ...]:
             request.months,
             request.ahead is not None,
         )
+    if isinstance(request, AskTotals):
+        return (lane.batch, "totals", request.state.p)
     return (lane.batch, type(request).__name__)
 
 
@@ -202,9 +206,8 @@ def _ask(
             questions.append(msg.Predict(**_parameters(pack, states, msg.Begin.GO_ON), months=request.months))
         elif isinstance(request, AskTotals):
             assert states is not None
-            questions.append(
-                totals_question(panel, batch, fits, states, np.ones(fits.size), most=request.most)
-            )
+            parts = np.array([1.0 / lane.request.unit for lane in pack])  # type: ignore[union-attr]
+            questions.append(totals_question(panel, batch, fits, states, parts, most=MOST))
         elif isinstance(request, AskSiteTime):
             questions.append(msg.SiteTime(batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         if products := _products(pack):

@@ -63,7 +63,7 @@ class LogCountLaw:
     Were 1 + count lognormal, ``smear`` would be exp(variance / 2) of these errors. Counts with many zeros and a few flocks
     can have a mean several times as large, counts without zeros a smaller one: those of the lognormal law, which has no
     counts below 0, are multiplied so that their mean is the expected count, smear exp(predictor) - 1. Where that is next to
-    nothing they keep at least a tenth of ``ratio`` of themselves.
+    nothing, or the lognormal law's mean is, the factor is a tenth or ten times ``ratio``, and the mean is not kept.
     """
 
     logs: ValueLaw
@@ -77,12 +77,11 @@ class LogCountLaw:
     def times(self, eta: F64, var: F64) -> F64:
         """How many times the counts of the lognormal law there are, at predictors N(eta, var)."""
         eta = np.minimum(eta, MOST_LOG)
-        sd = np.sqrt(np.maximum(var, 0.0) + self.logs.phi + self.logs.observers)
+        sd = np.maximum(np.sqrt(np.maximum(var, 0.0) + self.logs.phi + self.logs.observers), 1e-6)
         # E max(exp(x) - 1, 0), x ~ N(eta, sd^2)
         mean = np.exp(eta + 0.5 * sd**2) * ndtr(eta / sd + sd) - ndtr(eta / sd)
         wanted = self.smear * np.exp(eta + 0.5 * np.maximum(var, 0.0)) - 1.0
-        out: F64 = np.maximum(wanted / np.maximum(mean, 1e-300), 0.1 * self.ratio)
-        return out
+        return np.clip(wanted / np.maximum(mean, 1e-300), 0.1 * self.ratio, 10.0 * self.ratio)
 
     def interval(self, eta: F64, var: F64, level: float = LEVEL) -> tuple[F64, F64]:
         """See :meth:`Law.interval`."""

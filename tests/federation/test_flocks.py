@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedmiss.federation.hub import fit as hub_fit
+from fedmiss.federation.hub import lockstep
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.begin import start_again
+from fedmiss.federation.hub.begin import first_state, start_again, with_factor
+from fedmiss.federation.hub.fit import AskTotals
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.hub.priors import LEVEL_SD
 from fedmiss.federation.hub.steps import LEAST_SHARE, _share
@@ -257,15 +260,17 @@ def test_values_that_are_no_counts_have_no_flocks():
         assert (fit.state.rank, fit.state.away) == (1, 0)
 
 
-def test_looks_of_one_batch_are_asked_apart_by_rank_and_each_in_its_unit(monkeypatch):
-    """Folds of one path are looked at in one exchange, at other ranks and beside other limits."""
+def test_looks_of_one_batch_are_asked_apart_by_rank_and_each_in_its_unit():
+    """Folds of one path may be looked at in one exchange: at other ranks, and beside other limits."""
     panel, _ = scattered(1, 0.1, 5.0)
-    monkeypatch.setattr(hub_fit, "WILD", 0.0)  # all are looked at, and none is far above
     federation = LocalFederation.of_panel(panel)
-    models = [CountSettings(rank=r, dispersion="negbin") for r in range(3)]
-    tables = []
-    for above in (1e6, 1e9):
-        monkeypatch.setattr(hub_fit, "ABOVE", above)
-        monkeypatch.setattr(hub_fit, "FAR_ABOVE", above)
-        tables.append(federation.cross_validate(models, folds=4, structure=()).table)
-    np.testing.assert_array_equal(tables[0]["deviance"], tables[1]["deviance"])
+    state = first_state(federation.hub, RARE, np.array([560.0, 800.0, 560.0, 9e3]))
+    wider = with_factor(state, np.ones(panel.L), federation.hub)
+    looks = [AskTotals(state, 10.0), AskTotals(wider, 10.0), AskTotals(state, 40.0)]
+    lanes = [SimpleNamespace(batch=7, fit=i, request=look) for i, look in enumerate(looks)]
+    packs = lockstep._packs(lanes)
+    assert [[lane.fit for lane in pack] for pack in packs] == [[0, 2], [1]]
+    asked = []
+    link = SimpleNamespace(ask=lambda questions: asked.extend(questions) or [{} for _ in questions])
+    lockstep._ask(link, federation.hub, packs, [])
+    assert [question.smear.tolist() for question in asked] == [[0.1, 0.025], [0.1]]

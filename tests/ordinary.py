@@ -12,9 +12,8 @@ from typing import Any
 import pytest
 
 OTHER = 61009  # another user, whose files the process does not own
-_RIGHTS = range(
-    4
-)  # of root, in Linux: to give files away, to read and write all, to look into all, to act as their owner
+# Of root, in Linux: to give files away, to read and write all, to look into all, to act as their owner.
+_RIGHTS = range(4)
 _REMOVE = 24  # PR_CAPBSET_DROP
 
 

@@ -11,7 +11,7 @@ from scipy.special import ndtri
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.state import MonthState
-from fedmiss.models.lowrank.families import FAMILIES, SCALES
+from fedmiss.models.lowrank.families import FAMILIES, SCALES, counted_family
 from fedmiss.models.lowrank.occupancy import ChainPosterior, log_yearly, zero_inflated
 from fedmiss.models.lowrank.own_lines import OwnLines
 from fedmiss.models.lowrank.predictive import LEVEL, Law
@@ -151,8 +151,8 @@ class CountFit:
             if at.size and not -n <= at.min() <= at.max() < n:
                 raise ConfigError(f"expected: {name} is {part!r} (must be below {n}, the number of {name}s).")
         if self.posterior is not None:
-            marginal = SCALES[self.settings.scale].counted(FAMILIES[self.settings.family]).marginal
-            eta = marginal(*moments(self.posterior, site, self.lines))[:, month]
+            family = counted_family(self.settings.family, self.settings.scale)
+            eta = family.marginal(*moments(self.posterior, site, self.lines))[:, month]
             return to_counts(eta, self.settings, self.smear) * self.present(site)[:, month]
         return to_counts(self.theta.eta(site, month), self.settings, self.smear)
 
@@ -334,8 +334,8 @@ def coefficient_names(columns: int, *, slopes: bool) -> list[tuple[str, str]]:
 
 def to_counts(eta: F64, settings: CountSettings, smear: float = 1.0) -> F64:
     """Back-transform the linear predictor to birds."""
-    scale = SCALES[settings.scale]
-    return scale.counts(scale.counted(FAMILIES[settings.family]).mean(eta), smear)
+    family = counted_family(settings.family, settings.scale)
+    return SCALES[settings.scale].counts(family.mean(eta), smear)
 
 
 def _normal(covariances: F64, rng: np.random.Generator) -> F64:

@@ -103,9 +103,8 @@ class Folder(Gather):
         self.genuine, self.told, self.patience, self._sleep = genuine, told, patience, sleep
         self._latest: dict[str, int] = {}
         self._shown: dict[int, bytes] = {}  # the last own frames
-        self.closed: tuple[
-            str, ...
-        ] = ()  # what lies there and this user may not read, as seen at the last look
+        # what lies there and this user may not read, as seen at the last look
+        self.closed: tuple[str, ...] = ()
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Write the own frame, unless it lies there."""
@@ -203,7 +202,8 @@ class Folder(Gather):
         """
         at = self._latest.get(name, -1)
         while any(
-            glob.glob(f"{glob.escape(there)}/{name}-{'[0-9a-f]' * 32}*") for there in self._folders(at + 1)
+            glob.glob(f"{glob.escape(there)}/{name}-{'[0-9a-f]' * 32}*")
+            for there in self._folders(self._jobs(), at + 1)
         ):
             at += 1
         self._latest[name] = at
@@ -212,21 +212,22 @@ class Folder(Gather):
     def _folder(self, exchange: int) -> Path:
         return self.at / f"{exchange:06d}"
 
-    def _folders(self, exchange: int) -> list[str]:
-        """Folders of an exchange: synchronising programs make a second one where two members make it at the same time.
+    def _jobs(self) -> list[str]:
+        """Folders of the job: synchronising programs make a second one where two members make it at the same time."""
+        return glob.glob(f"{glob.escape(str(self.at))}*")
 
-        It is called ``000017 (1)``, or somebody's copy; so is that of the job.
-        """
-        return sorted(glob.glob(f"{glob.escape(str(self.at))}*/{exchange:06d}*"))
+    @staticmethod
+    def _folders(jobs: Sequence[str], exchange: int) -> list[str]:
+        """Folders of an exchange, of which there may be several too: ``000017 (1)``, or somebody's copy."""
+        return sorted(path for job in jobs for path in glob.glob(f"{glob.escape(job)}/{exchange:06d}*"))
 
     def _look(self, exchange: int, have: dict[str, bytes]) -> dict[str, bytes]:
         """Whole and genuine frames of others that lie there now."""
         found: dict[str, bytes] = {}
         files: list[tuple[str, str]] = []
-        closed = [
-            p for p in glob.glob(f"{glob.escape(str(self.at))}*") if not os.access(p, os.R_OK | os.X_OK)
-        ]
-        for there in self._folders(exchange):
+        jobs = self._jobs()
+        closed = [job for job in jobs if not os.access(job, os.R_OK | os.X_OK)]
+        for there in self._folders(jobs, exchange):
             try:
                 files += [(there, file) for file in sorted(os.listdir(there))]
             except PermissionError:

@@ -31,7 +31,7 @@ from fedmiss.federation.hub.steps import Sums, Turn, at_rest, turn_of
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.messages import Begin
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.families import FAMILIES, SCALES
+from fedmiss.models.lowrank.families import FAMILIES, SCALES, counted_family
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
@@ -454,5 +454,5 @@ def summarised(state: MonthState, settings: CountSettings, totals: F64, pearson:
 
 def _found(state: MonthState, settings: CountSettings) -> float:
     """How much more the mean observer finds than the one in the middle: effects are normal on the log scale."""
-    varied = settings.observers and SCALES[settings.scale].counted(FAMILIES[settings.family]).counts
+    varied = settings.observers and counted_family(settings.family, settings.scale).counts
     return math.exp(0.5 / state.ridge) if varied else 1.0

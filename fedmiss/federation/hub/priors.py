@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, Bool
 
 SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard deviations, on the log scale
 OBSERVER_SD = 1.0  # and of that of observers' effects
@@ -126,3 +126,8 @@ def share_of_step(before: F64, after: F64, known: F64) -> F64:
     # 1 / (1/2 + g) with g = variance known / 2; the larger variance of the two, since both ways must be stable.
     share: F64 = np.minimum(1.0, 2.0 / (1.0 + np.maximum(before, after) * np.maximum(known, 0.0)))
     return share
+
+
+def left_out(ridge: float | F64, unit: float | F64) -> Bool:
+    """Whether effects of observers of this precision are those that are left out; ``unit``: standard deviation of values."""
+    return np.asarray(np.asarray(ridge) * np.asarray(unit) ** 2 >= 0.5 * LEFT_OUT)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation.hub.features import Coefficients, SiteFeatures
-from fedmiss.federation.hub.priors import LEFT_OUT
+from fedmiss.federation.hub.priors import left_out
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.rules import CONTRIBUTORS
@@ -159,7 +159,7 @@ class MonthState:
     @property
     def observers_left_out(self) -> bool:
         """Whether effects of observers, where they are asked for, are left out."""
-        return bool(np.all(self.ridge * np.asarray(self.unit) ** 2 >= 0.5 * LEFT_OUT))
+        return bool(left_out(self.ridge, self.unit).all())
 
     @property
     def free_visits(self) -> float:

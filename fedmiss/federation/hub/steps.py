@@ -23,11 +23,11 @@ from fedmiss.federation.hub.features import feature_step
 from fedmiss.federation.hub.priors import (
     EFFORT_SD,
     LEARNING_SD,
-    LEFT_OUT,
     LEVEL_SD,
     OBSERVER_SD,
     SMALLEST,
     STRIDE,
+    left_out,
     level_pull,
     share_of_step,
     shrunk,
@@ -361,8 +361,8 @@ def _visit_step(state: MonthState, sums: Sums, nodes: F64, settings: CountSettin
         effects = np.maximum(squares - (number - used) / ridge, least)
         width = (OBSERVER_SD * np.asarray(state.unit)) ** 2
         variance = shrunk(np.maximum(used, 1e-12), effects, width)
-        out = ridge * np.asarray(state.unit) ** 2 >= 0.5 * LEFT_OUT
-        ridge = np.where(out, ridge, np.clip(1.0 / variance, ridge / STRIDE, ridge * STRIDE))
+        kept = left_out(ridge, state.unit)
+        ridge = np.where(kept, ridge, np.clip(1.0 / variance, ridge / STRIDE, ridge * STRIDE))
     # Pearson statistic over residual degrees of freedom; a fit with as many terms as visits keeps a fifth of them.
     free = np.maximum(state.weight - state.edf - (K + used), 0.2 * np.asarray(state.weight))
     statistic = sums["dispersion"] / free[..., None]

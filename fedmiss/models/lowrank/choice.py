@@ -11,7 +11,7 @@ import pandas as pd
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
-from fedmiss.models.lowrank.families import FAMILIES, SCALES
+from fedmiss.models.lowrank.families import FAMILIES, SCALES, counted_family
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.notebook import card
 
@@ -98,7 +98,7 @@ def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
         raise ConfigError(f"cross-validation has {folds} folds (must be 2 to 1,000).")
     if not candidates:
         raise ConfigError("cross-validation has no candidate; give at least one rank.")
-    scales = {SCALES[candidate.scale].counted(FAMILIES[candidate.family]).name for candidate in candidates}
+    scales = {counted_family(candidate.family, candidate.scale).name for candidate in candidates}
     if len(scales) > 1:
         raise ConfigError(
             f"candidates of the families {', '.join(sorted(scales))} have no common score; compare them apart."

@@ -223,3 +223,8 @@ LOG1P = Scale(
     law=LogCountLaw,
 )
 SCALES: dict[str, Scale] = {scale.name: scale for scale in (Scale(name="raw"), LOG1P)}
+
+
+def counted_family(family: str, scale: str) -> Family:
+    """The family whose mean makes birds of the predictors of a model, by the names of its family and scale."""
+    return SCALES[scale].counted(FAMILIES[family])

@@ -145,6 +145,7 @@ def _import(
                 shared=_suspected(family, lists, settings, warnings),
                 cache=store.folder if keep_cache else None,
             )
+            give_back()
             counts = write_records(events, records, choice, folder / "records.parquet", cache=store.folder)
             del events
             give_back()

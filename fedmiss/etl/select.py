@@ -92,36 +92,43 @@ class Events:
         rows = order if first.all() else order[first].astype(np.int32)
         distinct = ordered if first.all() else ordered[first]
         del order, ordered, first
+        give_back()
         kept_row = rows.copy()
         starts = np.cumsum([0, *(source.height("events") for source in sources)]).tolist()
         none = (np.zeros(0, np.int64), np.zeros(0, np.int32))
         out = cls(sources, starts, fate, distinct, kept_row, *none, event, policy == "raw")
-        copies = np.flatnonzero(group[rows] >= 0)  # positions in `distinct`, ascending by event id
-        copies = copies.astype(np.int32)
+        # positions in `distinct`, ascending by event id
+        copies = np.flatnonzero(group[rows] >= 0).astype(np.int32)
         if copies.size:
             by_group = copies[np.argsort(group[rows[copies]], kind="stable")]
             ids = group[rows[by_group]]
+            del copies, group
             lead = np.ones(ids.size, dtype=np.bool_)
             lead[1:] = ids[1:] != ids[:-1]
-            leader = rows[by_group][lead][np.cumsum(lead) - 1]
-            out.group, out.group_row = ids[lead], rows[by_group][lead]
+            copy = rows[by_group]
+            out.group, out.group_row = ids[lead], copy[lead]
+            leader = np.repeat(out.group_row, np.diff(np.flatnonzero(lead), append=lead.size))
             if policy != "raw":
                 kept_row[by_group] = leader
-                fate[rows[by_group][~lead]] = COPY
-                out.elsewhere = out._elsewhere(rows[by_group], leader)
+                fate[copy[~lead]] = COPY
+                del rows, by_group, ids, lead
+                give_back()
+                out.elsewhere = out._elsewhere(copy, leader)
             if policy == "merged":
-                out._merge_observers(rows[by_group], leader)
+                out._merge_observers(copy, leader)
         return out
 
     def _elsewhere(self, rows: Any, leader: Any) -> int:
         """Count the copies (``rows``) whose locality is not that of their ``leader``."""
-        site = np.zeros((2, rows.size), np.uint64)
-        for source, start, end in zip(self.sources, self.starts, self.starts[1:], strict=False):
-            names = source.column("places", "site").hash().to_numpy()
+        names = [source.column("places", "site").hash().to_numpy() for source in self.sources]
+        code = np.unique(np.concatenate(names), return_inverse=True)[1].astype(np.int32)
+        site, begin = np.zeros((2, rows.size), np.int32), 0
+        for source, known, start, end in zip(self.sources, names, self.starts, self.starts[1:], strict=False):
             place = _whole([source], "place")
             for side, wanted in zip(site, (rows, leader), strict=True):
                 mine = (wanted >= start) & (wanted < end)
-                side[mine] = names[place[wanted[mine] - start]]
+                side[mine] = code[begin + place[wanted[mine] - start]]
+            begin += known.size
         return int(np.count_nonzero(site[0] != site[1]))
 
     def _merge_observers(self, rows: Any, leader: Any) -> None:
@@ -195,6 +202,7 @@ def make_checklists(
     events = _events(lists, rules.policy, shared, cache / f"events-{hash_json(who)[:24]}" if cache else None)
     if cache is None:
         counts = write_checklists(events, rules, path)
+        events.set_fate(events.fate, events.steps)
         return events, counts, unmatched(events.met)
     polygon = filters.polygon if filters.polygon and Path(filters.polygon).is_file() else None
     # The polygon's content and not its path is part of the key.
@@ -300,7 +308,6 @@ def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, 
 
     counts["written"] = table_writer(path, "checklists", chunks(), unique=("checklist_id", "group_id"))
     give_back()
-    events.set_fate(events.fate, events.steps)
     size = FILTERED + len(events.steps)  # in slices: numpy counts 64-bit copies
     slices = (events.fate[i : i + (1 << 16)] for i in range(0, events.fate.size, 1 << 16))
     fates = sum((np.bincount(part, minlength=size) for part in slices), np.zeros(size, np.int64))

@@ -166,6 +166,26 @@ def test_groups_of_another_kind_are_not_made_one_but_refused_by_name(more, words
         LocalFederation({"a": a, "b": b}, dict.fromkeys("ab", np.arange(2)), 2, DataSpec())
 
 
+def test_many_groups_with_sites_of_their_own_are_few_programs_and_one_fit():
+    """Own totals stay those of each group; with a least number the groups stay apart, since it is theirs."""
+    panel = owned(40, J=80, n=1200, seed=12)
+    held, at = visits_of(panel)
+    months = panel.calendar[1] * 12 + panel.calendar[0] - 1
+    federation = LocalFederation(held, at, panel.J, DataSpec(months=months), own=True)
+    assert len(federation.programs) == 14  # three groups each, since 40 / 16 is rounded up
+    assert [name for part in federation.groups_of.values() for name in part] == sorted(held)
+    fit = federation.fit(NEGBIN)
+    pooled = LocalFederation.of_panel(panel.pooled()).fit(NEGBIN)
+    np.testing.assert_allclose(fit.expected(), pooled.expected(), rtol=1e-8)
+    totals_of(federation.link, federation.hub, [(0, [federation.members[0].state])])
+    for part, own in zip(federation.groups_of.values(), federation.programs.values(), strict=True):
+        for name, total in zip(part, own.own_totals[0, 0], strict=True):
+            sites = np.unique(next(g.site for g in panel.groups if g.name == name))
+            np.testing.assert_allclose(total, fit.expected()[sites].sum(axis=0), rtol=1e-9)
+    apart = LocalFederation(held, at, panel.J, DataSpec(months=months, minimum=2))
+    assert list(apart.programs) == sorted(held)
+
+
 def test_a_groups_own_totals_are_those_of_the_sites_that_it_visited():
     """Sites that nobody visited are dealt to the first group, and stand in no group's own report."""
     panel = owned(3, J=20, shared=0.4, n=300, seed=11)

@@ -143,7 +143,12 @@ def deal_sites(visited: Mapping[str, np.ndarray], J: int) -> dict[str, I64]:
 
 
 def unite(
-    held: Mapping[str, Visits], at: Mapping[str, I64], J: int, *, duplicates: bool = False
+    held: Mapping[str, Visits],
+    at: Mapping[str, I64],
+    J: int,
+    *,
+    duplicates: bool = False,
+    most: int | None = None,
 ) -> tuple[dict[str, Visits], dict[str, I64], dict[str, list[str]], int]:
     """Make one group of those of a person's groups that share sites, directly or through others.
 
@@ -154,6 +159,7 @@ def unite(
     ----------
     held, at : visits of each group, and the rows of its sites among ``J`` sites
     duplicates : whether a checklist that several groups hold counts in the first by name only
+    most : so many groups at most, of each kind; others are made one too, since every group costs time in every round
 
     Returns
     -------
@@ -184,8 +190,11 @@ def unite(
         # Groups of another kind than the others stay apart: the agreement refuses them by name.
         kind = (one.species, one.given, one.calendar, one.effort.shape[1])
         parts.setdefault((component, *kind), []).append(name)
+    alike: dict[tuple[object, ...], list[list[str]]] = {}
+    for of_what, part in parts.items():
+        alike.setdefault(of_what[1:], []).append(part)
     united, rows, members = {}, {}, {}
-    for part in parts.values():
+    for part in (part for some in alike.values() for part in _dealt(some, most or len(some))):
         name = listed(part, 3)
         members[name], rows[name] = part, distinct(np.concatenate([at[one] for one in part])).astype(np.int64)
         united[name] = (
@@ -194,6 +203,12 @@ def unite(
             else _together([kept[one] for one in part], [at[one] for one in part])
         )
     return united, rows, members, dropped
+
+
+def _dealt(parts: list[list[str]], most: int) -> list[list[str]]:
+    """The parts, neighbours joined so that there are at most ``most``."""
+    size = -(-len(parts) // most)  # rounded up
+    return [[name for part in parts[i : i + size] for name in part] for i in range(0, len(parts), size)]
 
 
 def _together(groups: list[Visits], at: list[I64]) -> Visits:

@@ -239,7 +239,9 @@ class LocalFederation:
         # of sites that groups share and keep apart this is the mean over their owners
         P /= np.maximum(owners, 1)[:, None]
         C /= np.maximum(owners, 1)[:, None, None]
-        posterior = Posterior(state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise)
+        posterior = Posterior(
+            state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise, state.in_common
+        )
         chains = {name: program.site_presence(batch, fit) for name, program in self.programs.items()}
         known = [chain for chain in chains.values() if chain is not None]
         presence = ChainPosterior.mean_of(known, list(self.at.values()), J) if known else None

@@ -33,7 +33,8 @@ class Posterior:
     ``mu`` scalar; ``P`` (J, p), ``C`` (J, p, p) sites; ``T`` (L, p), ``D`` (L, p, p) months; p = 1 + r,
     one more where sites have slopes.
     ``tau`` (p,) prior variances of the sites' coefficients; ``prior`` (L, p) prior means and ``noise`` (p,) prior
-    variances of the months'.
+    variances of the months'. ``common``: for each column of ``T`` the errors (L, k) that months have in common, of their prior
+    means; () where there are none, or are not known.
     """
 
     mu: float
@@ -44,6 +45,15 @@ class Posterior:
     tau: F64
     prior: F64
     noise: F64
+    common: tuple[F64, ...] = ()
+
+    @property
+    def D_whole(self) -> F64:
+        """Covariances (L, p, p) of the months, with the errors that they have in common."""
+        out = self.D.copy()
+        for a, errors in enumerate(self.common):
+            out[:, a, a] += (errors**2).sum(axis=1)
+        return out
 
     def theta(self) -> Theta:
         """Posterior means as parameters of the low-rank model."""
@@ -247,7 +257,7 @@ class AverageFit:
         for fit in self.fits:
             if fit.posterior is None:
                 raise ConfigError(POINTS_ONLY)
-            eta, var = moments(fit.posterior, site, fit.lines)
+            eta, var = moments(fit.posterior, site, fit.lines, whole=True)
             means.append(eta + scale.shift(fit.smear))
             variances.append(var)
         # Law of total variance: the mean of the fits' variances and the variance of their means.
@@ -256,7 +266,7 @@ class AverageFit:
     def draw(self, rng: np.random.Generator) -> Callable[[slice | I64], F64]:
         """Draw one of the fits, its sites and its months; return the predictor (rows, L) of some sites under the draw.
 
-        The error of a site is common to its cells, that of a month to all sites. :meth:`counts_at` and :meth:`draw_counts`
+        The error of a site is common to its cells, that of a month to all sites; months have errors in common too. :meth:`counts_at` and :meth:`draw_counts`
         make expected and drawn counts of it. An empty site has the predictor -inf.
 
         Raises
@@ -270,6 +280,8 @@ class AverageFit:
         P, T = (
             mean + _normal(cov, rng) for mean, cov in ((posterior.P, posterior.C), (posterior.T, posterior.D))
         )
+        for a, errors in enumerate(posterior.common):
+            T[:, a] += errors @ rng.standard_normal(errors.shape[1])
         base, shift = posterior.mu, SCALES[self.settings.scale].shift(fit.smear)
         states = None if fit.presence is None else fit.presence.draw(rng.random(fit.presence.came.shape))
         lines, changes = fit.lines, np.zeros((0, 0))
@@ -347,10 +359,15 @@ def _normal(covariances: F64, rng: np.random.Generator) -> F64:
     return out
 
 
-def moments(posterior: Posterior, site: slice | I64, lines: OwnLines | None = None) -> tuple[F64, F64]:
-    """Mean and variance of the predictor (rows of ``site`` x L) of every cell, observed or not."""
+def moments(
+    posterior: Posterior, site: slice | I64, lines: OwnLines | None = None, *, whole: bool = False
+) -> tuple[F64, F64]:
+    """Mean and variance of the predictor (rows of ``site`` x L) of every cell, observed or not.
+
+    ``whole``: with the errors that months have in common.
+    """
     q = posterior
-    eta, var = _moments(q.mu, q.P[site], q.C[site], q.T, q.D)
+    eta, var = _moments(q.mu, q.P[site], q.C[site], q.T, q.D_whole if whole else q.D)
     if lines is None:
         return eta, var
     further, more = lines.moved(q.P[site], q.C[site], q.T, q.tau, site)

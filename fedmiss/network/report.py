@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fedmiss.arrays import I32, I64
+from fedmiss.arrays import F64, I32, I64
 from fedmiss.errors import InputError
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.messages import Outcome
@@ -84,7 +84,7 @@ def _own_panel(panel: PanelFolder, stamps: I64, used: I32, out: Path) -> PanelFo
     return open_panel(out)
 
 
-def _own_member(program: GroupProgram, outcome: Outcome, n_counted: int) -> CountFit:
+def _own_member(program: GroupProgram, outcome: Outcome, common: tuple[F64, ...], n_counted: int) -> CountFit:
     """Build one of the averaged fits: the joint half from its message, the organisation's own from its program."""
     r = JointFacts.of(json.loads(outcome.results), "the job")
     P, C = program.site_posterior(outcome.batch, 0)
@@ -98,6 +98,7 @@ def _own_member(program: GroupProgram, outcome: Outcome, n_counted: int) -> Coun
         np.array(r.site_variances),
         np.zeros((L, p)),
         np.array(r.month_variances),
+        common,
     )
     settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0)
@@ -115,7 +116,11 @@ def _own_member(program: GroupProgram, outcome: Outcome, n_counted: int) -> Coun
 def _own_fit(kit: Kit, again: Replay, panel: PanelFolder, out: Path) -> None:
     program, outcomes, places = again.program, again.program.results, again.places
     r, own = JointFacts.of(json.loads(outcomes[0].results), "the job"), panel.facts
-    fit = AverageFit(tuple(_own_member(program, t, own.n_counted) for t in outcomes))
+    assert again.joint is not None  # the job is over: its outcome was told
+    common = [member.state.in_common for member in again.joint.members]
+    fit = AverageFit(
+        tuple(_own_member(program, *of, own.n_counted) for of in zip(outcomes, common, strict=True))
+    )
     write_fit(out, fit)
     if places:
         totals = np.stack([program.own_totals[place] for place in places])

@@ -202,6 +202,12 @@ class SeriesPrior:
         parts = np.stack([np.asarray(self.unit) * LINE_VARIANCE, self.season, self.year, self.step], axis=-1)
         return np.repeat(parts, self.sizes, axis=-1)
 
+    def errors(self) -> F64:
+        """Posterior errors (L, K) of the series: a root of their covariance B cov B'."""
+        values, vectors = np.linalg.eigh(self.cov)
+        out: F64 = self.B @ (vectors * np.sqrt(np.maximum(values, 0.0)))
+        return out
+
     def perturbed(self, z: F64) -> tuple[SeriesPrior, F64]:
         """Draw the prior mean of the coefficients from ``z`` (K,) standard normal; also what that moves the series by.
 

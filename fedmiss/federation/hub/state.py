@@ -50,6 +50,9 @@ class Panel:
         return [ALL, *self.regions, *([VISITED] if self.frame else [])]
 
 
+NEGLIGIBLE = 1e-4  # share of the variance of errors in common
+
+
 @dataclass(frozen=True, eq=False)
 class MonthState:
     """One fit after ``k`` rounds at its present rank; every step makes a new one.
@@ -145,6 +148,22 @@ class MonthState:
             # The effect's column alone may be wider than the noise, where a month is a year.
             out[..., 0] = evolve(self.series[0], noise=self.noise[..., 0]).widths(self.counted)
         return out
+
+    @property
+    def in_common(self) -> tuple[F64, ...]:
+        """Errors of the months' prior means: for each column of ``T`` a matrix (L, k), to multiply k standard normals.
+
+        ``D`` holds what a month errs by itself, its prior mean given. A month's posterior mean answers to a move of that by
+        C K = ``D`` over its prior variance: not at all where much was counted, wholly where nobody went.
+        """
+        if self.series is None:
+            return ()
+        share = np.einsum("laa->la", self.D)[:, self.free] / self.widths
+        out = [np.zeros((len(self.T), 0)) for _ in range(self.p)]
+        for at, column in enumerate(self.free):
+            u, size, _ = np.linalg.svd(share[:, at, None] * self.series[at].errors(), full_matrices=False)
+            out[column] = (u * size)[:, size**2 > NEGLIGIBLE * (size**2).sum()]
+        return tuple(out)
 
     @property
     def rank(self) -> int:

@@ -33,8 +33,8 @@ class Posterior:
     ``mu`` scalar; ``P`` (J, p), ``C`` (J, p, p) sites; ``T`` (L, p), ``D`` (L, p, p) months; p = 1 + r,
     one more where sites have slopes.
     ``tau`` (p,) prior variances of the sites' coefficients; ``prior`` (L, p) prior means and ``noise`` (p,) prior
-    variances of the months'. ``common``: for each column of ``T`` the errors (L, k) that months have in common, of their prior
-    means; () where there are none, or are not known.
+    variances of the months'. ``common``: for each column of ``T`` the errors (L, k) that months have in common, of
+    their prior means; () where there are none, or none are known.
     """
 
     mu: float
@@ -266,8 +266,8 @@ class AverageFit:
     def draw(self, rng: np.random.Generator) -> Callable[[slice | I64], F64]:
         """Draw one of the fits, its sites and its months; return the predictor (rows, L) of some sites under the draw.
 
-        The error of a site is common to its cells, that of a month to all sites; months have errors in common too. :meth:`counts_at` and :meth:`draw_counts`
-        make expected and drawn counts of it. An empty site has the predictor -inf.
+        The error of a site is common to its cells, that of a month to all sites; months err in common too.
+        :meth:`counts_at` and :meth:`draw_counts` make expected and drawn counts of it. An empty site has the predictor -inf.
 
         Raises
         ------

@@ -31,7 +31,7 @@ from fedmiss.federation.hub.members import FULL, FittedModel, fit_members
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.structure import choose_model, features_of
 from fedmiss.federation.link import Link
-from fedmiss.federation.results import AverageFit, CountFit, Posterior
+from fedmiss.federation.results import AverageFit, CountFit, Posterior, errors_of_sites
 from fedmiss.federation.resume import Resumable
 from fedmiss.models.lowrank.choice import Choice, check_candidates
 from fedmiss.models.lowrank.data import GroupPanel
@@ -233,15 +233,18 @@ class LocalFederation:
         """Both halves of a fit together: what only somebody who holds all groups may have."""
         J, p = self.J, state.p
         P, C, owners = np.zeros((J, p)), np.zeros((J, p, p)), np.zeros(J)
+        F = np.zeros((J, state.features.k))
         for name, program in self.programs.items():
             at, (Pg, Cg) = self.at[name], program.site_posterior(batch, fit)
             P[at], C[at], owners[at] = P[at] + Pg, C[at] + Cg, owners[at] + 1
+            F[at] = program.batches[batch].F
         # of sites that groups share and keep apart this is the mean over their owners
         P /= np.maximum(owners, 1)[:, None]
         C /= np.maximum(owners, 1)[:, None, None]
         posterior = Posterior(
-            state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise, state.in_common
-        )
+            state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise,
+            errors_of_sites(C, state.tau, F, state.features.cov), state.in_common,
+        )  # fmt: skip
         chains = {name: program.site_presence(batch, fit) for name, program in self.programs.items()}
         known = [chain for chain in chains.values() if chain is not None]
         presence = ChainPosterior.mean_of(known, list(self.at.values()), J) if known else None

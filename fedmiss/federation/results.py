@@ -10,7 +10,7 @@ from scipy.special import ndtri
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
-from fedmiss.federation.hub.state import MonthState
+from fedmiss.federation.hub.state import MonthState, leading
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, counted_family
 from fedmiss.models.lowrank.occupancy import ChainPosterior, log_yearly, zero_inflated
 from fedmiss.models.lowrank.own_lines import OwnLines
@@ -33,8 +33,9 @@ class Posterior:
     ``mu`` scalar; ``P`` (J, p), ``C`` (J, p, p) sites; ``T`` (L, p), ``D`` (L, p, p) months; p = 1 + r,
     one more where sites have slopes.
     ``tau`` (p,) prior variances of the sites' coefficients; ``prior`` (L, p) prior means and ``noise`` (p,) prior
-    variances of the months'. ``common``: for each column of ``T`` the errors (L, k) that months have in common, of
-    their prior means; () where there are none, or none are known.
+    variances of the months'. ``common_sites``, ``common_months``: for each column of ``P`` and ``T`` errors
+    (J, k), (L, k) that sites or months have in common, of their prior means, to multiply k standard normals; () where there
+    are none, or none are known. ``C``, ``D`` are what each errs by itself.
     """
 
     mu: float
@@ -45,19 +46,44 @@ class Posterior:
     tau: F64
     prior: F64
     noise: F64
-    common: tuple[F64, ...] = ()
+    common_sites: tuple[F64, ...] = ()
+    common_months: tuple[F64, ...] = ()
 
-    @property
-    def D_whole(self) -> F64:
-        """Covariances (L, p, p) of the months, with the errors that they have in common."""
-        out = self.D.copy()
-        for a, errors in enumerate(self.common):
-            out[:, a, a] += (errors**2).sum(axis=1)
-        return out
+    def whole(self, site: slice | I64) -> tuple[F64, F64]:
+        """Covariances of some sites and of all months, with the errors that they have in common."""
+        C, D = self.C[site].copy(), self.D.copy()
+        for cov, common in ((C, [errors[site] for errors in self.common_sites]), (D, self.common_months)):
+            for a, errors in enumerate(common):
+                cov[:, a, a] += (errors**2).sum(axis=1)
+        return C, D
 
     def theta(self) -> Theta:
         """Posterior means as parameters of the low-rank model."""
         return Theta(self.mu, self.P[:, 0], self.T[:, 0], self.P[:, 1:], self.T[:, 1:])
+
+
+def errors_of_sites(C: F64, tau: F64, F: F64, coefficients: F64) -> tuple[F64, ...]:
+    """Errors of the prior means B' f_j that sites have in common: ``Posterior.common_sites``.
+
+    Parameters
+    ----------
+    C, tau : (J, p, p), (p,) posterior covariances and prior variances of all sites
+    F : (J, k) features;  coefficients : (c, k, k) posterior covariances of B, of the effect (and slope)
+
+    A site answers to a move of its prior mean by C / tau. The sites' mean is known from those that say something: their
+    marginal likelihood has the curvature sum (1 - C / tau) / tau in it. () where sites are not random.
+    """
+    if np.isinf(tau).any():
+        return ()
+    out = [np.zeros((len(C), 0)) for _ in tau]
+    for a, cov in enumerate(coefficients):
+        share = C[:, a, a] / tau[a]
+        known = max(float((1.0 - share).sum()), 1.0)
+        values, vectors = np.linalg.eigh(cov)
+        of_features = F @ (vectors * np.sqrt(np.maximum(values, 0.0)))
+        errors = np.column_stack([np.full(len(C), np.sqrt(tau[a] / known)), of_features])
+        out[a] = leading(share[:, None] * errors)
+    return tuple(out)
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
@@ -266,7 +292,7 @@ class AverageFit:
     def draw(self, rng: np.random.Generator) -> Callable[[slice | I64], F64]:
         """Draw one of the fits, its sites and its months; return the predictor (rows, L) of some sites under the draw.
 
-        The error of a site is common to its cells, that of a month to all sites; months err in common too.
+        The error of a site is common to its cells, that of a month to all sites; sites, and months, err in common too.
         :meth:`counts_at` and :meth:`draw_counts` make expected and drawn counts of it. An empty site has the predictor -inf.
 
         Raises
@@ -280,8 +306,9 @@ class AverageFit:
         P, T = (
             mean + _normal(cov, rng) for mean, cov in ((posterior.P, posterior.C), (posterior.T, posterior.D))
         )
-        for a, errors in enumerate(posterior.common):
-            T[:, a] += errors @ rng.standard_normal(errors.shape[1])
+        for rows, common in ((P, posterior.common_sites), (T, posterior.common_months)):
+            for a, errors in enumerate(common):
+                rows[:, a] += errors @ rng.standard_normal(errors.shape[1])
         base, shift = posterior.mu, SCALES[self.settings.scale].shift(fit.smear)
         states = None if fit.presence is None else fit.presence.draw(rng.random(fit.presence.came.shape))
         lines, changes = fit.lines, np.zeros((0, 0))
@@ -364,13 +391,14 @@ def moments(
 ) -> tuple[F64, F64]:
     """Mean and variance of the predictor (rows of ``site`` x L) of every cell, observed or not.
 
-    ``whole``: with the errors that months have in common.
+    ``whole``: with the errors that sites, and months, have in common.
     """
     q = posterior
-    eta, var = _moments(q.mu, q.P[site], q.C[site], q.T, q.D_whole if whole else q.D)
+    C, D = q.whole(site) if whole else (q.C[site], q.D)
+    eta, var = _moments(q.mu, q.P[site], C, q.T, D)
     if lines is None:
         return eta, var
-    further, more = lines.moved(q.P[site], q.C[site], q.T, q.tau, site)
+    further, more = lines.moved(q.P[site], C, q.T, q.tau, site)
     return eta + further, var + more
 
 

@@ -98,7 +98,7 @@ def _own_member(program: GroupProgram, outcome: Outcome, common: tuple[F64, ...]
         np.array(r.site_variances),
         np.zeros((L, p)),
         np.array(r.month_variances),
-        common,
+        common_months=common,
     )
     settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0)

@@ -127,8 +127,12 @@ def _write_factors(work: Path, fit: CountFit) -> None:
         for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
             # Lower triangles: covariances are symmetric.
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
-        for i, errors in enumerate(fit.posterior.common):
-            months |= {f"common_{i}_{k}": errors[:, k] for k in range(errors.shape[1])}
+        for table, common in (
+            (sites, fit.posterior.common_sites),
+            (months, fit.posterior.common_months),
+        ):
+            for i, errors in enumerate(common):
+                table |= {f"common_{i}_{k}": errors[:, k] for k in range(errors.shape[1])}
     if fit.presence is not None:
         assert fit.year is not None
         months["year"] = fit.year.astype(np.int32)
@@ -186,8 +190,7 @@ def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
             np.asarray(facts.site_variances or np.full(p, np.inf)),
             np.zeros((L, p)),
             np.asarray(facts.month_variances or np.full(p, np.inf)),
-            # a fit of before has none of these: what its months err in common is not in its intervals
-            tuple(months.filter(regex=f"^common_{i}_").to_numpy(float) for i in range(p)),
+            *(_in_common(table, p) for table in (sites, months)),
         )
     presence, year = None, None
     if facts.occupancy:
@@ -223,6 +226,11 @@ def _covariances(table: pd.DataFrame, p: int) -> F64:
         for j in range(i + 1):
             out[:, i, j] = out[:, j, i] = table[f"cov_{i}_{j}"].to_numpy(float)
     return out
+
+
+def _in_common(table: pd.DataFrame, p: int) -> tuple[F64, ...]:
+    """What sites or months err in common; a fit of before has none, and its intervals lack it."""
+    return tuple(table.filter(regex=f"^common_{i}_").to_numpy(float) for i in range(p))
 
 
 def write_totals(path: Path, totals: F64, labels: list[str]) -> None:

@@ -53,6 +53,13 @@ class Panel:
 NEGLIGIBLE = 1e-4  # share of the variance of errors in common
 
 
+def leading(errors: F64) -> F64:
+    """Fewer columns (n, k) of errors with nearly the same covariance E E'."""
+    u, size, _ = np.linalg.svd(errors, full_matrices=False)
+    out: F64 = (u * size)[:, size**2 > NEGLIGIBLE * (size**2).sum()]
+    return out
+
+
 @dataclass(frozen=True, eq=False)
 class MonthState:
     """One fit after ``k`` rounds at its present rank; every step makes a new one.
@@ -161,8 +168,7 @@ class MonthState:
         share = np.einsum("laa->la", self.D)[:, self.free] / self.widths
         out = [np.zeros((len(self.T), 0)) for _ in range(self.p)]
         for at, column in enumerate(self.free):
-            u, size, _ = np.linalg.svd(share[:, at, None] * self.series[at].errors(), full_matrices=False)
-            out[column] = (u * size)[:, size**2 > NEGLIGIBLE * (size**2).sum()]
+            out[column] = leading(share[:, at, None] * self.series[at].errors())
         return tuple(out)
 
     @property

@@ -187,7 +187,9 @@ def alert_of(change: float, high: float) -> str:
 
 
 def over_window(percent: float, steps: int) -> float:
-    """Turn a change per year into the change over the window, both in percent."""
+    """Turn a change per year into the change over the window, both in percent; NaN over no step."""
+    if steps < 1:
+        return float("nan")
     return float(100.0 * ((1.0 + float(percent) / 100.0) ** steps - 1.0))
 
 
@@ -220,8 +222,8 @@ def window_trends(findings: Findings) -> pd.DataFrame:
 def smooth_index(findings: Findings) -> pd.DataFrame:
     """Return a LOESS curve through the logarithms of the yearly index, with the band of its replicates.
 
-    Every replicate is smoothed the same way and set against the same base total. Empty for fewer than five used years or
-    a total that is not positive. Schema ``report_smooth_index``; base = 100.
+    Every replicate is smoothed the same way and set against its own base, so the error of the base is in the band. Empty for
+    fewer than five used years or a total that is not positive. Schema ``report_smooth_index``; base = 100.
     """
     year, total, draws = findings.series.within(findings.years.used)
     base = base_years(findings.base, findings.years)
@@ -229,20 +231,20 @@ def smooth_index(findings: Findings) -> pd.DataFrame:
         return pd.DataFrame(columns=load_schema("report_smooth_index").names)
     x = year.astype(np.float64)
     span = float(np.clip(_SPAN_YEARS / year.size, 0.3, 1.0))
-    level = findings.series.yearly[base].mean()
+    base = base[findings.years.used]
 
     def curve(values: F64) -> F64:
-        return np.exp(loess(x, np.log(values), span, it=0))
+        level = values[..., base].mean(axis=-1, keepdims=True)
+        return np.asarray(100.0 * np.exp(loess(x, np.log(values), span, it=0)) / level)
 
     smooth = curve(total)
     limits = interval(smooth, curve(draws) if draws is not None and (draws > 0).all() else None)
-    scale = 100.0 / level
     return pd.DataFrame(
         {
             "year": year,
-            "index": scale * total,
-            "smooth": scale * smooth,
-            "smooth_lo": scale * limits.lo,
-            "smooth_hi": scale * limits.hi,
+            "index": 100.0 * total / total[base].mean(),
+            "smooth": smooth,
+            "smooth_lo": limits.lo,
+            "smooth_hi": limits.hi,
         }
     )

@@ -242,11 +242,28 @@ def test_loess_is_statsmodels_lowess():
         there = [lowess(d, centred, frac=0.4, it=it, xvals=centred[30:40]) for d in draws]
         np.testing.assert_allclose(loess(x, draws, 0.4, it, at=at), there, rtol=1e-12)
     got = MonthlySeries.of(totals, months).smooth(totals, 0.4)
-    np.testing.assert_allclose(got["smooth"], want, rtol=1e-12)  # the last one, of three robust iterations
-    np.testing.assert_allclose(got["missing_smooth"], want, rtol=1e-12)
+    np.testing.assert_allclose(
+        got["missing_smooth"], want, rtol=1e-12
+    )  # the last one, of three robust iterations
+    by_month = pd.Series(totals).groupby(months["month_of_year"]).transform("mean").to_numpy()
+    adjusted = lowess(totals * totals.mean() / by_month, centred, frac=0.4, it=3, return_sorted=False)
+    np.testing.assert_allclose(got["smooth"], adjusted, rtol=1e-12)
     line = 3 + 2 * x
     np.testing.assert_allclose(loess(x, line, 0.3), line, rtol=1e-9)
     np.testing.assert_allclose(loess(x, np.full(x.size, 7.0), 0.3), 7.0)
+
+
+@pytest.mark.parametrize("present", [3, 6, 12])
+def test_the_curve_of_a_bird_of_few_months_is_that_of_an_average_month(present):
+    """Robust weights took the months with birds for outliers: three of twelve gave a curve at a thirtieth."""
+    months = axis()
+    totals = np.where(months["month_of_year"] <= present, 100.0, 1.0) * 0.97 ** (months["year"] - 2000)
+    curve = MonthlySeries.of(totals, months, np.stack([totals, 1.1 * totals, 0.9 * totals])).smooth(totals)
+    means, smooth = (
+        pd.Series(values).groupby(months["year"]).mean().to_numpy() for values in (totals, curve["smooth"])
+    )
+    np.testing.assert_allclose(smooth[2:-2], means[2:-2], rtol=0.02)
+    assert ((curve["smooth_lo"] < curve["smooth"]) & (curve["smooth"] < curve["smooth_hi"])).all()
 
 
 @pytest.mark.slow

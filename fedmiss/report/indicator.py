@@ -58,8 +58,8 @@ def indicator(
 
     Raises
     ------
-    ConfigError : no species, a base that no species has, years that no species links, totals that are not finite or not
-        by year, replicates of a species without totals
+    ConfigError : no species, a base that no species has, years that no species links, totals that are not finite, not by
+        year or nowhere above 0, replicates that are not finite or of a species without totals
 
     Examples
     --------
@@ -209,6 +209,8 @@ def _simulate(
                 if lacking := [year for year in wanted if year not in table.columns]:
                     raise ConfigError(f"the replicates of {name!r} have no year {lacking[0]}.")
                 part = table.loc[:, wanted].to_numpy(dtype=np.float64)[:n_draws]
+                if not np.isfinite(part).all():
+                    raise ConfigError(f"the replicates of {name!r} hold numbers that are not finite.")
                 # Species are drawn independently: their fits share no counts.
                 many[:, i] = _along(_log(part), own[name], years)
         sims = _chain(many, at)
@@ -227,6 +229,8 @@ def _yearly(name: str, series: pd.Series) -> pd.Series:
         raise ConfigError(f"{name!r} has no yearly total; leave the species out.")
     if not np.isfinite(series.to_numpy()).all():
         raise ConfigError(f"the totals of {name!r} hold numbers that are not finite.")
+    if not (series > 0).any():
+        raise ConfigError(f"{name!r} has no total above 0, so its index is not known; leave the species out.")
     series.index = pd.Index([_year(label) for label in series.index])
     if not all(
         isinstance(year, int | np.integer | float) and float(year).is_integer() for year in series.index

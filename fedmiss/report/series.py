@@ -55,11 +55,16 @@ class MonthlySeries:
         Raises
         ------
         ConfigError : totals, draws or numbers of counts that do not have one value for each month, a table of months
-            that is none
+            that is none, or has one twice
         """
         given: object = months  # of whatever type
         if not (isinstance(given, pd.DataFrame) and {"year", "month_of_year"} <= set(given.columns)):
             raise ConfigError("months is no table of pandas with the columns year and month_of_year.")
+        if not months["month_of_year"].isin(range(1, 13)).all():
+            raise ConfigError("some month_of_year is none of 1 to 12.")
+        if (twice := months.duplicated(["year", "month_of_year"])).any():
+            year, month = months.loc[twice, ["year", "month_of_year"]].iloc[0]
+            raise ConfigError(f"month {month} of {year} is there twice; add up its totals.", year=int(year))
         values = np.asarray(totals, dtype=np.float64)
         if values.shape != (len(months),):
             raise ConfigError(
@@ -313,8 +318,9 @@ def _base_text(chosen: I64) -> str:
 
 
 def _without_season(y: F64, month_of_year: I64) -> F64:
-    """Divide each series of (..., L) by its profile over the months of the year, whose mean is 1; one that is not positive in some month stays."""
+    """Divide each series of (..., L) by its profile over the months of the year, of mean 1, where all of it is positive."""
     member = (month_of_year == np.unique(month_of_year)[:, None]).astype(np.float64)
     mean = y @ (member / member.sum(axis=1, keepdims=True)).T
     level, ok = mean.mean(axis=-1, keepdims=True), (mean > 0).all(axis=-1, keepdims=True)
-    return np.asarray(y / (np.divide(mean, level, out=np.ones_like(mean), where=ok) @ member))
+    profile = np.divide(mean, level, out=np.ones_like(mean), where=ok)
+    return np.asarray(y / (profile @ member))

@@ -133,6 +133,7 @@ def test_totals_and_replicates_that_say_nothing_are_refused_by_name():
     for series, words in (
         (one.where(one.index != 2004, np.inf), "'s0' hold numbers that are not finite"),
         (one * np.nan, "'s0' has no yearly total"),
+        (-one, "'s0' has no total above 0"),
         (one.rename(index=lambda year: f"in {year}"), "'in 2000' is none"),
         (pd.concat([one, one]), "'s0' has two totals of 2000"),
     ):
@@ -141,6 +142,7 @@ def test_totals_and_replicates_that_say_nothing_are_refused_by_name():
     for replicates, words in (
         ({"wren": draws["s0"]}, "replicates of 'wren', and no totals"),
         ({"s0": draws["s0"].drop(columns=2003)}, "of 's0' have no year 2003"),
+        ({"s0": draws["s0"] * np.nan}, "of 's0' hold numbers that are not finite"),
     ):
         with pytest.raises(ConfigError, match=words):
             indicator(totals, replicates)

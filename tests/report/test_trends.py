@@ -311,6 +311,10 @@ def test_bad_input_is_named():
         trends.overall_trend(totals, months, draws, n_observed=[1, 2])
     with pytest.raises(ConfigError, match="columns year and month_of_year"):
         trends.yearly_index(totals, months[["year"]])
+    with pytest.raises(ConfigError, match="none of 1 to 12"):
+        trends.yearly_index(totals, months.assign(month_of_year=13))
+    with pytest.raises(ConfigError, match="month 1 of 2000 is there twice"):
+        trends.yearly_index(totals, months.assign(month_of_year=months["month_of_year"].replace(2, 1)))
     for level in (95, 1.0, 0.0):  # 95 gave limits of NaN without a word
         with pytest.raises(ConfigError, match=f"level is {level:g} "):
             trends.yearly_index(totals, months, draws, level=level)

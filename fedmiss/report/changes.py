@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedmiss.report.findings import Findings
 
 MAX_POINTS = 2
-MIN_SEGMENT = 4  # years on each side of a change point
+MIN_SEGMENT = 4  # totals on each side of a change point, its own among them
 SUPPORTED = 0.5  # share of the replicates that makes a change point a finding
 
 
@@ -34,11 +34,12 @@ def _design(x: F64, knots: tuple[float, ...]) -> F64:
 
 
 def _candidates(year: I64, max_points: int) -> list[tuple[float, ...]]:
-    inner = [float(middle) for middle in year[MIN_SEGMENT - 1 : -(MIN_SEGMENT - 1) or None]]
+    # By their place: a stretch over a gap of years holds as many totals.
+    inner = range(MIN_SEGMENT - 1, year.size - MIN_SEGMENT + 1)
     sets: list[tuple[float, ...]] = [()]
     for size in range(1, max_points + 1):
         sets += [
-            knots
+            tuple(float(year[place]) for place in knots)
             for knots in combinations(inner, size)
             if all(end - start >= MIN_SEGMENT - 1 for start, end in pairwise(knots))
         ]
@@ -73,7 +74,7 @@ def change_points(
 ) -> pd.DataFrame:
     """Find years in which the trend of log yearly totals bends.
 
-    All continuous piecewise-linear curves with up to ``max_points`` bends, at least 4 years on each side, are
+    All continuous piecewise-linear curves with up to ``max_points`` bends, at least 4 totals on each side, are
     compared by BIC; so year-to-year noise, and not the sampling error alone, decides (TRIM's stepwise Wald test
     uses the sampling error alone and finds bends in every fluctuating series). The replicates measure how certain a
     bend is: ``support`` is the share of them in which a bend within two years of this one is chosen.

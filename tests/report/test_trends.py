@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report import trends
-from fedmiss.report.changes import change_points, period_trends
+from fedmiss.report.changes import _candidates, change_points, period_trends
 from fedmiss.report.classes import interval, normal_quantile, ratio_to_base
 from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.series import MonthlySeries
@@ -298,6 +300,16 @@ def test_change_points_are_found_where_they_are_and_not_where_there_are_none():
     assert found["slope_after"].iloc[0] == pytest.approx(0.08, abs=0.02)
     periods = period_trends(bent * wobble, months, bent * wobble * draws, points=found)
     assert periods["trend_class"].tolist()[-2:] == ["strong decline", "strong increase"]
+
+
+def test_a_stretch_between_bends_holds_four_totals_whatever_years_lack():
+    gaps = np.concatenate([2000 + 8 * k + np.arange(4) for k in range(4)])
+    for year in (gaps, np.arange(1990, 2022, 2)):
+        sets = _candidates(year, 2)
+        assert max(map(len, sets)) == 2
+        for knots in sets[1:]:
+            edges = [year[0], *knots, year[-1]]
+            assert min(((start <= year) & (year <= end)).sum() for start, end in pairwise(edges)) >= 4
 
 
 def test_bad_input_is_named():

@@ -2,9 +2,10 @@
 
 Source: Soldaat et al. (2017), Ecological Indicators 81, 340-347, whose program is the MSI-tool of Statistics Netherlands;
 classes of a smooth by Soldaat et al. (2007), J. Ornithol. 148, 351-357. Differs in: replicates of a fit, where there
-are some, stand for normal draws around its index; the indicator itself is of the indices and no mean over draws; a species
-without a total in some years keeps its change over them (in the MSI-tool it is lost); change to the last year is a ratio of
-the smooth (the MSI-tool divides its logarithms); no species is left out for large errors.
+are some, stand for normal draws around its index; these have TRIM's covariance of years (there each year is drawn by itself,
+so that the smooth is too sure and the slope is not sure enough); the indicator itself is of the indices and no mean over
+draws; a species without a total in some years keeps its change over them (in the MSI-tool it is lost); change to the last
+year is a ratio of the smooth (the MSI-tool divides its logarithms); no species is left out for large errors.
 """
 
 from __future__ import annotations
@@ -163,13 +164,6 @@ def indicator_trends(
             }
         )
     return pd.DataFrame(rows, columns=TREND)
-
-
-def normal_draws(index: F64, se: F64, size: int, rng: np.random.Generator) -> F64:
-    """Draw series around an index, each year by itself: exp of a normal with sd ``se / index``; (n, years)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log, sd = np.log(index), np.where(index > 0, se / index, 0.0)
-    return np.asarray(np.exp(log + sd * rng.standard_normal((size, index.size))))
 
 
 def _simulate(

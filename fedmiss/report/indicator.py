@@ -19,6 +19,7 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import NOT_CLASSIFIED, by_limits, classify, interval
+from fedmiss.rng import rng_for
 
 FLOOR = 0.01  # a total below this share of the species' mean counts as this share: a zero has no logarithm
 STEP = 10.0  # a species' index changes at most by this factor from one year to the next
@@ -202,10 +203,12 @@ def _simulate(
                 wanted = list(totals[name].index)
                 if lacking := [year for year in wanted if year not in table.columns]:
                     raise ConfigError(f"the replicates of {name!r} have no year {lacking[0]}.")
-                part = table.loc[:, wanted].to_numpy(dtype=np.float64)[:n_draws]
+                part = table.loc[:, wanted].to_numpy(dtype=np.float64)
+                # Species are drawn independently: their fits share no counts. Those of one seed share random numbers,
+                # so each has its replicates in an order of its own.
+                part = rng_for(0, "indicator", str(name)).permutation(part)[:n_draws]
                 if not np.isfinite(part).all():
                     raise ConfigError(f"the replicates of {name!r} hold numbers that are not finite.")
-                # Species are drawn independently: their fits share no counts.
                 many[:, i] = _along(_log(part), own[name], years)
         sims = _chain(many, at)
     return years, seen.sum(axis=0), _chain(logs, at), sims

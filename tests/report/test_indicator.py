@@ -198,3 +198,12 @@ def test_the_last_ten_years_are_those_of_the_calendar():
     totals = {"a": pd.Series(np.arange(1.0, 16.0), range(1990, 2020, 2))}
     _, last = indicator_trends(totals, {}).to_dict("records")
     assert (last["from_year"], last["to_year"]) == (2010, 2018)
+
+
+def test_replicates_of_species_that_share_random_numbers_err_apart():
+    """Fits of one seed draw the same numbers for the same months; their sum would be taken for an error of the mean."""
+    totals, draws = world(S=8)
+    noise = np.log(draws["s0"] / totals["s0"].to_numpy())
+    same = {name: total * np.exp(noise) for name, total in totals.items()}
+    half = np.log(indicator(totals, same)["hi"] / indicator(totals, same)["index"])[1:]
+    np.testing.assert_allclose(half, 1.96 * 0.1 * np.sqrt(2 / 8), rtol=0.25)

@@ -187,7 +187,7 @@ class MonthlySeries:
         mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
         year, total, values = self.within(mask)
         row = trend_row(year, total, values, rule, convention)
-        reason = refuse or _reason(year.size, total, 0 if values is None else len(values))
+        reason = refuse or _reason(year.size, total, values)
         nought = total < NOUGHT * self.yearly[axis.used].max(initial=0.0)
         # A direction that is clear stays so however near to 0 these totals are.
         if not reason and (nought.all() or (nought.any() and row["trend_class"] in ("stable", "uncertain"))):
@@ -298,16 +298,18 @@ class MonthlySeries:
         return frame
 
 
-def _reason(n_years: int, total: F64, n_draws: int) -> str:
+def _reason(n_years: int, total: F64, values: F64 | None) -> str:
     if n_years < MIN_YEARS:
         are, s = ("is", "") if n_years == 1 else ("are", "s")
         return f"there {are} {n_years} complete year{s} with counts; a class needs {MIN_YEARS}"
     if not (total > 0).all():
         return "the total of some year is not positive"
-    if n_draws == 0:
+    if values is None or not len(values):
         return "no bootstrap replicates were made, so no interval is available"
-    if n_draws < MIN_DRAWS:
-        return f"there are {n_draws} bootstrap replicates; an interval needs {MIN_DRAWS}"
+    if len(values) < MIN_DRAWS:
+        return f"there are {len(values)} bootstrap replicates; an interval needs {MIN_DRAWS}"
+    if not (values > 0).all():
+        return "the total of some year is not positive in some replicate"
     return ""
 
 

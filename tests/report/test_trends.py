@@ -368,3 +368,13 @@ def test_totals_that_are_not_positive_give_no_class_and_no_crash():
     assert row["trend_class"] == "not classified"
     assert "not positive" in row["reason"]
     assert change_points(totals, months, draws).empty
+
+
+def test_a_replicate_that_is_not_positive_is_the_reason_why_there_is_no_class():
+    """It was blank, so the page said: no class is given, because ."""
+    months = axis()
+    totals, draws = series(months)
+    draws[3, months["year"] == 2003] = 0.0
+    row = trends.overall_trend(totals, months, draws).iloc[0]
+    assert row["trend_class"] == "not classified"
+    assert "not positive in some replicate" in row["reason"]

@@ -90,9 +90,8 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
     # A key of its own for each species, so that its draws do not depend on the others'.
     rng = np.random.default_rng(zlib.crc32(str(results["species"]).encode()))
     values, vectors = np.linalg.eigh(np.array(results["log_covariance"]))
-    root = (
-        vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
-    )  # symmetric, so that it is one for every library
+    # The symmetric root, which is the same whatever signs a library gives its vectors.
+    root = vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
     noise = rng.standard_normal((_DRAWS, len(yearly))) @ root
     draws = pd.DataFrame(yearly["total"].to_numpy(float) * np.exp(noise), columns=list(yearly["year"]))
     same = ("species", "common_name", "n_counted", "share_observed", "share_imputed_total")

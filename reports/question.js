@@ -209,7 +209,8 @@
         "there are ① complete years with counts; a class needs ②", n, Q.least[0]] :
       !total.every(function (t) { return t > 0; }) ? "the total of some year is not positive" :
       B === 0 ? "no bootstrap replicates were made, so no interval is available" :
-      B < Q.least[1] ? ["there are ① bootstrap replicates; an interval needs ②", B, Q.least[1]] : "");
+      B < Q.least[1] ? ["there are ① bootstrap replicates; an interval needs ②", B, Q.least[1]] :
+      !values.every(positive) ? "the total of some year is not positive in some replicate" : "");
     var least = Q.least[2] * Math.max.apply(null, [0].concat(pick(s.total, s.used)));
     var nought = total.filter(function (t) { return t < least; }).length, open = verdict[0] === "stable" || verdict[0] === "uncertain";
     if (!reason && nought && (open || nought === n)) {

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fedmiss.report.findings import Findings
 
 MAX_POINTS = 2
-MIN_SEGMENT = 4  # years on each side of a change point
+MIN_SEGMENT = 4  # totals on each side of a change point, its own among them
 SUPPORTED = 0.5  # share of the replicates that makes a change point a finding
 
 
@@ -34,11 +34,12 @@ def _design(x: F64, knots: tuple[float, ...]) -> F64:
 
 
 def _candidates(year: I64, max_points: int) -> list[tuple[float, ...]]:
-    inner = [float(middle) for middle in year[MIN_SEGMENT - 1 : -(MIN_SEGMENT - 1) or None]]
+    # By their place: a stretch over a gap of years holds as many totals.
+    inner = range(MIN_SEGMENT - 1, year.size - MIN_SEGMENT + 1)
     sets: list[tuple[float, ...]] = [()]
     for size in range(1, max_points + 1):
         sets += [
-            knots
+            tuple(float(year[place]) for place in knots)
             for knots in combinations(inner, size)
             if all(end - start >= MIN_SEGMENT - 1 for start, end in pairwise(knots))
         ]
@@ -73,7 +74,7 @@ def change_points(
 ) -> pd.DataFrame:
     """Find years in which the trend of log yearly totals bends.
 
-    All continuous piecewise-linear curves with up to ``max_points`` bends, at least 4 years on each side, are
+    All continuous piecewise-linear curves with up to ``max_points`` bends, at least 4 totals on each side, are
     compared by BIC; so year-to-year noise, and not the sampling error alone, decides (TRIM's stepwise Wald test
     uses the sampling error alone and finds bends in every fluctuating series). The replicates measure how certain a
     bend is: ``support`` is the share of them in which a bend within two years of this one is chosen.
@@ -187,7 +188,9 @@ def alert_of(change: float, high: float) -> str:
 
 
 def over_window(percent: float, steps: int) -> float:
-    """Turn a change per year into the change over the window, both in percent."""
+    """Turn a change per year into the change over the window, both in percent; NaN over no step."""
+    if steps < 1:
+        return float("nan")
     return float(100.0 * ((1.0 + float(percent) / 100.0) ** steps - 1.0))
 
 
@@ -220,8 +223,8 @@ def window_trends(findings: Findings) -> pd.DataFrame:
 def smooth_index(findings: Findings) -> pd.DataFrame:
     """Return a LOESS curve through the logarithms of the yearly index, with the band of its replicates.
 
-    Every replicate is smoothed the same way and set against the same base total. Empty for fewer than five used years or
-    a total that is not positive. Schema ``report_smooth_index``; base = 100.
+    Every replicate is smoothed the same way and set against its own base, so the error of the base is in the band. Empty for
+    fewer than five used years or a total that is not positive. Schema ``report_smooth_index``; base = 100.
     """
     year, total, draws = findings.series.within(findings.years.used)
     base = base_years(findings.base, findings.years)
@@ -229,20 +232,20 @@ def smooth_index(findings: Findings) -> pd.DataFrame:
         return pd.DataFrame(columns=load_schema("report_smooth_index").names)
     x = year.astype(np.float64)
     span = float(np.clip(_SPAN_YEARS / year.size, 0.3, 1.0))
-    level = findings.series.yearly[base].mean()
+    base = base[findings.years.used]
 
     def curve(values: F64) -> F64:
-        return np.exp(loess(x, np.log(values), span, it=0))
+        level = values[..., base].mean(axis=-1, keepdims=True)
+        return np.asarray(100.0 * np.exp(loess(x, np.log(values), span, it=0)) / level)
 
     smooth = curve(total)
     limits = interval(smooth, curve(draws) if draws is not None and (draws > 0).all() else None)
-    scale = 100.0 / level
     return pd.DataFrame(
         {
             "year": year,
-            "index": scale * total,
-            "smooth": scale * smooth,
-            "smooth_lo": scale * limits.lo,
-            "smooth_hi": scale * limits.hi,
+            "index": 100.0 * total / total[base].mean(),
+            "smooth": smooth,
+            "smooth_lo": limits.lo,
+            "smooth_hi": limits.hi,
         }
     )

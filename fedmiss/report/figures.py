@@ -269,9 +269,9 @@ def monthly_smooth(findings: Findings) -> Plot | None:
     extra = f" Not drawn, above the frame: {hidden} month{'s' if hidden > 1 else ''}." if hidden else ""
     what, filled = ("sites without", ": what the estimate had to fill") if cells else ("visits with", "")
     caption = (
-        f"Above: estimated total over sites of each month at standard effort (dots) and LOESS curve (span {span:g}, {how}; "
-        f"{curve.attrs['it']} robust iterations) with its 95 % interval where available. Below: number of {what} a count in "
-        f"each month, and its LOESS curve{filled}.{extra}"
+        "Above: estimated total over sites of each month at standard effort (dots), and of an average month its LOESS curve "
+        f"(span {span:g}, {how}; {curve.attrs['it']} robust iterations) with its 95 % interval where available. Below: "
+        f"number of {what} a count in each month, and its LOESS curve{filled}.{extra}"
     )
     alt = "Monthly totals with a LOESS curve"
     if len(solid):

@@ -2,8 +2,10 @@
 
 Source: Soldaat et al. (2017), Ecological Indicators 81, 340-347, whose program is the MSI-tool of Statistics Netherlands;
 classes of a smooth by Soldaat et al. (2007), J. Ornithol. 148, 351-357. Differs in: replicates of a fit, where there
-are some, stand for normal draws around its index; the indicator itself is of the indices and no mean over draws; change
-to the last year is a ratio of the smooth (the MSI-tool divides its logarithms); no species is left out for large errors.
+are some, stand for normal draws around its index; these have TRIM's covariance of years (there each year is drawn by itself,
+so that the smooth is too sure and the slope is not sure enough); the indicator itself is of the indices and no mean over
+draws; a species without a total in some years keeps its change over them (in the MSI-tool it is lost); change to the last
+year is a ratio of the smooth (the MSI-tool divides its logarithms); no species is left out for large errors.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import NOT_CLASSIFIED, by_limits, classify, interval
+from fedmiss.rng import rng_for
 
 FLOOR = 0.01  # a total below this share of the species' mean counts as this share: a zero has no logarithm
 STEP = 10.0  # a species' index changes at most by this factor from one year to the next
@@ -36,10 +39,11 @@ def indicator(
     """Return the geometric mean over species of their yearly index: its interval, smooth, and classes of change.
 
     The chain of mean changes: from one year to the next, the mean over the species that have both of the change of log
-    total, at most a factor of ``STEP`` for each. With every species in every year this is the mean of the logarithms.
-    Every species has the same weight. The interval is of the species' own errors, drawn independently: it says how well
-    the mean of these species is known, not how other species fare. The smooth is a local quadratic of the log indicator of
-    each draw; its limits are mean -+ 1.96 standard deviations. Source: see the head of this module.
+    total, at most a factor of ``STEP`` for each. With every species in every year this is the mean of the logarithms. Over
+    years that a species lacks its logarithm is a straight line; what it did in these years is in no interval. Every species
+    has the same weight. The interval is of the species' own errors, drawn independently: it says how well the mean of these
+    species is known, not how other species fare. The smooth is a local quadratic of the log indicator of each draw; its
+    limits are mean -+ 1.96 standard deviations. Source: see the head of this module.
 
     Parameters
     ----------
@@ -56,8 +60,8 @@ def indicator(
 
     Raises
     ------
-    ConfigError : no species, a base that no species has, years that no species links, totals that are not finite or not
-        by year, replicates of a species without totals
+    ConfigError : no species, a base that no species has, years that no species links, totals that are not finite, not by
+        year or nowhere above 0, replicates that are not finite or of a species without totals
 
     Examples
     --------
@@ -121,7 +125,7 @@ def indicator_trends(
     Parameters
     ----------
     totals, draws, base : as for :func:`indicator`
-    last : years of the second row, where there are more
+    last : years of the second row, by the calendar, where there are more
 
     Returns
     -------
@@ -138,7 +142,8 @@ def indicator_trends(
     """
     years, _, log, sims = _simulate(totals, draws, base)
     rows = []
-    for length in dict.fromkeys((years.size, min(last, years.size))):
+    # By the calendar: of an indicator with gaps the last ten values are of more than ten years.
+    for length in dict.fromkeys((years.size, int((years > years[-1] - last).sum()))):
         x = years[-length:] - years[-length:].mean()
         if length < 2:
             continue
@@ -162,13 +167,6 @@ def indicator_trends(
     return pd.DataFrame(rows, columns=TREND)
 
 
-def normal_draws(index: F64, se: F64, size: int, rng: np.random.Generator) -> F64:
-    """Draw series around an index, each year by itself: exp of a normal with sd ``se / index``; (n, years)."""
-    with np.errstate(divide="ignore", invalid="ignore"):
-        log, sd = np.log(index), np.where(index > 0, se / index, 0.0)
-    return np.asarray(np.exp(log + sd * rng.standard_normal((size, index.size))))
-
-
 def _simulate(
     totals: Mapping[str, pd.Series], draws: Mapping[str, pd.DataFrame], base: int | None
 ) -> tuple[I64, I64, F64, F64 | None]:
@@ -181,18 +179,17 @@ def _simulate(
         )
     names = sorted(totals)
     totals = {name: _yearly(name, totals[name]) for name in names}
-    years: I64 = np.unique(np.concatenate([totals[name].index.to_numpy(dtype=np.int64) for name in names]))
+    own = {name: totals[name].index.to_numpy(dtype=np.int64) for name in names}
+    years: I64 = np.unique(np.concatenate(list(own.values())))
     base = int(years[0]) if base is None else base
     if base not in years:
         raise ConfigError(f"the base {base} is not among the years {years[0]} to {years[-1]} of the species.")
-    # One row a species on the axis of all years; years that a species lacks are blank.
-    logs = np.full((len(names), years.size), np.nan)
-    for i, name in enumerate(names):
-        series = totals[name]
-        logs[i, np.searchsorted(years, series.index.to_numpy())] = _log(series.to_numpy(dtype=np.float64))
-    seen = np.isfinite(logs)
+    seen = np.stack([np.isin(years, own[name]) for name in names])
+    logs = np.stack(
+        [_along(_log(totals[name].to_numpy(dtype=np.float64)), own[name], years) for name in names]
+    )
     # Without a common species the step between two years would be a mean of nothing.
-    if not (seen[:, 1:] & seen[:, :-1]).any(axis=0).all():
+    if not np.isfinite(np.diff(logs)).any(axis=0).all():
         raise ConfigError("some years are linked by no species to the others, so their ratio is not known.")
     at = int(np.searchsorted(years, base))
     n_draws = min((len(draw) for draw in draws.values()), default=0)
@@ -206,9 +203,13 @@ def _simulate(
                 wanted = list(totals[name].index)
                 if lacking := [year for year in wanted if year not in table.columns]:
                     raise ConfigError(f"the replicates of {name!r} have no year {lacking[0]}.")
-                part = table.loc[:, wanted].to_numpy(dtype=np.float64)[:n_draws]
-                # Species are drawn independently: their fits share no counts.
-                many[:, i, seen[i]] = _log(part)
+                part = table.loc[:, wanted].to_numpy(dtype=np.float64)
+                # Species are drawn independently: their fits share no counts. Those of one seed share random numbers,
+                # so each has its replicates in an order of its own.
+                part = rng_for(0, "indicator", str(name)).permutation(part)[:n_draws]
+                if not np.isfinite(part).all():
+                    raise ConfigError(f"the replicates of {name!r} hold numbers that are not finite.")
+                many[:, i] = _along(_log(part), own[name], years)
         sims = _chain(many, at)
     return years, seen.sum(axis=0), _chain(logs, at), sims
 
@@ -225,6 +226,8 @@ def _yearly(name: str, series: pd.Series) -> pd.Series:
         raise ConfigError(f"{name!r} has no yearly total; leave the species out.")
     if not np.isfinite(series.to_numpy()).all():
         raise ConfigError(f"the totals of {name!r} hold numbers that are not finite.")
+    if not (series > 0).any():
+        raise ConfigError(f"{name!r} has no total above 0, so its index is not known; leave the species out.")
     series.index = pd.Index([_year(label) for label in series.index])
     if not all(
         isinstance(year, int | np.integer | float) and float(year).is_integer() for year in series.index
@@ -233,6 +236,16 @@ def _yearly(name: str, series: pd.Series) -> pd.Series:
     if (twice := series.index.duplicated()).any():
         raise ConfigError(f"{name!r} has two totals of {series.index[twice][0]}; give each year one.")
     return series.sort_index()
+
+
+def _along(log: F64, own: I64, years: I64) -> F64:
+    """Put (..., own years) on the axis of all years: straight lines over gaps, NaN before the first year and after the last.
+
+    A step into a gap has no other end. So the change over the gap would be lost, and the ups and downs of the years beside
+    it would stay in all later years.
+    """
+    at = np.stack([np.interp(years, own, unit, left=np.nan, right=np.nan) for unit in np.eye(own.size)])
+    return np.asarray(log @ at)
 
 
 def _chain(logs: F64, base: int) -> F64:

@@ -19,7 +19,7 @@ from markupsafe import Markup
 from fedmiss.errors import ConfigError
 from fedmiss.files import MANIFEST, atomic_file, hash_file, identity, read_manifest, write_manifest
 from fedmiss.owner import remove_file, replaceable
-from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg, write_html
 from fedmiss.report.indicator import indicator, indicator_trends
 from fedmiss.report.plots import band, base_line
@@ -307,7 +307,9 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
         if len(mine) < 2:
             continue
         part = {name: totals[name] for name in mine}
-        around = {name: draws[name] for name in mine if name in draws}
+        # Without the errors of one species the interval would be too narrow.
+        enough = all(len(draws.get(name, ())) >= MIN_DRAWS for name in mine)
+        around = {name: draws[name] for name in mine} if enough else {}
         with contextlib.suppress(ConfigError):
             out[group] = indicator(part, around), indicator_trends(part, around)
     return out
@@ -352,6 +354,8 @@ def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:
         f"Geometric mean of the indices of {several} species, each with the same weight: {number(last['index'])} in "
         f"{int(last['year'])} ({interval_words(last['lo'], last['hi'], number)}), with {int(first['year'])} = 100."
     )
+    if table["lo"].isna().all():
+        said += " An interval needs bootstrap replicates of every species, and not a few."
     for row in trends.to_dict("records"):
         said += f" From {row['from_year']} to {row['to_year']}: {percent(row['percent_per_year'])} per year"
         if math.isfinite(row["percent_lo"]):

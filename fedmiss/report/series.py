@@ -55,11 +55,16 @@ class MonthlySeries:
         Raises
         ------
         ConfigError : totals, draws or numbers of counts that do not have one value for each month, a table of months
-            that is none
+            that is none, or has one twice
         """
         given: object = months  # of whatever type
         if not (isinstance(given, pd.DataFrame) and {"year", "month_of_year"} <= set(given.columns)):
             raise ConfigError("months is no table of pandas with the columns year and month_of_year.")
+        if not months["month_of_year"].isin(range(1, 13)).all():
+            raise ConfigError("some month_of_year is none of 1 to 12.")
+        if (twice := months.duplicated(["year", "month_of_year"])).any():
+            year, month = months.loc[twice, ["year", "month_of_year"]].iloc[0]
+            raise ConfigError(f"month {month} of {year} is there twice; add up its totals.", year=int(year))
         values = np.asarray(totals, dtype=np.float64)
         if values.shape != (len(months),):
             raise ConfigError(
@@ -182,7 +187,7 @@ class MonthlySeries:
         mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
         year, total, values = self.within(mask)
         row = trend_row(year, total, values, rule, convention)
-        reason = refuse or _reason(year.size, total, 0 if values is None else len(values))
+        reason = refuse or _reason(year.size, total, values)
         nought = total < NOUGHT * self.yearly[axis.used].max(initial=0.0)
         # A direction that is clear stays so however near to 0 these totals are.
         if not reason and (nought.all() or (nought.any() and row["trend_class"] in ("stable", "uncertain"))):
@@ -254,10 +259,11 @@ class MonthlySeries:
     def smooth(self, n_missing: F64, span: float | None = None) -> pd.DataFrame:
         """Return the LOESS curve of the monthly totals, and that of ``n_missing`` (L,), what is missing in each month.
 
-        ``span=None`` chooses the span by leaving out whole years of the seasonally adjusted series, and never one
-        that holds less than four seasons (see ``loess.choose_span``). The curve of every replicate is fitted with the
-        same span; the band is the interval of the curve, not of the months. Months of years that lack a part of the
-        season are not smoothed (NaN).
+        The totals are divided by their seasonal profile first (mean 1), so the curve is of an average month: robust
+        weights would take a season of few months for outliers. ``span=None`` chooses the span by leaving out whole years,
+        and never one that holds less than four seasons (see ``loess.choose_span``). The curve of every replicate is fitted
+        with the same span; the band is the interval of the curve, not of the months. Months of years that lack a part of
+        the season are not smoothed (NaN).
 
         Columns: ``month_index``, ``month``, ``time`` (decimal year), ``total``, ``smooth``, ``smooth_lo``,
         ``smooth_hi`` (birds), ``missing``, ``missing_smooth`` (cells).
@@ -269,15 +275,17 @@ class MonthlySeries:
         keep: Bool = np.ones(time.size, dtype=bool)
         if axis.complete.any():
             keep = np.asarray((axis.W[axis.complete] > 0).any(axis=0))
-        xs, ys = time[keep], self.totals[keep]
+        month = months["month_of_year"].to_numpy(dtype=np.int64)[keep]
+        xs, ys = time[keep], _without_season(self.totals[keep], month)
         if span is None:
-            month, year = months["month_of_year"].to_numpy(dtype=np.int64)[keep], axis.of_month[keep]
             # At least four seasons in a window, or the curve would follow the season itself.
             least = min(0.8, 4.0 * len(axis.season) / max(xs.size, 1))
-            span = choose_span(xs, _without_season(ys, month), year, it, least)
+            span = choose_span(xs, ys, axis.of_month[keep], it, least)
         curve = loess(xs, ys, span, it)
         # One span for all replicates: choosing it anew in each would mix its choice into the band.
-        curves = None if self.draws is None else loess(xs, self.draws[:, keep], span, it)
+        curves = (
+            None if self.draws is None else loess(xs, _without_season(self.draws[:, keep], month), span, it)
+        )
         if (ys >= 0).all():
             curve = np.maximum(curve, 0.0)  # a local line may dip below zero beside a peak; birds cannot
         band = interval(curve, curves)
@@ -290,16 +298,18 @@ class MonthlySeries:
         return frame
 
 
-def _reason(n_years: int, total: F64, n_draws: int) -> str:
+def _reason(n_years: int, total: F64, values: F64 | None) -> str:
     if n_years < MIN_YEARS:
         are, s = ("is", "") if n_years == 1 else ("are", "s")
         return f"there {are} {n_years} complete year{s} with counts; a class needs {MIN_YEARS}"
     if not (total > 0).all():
         return "the total of some year is not positive"
-    if n_draws == 0:
+    if values is None or not len(values):
         return "no bootstrap replicates were made, so no interval is available"
-    if n_draws < MIN_DRAWS:
-        return f"there are {n_draws} bootstrap replicates; an interval needs {MIN_DRAWS}"
+    if len(values) < MIN_DRAWS:
+        return f"there are {len(values)} bootstrap replicates; an interval needs {MIN_DRAWS}"
+    if not (values > 0).all():
+        return "the total of some year is not positive in some replicate"
     return ""
 
 
@@ -310,8 +320,9 @@ def _base_text(chosen: I64) -> str:
 
 
 def _without_season(y: F64, month_of_year: I64) -> F64:
-    """Divide by the mean of each month of the year: a span is chosen by what is left, trend and noise."""
-    counts = np.bincount(month_of_year, minlength=13)
-    mean = np.bincount(month_of_year, weights=y, minlength=13) / np.maximum(counts, 1)
-    divisor = mean[month_of_year]
-    return np.asarray(y / divisor) if (divisor > 0).all() else y
+    """Divide each series of (..., L) by its profile over the months of the year, of mean 1, where all of it is positive."""
+    member = (month_of_year == np.unique(month_of_year)[:, None]).astype(np.float64)
+    mean = y @ (member / member.sum(axis=1, keepdims=True)).T
+    level, ok = mean.mean(axis=-1, keepdims=True), (mean > 0).all(axis=-1, keepdims=True)
+    profile = np.divide(mean, level, out=np.ones_like(mean), where=ok)
+    return np.asarray(y / (profile @ member))

@@ -14,7 +14,7 @@ from fedmiss.errors import InputError
 from fedmiss.files import read_json, read_manifest
 from fedmiss.report.classes import classify
 from fedmiss.report.html import assets, environment, inline_svg, write_html
-from fedmiss.report.indicator import TREND, normal_draws
+from fedmiss.report.indicator import TREND
 from fedmiss.report.plots import plot_trim
 from fedmiss.report.style import Plot, figure, style
 from fedmiss.report.trim.files import Shown, describe
@@ -22,7 +22,7 @@ from fedmiss.report.trim.fit import TrimFit
 from fedmiss.report.words import percent
 from fedmiss.tables import load_schema, read_table
 
-_DRAWS = 1000  # around an index of TRIM
+_DRAWS = 1000  # around the totals of TRIM
 
 
 class Species(NamedTuple):
@@ -71,7 +71,7 @@ def read_species(folder: Path) -> Species:
 
 
 def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
-    if "log_errors" not in results:
+    if "log_covariance" not in results:
         why = (
             "is of an older fedmiss"
             if "species" in results
@@ -89,9 +89,11 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
     yearly = yearly[["year", "total", "total_se"]].astype({"year": int}).assign(index=100 * index, used=True)
     # A key of its own for each species, so that its draws do not depend on the others'.
     rng = np.random.default_rng(zlib.crc32(str(results["species"]).encode()))
-    total = yearly["total"].to_numpy(float)
-    series = normal_draws(total, total * np.array(results["log_errors"]), _DRAWS, rng)
-    draws = pd.DataFrame(series, columns=list(yearly["year"]))
+    values, vectors = np.linalg.eigh(np.array(results["log_covariance"]))
+    # The symmetric root, which is the same whatever signs a library gives its vectors.
+    root = vectors * np.sqrt(np.maximum(values, 0.0)) @ vectors.T
+    noise = rng.standard_normal((_DRAWS, len(yearly))) @ root
+    draws = pd.DataFrame(yearly["total"].to_numpy(float) * np.exp(noise), columns=list(yearly["year"]))
     same = ("species", "common_name", "n_counted", "share_observed", "share_imputed_total")
     row = {name: results[name] for name in same} | {name: rows[0][name] for name in TREND}
     row |= {"n_years": len(yearly), "reason": "", "n_sites": found["sites"]}
@@ -116,16 +118,14 @@ def _trend(which: Mapping[str, Any], rule: str) -> dict[str, Any]:
 # -- TRIM's results of one species as a page -----------------------------------------------------------------
 
 
-def log_errors(fit: TrimFit) -> list[float]:
-    """Return the standard errors of the log index by year, of the log total without one; an indicator draws from them.
+def log_covariance(fit: TrimFit) -> list[list[float]]:
+    """Return the covariance of the log totals by year, 0 where a total is; an indicator draws from it.
 
-    Against the first year, whatever base is shown: an indicator begins there, and its errors are not those of another base.
+    Years err together: the first one is in the index of every other, and sites are counted in several years.
     """
-    table = fit.index().rename(columns={"index": "value"})
-    if table["value"].isna().any():
-        table = fit.totals().rename(columns={"total": "value"})
-    some = table["value"] > 0
-    return [float(error) for error in (table["se"] / table["value"].where(some)).where(some, 0.0)]
+    total = fit.total_imputed
+    scale = np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)
+    return [[float(f"{value:.6g}") for value in row] for row in fit.var_imputed * np.outer(scale, scale)]
 
 
 def headline(fit: TrimFit, shown: Shown) -> str:

@@ -85,10 +85,14 @@ def overall_trend(
     replicates, which equals TRIM's sandwich ``(X'X)^-1 X' cov(log totals) X (X'X)^-1`` with the replicates'
     covariance. ``slope_se`` also holds the scatter of the years about their line (``year_sd``, see
     ``slopes.year_variance``), unless ``convention`` is ``trim``. ``lo`` and ``hi`` are the limits by which the ``rule``
-    decides (see ``classify``). The slope does not depend on the base; ``change_percent`` does.
+    decides (see ``classify``): ``level`` is of the limits of the change alone. The slope does not depend on the base;
+    ``change_percent`` does.
+
+    ``level`` is that of the limits of the change; those of the slope are always of 95 %, which classes are made for.
 
     A class is refused, with the ``reason``, for fewer than 5 complete years, fewer than 20 replicates, a total that
-    is not positive, totals below a millionth of the largest without a clear direction, or the reason given as ``refuse``.
+    is not positive (nor in a replicate), totals below a millionth of the largest without a clear direction, or the reason
+    given as ``refuse``.
 
     Columns: ``from_year``, ``to_year``, ``n_years``, ``slope``, ``slope_se`` (log per year), ``multiplicative``,
     ``lo``, ``hi`` (factor per year), ``percent_per_year``, ``percent_lo``, ``percent_hi``, ``trend_class``,

@@ -15,7 +15,7 @@ from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.pipeline.trims import Trims, run_trims
-from fedmiss.report.species import log_errors
+from fedmiss.report.species import log_covariance
 from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.report.trim.files import Shown
 from tests.blank import draw_nothing
@@ -177,7 +177,7 @@ def test_a_stratum_that_cannot_be_fitted_leaves_the_whole(tmp_path):
 
 @pytest.mark.slow
 def test_the_base_that_is_shown_does_not_change_an_indicator(tmp_path, monkeypatch):
-    """Its errors are of indices against the first year. A species without the base fails: the option is what to change."""
+    """Its errors are of totals. A species without the base fails: the option is what to change."""
     draw_nothing(monkeypatch)
     rows = [
         f"{s},{b},{y},{3 + (s * y + len(b)) % 5}"
@@ -192,17 +192,33 @@ def test_the_base_that_is_shown_does_not_change_an_indicator(tmp_path, monkeypat
     assert [r.next.split(",")[0] for r in made] == ["change the option", "", ""]
 
 
-def test_an_indicator_has_the_errors_of_a_species_that_was_not_there_at_first():
-    """Without birds in the first year there is no index; its draws are then around its totals."""
+def test_an_indicator_of_trim_has_the_covariance_of_its_years(tmp_path, monkeypatch):
+    """Drawn year by year, the error of the first year was not in the smooth, and that of the slope was too large."""
+    draw_nothing(monkeypatch)
+    rng, site, year = np.random.default_rng(3), np.repeat(range(6), 12), np.tile(range(2001, 2013), 6)
+    seen = rng.random(site.size) < 0.7
+    fits = {}
+    for name in ("crow", "wren"):
+        count = rng.poisson(8, site.size)
+        fits[name] = fit_trim(site[seen], year[seen], count[seen], TrimSettings(overdispersion=True))
+        rows = pd.DataFrame({"site": site, "species": name, "year": year, "count": count})[seen]
+        rows.to_csv(tmp_path / f"{name}.csv", index=False)
+    pd.concat(map(pd.read_csv, sorted(tmp_path.glob("*.csv")))).to_csv(tmp_path / "all.csv", index=False)
+    settings = Trims(settings=TrimSettings(overdispersion=True))
+    run_trims(tmp_path / "all.csv", tmp_path / "o", settings, jobs=1)
+    trend = pd.read_csv(tmp_path / "o" / "indicator_trends.csv").iloc[0]
+    errors = [fit.overall().iloc[0]["slope_se"] for fit in fits.values()]
+    assert trend["slope_se"] == pytest.approx(np.hypot(*errors) / 2, rel=0.1)
+
+
+def test_a_year_without_birds_has_no_error_in_an_indicator():
     site, year = np.repeat(range(5), 6), np.tile(range(2001, 2007), 5)
-    count = np.where(year < 2002, 0, 1 + (site * year) % 4)
-    fit = fit_trim(site, year, count, TrimSettings(model=2))
-    total = fit.totals()
-    want = np.append(0.0, (total["se"] / total["total"])[1:])
-    np.testing.assert_allclose(log_errors(fit), want, rtol=1e-12)
-    other = fit_trim(site, year, count + 1)
-    index = other.index()
-    np.testing.assert_allclose(log_errors(other), index["se"] / index["index"], rtol=1e-12)
+    fit = fit_trim(site, year, np.where(year < 2002, 0, 1 + (site * year) % 4), TrimSettings(model=2))
+    covariance, total = np.array(log_covariance(fit)), fit.totals()
+    assert not covariance[0].any()
+    np.testing.assert_allclose(
+        np.sqrt(np.diag(covariance))[1:], (total["se"] / total["total"])[1:], rtol=1e-5
+    )
 
 
 @pytest.mark.slow

@@ -12,7 +12,6 @@ from fedmiss.report.indicator import (
     STEP,
     indicator,
     indicator_trends,
-    normal_draws,
     quadratic_smoother,
 )
 
@@ -86,7 +85,7 @@ def test_linear_trends_and_classes_of_change_are_those_of_the_draws():
     rng = np.random.default_rng(4)
     totals = {f"s{k}": pd.Series(np.exp(5 - 0.03 * (years - 2000)) * (k + 1), years) for k in range(4)}
     index = 100 * np.exp(-0.03 * (years - 2000))
-    draws = {k: pd.DataFrame(normal_draws(index, 0.1 * index, 2000, rng), columns=years) for k in totals}
+    draws = {k: pd.DataFrame(index * np.exp(rng.normal(0, 0.1, (2000, 20))), columns=years) for k in totals}
     all_years, last = indicator_trends(totals, draws).to_dict("records")
     assert all_years["slope"] == pytest.approx(-0.03, abs=1e-12)
     assert (all_years["from_year"], last["from_year"], last["to_year"]) == (2000, 2010, 2019)
@@ -133,6 +132,7 @@ def test_totals_and_replicates_that_say_nothing_are_refused_by_name():
     for series, words in (
         (one.where(one.index != 2004, np.inf), "'s0' hold numbers that are not finite"),
         (one * np.nan, "'s0' has no yearly total"),
+        (-one, "'s0' has no total above 0"),
         (one.rename(index=lambda year: f"in {year}"), "'in 2000' is none"),
         (pd.concat([one, one]), "'s0' has two totals of 2000"),
     ):
@@ -141,6 +141,7 @@ def test_totals_and_replicates_that_say_nothing_are_refused_by_name():
     for replicates, words in (
         ({"wren": draws["s0"]}, "replicates of 'wren', and no totals"),
         ({"s0": draws["s0"].drop(columns=2003)}, "of 's0' have no year 2003"),
+        ({"s0": draws["s0"] * np.nan}, "of 's0' hold numbers that are not finite"),
     ):
         with pytest.raises(ConfigError, match=words):
             indicator(totals, replicates)
@@ -159,3 +160,50 @@ def test_years_that_are_texts_are_the_same_years():
     one = indicator({"a": total, "b": total}, {"a": draws}, span=1.0)
     two = indicator({"a": as_texts[0], "b": total}, {"a": as_texts[1]}, span=1.0)
     pd.testing.assert_frame_equal(one, two)
+
+
+def test_a_year_that_a_species_lacks_takes_nothing_from_its_change():
+    """Without a line over the gap the factor of 4 would be lost: no step of that species has both of its years."""
+    years = list(range(2000, 2006))
+    totals = {
+        "gap": pd.Series([1.0, 4.0, 4.0], [2000, 2002, 2005]),
+        "steady": pd.Series(np.full(6, 9.0), years),
+    }
+    got = indicator(totals, {})
+    np.testing.assert_allclose(got["index"], 100 * np.sqrt([1, 2, 4, 4, 4, 4]))
+    assert got["n_species"].tolist() == [2, 1, 2, 1, 1, 2]
+    # Two surveys of alternate years are linked by the years of each between those of the other.
+    even, odd = pd.Series(2.0 ** np.arange(3), years[::2]), pd.Series(2.0 ** np.arange(3), years[1::2])
+    turns = indicator({"even": even, "odd": odd}, {})["index"]
+    np.testing.assert_allclose(turns, 100 * 2 ** (np.arange(6) / 2))
+
+
+def test_gaps_leave_the_interval_of_the_other_years_right():
+    """The ups and downs of years beside a gap must not stay in the indicator."""
+    rng, hit = np.random.default_rng(6), []
+    for _ in range(60):
+        true = rng.normal(0, 0.3, (8, 12))
+        totals, draws = {}, {}
+        for s, species in enumerate(true):
+            years = np.delete(np.arange(2000, 2012), rng.integers(1, 11, 2))
+            seen = species[years - 2000] + rng.normal(0, 0.05, years.size)
+            totals[str(s)] = pd.Series(np.exp(seen), years)
+            draws[str(s)] = pd.DataFrame(np.exp(seen + rng.normal(0, 0.05, (50, years.size))), columns=years)
+        last = indicator(totals, draws).iloc[-1]
+        hit.append(last["lo"] <= 100 * np.exp((true[:, -1] - true[:, 0]).mean()) <= last["hi"])
+    assert np.mean(hit) > 0.8
+
+
+def test_the_last_ten_years_are_those_of_the_calendar():
+    totals = {"a": pd.Series(np.arange(1.0, 16.0), range(1990, 2020, 2))}
+    _, last = indicator_trends(totals, {}).to_dict("records")
+    assert (last["from_year"], last["to_year"]) == (2010, 2018)
+
+
+def test_replicates_of_species_that_share_random_numbers_err_apart():
+    """Fits of one seed draw the same numbers for the same months; their sum would be taken for an error of the mean."""
+    totals, draws = world(S=8)
+    noise = np.log(draws["s0"] / totals["s0"].to_numpy())
+    same = {name: total * np.exp(noise) for name, total in totals.items()}
+    half = np.log(indicator(totals, same)["hi"] / indicator(totals, same)["index"])[1:]
+    np.testing.assert_allclose(half, 1.96 * 0.1 * np.sqrt(2 / 8), rtol=0.25)

@@ -1,6 +1,7 @@
 """The joint report: the words and numbers of a local one, as far as its data bear them, and nothing of any site."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 
 from fedmiss.errors import InputError
 from fedmiss.files import read_json, read_manifest, write_json, write_manifest
-from fedmiss.report.changes import window_trends
+from fedmiss.report.changes import smooth_index, window_trends
 from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
@@ -267,3 +268,30 @@ def test_it_says_what_a_local_report_says_of_thin_and_strange_visits(tmp_path):
         for said in usual
         if any(w in said for w in ("other months", "found the species", "absence", "(X)"))
     ]
+
+
+def test_a_window_of_one_year_has_no_change(tmp_path):
+    a = findings(result_of(tmp_path / "r"))
+    used = a.years.year[a.years.used]
+    lone = a.whole._replace(
+        series=a.series.without((used[-1] - 12 < a.years.year) & (a.years.year < used[-1]))
+    )
+    row = window_trends(replace(a, whole=lone, trend=lone.trend(a.settings))).iloc[-1]
+    assert row["from_year"] == row["to_year"]
+    assert row[["change_percent", "change_lo", "change_hi"]].isna().all()
+    assert not row["alert"]
+
+
+def test_the_band_of_the_smoothed_index_holds_the_error_of_its_base(tmp_path):
+    """A level that is not known moves base and curve alike; a base that is not known moves the curve against it."""
+    a = findings(result_of(tmp_path / "r"))
+    rng = np.random.default_rng(3)
+    totals, months = a.series.totals, a.series.months
+    shared = totals * np.exp(rng.normal(0, 0.3, (200, 1)))
+    level = replace(a.series, draws=shared)
+    curve = smooth_index(replace(a, whole=a.whole._replace(series=level)))
+    np.testing.assert_allclose(curve["smooth_lo"], curve["smooth_hi"])
+    first = (months["year"] == a.years.year[a.years.used][0]).to_numpy()
+    base = replace(a.series, draws=np.where(first, shared, totals))
+    curve = smooth_index(replace(a, whole=a.whole._replace(series=base)))
+    assert np.log(curve["smooth_hi"] / curve["smooth"]).iloc[-1] == pytest.approx(1.96 * 0.3, rel=0.2)

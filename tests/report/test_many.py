@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -12,7 +13,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest
 from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
-from fedmiss.report.many import _shown, _units, build_index
+from fedmiss.report.many import ALL, _indicator_words, _indicators, _shown, _units, build_index
 from fedmiss.report.species import Species
 
 from .conftest import World, make_folders
@@ -112,3 +113,26 @@ def test_totals_of_different_things_are_said():
     assert "of the others birds." in _units(frame[frame["name"] != "Rook"], found)
     assert _shown(pd.DataFrame({"species": ["A b", "C d"], "common_name": [None, "X"]})) == ["A b", "X"]
     assert _units(frame[frame["name"] != "Corncrake"], found) == ""
+
+
+def test_an_indicator_has_an_interval_where_every_species_has_replicates():
+    """Species without any were taken to have no error, and two replicates gave a class."""
+    years = np.arange(2000, 2010)
+    yearly = pd.DataFrame({"year": years, "total": 8.0, "used": True})
+
+    def found(*n_draws):
+        rng, out = np.random.default_rng(1), {}
+        for name, size in zip("abc", n_draws, strict=False):
+            draws = pd.DataFrame(8 * np.exp(rng.normal(0, 0.01, (size, 10))), columns=years) if size else None
+            row = {"species": name, "common_name": None}
+            out[name] = Species(row, yearly, draws, pd.DataFrame())
+        return _indicators(out, {})[ALL]
+
+    table, trends = found(40, 20)
+    assert table["lo"].notna().all()
+    assert set(trends["trend_class"]) == {"stable"}
+    for sizes in ((40, 20, 0), (40, 20, 19)):
+        table, trends = found(*sizes)
+        assert table["lo"].isna().all()
+        assert set(trends["trend_class"]) == {"not classified"}
+        assert "needs bootstrap replicates of every species" in _indicator_words(table, trends)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report import trends
-from fedmiss.report.changes import change_points, period_trends
+from fedmiss.report.changes import _candidates, change_points, period_trends
 from fedmiss.report.classes import interval, normal_quantile, ratio_to_base
 from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.series import MonthlySeries
@@ -242,11 +244,28 @@ def test_loess_is_statsmodels_lowess():
         there = [lowess(d, centred, frac=0.4, it=it, xvals=centred[30:40]) for d in draws]
         np.testing.assert_allclose(loess(x, draws, 0.4, it, at=at), there, rtol=1e-12)
     got = MonthlySeries.of(totals, months).smooth(totals, 0.4)
-    np.testing.assert_allclose(got["smooth"], want, rtol=1e-12)  # the last one, of three robust iterations
-    np.testing.assert_allclose(got["missing_smooth"], want, rtol=1e-12)
+    np.testing.assert_allclose(
+        got["missing_smooth"], want, rtol=1e-12
+    )  # the last one, of three robust iterations
+    by_month = pd.Series(totals).groupby(months["month_of_year"]).transform("mean").to_numpy()
+    adjusted = lowess(totals * totals.mean() / by_month, centred, frac=0.4, it=3, return_sorted=False)
+    np.testing.assert_allclose(got["smooth"], adjusted, rtol=1e-12)
     line = 3 + 2 * x
     np.testing.assert_allclose(loess(x, line, 0.3), line, rtol=1e-9)
     np.testing.assert_allclose(loess(x, np.full(x.size, 7.0), 0.3), 7.0)
+
+
+@pytest.mark.parametrize("present", [3, 6, 12])
+def test_the_curve_of_a_bird_of_few_months_is_that_of_an_average_month(present):
+    """Robust weights took the months with birds for outliers: three of twelve gave a curve at a thirtieth."""
+    months = axis()
+    totals = np.where(months["month_of_year"] <= present, 100.0, 1.0) * 0.97 ** (months["year"] - 2000)
+    curve = MonthlySeries.of(totals, months, np.stack([totals, 1.1 * totals, 0.9 * totals])).smooth(totals)
+    means, smooth = (
+        pd.Series(values).groupby(months["year"]).mean().to_numpy() for values in (totals, curve["smooth"])
+    )
+    np.testing.assert_allclose(smooth[2:-2], means[2:-2], rtol=0.02)
+    assert ((curve["smooth_lo"] < curve["smooth"]) & (curve["smooth"] < curve["smooth_hi"])).all()
 
 
 @pytest.mark.slow
@@ -283,6 +302,16 @@ def test_change_points_are_found_where_they_are_and_not_where_there_are_none():
     assert periods["trend_class"].tolist()[-2:] == ["strong decline", "strong increase"]
 
 
+def test_a_stretch_between_bends_holds_four_totals_whatever_years_lack():
+    gaps = np.concatenate([2000 + 8 * k + np.arange(4) for k in range(4)])
+    for year in (gaps, np.arange(1990, 2022, 2)):
+        sets = _candidates(year, 2)
+        assert max(map(len, sets)) == 2
+        for knots in sets[1:]:
+            edges = [year[0], *knots, year[-1]]
+            assert min(((start <= year) & (year <= end)).sum() for start, end in pairwise(edges)) >= 4
+
+
 def test_bad_input_is_named():
     months = axis()
     totals, draws = series(months)
@@ -294,6 +323,10 @@ def test_bad_input_is_named():
         trends.overall_trend(totals, months, draws, n_observed=[1, 2])
     with pytest.raises(ConfigError, match="columns year and month_of_year"):
         trends.yearly_index(totals, months[["year"]])
+    with pytest.raises(ConfigError, match="none of 1 to 12"):
+        trends.yearly_index(totals, months.assign(month_of_year=13))
+    with pytest.raises(ConfigError, match="month 1 of 2000 is there twice"):
+        trends.yearly_index(totals, months.assign(month_of_year=months["month_of_year"].replace(2, 1)))
     for level in (95, 1.0, 0.0):  # 95 gave limits of NaN without a word
         with pytest.raises(ConfigError, match=f"level is {level:g} "):
             trends.yearly_index(totals, months, draws, level=level)
@@ -335,3 +368,13 @@ def test_totals_that_are_not_positive_give_no_class_and_no_crash():
     assert row["trend_class"] == "not classified"
     assert "not positive" in row["reason"]
     assert change_points(totals, months, draws).empty
+
+
+def test_a_replicate_that_is_not_positive_is_the_reason_why_there_is_no_class():
+    """It was blank, so the page said: no class is given, because ."""
+    months = axis()
+    totals, draws = series(months)
+    draws[3, months["year"] == 2003] = 0.0
+    row = trends.overall_trend(totals, months, draws).iloc[0]
+    assert row["trend_class"] == "not classified"
+    assert "not positive in some replicate" in row["reason"]

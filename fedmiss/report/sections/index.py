@@ -94,6 +94,8 @@ def _periods(findings: Findings) -> HtmlTable | None:
     rule = {"pecbms": "PECBMS", "rtrim": "rtrim"}[findings.settings.rule]
     own = " by TRIM's convention" if findings.settings.convention == "trim" else ""
     note = f"Classes by the rule of {rule}{own}; those by the other convention are in the file."
+    if len(findings.periods) > 1:
+        note += " The bends were found in the same totals, so the intervals between them are too narrow."
     if refused := reasons(findings.periods):
         note += f" No class where: {refused}."
     columns = [("Period", lambda r: Cell(str(r.period))), ("Years", _years), *trend_columns(findings)]

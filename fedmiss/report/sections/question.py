@@ -26,6 +26,7 @@ WORDS = (
     "No class: ①.", "Left out (press to take back):", "Leave this site out", "Take this site back",
     "no class (counted in too few years, or no interval)", "there is ① complete year with counts; a class needs ②",
     "there are ① complete years with counts; a class needs ②", "the total of some year is not positive",
+    "the total of some year is not positive in some replicate",
     "no bootstrap replicates were made, so no interval is available",
     "there are ① bootstrap replicates; an interval needs ②",
     "the total of some year is less than a millionth of the largest, which counts cannot tell from ①",

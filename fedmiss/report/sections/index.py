@@ -126,8 +126,12 @@ def _regions(findings: Findings) -> HtmlTable | None:
     columns += [("Years", _years), *trend_columns(findings)]
     some = f"The {_REGIONS_LISTED} largest of {len(findings.regions)} regions. "
     note = some if len(findings.regions) > _REGIONS_LISTED else ""
+    note += (
+        "Each trend is of the months and years that were counted in the region. Where the counts hardly tell regions apart, "
+        "the model draws their trends together, and the intervals do not cover that. "
+    )
     if table["reason"].nunique() > 1:
         columns.append(("Why no class", lambda r: Cell(str(r.reason))))
     elif reason := str(table["reason"].iloc[0]):  # one reason for all is a note
         note += f"No class: {reason}."
-    return table_of("Trend by region", table, columns, note)
+    return table_of("Trend by region", table, columns, note.strip())

@@ -142,7 +142,8 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         else np.zeros(used.site.size, np.int64)
     )
     # a visit without weight, or that the custodian's own rule withholds, stands behind nothing
-    live = (used.weight > 0) & ~program.thin(used.site, used.month, part)
+    live = program.live(used)
+    live &= ~program.thin(used.site, used.month, part, live)
     parts, key, site = max(question.folds, 1), (part * L + used.month)[live], used.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
     places = distinct(key * program.J + site)

@@ -220,6 +220,16 @@ def test_a_species_below_the_own_least_number_brings_nothing_to_the_joint_tables
     assert own.sum() - steps.reshape(3, -1)[0].sum() >= 3
 
 
+@pytest.mark.slow
+def test_presence_tells_no_birds(clubs, tmp_path):
+    """A species found at many sites may have a number at one."""
+    _, table, records, _ = clubs
+    terms = terms_of(sorted(table["species"].unique()), model="presence", rank=0)
+    numbers = together(records, terms, tmp_path)["west"].numbers
+    assert numbers[:, :2].all()
+    assert not numbers[:, 2].any()
+
+
 def test_too_few_species_to_tell_anything_is_a_sentence(clubs, tmp_path):
     _, table, records, _ = clubs
     with pytest.raises(

@@ -92,7 +92,7 @@ class CommunitySeat:
         """Begin a conversation about some visits."""
         program = GroupProgram(
             self.circle.name, visits, secret=self.secret, settings=terms.digest, jointly=True,
-            minimum=terms.minimum, contributors=terms.contributors, own_sites=self.own_sites,
+            minimum=terms.minimum, contributors=terms.contributors, own_sites=self.own_sites, finds=True,
         )  # fmt: skip
         member = Member(program, self.circle, self.look)
 
@@ -153,22 +153,24 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     # Read again without the species that may not be told of: they are in no sum of what follows.
     lists = read_lists(seat.records, species=names)
     effort = _effort(seat, terms, lists)
-    cells = _kept(cells_of(lists, effort, settings.model), lists, seat.own_sites)
+    few = _few(lists, settings.model, seat.own_sites)
+    cells = _kept(cells_of(lists, effort, settings.model), few)
     known = dict(seat.covariates(lists))
     # Months of the conversation are the species: the protocol of the count model is used as it is.
     site_id = lists.sites["site_id"].to_numpy()
     program, link = seat.link(terms, cells.visits(site_id, known), "community")
     ours = _Ours(program, link, terms.plan(np.arange(len(names), dtype=np.int64)))
     fit = fit_by(ours, cells, settings, known)
-    return _joint(terms, program, link, fit, lists, effort, left_out, ours.agreement.notes)
+    return _joint(terms, program, link, fit, lists, few, effort, left_out, ours.agreement.notes)
 
 
 def _species(seat: CommunitySeat, terms: Terms, lists: Lists) -> tuple[Bool, dict[str, tuple[str, ...]]]:
     """Which species may be told of: as of months, but of sites where the species was found; names of the others by rule."""
     # every species has a row at every site, else its first and last one would be told in clear; zeros weigh nothing
     site, species = (index.ravel() for index in np.indices((lists.J, lists.S)))
-    found_at = (lists.summed()[2] > 0).ravel().astype(float)
-    cells = _kept(Cells(lists.J, lists.S, site, species, found_at, None, found_at), lists, seat.own_sites)
+    found_at = _found(lists, terms.settings.model).ravel().astype(float)
+    scarce = _few(lists, terms.settings.model, seat.own_sites)
+    cells = _kept(Cells(lists.J, lists.S, site, species, found_at, None, found_at), scarce)
     _, link = seat.link(terms, cells.visits(lists.sites["site_id"].to_numpy(), {}), "species")
     few = (
         f"fewer than {FEWEST_SPECIES} species of the study's {lists.S} were found at {terms.minimum} sites or more of "
@@ -214,25 +216,31 @@ def _effort(seat: CommunitySeat, terms: Terms, lists: Lists) -> Effort:
     return effort_by(_Ours(program, link, terms.plan(plan.months, plan.effort)), lists)
 
 
-def _few(lists: Lists, own_sites: int) -> Bool:
-    """Species (S,) that were found at some, but fewer than ``own_sites`` of the own sites: nothing is told of them."""
-    found = (lists.summed()[2] > 0).sum(axis=0)
-    out: Bool = (found > 0) & (found < own_sites)
+def _found(lists: Lists, model: str) -> Bool:
+    """Sites (J, S) behind a species: where it was found; for counts with a number, since birds are those of these alone."""
+    birds, _, found = lists.summed()
+    out: Bool = (found if model == "presence" else birds) > 0
     return out
 
 
-def _kept(cells: Cells, lists: Lists, own_sites: int) -> Cells:
+def _few(lists: Lists, model: str, own_sites: int) -> Bool:
+    """Species (S,) that were found somewhere, at fewer than ``own_sites`` of the own sites: nothing is told of them."""
+    anywhere, sites = _found(lists, "presence").any(axis=0), _found(lists, model).sum(axis=0)
+    out: Bool = anywhere & (sites < own_sites)
+    return out
+
+
+def _kept(cells: Cells, few: Bool) -> Cells:
     """Cells, without weight where the own least number of sites is not reached."""
-    few = _few(lists, own_sites)
     return replace(cells, weight=np.where(few[cells.species], 0.0, cells.weight)) if few.any() else cells
 
 
 def _joint(
-    terms: Terms, program: GroupProgram, link: Link, fit: Community, lists: Lists, effort: Effort,
+    terms: Terms, program: GroupProgram, link: Link, fit: Community, lists: Lists, few: Bool, effort: Effort,
     left_out: Mapping[str, tuple[str, ...]], notes: Sequence[str],
 ) -> JointCommunity:  # fmt: skip
     """Four more exchanges: sums behind the axes, what is behind each number of checklists, and the joint tables."""
-    few, n_species, n_steps = _few(lists, program.own_sites), lists.S, len(STEPS)
+    n_species, n_steps = lists.S, len(STEPS)
     own, step = site_sums(fit), told_apart(steps_of(lists.visits), program.own_sites)
     sites = np.bincount(step[step >= 0], minlength=n_steps).astype(float)
 
@@ -248,6 +256,8 @@ def _joint(
         # Here totals are 1 for the steps that may be told and 0 for the others, which are so never sent.
         numbers = numbers_of(lists, fit)
         numbers[few, :3] = by_species[few] = by_step[sites == 0] = 0.0
+        if terms.settings.model == "presence":
+            numbers[:, 2] = 0.0  # birds, which may have a number at one site only
         parts = [numbers, by_species, by_step * q.totals[:, None], [rich, lists.site.size]]
         return np.concatenate([np.asarray(part, dtype=float).ravel() for part in parts])
 
@@ -268,6 +278,12 @@ def _joint(
     )
     told = asked("species", 6 * n_species + 2 * n_steps + 2, usual_visits(fit, sums), kept)
     numbers, gains, steps, rest = np.split(told, [4 * n_species, 6 * n_species, 6 * n_species + 2 * n_steps])
+    if unjudged := int((gains[::2] == 0).sum()):
+        notes = [
+            *notes,
+            f"{unjudged} of {n_species} species have too few sites in one of the {terms.settings.folds} folds to be left "
+            "out and predicted: the model was chosen by the others. With fewer folds more would take part.",
+        ]
     return JointCommunity(
         fit, lists, effort, sums, numbers.reshape(n_species, 4), gains.reshape(n_species, 2),
         np.rint(of_steps[0] * kept).astype(np.int64),

@@ -6,8 +6,9 @@ lines 6 to 9) with steps gamma = alpha = 1, where ``V_c`` follows ``S_c`` itself
 
 ``Q`` is the paper's dithering on a lattice: ``delta floor(x / delta + u)`` with u uniform, so that E Q(x) = x. All ends
 know ``delta``, a power of 2 that follows from ``V`` and its last change. Whole numbers are of 32 bits and add up under masks
-modulo 2^32; none is larger than a worker's share of the range, so sums do not wrap. What exceeds that
-stays in ``S_c - V_c`` and goes with the next one. Rounding does not build up either: it is in the next difference too.
+modulo 2^32; none is larger than a worker's share of the range, so sums do not wrap. Of what exceeds that a part by chance
+goes, half of the share at least; the rest stays in ``S_c - V_c`` and goes with the next one. Rounding does not build up
+either: it is in the next difference too.
 """
 
 from __future__ import annotations
@@ -94,7 +95,10 @@ class Differences:
         for row, memory, uniform, sent in zip(x, found, dither, out, strict=True):
             delta = memory.delta(self.workers)
             # Dithering, algorithm 1's Quant on a lattice: floor(x / delta + u) has the mean x / delta.
-            sent[:] = np.clip(np.floor((row - memory.own) / delta + uniform), -limit, limit)
+            whole = np.floor((row - memory.own) / delta + uniform)
+            # Cut at the limit it would be a known number, and the other workers' difference, of perhaps one, what is left.
+            part = np.copysign(np.floor(limit * (1.0 + uniform) / 2.0), whole)
+            sent[:] = np.where(np.abs(whole) > limit, part, whole)
             # V_c += Q(S_c - V_c): line 8 with alpha = 1.
             memory.own = memory.own + delta * sent
         return out

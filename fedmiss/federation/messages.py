@@ -90,7 +90,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 26  # raise it whenever a type below changes
+PROTOCOL = 27  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -344,7 +344,9 @@ class Totals(Question):
     drawn: bool = _f("whether coefficients are draws, so that no variance is left to integrate over")
     visited: bool = _f("whether a sum over the visited sites is wanted beside that over all")
     most: float = _f(
-        "what larger sums are told as, so that masks hold them; 0 for no limit", "", "as the sums"
+        "sums of a fit that has a larger one are told as noise above it, so that masks hold them; 0 for no limit",
+        "",
+        "as the sums",
     )
 
 

@@ -140,7 +140,12 @@ class SupportSums(Answer):
     """What stands behind the sums of every month."""
 
     about: ClassVar[str] = "what stands behind the sums of every month and region"
-    visits: np.ndarray = _f("number of visits of every part of every month", "(parts, L)", "visits", bits=0)
+    visits: np.ndarray = _f(
+        "number of visits of every part of every month; of a community those with a find",
+        "(parts, L)",
+        "visits",
+        bits=0,
+    )
     sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
     groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
     over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)

@@ -104,6 +104,19 @@ def test_a_jump_does_not_wrap_and_arrives_later(workers):
     np.testing.assert_allclose(seen, sum(jump.values()), rtol=1e-6)
 
 
+def test_a_jump_of_one_does_not_tell_the_difference_of_the_only_other():
+    """A member takes its own part off, and knew what a number at the limit is."""
+    names, ends = ["a", "b", "c"], Ends(["a", "b", "c"])
+    flat = {n: np.ones((1, L, D)) for n in names}
+    ends.go(flat, begin=1)
+    ends.go({n: x + 1e-7 for n, x in flat.items()})
+    sent, _ = ends.go({n: np.full((1, L, D), 50.0 if n == "a" else 1.0 + 2e-7) for n in names})
+    limit = RANGE // 3
+    assert (sent["a"] >= limit // 2).all()
+    assert (sent["a"] <= limit).all()
+    assert sent["a"].std() > 5 * np.abs(sent["b"]).max()
+
+
 def test_a_fit_that_begins_anew_is_sent_whole():
     names = ["a", "b", "c"]
     ends = Ends(names)

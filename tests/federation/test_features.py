@@ -367,6 +367,30 @@ def test_a_feature_that_one_site_sets_apart_gives_no_sum_of_it():
     assert told == [len(made)]
 
 
+def test_who_has_too_large_a_share_leaves_no_sum_of_the_others_alone():
+    """Two categories agree but for 15 sites, 13 of them of g0, which withholds its sums: two are left."""
+    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
+    site = np.arange(90)
+    habitat = np.where(site % 2, "farm", "reed").astype(object)
+    other = np.isin(site, [*range(0, 39, 3), 1, 2])
+    status = np.where((site % 2 > 0) ^ other, "lost", "kept").astype(object)
+    table = {"elevation": covariates["elevation"], "habitat": habitat, "status": status}
+    panel = panel_of(visits, "site", table)
+    plain = LocalFederation.of_panel(panel)
+    plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5)
+    federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
+    ask, told = federation.link.ask, []
+    federation.link.ask = lambda questions: told.append(ask(questions)) or told[-1]
+    hub = agree_features(federation.link, federation.hub, ("covariates",))
+    assert list(map(str, hub.features.made)) == ["elevation", "elevation squared", "habitat farm"]
+    sums = [{n: a.sums for n, a in one.items()} for (one,) in told if isinstance(one["g0"], msg.FeatureSums)]
+    first, last = (one for one in sums if one["g0"].size)
+    k = last["g1"].size
+    np.testing.assert_allclose(first["g1"][:k], last["g1"], rtol=1e-12)
+    assert (np.abs(first["g0"]) > 1e4 * np.abs(first["g1"])).all()
+    assert np.abs(last["g0"]).max() < 90.0
+
+
 def test_a_gap_at_one_site_sets_it_apart_too():
     """Two categories of the same sites, but that the second is blank at one: a gap counts as the mean, neither 0 nor 1."""
     visits = country(10, J=90, years=4, hidden=0.0)[0]

@@ -14,7 +14,9 @@ from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.begin import first_state, start_again, with_factor
 from fedmiss.federation.hub.fit import AskTotals
 from fedmiss.federation.hub.job import JobSpec, run_job
+from fedmiss.federation.hub.lockstep import totals_question
 from fedmiss.federation.hub.priors import LEVEL_SD
+from fedmiss.federation.hub.state import stacked
 from fedmiss.federation.hub.steps import LEAST_SHARE, _share
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -238,7 +240,7 @@ def test_a_joint_fit_says_that_observers_are_left_out():
 
 
 def test_expected_counts_that_no_mask_holds_do_not_end_a_study(tmp_path):
-    """They are what is looked for; sums above what decides are told as a limit."""
+    """They are what is looked for; sums above what decides are told as noise."""
     panel, mean = scattered(5, 0.03, 50.0)
     (g,) = panel.groups
     groups = [
@@ -250,6 +252,33 @@ def test_expected_counts_that_no_mask_holds_do_not_end_a_study(tmp_path):
     plan = DataSpec(jointly=True, minimum=2, share=1.0)
     result = run(clubs, order((RARE,), bootstrap=0, plan=plan))["owner-0"]
     assert 0.3 < result.totals[0].sum() / (panel.J * panel.L) / mean < 10.0
+
+
+def test_beside_a_sum_that_no_mask_holds_nothing_is_told_of_the_others():
+    """Cut at a limit it would be a known number, and what is left of the joint sum that of the only other organisation."""
+    panel, _ = scattered(1, 0.1, 5.0)
+    (g,) = panel.groups
+    large = g.site < 35  # of 40 sites
+    clubs = [Group.of(n, g.site[m], g.month[m], g.count[m]) for n, m in (("a", large), ("b", ~large))]
+    federation = LocalFederation.of_panel(GroupPanel.of(panel.J, panel.L, clubs, panel.calendar))
+    state = federation.fit(RARE).state
+
+    def told(unit, most):
+        states = stacked([state])
+        ask = totals_question(federation.hub, 0, np.zeros(1, int), states, np.array([1.0 / unit]), most=most)
+        (answers,) = federation.link.ask([ask])
+        return {n: answers[n].totals[0, 0] for n in "ab"}
+
+    plain = told(1.0, 0.0)
+    unit = plain["a"].max() / 3.0
+    assert plain["b"].max() < 2.0 * unit
+    first, again, other = told(unit, 2.0), told(unit, 2.0), told(1.001 * unit, 2.0)
+    np.testing.assert_allclose(first["b"] * unit, plain["b"], rtol=1e-12)
+    assert first["a"].min() > 2.0  # also of months below the limit
+    assert first["a"].std() > 1e4 * first["b"].max()
+    np.testing.assert_array_equal(first["a"], again["a"])  # after a restart the frame has to be the same
+    assert abs(np.corrcoef(first["a"], other["a"])[0, 1]) < 0.5  # no difference of two looks is without noise
+    assert first["a"].max() < 2.0**33 / 1000  # organisations
 
 
 def test_values_that_are_no_counts_have_no_flocks():

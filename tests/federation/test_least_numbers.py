@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import replace
 
 import numpy as np
@@ -260,6 +261,23 @@ def test_own_sites_hold_in_every_month_and_stand_behind_no_thin_fold(busy, tmp_p
     mine = np.isin(u.month, np.flatnonzero(asked.released)).sum()
     assert weight > 0
     assert told[sorted(clubs).index("owner-1")].sums[:, 0].sum() == (FOLDS - 1) * mine
+
+
+def test_observers_of_whom_an_organisation_tells_nothing_stand_behind_no_sum(busy, tmp_path):
+    """Its two observers are fewer than its own number: sums over the others' would be of two organisations."""
+    two = Group.of(busy.groups[1].name, *(getattr(busy.groups[1], x) for x in ("site", "month", "count")),
+                   busy.groups[1].observer % 2)  # fmt: skip
+    panel = replace(busy, groups=(busy.groups[0], two, busy.groups[2]))
+    plan, model = DataSpec(jointly=True, minimum=2, share=1.0), replace(NEGBIN, observers=True, rank=0)
+    for least in (0, 3):
+        clubs = {name: club.program() for name, club in clubs_of(panel, tmp_path / str(least)).items()}
+        clubs["owner-1"].own_sites = least
+        tap = Tapped(clubs)
+        job = JobSpec(plan, [model], folds=FOLDS, by="cell", bootstrap=0)
+        with pytest.raises(ConfigError, match="effects of observers") if least else nullcontext():
+            run_job(Link(tap, JOB[:8], SETTINGS), job)
+        sums = [[a.observers for a in told] for told in tap.told if isinstance(told[0], msg.Months)]
+        assert {sum(bool(x.any()) for x in one) for one in sums} == (set() if least else {0, 3})
 
 
 def test_few_own_sites_of_a_region_stand_behind_nothing(busy, tmp_path):

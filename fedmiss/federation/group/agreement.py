@@ -142,7 +142,8 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         else np.zeros(used.site.size, np.int64)
     )
     # a visit without weight, or that the custodian's own rule withholds, stands behind nothing
-    live = (used.weight > 0) & ~program.thin(used.site, used.month, part)
+    live = program.live(used)
+    live &= ~program.thin(used.site, used.month, part, live)
     parts, key, site = max(question.folds, 1), (part * L + used.month)[live], used.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
     places = distinct(key * program.J + site)
@@ -171,7 +172,11 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
 def _stands_out(program: GroupProgram, used: IncludedVisits, live: Bool) -> Bool:
     """Live visits (m, E) that a sum over effort or observers may be of alone (``messages.SupportSums.effort``)."""
     effort = np.zeros((int(live.sum()), 0)) if program.visits.given else used.effort[live]
-    return np.column_stack([set_apart(effort, used.month[live]), used.experience[live] < 0, used.apart[live]])
+    # of fewer observers than the own least number nothing is told (``answers.solve``): they stand behind no sum
+    told = used.observer.max(initial=-1) + 1 >= program.axis.minimum
+    return np.column_stack(
+        [set_apart(effort, used.month[live]), used.experience[live] < 0, used.apart[live] & told]
+    )
 
 
 def outcome(program: GroupProgram, question: msg.Outcome) -> msg.Done:

@@ -13,6 +13,7 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
+from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.triangle import to_triangle
 from fedmiss.models.lowrank.structure import LIMIT
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 WIDTH = 0.8  # of the smooth, in deviations of longitude and latitude
 NEAR = 0.5  # least weight of a knot at a site that stands behind it
+NOISE = 2.0**26  # in the place of sums that are withheld, between organisations
 
 
 def expanded(table: Mapping[str, np.ndarray]) -> dict[str, F64]:
@@ -216,10 +219,18 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
         root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
         x[:, smooth[kept]] = x[:, smooth[kept]] @ root
     program.features = np.ascontiguousarray(x)
-    # sums that all others would have of this group nearly alone are not told; the features are then asked for again
-    withheld = program.jointly and over[:-1][kept].any()
-    weighted = (seen & (not withheld))[:, None] * x
-    return msg.FeatureSums(behind, *flags, weighted.sum(axis=0), to_triangle(weighted.T @ x))
+    weighted = seen[:, None] * x
+    sums, products = weighted.sum(axis=0), to_triangle(weighted.T @ x)
+    # Sums that all others would have of this group nearly alone are not told; the features are then asked for again. Zeros
+    # in their place would leave the others' sums, which may be one group's.
+    if program.jointly and over[:-1][kept].any():
+        asked = repr([*question.blocks, *question.names]).encode()
+        asked += b"".join(
+            v.tobytes() for v in (question.mean, question.deviation, question.kept, question.behind)
+        )
+        rng = secret_rng(program.secret, "withheld", hashlib.blake2b(asked).hexdigest())
+        sums, products = (rng.uniform(-NOISE, NOISE, v.shape) for v in (sums, products))
+    return msg.FeatureSums(behind, *flags, sums, products)
 
 
 def move_prior_means(batch: Batch, at: slice | I64, B: F64) -> None:

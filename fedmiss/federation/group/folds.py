@@ -61,8 +61,10 @@ def _spread(rng: np.random.Generator, n: int, folds: int) -> I64:
     return out
 
 
-def withhold(site: I32, month: I32, part: I64, minimum: int, L: int) -> Bool:
+def withhold(site: I32, month: I32, part: I64, minimum: int, L: int, live: Bool | None = None) -> Bool:
     """Visits (m,) of months that cannot be released: some part of them rests on fewer than ``minimum`` sites.
+
+    ``live`` (m,): visits that stand behind their part, None for all.
 
     A sum over the months of one site is that site's, and the difference between a full fit and a fold's training sums is
     the fold's own part: so every part 0.. of a month has none, or at least ``minimum`` sites, hence visits.
@@ -70,10 +72,10 @@ def withhold(site: I32, month: I32, part: I64, minimum: int, L: int) -> Bool:
     if minimum <= 1 or not month.size:
         return np.zeros(month.size, dtype=bool)
     parts, J = int(part.max()) + 1, int(site.max()) + 1
-    key = part * L + month
-    cells = distinct(key * J + site)
+    key, at = part * L + month, slice(None) if live is None else live
+    cells = distinct((key * J + site)[at])
     count = np.bincount(cells // J, minlength=parts * L).reshape(parts, L)
-    some = np.bincount(key, minlength=parts * L).reshape(parts, L) > 0
+    some = np.bincount(key[at], minlength=parts * L).reshape(parts, L) > 0
     thin: Bool = np.asarray((some & (count < minimum)).any(axis=0))
     held: Bool = thin[month]
     return held

@@ -51,6 +51,7 @@ class GroupProgram:
     contributors : the custodian's least number of groups behind a released sum
     own_sites : with ``jointly``, the custodian's least number of the group's own sites in a month (and in a fold's part of
         it): visits of months with fewer take no part, so that all other groups together learn no sum over fewer
+    finds : whether visits without a find stand behind nothing: those of a community, each of which is a zero of all species
     """
 
     def __init__(
@@ -67,6 +68,7 @@ class GroupProgram:
         jointly: bool = False,
         contributors: int = CONTRIBUTORS,
         own_sites: int = 0,
+        finds: bool = False,
     ) -> None:
         # many parameters: what a custodian decides, each with its default
         self.name, self.held, self.secret = name, visits, secret
@@ -74,7 +76,7 @@ class GroupProgram:
         self.jointly, self.contributors = jointly, contributors
         self.J = visits.site_id.size
         self.parts = tuple(parts) or (np.arange(self.J),)
-        self.own_sites = own_sites
+        self.own_sites, self.finds = own_sites, finds
         # between organisations (see ``site``): what becomes of answers before they are packed; the group among the others
         self.protect: Callable[[list[msg.Answer], Envelope], list[msg.Answer]] | None = None
         self.party: Party | None = None
@@ -195,9 +197,14 @@ class GroupProgram:
         answers.check(self, batch, question)
         return answers.ANSWER[type(question)](self, batch, question)
 
-    def thin(self, site: I32, month: I32, part: I64) -> Bool:
-        """Visits of months that cannot be released."""
-        return withhold(site, month, part, self.axis.minimum, self.axis.L)
+    def thin(self, site: I32, month: I32, part: I64, live: Bool | None = None) -> Bool:
+        """Visits of months that cannot be released; ``live``: which of them stand behind their month, None for all."""
+        return withhold(site, month, part, self.axis.minimum, self.axis.L, live)
+
+    def live(self, visits: IncludedVisits) -> Bool:
+        """Visits that stand behind sums: not those without weight, nor in a community those that found nothing."""
+        out: Bool = (visits.weight > 0) & (visits.count > 0) if self.finds else visits.weight > 0
+        return out
 
     def ready(self) -> msg.Done:
         """What the group says when it has done what was asked."""
@@ -263,7 +270,7 @@ class GroupProgram:
         if question.weights == "fold":
             fold = self.fold_of(question.by, question.folds, question.seed, used)
             # Without visits of a fold the rest must be releasable too: thin months are out of every fold.
-            free = used.weight * ~self.thin(used.site, used.month, fold)
+            free = used.weight * ~self.thin(used.site, used.month, fold, self.live(used))
             if question.released.size:
                 free = free * (question.released[used.month] == 1)
             weights = np.stack([free * (fold != fold_number) for fold_number in question.numbers])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -10,6 +11,7 @@ from scipy.special import ndtr
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.batch import Batch
+from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.group.kernels import chunks_of
 from fedmiss.federation.group.own_lines import own_lines
 from fedmiss.federation.group.total_kernels import expected_sums
@@ -20,6 +22,8 @@ from fedmiss.seasons import years_of
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
+
+NOISE = 2.0**19  # times the limit of sums: the most that is told of a fit beyond it
 
 
 def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.RegionTotals:
@@ -59,9 +63,23 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
             logs = log_yearly(yearly[:, full], empty=batch.presence is not None)
             program.slopes[question.batch, int(f)] = logs @ x / float(x @ x)
     if question.most > 0:
-        out = np.minimum(out, question.most)
+        _hide_large(program, question, out[:, :n_rows])
     # Of fewer sites than the custodian allows nothing is said, not even a total.
     return msg.RegionTotals(out[:, :n_rows] * (J >= axis.minimum))
+
+
+def _hide_large(program: GroupProgram, question: msg.Totals, out: F64) -> None:
+    """Put noise in the place of all sums of a fit (n, rows, L) that has one above the limit.
+
+    A sum that is cut at the limit has a known number in the place of this group's part, so that the others' part, which may
+    be one group's, would be told. Beside noise it is lost, and what is asked is whether the sum is above half the limit.
+    """
+    asked = hashlib.blake2b(
+        b"".join(x.tobytes() for x in (question.mu, question.T, question.D, question.smear))
+    )
+    for i in np.flatnonzero(~(out <= question.most).all(axis=(1, 2))):
+        rng = secret_rng(program.secret, "large", question.batch, int(question.fits[i]), asked.hexdigest())
+        out[i] = rng.uniform(question.most, NOISE * question.most, out[i].shape)
 
 
 def _presence(program: GroupProgram, batch: Batch, number: int, f: int, *, drawn: bool) -> F64 | None:

@@ -103,7 +103,7 @@ class AskSiteTime:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskTotals:
-    """Expected counts summed over sites, by region and month, at this state, in this unit; large ones in part."""
+    """Expected counts summed over sites, by region and month, at this state, in this unit; noise for large ones."""
 
     state: MonthState
     unit: float

@@ -28,7 +28,7 @@ from fedmiss.federation.hub.steps import Sums, after_round
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.triangle import to_triangle
 
-MOST = 2.0  # units as which larger sums of ``AskTotals`` are told
+MOST = 2.0  # units beyond which sums of ``AskTotals`` are told as noise above it
 
 
 @dataclass(slots=True)

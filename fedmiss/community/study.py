@@ -46,6 +46,7 @@ from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.member import Look, Member
+from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import kept_regions
 
 FEWEST_SPECIES = 3
@@ -147,8 +148,8 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     """
     settings = terms.settings
     whole = read_lists(seat.records, species=terms.species)
-    released, left_out = _species(seat, terms, whole)
-    names = tuple(name for name, keep in zip(terms.species, released, strict=True) if keep)
+    behind, left_out = _species(seat, terms, whole)
+    names = tuple(name for name, sites in zip(terms.species, behind, strict=True) if sites)
     check_rank(settings, len(names))
     # Read again without the species that may not be told of: they are in no sum of what follows.
     lists = read_lists(seat.records, species=names)
@@ -160,12 +161,36 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     site_id = lists.sites["site_id"].to_numpy()
     program, link = seat.link(terms, cells.visits(site_id, known), "community")
     ours = _Ours(program, link, terms.plan(np.arange(len(names), dtype=np.int64)))
+    notes = [
+        *ours.agreement.notes,
+        *_without_covariates(ours, terms, dict(zip(names, behind[behind > 0], strict=True))),
+    ]
     fit = fit_by(ours, cells, settings, known)
-    return _joint(terms, program, link, fit, lists, few, effort, left_out, ours.agreement.notes)
+    return _joint(terms, program, link, fit, lists, few, effort, left_out, notes)
 
 
-def _species(seat: CommunitySeat, terms: Terms, lists: Lists) -> tuple[Bool, dict[str, tuple[str, ...]]]:
-    """Which species may be told of: as of months, but of sites where the species was found; names of the others by rule."""
+def _without_covariates(ours: _Ours, terms: Terms, found: Mapping[str, float]) -> list[str]:
+    """Leave covariates out where sums of a species are too many for the sites at which it was ``found``; say so.
+
+    A species has a sum more for each column of the covariates. Who knows these of all sites has so many equations of its
+    counts, most of which are zero: a third of the sites with a find is as good as all. Each sum needs the least number.
+    """
+    sums = 1 + sum(1 if LEVEL in name else 2 for name in ours.hub.covariates if name not in PLACE)
+    few = [name for name, sites in found.items() if sites < sums * terms.minimum]
+    if sums == 1 or not few:
+        return []
+    ours.hub = replace(ours.hub, covariates={})
+    return [
+        f"covariates are left out: with them a species has {sums} sums, which need {sums * terms.minimum} sites with a "
+        f"find. Fewer have {listed(few, 4)}."
+    ]
+
+
+def _species(seat: CommunitySeat, terms: Terms, lists: Lists) -> tuple[F64, dict[str, tuple[str, ...]]]:
+    """Of each species that may be told of the sites where it was found, else 0; names of the others by rule.
+
+    The rule is that of months, but of sites where the species was found.
+    """
     # every species has a row at every site, else its first and last one would be told in clear; zeros weigh nothing
     site, species = (index.ravel() for index in np.indices((lists.J, lists.S)))
     found_at = _found(lists, terms.settings.model).ravel().astype(float)
@@ -197,7 +222,7 @@ def _species(seat: CommunitySeat, terms: Terms, lists: Lists) -> tuple[Bool, dic
     at["found on no complete checklist"] = [
         place for place in np.flatnonzero(released == 0) if place not in named
     ]
-    return released > 0, {
+    return released, {
         why: tuple(terms.species[place] for place in sorted(value)) for why, value in at.items() if value
     }
 

@@ -230,6 +230,28 @@ def test_presence_tells_no_birds(clubs, tmp_path):
     assert not numbers[:, 2].any()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("common", [False, True])
+def test_covariates_take_part_where_a_species_has_no_more_sums_than_its_sites_bear(clubs, tmp_path, common):
+    """Who knows the covariates of all sites has equations of the counts of each; of three finds these are the counts."""
+    _, table, records, _ = clubs
+    asked, least = [], table.groupby("species")["site"].nunique().min()
+
+    def covariates(lists):
+        return {"height": np.array([float(site[1:]) ** 1.5 for site in lists.sites["site_id"].to_list()])}
+
+    more = {n: {"covariates": covariates} for n in CLUBS}
+    more["east"]["told"] = lambda member: asked.extend(member.questions)
+    terms = terms_of(sorted(table["species"].unique()), effort="none", rank=0)
+    assert least == 9  # three sums, of the covariate and its square too, of three sites each
+    done = together(records, replace(terms, minimum=3 if common else 4), tmp_path / "job", **more)["east"]
+    tried = any(question.responses for question in asked if isinstance(question, msg.Open))
+    told = [
+        note for note in done.notes if note.startswith("covariates are left out: with them a species has 3")
+    ]
+    assert (tried, len(told)) == ((True, 0) if common else (False, 1))
+
+
 def test_too_few_species_to_tell_anything_is_a_sentence(clubs, tmp_path):
     _, table, records, _ = clubs
     with pytest.raises(

@@ -514,3 +514,26 @@ def test_observers_of_one_group_alone_are_not_told_of(panel, tmp_path):
     link = Link(InProcess(programs), b"2" * 8, SETTINGS)
     with pytest.raises(ConfigError, match="Leave observers out"):
         run_job(link, JobSpec(plan, [replace(NEGBIN, observers=True)], bootstrap=0))
+
+
+@pytest.mark.parametrize("lone", [1, 4])
+def test_few_sites_that_nobody_visited_are_not_told_by_a_difference(panel, tmp_path, lone):
+    """Totals of all sites less those of visited ones would be one site's, and tell what the prior follows there."""
+    programs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
+    held = programs["owner-1"].held
+    ids = np.append(held.site_id, [f"unseen {j}" for j in range(lone)])
+    more = replace(held, site_id=ids, region=np.append(held.region, ["R0"] * lone), frame=True)
+    programs["owner-1"] = GroupProgram(
+        "owner-1",
+        more,
+        secret=b"owner-1",
+        settings=SETTINGS,
+        jointly=True,
+        minimum=MINIMUM if lone == 1 else 4,
+    )
+    tap = Tapped(programs)
+    plan = DataSpec(jointly=True, minimum=3, share=0.9)
+    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, [msg_free(NEGBIN)], bootstrap=0))
+    asked = next(i for i, q in enumerate(tap.asked) if isinstance(q, msg.Totals) and q.visited and not q.most)
+    apart = sum(answer.totals[0, 0] - answer.totals[0, -1] for answer in tap.told[asked])
+    assert (np.abs(apart) < 1e-9).all() == (lone == 1)

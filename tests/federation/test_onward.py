@@ -158,6 +158,20 @@ def test_the_preview_is_the_beginning_of_the_same_job(clubs, first):
     assert months.size == 0  # nothing is chosen
 
 
+FIXED = CountSettings(time="fixed", rank=0, season=False, slopes=False)
+
+
+def test_a_forged_start_tells_no_sums_of_single_sites(clubs):
+    """A pair of months may rest on one site, whose birds the equations of fixed times tell; a region's month likewise."""
+    for forged in (FIXED, CountSettings(season=False, slopes=False, responses=("regions",))):
+        with pytest.raises(ConfigError, match=r"a file: model 1 .* may be of one site"):
+            through_json([Before(forged)])
+    with pytest.raises(
+        ConfigError, match=r"owner-0.*on the group's own screen"
+    ):  # nor does any organisation answer
+        job(clubs, replace(WHOLE, before=(Before(FIXED),)))
+
+
 @pytest.mark.parametrize(
     ("damage", "words"),
     [

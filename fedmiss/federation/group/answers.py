@@ -392,7 +392,7 @@ def product(program: GroupProgram, batch: Batch, question: msg.Product) -> msg.P
 
 def site_time_sums(program: GroupProgram, batch: Batch, question: msg.SiteTime) -> msg.SiteTimeSums:
     """Equations of free time effects; the sites' own effects stay in the batch, as for every other fit."""
-    if program.axis.minimum > 1 or batch.off:
+    if program.jointly or program.axis.minimum > 1 or batch.off:
         raise ConfigError(
             f"group {program.name!r} was asked for fixed time effects with a least number behind each sum or effort "
             "terms. A pair of months may rest on one site, so no least number can be kept; fit with --time smooth."

@@ -37,7 +37,9 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
     for i in range(len(axis.regions)):
         of[i + 1] = region == i
     if question.visited:
-        of[n_rows - 1] = program.visited
+        # between organisations a few sites that nobody visited count as visited: the difference would tell their covariates
+        few = program.jointly and J - program.visited.sum() < max(axis.minimum, program.minimum)
+        of[n_rows - 1] = program.visited | few
     for i, sites in enumerate(program.parts):
         of[n_rows + i, sites] = True
     first, full, x = _complete_years(axis.months, program.visits.calendar)

@@ -141,6 +141,10 @@ def read_before(rows: object, where: str) -> tuple[Before, ...]:
             given |= {k: tuple(given[k]) for k in _TUPLES if k in given}
             settings = CountSettings(**given)
             settings.check()
+            if settings.time == "fixed" or settings.responses:
+                raise ConfigError(
+                    "no job about one species has fixed times or responses: their sums may be of one site."
+                )
             values: dict[str, Any] = {
                 k: np.array(row[k], np.int64 if k == "months" else float) for k in _ARRAYS if k in row
             }

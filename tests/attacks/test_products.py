@@ -1,0 +1,101 @@
+"""What the page on privacy gives up: where sites are seldom visited, the products that begin a factor tell single counts."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec, run_job
+from fedmiss.federation.link import Link
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+from tests.federation.network import JOB, SETTINGS, clubs_of
+from tests.federation.test_least_numbers import Tapped
+
+L, J = 36, 100
+MEMBER = 0  # whose sites are 0, 3, 6, ...
+
+
+def seldom(seed: int) -> tuple[GroupPanel, np.ndarray]:
+    """Counts (J, L) of three organisations in years, NaN where nobody was: three or four visits a site."""
+    rng = np.random.default_rng(seed)
+    y = np.full((J, L), np.nan)
+    level, year = 1 + 0.8 * rng.normal(size=J), 0.3 * rng.normal(size=L)
+    for j in range(J):
+        t = rng.choice(L, rng.integers(3, 5), replace=False)
+        y[j, t] = rng.poisson(np.exp(level[j] + year[t]))
+    site, month = np.nonzero(~np.isnan(y))
+    groups = [
+        Group.of(f"owner-{k}", site[own], month[own], y[site, month][own])
+        for k in range(3)
+        for own in [site % 3 == k]
+    ]
+    return GroupPanel.of(J, L, groups, (np.full(L, 6), 1980 + np.arange(L))), y
+
+
+def told(panel: GroupPanel, folder, rank: int) -> tuple[list, np.ndarray]:
+    """Products (V, sum of the others), and what the months expect beside the site's own level, at rank 0."""
+    tap = Tapped({name: club.program() for name, club in clubs_of(panel, folder).items()})
+    model = CountSettings(rank=rank, slopes=False)
+    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(DataSpec(jointly=True), [model], bootstrap=0))
+    asked = list(zip(tap.asked, tap.told, strict=True))
+    products = [
+        (q.V[0], q.unit[0] * sum(a.product[0] for i, a in enumerate(answers) if i != MEMBER))
+        for q, answers in asked
+        if isinstance(q, msg.Product)
+    ]
+    end = next(q for q, _ in asked if isinstance(q, msg.Predict))
+    return products, np.exp(end.T[0, :, 0] + 0.5 * end.D[0, :, 0])
+
+
+def gram(products: list, pairs: np.ndarray) -> np.ndarray:
+    """R'R of the others (L, L) by least squares, zero but for ``pairs`` of months that a site of theirs was visited in."""
+    at = np.argwhere(np.tril(pairs))
+    V, W = (np.hstack(part) for part in zip(*products, strict=True))
+    A = np.zeros((L, V.shape[1], len(at)))
+    for k, (s, t) in enumerate(at):
+        A[s, :, k] = V[t]
+        A[t, :, k] = V[s]
+    G, found = np.zeros((L, L)), np.linalg.lstsq(A.reshape(-1, len(at)), W.ravel())[0]
+    G[at[:, 0], at[:, 1]] = G[at[:, 1], at[:, 0]] = found
+    return G
+
+
+def counts_of(G: np.ndarray, at: tuple[int, ...], expected: np.ndarray) -> np.ndarray:
+    """Three counts of a site from the products of its residuals: the whole numbers that one level of the site explains."""
+    a, b, c = at
+    first = np.sqrt(abs(G[a, b] * G[a, c] / G[b, c]))
+    residual, tried = np.array([first, G[a, b] / first, G[a, c] / first]), []
+    for sign in (1.0, -1.0):
+        for count in range(400):
+            level = (count - sign * residual[0]) / expected[a]
+            y = sign * residual + level * expected[list(at)]
+            if level > 0 and np.rint(y).min() >= 0:
+                tried.append((np.abs(y - np.rint(y)).max(), np.rint(y)))
+    return min(tried, key=lambda one: one[0])[1] if tried else np.full(3, -1.0)
+
+
+@pytest.mark.slow
+def test_products_tell_single_counts_where_sites_are_seldom_visited(tmp_path):
+    """To a member that knows which sites were visited when; a study of rank 0 asks for no products."""
+    panel, y = seldom(1)
+    products, expected = told(panel, tmp_path / "1", 1)
+    seen = (~np.isnan(y[np.arange(J) % 3 != MEMBER])).astype(int)
+    times = seen.T @ seen
+    G, right, tried = gram(products, times > 0), 0, 0
+    for j in np.flatnonzero(np.arange(J) % 3 != MEMBER):
+        alone = [
+            at
+            for at in combinations(np.flatnonzero(~np.isnan(y[j])), 3)
+            if all(times[pair] == 1 and abs(G[pair]) > 1e-6 for pair in combinations(at, 2))  # else withheld
+        ]
+        if alone:
+            tried += 1
+            right += bool((counts_of(G, alone[0], expected) == y[j, list(alone[0])]).all())
+    assert tried >= 20
+    assert right > 0.8 * tried
+    assert told(panel, tmp_path / "0", 0)[0] == []

@@ -75,6 +75,14 @@ def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
         assert row[-1].text in rounded | {"not classified"}
 
 
+def test_sites_without_a_region_are_told_where_regions_do_not_add_up(full):
+    """The shares of the regions summed to 87 %, and the page did not say why."""
+    said = "Sites without a region are in none of them."
+    assert full.regions["share"].sum() == pytest.approx(1.0)
+    assert said not in indices(full, {}).values["regions"].note
+    assert said in indices(replace(full, regions=full.regions.iloc[1:]), {}).values["regions"].note
+
+
 def test_every_bend_has_a_sentence_of_its_own(full):
     points = pd.DataFrame({"year": [2011, 2016], "support": [1.0, 0.2]})
     bends = str(indices(replace(full, points=points), {}).values["bends"])

@@ -120,8 +120,11 @@ def _regions(findings: Findings) -> HtmlTable | None:
     if (table["n_sites"] > 0).all():
         columns.append(("Sites", lambda r: cell(count, r.n_sites)))
     columns.append(("Share of total", lambda r: cell(share, r.share)))
+    apart = (
+        "Sites without a region are in none of them. " if findings.regions["share"].sum() < 1 - 1e-6 else ""
+    )
     if findings.data.one_trend:
-        note = "All regions share one trend in this model, so it is not repeated here."
+        note = apart + "All regions share one trend in this model, so it is not repeated here."
         return table_of("Regions", table, columns, note)
     columns += [("Years", _years), *trend_columns(findings)]
     some = f"The {_REGIONS_LISTED} largest of {len(findings.regions)} regions. "
@@ -130,6 +133,7 @@ def _regions(findings: Findings) -> HtmlTable | None:
         "Each trend is of the months and years that were counted in the region. Where the counts hardly tell regions apart, "
         "the model draws their trends together, and the intervals do not cover that. "
     )
+    note += apart
     if table["reason"].nunique() > 1:
         columns.append(("Why no class", lambda r: Cell(str(r.reason))))
     elif reason := str(table["reason"].iloc[0]):  # one reason for all is a note

@@ -306,8 +306,13 @@ class Study:
 
     @property
     def fit(self) -> FastSettings:
-        """Settings of the model."""
-        return FastSettings(**self.model, minimum=self.minimum)
+        """Settings of the model; under masks the negative binomial where the study names none.
+
+        Sums of quasi-Poisson fits, and of replicates of log1p fits, are linear in the counts: who knows the visits of others
+        can solve for what observers or sites had (``docs/research/messages.md``). The negative binomial blurs them.
+        """
+        usual = {"model": "negbin"} if self.masks else {}
+        return FastSettings(**(usual | dict(self.model)), minimum=self.minimum)
 
     def order(self) -> JobSpec:
         """What all organisations compute."""

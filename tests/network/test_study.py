@@ -93,6 +93,17 @@ def test_what_a_screen_does_not_show_cannot_stand_in_a_study(more):
         small_study(**more)
 
 
+def test_under_masks_only_a_study_that_names_them_fits_models_whose_sums_are_linear_in_the_counts():
+    """Quasi-Poisson and log1p; of two organisations, who see each other's sums anyway, all are tried."""
+    three, two = ("north", "east", "west"), ("north", "east")
+    masked = Study("egrets", "Ardea alba", three)
+    named = replace(masked, model={"model": "auto"})
+    open_to_each = Study("egrets", "Ardea alba", two, masks=False)
+    kinds = [{c.dispersion for c in study.order().candidates} for study in (masked, named, open_to_each)]
+    assert kinds == [{"negbin"}, {"negbin", "quasi"}, {"negbin", "quasi"}]
+    assert {c.family for c in masked.order().candidates} == {"poisson"}
+
+
 def test_the_hash_covers_whatever_matters():
     study, roster = small_study(), {c: f"key-{c}" for c in CLUBS}
     base = job_hash(study, roster)

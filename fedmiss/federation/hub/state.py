@@ -56,7 +56,9 @@ NEGLIGIBLE = 1e-4  # share of the variance of errors in common
 def leading(errors: F64) -> F64:
     """Fewer columns (n, k) of errors with nearly the same covariance E E'."""
     u, size, _ = np.linalg.svd(errors, full_matrices=False)
-    out: F64 = (u * size)[:, size**2 > NEGLIGIBLE * (size**2).sum()]
+    u = u[:, size**2 > NEGLIGIBLE * (size**2).sum()]
+    # A singular vector has no sign of its own: its largest number fixes it, so that machines agree.
+    out: F64 = u * np.sign(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])]) * size[: u.shape[1]]
     return out
 
 

@@ -79,6 +79,7 @@ class LocalFederation:
     weigh : weights of a replicate by group, for comparisons: (group, seed, number, spread, visits) -> (m,)
     watch : called after each exchange with (stage, exchanges so far)
     own : keep what each group needs for a report about its own sites
+    most : programs at most, of groups with sites of their own; None for one each, as workers of a method
     more : further settings that decide the result: they enter the digest that every frame carries
 
     Examples
@@ -111,6 +112,7 @@ class LocalFederation:
         own: bool = False,
         apart: bool = False,
         duplicates: bool = False,
+        most: int | None = MOST_PROGRAMS,
     ) -> None:
         # many parameters: tests and studies replace one part of the federation each
         self.J, self.own, self.dropped = J, own, 0
@@ -120,7 +122,7 @@ class LocalFederation:
         self.unseen = [name for name in known if not held[name].detected.any()]
         if not apart:
             # least numbers are those of each group
-            most = None if plan.minimum > 1 else MOST_PROGRAMS
+            most = None if plan.minimum > 1 else most
             held, at, parts, self.dropped = unite(held, at, J, duplicates=duplicates, most=most)
         self.at = {name: at[name] for name in sorted(parts)}
         self.programs = {
@@ -243,7 +245,8 @@ class LocalFederation:
         C /= np.maximum(owners, 1)[:, None, None]
         posterior = Posterior(
             state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise,
-            errors_of_sites(C, state.tau, F, state.features.cov), state.in_common,
+            # without a calendar columns are species (:mod:`fedmiss.community`), whose organisations hold their own sites
+            errors_of_sites(C, state.tau, F, state.features.cov) if state.series else (), state.in_common,
         )  # fmt: skip
         chains = {name: program.site_presence(batch, fit) for name, program in self.programs.items()}
         known = [chain for chain in chains.values() if chain is not None]

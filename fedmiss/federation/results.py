@@ -57,6 +57,12 @@ class Posterior:
                 cov[:, a, a] += (errors**2).sum(axis=1)
         return C, D
 
+    def of_slopes(self, errors: F64) -> F64:
+        """Errors (rows, ...) of the sites' prior mean slopes, from those (rows, ...) of their slopes: C / tau of them."""
+        share = np.maximum(self.C[:, 1, 1] / self.tau[1], 1e-9)
+        out: F64 = errors / share.reshape(-1, *[1] * (errors.ndim - 1))
+        return out
+
     def theta(self) -> Theta:
         """Posterior means as parameters of the low-rank model."""
         return Theta(self.mu, self.P[:, 0], self.T[:, 0], self.P[:, 1:], self.T[:, 1:])
@@ -306,19 +312,24 @@ class AverageFit:
         P, T = (
             mean + _normal(cov, rng) for mean, cov in ((posterior.P, posterior.C), (posterior.T, posterior.D))
         )
-        for rows, common in ((P, posterior.common_sites), (T, posterior.common_months)):
+        of_sites = [e @ rng.standard_normal(e.shape[1]) for e in posterior.common_sites]
+        for rows, common in (
+            (P, of_sites),
+            (T, [e @ rng.standard_normal(e.shape[1]) for e in posterior.common_months]),
+        ):
             for a, errors in enumerate(common):
-                rows[:, a] += errors @ rng.standard_normal(errors.shape[1])
+                rows[:, a] += errors
         base, shift = posterior.mu, SCALES[self.settings.scale].shift(fit.smear)
         states = None if fit.presence is None else fit.presence.draw(rng.random(fit.presence.came.shape))
-        lines, changes = fit.lines, np.zeros((0, 0))
+        lines, changes, prior_mean = fit.lines, np.zeros((0, 0)), np.zeros(0)
         if lines is not None:
             changes = np.sqrt(posterior.tau[1]) * lines.path(rng.standard_normal((fit.J, lines.n_years)))
+            prior_mean = lines.mean + posterior.of_slopes(of_sites[1]) if of_sites else lines.mean
 
         def predictor(site: slice | I64) -> F64:
             eta: F64 = base + P[site][:, :1] + T[:, 0] + P[site][:, 1:] @ T[:, 1:].T
             if lines is not None:
-                own = (P[site, 1] - lines.mean[site])[:, None] * lines.bend(site) + changes[site]
+                own = (P[site, 1] - prior_mean[site])[:, None] * lines.bend(site) + changes[site]
                 eta = eta + own[:, lines.year]
             return (
                 eta + shift
@@ -398,7 +409,15 @@ def moments(
     eta, var = _moments(q.mu, q.P[site], C, q.T, D)
     if lines is None:
         return eta, var
-    further, more = lines.moved(q.P[site], C, q.T, q.tau, site)
+    further, more = lines.moved(q.P[site], q.C[site], q.T, q.tau, site)
+    if whole and q.common_sites:
+        # An error e of the prior mean slope moves s by share e, and s - m, which bends, by (share - 1) e.
+        x, bend = q.T[:, 1], lines.bend(site)[:, lines.year]
+        slope, mean = (
+            (e[site] ** 2).sum(axis=1) for e in (q.common_sites[1], q.of_slopes(q.common_sites[1]))
+        )
+        own, of_mean = np.sqrt(slope)[:, None], np.sqrt(mean)[:, None]
+        more += (own * (x + bend) - of_mean * bend) ** 2 - (own * x) ** 2
     return eta + further, var + more
 
 

@@ -7,7 +7,7 @@ from dataclasses import asdict, replace
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec
-from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.local import MOST_PROGRAMS, LocalFederation
 from fedmiss.files import hash_json
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
@@ -140,4 +140,7 @@ def federation_of(folder: PanelFolder, settings: FastSettings | SaemSettings) ->
         more=hash_json(asdict(settings)).encode(),
         own=isinstance(settings, FastSettings) and settings.own,
         duplicates=folder.several_sources,
+        most=None
+        if isinstance(settings, SaemSettings)
+        else MOST_PROGRAMS,  # its chains have groups as workers
     )

@@ -276,6 +276,8 @@ class MonthlySeries:
         if axis.complete.any():
             keep = np.asarray((axis.W[axis.complete] > 0).any(axis=0))
         month = months["month_of_year"].to_numpy(dtype=np.int64)[keep]
+        if axis.complete.sum() < 2:  # of one year the season is all there is
+            month = np.ones_like(month)
         xs, ys = time[keep], _without_season(self.totals[keep], month)
         if span is None:
             # At least four seasons in a window, or the curve would follow the season itself.

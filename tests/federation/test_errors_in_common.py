@@ -80,6 +80,25 @@ def test_draws_have_the_variances_of_the_intervals_also_where_months_err_in_comm
     np.testing.assert_allclose(ratio.mean(), 1.0, atol=0.12)
 
 
+def test_draws_have_the_variances_of_the_intervals_beyond_the_visits_of_a_site():
+    """An error of the sites' mean slope moves a site's line, and the mean that it bends back to."""
+    rng, t = np.random.default_rng(8), np.arange(L)
+    slope = rng.normal(-0.1, 0.15, 25)[:, None]  # few sites, so that their mean is poorly known
+    mean = np.exp(rng.normal(1.5, 0.5, 25)[:, None] + slope * (t / 12 - 5))
+    visited = (rng.random(mean.shape) < 0.3) & ((t < 60) | (np.arange(25) < 13)[:, None])
+    site, month = np.nonzero(visited)
+    group = Group.of("g", site, month, rng.poisson(mean[site, month]).astype(float))
+    fit = AverageFit(
+        (fit_counts(GroupPanel.of(25, L, [group], MONTHS), CountSettings(rank=0, dispersion="negbin")),)
+    )
+    eta = np.array([fit.draw(rng)(slice(13, None))[:, 60:] for _ in range(1500)])
+    _, var = fit.moments(slice(13, None))
+    np.testing.assert_allclose((eta.var(axis=0, ddof=1) / var[:, 60:]).mean(), 1.0, atol=0.08)
+    q = fit.fits[0].posterior
+    e = (q.of_slopes(q.common_sites[1]) ** 2).sum(axis=1)
+    np.testing.assert_allclose(e, e[0], rtol=1e-6)  # one error of one mean
+
+
 def squares(seed: int, J: int = 300, visited: int = 60) -> tuple[GroupPanel, np.ndarray]:
     """A country of squares of which a fifth is visited; half of what they differ by follows their height."""
     rng = np.random.default_rng(seed)

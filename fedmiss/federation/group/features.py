@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 WIDTH = 0.8  # of the smooth, in deviations of longitude and latitude
 NEAR = 0.5  # least weight of a knot at a site that stands behind it
-NOISE = 2.0**26  # in the place of sums that are withheld, between organisations
+NOISE = 2.0**20  # in the place of sums that are withheld, between organisations
 
 
 def expanded(table: Mapping[str, np.ndarray]) -> dict[str, F64]:

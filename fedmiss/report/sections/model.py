@@ -215,7 +215,7 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
 
 def _groups(findings: Findings) -> str:
     groups, solved = int(findings.data.fact("n_groups", default=1)), findings.solved
-    return f"{groups}, solved as {solved}: they share sites" if solved < groups else f"{groups}"
+    return f"{groups}, solved as {solved}" if solved < groups else f"{groups}"
 
 
 def _sent(findings: Findings) -> list[tuple[str, str]]:

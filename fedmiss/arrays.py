@@ -52,3 +52,10 @@ def stable_order(keys: npt.NDArray[np.integer]) -> I64:
     for bits in range(16, int(keys.max(initial=0)).bit_length(), 16):
         order = order[np.argsort((keys[order] >> bits).astype(np.uint16), kind="stable")]
     return order
+
+
+def root_of(cov: F64) -> F64:
+    """A root R of a covariance (n, n), which may be singular: R R' = cov."""
+    values, vectors = np.linalg.eigh(cov)
+    out: F64 = vectors * np.sqrt(np.maximum(values, 0.0))
+    return out

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from scipy.special import ndtri
 
-from fedmiss.arrays import F64, I64
+from fedmiss.arrays import F64, I64, root_of
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.state import MonthState, leading
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, counted_family
@@ -57,10 +57,10 @@ class Posterior:
                 cov[:, a, a] += (errors**2).sum(axis=1)
         return C, D
 
-    def of_slopes(self, errors: F64) -> F64:
-        """Errors (rows, ...) of the sites' prior mean slopes, from those (rows, ...) of their slopes: C / tau of them."""
-        share = np.maximum(self.C[:, 1, 1] / self.tau[1], 1e-9)
-        out: F64 = errors / share.reshape(-1, *[1] * (errors.ndim - 1))
+    @property
+    def share_of_slopes(self) -> F64:
+        """By how much of a move of its prior mean each site's slope moves, (J,): C / tau."""
+        out: F64 = np.maximum(self.C[:, 1, 1] / self.tau[1], 1e-9)
         return out
 
     def theta(self) -> Theta:
@@ -85,9 +85,7 @@ def errors_of_sites(C: F64, tau: F64, F: F64, coefficients: F64) -> tuple[F64, .
     for a, cov in enumerate(coefficients):
         share = C[:, a, a] / tau[a]
         known = max(float((1.0 - share).sum()), 1.0)
-        values, vectors = np.linalg.eigh(cov)
-        of_features = F @ (vectors * np.sqrt(np.maximum(values, 0.0)))
-        errors = np.column_stack([np.full(len(C), np.sqrt(tau[a] / known)), of_features])
+        errors = np.column_stack([np.full(len(C), np.sqrt(tau[a] / known)), F @ root_of(cov)])
         out[a] = leading(share[:, None] * errors)
     return tuple(out)
 
@@ -312,11 +310,11 @@ class AverageFit:
         P, T = (
             mean + _normal(cov, rng) for mean, cov in ((posterior.P, posterior.C), (posterior.T, posterior.D))
         )
-        of_sites = [e @ rng.standard_normal(e.shape[1]) for e in posterior.common_sites]
-        for rows, common in (
-            (P, of_sites),
-            (T, [e @ rng.standard_normal(e.shape[1]) for e in posterior.common_months]),
-        ):
+        of_sites, of_months = (
+            [e @ rng.standard_normal(e.shape[1]) for e in common]
+            for common in (posterior.common_sites, posterior.common_months)
+        )
+        for rows, common in ((P, of_sites), (T, of_months)):
             for a, errors in enumerate(common):
                 rows[:, a] += errors
         base, shift = posterior.mu, SCALES[self.settings.scale].shift(fit.smear)
@@ -324,7 +322,7 @@ class AverageFit:
         lines, changes, prior_mean = fit.lines, np.zeros((0, 0)), np.zeros(0)
         if lines is not None:
             changes = np.sqrt(posterior.tau[1]) * lines.path(rng.standard_normal((fit.J, lines.n_years)))
-            prior_mean = lines.mean + posterior.of_slopes(of_sites[1]) if of_sites else lines.mean
+            prior_mean = lines.mean + of_sites[1] / posterior.share_of_slopes if of_sites else lines.mean
 
         def predictor(site: slice | I64) -> F64:
             eta: F64 = base + P[site][:, :1] + T[:, 0] + P[site][:, 1:] @ T[:, 1:].T
@@ -413,10 +411,8 @@ def moments(
     if whole and q.common_sites:
         # An error e of the prior mean slope moves s by share e, and s - m, which bends, by (share - 1) e.
         x, bend = q.T[:, 1], lines.bend(site)[:, lines.year]
-        slope, mean = (
-            (e[site] ** 2).sum(axis=1) for e in (q.common_sites[1], q.of_slopes(q.common_sites[1]))
-        )
-        own, of_mean = np.sqrt(slope)[:, None], np.sqrt(mean)[:, None]
+        own = np.sqrt((q.common_sites[1][site] ** 2).sum(axis=1))[:, None]
+        of_mean = own / q.share_of_slopes[site][:, None]
         more += (own * (x + bend) - of_mean * bend) ** 2 - (own * x) ** 2
     return eta + further, var + more
 

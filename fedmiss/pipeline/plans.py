@@ -140,7 +140,6 @@ def federation_of(folder: PanelFolder, settings: FastSettings | SaemSettings) ->
         more=hash_json(asdict(settings)).encode(),
         own=isinstance(settings, FastSettings) and settings.own,
         duplicates=folder.several_sources,
-        most=None
-        if isinstance(settings, SaemSettings)
-        else MOST_PROGRAMS,  # its chains have groups as workers
+        # chains of a method have the groups as workers
+        most=None if isinstance(settings, SaemSettings) else MOST_PROGRAMS,
     )

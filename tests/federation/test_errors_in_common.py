@@ -95,7 +95,7 @@ def test_draws_have_the_variances_of_the_intervals_beyond_the_visits_of_a_site()
     _, var = fit.moments(slice(13, None))
     np.testing.assert_allclose((eta.var(axis=0, ddof=1) / var[:, 60:]).mean(), 1.0, atol=0.08)
     q = fit.fits[0].posterior
-    e = (q.of_slopes(q.common_sites[1]) ** 2).sum(axis=1)
+    e = ((q.common_sites[1] / q.share_of_slopes[:, None]) ** 2).sum(axis=1)
     np.testing.assert_allclose(e, e[0], rtol=1e-6)  # one error of one mean
 
 

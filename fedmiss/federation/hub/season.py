@@ -23,7 +23,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64, Bool
+from fedmiss.arrays import F64, I64, Bool, root_of
 from fedmiss.federation.hub.priors import next_variance
 from fedmiss.federation.hub.values import evolve
 from fedmiss.seasons import season_years
@@ -204,8 +204,7 @@ class SeriesPrior:
 
     def errors(self) -> F64:
         """Posterior errors (L, K) of the series: a root of their covariance B cov B'."""
-        values, vectors = np.linalg.eigh(self.cov)
-        out: F64 = self.B @ (vectors * np.sqrt(np.maximum(values, 0.0)))
+        out: F64 = self.B @ root_of(self.cov)
         return out
 
     def perturbed(self, z: F64) -> tuple[SeriesPrior, F64]:

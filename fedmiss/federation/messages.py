@@ -29,6 +29,8 @@ from fedmiss.federation.messages_agree import (
     Gaps,
     GapSums,
     Hello,
+    Pairs,
+    PairSums,
     SiteVisits,
     Species,
     SpeciesSums,
@@ -65,6 +67,8 @@ __all__ = [
     "Open",
     "OpenSums",
     "Outcome",
+    "PairSums",
+    "Pairs",
     "Predict",
     "Product",
     "ProductSums",
@@ -90,7 +94,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 27  # raise it whenever a type below changes
+PROTOCOL = 28  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -314,6 +318,7 @@ class Product(Question):
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     V: np.ndarray = _f("vectors over months", "(n, L, w)")
     unit: np.ndarray = _f("what the answer is divided by, powers of 2", "(n,)")
+    pairs: np.ndarray = _f("1 for two months whose products take part, empty for all", "(L, L)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -417,11 +422,11 @@ class Refusal(Answer):
 # The order is part of the protocol: a type's number on the wire is its place here.
 QUESTIONS: tuple[type[Question], ...] = (
     Hello, Axes, Gaps, Open, Solve, Predict, Score, Product, Totals,
-    Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features, Keep, Species,
+    Close, Tally, Support, Outcome, SiteTime, SiteVisits, Covariates, Features, Keep, Species, Pairs,
 )  # fmt: skip
 ANSWERS: tuple[type[Answer], ...] = (
     Description, Done, GapSums, OpenSums, Months, FitSums, ScoreSums, ProductSums, RegionTotals,
-    Refusal, Tallies, SupportSums, SiteTimeSums, VisitSums, CovariateSums, FeatureSums, SpeciesSums,
+    Refusal, Tallies, SupportSums, SiteTimeSums, VisitSums, CovariateSums, FeatureSums, SpeciesSums, PairSums,
 )  # fmt: skip
 
 
@@ -439,6 +444,7 @@ OF_VISITS = (
     FeatureSums,
     GapSums,
     OpenSums,
+    PairSums,
     SupportSums,
     Tallies,
     VisitSums,

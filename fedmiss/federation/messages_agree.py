@@ -186,6 +186,29 @@ class Support(Question):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class PairSums(Answer):
+    """What stands behind two months together, t < s in rows of a triangle without its diagonal."""
+
+    about: ClassVar[str] = "what stands behind every two months together"
+    sites: np.ndarray = _f(
+        "number of sites visited in both months, up to the number asked for",
+        "(L (L - 1) / 2,)",
+        "sites",
+        bits=0,
+    )
+    groups: np.ndarray = _f("1 where the group has such a site", "(L (L - 1) / 2,)", "groups", bits=0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Pairs(Question):
+    """Ask what stands behind products of residuals of two months."""
+
+    about: ClassVar[str] = "asks how many sites and groups stand behind every two months together (patterns)"
+    answer: ClassVar[type[Answer]] = PairSums
+    most: int = _f("number of sites above which a group says no more", unit="sites")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class GapSums(Answer):
     """Counts over the group's sites."""
 

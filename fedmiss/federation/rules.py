@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from fedmiss.arrays import F64, Bool
 
 # groups behind a released sum: of one alone it would be that group's, of two either subtracts its own part
 CONTRIBUTORS = 3
+# Of a symmetric matrix c products with vectors are c equations a row, and each number stands in two rows: a row whose
+# numbers are no more than 2 c can follow; twice as many to be sure.
+EQUATIONS = 4
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
 
 
@@ -26,6 +31,20 @@ def releasable(visits: F64, sites: F64, groups: F64, minimum: int, contributors:
         a month and those of its training parts, hence every fold's own part too
     """
     out: Bool = ((visits == 0) | behind(sites, groups, minimum, contributors, visits)).all(axis=0)
+    return out
+
+
+def followed(shared: Bool, columns: int) -> Bool:
+    """Numbers of a symmetric matrix (L, L) that its products with ``columns`` vectors can tell some group.
+
+    Each takes its own part off first: ``shared`` marks what is not zero to any group then, since two have a part in it. A
+    row with few such numbers follows from its own equations, and with it what other rows have in its column.
+    """
+    left, told = shared.copy(), np.zeros(len(shared), dtype=bool)
+    while (few := ~told & (left.sum(axis=1) <= EQUATIONS * columns)).any():
+        told |= few
+        left[few], left[:, few] = False, False
+    out: Bool = told[:, None] | told
     return out
 
 

@@ -12,7 +12,7 @@ from unicodedata import normalize
 
 import numpy as np
 
-from fedmiss.arrays import pairs
+from fedmiss.arrays import distinct, pairs
 from fedmiss.community.study import beside, run_community
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
@@ -346,22 +346,21 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     per = np.unique(visits.month[counted], return_counts=True)[1]
     few = (sites < kit.study.minimum) | (per < kit.study.minimum)
     least = kit.own_sites if own_sites is None else own_sites
-    out = int((sites < least).sum())
-    return [
-        f"{kit.name}: {visits.site.size:,} visits at {np.unique(visits.site).size:,} sites, "
-        f"{counted.sum():,} with a count, in "
-        f"{months.size} months",
-        *(
-            [
-                f"  {int(few.sum())} of these months {'has' if few.sum() == 1 else 'have'} fewer than "
-                f"{kit.study.minimum} of your own visits or sites, and no part unless the others have enough there"
-            ]
-            if few.any()
-            else []
-        ),
-        *(
-            [f"  {out} of them have fewer than {least} of your own sites: you bring nothing in these"]
-            if least > 1
-            else []
-        ),
+    out, mine = int((sites < least).sum()), distinct(visits.site[counted]).size
+    lines = [
+        f"{kit.name}: {visits.site.size:,} visits at {np.unique(visits.site).size:,} sites, {counted.sum():,} with a count, "
+        f"in {months.size} months"
     ]
+    if few.any():
+        lines.append(
+            f"  {int(few.sum())} of these months {'has' if few.sum() == 1 else 'have'} fewer than {kit.study.minimum} of "
+            "your own visits or sites, and no part unless the others have enough there"
+        )
+    if least > 1:
+        lines.append(f"  {out} of them have fewer than {least} of your own sites: you bring nothing in these")
+    if kit.study.masks and mine < months.size:
+        lines += [
+            f"  your {mine} sites with a count are fewer than your {months.size} months: a member that knows how often each",
+            "  was visited can work out their levels (birds a visit), unless other organisations bring more sites",
+        ]
+    return lines

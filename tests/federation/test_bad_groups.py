@@ -21,6 +21,8 @@ from fedmiss.models.lowrank.settings import CountSettings
 from .owners import owned
 from .rounds import predict, solve
 
+ALL_PAIRS = np.zeros((0, 0), np.uint8)
+
 
 def visits(
     seed=0, *, species="Anas crecca", months=(24_000, 24_036), n=200, count=None, prefix="L", checklist=None
@@ -235,11 +237,11 @@ def opened(**more):
     ("question", "words"),
     [
         (
-            msg.Product(0, np.array([5]), np.zeros((1, 36, 6)), np.ones(1)),
+            msg.Product(0, np.array([5]), np.zeros((1, 36, 6)), np.ones(1), ALL_PAIRS),
             r"fits \[5\] of 1",
         ),
         (
-            msg.Product(0, np.array([0]), np.zeros((1, 99, 6)), np.ones(1)),
+            msg.Product(0, np.array([0]), np.zeros((1, 99, 6)), np.ones(1), ALL_PAIRS),
             r"V of shape \(1, 99, 6\)",
         ),
         (

@@ -52,7 +52,7 @@ def test_the_sign_of_one_column_is_seen(panel):
     rng = np.random.default_rng(0)
     for shape in ((1,), (1, 24), (3, 24, 2), (1, 600, 3)):
         V = rng.normal(size=shape)
-        ask = msg.Product(0, np.zeros(1, np.int64), V, np.ones(1))
+        ask = msg.Product(0, np.zeros(1, np.int64), V, np.ones(1), np.zeros((0, 0), np.uint8))
         mine = outline_of([ask])
         near = replace(ask, V=V * (1 + 1e-9 * rng.normal(size=shape)))
         assert not mine.differs(outline_of([near]))

@@ -16,6 +16,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
 from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
+from fedmiss.network import member
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
@@ -23,6 +24,7 @@ from fedmiss.network.member import (
     answered_from,
     digest_of_path,
     dry_run,
+    held,
     open_data,
     party_of,
     replay,
@@ -251,6 +253,20 @@ def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, panels):
         dry_run(open_kit(kit.folder), panels["north"])
     with pytest.raises(InputError, match="is no kit"):
         open_kit(tmp_path)
+
+
+def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(folder, panels, monkeypatch):
+    kit = open_kit(folder / "kits" / "north")
+    visits = held(kit, open_data(kit, panels["north"]))
+    counted = ~np.isnan(visits.count)
+    months = np.unique(visits.month[counted]).size
+    sites = np.unique(visits.site[counted])
+    for n in (months - 1, months):
+        few = visits.take(np.isin(visits.site, sites[:n]))
+        assert np.unique(few.month[~np.isnan(few.count)]).size == months
+        monkeypatch.setattr(member, "held", lambda kit, panel, few=few: few)
+        said = " ".join(dry_run(kit, panels["north"]))
+        assert (f"your {n} sites with a count are fewer than your {months} months" in said) == (n < months)
 
 
 @pytest.mark.slow

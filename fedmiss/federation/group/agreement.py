@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
+from scipy.sparse import csr_array
 
 from fedmiss.arrays import Bool, distinct, pairs
 from fedmiss.errors import ConfigError, InputError
@@ -169,6 +170,18 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     return msg.SupportSums(visits, sites, groups, over, regions, effort)
 
 
+def together(program: GroupProgram, question: msg.Pairs) -> msg.PairSums:
+    """Count the sites visited in two months: a product of residuals is a sum over them."""
+    used, L = program.need(), program.axis.L
+    cells = distinct((used.site.astype(np.int64) * L + used.month)[used.weight > 0])
+    visited = csr_array((np.ones(cells.size, np.int64), np.divmod(cells, L)), shape=(program.J, L))
+    both = (visited.T @ visited).toarray()
+    program.few = ((both > 0) & (both < program.own_sites)).astype(np.uint8)
+    np.fill_diagonal(program.few, 0)  # a month by itself is withheld with its visits (``GroupProgram.thin``)
+    sites = np.where(program.few == 1, 0, both)[np.tril_indices(L, -1)].astype(float)
+    return msg.PairSums(np.minimum(sites, question.most), (sites > 0).astype(float))
+
+
 def _stands_out(program: GroupProgram, used: IncludedVisits, live: Bool) -> Bool:
     """Live visits (m, E) that a sum over effort or observers may be of alone (``messages.SupportSums.effort``)."""
     effort = np.zeros((int(live.sum()), 0)) if program.visits.given else used.effort[live]
@@ -208,6 +221,7 @@ AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {
     msg.Gaps: gaps,
     msg.Tally: tally,
     msg.Support: support,
+    msg.Pairs: together,
     msg.SiteVisits: count_visits,
     msg.Covariates: covariate_sums,
     msg.Features: features,

@@ -77,6 +77,8 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     }  # fmt: skip
     if isinstance(question, msg.Product):
         shapes |= {"V": (k, L, question.V.shape[-1]), "unit": (k,)}
+        if question.pairs.size:
+            shapes["pairs"] = (L, L)
     if isinstance(question, msg.Broadcast):
         shapes["nodes"] = (k, question.nodes.shape[-1])
     for name, shape in shapes.items():
@@ -380,12 +382,15 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
 
 
 def product(program: GroupProgram, batch: Batch, question: msg.Product) -> msg.ProductSums:
-    """R' (R V)."""
+    """R' (R V), without products of two months that may not be released."""
     cells, n = batch.cells, question.fits.size
+    pairs = question.pairs
+    if pairs.size and program.few.size:  # the custodian's own rule
+        pairs = pairs * (1 - program.few)
     out = np.zeros((n * batch.chunks, *question.V.shape[1:]))
     batch.run(
         kernels.product_sums, question.fits, batch.chunks, question.fits, cells.ptr, cells.col, batch.y, batch.E,
-        batch.eta, question.V, batch.family.code, out, chunks=batch.chunks,
+        batch.eta, question.V, batch.family.code, pairs, out, chunks=batch.chunks,
     )  # fmt: skip
     return msg.ProductSums(_added(out, n) / question.unit[:, None, None])
 

@@ -298,8 +298,8 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
 
 
 @compiled
-def product_sums(first, last, chunks, fits, ptr, col, y, E, eta, V, family, out):
-    """R' (R V): ``out`` (n chunks, L, width)."""
+def product_sums(first, last, chunks, fits, ptr, col, y, E, eta, V, family, pairs, out):
+    """R' (R V): ``out`` (n chunks, L, width); of two months only where ``pairs`` (L, L) is 1, of all where it is empty."""
     J, width = ptr.size - 1, V.shape[2]
     most = 0
     for j in range(J):
@@ -310,12 +310,21 @@ def product_sums(first, last, chunks, fits, ptr, col, y, E, eta, V, family, out)
         f = fits[i]
         for j in range(c * J // chunks, (c + 1) * J // chunks):
             begin = ptr[j]
-            t[:] = 0.0
+            whole = True  # all pairs of this site's months take part
             for k in range(begin, ptr[j + 1]):
                 res[k - begin] = y[f, k] - E[f, k] * mean(eta[f, k], family)
+                for l in range(begin, k if pairs.size else begin):
+                    whole &= pairs[col[k], col[l]] == 1
+            t[:] = 0.0
             for k in range(begin, ptr[j + 1]):
                 for a in range(width):
                     t[a] += res[k - begin] * V[i, col[k], a]
             for k in range(begin, ptr[j + 1]):
+                if not whole:
+                    t[:] = 0.0
+                    for l in range(begin, ptr[j + 1]):
+                        if pairs[col[k], col[l]] == 1:
+                            for a in range(width):
+                                t[a] += res[l - begin] * V[i, col[l], a]
                 for a in range(width):
                     out[task, col[k], a] += res[k - begin] * t[a]

@@ -102,6 +102,9 @@ class GroupProgram:
         self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2)
         self.unvisited = np.zeros(0, bool)  # (J,) whether a site has no counted visit
         self.features = np.zeros((self.J, 0))  # of the sites, as the groups agreed on
+        self.few = np.zeros(
+            (0, 0), np.uint8
+        )  # (L, L) 1 for two months with fewer sites in both than the own least number
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals (parts, L)
@@ -329,6 +332,7 @@ class GroupProgram:
         """Forget what was made on other axes."""
         self._cells.clear()
         self.batches.clear()
+        self.few = np.zeros((0, 0), np.uint8)
 
     def close(self, question: msg.Close) -> msg.Done:
         """Forget batches."""

@@ -41,8 +41,10 @@ def most_rank(panel: Panel, settings: CountSettings) -> int:
     """The rank that a panel can bear: at most its sites, and one factor for every five months after the first two.
 
     Where months are no months but species (``season=False``), one for every two after the first: neighbours in time are
-    alike, and a factor that follows noise is a smooth one there.
+    alike, and a factor that follows noise is a smooth one there. None where too few sites stand behind most pairs of months.
     """
+    if not panel.patterns:
+        return 0
     bears = (panel.L - 2) // 5 if settings.season else (panel.L - 1) // 2
     return int(max(0, min(settings.rank, round(panel.J), bears)))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -19,11 +19,12 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers, lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.features import structure_facts
+from fedmiss.federation.hub.fit import POWER, WIDTH
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import Before, before_of, begun_beside, choice_of, fit_onward
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.structure import choose_model, features_of
-from fedmiss.federation.hub.support import released_months
+from fedmiss.federation.hub.support import release_pairs, released_months
 from fedmiss.federation.link import Link
 from fedmiss.folders import JointFacts, ModelFacts
 from fedmiss.models.lowrank.choice import Choice, model_name
@@ -188,7 +189,11 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
                 f"{agreement.panel.contributors} groups, or too large a share of one, have {who}: their sums would "
                 f"be of few. {'Make the revision without --from' if order.before else 'Leave observers out of the study'}."
             )
-    return agreement, features_of(link, agreement.panel, named, None if order.before else order.structure)
+    panel = features_of(link, agreement.panel, named, None if order.before else order.structure)
+    if panel.least and panel.L > 1 and any(model.rank for model in named):
+        panel, notes = release_pairs(link, panel, agreement.months, POWER * WIDTH)
+        agreement = replace(agreement, notes=(*agreement.notes, *notes))
+    return agreement, panel
 
 
 def preview_job(link: Link, order: JobSpec) -> tuple[Agreement, np.ndarray]:

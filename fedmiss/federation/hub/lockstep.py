@@ -212,7 +212,7 @@ def _ask(
             questions.append(msg.SiteTime(batch, fits, np.stack([lane.request.time for lane in pack])))  # type: ignore[union-attr]
         if products := _products(pack):
             vectors, units = (np.stack([getattr(one, name) for one in products]) for name in ("V", "unit"))
-            questions.append(msg.Product(batch, fits, vectors, units))
+            questions.append(msg.Product(batch, fits, vectors, units, panel.pairs))
         place.append(len(questions) - len(errands))
     answers = _heard(errands, link.ask(questions))
     return [

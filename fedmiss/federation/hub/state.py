@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.arrays import F64, I64, Bool
+from fedmiss.arrays import F64, I64, U8, Bool
 from fedmiss.federation.hub.features import Coefficients, SiteFeatures
 from fedmiss.federation.hub.priors import left_out
 from fedmiss.federation.hub.season import SeriesPrior
@@ -27,7 +27,8 @@ class Panel:
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
     ``share`` largest share of one group; ``contributors`` least number of groups. ``covariates`` of sites: name -> power of
     two that all values stay below; ``frame``: whether totals of the visited sites are wanted beside those of all;
-    ``features`` of sites that the groups agreed on, None: not asked.
+    ``features`` of sites that the groups agreed on, None: not asked; ``pairs`` (L, L) 1 for two months whose products of
+    residuals may be released, empty for all; ``patterns``: whether they are enough for factors.
     """
 
     L: int
@@ -43,6 +44,8 @@ class Panel:
     least: int = 0
     share: float = 1.0
     contributors: int = CONTRIBUTORS
+    pairs: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
+    patterns: bool = True
 
     @property
     def rows(self) -> list[str]:

@@ -11,9 +11,10 @@ from fedmiss.errors import ConfigError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import kept_effort, kept_regions, releasable
+from fedmiss.federation.rules import behind, followed, kept_effort, kept_regions, releasable
 
 FEWEST_REGIONS = 2
+MOST_PAIRS = 0.5  # share of the pairs of months without enough sites, above which no factor is tried
 JUNE = 6  # where an import puts yearly counts
 
 
@@ -71,8 +72,8 @@ def release_jointly(
             f"{axes.minimum} visits or sites of all groups together, fewer than {contributors} groups, or one with over "
             f"{share:.0%} of the visits."
         )
-    behind = sums["visits"].sum(axis=0) * months
-    return axes, done, out, behind, {k: np.sort(at) for k, at in lost.items()}, np.array(effort[2:])
+    visits = sums["visits"].sum(axis=0) * months
+    return axes, done, out, visits, {k: np.sort(at) for k, at in lost.items()}, np.array(effort[2:])
 
 
 def steps(months: I64) -> str:
@@ -168,3 +169,31 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
         )
     out: np.ndarray = months.astype(np.uint8)
     return out
+
+
+def release_pairs(link: Link, panel: Panel, months: I64, columns: int) -> tuple[Panel, list[str]]:
+    """Find the pairs of months whose products of residuals may be released, which factors begin with; what to say of it.
+
+    A product of two months is a sum over the sites that were visited in both, and from those of a single site its counts
+    follow (``tests/attacks/test_products.py``). So pairs that follow from ``columns`` products keep the rule of months.
+    """
+    (answers,) = link.ask([msg.Pairs(panel.least)])
+    at = np.tril_indices(panel.L, -1)
+    sites, groups = (total(answers, name, at[0].shape) for name in ("sites", "groups"))
+    few = (sites > 0) & ~behind(sites, groups, panel.least, panel.contributors)
+    shared = np.eye(panel.L, dtype=bool)
+    shared[at] = shared[at[::-1]] = groups > 1
+    few &= followed(shared, columns)[at]
+    if not few.any():
+        return panel, []
+    share = float(few.sum() / (sites > 0).sum())
+    if share > MOST_PAIRS:
+        note = (
+            f"no pattern is fitted: of the pairs of {steps(months)} that sites were visited in, {share:.0%} have fewer than "
+            f"{panel.least} such sites or {panel.contributors} groups (limit {MOST_PAIRS:.0%}), and sums of so few would "
+            "tell single counts."
+        )
+        return replace(panel, patterns=False), [note]
+    pairs = np.ones((panel.L, panel.L), np.uint8)
+    pairs[at] = pairs[at[::-1]] = ~few
+    return replace(panel, pairs=pairs), []

@@ -1,0 +1,66 @@
+"""Least numbers behind products of two months, which factors begin with."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec, run_job
+from fedmiss.federation.link import Link
+from fedmiss.federation.rules import followed
+
+from .network import JOB, NEGBIN, SETTINGS, clubs_of
+from .owners import owned
+from .test_least_numbers import Tapped
+
+
+def test_rows_of_few_numbers_follow_from_few_products():
+    """A row of at most 4 c numbers; what it tells is known in the other rows."""
+    L, columns = 60, 5
+    dense = np.ones((L, L), dtype=bool)
+    assert not followed(dense, columns).any()
+    assert followed(dense, 15).all()
+    thin = dense.copy()
+    thin[0, 20:] = thin[20:, 0] = False
+    told = followed(thin, columns)
+    assert told[0].all()
+    assert told[:, 0].all()
+    assert not told[1:, 1:].any()
+    band = (
+        np.abs(np.subtract.outer(np.arange(L), np.arange(L))) <= 12
+    )  # 25 in the middle, 13 at the ends: all fall in turn
+    assert followed(band, columns).all()
+
+
+@pytest.mark.parametrize("own_sites", [0, 3])
+def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
+    panel = owned(3, n=850, J=40, L=24, size=2.0, seed=3)
+    programs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
+    for program in programs.values():
+        program.own_sites = own_sites
+    tap = Tapped(programs)
+    spec = JobSpec(DataSpec(jointly=True, minimum=5), [NEGBIN], bootstrap=0)
+    run_job(Link(tap, JOB[:8], SETTINGS), spec)
+    released = next(q.pairs for q in tap.asked if isinstance(q, msg.Product))
+    own = []
+    for program in programs.values():
+        seen = np.zeros((program.J, panel.L), np.int64)
+        seen[program.used.site, program.used.month] = 1
+        both = seen.T @ seen
+        both[(both < own_sites) & ~np.eye(panel.L, dtype=bool)] = 0
+        own.append(both)
+        parts = [
+            program.reply(
+                msg.Product(0, np.zeros(1, np.int64), np.eye(panel.L)[None], np.ones(1), pairs)
+            ).product[0]
+            for pairs in (np.zeros((0, 0), np.uint8), released)
+        ]
+        allowed = released * ((both > 0) | (seen.T @ seen == 0))
+        np.testing.assert_allclose(parts[1], parts[0] * allowed, rtol=1e-12, atol=1e-12)
+        assert np.linalg.norm(parts[0] - parts[1]) > 1e-3  # something was left out
+    sites, groups, off = sum(own), sum(both > 0 for both in own), ~np.eye(panel.L, dtype=bool)
+    enough = (sites >= 5) & (groups >= 3) | (sites == 0)
+    np.testing.assert_array_equal(released[off] == 1, enough[off])
+    assert 0.05 < (released == 0).mean() < 0.5

@@ -176,7 +176,7 @@ def test_log1p_fit_keeps_the_total_of_the_observed_counts():
     g = panel.pooled().groups[0]
     predicted = fit.expected()[g.site, g.month]
     none = predicted == 0  # below nothing: nothing is expected, which adds at most a bird a visit
-    assert (1 + predicted).sum() == pytest.approx((1 + g.count).sum(), rel=1e-6, abs=none.sum())
+    assert (1 + predicted).sum() == pytest.approx((1 + g.count).sum(), rel=1e-6, abs=float(none.sum()))
 
 
 def test_log1p_gives_sites_without_visits_the_mean_of_their_law():

@@ -44,7 +44,7 @@ def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
     spec = JobSpec(DataSpec(jointly=True, minimum=5), [NEGBIN], bootstrap=0)
     run_job(Link(tap, JOB[:8], SETTINGS), spec)
     released = next(q.pairs for q in tap.asked if isinstance(q, msg.Product))
-    own = []
+    own, left_out = [], 0.0
     for program in programs.values():
         seen = np.zeros((program.J, panel.L), np.int64)
         seen[program.used.site, program.used.month] = 1
@@ -59,8 +59,9 @@ def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
         ]
         allowed = released * ((both > 0) | (seen.T @ seen == 0))
         np.testing.assert_allclose(parts[1], parts[0] * allowed, rtol=1e-12, atol=1e-12)
-        assert np.linalg.norm(parts[0] - parts[1]) > 1e-3  # something was left out
+        left_out += float(np.abs(parts[0] - parts[1]).sum())
+    assert left_out > 1.0
     sites, groups, off = sum(own), sum(both > 0 for both in own), ~np.eye(panel.L, dtype=bool)
     enough = (sites >= 5) & (groups >= 3) | (sites == 0)
     np.testing.assert_array_equal(released[off] == 1, enough[off])
-    assert 0.05 < (released == 0).mean() < 0.5
+    assert 0.01 < (released == 0).mean() < 0.5

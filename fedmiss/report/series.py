@@ -184,7 +184,15 @@ class MonthlySeries:
     ) -> pd.DataFrame:
         """Return the trend per year, its class, and the change since the base period: one row."""
         axis = self.years
-        mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
+        mask = np.ones(axis.year.size, bool)
+        if years is not None:
+            mask = (axis.year >= years[0]) & (axis.year <= years[1])
+            if not mask.any():
+                raise ConfigError(
+                    f"the years {years[0]} to {years[1]} are none of the totals' ({axis.year[0]} to {axis.year[-1]}); give "
+                    "the first and the last one, in this order."
+                )
+        mask &= axis.used
         year, total, values = self.within(mask)
         row = trend_row(year, total, values, rule, convention)
         reason = refuse or _reason(year.size, total, values)

@@ -337,6 +337,9 @@ def test_bad_input_is_named():
         trends.yearly_index(totals, months, base=2001, n_observed=seen)
     with pytest.raises(ConfigError, match=r"base 2010-2005 ends before it begins; write --base 2005-2010\."):
         trends.yearly_index(totals, months, base="2010-2005")
+    for years in ((2011, 2003), (1990, 1999), (2050, 2060)):
+        with pytest.raises(ConfigError, match=f"years {years[0]} to {years[1]} are none of .*2000 to 2014"):
+            trends.overall_trend(totals, months, draws, years=years)
     with pytest.raises(ConfigError, match="'early' is not a year"):
         trends.yearly_index(totals, months, base="early")
     with pytest.raises(ConfigError, match=r"span is 1\.5"):

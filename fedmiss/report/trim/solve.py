@@ -70,9 +70,8 @@ def _newton(f: F64, seen: Bool, design: Design) -> tuple[F64, F64]:
         eta = _linear(design, beta)
         for c, X in enumerate(design.X):
             mine = design.site_class == c
-            with np.errstate(
-                over="ignore", divide="ignore", invalid="ignore"
-            ):  # a step too long: it is halved
+            # A step that is too long overflows, and is halved.
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
                 one = site_time(f[mine], E[mine], eta[mine])
             value += one.value
             # Chain rule: eta = X beta within a class of sites, so sums over the class's time points suffice.
@@ -130,9 +129,8 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
         sigma2 = (r**2).sum() / df if df > 0 else 1.0
         z = r.reshape(n, M, J)
         together = (z[:, :, 1:] * z[:, :, :-1])[pairs].sum()
-        new_rho = (
-            float(together / (pairs.sum() * sigma2)) if sigma2 > 0 else 0.0
-        )  # every count fitted: nothing goes together
+        # Where every count is met nothing goes together.
+        new_rho = float(together / (pairs.sum() * sigma2)) if sigma2 > 0 else 0.0
         # No correlation outside of (-1, 1) has an R, but a moment on the way may lie there.
         inside = np.clip(new_rho, -0.999, 0.999)
         # A negative rho to a lag that is no whole number is not real: the sign follows the nearest whole lag.

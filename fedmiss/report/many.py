@@ -285,7 +285,8 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
 
     Nor where some years are linked by no species.
     """
-    totals, draws = {}, {}
+    totals: dict[str, pd.Series] = {}
+    draws: dict[str, pd.DataFrame] = {}
     names: dict[str, str] = {}
     called = {(plain_name(one.row["common_name"] or ""), one.row["species"]) for one in found.values()}
     common = Counter(name for name, _ in called)

@@ -338,4 +338,4 @@ def _without_season(y: F64, month_of_year: I64) -> F64:
     mean = y @ (member / member.sum(axis=1, keepdims=True)).T
     level, ok = mean.mean(axis=-1, keepdims=True), (mean > 0).all(axis=-1, keepdims=True)
     profile = np.divide(mean, level, out=np.ones_like(mean), where=ok)
-    return np.where(ok, y / (profile @ member), y - (mean - level) @ member)
+    return np.asarray(np.where(ok, y / (profile @ member), y - (mean - level) @ member))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import sys
 import time
@@ -29,6 +30,11 @@ def _go_on() -> None:
 def note(text: str) -> None:
     """Say something that the user should know, on stderr, in one line."""
     print(f"note: {text}", file=sys.stderr, flush=True)
+
+
+def quiet_figures() -> None:
+    """Keep off the screen what matplotlib says of its cache where the home is closed; figures are the same without."""
+    logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
 @contextmanager

@@ -100,6 +100,41 @@ def test_a_closed_folder_is_named_with_its_owner(tmp_path):
     assert f"Permission denied ({closed} is {owner_of(closed)}'s)." in said
 
 
+def test_a_table_that_may_not_be_read_is_one_sentence_with_its_owner(tmp_path):
+    """typer looks first, and showed a box of its own."""
+    closed = tmp_path / "it's.csv"
+    closed.write_text("site,year,count\n")
+    closed.chmod(0)
+    code, said = command("trim", closed)
+    assert code == 1
+    assert (
+        said
+        == f"fedmiss: {closed}: Permission denied ({closed} is {owner_of(closed)}'s). Check the path, your rights and "
+        "the disk; --debug shows more.\n"
+    )
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_a_closed_home_is_not_told_by_what_draws(tmp_path, monkeypatch, jobs):
+    """Two lines of matplotlib, of each process, about a cache that nobody asked for."""
+    for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "home").mkdir(mode=0o555)
+    rows = [
+        f"{bird},{site},{year},{site + year % 3}"
+        for bird in "AB"
+        for site in (1, 2)
+        for year in (2001, 2002, 2003)
+    ]
+    (tmp_path / "t.csv").write_text("\n".join(["species,site,year,count", *rows]))
+    code, said = command(
+        "trim", tmp_path / "t.csv", "--all-species", "--jobs", jobs, "--out", tmp_path / "out"
+    )
+    assert code == 0, said
+    assert "atplotlib" not in said
+
+
 def test_loops_that_nothing_keeps_are_said(tmp_path, monkeypatch):
     """Every command took 15 s more, and no word said why."""
 

@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from fedmiss.cli import commands
-from fedmiss.progress import interrupt
+from fedmiss.progress import interrupt, quiet_figures
 from fedmiss.system import address_limit, on_request_to_end
 from fedmiss.version import __version__
 
@@ -54,6 +54,7 @@ def main() -> None:
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     # Asked to end, or the terminal is gone: as Ctrl-C, so that all is put away. What was set to be ignored stays so.
     hear = on_request_to_end(interrupt)  # until the commands are loaded there is nothing to put away
+    quiet_figures()
     commands.register(app, sys.argv[1:])
     _check_limit()
     sys.unraisablehook = _silent_on_interrupts(sys.unraisablehook)

@@ -6,9 +6,12 @@ the model, 2 the usage, 130 interrupted.
 
 from __future__ import annotations
 
+import ast
+import errno
 import functools
 import importlib
 import os
+import re
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,10 +88,18 @@ class OneMessage(TyperGroup):
         try:
             return super().invoke(ctx)
         except typer.BadParameter as error:
-            if not (words := _wrong_kind(error)):
+            closed = _not_readable(error)
+            if not (words := closed or _wrong_kind(error)):
                 raise
             _say(words)
-            raise typer.Exit(2) from None
+            raise typer.Exit(1 if closed else 2) from None
+
+
+def _not_readable(error: typer.BadParameter) -> str:
+    """Say of a file or folder that typer finds unreadable what is said of one that a step cannot read; else blank."""
+    told = re.fullmatch(r"\w+ (.+) is not readable\.", error.message, re.DOTALL)
+    refusal = OSError(errno.EACCES, os.strerror(errno.EACCES), ast.literal_eval(told[1])) if told else None
+    return _refused(refusal) if refusal else ""
 
 
 def _wrong_kind(error: typer.BadParameter) -> str:

@@ -18,7 +18,7 @@ def say_written(folder: Path, *made_from: Path) -> None:
     manifest = read_manifest(folder)
     # A step hands the warnings of its inputs on: only the new ones are news.
     said = {warning for folder in made_from for warning in read_manifest(folder)["warnings"]}
-    typer.echo(f"Wrote {folder}: {_summary(manifest)}")
+    typer.echo(f"Wrote {folder}: {_summary(manifest, folder)}")
     for warning in manifest["warnings"]:
         if warning not in said:
             typer.echo(f"  note: {warning}")
@@ -36,10 +36,10 @@ def _n(value: float) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:,.4g}"
 
 
-def _summary(manifest: Manifest) -> str:
+def _summary(manifest: Manifest, where: Path) -> str:
     results, kind = manifest["results"], manifest["kind"]
     if kind == "panel":
-        facts = PanelFacts.of(results)
+        facts = PanelFacts.of(results, where)
         n, by = facts.n_observers, ""
         if n:  # 0 where the records name none
             by = f"by {_n(n)} observer{'s' if n != 1 else ''} "
@@ -61,7 +61,7 @@ def _summary(manifest: Manifest) -> str:
             f"{_n(results['n_zero_ok'])} of which may give zeros; {len(listed)} species: {shown or 'none'}{more}."
         )
     if kind == "fit":
-        fitted = FitFacts.of(results)
+        fitted = FitFacts.of(results, where)
         how = "chosen by cross-validation" if fitted.cv_summary else "as asked for"
         others = " and ".join(str(member["rank"]) for member in fitted.members[1:])
         how += f"; averaged with rank {others}" if others else ""
@@ -73,7 +73,7 @@ def _summary(manifest: Manifest) -> str:
         )
         return text + (f" {fitted.advice}" if fitted.advice else "")
     if kind == "imputed":
-        imputed = ImputedFacts.of(results)
+        imputed = ImputedFacts.of(results, where)
         return (
             f"{imputed.species}, {_n(imputed.cells)} cells, {_n(imputed.observed_cells)} of them observed; "
             f"{100 * imputed.imputed_share:.0f} % of the total is imputed. Standard effort: {imputed.standard_effort}."
@@ -125,7 +125,7 @@ def _describe_folder(path: Path) -> str:
     if not (path / MANIFEST).exists():
         return _describe_other(path)
     manifest = read_manifest(path)
-    lines = [f"{path}: {manifest['kind']}, made by fedmiss {manifest['fedmiss']}.", _summary(manifest)]
+    lines = [f"{path}: {manifest['kind']}, made by fedmiss {manifest['fedmiss']}.", _summary(manifest, path)]
     if chosen := _settings(manifest["settings"]):
         lines.append("Settings: " + ", ".join(chosen))
     if manifest["flow"]:
@@ -194,7 +194,7 @@ def _describe_other(path: Path) -> str:
         read_manifest(path)  # raises the error that says what is wrong
     lines = [f"{path}: {len(folders)} folders and {len(tables)} tables."]
     lines += [
-        f"  {folder.name}: {manifest['kind']}. {_summary(manifest)}"
+        f"  {folder.name}: {manifest['kind']}. {_summary(manifest, folder)}"
         for folder in folders
         for manifest in [read_manifest(folder)]
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import pandas as pd
@@ -33,7 +34,7 @@ from fedmiss.models.lowrank.predictive import LEVEL
 HALF = float(ndtri(0.5 + LEVEL / 2))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Tables:
     """Everything that the page shows and the folder holds, as tables by the names of their schemas."""
 
@@ -57,7 +58,7 @@ class Tables:
         whole = self.species[["deviance_alone", "deviance"]].sum()
         return 1.0 - float(whole["deviance"]) / max(float(whole["deviance_alone"]), 1e-12)
 
-    @property
+    @cached_property  # read for each row of a table
     def names(self) -> dict[str, str]:
         """Name of each species on the page, by its scientific name: its common name, with both where several have it."""
         shared = Counter(self.lists.common)

@@ -84,9 +84,9 @@ def species_visits(folder: str | Path, species: str, *, absent: bool = False) ->
     folder = Path(folder)
     entry = None if absent else resolve_species(_entries(folder), species, folder)
     name, zeros_allowed = (entry["species"], entry["zeros_allowed"]) if entry else (species, True)
-    records = pl.scan_parquet(folder / "records.parquet").filter(pl.col("species") == name)
+    records = pl.scan_parquet(folder / "records.parquet", glob=False).filter(pl.col("species") == name)
     joined = (
-        pl.scan_parquet(folder / "checklists.parquet")
+        pl.scan_parquet(folder / "checklists.parquet", glob=False)
         .with_row_index("checklist_row")
         .join(
             records.select(
@@ -169,7 +169,7 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     missing = pl.col("reason").is_in(MISSING).fill_null(False)
     row = pl.col("checklist_row")  # of ``lists``: gathered, which costs a sixth of a join
     detections = (
-        pl.scan_parquet(folder / "records.parquet")
+        pl.scan_parquet(folder / "records.parquet", glob=False)
         .select(
             key=code * _CELLS + pl.lit(lists["cell"]).gather(row),
             n_records=~missing,
@@ -207,7 +207,7 @@ def _visited(path: Path) -> tuple[pl.DataFrame, Callable[[pl.Expr], dict[str, pl
 
     Cells are numbered by site id, then by month.
     """
-    rows = pl.scan_parquet(path)
+    rows = pl.scan_parquet(path, glob=False)
     month = pl.col("date").dt.year() * 12 + pl.col("date").dt.month() - 1
     sites = rows.select(pl.col("site_id").unique().sort()).collect(engine="streaming")["site_id"]
     first, last = rows.select(first=month.min(), last=month.max()).collect().row(0)
@@ -273,7 +273,7 @@ def export_table(
 
 def _table(folder: Path, species: str, *, zero_filled: bool) -> pl.LazyFrame:
     entries = read_manifest(folder, "records", verify=True)["results"]["species"]
-    seen = pl.scan_parquet(folder / "records.parquet")
+    seen = pl.scan_parquet(folder / "records.parquet", glob=False)
     if zero_filled:
         entry = resolve_species(entries, species, folder)
         names = (pl.lit(entry["species"]).alias("species"), pl.lit(entry["common_name"]).alias("common_name"))
@@ -284,7 +284,7 @@ def _table(folder: Path, species: str, *, zero_filled: bool) -> pl.LazyFrame:
     else:
         if species:
             seen = seen.filter(pl.col("species") == resolve_species(entries, species, folder)["species"])
-        lists = pl.scan_parquet(folder / "checklists.parquet").with_row_index("checklist_row")
+        lists = pl.scan_parquet(folder / "checklists.parquet", glob=False).with_row_index("checklist_row")
         table = seen.with_columns(pl.col("checklist_row").cast(pl.UInt32)).join(
             lists, on=["checklist_row", "checklist_id"], how="left", maintain_order="left"
         )

@@ -112,7 +112,7 @@ def read_lists(
     folder = Path(records)
     manifest = read_manifest(folder, "records", verify=True)
     entries = {entry["species"]: entry for entry in manifest["results"]["species"]}
-    everything = pl.read_parquet(folder / "checklists.parquet").with_row_index("row")
+    everything = pl.read_parquet(folder / "checklists.parquet", glob=False).with_row_index("row")
     flow: list[tuple[str, int, str]] = [("checklists of the records", everything.height, "")]
     lists = everything.filter("zero_ok")
     if lost := everything.height - lists.height:
@@ -125,7 +125,7 @@ def read_lists(
         )
     at = lists.select(pl.col("row").cast(pl.Int64), list_=pl.int_range(pl.len(), dtype=pl.Int32))
     found = (
-        pl.scan_parquet(folder / "records.parquet")
+        pl.scan_parquet(folder / "records.parquet", glob=False)
         .select(pl.col("checklist_row").cast(pl.Int64).alias("row"), "species", "count", "detected", "reason")
         .join(at.lazy(), on="row", maintain_order="left")
         .collect()
@@ -263,7 +263,9 @@ def scores_without(community: str | Path, species: str, common: str = "") -> Sit
         )
     scores = pl.from_arrow(read_table(folder / "scores.parquet", "community_scores"))
     assert isinstance(scores, pl.DataFrame)
-    held = pl.read_parquet(folder / "species.parquet", columns=["species", "common_name"]).to_dicts()
+    held = pl.read_parquet(
+        folder / "species.parquet", columns=["species", "common_name"], glob=False
+    ).to_dicts()
     # Its own name first: several species may have one common name.
     mine = entry_of(held, species) or entry_of(held, common)
     own = scores.filter(pl.col("without") == (mine["species"] if mine else ""))
@@ -273,6 +275,8 @@ def scores_without(community: str | Path, species: str, common: str = "") -> Sit
         "axis", index="site_id", values="score"
     )
     place = pl.read_parquet(
-        folder / "sites.parquet", columns=["site_id", "site_name", "latitude", "longitude", "region"]
+        folder / "sites.parquet",
+        columns=["site_id", "site_name", "latitude", "longitude", "region"],
+        glob=False,
     )
     return SiteTable(place.join(wide, on="site_id", maintain_order="left"), tuple(wide.columns[1:]), ())

@@ -287,7 +287,7 @@ def project_ebird(
     if records:
         give_back()
         write_repeats([folder / "records.parquet"], folder / "repeats.parquet")
-        taxa = pl.read_parquet(folder / "taxa.parquet")
+        taxa = pl.read_parquet(folder / "taxa.parquet", glob=False)
         rows = np.zeros(taxa.height, dtype=np.int64)
         rows[: reader.taxon_rows.size] = reader.taxon_rows
         taxa.with_columns(pl.Series("rows", rows)).write_parquet(folder / "taxa.parquet")

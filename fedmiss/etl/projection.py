@@ -129,7 +129,7 @@ class Projection:
 
     def slices(self, table: str, columns: Sequence[str]) -> Iterator[pl.DataFrame]:
         """Yield some columns of a large table in slices, one at least, so that the whole is never in memory."""
-        rows = pl.scan_parquet(self.folder / f"{table}.parquet").select(columns)
+        rows = pl.scan_parquet(self.folder / f"{table}.parquet", glob=False).select(columns)
         for i in range(0, max(self.height(table), 1), ROW_GROUP):
             yield rows.slice(i, ROW_GROUP).collect()
 
@@ -139,7 +139,7 @@ class Projection:
 
     def read(self, table: str, columns: list[str] | None = None) -> pl.DataFrame:
         """Read a table, or some of its columns."""
-        return pl.read_parquet(self.folder / f"{table}.parquet", columns=columns)
+        return pl.read_parquet(self.folder / f"{table}.parquet", columns=columns, glob=False)
 
 
 def row_groups(path: Path, columns: list[str], taxa: I32 | None = None) -> Iterator[Columns]:
@@ -325,4 +325,4 @@ def latest_edits(sources: Sequence[Projection], cache: Path) -> pl.DataFrame:
             lambda new: write_repeats(records, new / "repeats.parquet"),
         )
         path = folder / "repeats.parquet"
-    return pl.read_parquet(path).group_by("guid").agg(pl.col("edited").max().alias("latest"))
+    return pl.read_parquet(path, glob=False).group_by("guid").agg(pl.col("edited").max().alias("latest"))

@@ -97,7 +97,7 @@ class Rows(Faults):
 
     def _of_parquet(self, columns: dict[str, int]) -> pl.DataFrame:
         title = {key: self.source.header[column] for key, column in columns.items()}
-        frame = pl.read_parquet(self.source.path, columns=list(dict.fromkeys(title.values())))
+        frame = pl.read_parquet(self.source.path, columns=list(dict.fromkeys(title.values())), glob=False)
         self.read += frame.height
         texts = {key: _as_texts(frame[name]) for key, name in title.items()}
         return pl.DataFrame(texts).with_row_index(LINE, offset=1)

@@ -68,7 +68,7 @@ def solve_scaled(S: F64, rhs: F64) -> F64:
     # of magnitude: the condition is judged without their units.
     scale = np.sqrt(np.maximum(np.diag(S), 1e-300))
     scaled = S / np.outer(scale, scale)
-    if np.linalg.cond(scaled) > 1e12:
+    if not np.isfinite(scaled).all() or np.linalg.cond(scaled) > 1e12:
         raise InputError(
             "the counts do not determine all parameters of this model (too few sites were counted on both sides of some "
             "time point or in some category); use fewer change points or covariates."

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 
 from fedmiss.arrays import F64, I32, I64
-from fedmiss.errors import InputError
+from fedmiss.errors import FedmissError, InputError
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
@@ -27,6 +29,17 @@ from fedmiss.report.years import month_table
 from fedmiss.tables import read_table, write_table
 
 
+@contextmanager
+def _chosen_by(option: str) -> Iterator[None]:
+    """Errors name the option of ``join`` by which this folder is chosen, of other commands ``--out``."""
+    try:
+        yield
+    except FedmissError as error:
+        error.args = (str(error).replace("--out", option),)
+        raise
+
+
+@_chosen_by("--joint")
 def joint_report(
     result: Path, out: Path, *, date: str | None = None, unit: str = "birds", overwrite: bool = False
 ) -> Path:
@@ -40,6 +53,7 @@ def joint_report(
 # -- an organisation's own report ----------------------------------------------------------------------------
 
 
+@_chosen_by("--report")
 def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrite: bool = False) -> Path:
     """Write an organisation's own report from its journal and data; return its page.
 

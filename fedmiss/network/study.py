@@ -180,11 +180,10 @@ class Study:
             )
         if not 1024 <= self.port <= 65535:
             raise ConfigError(f"port is {self.port} (must lie between 1024 and 65535).")
-        if any(not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", m) for m in self.months) or len(
-            self.months
-        ) not in (0, 2):
+        wrong = any(not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", m) for m in self.months)
+        if wrong or len(self.months) not in (0, 2) or self.months[:1] > self.months[1:]:
             raise ConfigError(
-                f"months is {list(self.months)}; give the first and the last one as 2004-01, or none."
+                f"months is {list(self.months)}; give the first and the last one as 2004-01, in this order, or none."
             )
         if any(not 1 <= m <= 12 for m in self.season):
             raise ConfigError(f"season is {list(self.season)}; give numbers of calendar months, 1 to 12.")

@@ -42,7 +42,7 @@ def nest_counts() -> pl.DataFrame:
     observer, site, date, scientific_name, common_name, count, latitude, longitude
     """
     latin, english = SPECIES["greg"]
-    table = pl.read_csv(resource("demo_data", SURVEY), infer_schema=False)
+    table = pl.read_csv(resource("demo_data", SURVEY), infer_schema=False, glob=False)
     names = {"scientific_name": pl.lit(latin), "common_name": pl.lit(english)}
     return (
         table.filter(pl.col("behavior") == "nesting")
@@ -64,7 +64,7 @@ def peak_counts() -> pl.DataFrame:
     site, species, common_name, year, count, region, latitude, longitude
     """
     texts = {"site": pl.String, "region": pl.String}
-    rows = pl.read_csv(resource("demo_data", PEAKS), schema_overrides=texts)
+    rows = pl.read_csv(resource("demo_data", PEAKS), schema_overrides=texts, glob=False)
     rows = rows.with_columns(pl.col("region").replace_strict(REGIONS))
     places = rows.group_by("site").agg(pl.col("region", "latitude", "longitude").first())
     found = rows.filter(pl.col("species").is_in(list(SPECIES))).select("site", "species", "year", "count")
@@ -98,7 +98,7 @@ def peak_counts() -> pl.DataFrame:
 
 def published_totals() -> pl.DataFrame:
     """The survey's own totals of nests: year, region (all, loxahatchee, wca2-3, wcas, enp), species (code), count."""
-    return pl.read_csv(resource("demo_data", "everglades_published_totals.csv"))
+    return pl.read_csv(resource("demo_data", "everglades_published_totals.csv"), glob=False)
 
 
 def run_demo(

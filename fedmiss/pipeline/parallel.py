@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from fedmiss.errors import ConfigError, EngineError
 from fedmiss.owner import remove_own, temporary
+from fedmiss.progress import quiet_figures
 from fedmiss.system import cores, hear_no_interrupt
 from fedmiss.version import __version__
 
@@ -71,6 +72,7 @@ def _begin_worker(threads: int) -> None:
     for name in ("OPENBLAS_NUM_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS", "POLARS_MAX_THREADS"):
         os.environ.setdefault(name, str(threads))
     hear_no_interrupt()
+    quiet_figures()
     parent = parent_process()
 
     def follow() -> None:

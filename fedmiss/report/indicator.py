@@ -140,6 +140,8 @@ def indicator_trends(
     >>> fedmiss.report.indicator_trends({"wren": wren}, {})["percent_per_year"].round(6).to_list()
     [10.0, 10.0]
     """
+    if last < 2:
+        raise ConfigError(f"last is {last}; a trend needs 2 years or more.", last=last)
     years, _, log, sims = _simulate(totals, draws, base)
     rows = []
     # By the calendar: of an indicator with gaps the last ten values are of more than ten years.

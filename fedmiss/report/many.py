@@ -285,21 +285,24 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
 
     Nor where some years are linked by no species.
     """
-    totals, draws = {}, {}
+    totals: dict[str, pd.Series] = {}
+    draws: dict[str, pd.DataFrame] = {}
     names: dict[str, str] = {}
     called = {(plain_name(one.row["common_name"] or ""), one.row["species"]) for one in found.values()}
     common = Counter(name for name, _ in called)
-    for folder, one in found.items():
+    for one in found.values():
         used = one.yearly[one.yearly["used"]]
         if len(used) < 2 or not (used["total"] > 0).any():
             continue
-        totals[folder] = used.set_index("year")["total"]
+        # Not its folder: the interval would change with the place of the index.
+        key = f"{one.row['species']} {len(totals)}" if one.row["species"] in totals else one.row["species"]
+        totals[key] = used.set_index("year")["total"]
         if one.draws is not None:
-            draws[folder] = one.draws
-        names[plain_name(one.row["species"])] = folder
+            draws[key] = one.draws
+        names[plain_name(one.row["species"])] = key
         # A common name of several species means none of them.
         if one.row["common_name"] and common[name := plain_name(one.row["common_name"])] == 1:
-            names.setdefault(name, folder)
+            names.setdefault(name, key)
     out: Indicators = {}
     for group, species in {ALL: (), **groups}.items():
         wanted = {plain_name(name) for name in species}

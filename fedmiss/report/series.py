@@ -184,7 +184,15 @@ class MonthlySeries:
     ) -> pd.DataFrame:
         """Return the trend per year, its class, and the change since the base period: one row."""
         axis = self.years
-        mask = axis.used if years is None else axis.used & (axis.year >= years[0]) & (axis.year <= years[1])
+        mask = np.ones(axis.year.size, bool)
+        if years is not None:
+            mask = (axis.year >= years[0]) & (axis.year <= years[1])
+            if not mask.any():
+                raise ConfigError(
+                    f"the years {years[0]} to {years[1]} are none of the totals' ({axis.year[0]} to {axis.year[-1]}); give "
+                    "the first and the last one, in this order."
+                )
+        mask &= axis.used
         year, total, values = self.within(mask)
         row = trend_row(year, total, values, rule, convention)
         reason = refuse or _reason(year.size, total, values)
@@ -288,7 +296,7 @@ class MonthlySeries:
         curves = (
             None if self.draws is None else loess(xs, _without_season(self.draws[:, keep], month), span, it)
         )
-        if (ys >= 0).all():
+        if (self.totals >= 0).all():
             curve = np.maximum(curve, 0.0)  # a local line may dip below zero beside a peak; birds cannot
         band = interval(curve, curves)
         frame = months[["month_index", "month"]].reset_index(drop=True).assign(time=time, total=self.totals)
@@ -322,9 +330,12 @@ def _base_text(chosen: I64) -> str:
 
 
 def _without_season(y: F64, month_of_year: I64) -> F64:
-    """Divide each series of (..., L) by its profile over the months of the year, of mean 1, where all of it is positive."""
+    """Divide each series of (..., L) by its profile over the months of the year, of mean 1.
+
+    Where some month's mean is not positive, as of values that are no counts, the profile is taken off instead.
+    """
     member = (month_of_year == np.unique(month_of_year)[:, None]).astype(np.float64)
     mean = y @ (member / member.sum(axis=1, keepdims=True)).T
     level, ok = mean.mean(axis=-1, keepdims=True), (mean > 0).all(axis=-1, keepdims=True)
     profile = np.divide(mean, level, out=np.ones_like(mean), where=ok)
-    return np.asarray(y / (profile @ member))
+    return np.asarray(np.where(ok, y / (profile @ member), y - (mean - level) @ member))

@@ -201,6 +201,7 @@ def test_axes_that_were_asked_for_and_are_worse_than_none_add_to_the_deviance(ma
     worse = tables.species.assign(deviance=1.04 * tables.species["deviance_alone"])
     assert "takes" in _headline(tables)
     assert "adds 4.0 % to the deviance" in _headline(replace(tables, species=worse))
+    assert tables.names is tables.names  # asked for by each row of a table, and put together once
 
 
 @pytest.mark.slow

@@ -74,6 +74,11 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
         others = set(read_json_column(panels[club] / "sites.parquet", "site_id"))
         assert not sites & others
         assert not [s for s in others if len(s) > 5 and s in plain]  # some colonies are called "8"
+    for make, given, option in (
+        (joint_report, (result,), "--joint"), (own_report, (kit, panels["north"]), "--report"),
+    ):  # fmt: skip
+        with pytest.raises(ConfigError, match=f"{option}\\b"):
+            make(*given, panels["north"].parent, overwrite=True)
     # what went, in bytes and in words
     ledger, lines = ledger_of(kit)
     counted = read_manifest(result, "joint")["results"]["ledger"]

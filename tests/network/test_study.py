@@ -93,6 +93,13 @@ def test_what_a_screen_does_not_show_cannot_stand_in_a_study(more):
         small_study(**more)
 
 
+def test_the_months_of_a_study_are_a_first_and_a_last_one():
+    assert small_study(months=("2004-01", "2004-01")).months
+    for months in (("2010-12", "2004-01"), ("2004-01",), ("2004-01", "2004-13")):
+        with pytest.raises(ConfigError, match="the first and the last one"):
+            small_study(months=months)
+
+
 def test_under_masks_only_a_study_that_names_them_fits_models_whose_sums_are_linear_in_the_counts():
     """Quasi-Poisson and log1p; of two organisations, who see each other's sums anyway, all are tried."""
     three, two = ("north", "east", "west"), ("north", "east")

@@ -97,5 +97,7 @@ def test_the_page_says_which_models_were_averaged(panel, fit, tmp_path):
     impute_panel(panel, fit, tmp_path / "imputed")
     page = build_report(panel, fit, tmp_path / "imputed", tmp_path / "report").read_text(encoding="utf-8")
     assert page.count("ranks 0 and 1, with equal weights") == 2
+    chosen = read_manifest(fit)["results"]["rank"]
+    assert f"with equal weights; what differs between them is told of rank {chosen}<" in page
     assert "(chosen)" in page
     assert "(averaged with it)" in page

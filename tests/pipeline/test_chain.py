@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from fedmiss.cli.show import _describe
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.panel import PanelSettings, make_panel
-from fedmiss.files import read_manifest
+from fedmiss.files import read_manifest, write_manifest
 from fedmiss.folders import FitFacts
 from fedmiss.pipeline.chain import run_recipe, run_species
 from fedmiss.pipeline.fitting import fit_panel
@@ -179,12 +180,17 @@ def test_a_report_is_of_one_chain(place, tmp_path):
         read_inputs(tmp_path / "panel", fit, imputed)
 
 
-def test_a_log1p_fit_whose_factor_went_with_something_else_is_not_read(place):
+def test_a_log1p_fit_whose_factor_went_with_something_else_is_not_read(place, tmp_path):
     run(place)
     facts = read_manifest(place / "trend-out" / "fit")["results"]
     assert FitFacts.of(facts).lognormal
     with pytest.raises(InputError, match=r"a fit holds a log1p fit of an earlier version.*Fit again\."):
-        FitFacts.of({name: value for name, value in facts.items() if name != "lognormal"}, "a fit")
+        FitFacts.of(old := {name: value for name, value in facts.items() if name != "lognormal"}, "a fit")
+    (tmp_path / "old").mkdir()
+    write_manifest(tmp_path / "old", "fit", settings={}, inputs={}, results=old)
+    for shown in ("old", "."):
+        with pytest.raises(InputError, match="old holds a log1p fit"):
+            _describe(tmp_path / shown)
 
 
 @pytest.mark.slow

@@ -397,7 +397,8 @@ class Sources:
             out += [f"{r.region} {{region_{r.Index}}} % per year", f"{r.region} ({r.n_sites})"]
         ranks = sorted(int(v) for k, v in self.facts.items() if k.startswith("average_rank_"))
         if len(ranks) > 1:
-            out.append(f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}, with equal weights")
+            words = f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}, with equal weights"
+            out += [words, *(f"{words}; what differs between them is told of rank {rank}" for rank in ranks)]
         parts = sorted(k for k in self.facts if k.startswith("share_of_part_"))
         each = "; ".join(f"{{~}} ({{{k}}} % of the total)" for k in parts)
         out.append(

@@ -112,6 +112,8 @@ def test_what_cannot_be_compared_is_refused():
         indicator(a, {})
     with pytest.raises(ConfigError, match="base 1999"):
         indicator(world()[0], {}, base=1999)
+    with pytest.raises(ConfigError, match="last is 0"):
+        indicator_trends(*world(), last=0)
 
 
 def test_the_order_of_years_and_a_blank_year_change_nothing_else():

@@ -136,3 +136,23 @@ def test_an_indicator_has_an_interval_where_every_species_has_replicates():
         assert table["lo"].isna().all()
         assert set(trends["trend_class"]) == {"not classified"}
         assert "needs bootstrap replicates of every species" in _indicator_words(table, trends)
+
+
+def test_an_indicator_does_not_depend_on_where_the_reports_lie():
+    """Random numbers were keyed by the path from the index to a report, and summed in its order."""
+    rng, years = np.random.default_rng(2), np.arange(2000, 2010)
+    every = []
+    for name in ("a", "b", "b", "c"):
+        total = rng.gamma(5, 2, 10)
+        draws = pd.DataFrame(total * np.exp(rng.normal(0, 0.2, (50, 10))), columns=years)
+        yearly = pd.DataFrame({"year": years, "total": total, "used": True})
+        every.append(Species({"species": name, "common_name": None}, yearly, draws, pd.DataFrame()))
+    groups = {"some": ["a", "c"]}
+    here, there = (
+        _indicators(dict(zip(folders, every, strict=True)), groups)
+        for folders in (("a", "b", "b2", "c"), ("../z/a", "../y/b", "b", "../x/c"))
+    )
+    for name in (ALL, "some"):
+        for one, other in zip(here[name], there[name], strict=True):
+            pd.testing.assert_frame_equal(one, other, check_exact=True)
+    assert here[ALL][0]["n_species"].eq(4).all()

@@ -337,12 +337,29 @@ def test_bad_input_is_named():
         trends.yearly_index(totals, months, base=2001, n_observed=seen)
     with pytest.raises(ConfigError, match=r"base 2010-2005 ends before it begins; write --base 2005-2010\."):
         trends.yearly_index(totals, months, base="2010-2005")
+    for years in ((2011, 2003), (1990, 1999), (2050, 2060)):
+        with pytest.raises(ConfigError, match=f"years {years[0]} to {years[1]} are none of .*2000 to 2014"):
+            trends.overall_trend(totals, months, draws, years=years)
     with pytest.raises(ConfigError, match="'early' is not a year"):
         trends.yearly_index(totals, months, base="early")
     with pytest.raises(ConfigError, match=r"span is 1\.5"):
         MonthlySeries.of(totals, months).smooth(totals, 1.5)
     with pytest.raises(ConfigError, match="need bootstrap replicates"):
         MonthlySeries.of(totals, months).covariance()
+
+
+def test_a_season_leaves_the_curve_of_values_about_nought_as_it_is():
+    """A series, or a replicate, with a month whose mean is not positive kept its season, which bent the curve."""
+    months, rng = axis(), np.random.default_rng(5)
+    season = np.repeat([-1.0, 5.0], [10, 2])[months["month_of_year"] - 1]
+    season -= season.mean()
+    flat = np.stack([0.3 + np.sin(np.arange(180) / 30) + rng.normal(0, 0.1, 180) for _ in range(5)])
+    curves = []
+    for each in (flat + 1.1 * season, flat + 2 * season):
+        curves.append(MonthlySeries.of(each[0], months, each).smooth(np.zeros(180), 0.3))
+    columns = ["smooth", "smooth_lo", "smooth_hi"]
+    np.testing.assert_allclose(curves[0][columns], curves[1][columns], rtol=1e-9, atol=1e-9)
+    assert curves[0]["smooth"].min() < 0  # no birds, so no floor
 
 
 def test_years_whose_totals_counts_cannot_tell_from_nought_give_a_clear_direction_alone():

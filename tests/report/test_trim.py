@@ -341,16 +341,6 @@ def test_change_points_at_all_years_draw_straight_lines_through_years_without_co
     np.testing.assert_allclose(np.log(two.total_model), line, rtol=1e-7)
 
 
-def test_a_serial_correlation_that_runs_away_is_a_sentence():
-    nan = np.nan
-    few = [[nan, nan, 11, nan, nan, 80], [5, nan, nan, nan, nan, 197], [nan, 2, 3, 6, 1, 0],
-           [16, nan, 30, 25, 21, nan], [19, nan, nan, nan, nan, 135]]  # fmt: skip
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        with pytest.raises(InputError, match="did not settle; fit without it"):
-            fit_trim(*long(np.array(few)), replace(SERIAL, model=2, changepoints="auto"))
-
-
 def test_a_base_without_birds_gives_no_index_and_says_so():
     site, year, count = long(np.array([[0.0, 3, 4, 6], [0, 5, 7, 7]]))
     fit = fit_trim(site, year, count, replace(OVER, model=2))

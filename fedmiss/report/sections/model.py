@@ -89,6 +89,13 @@ def _averaged(findings: Findings) -> str:
     return f"ranks {', '.join(str(rank) for rank in ranks[:-1])} and {ranks[-1]}, with equal weights"
 
 
+def _average(findings: Findings) -> str:
+    """Say which models were averaged, and of which of them the facts are that differ between them."""
+    if ranks := _averaged(findings):
+        return f"{ranks}; what differs between them is told of rank {findings.data.fact('rank')}"
+    return "no: one model"
+
+
 def _words(findings: Findings) -> str:
     """Say in plain words how the numbers were made."""
     rank, own = findings.data.fact("rank"), []
@@ -192,7 +199,7 @@ def _facts(findings: Findings) -> list[tuple[str, str]]:
         ("Model", family_words(findings)),
         ("Solver", _value(fact("method"))),
         ("Rank of the interaction of sites and time", _value(fact("rank"))),
-        ("Average of models", _averaged(findings) or "no: one model"),
+        ("Average of models", _average(findings)),
         ("Penalty on the factors", _value(fact("penalty"))),
         ("Dispersion", _value(fact("dispersion"))),
         ("Effective number of parameters", _value(fact("edf"))),

@@ -122,16 +122,17 @@ def _fit(
     f, seen = np.nan_to_num(cells.counts), cells.seen
     df = int(seen.sum()) - len(cells.sites) - estimated.beta.size
     chi2 = float(np.where(seen, (f - estimated.mu) ** 2 / estimated.mu, 0.0).sum())
+    scattered = df > 0 and chi2 > 1e-12 * f.sum()  # less is rounding
     # Pearson's estimate of the overdispersion.
-    sigma2 = chi2 / df if settings.overdispersion and df > 0 else 1.0
+    sigma2 = chi2 / df if settings.overdispersion and scattered else 1.0
     positive = seen & (f > 0)
     # Deviance: 2 sum f log(f / mu); the terms f - mu add up to 0 in the Poisson fit, which fits every site's total.
     lr = 2.0 * float((f[positive] * np.log(f[positive] / estimated.mu[positive])).sum())
-    if settings.overdispersion and df <= 0:
+    if settings.overdispersion and not scattered:
         notes = (
             *notes,
-            "there are no more counts than parameters, so overdispersion cannot be estimated: standard errors and classes "
-            "are those of Poisson counts.",
+            "there are no more counts than parameters, or the model meets each exactly, so overdispersion cannot be "
+            "estimated: standard errors and classes are those of Poisson counts.",
         )
     if not settings.overdispersion and df > 0 and chi2 > _SCATTER * df:
         notes = (

@@ -70,7 +70,9 @@ def _newton(f: F64, seen: Bool, design: Design) -> tuple[F64, F64]:
         eta = _linear(design, beta)
         for c, X in enumerate(design.X):
             mine = design.site_class == c
-            one = site_time(f[mine], E[mine], eta[mine])
+            # A step that is too long overflows, and is halved.
+            with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+                one = site_time(f[mine], E[mine], eta[mine])
             value += one.value
             # Chain rule: eta = X beta within a class of sites, so sums over the class's time points suffice.
             score += X.T @ one.gradient
@@ -126,9 +128,13 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
         r = np.where(seen, (f - mu) / np.sqrt(mu), 0.0)
         sigma2 = (r**2).sum() / df if df > 0 else 1.0
         z = r.reshape(n, M, J)
-        new_rho = float((z[:, :, 1:] * z[:, :, :-1])[pairs].sum() / (pairs.sum() * sigma2))
+        together = (z[:, :, 1:] * z[:, :, :-1])[pairs].sum()
+        # Where every count is met nothing goes together.
+        new_rho = float(together / (pairs.sum() * sigma2)) if sigma2 > 0 else 0.0
+        # No correlation outside of (-1, 1) has an R, but a moment on the way may lie there.
+        inside = np.clip(new_rho, -0.999, 0.999)
         # A negative rho to a lag that is no whole number is not real: the sign follows the nearest whole lag.
-        R = new_rho**lag if new_rho >= 0 else np.sign(new_rho) ** np.round(lag) * abs(new_rho) ** lag
+        R = inside**lag if inside >= 0 else np.sign(inside) ** np.round(lag) * abs(inside) ** lag
         U, W = np.zeros(n), np.zeros((n, M * J))
         S, rhs = np.zeros((beta.size, beta.size)), np.zeros(beta.size)
         for c, columns, sites in _pieces(cells, design):
@@ -153,9 +159,11 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
         if not (np.isfinite(mu) & (mu > 0)).all():
             break  # few counts, and steps that grow without end
         if max(np.abs(np.append(step, change)).max(), abs(new_rho - rho)) < TOLERANCE:
+            if inside != new_rho:
+                break
             return Estimate(mu, beta, new_rho, R)
         rho = new_rho
-    raise InputError("the serial correlation did not settle; fit without it.")
+    raise InputError("the serial correlation did not settle between -1 and 1; fit without it.")
 
 
 def information(cells: Cells, design: Design, estimated: Estimate, sigma2: float) -> Information:
@@ -176,7 +184,14 @@ def information(cells: Cells, design: Design, estimated: Estimate, sigma2: float
             omega = root[:, :, None] * _inverse(seen[sites, columns], estimated.R) * root[:, None, :] / sigma2
             W[sites, columns] = omega.sum(axis=2)
             S += X.T @ omega.sum(axis=0) @ X
+    whole = np.diag(S)
     S, d, _ = _without_sites(S, W, design)
+    # Where all birds of a slope are at one end of it, each step makes it steeper until nothing is known of it.
+    if (np.diag(S) <= 1e-12 * whole).any():
+        raise InputError(
+            "all birds behind some slope or effect were counted at one end of it, so it grows without end; use fewer "
+            "change points or covariates, or model 1 (no change)."
+        )
     root = np.sqrt(np.diag(S))
     scale = np.outer(root, root)
     return Information(np.linalg.inv(S / scale) / scale, W, d)

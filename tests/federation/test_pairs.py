@@ -34,6 +34,11 @@ def test_rows_of_few_numbers_follow_from_few_products():
     assert followed(band, columns).all()
 
 
+def program_with(program, few):
+    program.few = few
+    return program
+
+
 @pytest.mark.parametrize("own_sites", [0, 3])
 def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
     panel = owned(3, n=850, J=40, L=24, size=2.0, seed=3)
@@ -51,15 +56,17 @@ def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
         both = seen.T @ seen
         both[(both < own_sites) & ~np.eye(panel.L, dtype=bool)] = 0
         own.append(both)
-        parts = [
-            program.reply(
-                msg.Product(0, np.zeros(1, np.int64), np.eye(panel.L)[None], np.ones(1), pairs)
-            ).product[0]
-            for pairs in (np.zeros((0, 0), np.uint8), released)
-        ]
-        allowed = released * ((both > 0) | (seen.T @ seen == 0))
-        np.testing.assert_allclose(parts[1], parts[0] * allowed, rtol=1e-12, atol=1e-12)
-        left_out += float(np.abs(parts[0] - parts[1]).sum())
+        few, every = program.few, np.zeros((0, 0), np.uint8)
+        whole, own_rule, both_rules = (
+            program_with(program, rule)
+            .reply(msg.Product(0, np.zeros(1, np.int64), np.eye(panel.L)[None], np.ones(1), pairs))
+            .product[0]
+            for rule, pairs in ((every, every), (few, every), (few, released))
+        )
+        enough_own = (both > 0) | (seen.T @ seen == 0)
+        np.testing.assert_allclose(own_rule, whole * enough_own, rtol=1e-12, atol=1e-12)
+        np.testing.assert_allclose(both_rules, whole * enough_own * released, rtol=1e-12, atol=1e-12)
+        left_out += float(np.abs(whole - both_rules).sum())
     assert left_out > 1.0
     sites, groups, off = sum(own), sum(both > 0 for both in own), ~np.eye(panel.L, dtype=bool)
     enough = (sites >= 5) & (groups >= 3) | (sites == 0)

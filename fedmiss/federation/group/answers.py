@@ -385,8 +385,8 @@ def product(program: GroupProgram, batch: Batch, question: msg.Product) -> msg.P
     """R' (R V), without products of two months that may not be released."""
     cells, n = batch.cells, question.fits.size
     pairs = question.pairs
-    if pairs.size and program.few.size:  # the custodian's own rule
-        pairs = pairs * (1 - program.few)
+    if program.few.any():  # the custodian's own rule
+        pairs = np.where(program.few == 1, np.uint8(0), pairs if pairs.size else np.uint8(1))
     out = np.zeros((n * batch.chunks, *question.V.shape[1:]))
     batch.run(
         kernels.product_sums, question.fits, batch.chunks, question.fits, cells.ptr, cells.col, batch.y, batch.E,

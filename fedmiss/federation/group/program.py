@@ -102,9 +102,7 @@ class GroupProgram:
         self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2)
         self.unvisited = np.zeros(0, bool)  # (J,) whether a site has no counted visit
         self.features = np.zeros((self.J, 0))  # of the sites, as the groups agreed on
-        self.few = np.zeros(
-            (0, 0), np.uint8
-        )  # (L, L) 1 for two months with fewer sites in both than the own least number
+        self.few = np.zeros((0, 0), np.uint8)  # (L, L) 1 for two months with too few own sites in both
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
         self.own_totals: dict[tuple[int, int], F64] = {}  # and so do totals (parts, L)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
-from fedmiss.federation.hub.features import Coefficients, SiteFeatures
+from fedmiss.federation.hub.coefficients import Coefficients
+from fedmiss.federation.hub.features import SiteFeatures
 from fedmiss.federation.hub.priors import left_out
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.values import evolve

@@ -146,7 +146,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         prior=full.prior + move,
         jolt=jolt,
         series=series,
-        features=full.features.drawn(rng),
+        features=full.features.drawn(rng, full.unit),
     )
 
 

@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
+from fedmiss.federation.hub.few import drawn_variance
+from fedmiss.federation.hub.priors import SITE_SD, SLOPE_SD
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.structure import FEATURES
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 SHARE = 0.5  # of a Newton step: sites answer to new variances over a few rounds, and a full step swings
 FARTHEST = 0.3  # that a coefficient moves in a round, in units of the link
 START, SLOPES, LEAST, MOST = 0.1, 0.02, 1e-6, 4.0  # variance of coefficients, in units of the link squared
+FEW = "regions"  # the block whose trends are reported: an error of its variance is an error of them
+_SCALES = (SITE_SD, SLOPE_SD)  # of the half-normal priors of regions' levels and slopes: those of sites
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +42,10 @@ class Coefficients:
     columns : (k,) features;  block : (k,) which of ``blocks`` each belongs to
     B : (k, c) coefficients of the effect (and the slope);  prior : their prior means, zero but for replicates
     rho : (blocks, c) their prior variances;  cov : (c, k, k) posterior covariances
-    edf : effective number of coefficients, under the variances that ``cov`` was computed with
-    Of many fits (:func:`.state.stacked`) the last five have a leading axis.
+    aim : (k, c) their posterior means, to which the whole of the last Newton step leads
+    under : the variances ``rho`` that ``cov`` and ``aim`` were computed with
+    edf : effective number of coefficients, under these variances
+    Of many fits (:func:`.state.stacked`) the last seven have a leading axis.
     """
 
     blocks: tuple[str, ...]
@@ -49,6 +55,8 @@ class Coefficients:
     prior: F64
     rho: F64
     cov: F64
+    aim: F64
+    under: F64
     edf: F64 | float = 0.0
 
     @property
@@ -77,13 +85,32 @@ class Coefficients:
         out: F64 = np.einsum("...cab,ab->...c", self.cov, spread)
         return out
 
-    def drawn(self, rng: np.random.Generator) -> Coefficients:
-        """Draw the prior means, for a replicate that starts at its own response to them."""
-        prior = np.where(self.used, rng.standard_normal(self.B.shape) * np.sqrt(self.rho[self.block]), 0.0)
+    def drawn(self, rng: np.random.Generator, unit: float = 1.0) -> Coefficients:
+        """Draw the prior means, for a replicate that starts at its own response to them; of regions the variance too."""
+        z = rng.standard_normal(self.B.shape)
+        drawn = self._another_variance(rng, unit) if FEW in self.blocks else self
+        prior = np.where(self.used, z * np.sqrt(drawn.rho[self.block]), 0.0)
         # C K m, as for every coefficient of a replicate; variances may have moved since ``cov`` was computed.
-        wide = np.maximum(self.rho[self.block], np.einsum("caa->ac", self.cov))
-        move = np.einsum("cab,bc->ac", self.cov, prior / wide) if self.k else prior
-        return evolve(self, prior=prior, B=self.B + move)
+        wide = np.maximum(drawn.rho[self.block], np.einsum("caa->ac", drawn.cov))
+        move = np.einsum("cab,bc->ac", drawn.cov, prior / wide) if self.k else prior
+        return evolve(drawn, prior=prior, B=drawn.B + move)
+
+    def _another_variance(self, rng: np.random.Generator, unit: float) -> Coefficients:
+        """Draw the variances of regions from their posterior, with the coefficients and covariances that follow."""
+        number = self.blocks.index(FEW)
+        B, rho, cov = self.B.copy(), self.rho.copy(), self.cov.copy()
+        for c, level in enumerate(rng.random((B.shape[1],))):
+            at = np.flatnonzero(self.used[:, c])
+            own = np.flatnonzero(self.block[at] == number)
+            C, aim, old = cov[c][np.ix_(at, at)], self.aim[at, c], self.under[number, c]
+            new = drawn_variance(C[np.ix_(own, own)], aim[own], old, _SCALES[c], unit, level)
+            # cov^-1 gains the change of 1 / rho; cov^-1 aim is what the data say, and stays.
+            before = np.linalg.inv(C)
+            after = before.copy()
+            after[own, own] += 1.0 / new - 1.0 / old
+            C = np.linalg.inv(0.5 * (after + after.T))
+            B[at, c], cov[c][np.ix_(at, at)], rho[number, c] = C @ before @ aim, C, new
+        return evolve(self, B=B, rho=rho, cov=cov)
 
 
 def start_coefficients(panel: Panel, blocks: Sequence[str], unit: float, *, slopes: bool) -> Coefficients:
@@ -95,17 +122,16 @@ def start_coefficients(panel: Panel, blocks: Sequence[str], unit: float, *, slop
         if features is not None and name in blocks and features.columns.get(name, np.zeros(0)).size
     )
     if features is None or not there:
-        none = np.zeros(0, dtype=np.int64)
-        return Coefficients(
-            (), none, none, np.zeros((0, c)), np.zeros((0, c)), np.zeros((0, c)), np.zeros((c, 0, 0))
-        )
+        none, zero = np.zeros(0, dtype=np.int64), np.zeros((0, c))
+        return Coefficients((), none, none, zero, zero, zero, np.zeros((c, 0, 0)), zero, zero)
     columns = features.of(there)
     block = np.repeat(np.arange(len(there)), [features.columns[name].size for name in there])
     # Equation prior, B_kc ~ N(0, rho_bc): rho starts at a tenth of the link's unit, far from 0, where it would stay.
     rho, k = np.full((len(there), c), START * unit), columns.size
     rho[:, 1:] *= SLOPES
     cov = np.stack([np.diag(rho[block, coefficient]) for coefficient in range(c)])
-    return Coefficients(there, columns, block, np.zeros((k, c)), np.zeros((k, c)), rho, cov)
+    zero = np.zeros((k, c))
+    return Coefficients(there, columns, block, zero, zero, rho, cov, zero, rho)
 
 
 def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
@@ -131,12 +157,14 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     # Symmetric by its formula, not to the last bit after sums over groups.
     inner[..., at[:, None], at] = np.linalg.inv(0.5 * (A + A.swapaxes(-1, -2)))
     step = (inner @ (sums[..., :d] - pull.reshape(*many, d))[..., None])[..., 0].reshape(*many, c, k + 1)
-    step = np.clip(SHARE * step[..., :k].swapaxes(-1, -2), -FARTHEST * unit, FARTHEST * unit)
+    whole = step[..., :k].swapaxes(-1, -2)
+    step = np.clip(SHARE * whole, -FARTHEST * unit, FARTHEST * unit)
     cov = np.stack(
         [inner[..., a * (k + 1) : a * (k + 1) + k, a * (k + 1) : a * (k + 1) + k] for a in range(c)], axis=-3
     )
     known = before._known(cov)
-    new = evolve(before, B=before.B + np.where(before.used, step, 0.0), cov=cov, edf=known.sum(axis=(-2, -1)))
+    B, aim = (before.B + np.where(before.used, part, 0.0) for part in (step, whole))
+    new = evolve(before, B=B, aim=aim, cov=cov, under=before.rho, edf=known.sum(axis=(-2, -1)))
     if not learn:
         return new
     # Equation mackay: rho = sum B^2 / (k - tr(cov) / rho), block by block.

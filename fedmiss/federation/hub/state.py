@@ -241,7 +241,7 @@ def apart(many: MonthState, states: Sequence[MonthState]) -> list[MonthState]:
 
 _PARTS = {
     SeriesPrior: ("unit", "season", "year", "step", "noise", "cov", "mean"),
-    Coefficients: ("B", "prior", "rho", "cov", "edf"),
+    Coefficients: ("B", "prior", "rho", "cov", "aim", "under", "edf"),
 }
 
 

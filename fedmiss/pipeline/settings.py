@@ -136,7 +136,7 @@ class FastSettings(FitSettings):
         Setting(
             "fast: what the expectation for a site follows: a comma list of visits (their number), covariates, regions, "
             "smooth (over places); none; or auto: each of these, observers, occupancy and slopes of sites are taken where "
-            "they predict held-out data clearly better."
+            "they predict held-out data clearly better, regions unless clearly worse."
         ),
     ] = "auto"
     max_rank: Annotated[int, Setting("fast: largest rank tried.", low=0)] = 4

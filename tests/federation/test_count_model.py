@@ -12,7 +12,7 @@ from numba import njit
 from fedmiss.federation.group import kernels, lane_kernels
 from fedmiss.federation.hub.begin import full_strides, switched_off, with_factor
 from fedmiss.federation.hub.bootstrap import totals_of
-from fedmiss.federation.hub.features import start_coefficients
+from fedmiss.federation.hub.coefficients import start_coefficients
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.steps import Turn, after_round

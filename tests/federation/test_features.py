@@ -13,7 +13,8 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import expanded, feature_sums, log_visits
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.features import SiteFeatures, agree_features, feature_step, start_coefficients
+from fedmiss.federation.hub.coefficients import feature_step, start_coefficients
+from fedmiss.federation.hub.features import SiteFeatures, agree_features
 from fedmiss.federation.hub.structure import try_structure
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.federation.triangle import from_triangle, to_triangle
@@ -252,7 +253,8 @@ def test_the_order_of_the_features_does_not_matter(monkeypatch):
     rng, fits = rng_for(2, "places"), []
     covariates |= {"longitude": rng.random(60), "latitude": 45 + rng.random(60)}
     for order in (FEATURES, FEATURES[::-1]):
-        monkeypatch.setattr("fedmiss.federation.hub.features.FEATURES", order)
+        for room in ("coefficients", "features"):
+            monkeypatch.setattr(f"fedmiss.federation.hub.{room}.FEATURES", order)
         settings = replace(PLAIN, features=("visits", "covariates", "smooth"))
         fits.append(fit_counts(panel_of(visits, "none", covariates), settings).expected())
     np.testing.assert_allclose(*fits, rtol=1e-6)

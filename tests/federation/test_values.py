@@ -7,7 +7,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 import numpy as np
 import pytest
 
-from fedmiss.federation.hub.features import Coefficients
+from fedmiss.federation.hub.coefficients import Coefficients
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.values import evolve

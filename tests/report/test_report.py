@@ -83,6 +83,26 @@ def test_sites_without_a_region_are_told_where_regions_do_not_add_up(full):
     assert said in indices(replace(full, regions=full.regions.iloc[1:]), {}).values["regions"].note
 
 
+@pytest.mark.parametrize(
+    ("facts", "allowed"),
+    [
+        ({"slopes": True, "features": ["visits", "regions"]}, True),
+        ({"slopes": True, "features": ["visits"]}, False),
+        ({"slopes": False, "features": ["regions"]}, False),
+    ],
+)
+def test_intervals_of_regions_allow_for_trends_drawn_together_only_where_regions_have_lines(
+    full, monkeypatch, facts, allowed
+):
+    before = type(full.data).fact
+    monkeypatch.setattr(
+        type(full.data), "fact", lambda self, name, default=None: facts.get(name, before(self, name, default))
+    )
+    note = indices(full, {}).values["regions"].note
+    assert ("the intervals allow for that" in note) is allowed
+    assert ("the intervals do not cover that" in note) is not allowed
+
+
 def test_every_bend_has_a_sentence_of_its_own(full):
     points = pd.DataFrame({"year": [2011, 2016], "support": [1.0, 0.2]})
     bends = str(indices(replace(full, points=points), {}).values["bends"])

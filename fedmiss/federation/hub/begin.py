@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedmiss.arrays import F64
-from fedmiss.federation.hub.features import start_coefficients
+from fedmiss.federation.hub.coefficients import start_coefficients
 from fedmiss.federation.hub.priors import FEWEST_BIRDS, LEFT_OUT, SMALLEST
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
@@ -148,7 +148,7 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
         prior=full.prior + move,
         jolt=jolt,
         series=series,
-        features=full.features.drawn(rng),
+        features=full.features.drawn(rng, full.unit),
     )
 
 

@@ -24,8 +24,8 @@ from fedmiss.federation.hub.begin import (
     switched_off,
     with_factor,
 )
+from fedmiss.federation.hub.coefficients import start_coefficients
 from fedmiss.federation.hub.dispersion import table_nodes
-from fedmiss.federation.hub.features import start_coefficients
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums, Turn, at_rest, turn_of
 from fedmiss.federation.hub.values import evolve

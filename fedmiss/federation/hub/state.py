@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64, I64, U8, Bool
-from fedmiss.federation.hub.features import Coefficients, SiteFeatures
+from fedmiss.federation.hub.coefficients import Coefficients
+from fedmiss.federation.hub.features import SiteFeatures
 from fedmiss.federation.hub.priors import left_out
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.values import evolve
@@ -243,7 +244,7 @@ def apart(many: MonthState, states: Sequence[MonthState]) -> list[MonthState]:
 
 _PARTS = {
     SeriesPrior: ("unit", "season", "year", "step", "noise", "cov", "mean"),
-    Coefficients: ("B", "prior", "rho", "cov", "edf"),
+    Coefficients: ("B", "prior", "rho", "cov", "aim", "under", "edf"),
 }
 
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from fedmiss.arrays import F64, Bool
+from fedmiss.federation.hub.coefficients import feature_step
 from fedmiss.federation.hub.dispersion import inverse_size_of, pearson_at
-from fedmiss.federation.hub.features import feature_step
 from fedmiss.federation.hub.priors import (
     EFFORT_SD,
     LEARNING_SD,

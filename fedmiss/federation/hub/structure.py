@@ -6,6 +6,10 @@ observer effects, occupancy and slopes of sites. All steps start from the first 
 the cross-validation. A step is taken where it predicts clearly better; features that are taken one by one are then tried
 together.
 
+Lines of regions are taken unless they predict clearly worse. Reports give a trend of each region: without lines of their own
+regions that differ are drawn to one trend, with intervals that know nothing of it, and sites left out, whose levels scatter,
+hardly show that (benchmarks/region_trends.py). Where regions are alike their variance says so.
+
 People go where birds are: then a site that was hardly visited has fewer birds than the mean site, which its few visits
 cannot say. Where visits have other reasons (nest sites that are counted because they are few; sites listed because the
 species was seen) such a regression is flat or harmful, hence the trial.
@@ -39,6 +43,8 @@ from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 ENOUGH = {
     "visits": 2.0, "covariates": 0.5, "regions": 0.5, "smooth": 0.5, "observers": 1.0, "occupancy": 2.0, "slopes": 2.0,
 }  # fmt: skip
+NOT_WORSE = -2.0  # the same for lines of regions that have trends of their own in reports
+MANY_REGIONS = 20  # more are taken where they predict better: sums of k^2 numbers cross in every round
 FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 2.0  # effective number of observers
 FEWEST_NEW = 20.0  # experience that is lacking, over visits
@@ -50,9 +56,10 @@ STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WOR
 }
 
 
-def _clear(trial: Trial) -> bool:
+def _clear(trial: Trial, panel: Panel) -> bool:
     # "Choice and average" of the guide's model page.
-    return trial.gain > ENOUGH[trial.what] * trial.error
+    kept = trial.what == "regions" and len(panel.regions) <= MANY_REGIONS
+    return trial.gain > (NOT_WORSE if kept else ENOUGH[trial.what]) * trial.error
 
 
 def features_of(
@@ -255,7 +262,7 @@ def _taken(
     change: dict[str, Any] = {"features": taken}
     trials = [tried[feature]._replace(taken=feature in taken) for feature in plan.features]
     for name, step in plan.steps.items():
-        trials.append(tried[name]._replace(taken=_clear(tried[name])))
+        trials.append(tried[name]._replace(taken=_clear(tried[name], panel)))
         if trials[-1].taken:
             change |= step
     trials = [trial._replace(what=STEPS[trial.what]) for trial in trials]
@@ -280,17 +287,15 @@ def _sentence(text: str) -> str:
 def _features(
     link: Link, panel: Panel, plan: _Plan, tried: Mapping[str, Trial], *, folds: int, seed: int
 ) -> tuple[str, ...]:
-    """Features that help: the best one, or all that do where they predict better together."""
-    good = sorted(
-        (feature for feature in plan.features if _clear(tried[feature])),
-        key=lambda feature: -tried[feature].gain,
-    )
-    if len(good) < 2:
+    """Features that help: the best one, or all that do where they predict better together; with them lines of regions."""
+    good = [feature for feature in plan.features if _clear(tried[feature], panel)]
+    others = sorted((f for f in good if f != "regions"), key=lambda feature: -tried[feature].gain)
+    if len(others) < 2:
         return tuple(good)
-    together = tuple(feature for feature in FEATURES if feature in good)
-    pair = [replace(plan.plain, features=features) for features in (tuple(good[:1]), together)]
+    best = tuple(feature for feature in good if feature in ("regions", others[0]))
+    pair = [replace(plan.plain, features=features) for features in (best, tuple(good))]
     (table,) = score_folds(link, panel, [Contest(pair, plan.whole, BATCH)], folds=folds, seed=seed)
-    return together if _gains(table, ["both"], plan.whole)["both"].gain > 0 else tuple(good[:1])
+    return tuple(good) if _gains(table, ["both"], plan.whole)["both"].gain > 0 else best
 
 
 def _steps(panel: Panel, plain: CountSettings) -> dict[str, dict[str, Any]]:

@@ -129,9 +129,15 @@ def _regions(findings: Findings) -> HtmlTable | None:
     columns += [("Years", _years), *trend_columns(findings)]
     some = f"The {_REGIONS_LISTED} largest of {len(findings.regions)} regions. "
     note = some if len(findings.regions) > _REGIONS_LISTED else ""
+    note += "Each trend is of the months and years that were counted in the region. "
+    own = findings.data.fact("slopes", default=False) and "regions" in findings.data.fact(
+        "features", default=[]
+    )
     note += (
-        "Each trend is of the months and years that were counted in the region. Where the counts hardly tell regions apart, "
-        "the model draws their trends together, and the intervals do not cover that. "
+        "Where the counts hardly tell regions apart, the model draws their trends together; the intervals allow for that. "
+        if own
+        else "Where the counts hardly tell regions apart, the model draws their trends together, and the intervals do not "
+        "cover that. "
     )
     note += apart
     if table["reason"].nunique() > 1:

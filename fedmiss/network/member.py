@@ -363,6 +363,6 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         lines += [
             f"  your {mine} sites with a count are fewer than {ROUNDS} times your {months.size} months: a member that knows",
             "  how often each was visited can work out their birds, and where they are fewer than the months and few are",
-            "  visited in each (up to 16) every single count, unless other organisations bring more sites",
+            "  visited in each (16 were tried) every single count, unless other organisations bring more sites",
         ]
     return lines

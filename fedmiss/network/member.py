@@ -39,6 +39,7 @@ from fedmiss.pipeline.panels import PanelFolder, open_panel
 
 BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
 HELD = "held.txt"  # the message on hold, in words and numbers
+ROUNDS = 3  # that each give as many equations of the birds of sites as there are months (``tests/attacks/test_counts.py``)
 DATA = "data.json"  # where the panel lies, for the process that the engine starts
 
 
@@ -358,9 +359,10 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         )
     if least > 1:
         lines.append(f"  {out} of them have fewer than {least} of your own sites: you bring nothing in these")
-    if kit.study.masks and mine < months.size:
+    if kit.study.masks and mine < ROUNDS * months.size:
         lines += [
-            f"  your {mine} sites with a count are fewer than your {months.size} months: a member that knows how often each",
-            "  was visited can work out their levels (birds a visit), unless other organisations bring more sites",
+            f"  your {mine} sites with a count are fewer than {ROUNDS} times your {months.size} months: a member that knows",
+            "  how often each was visited can work out their birds, and where they are fewer than the months and few are",
+            "  visited in each (16 were tried) every single count, unless other organisations bring more sites",
         ]
     return lines

@@ -308,7 +308,8 @@ class Study:
         """Settings of the model; under masks the negative binomial where the study names none.
 
         Sums of quasi-Poisson fits, and of replicates of log1p fits, are linear in the counts: who knows the visits of others
-        can solve for what observers or sites had (``docs/research/messages.md``). The negative binomial blurs them.
+        can solve for what observers or sites had (``docs/research/messages.md``). Of the negative
+        binomial that takes fewer sites (``tests/attacks/test_counts.py``).
         """
         usual = {"model": "negbin"} if self.masks else {}
         return FastSettings(**(usual | dict(self.model)), minimum=self.minimum)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from fedmiss.federation import messages as msg
+from fedmiss.federation.group import answers
 from fedmiss.federation.hub import job
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
@@ -16,6 +17,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.federation.network import JOB, SETTINGS, clubs_of
 from tests.federation.test_least_numbers import Tapped
+from tests.models.panels import calendar
 
 L, J = 36, 100
 MEMBER = 0  # whose sites are 0, 3, 6, ...
@@ -111,3 +113,43 @@ def test_products_would_tell_single_counts_where_sites_are_seldom_visited(tmp_pa
     right, tried = found(panel, y, tmp_path / "none")
     assert tried >= 20
     assert right > 0.8 * tried
+
+
+@pytest.mark.slow
+def test_of_no_more_sites_than_columns_products_tell_every_residual(tmp_path, monkeypatch):
+    """The rule lets them go: three owners stand behind most pairs. R'R has the rank of the others' sites."""
+    months, sites, rng = 120, 27, np.random.default_rng(1)
+    seen = rng.random((sites, months)) < 0.65
+    mean = np.exp(1.0 + rng.normal(size=(sites, 1)) + 0.3 * np.sin(np.arange(months) / 2))
+    y = rng.poisson(mean * rng.gamma(2.0, 0.5, seen.shape)).astype(float)
+    site, month = np.nonzero(seen)
+    groups = [
+        Group.of(f"owner-{k}", site[own], month[own], y[site, month][own])
+        for k in range(3)
+        for own in [site % 3 == k]
+    ]
+    true = {}
+
+    def spied(program, batch, question):
+        cells, R = batch.cells, np.zeros((program.J, months))
+        R[np.repeat(np.arange(program.J), np.diff(cells.ptr)), cells.col] = batch.y[0] - batch.E[0] * np.exp(
+            batch.eta[0]
+        )
+        true[program.name] = R[np.abs(R).sum(axis=1) > 0]
+        return answers.product(program, batch, question)
+
+    monkeypatch.setitem(answers.ANSWER, msg.Product, spied)
+    products, _, notes = told(GroupPanel.of(sites, months, groups, calendar(months)), tmp_path)
+    assert products
+    assert not any("no pattern" in note for note in notes)
+    V, W = (np.hstack(part) for part in zip(*products, strict=True))
+    R = np.vstack([true["owner-1"], true["owner-2"]])
+    known = V.T @ W
+    G = W @ np.linalg.pinv(0.5 * (known + known.T), rcond=1e-10, hermitian=True) @ W.T
+    np.testing.assert_allclose(G, R.T @ R, atol=1e-6 * np.abs(G).max())
+    size, span = (part[..., -len(R) :] for part in np.linalg.eigh(G))
+    for own in R:
+        elsewhere = span[own == 0]  # a site's residuals are in the span, and zero where it was not visited
+        found = span @ np.linalg.eigh(elsewhere.T @ elsewhere)[1][:, 0]
+        found /= np.sqrt((found @ span) ** 2 @ (1.0 / size))  # r' G^+ r = 1
+        assert min(np.abs(found - own).max(), np.abs(found + own).max()) < 1e-4 * np.abs(own).max()

@@ -1,0 +1,120 @@
+"""What the page on privacy gives up: where the others' sites are few, all rounds of a fit together tell every single count.
+
+The levels of sites in a round follow from its curvatures, the weights of their visits from the levels, and the sums of
+weighted counts by month, and by site from its step, are then linear in the counts: of the negative binomial too.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.optimize import least_squares
+
+from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec, run_job
+from fedmiss.federation.link import Link
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.settings import CountSettings
+from tests.federation.network import JOB, SETTINGS, clubs_of
+from tests.federation.test_least_numbers import Tapped
+from tests.models.panels import calendar
+
+J, L = 12, 48
+UNIT = 2.0**-32  # of a masked number of ``Months``
+EXACT, SCORE = 1e6, 3e4  # weights of equations: sums by month, and scores of sites, which lose digits
+
+
+def clubs(seed: int, visited: float) -> GroupPanel:
+    """Counts of three organisations: each site is visited in this share of the months, once."""
+    rng = np.random.default_rng(seed)
+    level, month = 1.0 + rng.normal(size=J), 0.3 * np.sin(np.arange(L) / 2) + 0.1 * rng.normal(size=L)
+    seen = rng.random((J, L)) < visited
+    y = rng.poisson(np.exp(level[:, None] + month) * rng.gamma(2.0, 0.5, (J, L))).astype(float)
+    site, at = np.nonzero(seen)
+    groups = [
+        Group.of(f"owner-{k}", site[own], at[own], y[site, at][own])
+        for k in range(3)
+        for own in [site % 3 == k]
+    ]
+    return GroupPanel.of(J, L, groups, calendar(L))
+
+
+def told(panel: GroupPanel, folder, settings: CountSettings):
+    """Questions, sums of the two others, and their visits and birds (sites, months), which the attacker has not."""
+    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
+    tap = Tapped(programs)
+    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(DataSpec(jointly=True, minimum=5), [settings], bootstrap=0))
+    months = next(q for q in tap.asked if isinstance(q, msg.Axes)).months.size
+    visits, birds = [], []
+    for used in (programs[name].used for name in ("owner-1", "owner-2")):
+        for j in np.unique(used.site):
+            own = used.site == j
+            visits.append(np.bincount(used.month[own], minlength=months).astype(float))
+            birds.append(np.bincount(used.month[own], used.count[own], minlength=months))
+    return list(zip(tap.asked, tap.told, strict=True)), np.array(visits), np.array(birds)
+
+
+def levels(E: np.ndarray, line: np.ndarray, wanted: np.ndarray, start: np.ndarray) -> np.ndarray:
+    """Levels of sites at which their expected counts (sites, months) add up to those ``wanted`` by month."""
+    scale = 1.0 / np.sqrt(wanted + 1e-3)
+    end = least_squares(
+        lambda x: ((E * np.exp(line + x[:, None])).sum(axis=0) - wanted) * scale,
+        start,
+        jac=lambda x: (E * np.exp(line + x[:, None])).T * scale[:, None],
+        method="lm", xtol=1e-15, ftol=1e-15, gtol=1e-15,
+    )  # fmt: skip
+    return end.x
+
+
+def equations(asked, n: np.ndarray):
+    """Linear equations of the counts of visited cells: matrix, sums, weights; and the expected counts at the end."""
+    cells = np.argwhere(n > 0)
+    site, month = cells.T
+    P, C, w, old, rows = np.zeros(len(n)), np.zeros(len(n)), np.ones_like(n), False, []
+    eta = np.zeros_like(n)
+    for q, answers in asked:
+        if isinstance(q, msg.Predict) and q.months:
+            counted = sum(a.months[0, :, 1] for a in answers[1:])
+            rows += [((month == t) * 1.0, counted[t], EXACT) for t in np.unique(month)]
+        if not isinstance(q, msg.Solve):
+            continue
+        sums = np.rint(sum(a.months[0] for a in answers[1:]) / UNIT) * UNIT
+        line, tau, phi = q.mu[0] + q.T[0, :, 0] + 0.5 * q.D[0, :, 0], q.tau[0, 0], q.phi[0]
+        P = P - q.shift[0, 0]
+        if q.begin:
+            eta = line + (P + 0.5 * C)[:, None]
+        if (q.begin or q.refill[0]) and q.inverse_size[0] > 0:
+            new = 1.0 / (1.0 + np.exp(eta) * q.inverse_size[0])
+            w, old = (np.sqrt(w * new) if old else new), True
+        E = w * n
+        m = (E * np.exp(line + (P + 0.5 * C)[:, None])).sum(axis=1)
+        A = 1.0 / (m / phi + 1.0 / tau)
+        C = C + np.minimum(1.0, 2.0 / (1.0 + np.maximum(C, A) * (1.0 - A / tau))) * (A - C)
+        before, P = P, levels(E, line + 0.5 * C[:, None], sums[:, 1], P)
+        eta = line + (P + 0.5 * C)[:, None]
+        # Newton's step of a site: step / A = (counted - m) / phi - P / tau
+        counted = m + phi * ((P - before) / A + before / tau)
+        short = np.abs(P - before) < 0.999 * FAMILIES["poisson"].max_step
+        rows += [(np.where(site == j, w[site, month], 0.0), counted[j], SCORE) for j in np.flatnonzero(short)]
+        rows += [(np.where(month == t, w[site, month], 0.0), sums[t].sum(), EXACT) for t in np.unique(month)]
+    return (*(np.array(part) for part in zip(*rows, strict=True)), np.exp(eta)[site, month])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_rounds_of_the_negative_binomial_tell_every_count_where_the_others_have_few_sites(seed, tmp_path):
+    """Eight sites of two others in 48 months; least number 5. Who knows only what is expected is right at one in ten."""
+    settings = CountSettings(rank=0, slopes=False, dispersion="negbin")
+    asked, visits, birds = told(clubs(seed, 0.67), tmp_path, settings)
+    A, sums, weight, mean = equations(asked, visits)
+    spread = np.sqrt(mean + 0.5 * mean**2) + 0.2
+    found = mean + spread * np.linalg.lstsq(
+        np.vstack([A * spread * weight[:, None], np.eye(mean.size)]),
+        np.r_[(sums - A @ mean) * weight, np.zeros(mean.size)],
+    )[0]  # fmt: skip
+    true = birds[visits > 0]
+    assert true.size > 200
+    assert (np.rint(mean) == true).mean() < 0.25
+    assert (np.rint(found) == true).mean() > 0.95

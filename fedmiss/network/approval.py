@@ -18,6 +18,11 @@ from fedmiss.progress import note
 from fedmiss.system import user_name
 from fedmiss.version import __version__
 
+_FEW_SITES = [
+    "  THE STUDY ALLOWS FEW SITES: who knows how often each of yours was visited in each month can work out",
+    "  single counts.",
+]
+
 
 def page(kit: Kit, *, own_sites: int | None = None) -> str:
     """Return what a custodian reads before approving: one page of plain text; ``own_sites`` instead of the kit's number."""
@@ -223,6 +228,7 @@ def _seen_of_model(s: Study, own_sites: int) -> list[str]:
         "  with such a fold are left out of the choice of the model. Of these months the numbers of visits and sites are",
         "  seen, no birds.",
         "  Sites are compared with nobody's: one that two organisations visit counts in each.",
+        *(_FEW_SITES if s.few_sites and s.masks else []),
     ]
 
 

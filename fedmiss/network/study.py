@@ -45,9 +45,10 @@ _COUNTS = (
     "share",
     "sites",
     "contributors",
+    "few_sites",
     "compress",
 )  # of the count model only
-_OF_MONTHS = ("species", "season", "months", "sites", "compress")  # of one species' months only
+_OF_MONTHS = ("species", "season", "months", "sites", "few_sites", "compress")  # of one species' months only
 _OF_ROUNDS = ("absence", "chair")
 _COMMUNITY = ("model", "rank", "max_rank", "effort", "folds", "seed")
 _MODEL = (
@@ -82,6 +83,7 @@ class Study:
     sites : seen, when panels hold sites with a detection only (the default of ``fedmiss panel``), or all
     contributors : least number of organisations behind every released sum, 3 or more under masks; of two organisations
         without masks it is 2
+    few_sites : whether sites may be so few that single counts can be worked out (:data:`.hub.support.SITES_A_MONTH`)
     exchanges : most exchanges of the job, which needs some 200
     compress : whether months' sums go as differences to the last ones, in half the bytes; results then differ by some 1e-6
     absence : seconds after which a round of [method] goes on without a cohort whose member is away, which keeps its last
@@ -109,6 +111,7 @@ class Study:
     masks: bool = True
     sites: str = "seen"
     contributors: int = 0
+    few_sites: bool = False
     exchanges: int = 1000
     compress: bool = False
     absence: float = 0.0
@@ -328,6 +331,7 @@ class Study:
             species=self.species, season=self.season, months=stamps, effort=effort,
             detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
             minimum=self.minimum, jointly=True, share=self.share, contributors=self.contributors,
+            few_sites=self.few_sites or not self.masks,
         )  # fmt: skip
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
         # how often a site was visited is not told to other organisations

@@ -1,12 +1,16 @@
-"""Least numbers behind products of two months, which factors begin with."""
+"""Sites enough for the months of a study; least numbers behind products of two months, which factors begin with."""
 
 from __future__ import annotations
+
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
 from fedmiss.federation.rules import followed
@@ -14,6 +18,18 @@ from fedmiss.federation.rules import followed
 from .network import JOB, NEGBIN, SETTINGS, clubs_of
 from .owners import owned
 from .test_least_numbers import Tapped
+
+
+def test_a_study_of_too_few_sites_for_its_months_stops_unless_it_says_so(tmp_path):
+    plan = DataSpec(jointly=True, minimum=2, few_sites=False)
+    for J, stops in ((25, True), (35, False)):
+        panel = owned(3, n=1500, J=J, L=60, size=2.0, seed=3)
+        programs = {name: club.program() for name, club in clubs_of(panel, tmp_path / str(J)).items()}
+        link = Link(Tapped(programs), JOB[:8], SETTINGS)
+        words = rf"have {J} sites in \d\d months \(limit \d\d\)"
+        with pytest.raises(ConfigError, match=words) if stops else nullcontext():
+            agree(link, plan)
+        assert agree(link, replace(plan, few_sites=True)).panel.L == 60
 
 
 def test_rows_of_few_numbers_follow_from_few_products():

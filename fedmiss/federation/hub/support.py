@@ -15,12 +15,14 @@ from fedmiss.federation.rules import behind, followed, kept_effort, kept_regions
 
 FEWEST_REGIONS = 2
 MOST_PAIRS = 0.5  # share of the pairs of months without enough sites, above which no factor is tried
+# Two of three clubs with a third as many sites as months had every count worked out (tests/attacks/test_counts.py).
+SITES_A_MONTH = 0.5
 JUNE = 6  # where an import puts yearly counts
 
 
 def release_jointly(
     link: Link, axes: msg.Axes, share: float, contributors: int, notes: list[str]
-) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64], Bool]:
+) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64], Bool, float]:
     """Agree on the axes, without months, regions and effort terms that have too few visits behind them.
 
     Groups count again without the months that are left out, then the regions, then effort, until none is: a group whose
@@ -30,7 +32,8 @@ def release_jointly(
     Returns
     -------
     the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months,
-    which months (places) each rule left out, and whether enough stand behind new observers, and behind observers (2,)
+    which months (places) each rule left out, whether enough stand behind new observers, and behind observers (2,), and the
+    number of sites
     """
     months, before, wanted = np.ones(axes.months.size, dtype=bool), -1, axes
     lost: dict[str, I64] = {}
@@ -73,7 +76,25 @@ def release_jointly(
             f"{share:.0%} of the visits."
         )
     visits = sums["visits"].sum(axis=0) * months
-    return axes, done, out, visits, {k: np.sort(at) for k, at in lost.items()}, np.array(effort[2:])
+    sites = float(sums["regions"][:, 0].sum())
+    return axes, done, out, visits, {k: np.sort(at) for k, at in lost.items()}, np.array(effort[2:]), sites
+
+
+def check_sites(sites: float, visits: F64, months: I64) -> None:
+    """Refuse a study whose sites are too few for its months: single counts would follow from its sums.
+
+    Raises
+    ------
+    ConfigError    with both numbers
+    """
+    n, when = int((visits > 0).sum()), steps(months)
+    least = int(np.ceil(SITES_A_MONTH * n))
+    if sites < least:
+        raise ConfigError(
+            f"all organisations together have {sites:.0f} sites in {n} {when} (limit {least}): a member that knows how "
+            "often each site was visited could work out single counts. Invite organisations with more sites, name fewer "
+            f"{when} (season, months), or, if all agree to it, say few_sites = true in study.toml, and begin a new revision."
+        )
 
 
 def steps(months: I64) -> str:

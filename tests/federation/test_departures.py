@@ -34,7 +34,7 @@ def test_a_copy_that_asks_something_else_is_named(panel, tmp_path):
     for i, (what, words) in enumerate(
         (
             (order(seed=1), "other words, whole numbers or shapes in Support|Open"),
-            (order((replace(NEGBIN, rank=0),)), "other words, whole numbers or shapes in Open"),
+            (order((replace(NEGBIN, rank=0),)), "Open instead of Pairs"),
             (order(plan=replace(order().plan, share=0.8)), r"Support\.share: 0\.8 instead of 0\.9"),
         )
     ):

@@ -154,6 +154,7 @@ class SupportSums(Answer):
         "(R + 1, 3)",
         bits=20,
     )
+    few: int = _f("1 where the others' sites are fewer than half the months", bits=0)
     effort: np.ndarray = _f(
         "the same of sites with a visit that stands out: by each column of effort, beside month and columns before it, "
         "by an observer who is new, by one who can be told from the site",

@@ -13,6 +13,8 @@ CONTRIBUTORS = 3
 # Of a symmetric matrix c products with vectors are c equations a row, and each number stands in two rows: a row whose
 # numbers are no more than 2 c can follow; twice as many to be sure.
 EQUATIONS = 4
+# Of the others with a third as many sites as months every count was worked out (tests/attacks/test_counts.py).
+SITES_A_MONTH = 0.5
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
 
 

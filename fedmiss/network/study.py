@@ -83,7 +83,7 @@ class Study:
     sites : seen, when panels hold sites with a detection only (the default of ``fedmiss panel``), or all
     contributors : least number of organisations behind every released sum, 3 or more under masks; of two organisations
         without masks it is 2
-    few_sites : whether sites may be so few that single counts can be worked out (:data:`.hub.support.SITES_A_MONTH`)
+    few_sites : whether sites may be so few that single counts can be worked out (:data:`.rules.SITES_A_MONTH`)
     exchanges : most exchanges of the job, which needs some 200
     compress : whether months' sums go as differences to the last ones, in half the bytes; results then differ by some 1e-6
     absence : seconds after which a round of [method] goes on without a cohort whose member is away, which keeps its last
@@ -299,6 +299,8 @@ class Study:
             idle |= dict.fromkeys(
                 _OF_MONTHS, "of a study about one species, and [community] is about all of a site"
             )
+        if not self.masks:
+            idle.setdefault("few_sites", "of masked sums, and nothing is masked")
         usual = {f.name: f.default for f in fields(Study)} | {"species": "", "contributors": 0}
         for name, why in idle.items():
             if getattr(self, name) != usual[name]:

@@ -109,7 +109,7 @@ def test_products_would_tell_single_counts_where_sites_are_seldom_visited(tmp_pa
     products, _, notes = told(panel, tmp_path / "rule")
     assert not products
     assert any("no pattern is fitted" in note for note in notes)
-    monkeypatch.setattr(job, "release_pairs", lambda link, panel, months, columns: (panel, []))
+    monkeypatch.setattr(job, "release_pairs", lambda link, panel, months: (panel, []))
     right, tried = found(panel, y, tmp_path / "none")
     assert tried >= 20
     assert right > 0.8 * tried

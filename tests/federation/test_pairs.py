@@ -14,22 +14,30 @@ from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
 from fedmiss.federation.rules import followed
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from tests.models.panels import calendar
 
 from .network import JOB, NEGBIN, SETTINGS, clubs_of
 from .owners import owned
 from .test_least_numbers import Tapped
 
 
-def test_a_study_of_too_few_sites_for_its_months_stops_unless_it_says_so(tmp_path):
-    plan = DataSpec(jointly=True, minimum=2, few_sites=False)
-    for J, stops in ((25, True), (35, False)):
-        panel = owned(3, n=1500, J=J, L=60, size=2.0, seed=3)
-        programs = {name: club.program() for name, club in clubs_of(panel, tmp_path / str(J)).items()}
-        link = Link(Tapped(programs), JOB[:8], SETTINGS)
-        words = rf"have {J} sites in \d\d months \(limit \d\d\)"
-        with pytest.raises(ConfigError, match=words) if stops else nullcontext():
-            agree(link, plan)
-        assert agree(link, replace(plan, few_sites=True)).panel.L == 60
+@pytest.mark.parametrize(("sites", "stops"), [((8, 8, 8), True), ((60, 8, 8), True), ((18, 18, 18), False)])
+def test_a_study_stops_where_all_but_one_have_too_few_sites_for_its_months(sites, stops, tmp_path):
+    """Half as many as months: the one takes its own part off."""
+    L, owner = 36, np.repeat(np.arange(3), sites)
+    site, month = (at.ravel() for at in np.indices((owner.size, L)))
+    count = np.random.default_rng(1).poisson(3.0, site.size).astype(float)
+    groups = [
+        Group.of(f"owner-{k}", site[m], month[m], count[m]) for k in range(3) for m in [owner[site] == k]
+    ]
+    panel = GroupPanel.of(owner.size, L, groups, calendar(L))
+    programs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
+    link = Link(Tapped(programs), JOB[:8], SETTINGS)
+    plan = DataSpec(jointly=True, minimum=2, share=1.0, few_sites=False)
+    with pytest.raises(ConfigError, match="fewer sites than half the 36 months") if stops else nullcontext():
+        agree(link, plan)
+    assert agree(link, replace(plan, few_sites=True)).panel.L == L
 
 
 def test_rows_of_few_numbers_follow_from_few_products():

@@ -129,6 +129,9 @@ def test_lines_of_regions_are_kept_unless_they_predict_clearly_worse():
     for gain, kept in ((0.0, True), (-0.019, True), (-0.021, False), (0.02, True)):
         assert _clear(Trial("regions", "sites", gain, 0.01), hub) is kept
         assert _clear(Trial("covariates", "sites", gain, 0.01), hub) is (gain > 0.005)
+    assert not _clear(
+        Trial("regions", "sites", -0.5, 0.5), hub
+    )  # one fold of five that went wrong: never two errors
     many = replace(hub, regions=tuple(map(str, range(MANY_REGIONS + 1))))
     assert not _clear(Trial("regions", "sites", 0.0, 0.01), many)
 

@@ -22,6 +22,7 @@ from fedmiss.federation.group.visits import (
     effort_columns,
     experience,
 )
+from fedmiss.federation.rules import SITES_A_MONTH
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -154,20 +155,22 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     at = regions_of(program)[distinct(site)] + 1
     regions[:, 0] = np.bincount(at, minlength=regions.shape[0])
     regions[:, 1] = regions[:, 0] > 0
-    over = np.zeros((parts, L))
+    over, few = np.zeros((parts, L)), 0
     stands = _stands_out(program, used, live) if not question.folds else np.zeros((site.size, 0), bool)
     effort = np.zeros((stands.shape[1], 3))
     effort[:, 0] = [distinct(site[there]).size for there in stands.T]
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
         over = (visits > question.share * question.visits).astype(float)
+        months = int((question.visits > 0).any(axis=0).sum())
+        few = int(question.regions[:, 0].sum() - regions[:, 0].sum() < SITES_A_MONTH * months)
         own = regions[:, 0]  # with few of them all others together would have these sites' expected birds
         regions[:, 2] = (own > question.share * question.regions[:, 0]) | (
             (own > 0) & (own < program.own_sites)
         )
         own = effort[:, 0]
         effort[:, 2] = (own > question.share * question.effort) | ((own > 0) & (own < program.own_sites))
-    return msg.SupportSums(visits, sites, groups, over, regions, effort)
+    return msg.SupportSums(visits, sites, groups, over, regions, few, effort)
 
 
 def together(program: GroupProgram, question: msg.Pairs) -> msg.PairSums:

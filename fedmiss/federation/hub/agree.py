@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, InputError, UplinkError, listed, shown
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.features import covariates_of
 from fedmiss.federation.hub.state import Panel
-from fedmiss.federation.hub.support import FEWEST_REGIONS, JUNE, check_sites, release_jointly, steps
+from fedmiss.federation.hub.support import FEWEST_REGIONS, JUNE, release_jointly, steps
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import CONTRIBUTORS
 from fedmiss.seasons import amid_winters, season_years, years_of
@@ -31,7 +31,7 @@ class DataSpec:
     ``minimum`` least number of a group's sites behind a month's sums. With ``jointly`` it is the least number of
     visits and of sites of all groups together, of ``contributors`` groups at least, none of which has more than ``share`` of
     the visits: the rule for masked answers, of which only the sums are seen. ``few_sites``: go on with fewer sites than
-    these sums can hide (:func:`.support.release_jointly`).
+    these sums can hide (:data:`fedmiss.federation.rules.SITES_A_MONTH`).
     """
 
     species: str = ""
@@ -108,11 +108,17 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
     out, behind, lost, enough = 0, None, None, np.ones(2, bool)
     if plan.jointly:
-        axes, done, out, behind, lost, enough, sites = release_jointly(
+        axes, done, out, behind, lost, enough, few = release_jointly(
             link, axes, plan.share, contributors, notes
         )
-        if not plan.few_sites:
-            check_sites(sites, behind, months)
+        if few and not plan.few_sites:
+            when = steps(months)
+            raise ConfigError(
+                f"without one of them, the organisations have fewer sites than half the {int((behind > 0).sum())} {when}: "
+                "that one could work out single counts, if it knows how often each site was visited. Invite organisations "
+                f"with more sites, name fewer {when} (season, months), or, if all agree to it, say few_sites = true in "
+                "study.toml, and begin a new revision."
+            )
         terms, blanks = axes.terms, axes.blanks
         if calendar:
             notes += _amid_winters(months, behind)

@@ -19,7 +19,6 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers, lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.coefficients import structure_facts
-from fedmiss.federation.hub.fit import POWER, WIDTH
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import Before, before_of, begun_beside, choice_of, fit_onward
 from fedmiss.federation.hub.state import MonthState, Panel
@@ -191,7 +190,7 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
             )
     panel = features_of(link, agreement.panel, named, None if order.before else order.structure)
     if panel.least and panel.L > 1 and any(model.rank for model in named):
-        panel, notes = release_pairs(link, panel, agreement.months, POWER * WIDTH)
+        panel, notes = release_pairs(link, panel, agreement.months)
         agreement = replace(agreement, notes=(*agreement.notes, *notes))
     return agreement, panel
 

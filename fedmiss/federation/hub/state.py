@@ -28,8 +28,9 @@ class Panel:
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
     ``share`` largest share of one group; ``contributors`` least number of groups. ``covariates`` of sites: name -> power of
     two that all values stay below; ``frame``: whether totals of the visited sites are wanted beside those of all;
-    ``features`` of sites that the groups agreed on, None: not asked; ``pairs`` (L, L) 1 for two months whose products of
-    residuals may be released, empty for all; ``patterns``: whether they are enough for factors.
+    ``features`` of sites that the groups agreed on, None: not asked; ``together`` (L, L) what stands behind two months
+    (:func:`.support.release_pairs`), ``pairs`` (L, L) 1 where their products of residuals may be released, empty for all;
+    ``patterns``: whether they are enough for factors.
     """
 
     L: int
@@ -45,6 +46,7 @@ class Panel:
     least: int = 0
     share: float = 1.0
     contributors: int = CONTRIBUTORS
+    together: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     pairs: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     patterns: bool = True
 

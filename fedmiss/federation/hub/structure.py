@@ -44,6 +44,7 @@ ENOUGH = {
     "visits": 2.0, "covariates": 0.5, "regions": 0.5, "smooth": 0.5, "observers": 1.0, "occupancy": 2.0, "slopes": 2.0,
 }  # fmt: skip
 NOT_WORSE = -2.0  # the same for lines of regions that have trends of their own in reports
+MOST_LOST = -0.02  # of the deviance, whatever the error
 MANY_REGIONS = 20  # more are taken where they predict better: sums of k^2 numbers cross in every round
 FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 2.0  # effective number of observers
@@ -58,8 +59,10 @@ STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WOR
 
 def _clear(trial: Trial, panel: Panel) -> bool:
     # "Choice and average" of the guide's model page.
-    kept = trial.what == "regions" and len(panel.regions) <= MANY_REGIONS
-    return trial.gain > (NOT_WORSE if kept else ENOUGH[trial.what]) * trial.error
+    if trial.what == "regions" and len(panel.regions) <= MANY_REGIONS:
+        # one fold that goes wrong makes the error as large as the loss
+        return trial.gain > max(NOT_WORSE * trial.error, MOST_LOST)
+    return trial.gain > ENOUGH[trial.what] * trial.error
 
 
 def features_of(

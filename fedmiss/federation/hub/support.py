@@ -9,20 +9,20 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, listed
 from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.fit import POWER, WIDTH
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.rules import behind, followed, kept_effort, kept_regions, releasable
 
 FEWEST_REGIONS = 2
 MOST_PAIRS = 0.5  # share of the pairs of months without enough sites, above which no factor is tried
-# Two of three clubs with a third as many sites as months had every count worked out (tests/attacks/test_counts.py).
-SITES_A_MONTH = 0.5
+SHARED, ENOUGH = 2, 3  # what stands behind two months: sites of several groups, and enough of both
 JUNE = 6  # where an import puts yearly counts
 
 
 def release_jointly(
     link: Link, axes: msg.Axes, share: float, contributors: int, notes: list[str]
-) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64], Bool, float]:
+) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64], Bool, bool]:
     """Agree on the axes, without months, regions and effort terms that have too few visits behind them.
 
     Groups count again without the months that are left out, then the regions, then effort, until none is: a group whose
@@ -32,8 +32,8 @@ def release_jointly(
     Returns
     -------
     the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months,
-    which months (places) each rule left out, whether enough stand behind new observers, and behind observers (2,), and the
-    number of sites
+    which months (places) each rule left out, whether enough stand behind new observers, and behind observers (2,), and
+    whether all groups but one have few sites for the months
     """
     months, before, wanted = np.ones(axes.months.size, dtype=bool), -1, axes
     lost: dict[str, I64] = {}
@@ -76,25 +76,8 @@ def release_jointly(
             f"{share:.0%} of the visits."
         )
     visits = sums["visits"].sum(axis=0) * months
-    sites = float(sums["regions"][:, 0].sum())
-    return axes, done, out, visits, {k: np.sort(at) for k, at in lost.items()}, np.array(effort[2:]), sites
-
-
-def check_sites(sites: float, visits: F64, months: I64) -> None:
-    """Refuse a study whose sites are too few for its months: single counts would follow from its sums.
-
-    Raises
-    ------
-    ConfigError    with both numbers
-    """
-    n, when = int((visits > 0).sum()), steps(months)
-    least = int(np.ceil(SITES_A_MONTH * n))
-    if sites < least:
-        raise ConfigError(
-            f"all organisations together have {sites:.0f} sites in {n} {when} (limit {least}): a member that knows how "
-            "often each site was visited could work out single counts. Invite organisations with more sites, name fewer "
-            f"{when} (season, months), or, if all agree to it, say few_sites = true in study.toml, and begin a new revision."
-        )
+    places = {k: np.sort(at) for k, at in lost.items()}
+    return axes, done, out, visits, places, np.array(effort[2:]), bool(sums["few"] > 0)
 
 
 def steps(months: I64) -> str:
@@ -130,6 +113,7 @@ def _support(
         "groups": (parts, L),
         "over": (parts, L),
         "regions": (regions + 1, 3),
+        "few": (),
         "effort": (0, 3)
         if axes is None
         else (len(axes.terms) + len(axes.blanks) + 2, 3),  # and two of observers
@@ -192,29 +176,39 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
     return out
 
 
-def release_pairs(link: Link, panel: Panel, months: I64, columns: int) -> tuple[Panel, list[str]]:
+def release_pairs(link: Link, panel: Panel, months: I64) -> tuple[Panel, list[str]]:
     """Find the pairs of months whose products of residuals may be released, which factors begin with; what to say of it.
 
     A product of two months is a sum over the sites that were visited in both, and from those of a single site its counts
-    follow (``tests/attacks/test_products.py``). So pairs that follow from ``columns`` products keep the rule of months.
+    follow (``tests/attacks/test_products.py``). So pairs that follow from the products keep the rule of months.
     """
     (answers,) = link.ask([msg.Pairs(panel.least)])
     at = np.tril_indices(panel.L, -1)
     sites, groups = (total(answers, name, at[0].shape) for name in ("sites", "groups"))
-    few = (sites > 0) & ~behind(sites, groups, panel.least, panel.contributors)
-    shared = np.eye(panel.L, dtype=bool)
-    shared[at] = shared[at[::-1]] = groups > 1
-    few &= followed(shared, columns)[at]
-    if not few.any():
+    enough = behind(sites, groups, panel.least, panel.contributors)
+    together = np.full((panel.L, panel.L), ENOUGH, np.uint8)
+    together[at] = together[at[::-1]] = np.where(enough, ENOUGH, np.minimum(groups, SHARED))
+    panel, share = keep_pairs(replace(panel, together=together), np.ones(panel.L, dtype=bool))
+    if panel.patterns:
         return panel, []
-    share = float(few.sum() / (sites > 0).sum())
-    if share > MOST_PAIRS:
-        note = (
-            f"no pattern is fitted: of the pairs of {steps(months)} that sites were visited in, {share:.0%} have fewer than "
-            f"{panel.least} such sites or {panel.contributors} groups (limit {MOST_PAIRS:.0%}), and sums of so few would "
-            "tell single counts."
-        )
-        return replace(panel, patterns=False), [note]
-    pairs = np.ones((panel.L, panel.L), np.uint8)
-    pairs[at] = pairs[at[::-1]] = ~few
-    return replace(panel, pairs=pairs), []
+    note = (
+        f"no pattern is fitted: of the pairs of {steps(months)} that sites were visited in, {share:.0%} have fewer than "
+        f"{panel.least} such sites or {panel.contributors} groups (limit {MOST_PAIRS:.0%}), and sums of so few would "
+        "tell single counts."
+    )
+    return panel, [note]
+
+
+def keep_pairs(panel: Panel, months: Bool) -> tuple[Panel, float]:
+    """Leave out pairs of too few sites that follow from products of these ``months`` (L,); the share of them."""
+    within = months[:, None] & months
+    off = within & ~np.eye(panel.L, dtype=bool) & (panel.together > 0)
+    few = off & (panel.together < ENOUGH)
+    few &= followed(within & (panel.together >= SHARED), POWER * WIDTH)
+    if not few.any():
+        return panel, 0.0
+    share = float(few.sum() / off.sum())
+    pairs = panel.pairs if panel.pairs.size else np.ones((panel.L, panel.L), np.uint8)
+    return replace(
+        panel, pairs=np.where(few, np.uint8(0), pairs), patterns=panel.patterns and share <= MOST_PAIRS
+    ), share

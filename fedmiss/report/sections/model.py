@@ -174,8 +174,8 @@ def _trials(findings: Findings) -> HtmlTable | None:
         return None
     note = (
         "Gain: how much better what was left out was predicted, as a share of the deviance. Taken: better by half a "
-        "standard error or more (observers: by one; the number of visits, occupancy and slopes: by two; regions unless "
-        "worse by two). "
+        "standard error or more (observers: by one; the number of visits, occupancy and slopes: by two; few regions "
+        "unless worse by two). "
         "Trend: what the step adds to the change per year, without any other step."
     )
     return table_of(

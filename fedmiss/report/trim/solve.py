@@ -129,8 +129,9 @@ def _gee(cells: Cells, f: F64, design: Design, mu: F64, beta: F64) -> Estimate:
         sigma2 = (r**2).sum() / df if df > 0 else 1.0
         z = r.reshape(n, M, J)
         together = (z[:, :, 1:] * z[:, :, :-1])[pairs].sum()
-        # Where every count is met nothing goes together.
-        new_rho = float(together / (pairs.sum() * sigma2)) if sigma2 > 0 else 0.0
+        # Where every count is met nothing goes together; less is rounding.
+        scattered = (r**2).sum() > 1e-12 * f[seen].sum()
+        new_rho = float(together / (pairs.sum() * sigma2)) if scattered else 0.0
         # No correlation outside of (-1, 1) has an R, but a moment on the way may lie there.
         inside = np.clip(new_rho, -0.999, 0.999)
         # A negative rho to a lag that is no whole number is not real: the sign follows the nearest whole lag.

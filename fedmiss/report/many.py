@@ -288,14 +288,17 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
     totals: dict[str, pd.Series] = {}
     draws: dict[str, pd.DataFrame] = {}
     names: dict[str, str] = {}
+    each: Counter[str] = Counter()
     called = {(plain_name(one.row["common_name"] or ""), one.row["species"]) for one in found.values()}
     common = Counter(name for name, _ in called)
-    for one in found.values():
+    # Not by folder: the interval would change with the place of the index.
+    for one in sorted(found.values(), key=lambda one: (one.row["species"], tuple(one.yearly["total"]))):
         used = one.yearly[one.yearly["used"]]
         if len(used) < 2 or not (used["total"] > 0).any():
             continue
-        # Not its folder: the interval would change with the place of the index.
-        key = f"{one.row['species']} {len(totals)}" if one.row["species"] in totals else one.row["species"]
+        each[one.row["species"]] += 1
+        n = each[one.row["species"]]
+        key = f"{one.row['species']} {n}" if n > 1 else one.row["species"]
         totals[key] = used.set_index("year")["total"]
         if one.draws is not None:
             draws[key] = one.draws

@@ -149,8 +149,11 @@ def test_an_indicator_does_not_depend_on_where_the_reports_lie():
         every.append(Species({"species": name, "common_name": None}, yearly, draws, pd.DataFrame()))
     groups = {"some": ["a", "c"]}
     here, there = (
-        _indicators(dict(zip(folders, every, strict=True)), groups)
-        for folders in (("a", "b", "b2", "c"), ("../z/a", "../y/b", "b", "../x/c"))
+        _indicators(dict(zip(folders, order, strict=True)), groups)
+        for folders, order in (
+            (("a", "b", "b2", "c"), every),
+            (("../z/c", "../y/b", "b", "../x/a"), every[::-1]),
+        )
     )
     for name in (ALL, "some"):
         for one, other in zip(here[name], there[name], strict=True):

@@ -44,7 +44,7 @@ ENOUGH = {
     "visits": 2.0, "covariates": 0.5, "regions": 0.5, "smooth": 0.5, "observers": 1.0, "occupancy": 2.0, "slopes": 2.0,
 }  # fmt: skip
 NOT_WORSE = -2.0  # the same for lines of regions that have trends of their own in reports
-MOST_LOST = -0.02  # of the deviance, whatever the error
+MOST_LOST = -0.05  # of the deviance, whatever the error, as of ranks that are averaged
 MANY_REGIONS = 20  # more are taken where they predict better: sums of k^2 numbers cross in every round
 FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 2.0  # effective number of observers

@@ -88,21 +88,44 @@
     return x.slice(2).map(function (_, i) { return reflect(x.map(function (_, j) { return j === i + 2 ? 1 : 0; })); });
   }
 
-  // Variance of true log totals about their line, by restricted maximum likelihood: year_variance of slopes.py.
-  function scatter(x, y, cov) {
-    var N = complement(x), half = N.map(function (r) { return cov.map(function (c) { return dot(c, r); }); });
+  // Rows L^-1 N, with L the lower Cholesky factor of A = N R N', R = rho^|t - t'|; and log det A.
+  function white(N, x, rho) {
+    var half = N.map(function (r) {
+      return x.map(function (t) { return x.reduce(function (s, u, j) { return s + r[j] * Math.pow(rho, Math.abs(t - u)); }, 0); });
+    });
+    var L = [], rows = [], volume = 0;
+    N.forEach(function (r, i) {
+      L.push([]);
+      for (var j = 0; j <= i; j++) {
+        var a = dot(half[i], N[j]);
+        for (var k = 0; k < j; k++) { a -= L[i][k] * L[j][k]; }
+        L[i].push(i === j ? Math.sqrt(a) : a / L[j][j]);
+      }
+      rows.push(r.map(function (v, c) {
+        for (var k = 0; k < i; k++) { v -= L[i][k] * rows[k][c]; }
+        return v / L[i][i];
+      }));
+      volume += 2 * Math.log(L[i][i]);
+    });
+    return { rows: rows, volume: volume };
+  }
+
+  // Variance of true log totals about their line, by restricted maximum likelihood, and -2 log of the likelihood:
+  // year_variance of scatter.py.
+  function variance(x, y, cov, rho) {
+    var W = white(complement(x), x, rho), N = W.rows, half = N.map(function (r) { return cov.map(function (c) { return dot(c, r); }); });
     var E = eigen(N.map(function (r) { return half.map(function (h) { return dot(r, h); }); }));
     var lam = E.values.map(function (v) { return Math.max(v, 0); }), z = N.map(function (r) { return dot(r, y); });
     var z2 = lam.map(function (_, k) { var s = 0; z.forEach(function (v, i) { s += E.V[i][k] * v; }); return s * s; });
     var top = Math.max.apply(null, z2);
-    if (top <= 1e-24) { return 0; }
+    if (top <= 1e-24) { return [0, 0]; }
     function loss(s) {
-      return lam.reduce(function (sum, l, k) { var d = Math.max(s + l, 1e-300); return sum + Math.log(d) + z2[k] / d; }, 0);
+      return lam.reduce(function (sum, l, k) { var d = Math.max(s + l, 1e-300); return sum + Math.log(d) + z2[k] / d; }, W.volume);
     }
     var grid = [0], best = 0, least = loss(0), k;
     for (k = 0; k < 200; k++) { grid.push(top * Math.pow(10, -8 + 8 * k / 199)); }
     for (k = 1; k < grid.length; k++) { var l = loss(grid[k]); if (l < least) { least = l; best = k; } }
-    if (best === 0) { return 0; }
+    if (best === 0) { return [0, least]; }
     var a = grid[best - 1], b = grid[Math.min(best + 1, 200)], lo = a, hi = b, g = (Math.sqrt(5) - 1) / 2;
     while (hi - lo > 1e-9 * b) { // golden section, then Newton's steps to the zero of the derivative
       var u = hi - g * (hi - lo), v = lo + g * (hi - lo);
@@ -117,7 +140,17 @@
       });
       if (second > 0) { s = Math.min(Math.max(s - first / second, a), b); }
     }
-    return s;
+    return [s, loss(s)];
+  }
+
+  // What the scatter of years adds to the squared error of the slope: years for themselves and in runs, averaged.
+  function scatter(x, y, cov) {
+    var alone = variance(x, y, cov, 0), runs = variance(x, y, cov, Q.runs[0]);
+    var p = 1 / (1 + Q.runs[1] * Math.exp((runs[1] - alone[1]) / 2)), w = x.map(function (v) { return v / dot(x, x); });
+    var wide = w.reduce(function (s, v, i) {
+      return s + v * w.reduce(function (sum, u, j) { return sum + u * Math.pow(Q.runs[0], Math.abs(x[i] - x[j])); }, 0);
+    }, 0);
+    return (1 - p) * alone[0] * dot(w, w) + p * runs[0] * wide;
   }
 
   // -- classes: classify of classes.py ---------------------------------------------------------------------
@@ -190,7 +223,7 @@
     var mask = both(within(c.window), s.used), year = pick(Q.years, mask), n = year.length, B = rows.length;
     var total = pick(s.total, mask), values = rows.map(function (r) { return pick(r, mask); });
     var mid = n ? mean(year) : 0, x = year.map(function (y) { return y - mid; });
-    var slope = n < 2 ? NaN : slopeOf(x, logs(total)), sampling = NaN, sigma2 = NaN, se, q = 1.96;
+    var slope = n < 2 ? NaN : slopeOf(x, logs(total)), sampling = NaN, added = NaN, se, q = 1.96;
     if (B > 1 && n > 1) { sampling = deviation(values.map(function (r) { return slopeOf(x, logs(r)); })); }
     if (B > 1 && n > 2 && positive(total) && values.every(positive)) {
       var L = values.map(logs), centre = x.map(function (_, i) { return mean(L.map(function (r) { return r[i]; })); });
@@ -199,10 +232,10 @@
           return L.reduce(function (sum, r) { return sum + (r[i] - centre[i]) * (r[j] - centre[j]); }, 0) / (B - 1);
         });
       });
-      sigma2 = scatter(x, logs(total), cov);
+      added = scatter(x, logs(total), cov);
     }
     if (c.convention === "trim") { se = sampling; }
-    else { se = n < 3 ? NaN : Math.sqrt(sampling * sampling + sigma2 / dot(x, x)); q = n < 3 ? NaN : Q.t[n - 3]; }
+    else { se = n < 3 ? NaN : Math.sqrt(sampling * sampling + added); q = n < 3 ? NaN : Q.t[n - 3]; }
     var verdict = classify(slope, se, n, c.rule, q), percent = function (m) { return 100 * (m - 1); };
     // a reason is a sentence, or a sentence and what goes into its ① and ②
     var reason = s.refuse || (n < Q.least[0] ? [n === 1 ? "there is ① complete year with counts; a class needs ②" :

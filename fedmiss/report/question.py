@@ -21,6 +21,7 @@ from fedmiss.folders import ALL
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, SKEWED, normal_quantile, student_quantile
 from fedmiss.report.findings import Findings, Part
+from fedmiss.report.scatter import ODDS, RUNS
 from fedmiss.report.series import MIN_YEARS, NOUGHT, MonthlySeries
 from fedmiss.report.settings import RULES
 from fedmiss.report.words import count
@@ -186,6 +187,7 @@ def stored(findings: Findings, places: Mapping[int, tuple[float, float]] | None 
         "unit": findings.unit_of_site,
         "z": normal_quantile(0.95),
         "t": [student_quantile(0.95, degrees) for degrees in df],
+        "runs": [RUNS, ODDS],
         "skewed": SKEWED,
         "least": [MIN_YEARS, MIN_DRAWS, NOUGHT],
         "none": NOT_CLASSIFIED,

@@ -13,7 +13,8 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, interval
 from fedmiss.report.loess import choose_span, loess
-from fedmiss.report.slopes import contrast_error, scatter_of_years, trend_row
+from fedmiss.report.scatter import contrast_error, scatter_of_years
+from fedmiss.report.slopes import trend_row
 from fedmiss.report.years import Years, base_years, decimal_year, make_years
 
 MIN_YEARS = 5  # fewer complete years than this: a slope is reported, a class is refused
@@ -227,8 +228,8 @@ class MonthlySeries:
             # The contrast log(last) - mean log(base), a base of several years taken as their mean of logarithms.
             weights = -mask[used].astype(np.float64) / mask.sum()
             weights[-1] += 1.0
-            sigma2 = scatter_of_years(*self.within(self.years.used))
-            se, quantile = contrast_error(weights, float(band.se_log[0]), sigma2, used.size, level)
+            scatter = scatter_of_years(*self.within(self.years.used))
+            se, quantile = contrast_error(weights, float(band.se_log[0]), scatter, level)
             lo, hi = ratio * np.exp(-quantile * se), ratio * np.exp(quantile * se)
         changes = (100.0 * (ratio - 1.0), 100.0 * (lo - 1.0), 100.0 * (hi - 1.0))
         return out | dict(zip(names[:3], changes, strict=True))

@@ -84,7 +84,7 @@ def overall_trend(
     The slope is that of log yearly totals on the year. ``slope_se_sampling`` is its standard deviation over the
     replicates, which equals TRIM's sandwich ``(X'X)^-1 X' cov(log totals) X (X'X)^-1`` with the replicates'
     covariance. ``slope_se`` also holds the scatter of the years about their line (``year_sd``, see
-    ``slopes.year_variance``), unless ``convention`` is ``trim``. ``lo`` and ``hi`` are the limits by which the ``rule``
+    ``scatter.scatter_of_years``), unless ``convention`` is ``trim``. ``lo`` and ``hi`` are the limits by which the ``rule``
     decides (see ``classify``). The slope does not depend on the base; ``change_percent`` does.
 
     ``level`` is that of the limits of the change; those of the slope are always of 95 %, which classes are made for.

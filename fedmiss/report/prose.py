@@ -293,9 +293,9 @@ def limits(findings: Findings) -> list[str]:
             "with the same covariates; beyond what visited sites span, the number at the edge is used."
         )
     scatter = (
-        "That of the trend, and of a change between years, also covers the birds' ordinary ups and downs from year to year, "
-        "each year for itself: where good and bad years come in runs it is too narrow. Those of totals and indices are of "
-        "the numbers in that year."
+        "That of the trend, and of a change between years, also covers the birds' ordinary ups and downs from year to year; "
+        "where good and bad years come in long runs it is still too narrow. Those of totals and indices are of the numbers "
+        "in that year."
     )
     if findings.settings.convention == "trim":
         scatter = (

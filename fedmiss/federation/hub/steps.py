@@ -45,6 +45,10 @@ LATE, LASTING = 30, 0.9
 # A step that turns back is halved, to the least share of a full one, and grows by a factor when it does not: months' more
 # slowly, else both go round in a circle with the dispersion (benchmarks/lowrank_hard.py, up to 1,186 rounds).
 LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
+LONGEST, FAR = (
+    4.0,
+    0.5,
+)  # share of a full step that a variance takes at most; the logarithm that more than one reaches
 LEAST_TURN = (
     1e-3  # of a logarithm: the sign of a shorter step is rounding's, and processors must not part on it
 )
@@ -138,6 +142,8 @@ def after_round(
     shift[..., : 1 + state.slopes] = mean[..., : 1 + state.slopes]
     # The mean slope goes into beta, in the months as s x_l: beta is not shrunk, the s_j are.
     line = shift[..., 1:2] * state.T[..., 1] if state.slopes else np.zeros(panel.L)
+    if turn.settled or not learn:
+        _share_factors(state, shift, T, D, mean, tau, J)
     T[..., 0] += line
     # b has the mean 0 over the months: the level is mu's alone. Prior means move along, so that no month feels a pull.
     level = T[..., 0].mean(axis=-1)
@@ -163,7 +169,7 @@ def after_round(
     if turn.observers:
         new = _common_step(new, sums["observers"])
     if turn.settled and learn:
-        new = _calmed(state, _visit_step(new, sums, nodes, settings, turn))
+        new = _paced(state, _visit_step(new, sums, nodes, settings, turn))
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
     move = np.maximum(moved, np.sqrt(((new.T[..., 0] - before) ** 2).mean(axis=-1)))
     move = np.maximum(move, np.abs(new.kappa - state.kappa).max(axis=-1, initial=0.0)) / state.unit
@@ -179,6 +185,24 @@ def at_rest(moves: F64, k: F64 | int, tol: float) -> Bool:
     near = (most * rate < WAY * tol * (1.0 - rate)) | (most < SMALL * tol) | (rate >= 1.0)
     out: Bool = (k > 5) & (most < tol) & near
     return out
+
+
+def _share_factors(state: MonthState, shift: F64, T: F64, D: F64, mean: F64, tau: F64, J: F64) -> None:
+    """Move what all sites' coefficients u_j of a factor have in common to the months' effects, in ``shift`` and ``T``.
+
+    No count tells (b_l + d v_l, u_j - d) from (b_l, u_j), only their priors do: in turns sites and months would creep along
+    it. The fixed point is that of the turns (Luttinen and Ilin, Neurocomputing 2010, "Transformations in variational
+    Bayesian factor analysis to speed up learning").
+    """
+    precision = 1.0 / state.widths[..., 0]
+    for factor in range(state.p - state.rank, state.p):
+        # Least sum_j (u_j - d)^2 / (2 tau) + sum_l E (b_l + d v_l - prior_l)^2 / (2 width_l), a parabola in d.
+        v, site = T[..., factor], J / tau[..., factor]
+        apart = v * (T[..., 0] - state.prior[..., 0]) + D[..., 0, factor]
+        score = site * mean[..., factor] - (precision * apart).sum(axis=-1)
+        d = score / (site + (precision * (v**2 + D[..., factor, factor])).sum(axis=-1))
+        shift[..., factor] = d
+        T[..., 0] += d[..., None] * v
 
 
 def chain_step(sums: F64) -> F64:
@@ -253,25 +277,32 @@ def _length(step: F64) -> F64:
     return out
 
 
-def _share(part: F64, back: Bool, grows: float) -> F64:
+def _share(part: F64, back: Bool, grows: float, most: F64 | float = 1.0) -> F64:
     """Share of a full step that is taken next: half of the last one where the step turned ``back``, else it grows."""
-    return np.where(back, np.maximum(0.5 * part, LEAST_SHARE), np.minimum(grows * part, 1.0))
+    return np.where(
+        back, np.maximum(0.5 * np.minimum(part, 1.0), LEAST_SHARE), np.minimum(grows * part, most)
+    )
 
 
-def _calmed(old: MonthState, new: MonthState) -> MonthState:
+def _paced(old: MonthState, new: MonthState) -> MonthState:
     """Let 1 / size, ``tau`` and ``noise`` take a part of their steps, on the log scale, where they turn back.
 
     A flock that is most of what is known of its month moves the dispersion, which moves its weight, which moves the month:
-    full steps go round in a circle for good. The fixed point is the same.
+    full steps go round in a circle for good. Steps that keep their direction become longer. The fixed point is the same.
     """
     before, after = _variances(old), _variances(new)
     both = (before > 0.0) & (after > 0.0)  # 1 / size may come to 0 or leave it
     step = np.log(np.divide(after, before, out=np.ones_like(after), where=both))
     last, part = np.moveaxis(new.strides, -2, 0)
-    part = _share(part, (step * last < 0.0) & (np.abs(step) > LEAST_TURN), VARIANCES_GROW)
-    step *= part
+    way, full = step * last, np.abs(step)
+    # A fit that creeps: what has kept its direction for long goes by several steps at once, to ``FAR`` at most.
+    late = (np.asarray(old.k) >= LATE) & (old.rank > 0)
+    long = (way > 0.0) & (part >= 1.0) & late[..., None]
+    part = _share(part, (way < 0.0) & (full > LEAST_TURN), VARIANCES_GROW, np.where(long, LONGEST, 1.0))
+    reach = np.where(part > 1.0, np.maximum(full, FAR), full)
+    step = np.clip(part * step, -reach, reach)
     size, tau, noise = np.split(
-        np.where(both & (part < 1.0), before * np.exp(step), after), [1, 1 + old.p], axis=-1
+        np.where(both & (part != 1.0), before * np.exp(step), after), [1, 1 + old.p], axis=-1
     )
     series = new.series and tuple(
         evolve(one, noise=noise[..., column]) for one, column in zip(new.series, new.free, strict=True)

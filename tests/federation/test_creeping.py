@@ -1,0 +1,69 @@
+"""Fits that creep are led on: months take what sites have in common in a factor, variances longer steps. Ends stay."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.federation.hub import fit as hub_fit
+from fedmiss.federation.hub import steps
+from fedmiss.federation.hub.values import evolve
+from fedmiss.federation.local import fit_counts
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+
+
+def one_factor(seed: int, J: int = 30, L: int = 24) -> GroupPanel:
+    """Counts of sites whose seasons differ in strength, two thirds of the cells visited."""
+    rng = np.random.default_rng([seed, 77])
+    wave = np.cos(2 * np.pi * np.arange(L) / 12)
+    eta = 1.5 + 0.7 * rng.normal(size=J)[:, None] + 0.8 * rng.normal(size=J)[:, None] * wave
+    y = rng.poisson(np.exp(eta)).astype(float)
+    s, t = np.nonzero(rng.random((J, L)) < 0.67)
+    calendar = np.arange(L) % 12 + 1, 2000 + np.arange(L) // 12
+    return GroupPanel.of(J, L, [Group.of("g", s, t, y[s, t])], calendar)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dispersion", ["negbin", "quasi"])
+def test_a_fit_that_is_led_on_ends_where_the_turns_end(monkeypatch, dispersion):
+    """To moves of 1e-7 the cells of both are the same, to what is left of the way at a rate of .99 a round."""
+    monkeypatch.setattr(hub_fit, "TOL", 1e-7)
+    settings = CountSettings(rank=1, dispersion=dispersion, max_sweeps=3000)
+    panel = one_factor(3)
+    led = fit_counts(panel, settings)
+    monkeypatch.setattr(steps, "_share_factors", lambda *given: None)
+    monkeypatch.setattr(steps, "LONGEST", 1.0)
+    alone = fit_counts(panel, settings)
+    assert led.state.converged
+    assert alone.state.converged
+    assert led.state.rank == alone.state.rank == 1
+    apart = np.log(led.expected() / alone.expected())
+    assert np.sqrt((apart**2).mean()) < 100 * 1e-7
+
+
+def test_what_sites_share_in_a_factor_is_moved_without_a_move_of_any_cell():
+    """(b + d v) + (u - d) v = b + u v, and the d that is taken is the least of the priors' parabola."""
+    rng = np.random.default_rng(5)
+    J, L = 30, 12
+    panel = one_factor(1, J, L)
+    state = fit_counts(panel, CountSettings(rank=1, dispersion="negbin")).state
+    state = evolve(state, noise=np.full(state.p, 0.3))
+    T, D, mean, shift = state.T.copy(), state.D, rng.normal(size=state.p), np.zeros(state.p)
+    u = rng.normal(size=J)
+    u += mean[-1] - u.mean()
+    steps._share_factors(state, shift, T, D, mean, state.tau, np.float64(J))
+    d, v = shift[-1], state.T[:, -1]
+    assert abs(d) > 0.01
+    np.testing.assert_allclose(
+        T[:, 0] + (u - d)[:, None] * v, state.T[:, 0] + u[:, None] * v, rtol=0, atol=1e-12
+    )
+
+    def loss(d: float) -> float:
+        moved = state.T[:, 0] + d * v - state.prior[:, 0]
+        about = moved**2 + D[:, 0, 0] + 2 * d * D[:, 0, -1] + d**2 * D[:, -1, -1]
+        return float(((u - d) ** 2).sum() / (2 * state.tau[-1]) + (about / (2 * state.widths[:, 0])).sum())
+
+    # The slope of a parabola at its least is 0; at a step of .01 away it is not.
+    slope = [loss(at + 1.0) - loss(at - 1.0) for at in (d, d + 0.01)]
+    assert abs(slope[0]) < 1e-9 * abs(slope[1])

@@ -231,7 +231,7 @@ def _associations(tables: Tables) -> Plot:
     # A correlation whose interval holds 0 is left blank.
     shown = np.where(sure[np.ix_(strong, strong)], picked, np.nan)
     reach = max(float(np.nanmax(np.abs(shown), initial=0.0)), 0.1)
-    side = 2.6 + 0.155 * len(strong)
+    side = max(3.8, 2.6 + 0.155 * len(strong))  # of few species the words of the bar need the room
     fig = figure(side, side)
     ax = fig.subplots()
     image = ax.imshow(shown, cmap="RdBu_r", vmin=-reach, vmax=reach)
@@ -241,7 +241,8 @@ def _associations(tables: Tables) -> Plot:
     ax.spines[:].set_visible(False)
     ax.tick_params(length=0)
     bar = fig.colorbar(image, ax=ax, orientation="horizontal", fraction=0.03, pad=0.02)
-    bar.set_label("correlation over sites\nbelow 0: at other sites; above 0: at the same", fontsize=8.5)
+    bar.ax.tick_params(labelsize=7)
+    bar.set_label("correlation over sites\nbelow 0: at other sites\nabove 0: at the same", fontsize=8.5)
     caption = (
         "Red: two species are commoner at the same sites than their numbers and the sites' own levels say; blue: at other "
         "sites. Compared is by how many times a site has more or fewer than expected: a doubling and a halving weigh alike. "

@@ -181,10 +181,13 @@ class Rows(Faults):
         return number.set(bad, None)
 
     def places(self, frame: pl.DataFrame) -> None:
-        """Remember coordinates that read as blank: no numbers, or no degrees."""
+        """Remember coordinates that read as blank: no numbers, no degrees, or 0 and 0."""
+        zero = pl.Series([True] * frame.height, dtype=pl.Boolean)
         for key, limit in (("latitude", 90.0), ("longitude", 180.0)):
             degrees, bad = decimals(frame[key], _NOTHING)
             self.blank(frame, bad | (degrees.abs() > limit).fill_null(False), key, key)
+            zero &= (degrees == 0).fill_null(False)
+        self.blank(frame, zero, "latitude and longitude, both 0,", "latitude")
 
     def _note(
         self, kinds: dict[str, int], frame: pl.DataFrame, bad: pl.Series, what: str, column: str

@@ -10,14 +10,15 @@ import polars as pl
 
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.checks import refuse_thousands, site_key
-from fedmiss.etl.columns import PLACES, familiar
+from fedmiss.etl.columns import NAMES, PLACES, familiar
 from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.models.lowrank.structure import LIMIT
 
+_GROUPED = r"^-?\d{1,3}([,.' \x{a0}\x{2019}\x{202f}]\d{3})+([,.]\d+)?$"  # a number with marks of thousands
 _ABSENT = ("", "NA", "N/A", "NAN", "NULL", "NONE", "-")
 _FIXED = {
-    "site_id": ("siteid", "site", "locality", "localityid", "plot", "square", "station", "id"),
+    "site_id": (*NAMES["site"], "id"),
     **PLACES,
 }
 MOST_LEVELS = 20  # values of a category
@@ -110,12 +111,6 @@ class SiteTable:
         """What is to be said of these sites and the panel's; no site in common is an error."""
         ids = set(self.frame["site_id"].to_list())
         own = sites["site_id"].to_list()
-        here = [site for site in own if site in ids]
-        if not here:
-            raise InputError(
-                f"the table of sites has no site of the panel: its ids are like {self.frame['site_id'][0]!r}, those of the "
-                f"panel like {own[0]!r}. Write the panel's ids into the column of sites (`fedmiss inspect` shows them)."
-            )
         said = []
         if lacking := [site for site in own if site not in ids]:
             spelt = {site_key(site): site for site in ids.difference(own)}
@@ -123,6 +118,12 @@ class SiteTable:
                 raise InputError(
                     f"the site {like!r} of the panel is written {spelt[site_key(like)]!r} in the table of sites; write it "
                     "in one way in both."
+                )
+            if len(lacking) == len(own):
+                raise InputError(
+                    f"the table of sites has no site of the panel: its ids are like {self.frame['site_id'][0]!r}, those of "
+                    f"the panel like {own[0]!r}. Write the panel's ids into the column of sites (`fedmiss inspect` shows "
+                    "them)."
                 )
             said.append(
                 f"{len(lacking):,} of {len(own):,} sites of the panel are not in the table of sites "
@@ -245,6 +246,14 @@ def _covariate(source: Source, column: str, text: pl.Series, line: pl.Series, le
     if good >= MOSTLY * (good + int(bad.sum())):
         refuse_thousands(source, column, text, line, points=False)
         return _number(source, column, text, line)
+    grouped = text.str.contains(_GROUPED)
+    if good + int(grouped.sum()) >= MOSTLY * (good + int(bad.sum())):
+        source.refuse(
+            grouped,
+            line,
+            column,
+            lambda row: f"{text[row]!r} is no number; write it without marks of thousands.",
+        )
     held = levels.drop_nulls().unique()
     if held.len() > MOST_LEVELS:
         raise InputError(

@@ -69,11 +69,12 @@ def _site_columns(places: pl.DataFrame, size_km: float | None) -> pl.DataFrame:
         pl.col("country_code").replace("", None),
     )
     lat, lon = (pl.col(name).cast(pl.Float64, strict=False) for name in ("latitude", "longitude"))
+    somewhere = ~((lat == 0) & (lon == 0)).fill_null(False)  # 0, 0 stands for a place that nobody knows
     table = places.select(
         site_id=pl.col("site"),
         site_name=pl.col("site_name").replace("", None),
-        latitude=pl.when(lat.is_between(-90, 90)).then(lat),
-        longitude=pl.when(lon.is_between(-180, 180)).then(lon),
+        latitude=pl.when(lat.is_between(-90, 90) & somewhere).then(lat),
+        longitude=pl.when(lon.is_between(-180, 180) & somewhere).then(lon),
         region=region,
     )
     if size_km is None:

@@ -15,6 +15,7 @@ import numpy as np
 from fedmiss.arrays import distinct, pairs
 from fedmiss.community.study import beside, run_community
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.columns import plain
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended
 from fedmiss.federation.gather import Gather, RelayGone
@@ -36,6 +37,7 @@ from fedmiss.network.result import write_preview, write_result
 from fedmiss.network.status import STATUS, Status, Usage
 from fedmiss.owner import remove_state
 from fedmiss.pipeline.panels import PanelFolder, open_panel
+from fedmiss.pipeline.plans import uncounted
 
 BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
 HELD = "held.txt"  # the message on hold, in words and numbers
@@ -52,9 +54,15 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
             "`fedmiss panel RECORDS`, without --groups and --group-by."
         )
     species = panel.facts.species
-    if species != kit.study.species:
+    if plain(species).split() != plain(kit.study.species).split():
         raise InputError(
-            f"{data} is about {species!r}, the study about {kit.study.species!r}. Make a panel of that species."
+            f"{data} is about {species!r}, the study about {kit.study.species!r}. Make a panel of that species; if yours is "
+            "the same under another name, write the study's into your table, and ingest it again."
+        )
+    if uncounted(panel) and kit.study.fit.model != "bernoulli":
+        raise InputError(
+            f"{data}: {species} was found on {panel.facts.n_detected} visits and counted on none of them (all are X). "
+            "What is left are zeros, which would make the joint totals too low: join with visits that were counted."
         )
     if kit.study.sites == "all" and panel.chosen_by_detection:
         raise ConfigError(
@@ -352,6 +360,11 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         f"{kit.name}: {visits.site.size:,} visits at {np.unique(visits.site).size:,} sites, {counted.sum():,} with a count, "
         f"in {months.size} months"
     ]
+    found, lost = int(visits.detected.sum()), int((visits.detected & ~counted).sum())
+    if lost and kit.study.fit.model != "bernoulli":
+        lines.append(
+            f"  {lost:,} of your {found:,} visits that found the species have no number (X): they take no part, zeros do"
+        )
     if few.any():
         lines.append(
             f"  {int(few.sum())} of these months {'has' if few.sum() == 1 else 'have'} fewer than {kit.study.minimum} of "

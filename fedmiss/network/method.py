@@ -77,8 +77,9 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         last = traceback.extract_tb(error.__traceback__)[-1]
         raise ConfigError(
             f"{run} failed in {Path(last.filename).name}, line {last.lineno}: {type(error).__name__}: {error}. The "
-            "others wait. Put right what is wrong with the data here, or agree on a version of the package without the "
-            "fault, and join again; fedmiss --debug shows the traceback."
+            "others wait. If the package is wrong, agree on a version without the fault, and join again. If the data here "
+            "are wrong, correct them and ask the proposer for a revision: a job is bound to the data that it was begun "
+            "with. fedmiss --debug shows the traceback."
         ) from error
     try:
         plain: dict[Any, Any] = {

@@ -407,6 +407,17 @@ def read_study(folder: Path) -> Study:
     return _study(read_json(folder / "study.json"), folder / "study.json")
 
 
+# Kinds of settings by the names of their types, with what to write
+_KINDS: dict[str, tuple[Any, str]] = {
+    "str": (str, "text in quotes"),
+    "int": (int, "a whole number, without quotes"),
+    "float": (int | float, "a number, without quotes"),
+    "bool": (bool, "true or false, without quotes"),
+}
+_LIST = (tuple, "a list in square brackets")
+_TABLE = (Mapping, "a table of its own, with its name in square brackets before it")
+
+
 def _study(raw: Mapping[str, object], path: Path) -> Study:
     known = {f.name: f for f in fields(Study)}
     for key in raw:
@@ -418,11 +429,13 @@ def _study(raw: Mapping[str, object], path: Path) -> Study:
         if key not in raw:
             raise ConfigError(f"{path} lacks {key!r}.")
     values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in raw.items()}
-    kinds = {"str": str, "int": int, "float": int | float, "bool": bool}
     for key, value in values.items():
-        kind = kinds.get(str(known[key].type), tuple if "tuple" in str(known[key].type) else Mapping)
+        named = str(known[key].type)
+        kind, words = _KINDS.get(named, _LIST if "tuple" in named else _TABLE)
         if not isinstance(value, kind) or (kind is not bool and isinstance(value, bool)):
-            raise ConfigError(f"{path}: {key} is {value!r}, which is not of the right kind.")
+            raise ConfigError(
+                f"{path}: {key} is {raw[key]!r}, which is not of the right kind; write {words}."
+            )
         if kind == int | float:
             convert(value, float, f"{path}: {key}")
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 import shutil
 from dataclasses import replace
+from io import BytesIO
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +16,7 @@ import pytest
 
 from fedmiss.community.model import Effort, cells_of, fit_community
 from fedmiss.community.page import _headline
-from fedmiss.community.pictures import LETTER, LINE, ends, named_places
+from fedmiss.community.pictures import LETTER, LINE, _associations, ends, named_places
 from fedmiss.community.run import _said, build_community
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import tables_of
@@ -58,6 +60,18 @@ def frame(folder, name):
 
 
 # --- the folder
+
+
+def test_the_words_under_few_species_are_not_cut_off():
+    names = np.array(["Parus major", "Turdus merula", "Anas platyrhynchos", "Acrocephalus scirpaceus"])
+    of = pd.DataFrame({"correlation": [0.9] * 6, "lower": [0.8] * 6, "upper": [0.95] * 6})
+    tables = SimpleNamespace(lists=SimpleNamespace(S=4), associations=of, at=lambda which: names[which])
+    fig = _associations(tables).figure
+    fig.savefig(BytesIO())  # places all words
+    bar = fig.axes[1].xaxis
+    assert bar.label.get_window_extent().x1 <= fig.bbox.x1
+    ticks = [t.get_window_extent() for t in bar.get_ticklabels()]
+    assert all(a.x1 < b.x0 for a, b in pairwise(ticks))
 
 
 def test_the_folder_holds_every_table_by_its_schema(made):

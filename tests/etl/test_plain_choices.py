@@ -87,6 +87,18 @@ def test_coordinates_that_are_none_are_said(plain):
             assert said in got.warnings
 
 
+def test_a_place_at_0_0_is_one_that_nobody_knows(plain):
+    rows = ["A,0,0.0,3,2001", "B,0,8,4,2001", "C,50,0,5,2001"]
+    head = "site,latitude,longitude,count,year"
+    visits = [f"{head},observer,date,species", *(f"{row},o1,2024-05-06,Wren" for row in rows)]
+    for got in (plain("\n".join([head, *rows])), plain("\n".join(visits), column_map={"auto": ""})):
+        place = got.checklists.sort("site_id").select("latitude", "longitude")
+        assert place.rows() == [(None, None), (0.0, 8.0), (50.0, 0.0)]
+        assert (
+            "1 values of latitude and longitude, both 0, could not be read and count as blank" in got.warnings
+        )
+
+
 def test_an_observer_in_two_spellings_is_said_without_the_name(rows):
     got = rows("A. Meier,A,2024-05-06,Wren,3\nA.meier,A,2024-05-06,Robin,4\nB,A,2024-05-06,Wren,4\n")
     assert "2 observers differ in case, blanks or accents only (as in lines 2 and 3)" in got.warnings

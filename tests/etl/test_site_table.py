@@ -107,6 +107,16 @@ def test_another_table_makes_another_fit(panel):
         ("site,h\n" + "".join(f"s{i},h{i}\n" for i in range(30)), "30 different texts .*at most 20"),
         ("site,lat,lon\na,6,45\nb,6.1,45.1\nc,6.2,45.2\n", "latitude and longitude are swapped"),
         ("site,e\na,1\nB,2\nc,3\n", "the site 'b' of the panel is written 'B' in the table of sites"),
+        ("site,e\nA,1\nB,2\nC,3\n", "the site 'a' of the panel is written 'A' in the table of sites"),
+        (
+            'site,e\na,950.5\nb,"1,234.5"\n',
+            "line 3, column 'e': '1,234.5' is no number; write it without marks",
+        ),
+        (
+            "site;e\na;1.234,5\nb;2.100\n",
+            "line 2, column 'e': '1.234,5' is no number; write it without marks",
+        ),
+        ("site,e\na,1 234\nb,2 100\n", "line 2, column 'e': '1 234' is no number; write it without marks"),
         ("site,e\n", "nothing to read"),
         ("site,site_index\na,1\nb,2\n", "fedmiss has a column 'site_index' of its own; rename this one"),
     ],
@@ -115,6 +125,12 @@ def test_every_fault_is_a_sentence(tmp_path, panel, text, words):
     with pytest.raises(InputError, match=words):
         panel(text)
     assert not (tmp_path / "panel").exists()
+
+
+def test_a_site_is_called_as_in_a_table_of_counts(tmp_path):
+    table = tmp_path / "sites.csv"
+    table.write_text("Gebiet;H\u00f6he\na;4,5\nb;5\n", encoding="utf-8-sig")
+    assert read_site_table(table).covariates == ("H\u00f6he",)
 
 
 def test_a_frame_without_a_table_is_refused():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -258,6 +259,27 @@ def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, panels):
         dry_run(open_kit(kit.folder), panels["north"])
     with pytest.raises(InputError, match="is no kit"):
         open_kit(tmp_path)
+
+
+def test_a_species_in_other_capitals_is_the_same(folder, panels):
+    kit = folder / "kits" / "north"
+    write_json(kit / "study.json", read_json(kit / "study.json") | {"species": "ardea ALBA"})
+    assert "visits at" in dry_run(open_kit(kit), panels["north"])[0]
+
+
+def test_finds_without_a_number_are_said_and_nothing_else_is_refused(folder, panels, monkeypatch):
+    kit = open_kit(folder / "kits" / "north")
+    visits = held(kit, open_data(kit, panels["north"]))
+    found = np.flatnonzero(visits.detected)
+    count = visits.count.copy()
+    count[found[:7]] = np.nan
+    monkeypatch.setattr(member, "held", lambda kit, panel: replace(visits, count=count))
+    assert f"  7 of your {found.size} visits that found the species have no number (X)" in " ".join(
+        dry_run(kit, panels["north"])
+    )
+    monkeypatch.setattr(member, "uncounted", lambda panel: True)
+    with pytest.raises(InputError, match=r"counted on none of them \(all are X\)"):
+        dry_run(kit, panels["north"])
 
 
 def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(folder, panels, monkeypatch):

@@ -147,6 +147,7 @@ def test_a_fault_inside_the_function_is_one_sentence_with_its_line(tmp_path, mon
         assert f"test_method.py, line {job.__code__.co_firstlineno + 1}: ZeroDivisionError: integer" in str(
             error
         )
+        assert "correct them and ask the proposer for a revision" in str(error)  # the first frame has gone
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):

@@ -54,7 +54,8 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
     for old, new, words in (
         ("minimum = 5", "minimun = 5", "the setting 'minimun' is unknown. Did you mean 'minimum'"),
         ("minimum = 5", "minimum = 1", "minimum is 1"),
-        ("minimum = 5", 'minimum = "5"', "not of the right kind"),
+        ("minimum = 5", 'minimum = "5"', "not of the right kind; write a whole number, without quotes"),
+        ("season = [2, 3, 4]", 'season = "2-4"', "of the right kind; write a list in square brackets"),
         ('"north"', '"North Club"', "'North Club' cannot be used"),
         ('"north", ', "", "masks need 3 organisations, the study has 2"),
         ('"north"', '"south"', "each once"),

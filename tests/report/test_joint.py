@@ -145,7 +145,9 @@ def test_without_regions_years_or_birds(tmp_path):
     a = findings(result_of(tmp_path / "gap", regions=(), visits=visits))
     assert not a.yearly.set_index("year").loc[2003, "used"]
     assert any(c.startswith("2003 lacks any month with the least numbers") for c in caveats(a))
-    joint_report(tmp_path / "gap", tmp_path / "page", {})
+    page = joint_report(tmp_path / "gap", tmp_path / "page", {}).read_text(encoding="utf-8")
+    assert "2003 (left out)" in page
+    assert "(no count)" not in page
     few = findings(result_of(tmp_path / "few", counted=0.1))
     assert not few.classified
     assert "birds were counted; a class needs 20" in headline(few).sentence

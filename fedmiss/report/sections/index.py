@@ -45,7 +45,9 @@ def _yearly(findings: Findings) -> HtmlTable:
 
     def year(row: Any) -> Cell:
         few = " (too few counts)" if findings.found else " (none found)"
-        few = few if (row.cells_observed if by_cell else row.visits) else " (no count)"
+        # of a joint year without visits nobody knows whether there were none, or too few to be told
+        none = " (no count)" if by_cell else " (left out)"
+        few = few if (row.cells_observed if by_cell else row.visits) else none
         return Cell(
             f"{row.year}{'' if row.used else few if row.complete else ' (incomplete)'}",
             float(row.year),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -232,15 +233,12 @@ def names_of(records: str | Path) -> tuple[tuple[str, ...], frozenset[str]]:
 
 def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) -> list[str]:
     """Name pairs of species with names alike that are never on one list: perhaps one species under two names."""
-    at, said = found["list_"].to_numpy(), []
-    for i, name in enumerate(names):
-        for k in range(i + 1, len(names)):
-            if alike(name, names[k]) and not np.isin(at[code == i], at[code == k]).any():
-                said.append(
-                    f"{name} and {names[k]} are never on the same list: perhaps one species in two names; if "
-                    "so, name it once."
-                )
-    return said
+    at = found["list_"].to_numpy()
+    return [
+        f"{one} and {other} are never on the same list: perhaps one species in two names; if so, name it once."
+        for (i, one), (k, other) in combinations(enumerate(names), 2)
+        if alike(one, other) and not np.isin(at[code == i], at[code == k]).any()
+    ]
 
 
 def scores_without(community: str | Path, species: str, common: str = "") -> SiteTable:

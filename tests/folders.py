@@ -1,7 +1,5 @@
 """Look into the folders that fedmiss makes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pandas as pd

@@ -1,8 +1,6 @@
 """A wrong value of any setting is one sentence: in Python, in a recipe and on the command line; never a traceback."""
 
 # ruff: noqa: PT017, PT012, E501
-from __future__ import annotations
-
 import json
 import math
 from decimal import Decimal

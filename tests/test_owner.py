@@ -1,7 +1,5 @@
 """Nothing of a user's is deleted or replaced: the owner's proofs, and that nothing goes past it."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """Every mistake ends with one clear line on stderr, exit code 1 or 2, and nothing half-written."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

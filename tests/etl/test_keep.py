@@ -1,7 +1,5 @@
 """Columns of the files that are kept with the records on request."""
 
-from __future__ import annotations
-
 import csv as csv_module
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Filters that auk has, and what files hold where something is missing or wrong."""
 
-from __future__ import annotations
-
 import datetime as dt
 import gzip
 from functools import partial

@@ -1,7 +1,5 @@
 """Laws of the panel: groups, axes, observed-index sets, whatever the records are."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from datetime import date, timedelta

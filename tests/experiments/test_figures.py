@@ -1,7 +1,5 @@
 """The experiments show what the papers show, and write whole, readable folders."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os

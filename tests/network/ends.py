@@ -1,7 +1,5 @@
 """Organisations (and a relay) as processes, over whichever engine: start, kill, wait; where connections went."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

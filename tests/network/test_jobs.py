@@ -1,7 +1,5 @@
 """From kits to both reports, and what ends or changes a job on the way."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What is on hold, what was sent, and what is replayed: a custodian's view of messages."""
 
-from __future__ import annotations
-
 import threading
 import time
 from pathlib import Path

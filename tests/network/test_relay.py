@@ -1,7 +1,5 @@
 """A relay and its engines, without NVFLARE: who is waited for, who has no part, what dies and is started again."""
 
-from __future__ import annotations
-
 import re
 import threading
 from types import SimpleNamespace

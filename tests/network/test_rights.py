@@ -1,7 +1,5 @@
 """One file server for all: members are users with rights of their own, and none waits in silence for another's file."""
 
-from __future__ import annotations
-
 import os
 import stat
 

@@ -1,7 +1,5 @@
 """Studies, rosters, approvals, and what custodians read: all that needs no engine."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Several species in one table of yearly counts: a run imports, fits and reports each by itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A coordinator's spreadsheet of many species with five faults: good results, five failures named, the same on any cores."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The page in another language: what the file has is said in it, what it lacks is listed, and no number is lost."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import date, timedelta

@@ -1,7 +1,5 @@
 """The report folder: reproducible, self-contained, true to its tables, and honest about thin data."""
 
-from __future__ import annotations
-
 import gc
 import hashlib
 import html

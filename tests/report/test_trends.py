@@ -1,7 +1,5 @@
 """Laws of totals, indices, trends, seasons, curves and change points."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -96,7 +96,7 @@ def test_wrong_usage_ends_with_2_and_no_traceback(words, code, here):
     assert tree(here) == {}
 
 
-def test_debug_shows_the_traceback(base, here):
+def test_debug_shows_the_traceback(here):
     from fedmiss.errors import InputError
 
     with pytest.raises(InputError):
@@ -187,7 +187,7 @@ def test_ctrl_c_during_a_fit_leaves_no_result_but_a_fit_to_resume(base, here):
     assert not (here / "fit.partial").exists()
 
 
-def test_a_place_that_may_not_be_read(base, here):
+def test_a_place_that_may_not_be_read(here):
     if os.geteuid() == 0:
         pytest.skip("root may read everything")
     closed = csv(here)

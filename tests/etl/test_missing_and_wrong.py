@@ -84,7 +84,7 @@ def test_breeding_codes_of_older_files(pair):
     assert pair(records, rows, write={"layout": 46}, breeding=("NY",)).visits() == {"S1": 1}
 
 
-def test_the_placeholder_of_an_unknown_date_is_a_missing_date(pair, tmp_path):
+def test_the_placeholder_of_an_unknown_date_is_a_missing_date(pair):
     rows = [
         visit("S1"),
         visit("S2", **{"OBSERVATION DATE": "1900-01-01"}),

@@ -222,7 +222,7 @@ NEW = 0.1
 
 
 @pytest.mark.slow
-def test_german_says_the_page_and_changes_no_number(folders, report, german_report):
+def test_german_says_the_page_and_changes_no_number(report, german_report):
     english = (report / "index.html").read_text(encoding="utf-8")
     german = (german_report / "index.html").read_text(encoding="utf-8")
     lacking = german_report / UNTRANSLATED

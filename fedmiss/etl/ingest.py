@@ -155,11 +155,8 @@ def _import(
                 inputs=_hashes(projections),
                 results=results,
                 flow=row_flow(projections, lists_flow, counts.steps, results, presence_only=presence_only),
-                terms=terms_of(
-                    "simulated" if family == "ebird" and all_simulated(lists) else sources[0].role,
-                    sorted(releases),
-                    sorted({name for each in projections for name in each.meta.get("licences", [])}),
-                    sorted({source.citation for source in sources if source.citation}),
+                terms=_terms(
+                    sources, projections, releases, simulated=family == "ebird" and all_simulated(lists)
                 ),
                 warnings=warnings,
             )
@@ -172,6 +169,17 @@ def _refuse_empty(projections: list[Projection], sources: list[Source]) -> None:
             f"{names}: a header and no rows, so there is nothing to import; widen the choice made at the "
             "download, or name the sampling file with --sampling."
         )
+
+
+def _terms(
+    sources: list[Source], projections: list[Projection], releases: set[str], *, simulated: bool
+) -> dict[str, str]:
+    return terms_of(
+        "simulated" if simulated else sources[0].role,
+        sorted(releases),
+        sorted({name for each in projections for name in each.meta.get("licences", [])}),
+        sorted({source.citation for source in sources if source.citation}),
+    )
 
 
 def _hashes(projections: list[Projection]) -> dict[str, str]:

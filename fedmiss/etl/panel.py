@@ -87,13 +87,7 @@ def make_panel(
         species, common, visits = _all_visits(named, manifests, settings, warnings)
         flow.append({"step": "visits of the species, zeros included", "rows": visits.height, "note": species})
         visits = _once(visits, flow, warnings)
-        if settings.sites == "seen" and not visits["detected"].any():
-            # Else no site would be left, and absence everywhere is a result.
-            settings = replace(settings, sites="all")
-            warnings.append(
-                f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it "
-                "was seen."
-            )
+        settings = _never_seen(settings, species, visits, warnings)
         visits = _choose_sites(visits, settings, flow)
         warnings += _odd_counts(species, visits)
         table = _about_sites(settings, species, common)
@@ -130,6 +124,18 @@ def make_panel(
             warnings=warnings,
         )
     return Path(out)
+
+
+def _never_seen(
+    settings: PanelSettings, species: str, visits: pl.DataFrame, warnings: list[str]
+) -> PanelSettings:
+    """Keep all sites where the species was seen at none: else none would be left, and absence everywhere is a result."""
+    if settings.sites != "seen" or visits["detected"].any():
+        return settings
+    warnings.append(
+        f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it was seen."
+    )
+    return replace(settings, sites="all")
 
 
 def _inputs(manifests: dict[str, Manifest], settings: PanelSettings) -> dict[str, str]:

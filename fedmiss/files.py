@@ -207,12 +207,11 @@ def atomic_folder(
     when fedmiss made it, whole, as a folder of this kind.
     """
     path = Path(path)
-    with making(path, kind, overwrite=overwrite, inputs=inputs):
-        with scratch_folder(path) as tmp:
-            yield tmp
-            drop_unfinished(tmp)
-            seal(tmp)
-            replace_folder(tmp, path)
+    with making(path, kind, overwrite=overwrite, inputs=inputs), scratch_folder(path) as tmp:
+        yield tmp
+        drop_unfinished(tmp)
+        seal(tmp)
+        replace_folder(tmp, path)
 
 
 @contextmanager

@@ -29,8 +29,7 @@ def first_month(season: Sequence[int] | I64) -> int:
 
 def season_years(year: I64, month_of_year: I64) -> I64:
     """Return the year (L,) in which each month of an axis counts, whose season is all of its months of the year."""
-    out: I64 = year + (month_of_year >= first_month(np.unique(month_of_year)))
-    return out
+    return year + (month_of_year >= first_month(np.unique(month_of_year)))
 
 
 def years_of(months: I64) -> I64:

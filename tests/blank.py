@@ -1,7 +1,5 @@
 """Reports whose figures are blank: drawing is most of a report's time, and no part of what most laws are about."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Shared by all tests."""
 
-from __future__ import annotations
-
 import gc
 import os
 import shutil

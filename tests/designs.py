@@ -20,8 +20,6 @@ vacated   the sites of ``losses``, visited in all years
 ========  =============================================================================================
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import numpy as np

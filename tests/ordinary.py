@@ -1,7 +1,5 @@
 """Processes with the rights of an ordinary user, also where the tests run as root."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Facts of folders: what is written is what is read, and nobody asks for one that is not there."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import MISSING, fields

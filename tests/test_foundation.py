@@ -1,8 +1,6 @@
 # ruff: noqa: E501, PT012 -- a writer that fails half-way is what is tested
 """The lowest layers: keyed randomness, atomic files, tables with schemas, errors, shipped files, a light import."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

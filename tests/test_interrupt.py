@@ -1,7 +1,5 @@
 """A request to end is not lost where Python drops the exception: in a callback from compiled code."""
 
-from __future__ import annotations
-
 import ctypes
 import io
 import signal

@@ -1,7 +1,5 @@
 """Public functions and classes refuse an argument of a wrong kind in one sentence, and take numpy's numbers as Python's."""
 
-from __future__ import annotations
-
 import dataclasses
 import inspect
 import math

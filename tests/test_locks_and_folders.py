@@ -1,7 +1,5 @@
 """Folders are made by one process at a time, whole or not at all; only what fedmiss made is ever deleted or believed."""
 
-from __future__ import annotations
-
 import errno
 import json
 import os

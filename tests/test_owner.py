@@ -1,7 +1,5 @@
 """Nothing of a user's is deleted or replaced: the owner's proofs, and that nothing goes past it."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re
@@ -16,6 +14,7 @@ import fedmiss
 from fedmiss import files, locks, owner
 from fedmiss.errors import ConfigError
 from fedmiss.pipeline.fit_folder import finish, partial_folder
+from tests.folders import content
 
 PACKAGE = Path(fedmiss.__file__).parent
 OWNERS = {"owner.py", "locks.py"}  # a lock removes its own file, which it has signed
@@ -29,11 +28,6 @@ SAFE = {
     ("federation/journal.py", "ftruncate"): "a journal, known by its first bytes, is cut where it was torn",
     ("network/nvflare_kits.py", "move"): "out of a temporary folder into the unfinished folder of a study",
 }
-
-
-def snapshot(root: Path) -> dict[str, bytes]:
-    found = (p for p in root.rglob("*") if p.is_file() and not p.is_symlink())
-    return {str(p.relative_to(root)): p.read_bytes() for p in found}
 
 
 def _calls(tree: ast.AST):
@@ -176,15 +170,15 @@ def test_a_stranger_is_not_removed(tmp_path):
         (tmp_path / name).write_text("mine")
         with pytest.raises(ConfigError, match="was not made by fedmiss"):
             owner.remove_own(tmp_path / name)
-    assert set(snapshot(tmp_path).values()) == {b"mine"}
+    assert set(content(tmp_path).values()) == {b"mine"}
 
 
-@pytest.mark.parametrize("content", [b"mine", b"\xff\xfe", b'{"pid": 7}', b'{"fedmiss": "1"}'])
-def test_a_file_with_the_name_of_a_lock_stays(tmp_path, content):
-    (tmp_path / ".out.lock").write_bytes(content)
+@pytest.mark.parametrize("raw", [b"mine", b"\xff\xfe", b'{"pid": 7}', b'{"fedmiss": "1"}'])
+def test_a_file_with_the_name_of_a_lock_stays(tmp_path, raw):
+    (tmp_path / ".out.lock").write_bytes(raw)
     with pytest.raises(ConfigError, match="has the name of the lock"), files.atomic_folder(tmp_path / "out"):
         raise AssertionError("never reached")
-    assert snapshot(tmp_path) == {".out.lock": content}
+    assert content(tmp_path) == {".out.lock": raw}
 
 
 def test_a_torn_lock_of_a_dead_process_is_no_hindrance(tmp_path):
@@ -196,7 +190,7 @@ def test_a_torn_lock_of_a_dead_process_is_no_hindrance(tmp_path):
         (tmp_path / ".out.lock").write_bytes(signed[:cut])
         with locks.locked(tmp_path / "out"):
             pass
-        assert snapshot(tmp_path) == {}
+        assert content(tmp_path) == {}
 
 
 # --- folders of work
@@ -211,15 +205,15 @@ def test_a_strange_work_folder_stays_whole(tmp_path, name):
     (work / name).write_text("mine")
     with pytest.raises(ConfigError, match="in the way of unfinished work"):
         partial_folder(tmp_path / "fit", "key")
-    assert snapshot(tmp_path) == {f"fit.partial/{name}": b"mine"}
+    assert content(tmp_path) == {f"fit.partial/{name}": b"mine"}
 
 
 def test_a_finished_folder_that_has_the_name_of_a_work_folder_stays(tmp_path):
     out = made(tmp_path / "fit.partial")
-    before = snapshot(out)
+    before = content(out)
     with pytest.raises(ConfigError, match="in the way of unfinished work"):
         partial_folder(tmp_path / "fit", "key")
-    assert snapshot(out) == before
+    assert content(out) == before
 
 
 def test_a_work_folder_is_emptied_of_its_own_files_only(tmp_path):
@@ -236,7 +230,7 @@ def test_a_work_folder_is_emptied_of_its_own_files_only(tmp_path):
         files.write_json(work / "trace.parquet", {})
     (work / "trace.parquet").unlink()
     partial_folder(tmp_path / "fit", "two")
-    assert {p for p in snapshot(work) if p != owner.MARK} == {"key.json"}
+    assert {p for p in content(work) if p != owner.MARK} == {"key.json"}
 
 
 @pytest.mark.parametrize("name", ["photo.jpg", "checkpoint/fit/notes.txt", "members/2/mine.parquet"])
@@ -247,11 +241,11 @@ def test_a_file_of_a_users_in_unfinished_work_never_becomes_a_part_of_the_fit(tm
     files.write_json(work / "members" / "2" / "a.json", 1)
     files.write_manifest(work, "fit", settings={}, inputs={})
     (work / name).write_text("mine")
-    before = snapshot(tmp_path)
+    before = content(tmp_path)
     for step in (lambda: finish(work, tmp_path / "fit"), lambda: partial_folder(tmp_path / "fit", "key")):
         with pytest.raises(ConfigError, match=f"holds {name}, which fedmiss did not write there"):
             step()
-        assert snapshot(tmp_path) == before
+        assert content(tmp_path) == before
     (work / name).unlink()
     partial_folder(tmp_path / "fit", "key")
     finish(work, tmp_path / "fit")
@@ -271,7 +265,7 @@ def test_what_an_interrupted_write_left_deep_in_a_work_folder_is_dropped(tmp_pat
     files.write_json(work / "members" / "2" / "a.json", 1)
     files.write_manifest(work, "fit", settings={}, inputs={})
     finish(work, tmp_path / "fit")
-    assert set(snapshot(tmp_path / "fit")) == {"manifest.json", "members/2/a.json"}
+    assert set(content(tmp_path / "fit")) == {"manifest.json", "members/2/a.json"}
     assert not (tmp_path / "fit" / "checkpoint").exists()
     assert set(files.read_manifest(tmp_path / "fit", verify=True)["files"]) == {"members/2/a.json"}
 
@@ -298,7 +292,7 @@ def test_what_comes_into_a_folder_while_its_successor_is_made_is_kept(tmp_path):
 
     with pytest.raises(ConfigError, match="is kept as"):
         make_again()
-    assert set(snapshot(out)) == {"manifest.json", "new.html"}
+    assert set(content(out)) == {"manifest.json", "new.html"}
     (kept,) = tmp_path.glob("out.kept-*")
     assert (kept / "notes.txt").read_text() == "mine"
 
@@ -318,12 +312,12 @@ def test_what_a_dead_process_left_beside_a_whole_file_goes_although_the_file_sta
     out = tmp_path / "table.csv"
     with files.making_files(out, overwrite=False), files.atomic_file(out) as tmp:
         tmp.write_text("whole")
-    before = set(snapshot(tmp_path))
+    before = set(content(tmp_path))
     left = owner.temporary(out)
     left.write_text("half")
     with pytest.raises(ConfigError, match="exists already"), files.making_files(out, overwrite=False):
         raise AssertionError("never reached")
-    assert set(snapshot(tmp_path)) == before
+    assert set(content(tmp_path)) == before
     assert out.read_text() == "whole"
 
 

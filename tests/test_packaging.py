@@ -1,7 +1,5 @@
 """What describes the project to others says one thing: pyproject, citation, archive, conda recipe, paper."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """The README's example is run as it stands, from another folder."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Rights of files: what is refused names the file that was refused, whose it is, and what to do; nothing is left."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

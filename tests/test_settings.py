@@ -1,7 +1,5 @@
 """A setting is defined once: what its definition says holds on the command line, in Python, in recipes and in the docs."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from pathlib import Path
 from typing import Annotated, Literal, get_origin

@@ -1,7 +1,5 @@
 """What POSIX has and Windows has not stands in one module, and everything works without it."""
 
-from __future__ import annotations
-
 import ast
 import os
 import re

@@ -1,7 +1,5 @@
 """One word, one meaning: names that the house has given up do not come back, and each public name stands in one module."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import defaultdict

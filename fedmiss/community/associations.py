@@ -87,8 +87,7 @@ def associations(
     def z_of(loadings: F64, inverse_size: float) -> F64:
         psi = float(polygamma(1, 1.0 / max(inverse_size, 1e-6))) if counts else np.pi**2 / 3
         # Fisher's transformation, in which the error of a correlation depends little on it.
-        z: F64 = np.arctanh(np.clip(_correlation(loadings, psi), -0.999, 0.999))
-        return z
+        return np.arctanh(np.clip(_correlation(loadings, psi), -0.999, 0.999))
 
     made = refits(MANY)
     usual = float(np.mean([dispersion for _, dispersion in made]))

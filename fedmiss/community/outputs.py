@@ -216,8 +216,7 @@ STEPS = {"1": 1, "2 to 3": 2, "4 to 9": 4, "10 or more": 10}
 
 def steps_of(lists: F64) -> I64:
     """Which of ``STEPS`` the sites are, by their numbers of lists."""
-    out: I64 = np.searchsorted([*STEPS.values()][1:], lists, side="right")
-    return out
+    return np.searchsorted([*STEPS.values()][1:], lists, side="right")
 
 
 def gains_by(community: Community, lists: F64) -> tuple[F64, F64]:

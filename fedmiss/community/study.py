@@ -244,8 +244,7 @@ def _effort(seat: CommunitySeat, terms: Terms, lists: Lists) -> Effort:
 def _found(lists: Lists, model: str) -> Bool:
     """Sites (J, S) behind a species: where it was found; for counts with a number, since birds are those of these alone."""
     birds, _, found = lists.summed()
-    out: Bool = (found if model == "presence" else birds) > 0
-    return out
+    return (found if model == "presence" else birds) > 0
 
 
 def _few(lists: Lists, model: str, own_sites: int) -> Bool:

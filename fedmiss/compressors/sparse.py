@@ -133,8 +133,7 @@ class TopK(_Sparse):
 
 def _first(values: F64, k: int) -> I64:
     """Places of the k least values of each row, increasing."""
-    first: I64 = np.sort(np.argsort(values, axis=-1, kind="stable")[..., :k], axis=-1)
-    return first
+    return np.sort(np.argsort(values, axis=-1, kind="stable")[..., :k], axis=-1)
 
 
 def _width(q: int) -> int:

@@ -113,8 +113,7 @@ def _code(code: CodeType) -> bytes:
     consts = [
         constant for constant in code.co_consts if isinstance(constant, (bool, int, float, str, bytes, tuple))
     ]
-    out: bytes = code.co_code + repr((consts, code.co_names)).encode() + inner
-    return out
+    return code.co_code + repr((consts, code.co_names)).encode() + inner
 
 
 def _attributes(thing: object, depth: int) -> str:

@@ -200,8 +200,7 @@ class FedMM(Field):
                 f"FedMM needs project(S), and {type(model).__name__} has none; give FedMM(project=...)."
             )
         # Instead of line 15 of algorithm 1: S_{k+1} = projection of S_k + gamma H.
-        out: F64 = project(S_hat)
-        return out
+        return project(S_hat)
 
 
 @dataclass(frozen=True)

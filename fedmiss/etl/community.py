@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import combinations
 from pathlib import Path
 
 import numpy as np
@@ -112,17 +113,7 @@ def read_lists(
     folder = Path(records)
     manifest = read_manifest(folder, "records", verify=True)
     entries = {entry["species"]: entry for entry in manifest["results"]["species"]}
-    everything = pl.read_parquet(folder / "checklists.parquet", glob=False).with_row_index("row")
-    flow: list[tuple[str, int, str]] = [("checklists of the records", everything.height, "")]
-    lists = everything.filter("zero_ok")
-    if lost := everything.height - lists.height:
-        flow.append(("left out: not complete, so that what is missing on them is no zero", -lost, ""))
-    if lists.is_empty():
-        raise InputError(
-            f"{folder} has no complete checklist ({everything.height:,} checklists in all): nobody can say what was absent "
-            "on the others. A table of lists says so in a column `complete`; an EBD comes with its sampling file "
-            "(`fedmiss ingest EBD --sampling FILE`)."
-        )
+    lists, flow = _complete(folder)
     at = lists.select(pl.col("row").cast(pl.Int64), list_=pl.int_range(pl.len(), dtype=pl.Int32))
     found = (
         pl.scan_parquet(folder / "records.parquet", glob=False)
@@ -168,6 +159,22 @@ def read_lists(
         np.column_stack([missing["list_"].to_numpy(), lost_of]).astype(np.int32).reshape(-1, 2), tuple(flow),
         tuple(warnings),
     )  # fmt: skip
+
+
+def _complete(folder: Path) -> tuple[pl.DataFrame, list[tuple[str, int, str]]]:
+    """Return the complete checklists with their rows, and the flow to them."""
+    everything = pl.read_parquet(folder / "checklists.parquet", glob=False).with_row_index("row")
+    flow: list[tuple[str, int, str]] = [("checklists of the records", everything.height, "")]
+    lists = everything.filter("zero_ok")
+    if lost := everything.height - lists.height:
+        flow.append(("left out: not complete, so that what is missing on them is no zero", -lost, ""))
+    if lists.is_empty():
+        raise InputError(
+            f"{folder} has no complete checklist ({everything.height:,} checklists in all): nobody can say what was absent "
+            "on the others. A table of lists says so in a column `complete`; an EBD comes with its sampling file "
+            "(`fedmiss ingest EBD --sampling FILE`)."
+        )
+    return lists, flow
 
 
 def _species(
@@ -232,15 +239,12 @@ def names_of(records: str | Path) -> tuple[tuple[str, ...], frozenset[str]]:
 
 def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) -> list[str]:
     """Name pairs of species with names alike that are never on one list: perhaps one species under two names."""
-    at, said = found["list_"].to_numpy(), []
-    for i, name in enumerate(names):
-        for k in range(i + 1, len(names)):
-            if alike(name, names[k]) and not np.isin(at[code == i], at[code == k]).any():
-                said.append(
-                    f"{name} and {names[k]} are never on the same list: perhaps one species in two names; if "
-                    "so, name it once."
-                )
-    return said
+    at = found["list_"].to_numpy()
+    return [
+        f"{one} and {other} are never on the same list: perhaps one species in two names; if so, name it once."
+        for (i, one), (k, other) in combinations(enumerate(names), 2)
+        if alike(one, other) and not np.isin(at[code == i], at[code == k]).any()
+    ]
 
 
 def scores_without(community: str | Path, species: str, common: str = "") -> SiteTable:

@@ -132,28 +132,7 @@ class Reading:
             raw, name, said = only(raw, taxa, self.options.species, self.source.short_name)
             self.said += said
         columns = self.columns = self._columns(raw, taxa)
-        used = (*columns.values(), *years, *taxa)
-        covariates: dict[str, pl.Series] = {}
-        for column in self.source.header:
-            if column and column not in used:
-                free = column
-                while free in (*NAMES, "line", *covariates):
-                    free += "_"
-                covariates[free] = raw[column]
-        rest = list(covariates)
-        frame = pl.DataFrame(
-            {"line": raw[LINE]}
-            | {key: raw[column] for key, column in columns.items()}
-            | covariates
-            | {year: raw[year] for year in years}
-        )
-        if years:
-            frame = frame.unpivot(
-                on=years,
-                index=[column for column in frame.columns if column not in years],
-                variable_name="year",
-                value_name="count",
-            ).with_columns(pl.col("year").str.strip_chars_start("Xx"))
+        frame, rest = self._texts(raw, (*columns.values(), *years, *taxa))
         # Only where all values are of that form: a lone 2024-05 among years is a slip of the pen.
         months = frame["year"].str.contains(r"^\d{4}-(0[1-9]|1[0-2])$")  # as 2024-05
         if "month" not in frame.columns and self.options.months and months.len() and months.all():
@@ -168,18 +147,7 @@ class Reading:
         self.said += joined
         frame = self._repeats(frame, rest)
         refuse_totals(frame, self.source, self.columns["site"])
-        missing = int(frame["count"].null_count())
-        first, last = (int(str(edge)) for edge in (frame["year"].min(), frame["year"].max()))
-        self.said.insert(
-            len(self.source.said),
-            f"{self.source.short_name}: {', '.join(f'{key} = {column}' for key, column in columns.items())}"
-            + (f", years {years[0]} to {years[-1]} = columns" if years else "")
-            + (f"; covariates {', '.join(rest)}" if rest else "")
-            + f". {frame['site'].n_unique():,} sites, {frame['year'].n_unique()} "
-            + f"{'years' if frame['year'].min() > 1800 else 'time points'} "  # type: ignore[operator]
-            + f"({first} to {last}), {frame.height - missing:,} counts, {missing:,} rows with "
-            "a missing count.",
-        )
+        self.said.insert(len(self.source.said), self._what_was_read(frame, rest))
         tidy = frame.with_columns(
             pl.when(pl.col(column).str.to_uppercase().is_in(_MISSING))
             .then(None)
@@ -198,6 +166,34 @@ class Reading:
             common_name=common_name(raw, taxa),
             other_species=all_rows - raw.height,
             joined=before - tidy.height,
+        )
+
+    def _texts(self, raw: pl.DataFrame, used: Sequence[str]) -> tuple[pl.DataFrame, list[str]]:
+        """The columns by their canonical names, one row for each count; and the names of those not ``used``."""
+        covariates: dict[str, pl.Series] = {}
+        for column in self.source.header:
+            if column and column not in used:
+                free = column
+                while free in (*NAMES, "line", *covariates):
+                    free += "_"
+                covariates[free] = raw[column]
+        named = {"line": raw[LINE]} | {key: raw[column] for key, column in self.columns.items()} | covariates
+        frame = pl.DataFrame(named | {year: raw[year] for year in self.years})
+        if self.years:
+            frame = frame.unpivot(self.years, index=list(named), variable_name="year", value_name="count")
+            frame = frame.with_columns(pl.col("year").str.strip_chars_start("Xx"))
+        return frame, list(covariates)
+
+    def _what_was_read(self, frame: pl.DataFrame, covariates: list[str]) -> str:
+        missing, years = frame["count"].null_count(), self.years
+        first, last = (int(str(edge)) for edge in (frame["year"].min(), frame["year"].max()))
+        return (
+            f"{self.source.short_name}: {', '.join(f'{key} = {column}' for key, column in self.columns.items())}"
+            + (f", years {years[0]} to {years[-1]} = columns" if years else "")
+            + (f"; covariates {', '.join(covariates)}" if covariates else "")
+            + f". {frame['site'].n_unique():,} sites, {frame['year'].n_unique()} "
+            f"{'years' if first > 1800 else 'time points'} "
+            f"({first} to {last}), {frame.height - missing:,} counts, {missing:,} rows with a missing count."
         )
 
     def _known(self, header: Sequence[str]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedmiss.arrays import F64, I32, I64, Bool, Columns
+from fedmiss.arrays import F64, I32, Bool, Columns
 from fedmiss.errors import InputError
 from fedmiss.etl.filters import EPOCH, Filters, Words, day_of
 from fedmiss.files import read_json
@@ -120,8 +120,11 @@ def _by_day(filters: Filters, last_day: int) -> list[Step]:
         steps.append(
             ("years", lambda b: np.isin(b["date"].astype("M8[D]").astype("M8[Y]").astype(int), wanted))
         )
+    # Stamps (see ``_lines.read_stamps``) begin with the year after 1900, month and day as digits; a blank is 0.
     edits = (float(day.replace("-", "")) - 1900_00_00 if day else None for day in filters.last_edited)
-    steps += _between("last edited", lambda b: _days_of_edits(b["edited"]), *edits)
+    steps += _between(
+        "last edited", lambda b: np.where(b["edited"] > 0, b["edited"] // 10**12, np.nan), *edits
+    )
     if filters.season is not None:
         low, high = (int(edge[:2]) * 100 + int(edge[3:]) for edge in filters.season)
         steps.append(("season", lambda b: _in_season(b["date"], low, high)))
@@ -146,15 +149,9 @@ def _between(
     return [] if low is None and high is None else [(name, step)]
 
 
-def _days_of_edits(stamps: I64) -> F64:
-    """Read the days of stamps (see ``_lines.read_stamps``): year after 1900, month and day as digits; blank is nan."""
-    return np.where(stamps > 0, (stamps // 10**12).astype(np.float64), np.nan)
-
-
 def _speed(columns: Columns) -> F64:
     with np.errstate(divide="ignore", invalid="ignore"):
-        out: F64 = columns["distance"] / (columns["duration"] / 60.0)
-    return out
+        return np.asarray(columns["distance"] / (columns["duration"] / 60.0))
 
 
 def _in_season(days: I32, low: int, high: int) -> Bool:

@@ -118,14 +118,7 @@ def _import(
         projections = _project(sources, store, settings)
         releases = {projection.meta["release"] for projection in projections} - {""}
         warnings += _read_warnings(projections, releases)
-        if not any(
-            projection.meta["rows"] or projection.meta["role"] == "sampling" for projection in projections
-        ):
-            names = ", ".join(source.short_name for source in sources)
-            raise InputError(
-                f"{names}: a header and no rows, so there is nothing to import; widen the choice made at the "
-                "download, or name the sampling file with --sampling."
-            )
+        _refuse_empty(projections, sources)
         records = [projection for projection in projections if projection.has("records")]
         lists = [projection for projection in projections if projection.has("events")]
         presence_only = family == "gbif" or (
@@ -162,16 +155,31 @@ def _import(
                 inputs=_hashes(projections),
                 results=results,
                 flow=row_flow(projections, lists_flow, counts.steps, results, presence_only=presence_only),
-                terms=terms_of(
-                    "simulated" if family == "ebird" and all_simulated(lists) else sources[0].role,
-                    sorted(releases),
-                    sorted(
-                        {name for projection in projections for name in projection.meta.get("licences", [])}
-                    ),
-                    sorted({source.citation for source in sources if source.citation}),
+                terms=_terms(
+                    sources, projections, releases, simulated=family == "ebird" and all_simulated(lists)
                 ),
                 warnings=warnings,
             )
+
+
+def _refuse_empty(projections: list[Projection], sources: list[Source]) -> None:
+    if not any(each.meta["rows"] or each.meta["role"] == "sampling" for each in projections):
+        names = ", ".join(source.short_name for source in sources)
+        raise InputError(
+            f"{names}: a header and no rows, so there is nothing to import; widen the choice made at the "
+            "download, or name the sampling file with --sampling."
+        )
+
+
+def _terms(
+    sources: list[Source], projections: list[Projection], releases: set[str], *, simulated: bool
+) -> dict[str, str]:
+    return terms_of(
+        "simulated" if simulated else sources[0].role,
+        sorted(releases),
+        sorted({name for each in projections for name in each.meta.get("licences", [])}),
+        sorted({source.citation for source in sources if source.citation}),
+    )
 
 
 def _hashes(projections: list[Projection]) -> dict[str, str]:

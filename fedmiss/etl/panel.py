@@ -87,23 +87,11 @@ def make_panel(
         species, common, visits = _all_visits(named, manifests, settings, warnings)
         flow.append({"step": "visits of the species, zeros included", "rows": visits.height, "note": species})
         visits = _once(visits, flow, warnings)
-        if settings.sites == "seen" and not visits["detected"].any():
-            # Else no site would be left, and absence everywhere is a result.
-            settings = replace(settings, sites="all")
-            warnings.append(
-                f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it "
-                "was seen."
-            )
+        settings = _never_seen(settings, species, visits, warnings)
         visits = _choose_sites(visits, settings, flow)
         warnings += _odd_counts(species, visits)
-        sites = _numbered(sites_of(visits))
         table = _about_sites(settings, species, common)
-        if table is not None:
-            warnings += [*table.said, *table.beside(sites)]
-            sites = table.placed(sites)
-            if settings.sites == "frame":
-                warnings += table.beyond(sites)
-                sites = _with_frame(sites, table, flow)
+        sites = _sites(visits, table, flow, warnings, frame=settings.sites == "frame")
         months = panel_months(visits["date"], warnings, yearly=_yearly(visits))
         visits = (
             visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))
@@ -129,19 +117,37 @@ def make_panel(
             tmp,
             "panel",
             settings=asdict(settings) | _named(settings),
-            inputs={
-                f"{name}/{file}": manifest["files"][file]["sha256"]
-                for name, manifest in zip(named, manifests, strict=True)
-                for file in ("records.parquet", "checklists.parquet")
-            }
-            | ({"site table": hash_file(settings.site_table)} if settings.site_table else {})
-            | ({"community": identity(settings.community)} if settings.community else {}),
+            inputs=_inputs(dict(zip(named, manifests, strict=True)), settings),
             results=_facts(species, common, visits, sites, months, groups, manifests).as_results(),
             flow=flow,
             terms=manifests[0]["terms"],
             warnings=warnings,
         )
     return Path(out)
+
+
+def _never_seen(
+    settings: PanelSettings, species: str, visits: pl.DataFrame, warnings: list[str]
+) -> PanelSettings:
+    """Keep all sites where the species was seen at none: else none would be left, and absence everywhere is a result."""
+    if settings.sites != "seen" or visits["detected"].any():
+        return settings
+    warnings.append(
+        f"{species} was found on none of {visits.height} visits, so every site is kept, not only those where it was seen."
+    )
+    return replace(settings, sites="all")
+
+
+def _inputs(manifests: dict[str, Manifest], settings: PanelSettings) -> dict[str, str]:
+    """SHA-256 of what the panel is made of: tables of the records, table of sites, community."""
+    out = {
+        f"{name}/{file}": manifest["files"][file]["sha256"]
+        for name, manifest in manifests.items()
+        for file in ("records.parquet", "checklists.parquet")
+    }
+    if settings.site_table:
+        out["site table"] = hash_file(settings.site_table)
+    return out | ({"community": identity(settings.community)} if settings.community else {})
 
 
 def _named(settings: PanelSettings) -> dict[str, str]:
@@ -169,6 +175,8 @@ def _facts(
     manifests: list[Manifest],
 ) -> PanelFacts:
     counted = visits["count"].is_not_null()
+    # A table of counts without observers: the importer writes the site as its observer.
+    unobserved = (visits["observer_id"] == visits["site_id"]).all()
     return PanelFacts(
         species=species,
         common_name=common,
@@ -176,7 +184,7 @@ def _facts(
         n_months=months.height,
         first_month=months["month"][0],
         last_month=months["month"][-1],
-        n_observers=0 if _unobserved(visits) else visits["observer_id"].n_unique(),
+        n_observers=0 if unobserved else visits["observer_id"].n_unique(),
         n_visits=visits.height,
         n_counted=int(counted.sum()),
         n_detected=int(visits["detected"].sum()),
@@ -194,11 +202,6 @@ def _facts(
         period="year" if _yearly(visits) else "month",
         implied_zeros=any(row["zeros"] for manifest in manifests for row in manifest["results"]["species"]),
     )
-
-
-def _unobserved(visits: pl.DataFrame) -> bool:
-    # A table of counts without observers: the importer writes the site as its observer.
-    return bool((visits["observer_id"] == visits["site_id"]).all())
 
 
 def _yearly(visits: pl.DataFrame) -> bool:
@@ -331,18 +334,28 @@ def _choose_sites(visits: pl.DataFrame, settings: PanelSettings, flow: list[Flow
     return visits
 
 
-def _numbered(sites: pl.DataFrame) -> pl.DataFrame:
-    """Sites in the order of their ids, with their numbers."""
-    index = pl.int_range(pl.len(), dtype=pl.Int32).alias("site_index")
-    return sites.sort("site_id").select(index, "site_id", "site_name", "latitude", "longitude", "region")
-
-
-def _with_frame(sites: pl.DataFrame, table: SiteTable, flow: list[FlowRow]) -> pl.DataFrame:
-    """The panel's sites, and those of the table that nobody visited."""
+def _sites(
+    visits: pl.DataFrame, table: SiteTable | None, flow: list[FlowRow], warnings: list[str], *, frame: bool
+) -> pl.DataFrame:
+    """Sites of the visits, with what the table knows of them; with ``frame`` those that nobody visited too."""
+    sites = _numbered(sites_of(visits))
+    if table is None:
+        return sites
+    warnings += [*table.said, *table.beside(sites)]
+    sites = table.placed(sites)
+    if not frame:
+        return sites
+    warnings += table.beyond(sites)
     more = table.frame.filter(~pl.col("site_id").is_in(sites["site_id"].to_list()))
     flow.append({"step": FRAME, "rows": 0, "note": f"{more.height} sites"})
     columns = sites.columns[1:]
     return _numbered(pl.concat([sites.select(columns), more.select(columns)], how="vertical_relaxed"))
+
+
+def _numbered(sites: pl.DataFrame) -> pl.DataFrame:
+    """Sites in the order of their ids, with their numbers."""
+    index = pl.int_range(pl.len(), dtype=pl.Int32).alias("site_index")
+    return sites.sort("site_id").select(index, "site_id", "site_name", "latitude", "longitude", "region")
 
 
 def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: bool = False) -> pl.DataFrame:

@@ -362,13 +362,7 @@ def project_counts(
     asked = " ".join(one_species.split())
     species = table.species or asked or source.path.name.split(".")[0]
     frame = table.frame.filter(pl.col("count").is_not_null())
-    counts = frame["count"]
-    odd = counts != counts.round()
-    source.refuse(
-        odd, frame["line"], "",
-        lambda row: f"the count {counts[row]:g} is no whole number (rows: {odd.sum():,}), and this model is one of whole "
-        "counts. Round them if they are rounded means, or use `fedmiss trim`, which takes them as they are.",
-    )  # fmt: skip
+    _refuse_parts(source, frame["count"], frame["line"])
     frame = frame.with_columns(year=_years(frame["year"], source, first_year))
     if "month" not in frame.columns:
         frame = frame.with_columns(month=pl.lit(MONTH_OF_YEARLY, pl.Int64))
@@ -410,6 +404,16 @@ def project_counts(
     return rows.meta(
         dates=dates, explicit_zeros=True, any_name=True, said=said,
         missing=table.frame.height - frame.height, other_species=table.other_species, joined=table.joined,
+    )  # fmt: skip
+
+
+def _refuse_parts(source: Source, counts: pl.Series, lines: pl.Series) -> None:
+    """Refuse the first count that is no whole number."""
+    odd = counts != counts.round()
+    source.refuse(
+        odd, lines, "",
+        lambda row: f"the count {counts[row]:g} is no whole number (rows: {odd.sum():,}), and this model is one of whole "
+        "counts. Round them if they are rounded means, or use `fedmiss trim`, which takes them as they are.",
     )  # fmt: skip
 
 

@@ -211,8 +211,7 @@ def read_site_table(path: str | Path) -> SiteTable:
 
 
 def _gaps(text: pl.Series) -> pl.Series:
-    out: pl.Series = text.set(text.str.to_uppercase().is_in(_ABSENT), None)
-    return out
+    return text.set(text.str.to_uppercase().is_in(_ABSENT), None)
 
 
 def _check_ids(source: Source, ids: pl.Series, line: pl.Series, column: str) -> None:

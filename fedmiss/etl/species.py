@@ -370,12 +370,12 @@ def _unknown_species(name: str, known: pl.DataFrame) -> ConfigError:
 
 def _check_sensitive(settings: IngestSettings, known: pl.DataFrame, warnings: list[str]) -> None:
     names = _by_name(known)
-    for name in settings.sensitive:
-        warnings.append(
-            f"{name} is named as sensitive: its absence from a checklist is missing, not zero."
-            if name.casefold() in names
-            else f"the sensitive species {name!r} is not in the files; check its spelling."
-        )
+    warnings += [
+        f"{name} is named as sensitive: its absence from a checklist is missing, not zero."
+        if name.casefold() in names
+        else f"the sensitive species {name!r} is not in the files; check its spelling."
+        for name in settings.sensitive
+    ]
 
 
 def _check_breeding(settings: IngestSettings, merged: pl.DataFrame, warnings: list[str]) -> None:

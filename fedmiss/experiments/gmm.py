@@ -183,5 +183,4 @@ def on_grid(result: Result, total: int, grid: F64) -> F64:
     """The observed true ||h(S)||^2 at given epochs, interpolated on the log scale."""
     h, before = _field(result, total)
     seen = ~np.isnan(h)
-    out: F64 = np.exp(np.interp(grid, before[seen], np.log(np.maximum(h[seen], 1e-300))))
-    return out
+    return np.exp(np.interp(grid, before[seen], np.log(np.maximum(h[seen], 1e-300))))

@@ -38,8 +38,7 @@ class RidgeLogistic:
     def hessian(self, theta: F64, rows: F64) -> F64:
         """(p, p) second derivative over ``rows``."""
         x, _, residual = self._parts(theta, rows)
-        out: F64 = (x.T * (residual * (1.0 - residual))) @ x / len(x) + self.penalty * np.eye(self.p)
-        return out
+        return (x.T * (residual * (1.0 - residual))) @ x / len(x) + self.penalty * np.eye(self.p)
 
     def third(self, theta: F64, rows: F64, M: F64) -> F64:
         """(p,) third derivative contracted with the symmetric ``M``."""

@@ -332,8 +332,7 @@ def second_moment(rows: F64) -> F64:
 
     Source: Dieuleveut et al. (2021), algorithms 5 and 6, where it is collected at the start.
     """
-    out: F64 = rows.T @ rows / len(rows)
-    return out
+    return rows.T @ rows / len(rows)
 
 
 def random_rows(rows: F64, G: int, seed: int = 0) -> F64:

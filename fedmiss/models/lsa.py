@@ -139,8 +139,7 @@ class Law:
     def pick(self, index: I64) -> I64:
         """Atoms of the rows with these numbers."""
         # Row numbers are uniform on 0 .. 2^32 - 1: the middle of a number's interval is a quantile of the law.
-        out: I64 = np.searchsorted(self._up_to, (index + 0.5) / self.SIZE, side="right")
-        return out
+        return np.searchsorted(self._up_to, (index + 0.5) / self.SIZE, side="right")
 
     def __getitem__(self, index: I64) -> F64:
         return self.atoms[self.pick(index)]

@@ -57,8 +57,7 @@ def bias(A: F64, b: F64, eta: float, H: int) -> F64:
     G = np.array([np.linalg.matrix_power(eye - eta * A_c, H) for A_c in A])
     # Draws are independent of theta, so the mean of H steps with noisy A_c(Z) is that of the mean map, (I - eta A_c)^H.
     drift = np.einsum("cij,cj->i", eye - G, local - theta) / len(A)
-    out: F64 = np.linalg.solve(eye - G.mean(axis=0), drift)
-    return out
+    return np.linalg.solve(eye - G.mean(axis=0), drift)
 
 
 def bias_first_order(A: F64, b: F64, eta: float, H: int) -> F64:
@@ -69,8 +68,7 @@ def bias_first_order(A: F64, b: F64, eta: float, H: int) -> F64:
     theta, local = solution(A, b)
     A_bar = A.mean(axis=0)
     part = np.einsum("cij,cjk,ck->i", A - A_bar, A, theta - local) / len(A)
-    out: F64 = 0.5 * eta * (H - 1) * np.linalg.solve(A_bar, part)
-    return out
+    return 0.5 * eta * (H - 1) * np.linalg.solve(A_bar, part)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

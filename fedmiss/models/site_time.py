@@ -73,8 +73,7 @@ def solve_scaled(S: F64, rhs: F64) -> F64:
             "the counts do not determine all parameters of this model (too few sites were counted on both sides of some "
             "time point or in some category); use fewer change points or covariates."
         )
-    out: F64 = np.linalg.solve(scaled, rhs / scale) / scale
-    return out
+    return np.linalg.solve(scaled, rhs / scale) / scale
 
 
 def ascent(beta: F64) -> Generator[F64, tuple[float, F64, F64], F64]:

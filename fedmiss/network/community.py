@@ -48,10 +48,10 @@ def write_community(kit: Kit, records: Path, j: JointCommunity) -> Path:
     """Write the organisation's own community into its kit, then the joint tables; return the folder of these."""
     if kit.result.exists():
         return kit.result
-    notes = [
+    told = (
         f"Of the study, and told nothing of: {listed(names, 4)} ({why})." for why, names in j.left_out.items()
-    ]
-    notes += [n for n in j.notes]
+    )
+    notes = [*told, *j.notes]
     own = (
         f"Axes, loadings, associations and responses are those of {', '.join(kit.roster)} together; sites, maps, counts and "
         f"gains are those of {kit.name}."

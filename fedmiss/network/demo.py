@@ -17,7 +17,6 @@ import polars as pl
 from fedmiss.errors import EngineError
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
-from fedmiss.etl.settings import IngestSettings, PanelSettings
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import JobResult, run_job
 from fedmiss.federation.link import InProcess, Link
@@ -35,8 +34,6 @@ from fedmiss.tables import read_table
 
 CLUBS = ("central", "north", "south")
 PORT = 8102
-
-
 REGIONS_OF = {
     "north": ("Loxahatchee (WCA 1)",),  # a national wildlife refuge
     "central": ("WCA 2", "WCA 3"),  # of the state
@@ -54,14 +51,9 @@ def club_panels(out: Path) -> dict[str, Path]:
         folder.mkdir(parents=True, exist_ok=True)
         with atomic_file(folder / "counts.csv") as tmp:
             mine.write_csv(tmp)
-        ingest(
-            [folder / "counts.csv"],
-            folder / "records",
-            IngestSettings(),
-            overwrite=True,
-        )
+        ingest([folder / "counts.csv"], folder / "records", overwrite=True)
         panels[club] = folder / "panel"
-        make_panel([folder / "records"], panels[club], PanelSettings(groups=1), overwrite=True)
+        make_panel(folder / "records", panels[club], overwrite=True)
     return panels
 
 

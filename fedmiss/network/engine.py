@@ -84,11 +84,11 @@ def provision(study: Study, out: Path) -> None:
         engine_of(study).provision(study, out)
 
 
-def need(package: str, extra: str) -> None:
-    """Raise unless an engine's package is installed."""
+def need(package: str) -> None:
+    """Raise unless an engine's package, which the extra is called after, is installed."""
     if importlib.util.find_spec(package) is None:
         raise EngineError(
-            f"the engine {extra} is not installed. Say: pip install 'fedmiss[{extra}]' in an environment of its own."
+            f"the engine {package} is not installed. Say: pip install 'fedmiss[{package}]' in an environment of its own."
         )
 
 
@@ -152,9 +152,8 @@ class Responding:
                 return
 
     def _stop(self, error: Exception) -> None:
-        print(
-            note_refusal(self.kit, error), flush=True
-        )  # into the engine's log; `join` shows the file on the screen
+        # into the engine's log; `join` shows the file on the screen
+        print(note_refusal(self.kit, error), flush=True)
         # Said on the organisation's own computer only; the relay is told that it has ended, and no reason.
         self.seat.end(False)
 

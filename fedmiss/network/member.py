@@ -137,18 +137,7 @@ def take_part(
             f"job {kit.job.hex()[:12]} is not approved by the custodian of {kit.name!r}; nothing is answered."
         )
     program = None if kit.study.method or kit.study.community else program_of(kit, data)
-    held = answered_from(kit, data, program)
-    party, begun = party_of(kit), kit.private / BEGUN
-    jobs = list(read_json(begun)) if begun.exists() else []
-    if kit.job.hex() in jobs and not kit.journal.exists():
-        raise ConfigError(
-            f"job {kit.job.hex()[:12]} was begun here and its journal is gone, so nobody knows what was sent under its "
-            "masks, which must not be used twice. Ask the proposer for a new revision."
-        )
-    journal = Journal(kit.journal)
-    remove_state(kit.private / HELD)  # of a process that ended while it held one: the journal is ours now
-    if kit.job.hex() not in jobs:
-        write_json(begun, [*jobs, kit.job.hex()])
+    held, party, journal = answered_from(kit, data, program), party_of(kit), _begun(kit)
     usage = Usage(kit.private / f"usage-{kit.job.hex()[:16]}.json")
     note = Status(kit.private / STATUS, kit.job.hex(), kit.study.organisations)
 
@@ -188,12 +177,27 @@ def take_part(
     finally:
         usage.write()
         journal.close()
-    if (
-        not kit.result.exists()
-    ):  # else the job was gone through again for the others, who may lack the last frames
+    # else the job was gone through again for the others, who may lack the last frames
+    if not kit.result.exists():
         write_result(kit.result, kit, joint, link, seconds=usage.seconds, replayed=circle.replayed)
     note.write(state="done", result=str(kit.result), missing=[])
     return kit.result
+
+
+def _begun(kit: Kit) -> Journal:
+    """The present job's journal, ours until it is closed; the job is noted as begun."""
+    begun = kit.private / BEGUN
+    jobs = list(read_json(begun)) if begun.exists() else []
+    if kit.job.hex() in jobs and not kit.journal.exists():
+        raise ConfigError(
+            f"job {kit.job.hex()[:12]} was begun here and its journal is gone, so nobody knows what was sent under its "
+            "masks, which must not be used twice. Ask the proposer for a new revision."
+        )
+    journal = Journal(kit.journal)
+    remove_state(kit.private / HELD)  # of a process that ended while it held one: the journal is ours now
+    if kit.job.hex() not in jobs:
+        write_json(begun, [*jobs, kit.job.hex()])
+    return journal
 
 
 class _Onward(Stages):
@@ -244,13 +248,7 @@ def replay(
     ``watch`` is called with every exchange that is over, before its questions are forgotten.
     """
     program = program_of(kit, data)
-    circle = Circle(
-        party_of(kit),
-        opened_journal(kit),
-        None,
-        answered_from(kit, data, program),
-        exchanges=kit.study.exchanges,
-    )
+    circle = _read_again(kit, data, program)
     member = Member(program, circle, compress=kit.study.compress)
     told = None if watch is None else lambda stage, exchanges: watch(member, member.questions)
     link = Link(member, kit.job[:8], kit.study.settings(), told, masked=kit.study.masks)
@@ -263,6 +261,12 @@ def replay(
     return Replay(program, member, link, joint, heard.places)
 
 
+def _read_again(kit: Kit, data: Path, program: GroupProgram | None = None) -> Circle:
+    """The circle of a job that is gone through again: it sends nothing, and ends where the journal does."""
+    answered = answered_from(kit, data, program)
+    return Circle(party_of(kit), opened_journal(kit), None, answered, exchanges=kit.study.exchanges)
+
+
 def opened_journal(kit: Kit) -> Journal:
     """The present job's journal, to be read while another process may go on writing it."""
     if not kit.journal.exists():
@@ -272,13 +276,7 @@ def opened_journal(kit: Kit) -> Journal:
 
 def again_with(kit: Kit, data: Path, told: Callable[[Member], None]) -> None:
     """Go through the journal of a community's job again, as far as it reaches; ``told`` is called after every exchange."""
-    circle = Circle(
-        party_of(kit),
-        opened_journal(kit),
-        None,
-        answered_from(kit, data),
-        exchanges=kit.study.exchanges,
-    )
+    circle = _read_again(kit, data)
     try:
         with contextlib.suppress(Ended):
             run_community(seat_of(kit, data, circle, secret_of(kit), told=told), kit.study.terms(kit.job))

@@ -112,7 +112,7 @@ if "nvflare" in sys.modules:
 
 def start_member(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
     """Start the engine at an organisation."""
-    need("nvflare", "nvflare")
+    need("nvflare")
     more = {"FEDMISS_KIT": str(kit.resolve())}
     return _start(
         "client.client_train", kit / "engine", "fed_client.json", [f"uid={name}", f"org={name}"], more, log
@@ -121,7 +121,7 @@ def start_member(kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
 
 def start_relay(hub: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start the engine at the relay."""
-    need("nvflare", "nvflare")
+    need("nvflare")
     place_storage(hub / "engine")
     more = {"FEDMISS_HUB": str(hub.resolve())}
     return _start("server.server_train", hub / "engine", "fed_server.json", ["org=hub"], more, log)
@@ -132,26 +132,18 @@ def _start(
 ) -> subprocess.Popen[bytes]:
     for name in ("pid.fl", "shutdown.fl", "restart.fl"):
         remove_state(engine / name)
-    words = [
-        f"nvflare.private.fed.app.{module}",
-        "-m",
-        str(engine.resolve()),
-        "-s",
-        config,
-        "--set",
-        "secure_train=true",
-    ]
-    return spawn([*words, *more, "config_folder=config"], log, environment)
+    words = [f"nvflare.private.fed.app.{module}", "-m", str(engine.resolve()), "-s", config, "--set"]
+    return spawn([*words, "secure_train=true", *more, "config_folder=config"], log, environment)
 
 
 class Admin:
     """The session of whoever runs the relay with its own server."""
 
-    def __init__(self, hub: Path, study: Study, timeout: float = 20.0) -> None:
+    def __init__(self, hub: Path, study: Study) -> None:
         self.study = study
         log_to(hub / "engine.log")
         api = importlib.import_module("nvflare.fuel.flare_api.flare_api")
-        self.session = api.new_secure_session(ADMIN, str((hub / "admin").resolve()), timeout=timeout)
+        self.session = api.new_secure_session(ADMIN, str((hub / "admin").resolve()), timeout=20.0)
 
     def connected(self) -> list[str]:
         """Names of connected organisations: those that answer now, since the engine lists one that is gone for minutes."""

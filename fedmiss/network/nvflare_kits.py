@@ -25,7 +25,7 @@ ALLOWED = [
 
 def provision(study: Study, out: Path) -> None:
     """Make certificates and addresses for the relay and every organisation."""
-    need("nvflare", "nvflare")
+    need("nvflare")
     people: list[Mapping[str, object]] = [
         {
             "name": study.host,

@@ -50,6 +50,12 @@ _COUNTS = (
 )  # of the count model only
 _OF_MONTHS = ("species", "season", "months", "sites", "few_sites", "compress")  # of one species' months only
 _OF_ROUNDS = ("absence", "chair")
+_LIMITS = (
+    ("exchanges", 50, 100_000, "50 and 100,000; 1,000 is customary"),
+    ("minimum", 2, 1_000_000, "2 and 1,000,000; 5 and 10 are customary"),
+    ("share", 0.5, 1, "0.5 and 1; 0.85 is customary"),
+    ("port", 1024, 65535, "1024 and 65535"),
+)
 _COMMUNITY = ("model", "rank", "max_rank", "effort", "folds", "seed")
 _MODEL = (
     "model",
@@ -127,32 +133,7 @@ class Study:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "organisations", tuple(sorted(self.organisations)))
-        if hidden := [text for text in _texts(asdict(self)) if _unseen(text)]:
-            raise ConfigError(
-                f"the study holds {hidden[0][:200]!r}: characters that no screen shows, or blanks in a row, could hide or "
-                "forge lines of the page that a custodian approves. Write it without them."
-            )
-        for name in (self.name, *self.organisations):
-            if not _NAME.fullmatch(name):
-                raise ConfigError(
-                    f"the name {name!r} cannot be used: names have up to 31 small letters, digits and "
-                    "dashes, and begin with a "
-                    "letter."
-                )
-        if len(set(self.organisations)) < len(self.organisations) or len(self.organisations) < 2:
-            raise ConfigError(
-                f"the study has the organisations {', '.join(self.organisations) or 'none'}; it "
-                "needs two or more, each once."
-            )
-        if "hub" in self.organisations:
-            raise ConfigError(
-                "no organisation can be called 'hub': that is the relay's end. Choose another name."
-            )
-        if self.masks and len(self.organisations) < FEWEST:
-            raise ConfigError(
-                f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one, or say "
-                "masks = false; both custodians will then be shown what the other can compute."
-            )
+        self._check_names()
         self._refuse_idle()
         least = FEWEST if self.masks or len(self.organisations) > 2 else 2
         if not self.contributors and not self.method:
@@ -162,27 +143,18 @@ class Study:
                 f"contributors is {self.contributors} (must lie between {least} and {len(self.organisations)}, the number "
                 "of organisations): with fewer behind a sum, one could subtract its own part and have another's."
             )
-        if not 50 <= self.exchanges <= 100_000:
-            raise ConfigError(
-                f"exchanges is {self.exchanges} (must lie between 50 and 100,000; 1,000 is customary)."
-            )
         if self.engine not in ENGINES:
             raise ConfigError(f"the engine {self.engine!r} is unknown; choose {' or '.join(ENGINES)}.")
         self._check_absence()
         if self.sites not in ("seen", "all"):
             raise ConfigError(f"sites is {self.sites!r} (must be seen or all).")
-        if not 2 <= self.minimum <= 1_000_000:
-            raise ConfigError(
-                f"minimum is {self.minimum} (must lie between 2 and 1,000,000; 5 and 10 are customary)."
-            )
-        if not 0.5 <= self.share <= 1:
-            raise ConfigError(f"share is {self.share:g} (must lie between 0.5 and 1; 0.85 is customary).")
+        for name, low, high, limits in _LIMITS:
+            if not low <= getattr(self, name) <= high:
+                raise ConfigError(f"{name} is {getattr(self, name)} (must lie between {limits}).")
         if not 0 < self.patience <= 86400:
             raise ConfigError(
                 f"patience is {self.patience:g} seconds (must be above 0 and at most 86,400, which is a day)."
             )
-        if not 1024 <= self.port <= 65535:
-            raise ConfigError(f"port is {self.port} (must lie between 1024 and 65535).")
         wrong = any(not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", m) for m in self.months)
         if wrong or len(self.months) not in (0, 2) or self.months[:1] > self.months[1:]:
             raise ConfigError(
@@ -202,21 +174,54 @@ class Study:
             )
         if self.community:
             self._check_community()
-        if self.before and (self.method or self.community):
+        if self.before:
+            self._check_before()
+        self._check_model()
+
+    def _check_names(self) -> None:
+        if hidden := [text for text in _texts(asdict(self)) if _unseen(text)]:
+            raise ConfigError(
+                f"the study holds {hidden[0][:200]!r}: characters that no screen shows, or blanks in a row, could hide or "
+                "forge lines of the page that a custodian approves. Write it without them."
+            )
+        for name in (self.name, *self.organisations):
+            if not _NAME.fullmatch(name):
+                raise ConfigError(
+                    f"the name {name!r} cannot be used: names have up to 31 small letters, digits and dashes, and begin "
+                    "with a letter."
+                )
+        if len(set(self.organisations)) < len(self.organisations) or len(self.organisations) < 2:
+            raise ConfigError(
+                f"the study has the organisations {', '.join(self.organisations) or 'none'}; it needs two or more, "
+                "each once."
+            )
+        if "hub" in self.organisations:
+            raise ConfigError(
+                "no organisation can be called 'hub': that is the relay's end. Choose another name."
+            )
+        if self.masks and len(self.organisations) < FEWEST:
+            raise ConfigError(
+                f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one, or say "
+                "masks = false; both custodians will then be shown what the other can compute."
+            )
+
+    def _check_before(self) -> None:
+        if self.method or self.community:
             raise ConfigError(
                 "only a study about one species can go on from an earlier job; leave before out."
             )
-        if self.before:
-            read_before(self.before.get("models"), f"study {self.name}, before")
-            if set(self.before) != {"job", "revision", "models"}:
-                raise ConfigError(
-                    f"study {self.name}, before has {', '.join(map(str, self.before))}; it needs job, revision and models, "
-                    "as `fedmiss federation revise --from` writes them."
-                )
-            if type(self.before["revision"]) is not int:
-                raise ConfigError(
-                    f"study {self.name}, before: revision is {self.before['revision']!r} (must be a whole number)."
-                )
+        read_before(self.before.get("models"), f"study {self.name}, before")
+        if set(self.before) != {"job", "revision", "models"}:
+            raise ConfigError(
+                f"study {self.name}, before has {', '.join(map(str, self.before))}; it needs job, revision and models, "
+                "as `fedmiss federation revise --from` writes them."
+            )
+        if type(self.before["revision"]) is not int:
+            raise ConfigError(
+                f"study {self.name}, before: revision is {self.before['revision']!r} (must be a whole number)."
+            )
+
+    def _check_model(self) -> None:
         for key in self.model:
             if key not in _MODEL:
                 raise unknown(str(key), _MODEL, "[model]")

@@ -64,6 +64,51 @@ def _draws(fit: AverageFit, settings: ImputeSettings) -> Iterator[dict[str, obje
             show(draw + 1)
 
 
+class _Cells:
+    """Rows of the table of cells; once they are written, ``total``, ``observed_total`` and ``ends`` are known.
+
+    ``ends``: expected numbers of occupied sites in the first and the last month; ``empty``: whether sites may be empty.
+    """
+
+    def __init__(self, panel: PanelFolder, fit: AverageFit, facts: FitFacts) -> None:
+        self.panel, self.fit, self.errors = panel, fit, facts.errors_known
+        (self.visits,) = visits_in_cells(panel, fit.J, fit.L, counted_by(facts.family))
+        self.total, self.observed_total, self.ends = 0.0, 0.0, np.zeros(2)
+        self.empty = any(one.presence is not None for one in fit.fits)
+
+    def rows(self) -> Iterator[dict[str, object]]:
+        """The table, a block of sites at a time."""
+        fit, J, L = self.fit, self.fit.J, self.fit.L
+        names = {
+            "site_id": pa.array(self.panel.sites["site_id"]),
+            "month": pa.array(self.panel.months["month"]),
+        }
+        for rows in row_blocks(J, L):
+            expected = fit.expected(rows)
+            # Dense for a block of sites only.
+            seen = self.visits[rows].toarray()
+            blank = pa.nulls(expected.size, pa.float64())
+            band = fit.interval(rows) if self.errors else None
+            limits = {name: blank if band is None else getattr(band, name).ravel() for name in LIMITS}
+            present = fit.present(rows)
+            self.ends += present[:, [0, -1]].sum(axis=0)
+            self.total += float(expected.sum())
+            self.observed_total += float(expected[seen > 0].sum())
+            site = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), L)
+            month = np.tile(np.arange(L, dtype=np.int32), rows.stop - rows.start)
+            yield {
+                "site_index": site,
+                "month_index": month,
+                "site_id": names["site_id"].take(pa.array(site)),
+                "month": names["month"].take(pa.array(month)),
+                "expected": expected.ravel(),
+                **limits,
+                "occupied": present.ravel() if self.empty else blank,
+                "observed": (seen > 0).ravel(),
+                "n_counted": seen.ravel(),
+            }
+
+
 @kinds_checked
 def impute_panel(
     panel_path: str | Path,
@@ -95,68 +140,31 @@ def impute_panel(
     check_same_panel(panel, manifest, fit_path)
     facts = FitFacts.of(manifest["results"], fit_path)
     settings, fit = settings or ImputeSettings(), AverageFit(fit.fits)
-    J, L, errors = fit.J, fit.L, facts.errors_known
-    if settings.draws and not errors:
+    if settings.draws and not facts.errors_known:
         raise ConfigError(f"--draws {settings.draws} is impossible: {POINTS_ONLY}")
-    (visits,) = visits_in_cells(panel, J, L, counted_by(facts.family))
-    names = {"site_id": pa.array(panel.sites["site_id"]), "month": pa.array(panel.months["month"])}
-    total, observed_total, ends = 0.0, 0.0, np.zeros(2)
-    empty = any(one.presence is not None for one in fit.fits)
-
-    def chunks() -> Iterator[dict[str, object]]:
-        nonlocal total, observed_total, ends
-        for rows in row_blocks(J, L):
-            expected = fit.expected(rows)
-            # Dense for a block of sites only.
-            seen = visits[rows].toarray()
-            band = fit.interval(rows) if errors else None
-            limits = {
-                name: pa.nulls(expected.size, pa.float64()) if band is None else getattr(band, name).ravel()
-                for name in LIMITS
-            }
-            present = fit.present(rows)
-            # Expected numbers of occupied sites in the first and the last month.
-            ends = ends + present[:, [0, -1]].sum(axis=0)
-            total += float(expected.sum())
-            observed_total += float(expected[seen > 0].sum())
-            site = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), L)
-            month = np.tile(np.arange(L, dtype=np.int32), rows.stop - rows.start)
-            yield {
-                "site_index": site,
-                "month_index": month,
-                "site_id": names["site_id"].take(pa.array(site)),
-                "month": names["month"].take(pa.array(month)),
-                "expected": expected.ravel(),
-                **limits,
-                "occupied": present.ravel() if empty else pa.nulls(expected.size, pa.float64()),
-                "observed": (seen > 0).ravel(),
-                "n_counted": seen.ravel(),
-            }
-
+    cells = _Cells(panel, fit, facts)
     with atomic_folder(out, "imputed", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
-        cells_written = table_writer(tmp / "imputed.parquet", "imputed", chunks())
+        cells_written = table_writer(tmp / "imputed.parquet", "imputed", cells.rows())
         if settings.draws:
             table_writer(tmp / "draws.parquet", "imputed_draws", _draws(fit, settings))
+        factors = {
+            f"fit/{key}": file["sha256"]
+            for key, file in manifest["files"].items()
+            if key.endswith("_factors.parquet")
+        }
         write_manifest(
             tmp,
             "imputed",
             settings=asdict(settings),
-            inputs={
-                **{f"panel/{key}": value for key, value in manifest["inputs"].items()},
-                **{
-                    f"fit/{key}": file["sha256"]
-                    for key, file in manifest["files"].items()
-                    if key.endswith("_factors.parquet")
-                },
-            },
+            inputs={f"panel/{key}": value for key, value in manifest["inputs"].items()} | factors,
             results=ImputedFacts(
                 species=facts.species,
                 cells=cells_written,
                 observed_cells=facts.n_cells_observed,
-                total=total,
-                imputed_share=1.0 - observed_total / total if total > 0 else 0.0,
+                total=cells.total,
+                imputed_share=1.0 - cells.observed_total / cells.total if cells.total > 0 else 0.0,
                 standard_effort=facts.standard_effort,
-                occupied=ends.tolist() if empty else None,
+                occupied=cells.ends.tolist() if cells.empty else None,
             ).as_results(),
             flow=manifest["flow"],
             terms=manifest["terms"],

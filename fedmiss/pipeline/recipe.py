@@ -106,18 +106,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     'counts.csv'
     """
     path = Path(path)
-    where = path.name
-    try:
-        raw = parse_toml(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"there is no recipe {path}. Check its name and folder.", path=str(path)) from None
-    except (ValueError, IsADirectoryError) as error:
-        raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
-    tables = {item.name for item in fields(Recipe)} - {*INPUTS, "path"}
-    for key in raw:
-        if key not in tables:
-            raise unknown(key, sorted(tables), where)
-    base = path.parent
+    raw, where, base = _raw(path), path.name, path.parent
     ingest = dict(_table(raw, "ingest", where))
     inputs = {}
     for key in INPUTS:
@@ -129,16 +118,7 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     # Only these species need to be imported; a community needs all that were on the lists.
     if "species" not in ingest and species and species != ("all",) and "community" not in raw:
         ingest["species"] = list(species)
-    panel = dict(_table(raw, "panel", where))
-    others = dict(_table(raw, "community", where))
-    for name, table in (("panel", panel), ("community", others)):
-        if isinstance(table.get("site_table"), str):
-            table["site_table"] = str(_beside(base, table["site_table"]))
-            if not Path(table["site_table"]).is_file():
-                raise InputError(
-                    f"{where}: {name}.site_table: there is no file {table['site_table']}.",
-                    path=table["site_table"],
-                )
+    panel, others = (_with_sites(raw, name, where, base) for name in ("panel", "community"))
     if "community" in raw and "community" in panel:
         raise ConfigError(
             f"{where}: panel.community names a folder, and [community] makes one; leave one of them out."
@@ -170,6 +150,31 @@ def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
         terms=_terms(_table(raw, "terms", where), f"{where}: terms"),
         path=path,
     )
+
+
+def _raw(path: Path) -> dict[str, Any]:
+    try:
+        raw = parse_toml(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"there is no recipe {path}. Check its name and folder.", path=str(path)) from None
+    except (ValueError, IsADirectoryError) as error:
+        raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
+    tables = {item.name for item in fields(Recipe)} - {*INPUTS, "path"}
+    for key in raw:
+        if key not in tables:
+            raise unknown(key, sorted(tables), path.name)
+    return raw
+
+
+def _with_sites(raw: dict[str, Any], name: str, where: str, base: Path) -> dict[str, Any]:
+    """Return the table ``name`` with the path of its table of sites, which must be there."""
+    table = dict(_table(raw, name, where))
+    if isinstance(table.get("site_table"), str):
+        at = _beside(base, table["site_table"])
+        table["site_table"] = str(at)
+        if not at.is_file():
+            raise InputError(f"{where}: {name}.site_table: there is no file {at}.", path=str(at))
+    return table
 
 
 def _beside(base: Path, name: str) -> Path:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pandas as pd
+from scipy.sparse.csgraph import connected_components
 from scipy.special import stdtr
 
 from fedmiss.arrays import F64, I64, Bool
@@ -170,13 +171,12 @@ def seasons_apart(sharing: int, n_used: int) -> Iterator[str]:
 
 def monthly_coverage(data: ReportInputs) -> pd.DataFrame:
     """Return per month: cells with a count, missing cells, visits, and the imputed share of the total."""
-    visits = np.zeros(len(data.months), dtype=np.int64)
-    np.add.at(visits, data.cells["month_index"].to_numpy(), data.cells["n_visits"].to_numpy())
+    visits = np.bincount(data.cells["month_index"], data.cells["n_visits"], len(data.months))
     observed = data.n_observed
     return data.months[["month_index", "month"]].assign(
         observed=observed,
         missing=data.expected.shape[0] - observed,
-        visits=visits,
+        visits=visits.astype(np.int64),
         imputed_share=imputed_share(data, np.eye(len(data.months))),
     )
 
@@ -291,11 +291,10 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     cells : ``site_index``, ``month_index``, ``n_visits`` of the visited cells
     sites : the table of sites, with ``mean_total``, ``slope`` and ``years_counted``
     """
-    n_sites = len(sites)
-    visits, first, last = np.zeros(n_sites), np.full(n_sites, np.iinfo(np.int64).max), np.full(n_sites, -1)
-    np.add.at(visits, cells["site_index"].to_numpy(), cells["n_visits"].to_numpy())
-    np.minimum.at(first, cells["site_index"].to_numpy(), cells["month_index"].to_numpy())
-    np.maximum.at(last, cells["site_index"].to_numpy(), cells["month_index"].to_numpy())
+    of_site = cells.groupby("site_index").agg(
+        visits=("n_visits", "sum"), first=("month_index", "min"), last=("month_index", "max")
+    )
+    visits, first, last = of_site.reindex(range(len(sites)), fill_value=0).to_numpy(dtype=np.float64).T
     size, slope = (sites[name].to_numpy(dtype=np.float64) for name in ("mean_total", "slope"))
     pairs = {
         "visits and birds": (visits, size),
@@ -324,19 +323,9 @@ def _spearman(x: F64, y: F64) -> tuple[float, float]:
 
 
 def connected(linked: Bool) -> I64:
-    """Label the K columns of a matrix (N, K): two columns with a common row have one label, and so on along the chain.
-
-    Returns
-    -------
-    label : (K,) the smallest column of each connected set
-    """
-    # Columns with a common row, then squared until nothing is added: paths of any length in few products (float32: BLAS).
-    reach = linked.T.astype(np.float32) @ linked.astype(np.float32) > 0
-    np.fill_diagonal(reach, True)
-    while (wider := reach.astype(np.float32) @ reach.astype(np.float32) > 0).sum() > reach.sum():
-        reach = wider
-    # The first true entry of a column is the smallest member of its set: a label.
-    return np.asarray(reach.argmax(axis=0), dtype=np.int64)
+    """Label the K columns of a matrix (N, K): two columns with a common row have one label, and so on along the chain."""
+    common = linked.T.astype(np.float32) @ linked.astype(np.float32)  # rows of two columns; float32: BLAS
+    return np.asarray(connected_components(common, directed=False)[1], dtype=np.int64)
 
 
 def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str], float]]:

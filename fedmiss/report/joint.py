@@ -85,14 +85,12 @@ class JointSource(Source):
                 f"{result}/totals.json names the regions {', '.join(labels) or 'none'}; join the study again to write it."
             )
         visited = read_table(result / "visited.parquet", "visited").to_pandas()
-        behind = np.zeros(len(months))
         # Where the result does not say how many visits stand behind a month, the weight of the fitted ones does.
-        np.add.at(behind, visited["month_index"].to_numpy(), visited["weight"].to_numpy())
+        behind = np.bincount(visited["month_index"], visited["weight"], len(months))
         cv = result / "cv.parquet"
         finds = raw.get("finds")
         if finds is None and manifest["results"]["family"] == "bernoulli":
-            finds = np.zeros(len(months))
-            np.add.at(finds, visited["month_index"].to_numpy(), visited["counted"].to_numpy())
+            finds = np.bincount(visited["month_index"], visited["counted"], len(months))
         return cls(
             months=months,
             draws=draws,
@@ -105,7 +103,7 @@ class JointSource(Source):
                 label: np.array(total, dtype=float)
                 for label, total in zip(labels, raw["totals"], strict=True)
             },
-            visits=behind if raw["visits"] is None else np.array(raw["visits"], dtype=float),
+            visits=np.array(behind if raw["visits"] is None else raw["visits"], dtype=float),
             found=None if finds is None else np.array(finds, dtype=float),
             uncounted=np.array(raw.get("uncounted", np.zeros(len(months))), dtype=float),
         )

@@ -132,7 +132,7 @@ def site_map(analysis: Analysis) -> Plot | None:
     fig, ax = empty_map(frame, more=1.1, least=3.2)
     if len(table) > HEXAGONS_FROM:
         table = hexagons(table, analysis, frame)
-        caption, alt = _draw_hexagons(fig, ax, table, analysis, frame)
+        caption, alt = _draw_hexagons(fig, ax, table, analysis)
     elif not analysis.sites_differ:
         caption, alt = _draw_means(fig, ax, table, analysis)
     else:
@@ -287,9 +287,7 @@ def _nearest_centre(x: F64, y: F64) -> F64:
     return np.asarray(np.round(np.where(nearer[:, None], first, second), 6))
 
 
-def _draw_hexagons(
-    fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysis, frame: Frame
-) -> tuple[str, str]:
+def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysis) -> tuple[str, str]:
     trend = analysis.sites_differ
     values = table["percent_per_year"] if trend else np.maximum(table["visits"], 1)
     norm = Normalize(-10, 10, clip=True) if trend else LogNorm(1, max(int(table["visits"].max()), 10))

@@ -1,7 +1,5 @@
 """The league: masks hide what they say, scores are those of known laws, and the Gaussian model obeys its laws."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

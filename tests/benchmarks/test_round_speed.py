@@ -1,7 +1,5 @@
 """Loops that are compiled for one number of coefficients have the bits of the loop for any, one fit or eight at a time."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

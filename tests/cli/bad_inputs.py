@@ -3,8 +3,6 @@
 ``tests/cli/test_bad_input.py`` holds every case to one clear line.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import gzip

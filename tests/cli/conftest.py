@@ -1,7 +1,5 @@
 """One set of good files for all tests of the command line; commands run in a fresh folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Run the command line as a user does: in this process (quick) or in one of its own (real)."""
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Every mistake ends with one clear line on stderr, exit code 1 or 2, and nothing half-written."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re
@@ -98,7 +96,7 @@ def test_wrong_usage_ends_with_2_and_no_traceback(words, code, here):
     assert tree(here) == {}
 
 
-def test_debug_shows_the_traceback(base, here):
+def test_debug_shows_the_traceback(here):
     from fedmiss.errors import InputError
 
     with pytest.raises(InputError):
@@ -189,7 +187,7 @@ def test_ctrl_c_during_a_fit_leaves_no_result_but_a_fit_to_resume(base, here):
     assert not (here / "fit.partial").exists()
 
 
-def test_a_place_that_may_not_be_read(base, here):
+def test_a_place_that_may_not_be_read(here):
     if os.geteuid() == 0:
         pytest.skip("root may read everything")
     closed = csv(here)
@@ -245,6 +243,19 @@ def test_a_name_that_is_not_utf8_is_one_sentence(here):
             "federation outbox kit panel --last 0",
             r"--last is 0 \(must be at least 1\)\. `.* federation outbox --help`",
         ),
+        ("fit p --method=fedmissem --penalty=nan", "--penalty is nan"),
+        ("fit p --method=fedmissem --penalty=-inf", "--penalty is -inf"),
+        ("fit p --method=fedmissem --alpha=nan", "--alpha is nan"),
+        ("fit p --method=saem --participation=nan", "--participation is nan"),
+        ("fit p --rank=1.5", "--rank is '1.5'"),
+        ("fit p --rank=-1", "--rank is '-1'"),
+        ("ingest f --max-speed=nan", "--max-speed is nan"),
+        ("ingest f --distance=..nan", r"--distance\[2\] is nan"),
+        ("ingest f --bbox=nan,1,2,3", r"--bbox\[1\] is nan"),
+        ("report --span=nan", "--span is nan"),
+        ("report --coarse-map=inf", "--coarse-map is inf"),
+        ("report --min-counts=0", "--min-counts is 0"),
+        ("panel r --groups=0", "--groups is 0"),
     ],
 )
 def test_a_value_of_a_wrong_kind_is_named_with_its_option_and_its_limit(words, said):

@@ -1,7 +1,5 @@
 """The reference pages are what the code says, and nothing public is missing from the documentation."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import pkgutil

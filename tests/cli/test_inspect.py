@@ -1,7 +1,5 @@
 """``fedmiss inspect`` says in words what anything that fedmiss made holds."""
 
-from __future__ import annotations
-
 import pytest
 from bad_inputs import WIGEON, ebd, interrupted, of
 from terminal import fedmiss

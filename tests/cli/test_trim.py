@@ -1,7 +1,5 @@
 """``fedmiss trim`` from the command line: what it prints is what the functions give, and its files are read back."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

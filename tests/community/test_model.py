@@ -1,7 +1,5 @@
 """Laws of the community model: groups, exposure, responses, rank, left-out scores, intervals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """``fedmiss community``: its folder, its page, what it says of bad records, and trends that follow other species."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace

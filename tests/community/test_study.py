@@ -1,7 +1,5 @@
 """All species of a site between organisations, as threads: the pooled fit, what is left out, what stays at home."""
 
-from __future__ import annotations
-
 import hashlib
 import subprocess
 import sys

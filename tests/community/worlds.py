@@ -1,7 +1,5 @@
 """Made-up communities with a known truth, and their checklists as a table."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

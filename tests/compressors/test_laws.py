@@ -1,7 +1,5 @@
 """Every compressor: unbiased, within omega, real bytes; dithering against plain Python; bytes near the entropy."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

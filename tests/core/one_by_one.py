@@ -4,8 +4,6 @@ They say what a study between organisations relies on: a worker alone gets the b
 adds alpha Quant(D_c) to V_c only when its message counted keeps V the mean of V_c.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from fedmiss.core import run

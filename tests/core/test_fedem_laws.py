@@ -1,7 +1,5 @@
 """The laws of FedEM: worked rounds, V is the mean, reduction to EM, unbiased H, heterogeneity forgotten."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

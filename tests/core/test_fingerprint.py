@@ -1,7 +1,5 @@
 """A checkpoint is resumed by the same run only: each thing that decides the result is in the fingerprint."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

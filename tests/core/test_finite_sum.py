@@ -1,7 +1,5 @@
 """Oracles of a finite sum: VR-FedEM with one worker is SPIDER-EM to the bit, and those beside it; how rows are drawn."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

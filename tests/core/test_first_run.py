@@ -1,7 +1,5 @@
 """The settings proposed for a first run stay in the domain and reach EM: five models, few and many workers, absences."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Late answers: an explicit recursion, the same root, V = mean V_c, the same bits on every engine and after a resume."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """``check_model`` passes five correct models and finds 24 wrong formulas in them, each on three data sets."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

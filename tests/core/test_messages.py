@@ -1,7 +1,5 @@
 """Answers that cannot be used count as missing, whatever is wrong with them; V stays the mean of the V_c; causes."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -3,8 +3,6 @@
 The table says which laws guard which line; an equivalence with EM alone would miss half of these bugs.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

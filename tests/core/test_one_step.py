@@ -1,7 +1,5 @@
 """One worker step for every method: local steps, biased compressors, error feedback, coordinates, random E-steps."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

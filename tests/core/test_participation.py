@@ -1,7 +1,5 @@
 """Who answers: the rates are those promised, draws depend on seed and round only, schedules and steps are followed."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The examples of CONTRIBUTING run as they stand; compressors are found by name."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

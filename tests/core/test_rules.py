@@ -1,7 +1,5 @@
 """Rules of the server as plug-ins: EF21, MARINA and FedMM, with the rates and fixed points that they promise."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The theorems' step sizes against the formulas written out, and the estimate of their constants where it is known."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A linear model whose every quantity can be written down, a small mixture, and the models of docs/examples."""
 
-from __future__ import annotations
-
 import runpy
 from functools import cache
 from pathlib import Path

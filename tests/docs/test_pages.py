@@ -1,7 +1,5 @@
 """Every command in the documentation exists with its options; every block of the tutorials runs."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import os

@@ -1,7 +1,5 @@
 """The public names: listed once, light to import, each with an example that runs in an empty folder."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import inspect

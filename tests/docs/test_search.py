@@ -1,7 +1,5 @@
 """The site answers what users ask: Sphinx's own search, run in a browser on the index of the built site."""
 
-from __future__ import annotations
-
 import html
 import json
 import os

@@ -1,7 +1,5 @@
 """One run, several machines: stacked, one by one, backwards, lossy without loss, stopped and resumed: same bits."""
 
-from __future__ import annotations
-
 import io
 
 import numpy as np

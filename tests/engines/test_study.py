@@ -1,7 +1,5 @@
 """The core's algorithms between organisations: the bits of one process at each of them; masks, kills, and departures."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

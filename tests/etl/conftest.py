@@ -1,7 +1,5 @@
 """Fixtures: ingest some rows and look at what came out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path

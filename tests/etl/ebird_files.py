@@ -1,7 +1,5 @@
 """Make small files by code: eBird's (every row is a dict, every generation of headers is known) and all other kinds."""
 
-from __future__ import annotations
-
 import random
 from pathlib import Path
 

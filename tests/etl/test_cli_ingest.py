@@ -1,7 +1,5 @@
 """The command itself: what it prints, what it writes, what it refuses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Tables of counts: what is read rightly, and what is refused with line, value and next move."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Section A of the specification: bytes, headers, ragged lines, archives."""
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import io

@@ -1,7 +1,5 @@
 """Sections E and F of the specification: filters with closed ranges, presets, dates, sites."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from datetime import date

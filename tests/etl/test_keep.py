@@ -1,7 +1,5 @@
 """Columns of the files that are kept with the records on request."""
 
-from __future__ import annotations
-
 import csv as csv_module
 
 import polars as pl
@@ -69,7 +67,7 @@ def test_tables_for_other_programs_have_them_and_panels_do_not(pair, tmp_path):
         assert not any("broods" in str(v) for row in pl.read_parquet(path).rows() for v in row)
 
 
-def test_files_in_which_a_column_has_another_name(pair, tmp_path):
+def test_files_in_which_a_column_has_another_name(pair):
     row = visit("S1")
     old = [seen(row, "2", **{"BREEDING BIRD ATLAS CODE": "ON", "TRIP COMMENTS": "rain"})]
     out = pair(old, [row], write={"layout": 46}, keep=("Breeding Code", "CHECKLIST COMMENTS"))

@@ -1,7 +1,5 @@
 """Laws of the importer on random files, and a reader that never falls over and never misreads in silence."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

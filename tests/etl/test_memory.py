@@ -1,7 +1,5 @@
 """What keeps an import small: narrow ids, cells counted in place, polars told to give memory back."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Filters that auk has, and what files hold where something is missing or wrong."""
 
-from __future__ import annotations
-
 import datetime as dt
 import gzip
 from functools import partial
@@ -86,7 +84,7 @@ def test_breeding_codes_of_older_files(pair):
     assert pair(records, rows, write={"layout": 46}, breeding=("NY",)).visits() == {"S1": 1}
 
 
-def test_the_placeholder_of_an_unknown_date_is_a_missing_date(pair, tmp_path):
+def test_the_placeholder_of_an_unknown_date_is_a_missing_date(pair):
     rows = [
         visit("S1"),
         visit("S2", **{"OBSERVATION DATE": "1900-01-01"}),

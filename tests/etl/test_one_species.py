@@ -1,7 +1,5 @@
 """A species column is a filter, always: however a table writes it, no count of another species is ever read."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import polars as pl

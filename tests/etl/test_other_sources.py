@@ -1,7 +1,5 @@
 """Sections H and I of the specification, and plain tables."""
 
-from __future__ import annotations
-
 import datetime as dt
 import itertools
 

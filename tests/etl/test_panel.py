@@ -1,7 +1,5 @@
 """Laws of the panel: groups, axes, observed-index sets, whatever the records are."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 from datetime import date, timedelta
@@ -20,6 +18,7 @@ from fedmiss.etl.months import month_axis, panel_months
 from fedmiss.etl.panel import PanelSettings, assign_groups, make_panel
 from fedmiss.files import read_manifest
 from fedmiss.group_names import group_folders, group_name
+from tests.folders import content
 
 VISIT = st.tuples(
     st.integers(0, 5),  # observer
@@ -219,10 +218,6 @@ def test_strange_dates_at_both_ends_are_told_each_for_itself():
     )
 
 
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*.parquet"))}
-
-
 def test_the_order_of_rows_does_not_matter(tmp_path):
     met = pl.DataFrame(
         {"observer_id": [f"o{o}" for o, *_ in ROWS], "checklist_id": [f"v{k}" for k in range(len(ROWS))]}
@@ -232,7 +227,7 @@ def test_the_order_of_rows_does_not_matter(tmp_path):
     assert a.equals(b)
     first, last = records(tmp_path / "a", ROWS), records(tmp_path / "b", ROWS, step=-1)
     one, two, other = (
-        content(panel(source, tmp_path / name, groups=3, seed=seed))
+        content(panel(source, tmp_path / name, groups=3, seed=seed), ".parquet")
         for source, name, seed in ((first, "p1", 0), (last, "p2", 0), (first, "p3", 5))
     )
     assert one == two
@@ -279,7 +274,7 @@ def test_several_records_folders_make_one_group_each(tmp_path):
     inputs = read_manifest(made)["inputs"]
     assert {k.split("/")[0] for k in inputs} == {"records-north", "records-south", "records-west"}
     backwards = panel(clubs[::-1], tmp_path / "back")
-    assert content(made) == content(backwards)
+    assert content(made, ".parquet") == content(backwards, ".parquet")
 
 
 def test_the_flow_adds_up_and_sites_without_the_bird_are_told(tmp_path):

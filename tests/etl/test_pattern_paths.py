@@ -1,7 +1,5 @@
 """Folders and files with signs that are patterns to some readers are names, and no other file is read for them."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

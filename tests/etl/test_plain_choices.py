@@ -1,7 +1,5 @@
 """What a plain table leaves open is refused with line, value and remedy, and the remedy works."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

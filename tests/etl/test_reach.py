@@ -1,7 +1,5 @@
 """An EBD cut more narrowly than its sampling file: no false zeros beyond what the records reach."""
 
-from __future__ import annotations
-
 from datetime import date
 
 import pytest

@@ -3,8 +3,6 @@
 Set FEDMISS_DATA to a folder with ``ebd_samples/``, ``gbif_eod/`` and ``everglades/`` to run these.
 """
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Simulate, ingest, compare with the simulated truth: every count, zero, X and shared list (of every copy: `test_laws`)."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import polars as pl

@@ -1,7 +1,5 @@
 """Sections B, C and D of the specification: shared checklists, taxa, counts, duplicates, and which zeros are true."""
 
-from __future__ import annotations
-
 import pytest
 from ebird_files import EBD_52, THRUSH, WARBLER, seen, text, visit, write_pair
 

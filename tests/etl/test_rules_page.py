@@ -1,7 +1,5 @@
 """The page that says which test holds which rule."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

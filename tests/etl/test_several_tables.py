@@ -1,7 +1,5 @@
 """What one table must not do silently, two tables of one import must not do either."""
 
-from __future__ import annotations
-
 import polars as pl
 import pytest
 

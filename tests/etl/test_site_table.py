@@ -1,7 +1,5 @@
 """The table of sites: what it may hold, every fault a sentence, and what a panel makes of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Workbooks and texts of any kind are read alike, and what a spreadsheet hides or mangles is refused with its cell."""
 
-from __future__ import annotations
-
 import datetime as dt
 import zipfile
 

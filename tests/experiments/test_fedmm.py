@@ -1,7 +1,5 @@
 """Dictionary learning as majorization, and what is lost when parameters are added up instead of surrogates."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The experiments show what the papers show, and write whole, readable folders."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import os
@@ -88,7 +86,7 @@ def test_quick_settings_write_whole_folders(name, tmp_path):
 
 
 @pytest.mark.slow
-def test_figure_1_begins_at_1e0_and_both_curves_take_their_place(tmp_path):
+def test_figure_1_begins_at_1e0_and_both_curves_take_their_place():
     """FedEM stays at the level of its noise, VR-FedEM falls below it by a constant factor every 100 outer loops."""
     mix = Mixture(far=True)
     fed = mix.run(Setting(), Stop(epochs=60.0), every=20).trace["true_h_norm2"][::20]
@@ -124,7 +122,7 @@ def test_figure_2_has_the_printed_dates_sizes_and_axes(tmp_path):
 @pytest.mark.nightly
 @pytest.mark.realdata
 @pytest.mark.skipif(not os.environ.get("FEDMISS_DATA"), reason="FEDMISS_DATA names no folder")
-def test_figure_3_at_two_hundredths_spans_the_printed_ticks(tmp_path):
+def test_figure_3_at_two_hundredths_spans_the_printed_ticks():
     """FedEM's ||H||^2 in 0.02 to 0.20, VR-FedEM's from some 1e-2 down by a factor of ten or more; weights below 0.5."""
     images, labels, used, _ = load_mnist(Path(os.environ["FEDMISS_DATA"]) / "mnist")
     order = np.random.default_rng(0).permutation(len(images))

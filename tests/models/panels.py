@@ -1,7 +1,5 @@
 """Small panels for the tests of the low-rank models."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

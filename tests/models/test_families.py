@@ -1,7 +1,5 @@
 """Laws of every family, of its twin in compiled loops, and of its observations."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 

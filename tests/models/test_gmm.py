@@ -1,7 +1,5 @@
 """Mixtures against textbook formulas, the M-step as an optimum, likelihoods that rise, and the edges of the domain."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

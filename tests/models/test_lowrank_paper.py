@@ -1,7 +1,5 @@
 """Algorithm 7: the sparse form against a dense one, and against the direct solver; its M-step; its minibatches."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import scipy.sparse as sp

@@ -1,7 +1,5 @@
 """The direct solver of algorithm 7's objective: derivatives, a duality gap, equal answers for any groups; strange panels."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """FedLSA, SCAFFLSA and FedAvg against exact laws: bias, second moments, first orders, extrapolation."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The chain of occupied and empty years: its posterior, its sums, its draws, and intervals of cells that may be empty."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import numpy as np

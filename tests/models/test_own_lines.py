@@ -1,7 +1,5 @@
 """Sites' own lines beyond their visits: a damped trend, whose mean and variance are those of its draws."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """FL-SAEM: chains against closed forms and quadrature, aggregation against EM, compression against its expected figures."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

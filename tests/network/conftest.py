@@ -1,7 +1,5 @@
 """A study of three clubs on the embedded data, with kits but without an engine."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedmiss.federation.gather import Board

@@ -1,7 +1,5 @@
 """Organisations (and a relay) as processes, over whichever engine: start, kill, wait; where connections went."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil
@@ -9,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import numpy as np
@@ -149,21 +147,12 @@ class Ends:
 
     def kill(self, name):
         """kill -9 of an end and everything that it started."""
-        families = [p for p in tree_of(self.processes[name].pid)]
-        for pid in families:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill_all(tree_of(self.processes[name].pid))
         self.processes[name].wait()
 
     def kill_engine_only(self, name):
         """kill -9 of the engine's processes; `join` or `run` itself stays."""
-        for pid in tree_of(self.processes[name].pid)[1:]:
-            try:
-                os.kill(pid, signal.SIGKILL)
-            except ProcessLookupError:
-                pass
+        kill_all(tree_of(self.processes[name].pid)[1:])
 
     def wait(self, seconds=900):
         until = time.monotonic() + seconds
@@ -214,6 +203,12 @@ def tree_of(pid):
     for one in out:
         out += [child for child, parent in parents.items() if parent == one]
     return out
+
+
+def kill_all(processes):
+    for pid in processes:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def copy_of(prepared, name):

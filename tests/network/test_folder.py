@@ -1,7 +1,5 @@
 """Real processes over a shared folder: the answer, no connection at all, kills, a club that is off for a while."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

@@ -1,7 +1,5 @@
 """From kits to both reports, and what ends or changes a job on the way."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from dataclasses import replace
@@ -340,7 +338,7 @@ def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
     assert not kit.journal.exists()
 
 
-def test_why_a_job_stopped_is_on_the_own_screen_and_in_a_file(folder, panels):
+def test_why_a_job_stopped_is_on_the_own_screen_and_in_a_file(folder):
     """Another organisation reads nothing; the custodian reads what differed."""
     from fedmiss.network.outbox import REFUSALS, note_refusal
 

@@ -1,7 +1,5 @@
 """A study about a method of one's own: the example of the docs, run by three organisations as the commands run it."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re

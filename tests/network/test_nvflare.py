@@ -1,7 +1,5 @@
 """Real processes over NVFLARE on this computer: kills, strangers, code from outside, and where connections go."""
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -1,7 +1,5 @@
 """Wrong port, name, certificate, version, clock, expired kit: one sentence at once."""
 
-from __future__ import annotations
-
 import datetime as dt
 import ipaddress
 import socket

@@ -1,7 +1,5 @@
 """A relay and its engines, without NVFLARE: who is waited for, who has no part, what dies and is started again."""
 
-from __future__ import annotations
-
 import re
 import threading
 from types import SimpleNamespace
@@ -125,7 +123,7 @@ def test_a_job_in_which_somebody_has_no_part_is_ended(folder, monkeypatch):
     assert said == ["north has no part in job job: started again while it began."]
 
 
-def test_an_engine_names_who_answers_and_who_has_no_part(folder):
+def test_an_engine_names_who_answers_and_who_has_no_part():
     """It lists one that has left for minutes; one that sleeps lets the question run out."""
     rows = {
         "central": {"status": "started", "job_id": "7"},

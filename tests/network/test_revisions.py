@@ -1,7 +1,5 @@
 """Revisions of a study: another roster, another version, and jobs that go on from the one before."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from dataclasses import asdict

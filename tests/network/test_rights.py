@@ -1,7 +1,5 @@
 """One file server for all: members are users with rights of their own, and none waits in silence for another's file."""
 
-from __future__ import annotations
-
 import os
 import stat
 
@@ -58,7 +56,7 @@ def test_a_folder_that_is_there_already_keeps_its_rights_also_behind_a_link(tmp_
     assert mode(own) == 0o700
 
 
-def test_join_closes_what_is_private(folder, panels, tmp_path):
+def test_join_closes_what_is_private(folder, panels):
     """A kit that was copied by a way that keeps no rights."""
     kit = open_kit(folder / "kits" / "north")
     kit.private.chmod(0o755)

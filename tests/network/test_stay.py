@@ -1,7 +1,5 @@
 """When an organisation may leave a relay: never before it has its result; and what it says while nothing comes."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Studies, rosters, approvals, and what custodians read: all that needs no engine."""
 
-from __future__ import annotations
-
 import base64
 import re
 import shutil
@@ -184,7 +182,7 @@ def test_a_key_that_somebody_changed_is_noticed(tmp_path):
         collect_roster(out, [*files, tmp_path / "second.json"])
 
 
-def test_two_custodians_are_told_what_the_other_can_compute(tmp_path, panels):
+def test_two_custodians_are_told_what_the_other_can_compute(tmp_path):
     study = Study("pair", "Ardea alba", ("north", "south"), masks=False, model=QUICK)
     out = make_study(study, tmp_path / "study", engine_files)
     collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in ("north", "south")])
@@ -240,7 +238,7 @@ def test_the_page_of_a_dry_run_has_the_number_of_own_sites_that_is_asked_for(fol
     assert "and have yours, over 7 sites or more" in " ".join(done.output.split())
 
 
-def test_least_numbers_of_contributors_and_exchanges_are_said(tmp_path):
+def test_least_numbers_of_contributors_and_exchanges_are_said():
     for more, words in (
         ({"contributors": 2}, "contributors is 2 (must lie between 3 and 3"),
         ({"contributors": 4}, "contributors is 4 (must lie between 3 and 3"),

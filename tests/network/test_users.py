@@ -1,7 +1,5 @@
 """Every organisation's folder is its own user's: nobody else opens it, nor the relay's."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """Slow, obvious re-implementations to judge the fast ones by. Written from the papers, sharing no code with fedmiss."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The average of ranks through the folders: written, read, resumed, a group's own part, and said on the page."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

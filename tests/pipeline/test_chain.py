@@ -1,7 +1,5 @@
 """The chain of a recipe: what is redone when something changes, what one failure costs, what is told."""
 
-from __future__ import annotations
-
 import shutil
 from dataclasses import replace
 from pathlib import Path

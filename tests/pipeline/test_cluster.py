@@ -1,7 +1,5 @@
 """Species over a Dask cluster: the same tables, a lost worker, and what is refused."""
 
-from __future__ import annotations
-
 import os
 import signal
 import threading

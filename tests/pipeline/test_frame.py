@@ -1,7 +1,5 @@
 """A panel with a frame, from the table of sites to the page."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

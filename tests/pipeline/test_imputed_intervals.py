@@ -1,7 +1,5 @@
 """Imputed cells with intervals and draws: what is held out is covered, and draws have the laws of the intervals."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """The scikit-learn estimator, panels from DataFrames, and what a fitted species shows in a notebook."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

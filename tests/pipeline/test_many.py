@@ -1,7 +1,5 @@
 """A run of many species: each one that can be made is made, the others are named with step, reason and next move."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several species in one table of yearly counts: a run imports, fits and reports each by itself."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np
@@ -23,7 +21,7 @@ from fedmiss.pipeline.steps import claimed
 from fedmiss.pipeline.trims import run_trims
 from fedmiss.resources import resource
 from fedmiss.tables import read_table
-from tests.folders import frame
+from tests.folders import content, frame
 
 pytestmark = pytest.mark.usefixtures("blank_figures")
 NAMES = {"Alauda arvensis": "Skylark", "Parus major": "Great Tit", "Turdus merula": "Blackbird"}
@@ -84,7 +82,7 @@ def test_all_species_of_a_table_each_by_itself(tmp_path, capsys):
     assert "skylark" not in told
 
 
-def test_a_folder_of_results_is_of_one_recipe(tmp_path, capsys):
+def test_a_folder_of_results_is_of_one_recipe(tmp_path):
     """The second of two recipes with one ``out`` replaced the results of the first without a word."""
     one = write(tmp_path, '["Great Tit"]', names={"Great Tit": "Great Tit"})
     two = tmp_path / "two.toml"
@@ -102,10 +100,6 @@ def test_a_folder_of_results_is_of_one_recipe(tmp_path, capsys):
     (again,) = run_recipe(read_recipe(moved / "renamed.toml"), jobs=1)
     assert again.redone == ()
     moved.rename(tmp_path)
-
-
-def content(folder: Path) -> dict[str, bytes]:
-    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
 @pytest.mark.parametrize("damage", ["{", "[]", '{"recipe": 1}', '{"recipe": "\\u0000"}', "\xff"])

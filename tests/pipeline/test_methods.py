@@ -1,7 +1,5 @@
 """A setting that a method does not use is refused, in Python, in recipes and on the command line."""
 
-from __future__ import annotations
-
 from dataclasses import asdict
 
 import pytest

@@ -1,7 +1,5 @@
 """A group's own report: its sites only, and the numbers that the common report has for them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

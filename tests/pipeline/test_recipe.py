@@ -1,7 +1,5 @@
 """A recipe says the same as the command line, in the same words."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, fields
 
 import pytest

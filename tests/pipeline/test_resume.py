@@ -1,7 +1,5 @@
 """A fit that was killed goes on where it stood, and ends with the same bytes as one that was left alone."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil

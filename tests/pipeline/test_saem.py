@@ -1,7 +1,5 @@
 """``--method saem``: the chains agree with quadrature, and the default fit with the chains, on small panels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A coordinator's spreadsheet of many species with five faults: good results, five failures named, the same on any cores."""
 
-from __future__ import annotations
-
 import os
 
 import numpy as np
@@ -20,6 +18,7 @@ from fedmiss.report.trim import TrimSettings, fit_trim
 from fedmiss.report.trim.files import Shown
 from tests.blank import draw_nothing
 from tests.cli.terminal import fedmiss
+from tests.folders import content
 from tests.report.trim_readers import Tof
 
 ZERO, SHORT, TWICE, ABSENT, MISSPELT = (
@@ -67,8 +66,7 @@ def write(folder, species, sites, years, seed=1):
 
 def files_of(folder):
     """Contents of all files, but marks that hold a random number."""
-    found = (p for p in sorted(folder.rglob("*")) if p.is_file() and p.name != ".fedmiss-made")
-    return {p.relative_to(folder).as_posix(): p.read_bytes() for p in found}
+    return {path: held for path, held in content(folder).items() if not path.endswith(".fedmiss-made")}
 
 
 def check_set(out, results, good, poor=()):

@@ -1,7 +1,5 @@
 """Simulated eBird files through the whole chain, scored against the truth that made them."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """A page in headless Chromium: what a script in it returns; errors, requests and words on the console fail."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

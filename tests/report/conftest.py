@@ -1,7 +1,5 @@
 """Folders of the shapes that panel, fit and impute write, made by code with a known truth."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from pathlib import Path
 

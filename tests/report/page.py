@@ -1,7 +1,5 @@
 """Take a page apart: every piece of text that a reader meets, and every table, to set them against the CSV files."""
 
-from __future__ import annotations
-
 import math
 import re
 from html.parser import HTMLParser

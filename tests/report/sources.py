@@ -3,8 +3,6 @@
 A sentence of the page whose numbers are not described here is a number without a source, and a test fails.
 """
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

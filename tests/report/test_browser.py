@@ -1,7 +1,5 @@
 """The page in headless Chromium: figures have a size, tables sort, nothing is asked of a server, a phone can show it."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedmiss.report.many import build_index

@@ -1,7 +1,5 @@
 """Trend classes: tables of cases at the thresholds, and what separates the two rules."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

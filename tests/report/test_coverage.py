@@ -1,7 +1,5 @@
 """Laws of what years and results rest on."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """What the guide says is so: its example runs, and every option, table and section is in it."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Sites taken up because the birds had come, or given up because they had left: closed forms, designs, the page."""
 
-from __future__ import annotations
-
 import dataclasses
 import math
 from types import SimpleNamespace

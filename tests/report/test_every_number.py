@@ -1,7 +1,5 @@
 """Every number on the page is found in its HTML and recomputed from the CSV files beside it; one without a source fails."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from html import unescape

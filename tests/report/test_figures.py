@@ -1,7 +1,5 @@
 """What figures draw: counted and imputed cells told apart, sites where they are, nothing drawn twice."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

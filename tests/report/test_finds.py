@@ -1,7 +1,5 @@
 """Years whose visits were reported only where they found the species: which are named, which are not, what it does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

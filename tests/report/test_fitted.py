@@ -1,7 +1,5 @@
 """What the visits say against a trend: sums by year and warnings of a lack of fit; effort that was not what was recorded."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Texts of users are drawn as they are, and are text on pages and in files."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """The multi-species indicator by its definition, and what becomes of gaps, zeros and one species' errors."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

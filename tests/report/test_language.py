@@ -1,7 +1,5 @@
 """The page in another language: what the file has is said in it, what it lacks is listed, and no number is lost."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from datetime import date, timedelta
@@ -224,7 +222,7 @@ NEW = 0.1
 
 
 @pytest.mark.slow
-def test_german_says_the_page_and_changes_no_number(folders, report, german_report):
+def test_german_says_the_page_and_changes_no_number(report, german_report):
     english = (report / "index.html").read_text(encoding="utf-8")
     german = (german_report / "index.html").read_text(encoding="utf-8")
     lacking = german_report / UNTRANSLATED

@@ -1,7 +1,5 @@
 """The index page of many species."""
 
-from __future__ import annotations
-
 import re
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The base map, hexagons, alerts, and TRIM beside the index."""
 
-from __future__ import annotations
-
 import numpy as np
 import pandas as pd
 import pytest

@@ -1,7 +1,5 @@
 """A reader's question is answered in the browser as Python answers it."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Laws of the scatter of years: what it is, what it adds to the error of a trend, and how often it misleads."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

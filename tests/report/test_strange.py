@@ -1,7 +1,5 @@
 """Thin and strange data go through the whole chain; the page says what can be said, and no number lacks its interval."""
 
-from __future__ import annotations
-
 import re
 from datetime import date
 from html import unescape

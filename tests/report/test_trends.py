@@ -1,7 +1,5 @@
 """Laws of totals, indices, trends, seasons, curves and change points."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -354,9 +352,10 @@ def test_a_season_leaves_the_curve_of_values_about_nought_as_it_is():
     season = np.repeat([-1.0, 5.0], [10, 2])[months["month_of_year"] - 1]
     season -= season.mean()
     flat = np.stack([0.3 + np.sin(np.arange(180) / 30) + rng.normal(0, 0.1, 180) for _ in range(5)])
-    curves = []
-    for each in (flat + 1.1 * season, flat + 2 * season):
-        curves.append(MonthlySeries.of(each[0], months, each).smooth(np.zeros(180), 0.3))
+    curves = [
+        MonthlySeries.of(each[0], months, each).smooth(np.zeros(180), 0.3)
+        for each in (flat + 1.1 * season, flat + 2 * season)
+    ]
     columns = ["smooth", "smooth_lo", "smooth_hi"]
     np.testing.assert_allclose(curves[0][columns], curves[1][columns], rtol=1e-9, atol=1e-9)
     assert curves[0]["smooth"].min() < 0  # no birds, so no floor
@@ -377,21 +376,15 @@ def test_years_whose_totals_counts_cannot_tell_from_nought_give_a_clear_directio
         assert ("cannot tell from 0" in row["reason"]) == (kind == "not classified")
 
 
-def test_totals_that_are_not_positive_give_no_class_and_no_crash():
+def test_totals_that_are_not_positive_are_the_reason_why_there_is_no_class():
+    """Of a replicate it was blank, so the page said: no class is given, because ."""
     months = axis()
     totals, draws = series(months)
-    totals[months["year"] == 2003] = -1.0
-    row = trends.overall_trend(totals, months, draws).iloc[0]
-    assert row["trend_class"] == "not classified"
-    assert "not positive" in row["reason"]
-    assert change_points(totals, months, draws).empty
-
-
-def test_a_replicate_that_is_not_positive_is_the_reason_why_there_is_no_class():
-    """It was blank, so the page said: no class is given, because ."""
-    months = axis()
-    totals, draws = series(months)
-    draws[3, months["year"] == 2003] = 0.0
-    row = trends.overall_trend(totals, months, draws).iloc[0]
-    assert row["trend_class"] == "not classified"
-    assert "not positive in some replicate" in row["reason"]
+    below, none = totals.copy(), draws.copy()
+    below[months["year"] == 2003] = -1.0
+    none[3, months["year"] == 2003] = 0.0
+    for left, replicates, reason in ((below, draws, "is not positive"), (totals, none, "in some replicate")):
+        row = trends.overall_trend(left, months, replicates).iloc[0]
+        assert row["trend_class"] == "not classified"
+        assert reason in row["reason"]
+    assert change_points(below, months, draws).empty

@@ -1,7 +1,5 @@
 """TRIM's models against statsmodels and first principles."""
 
-from __future__ import annotations
-
 import datetime as dt
 import json
 import re

@@ -1,7 +1,5 @@
 """TRIM's models of tables with a few birds: a fit whose errors are numbers, or a sentence."""
 
-from __future__ import annotations
-
 import warnings
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Every result that TRIM 3.61 and 3.70 printed for the skylark example, from its own command files."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

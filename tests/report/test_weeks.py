@@ -1,7 +1,5 @@
 """The seasonal profile by week: a known shape comes back, whatever sites were visited in which week."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

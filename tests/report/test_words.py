@@ -1,7 +1,5 @@
 """Numbers as words: never rounded into something else."""
 
-from __future__ import annotations
-
 import math
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Set fitted TRIM models against every number that TRIM printed for rtrim's skylark example, line by line of its files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

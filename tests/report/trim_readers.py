@@ -5,8 +5,6 @@ the last is the imputed index, and errors of 0 are put in. Of a line with a labe
 what stands after the equals sign. So a file that breaks one of these rules is read wrongly, without a word.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

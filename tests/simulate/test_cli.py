@@ -1,7 +1,5 @@
 """The command: what a user types and sees."""
 
-from __future__ import annotations
-
 import typer
 from typer.testing import CliRunner
 

@@ -1,7 +1,5 @@
 """Simulated eBird files: the format to the letter, the truth checked by a slow reading of the text itself."""
 
-from __future__ import annotations
-
 import gzip
 import re
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """A simulated panel on disk: the contract of a panel folder, with groups that are closed in themselves."""
 
-from __future__ import annotations
-
 import numpy as np
 import polars as pl
 import pytest

@@ -1,7 +1,5 @@
 """Simulated panels: the truth is what was asked for, and the benchmark setting is the one described."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -4,8 +4,6 @@ Python loads this file at its start, in child processes too. Only the imports of
 library of a POSIX system needs the calls itself.
 """
 
-from __future__ import annotations
-
 import builtins
 import os
 import signal

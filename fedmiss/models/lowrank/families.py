@@ -172,8 +172,7 @@ def negbin_deviance(y: F64, mu: F64, inverse_size: float) -> F64:
     """Unit deviance of the negative binomial with variance mu + mu^2 * ``inverse_size`` (above 0)."""
     # 2 [y log(y / mu) - (y + k) log((y + k) / (mu + k))], k the size; 0 log 0 = 0.
     k, mu = 1.0 / inverse_size, np.maximum(mu, 1e-12)
-    out: F64 = 2.0 * (xlogy(y, y / mu) - (y + k) * np.log((y + k) / (mu + k)))
-    return out
+    return 2.0 * (xlogy(y, y / mu) - (y + k) * np.log((y + k) / (mu + k)))
 
 
 def family_of(name: str | Family) -> Family:

@@ -91,8 +91,7 @@ def log_yearly(yearly: F64, *, empty: bool) -> F64:
     An empty site has no logarithm: the slope of a site that was lost says that it fell, and not how far below one bird.
     """
     least = 0.02 * yearly.mean(axis=1, keepdims=True) if empty else 0.0
-    out: F64 = np.log(np.maximum(np.maximum(yearly, least), 1e-9))
-    return out
+    return np.log(np.maximum(np.maximum(yearly, least), 1e-9))
 
 
 def zero_inflated(

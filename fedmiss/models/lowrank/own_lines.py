@@ -79,14 +79,12 @@ class OwnLines:
         """What x is less than the years that have passed."""
         h = np.arange(self.n_years)
         lost = self.unit * (DAMPING * (1.0 - DAMPING**h) / (1.0 - DAMPING) - h)
-        out: F64 = lost[after] - lost[before]
-        return out
+        return lost[after] - lost[before]
 
     def _spread(self, before: I64, after: I64) -> F64:
         h = np.arange(self.n_years)
         spread = (1.0 - DAMPING**2) * np.cumsum((self.unit * (1.0 - DAMPING**h) / (1.0 - DAMPING)) ** 2)
-        out: F64 = spread[before] + spread[after]
-        return out
+        return spread[before] + spread[after]
 
     def bend(self, rows: slice | I64 = slice(None)) -> F64:
         """What is added to x for the distance of a site's slope from its prior mean, (rows, Y)."""

@@ -96,8 +96,7 @@ class LogCountLaw:
         """See :meth:`Law.draw`; numbers are rounded up or down at random, so that small ones keep their mean."""
         logs = np.minimum(self.logs.draw(eta, rng), MOST_LOG)
         count = np.maximum(self.times(eta, np.zeros_like(eta)) * np.expm1(logs), 0.0)
-        out: F64 = np.floor(count + rng.random(count.shape))
-        return out
+        return np.floor(count + rng.random(count.shape))
 
 
 @dataclass(frozen=True, slots=True)

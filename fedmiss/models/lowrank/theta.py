@@ -26,8 +26,7 @@ class Theta:
 
     def eta(self, site: slice | I64, month: slice | I64 = slice(None)) -> F64:
         """Linear predictor of the block ``site`` x ``month``."""
-        out: F64 = self.mu + self.a[site][:, None] + self.b[month] + self.U[site] @ self.V[month].T
-        return out
+        return self.mu + self.a[site][:, None] + self.b[month] + self.U[site] @ self.V[month].T
 
 
 @dataclass(slots=True)

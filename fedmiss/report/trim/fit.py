@@ -206,8 +206,7 @@ class TrimFit:
                 G += m[mine].sum(axis=0)[:, None] * X
                 G -= (m[mine] / info.d[mine][:, None]).T @ (info.W[mine] @ X)
             D = A @ G
-            out: F64 = by_site.T @ by_site + D @ info.var_beta @ D.T
-            return out
+            return by_site.T @ by_site + D @ info.var_beta @ D.T
 
         # Covariance of the counts themselves: sigma2 mu^(1/2) R mu^(1/2) within a month; months of a year are independent.
         root = np.where(members[:, None] & seen, cells.weights * np.sqrt(estimate.mu), 0.0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 
 import polars as pl
 
@@ -12,6 +13,8 @@ from fedmiss.etl.columns import plain
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.sources import Source
 from fedmiss.etl.spreadsheets import serial_date
+
+_Column = TypeVar("_Column", pl.Expr, pl.Series)
 
 
 def refuse_thousands(
@@ -116,6 +119,11 @@ def refuse_totals(frame: pl.DataFrame, source: Source, column: str) -> None:
 def site_key(site: str) -> str:
     """Return a site's name without case, blanks and accents."""
     return "".join(plain(site).split())
+
+
+def at_zero(latitude: _Column, longitude: _Column) -> _Column:
+    """Which places are 0, 0, as programs write for one that nobody knows."""
+    return ((latitude == 0) & (longitude == 0)).fill_null(False)
 
 
 def _first_lines(frame: pl.DataFrame, column: str) -> pl.DataFrame:

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import polars.selectors as cs
 
+from fedmiss.etl.checks import at_zero
 from fedmiss.etl.codes import COUNT_BAD, NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import KEEP, kept_columns, normal, resolve
 from fedmiss.etl.projection import Meta
@@ -228,7 +229,8 @@ def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:
     )
     frame = rows.leave_out(frame, frame["day"].is_null(), "eventDate (a full day)", "date")
     known = (frame["lat"].is_between(-90, 90) & frame["lon"].is_between(-180, 180)).fill_null(False)
-    return rows.leave_out(frame, ~known, "coordinates", "latitude")
+    nowhere = at_zero(frame["lat"], frame["lon"])
+    return rows.leave_out(frame, ~known | nowhere, "coordinates", "latitude")
 
 
 def _gbif(frame: pl.DataFrame, rows: Rows, key: str, species: pl.Expr, decimals: int) -> pl.DataFrame:

@@ -19,6 +19,7 @@ import polars as pl
 
 from fedmiss.arrays import I32
 from fedmiss.errors import InputError
+from fedmiss.etl.checks import at_zero
 from fedmiss.etl.codes import COUNT_BAD, COUNT_BLANK, COUNT_X
 from fedmiss.etl.columns import KEEP
 from fedmiss.etl.projection import (
@@ -182,12 +183,12 @@ class Rows(Faults):
 
     def places(self, frame: pl.DataFrame) -> None:
         """Remember coordinates that read as blank: no numbers, no degrees, or 0 and 0."""
-        zero = pl.Series([True] * frame.height, dtype=pl.Boolean)
+        place = []
         for key, limit in (("latitude", 90.0), ("longitude", 180.0)):
             degrees, bad = decimals(frame[key], _NOTHING)
             self.blank(frame, bad | (degrees.abs() > limit).fill_null(False), key, key)
-            zero &= (degrees == 0).fill_null(False)
-        self.blank(frame, zero, "latitude and longitude, both 0,", "latitude")
+            place.append(degrees)
+        self.blank(frame, at_zero(*place), "latitude and longitude, both 0,", "latitude")
 
     def _note(
         self, kinds: dict[str, int], frame: pl.DataFrame, bad: pl.Series, what: str, column: str

@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.checks import refuse_thousands, site_key
+from fedmiss.etl.checks import at_zero, refuse_thousands, site_key
 from fedmiss.etl.columns import NAMES, PLACES, familiar
 from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
@@ -18,7 +18,17 @@ from fedmiss.models.lowrank.structure import LIMIT
 _GROUPED = r"^-?\d{1,3}([,.' \x{a0}\x{2019}\x{202f}]\d{3})+([,.]\d+)?$"  # a number with marks of thousands
 _ABSENT = ("", "NA", "N/A", "NAN", "NULL", "NONE", "-")
 _FIXED = {
-    "site_id": (*NAMES["site"], "id"),
+    "site_id": (
+        "siteid",
+        "site",
+        "locality",
+        "localityid",
+        "plot",
+        "square",
+        "station",
+        "id",
+        *NAMES["site"],
+    ),
     **PLACES,
 }
 MOST_LEVELS = 20  # values of a category
@@ -194,6 +204,11 @@ def read_site_table(path: str | Path) -> SiteTable:
             _degrees(source, key, at[key], text[at[key]], line, limit) if key in at else blank.cast(float)
         )
     covariates, said = [], []
+    if zero := int((unknown := at_zero(out["latitude"], out["longitude"])).sum()):
+        said.append(
+            f"{zero:,} sites of {source.name} lie at latitude 0 and longitude 0; their places count as blank."
+        )
+        out |= {key: out[key].set(unknown, None) for key in ("latitude", "longitude")}
     for name in text:
         if name in at.values():
             continue
@@ -245,7 +260,7 @@ def _covariate(source: Source, column: str, text: pl.Series, line: pl.Series, le
     if good >= MOSTLY * (good + int(bad.sum())):
         refuse_thousands(source, column, text, line, points=False)
         return _number(source, column, text, line)
-    grouped = text.str.contains(_GROUPED)
+    grouped = bad & text.str.contains(_GROUPED)
     if good + int(grouped.sum()) >= MOSTLY * (good + int(bad.sum())):
         source.refuse(
             grouped,

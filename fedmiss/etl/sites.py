@@ -10,6 +10,7 @@ import polars as pl
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
+from fedmiss.etl.checks import at_zero
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.reach import REGIONS
 
@@ -69,7 +70,7 @@ def _site_columns(places: pl.DataFrame, size_km: float | None) -> pl.DataFrame:
         pl.col("country_code").replace("", None),
     )
     lat, lon = (pl.col(name).cast(pl.Float64, strict=False) for name in ("latitude", "longitude"))
-    somewhere = ~((lat == 0) & (lon == 0)).fill_null(False)  # 0, 0 stands for a place that nobody knows
+    somewhere = ~at_zero(lat, lon)
     table = places.select(
         site_id=pl.col("site"),
         site_name=pl.col("site_name").replace("", None),

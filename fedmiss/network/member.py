@@ -37,7 +37,6 @@ from fedmiss.network.result import write_preview, write_result
 from fedmiss.network.status import STATUS, Status, Usage
 from fedmiss.owner import remove_state
 from fedmiss.pipeline.panels import PanelFolder, open_panel
-from fedmiss.pipeline.plans import uncounted
 
 BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
 HELD = "held.txt"  # the message on hold, in words and numbers
@@ -59,11 +58,6 @@ def open_data(kit: Kit, data: Path) -> PanelFolder:
             f"{data} is about {species!r}, the study about {kit.study.species!r}. Make a panel of that species; if yours is "
             "the same under another name, write the study's into your table, and ingest it again."
         )
-    if uncounted(panel) and kit.study.fit.model != "bernoulli":
-        raise InputError(
-            f"{data}: {species} was found on {panel.facts.n_detected} visits and counted on none of them (all are X). "
-            "What is left are zeros, which would make the joint totals too low: join with visits that were counted."
-        )
     if kit.study.sites == "all" and panel.chosen_by_detection:
         raise ConfigError(
             f"{data} holds only sites where the species was seen, the study wants all. Make it with "
@@ -79,6 +73,7 @@ def held(kit: Kit, panel: PanelFolder) -> Visits:
     # a name from a Mac may have its accents apart: the same region or covariate would be two
     visits = replace(
         visits,
+        species=kit.study.species,  # in one spelling for all
         region=np.array([normalize("NFC", str(name)) for name in visits.region], dtype=object),
         covariates={normalize("NFC", name): column for name, column in visits.covariates.items()},
     )
@@ -360,6 +355,12 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     ]
     found, lost = int(visits.detected.sum()), int((visits.detected & ~counted).sum())
     if lost and kit.study.fit.model != "bernoulli":
+        if not (visits.count > 0).any():
+            raise InputError(
+                f"{data}: {kit.study.species} was found on {found:,} visits of the study's months and counted on none of "
+                "them (all are X). What is left are zeros, which would make the joint totals too low: join with visits that "
+                "were counted."
+            )
         lines.append(
             f"  {lost:,} of your {found:,} visits that found the species have no number (X): they take no part, zeros do"
         )

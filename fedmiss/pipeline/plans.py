@@ -80,7 +80,7 @@ def candidates(settings: FastSettings, base: CountSettings) -> list[CountSetting
 
 def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSettings:
     """Fit presence and absence where a species was found and never counted (all X): its counts are all 0 and say nothing."""
-    if uncounted(folder) and settings.model == "auto":
+    if _uncounted(folder) and settings.model == "auto":
         return replace(settings, model="bernoulli")
     refuse_uncounted(folder, settings.model, "--model")
     return settings
@@ -88,7 +88,7 @@ def presence_if_uncounted(folder: PanelFolder, settings: FastSettings) -> FastSe
 
 def refuse_uncounted(folder: PanelFolder, chosen: str, option: str) -> None:
     """Raise ConfigError where a model of counts was chosen for a species that was found and never counted (all X)."""
-    if uncounted(folder) and chosen != "bernoulli":
+    if _uncounted(folder) and chosen != "bernoulli":
         raise ConfigError(
             f"{folder.facts.species} was found on {folder.facts.n_detected} visits and counted on none of them (all are X): "
             f"what is left are zeros, of which {option} {chosen} would make a trend. Leave {option} out: presence and "
@@ -96,8 +96,7 @@ def refuse_uncounted(folder: PanelFolder, chosen: str, option: str) -> None:
         )
 
 
-def uncounted(folder: PanelFolder) -> bool:
-    """Whether the species was found and never counted (all X)."""
+def _uncounted(folder: PanelFolder) -> bool:
     return folder.facts.birds == 0 and folder.facts.n_detected > 0
 
 

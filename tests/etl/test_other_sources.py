@@ -118,6 +118,7 @@ def test_gbif_is_presence_only(tmp_path, run):
         gbif_row(4, day=""),  # year, month, day columns say it
         gbif_row(5, day="2007-02-01/2007-02-28"),  # no day
         gbif_row(6, lat=""),
+        gbif_row(9, lat="0", lon="0"),
         gbif_row(7, status="ABSENT", count="0"),
         gbif_row(8, species=""),
     ]
@@ -125,7 +126,7 @@ def test_gbif_is_presence_only(tmp_path, run):
     assert out.visits("Spheniscus mendiculus") == {"1": 7, "2": None, "3": 7, "4": 7, "7": 0}
     assert set(out.checklists["site_id"]) == {"-0.26,-91.45"}
     assert not out.checklists["zero_ok"].any()
-    assert out.flow("records: malformed") == -2
+    assert out.flow("records: malformed") == -3
     assert out.flow("records: taxa above species") == -1
     assert "no zeros are made" in out.warnings
     assert out.manifest["terms"]["licence"] == "CC_BY_4_0"

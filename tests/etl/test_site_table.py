@@ -131,6 +131,27 @@ def test_a_site_is_called_as_in_a_table_of_counts(tmp_path):
     assert read_site_table(table).covariates == ("H\u00f6he",)
 
 
+@pytest.mark.parametrize(
+    ("header", "covariates"),
+    [("id,location,h", ("location", "h")), ("site,site_code,h", ("site_code", "h")), ("ort,h,w", ("h", "w"))],
+)
+def test_the_usual_name_of_the_site_comes_first(tmp_path, header, covariates):
+    assert read_site_table(table_of(tmp_path, f"{header}\na,forest,2\nb,farm,3\n")).covariates == covariates
+
+
+@pytest.mark.parametrize("text", ["0.125\n0.250\n0.375\nunknown\nunknown2", "1.123\n2.234\nA\nB\nC"])
+def test_codes_with_three_decimals_are_no_marks_of_thousands(tmp_path, text):
+    rows = "\n".join(f"s{i},{value}" for i, value in enumerate(text.split("\n")))
+    table = read_site_table(table_of(tmp_path, f"site,code\n{rows}\n"))
+    assert table.frame["code"].to_list() == text.split("\n")
+
+
+def test_a_place_at_0_0_is_blank_and_said(tmp_path):
+    table = read_site_table(table_of(tmp_path, "site,lat,lon,e\na,0,0,1\nb,0,8,2\nc,0,,3\n"))
+    assert table.frame.select("latitude", "longitude").rows() == [(None, None), (0.0, 8.0), (0.0, None)]
+    assert "sites.csv lie at latitude 0 and longitude 0; their places count as blank" in table.said[0]
+
+
 def test_a_frame_without_a_table_is_refused():
     with pytest.raises(ConfigError, match="--sites frame needs the sites"):
         PanelSettings(sites="frame")

@@ -263,6 +263,8 @@ def test_a_species_in_other_capitals_is_the_same(folder, panels):
     kit = folder / "kits" / "north"
     write_json(kit / "study.json", read_json(kit / "study.json") | {"species": "ardea ALBA"})
     assert "visits at" in dry_run(open_kit(kit), panels["north"])[0]
+    # The members compare what they hold to the letter.
+    assert held(open_kit(kit), open_data(open_kit(kit), panels["north"])).species == "ardea ALBA"
 
 
 def test_finds_without_a_number_are_said_and_nothing_else_is_refused(folder, panels, monkeypatch):
@@ -275,7 +277,11 @@ def test_finds_without_a_number_are_said_and_nothing_else_is_refused(folder, pan
     assert f"  7 of your {found.size} visits that found the species have no number (X)" in " ".join(
         dry_run(kit, panels["north"])
     )
-    monkeypatch.setattr(member, "uncounted", lambda panel: True)
+    monkeypatch.setattr(
+        member,
+        "held",
+        lambda kit, panel: replace(visits, count=np.where(visits.detected, np.nan, visits.count)),
+    )
     with pytest.raises(InputError, match=r"counted on none of them \(all are X\)"):
         dry_run(kit, panels["north"])
 

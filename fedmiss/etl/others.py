@@ -229,8 +229,8 @@ def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:
     )
     frame = rows.leave_out(frame, frame["day"].is_null(), "eventDate (a full day)", "date")
     known = (frame["lat"].is_between(-90, 90) & frame["lon"].is_between(-180, 180)).fill_null(False)
-    nowhere = at_zero(frame["lat"], frame["lon"])
-    return rows.leave_out(frame, ~known | nowhere, "coordinates", "latitude")
+    known &= ~at_zero(frame["lat"], frame["lon"])
+    return rows.leave_out(frame, ~known, "coordinates", "latitude")
 
 
 def _gbif(frame: pl.DataFrame, rows: Rows, key: str, species: pl.Expr, decimals: int) -> pl.DataFrame:

@@ -257,11 +257,12 @@ def _covariate(source: Source, column: str, text: pl.Series, line: pl.Series, le
     """The column as numbers where most of it are, or else its ``levels``; null for gaps."""
     value, bad = decimals(text, _ABSENT)
     good = int(value.is_not_null().sum())
-    if good >= MOSTLY * (good + int(bad.sum())):
+    most = MOSTLY * (good + int(bad.sum()))
+    if good >= most:
         refuse_thousands(source, column, text, line, points=False)
         return _number(source, column, text, line)
     grouped = bad & text.str.contains(_GROUPED)
-    if good + int(grouped.sum()) >= MOSTLY * (good + int(bad.sum())):
+    if good + int(grouped.sum()) >= most:
         source.refuse(
             grouped,
             line,

@@ -45,10 +45,8 @@ LATE, LASTING = 30, 0.9
 # A step that turns back is halved, to the least share of a full one, and grows by a factor when it does not: months' more
 # slowly, else both go round in a circle with the dispersion (benchmarks/lowrank_hard.py, up to 1,186 rounds).
 LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
-LONGEST, FAR = (
-    4.0,
-    0.5,
-)  # share of a full step that a variance takes at most; the logarithm that more than one reaches
+# A variance that keeps its direction takes so many full steps at once, by so much of its logarithm at most.
+LONGEST, FAR = 4.0, 0.5
 LEAST_TURN = (
     1e-3  # of a logarithm: the sign of a shorter step is rounding's, and processors must not part on it
 )

@@ -19,9 +19,19 @@ L, FITS = 249, 8
 
 
 def arrays(
-    sites: int, cells: float, p: int, *, fits: int = FITS, family: Family = POISSON, seed: int = 0
+    sites: int,
+    cells: float,
+    p: int,
+    *,
+    fits: int = FITS,
+    family: Family = POISSON,
+    size: float = 0.5,
+    seed: int = 0,
 ) -> list[object]:
-    """What the loop takes after the width, for sites with ``cells`` observed months on average, a few of no weight."""
+    """What the loop takes after the width: sites with ``cells`` observed months on average, a few of no weight.
+
+    ``size`` of the negative binomial, infinite for none.
+    """
     rng = np.random.default_rng(seed)
     n = rng.poisson(cells, sites)
     ptr = np.r_[0, np.cumsum(n)].astype(np.int64)
@@ -36,8 +46,9 @@ def arrays(
     y = E * rng.random(shape) if family.code == 2 else rng.poisson(3, shape) * (E > 0)
     return [
         1, ptr, col, y.astype(float), E, np.zeros((1, 1)), False, np.ones(fits),
-        rng.normal(0, 0.3, (fits, L, p)), covariance(L), np.ones((fits, p)), np.ones(fits), family.max_step,
-        np.zeros((fits, sites, p)), rng.normal(0, 0.3, (fits, sites, p)), covariance(sites), np.zeros(shape), family.code,
+        rng.normal(0, 0.3, (fits, L, p)), covariance(L), np.ones((fits, p)), np.ones(fits), np.full(fits, 1 / size),
+        family.max_step, np.zeros((fits, sites, p)), rng.normal(0, 0.3, (fits, sites, p)), covariance(sites),
+        np.zeros(shape), family.code,
     ]  # fmt: skip
 
 
@@ -51,7 +62,7 @@ def once(
     tasks, width = (-(-fits // lane_kernels.LANES), lane_kernels.LANES) if together else (fits, p)
     began = time.perf_counter()
     loop(0, tasks, np.arange(fits), width, *mine, month, stats)
-    return time.perf_counter() - began, [month, stats, *mine[14:17]]
+    return time.perf_counter() - began, [month, stats, *mine[15:18]]
 
 
 def main() -> None:

@@ -77,6 +77,15 @@ def part(function: F) -> F:
     return out
 
 
+@part
+def most_in(ptr: np.ndarray) -> int:
+    """Length of the longest of the rows that begin at ``ptr``; 0 of none."""
+    most = 0
+    for j in range(ptr.size - 1):
+        most = max(most, ptr[j + 1] - ptr[j])
+    return most
+
+
 # The first 37 bits of log 2, and the rest: a whole number of at most 16 bits times the first has no rounding error.
 _LOG2, _LOG2_REST = float.fromhex("0x1.62e42fefap-1"), float.fromhex("0x1.cf79abc9e3b39p-40")
 # Added to a number, it leaves no bits for a fraction, and the whole number in the last ones.

@@ -57,7 +57,9 @@ def expected_loss(cells, q, family):
 def add_sites(p, ptr, col, y, E, off, mu, P, C, T, D, code, out):
     """A part of the loops has no entry from Python."""
     for j in range(len(P)):
-        kernels._site(j, p, ptr, col, y, E, off, False, mu, P, C, T, D, code, np.empty(p), out[j])
+        kernels._site(
+            j, p, ptr, col, y, E, off, False, mu, P, C, T, D, code, 0.0, np.empty(p), out[j], np.empty((col.size, 2))
+        )  # fmt: skip
 
 
 def sums(c, q, family, by_site):
@@ -73,7 +75,7 @@ def sums(c, q, family, by_site):
         P, C, eta, stats = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz)), np.zeros((1, 4 + 3 * p))
         kernels._round(
             0, 1, np.zeros(1, np.int64), p, 1, c.ptr, c.col, c.y[None], c.E[None], off, False, np.array([q.mu]), q.T[None],
-            q.D[None], np.ones((1, p)), np.ones(1), 0.0, np.zeros((1, J, p)), P, C, eta, code, out[None], stats,
+            q.D[None], np.ones((1, p)), np.ones(1), np.zeros(1), 0.0, np.zeros((1, J, p)), P, C, eta, code, out[None], stats,
         )  # fmt: skip
         np.testing.assert_array_equal(P[0], q.P)
         assert not np.array_equal(C[0], q.C)

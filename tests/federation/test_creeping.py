@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from fedmiss.federation.group import kernels
 from fedmiss.federation.hub import fit as hub_fit
 from fedmiss.federation.hub import steps
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.families import POISSON
 from fedmiss.models.lowrank.settings import CountSettings
 
 
@@ -67,3 +69,25 @@ def test_what_sites_share_in_a_factor_is_moved_without_a_move_of_any_cell():
     # The slope of a parabola at its least is 0; at a step of .01 away it is not.
     slope = [loss(at + 1.0) - loss(at - 1.0) for at in (d, d + 0.01)]
     assert abs(slope[0]) < 1e-9 * abs(slope[1])
+
+
+@pytest.mark.parametrize("birds", [40.0, 400.0])
+@pytest.mark.parametrize("size", [0.25, 1.0, 4.0])
+@pytest.mark.parametrize("tau", [0.5, 6.0])
+def test_a_site_with_flocks_comes_to_rest_where_its_score_is_zero(birds, size, tau):
+    """Two flocks among zeros: full steps with the expected curvature swing round the end for good."""
+    x = np.linspace(-1.7, 1.7, 25)
+    y = np.where(np.arange(25) % 24 == 0, [birds, *[10.0] * 24], 0.0)
+    T, D = np.column_stack([1.9 - 1.3 * x**2, x])[None], np.zeros((1, 25, 2, 2))
+    P, C, tau_ = np.zeros((1, 1, 2)), np.zeros((1, 1, 2, 2)), np.full((1, 2), tau)
+    X = np.column_stack([np.ones(25), x])
+    for _ in range(80):
+        h = T[0, :, 0] + X @ P[0, 0] + 0.5 * np.einsum("na,ab,nb->n", X, C[0, 0], X)
+        w = 1.0 / (1.0 + np.exp(h) / size)
+        score = X.T @ (w * (y - np.exp(h))) - P[0, 0] / tau
+        kernels._round(
+            0, 1, np.zeros(1, np.int64), 2, 1, np.array([0, 25]), np.arange(25, dtype=np.int32), (w * y)[None], w[None],
+            np.zeros((1, 1)), False, np.zeros(1), T, D, tau_, np.ones(1), np.array([1.0 / size]), 1.0,
+            np.zeros((1, 1, 2)), P, C, np.zeros((1, 25)), POISSON.code, np.zeros((1, 25, 5)), np.zeros((1, 10)),
+        )  # fmt: skip
+    np.testing.assert_allclose(score, 0.0, atol=1e-4)

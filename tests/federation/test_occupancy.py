@@ -193,8 +193,9 @@ def test_intervals_and_draws_of_cells_know_that_sites_may_be_empty():
         assert (counts[np.isneginf(eta)] == 0).all()
         assert np.isfinite(counts).all()
     assert np.isneginf(eta).any()
-    error = totals.std(ddof=1) / np.sqrt(n)
-    assert totals.mean() == pytest.approx(expected.sum(), abs=4 * error)
+    # Draws also have the errors that months have in common, half of whose variance lifts the mean of their exponential.
+    error, lifted = totals.std(ddof=1) / np.sqrt(n), 1.03
+    assert expected.sum() - 4 * error < totals.mean() < lifted * expected.sum() + 4 * error
 
 
 @pytest.mark.parametrize(

@@ -192,8 +192,9 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
         here, parts = slice(begin, begin + count), slice(begin * chunks, (begin + count) * chunks)
         spread_out(
             loop, tasks, count * cells.nnz, fits[here], width, chunks, cells.ptr, cells.col, batch.y, batch.E, offset,
-            by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.family.max_step,
-            batch.site_prior, batch.site_mean, batch.site_cov, batch.eta, batch.family.code, month[parts], stats[parts],
+            by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.inverse_size,
+            batch.family.max_step, batch.site_prior, batch.site_mean, batch.site_cov, batch.eta,
+            batch.family.code, month[parts], stats[parts],
         )  # fmt: skip
         begin += count
     K = batch.kappa.shape[1]

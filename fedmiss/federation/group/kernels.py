@@ -22,8 +22,8 @@ import numpy as np
 
 from fedmiss.federation.group import lane_kernels
 from fedmiss.federation.group.lane_kernels import LANES
-from fedmiss.loops import compiled, part, stored
-from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts
+from fedmiss.loops import compiled, most_in, part, stored
+from fedmiss.models.lowrank.family_kernels import bend, curvature, far_above, mean, predictor, tilts
 
 
 def chunks_of(cells: int) -> int:
@@ -57,7 +57,7 @@ def _cell(mu, offset, p, P, C, T, D, y, E, family, mine, other, S, e, acc):
 
     The block is the site (coefficients ``mine`` = P) or the month (T); the design is that of the other axis, a one and
     its factors ``other``. Its covariance ``S`` enters twice: S m, with m the block's own coefficients, tilts the design,
-    and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor.
+    and S adds to the curvature. ``e`` (p,) is scratch. Returns the predictor and the residual.
     """
     eta, var = _linear(mu, offset, p, P, C, T, D)
     h = predictor(eta, var, family)
@@ -85,12 +85,16 @@ def _cell(mu, offset, p, P, C, T, D, y, E, family, mine, other, S, e, acc):
         for b in range(1, a + 1):
             acc[q] += w * (d * e[b] + S[a, b])
             q += 1
-    return h
+    return h, res
 
 
 @part
-def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, acc):
-    """Sums of the cells of site j at its current coefficients, added to ``acc``."""
+def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, inverse_size, e, acc, bends):
+    """Sums of the cells of site j at its current coefficients, added to ``acc``.
+
+    Returns how many of its cells have counts far above their mean, with their months and ``bend`` in ``bends`` (n, 2).
+    """
+    n = 0
     for k in range(ptr[j], ptr[j + 1]):
         if E[k] == 0.0:
             continue
@@ -99,14 +103,37 @@ def _site(j, p, ptr, col, y, E, offset, off, mu, P, C, T, D, family, e, acc):
         if p == 1:  # rank 0: nothing tilts
             h = predictor(o + mu + P[j, 0] + T[l, 0], C[j, 0, 0] + D[l, 0, 0], family)
             m = E[k] * mean(h, family)
-            acc[0] += y[k] - m
+            res = y[k] - m
+            acc[0] += res
             acc[1] += curvature(m, E[k], family)
         else:
-            _cell(mu, o, p, P[j], C[j], T[l], D[l], y[k], E[k], family, P[j], T[l], D[l], e, acc)
+            h, res = _cell(mu, o, p, P[j], C[j], T[l], D[l], y[k], E[k], family, P[j], T[l], D[l], e, acc)
+        if inverse_size > 0.0 and far_above(y[k], res):
+            bends[n, 0], bends[n, 1] = l, bend(y[k], E[k], res, inverse_size)
+            n += 1
+    return n
 
 
 @part
-def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
+def _share(p, phi, T, bends, step, right):
+    """Share of Newton's step that a site takes, so that it does not swing round a flock for good.
+
+    Along the step s the expected curvature is s' A s = s' g; with that of the counts the step would be shorter.
+    """
+    more = 0.0
+    for i in range(bends.shape[0]):
+        s, l = step[0], int(bends[i, 0])
+        for a in range(1, p):
+            s += step[a] * T[l, a]
+        more += bends[i, 1] * s * s
+    known = 0.0
+    for a in range(p):
+        known += step[a] * right[a]
+    return known / (known + more / phi) if more > 0.0 else 1.0
+
+
+@part
+def _solve(p, j, acc, phi, tau, max_step, M, P, C, T, bends, square, family, A, B, step):
     """One damped Newton step of a site from its sums ``acc``; C moves to its covariance. Returns its edf.
 
     The sums grow with the exponential of the variance, and the covariance ``A`` is the inverse of the sums: a full step of C
@@ -167,7 +194,7 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
         for b in range(p):
             C[j, a, b] = A[a, b] if part == 1.0 else C[j, a, b] + part * (A[a, b] - C[j, a, b])
     # As one piece, so that a long step keeps its direction.
-    short = min(1.0, max_step / max(longest, 1e-12))
+    short = min(_share(p, phi, T, bends, step, B[0]), max_step / max(longest, 1e-12))
     for a in range(p):
         P[j, a] += short * step[a]
     return edf
@@ -175,7 +202,7 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, square, family, A, B, step):
 
 @compiled
 def _round(
-    first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
+    first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step, M, P,
     C, eta, family, month, stats,
 ):  # fmt: skip
     """One round: every site takes its Newton step, then adds its cells to the months' sums.
@@ -190,6 +217,7 @@ def _round(
     J, width = ptr.size - 1, p + p * (p + 1) // 2
     own, e, A, B, step = np.zeros(width), np.empty(p), np.empty((p, p)), np.empty((p, p)), np.empty(p)
     square = np.empty(p)
+    bends = np.empty((most_in(ptr), 2))
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
@@ -204,8 +232,10 @@ def _round(
         parameters = moved = weight = 0.0
         for j in range(c * J // chunks, (c + 1) * J // chunks):
             own[:] = 0.0
-            _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, e, own)
-            edf = _solve(p, j, own, phif, tauf, max_step, Mf, Pf, Cf, square, family, A, B, step)
+            n = _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, size[f], e, own, bends)
+            edf = _solve(
+                p, j, own, phif, tauf, max_step, Mf, Pf, Cf, Tf, bends[:n], square, family, A, B, step
+            )
             parameters += edf
             # a site without a visit is its prior, and says nothing of the variance between sites
             if own[p] > 0.0:
@@ -226,7 +256,7 @@ def _round(
                     acc[l, 0] += yf[k] - m
                     acc[l, 1] += curvature(m, Ef[k], family)
                 else:
-                    h = _cell(
+                    h, _ = _cell(
                         muf, o, p, Pf[j], Cf[j], Tf[l], Df[l], yf[k], Ef[k], family, Tf[l], Pf[j], Cf[j], e, acc[l]
                     )  # fmt: skip
                 move = h - ef[k]
@@ -242,11 +272,11 @@ def _round(
 def _of_width(p: int) -> Callable[..., None]:
     @compiled
     def loop(
-        first, last, fits, _, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
+        first, last, fits, _, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step, M,
         P, C, eta, family, month, stats,
     ):  # fmt: skip
         _round(
-            first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi,
+            first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size,
             max_step, M, P, C, eta, family, month, stats,
         )  # fmt: skip
 
@@ -301,10 +331,7 @@ def predict_cells(first, last, chunks, fits, p, ptr, col, offset, off, mu, T, D,
 def product_sums(first, last, chunks, fits, ptr, col, y, E, eta, V, family, pairs, out):
     """R' (R V): ``out`` (n chunks, L, width); of two months only where ``pairs`` (L, L) is 1, of all where it is empty."""
     J, width = ptr.size - 1, V.shape[2]
-    most = 0
-    for j in range(J):
-        most = max(most, ptr[j + 1] - ptr[j])
-    res, t = np.empty(most), np.empty(width)
+    res, t = np.empty(most_in(ptr)), np.empty(width)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]

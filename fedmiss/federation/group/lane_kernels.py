@@ -14,8 +14,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedmiss.loops import CORES, compiled, part
-from fedmiss.models.lowrank.family_kernels import curvature, mean, predictor, tilts
+from fedmiss.loops import CORES, compiled, most_in, part
+from fedmiss.models.lowrank.family_kernels import bend, curvature, far_above, mean, predictor, tilts
 
 # Fits at a time: a processor's widest instruction, or two of them that need not wait for each other.
 LANES = 8
@@ -23,7 +23,7 @@ LANES = 8
 WIDTHS = range(3, 6)
 
 # Rows of S: first the cell, and what belongs to a fit; then from ``_rows(p)`` on blocks of p, p^2 or p (p + 3) / 2.
-_Y, _E, _OFFSET, _H, _MU, _PHI, _EDF, _MOVED, _WEIGHT, _P = range(10)
+_Y, _E, _OFFSET, _H, _BEND, _MU, _PHI, _SIZE, _EDF, _LONGEST, _MORE, _MOVED, _WEIGHT, _P = range(14)
 
 
 @part
@@ -67,6 +67,8 @@ def _cell(p, family, of_site, lanes, S, R, sums):
         if of_site:
             S[own, q] += res
             S[own + p, q] += w
+            bent = S[_SIZE, q] > 0.0 and far_above(S[_Y, q], res)
+            S[_BEND, q] = bend(S[_Y, q], S[_E, q], res, S[_SIZE, q]) if bent else 0.0
         else:
             S[_H, q] = h
             sums[0, q] += res
@@ -102,8 +104,8 @@ def _cell(p, family, of_site, lanes, S, R, sums):
 
 
 @part
-def _solve(p, family, lanes, S, max_step):
-    """One damped Newton step of a site; its edf is added to its row."""
+def _solve(p, family, lanes, S):
+    """Newton's step of a site, and the move of its covariance; its edf is added to its row."""
     C, M, tau, square, own, _, step, A, B, _ = _rows(p)
     for q in range(lanes):
         phi = S[_PHI, q]
@@ -153,10 +155,32 @@ def _solve(p, family, lanes, S, max_step):
         for i in range(p * p):
             old, new = S[C + i, q], S[A + i, q]
             S[C + i, q] = new if share == 1.0 else old + share * (new - old)
-        short = min(1.0, max_step / max(longest, 1e-12))
+        S[_LONGEST, q] = longest
+        S[_EDF, q] += edf
+
+
+@part
+def _move(p, lanes, S, R, months, bends, max_step):
+    """The share of the step that a site takes; ``bends`` of its cells (0, LANES) where no fit is negative binomial."""
+    _, _, _, _, _, _, step, _, B, _ = _rows(p)
+    for q in range(lanes):
+        S[_MORE, q] = 0.0
+    for i in range(bends.shape[0]):
+        l = months[i]
+        for q in range(lanes):
+            s = S[step, q]
+            for a in range(1, p):
+                s += S[step + a, q] * R[l, a, q]
+            S[_MORE, q] += bends[i, q] * s * s
+    for q in range(lanes):
+        known = 0.0
+        for a in range(p):
+            known += S[step + a, q] * S[B + a, q]
+        more = S[_MORE, q]
+        share = known / (known + more / S[_PHI, q]) if more > 0.0 else 1.0
+        short = min(share, max_step / max(S[_LONGEST, q], 1e-12))
         for a in range(p):
             S[_P + a, q] += short * S[step + a, q]
-        S[_EDF, q] += edf
 
 
 @part
@@ -167,13 +191,13 @@ def _read(S, fits, k, y, E, offset, off):
 
 
 @part
-def _start(p, S, R, fits, mu, T, D, tau, phi):
+def _start(p, S, R, fits, mu, T, D, tau, phi, size):
     """Read what belongs to the fits and to their months."""
     _, _, prior, square, _, _, _, _, _, _ = _rows(p)
     L = T.shape[1]
     for q in range(LANES):
         f = fits[q]
-        S[_MU, q], S[_PHI, q] = mu[f], phi[f]
+        S[_MU, q], S[_PHI, q], S[_SIZE, q] = mu[f], phi[f], size[f]
         S[_EDF, q] = S[_MOVED, q] = S[_WEIGHT, q] = 0.0
         for a in range(p):
             S[prior + a, q] = tau[f, a]
@@ -189,19 +213,20 @@ def _start(p, S, R, fits, mu, T, D, tau, phi):
 
 @compiled
 def _round(
-    p, family, first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M, P,
+    p, family, first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step, M, P,
     C, eta, month, stats,
 ):  # fmt: skip
     J, L, width = ptr.size - 1, T.shape[1], p + p * (p + 1) // 2
     c0, m0, _, _, own, _, _, _, _, rows = _rows(p)
     S, R, sums = np.empty((rows, LANES)), np.empty((L, p + p * p, LANES)), np.empty((L, width, LANES))
     at = np.empty(LANES, np.int64)
+    bends = np.empty((most_in(ptr), LANES))
     for task in range(first, last):
         i0, c = task // chunks * LANES, task % chunks
         n = min(LANES, fits.size - i0)
         for q in range(LANES):
             at[q] = fits[i0 + min(q, n - 1)]  # lanes without a fit do the last one again, and write nothing
-        _start(p, S, R, at, mu, T, D, tau, phi)
+        _start(p, S, R, at, mu, T, D, tau, phi, size)
         sums[:] = 0.0
         for j in range(c * J // chunks, (c + 1) * J // chunks):
             for q in range(LANES):
@@ -214,7 +239,10 @@ def _round(
             for k in range(ptr[j], ptr[j + 1]):
                 _read(S, at, k, y, E, offset, off)
                 _cell(p, family, True, lanes, S, R[col[k]], sums[0])
-            _solve(p, family, lanes, S, max_step)
+                bends[k - ptr[j]] = S[_BEND]
+            _solve(p, family, lanes, S)
+            cells = ptr[j + 1] - ptr[j] if S[_SIZE].any() else 0
+            _move(p, lanes, S, R, col[ptr[j] : ptr[j + 1]], bends[:cells], max_step)
             for q in range(n):
                 f, out = at[q], stats[(i0 + q) * chunks + c]
                 says = S[own + p, q] > 0.0
@@ -262,12 +290,12 @@ def side_by_side(p: int, family: int) -> Callable[..., None]:
     # ``lanes`` is LANES, which the compiler must not know: it would write every step eight times.
     @compiled
     def loop(
-        first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
+        first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step, M,
         P, C, eta, _, month, stats,
     ):  # fmt: skip
         _round(
-            p, family, first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, max_step, M,
-            P, C, eta, month, stats,
+            p, family, first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step,
+            M, P, C, eta, month, stats,
         )  # fmt: skip
 
     return loop

@@ -10,19 +10,10 @@ import math
 
 import numpy as np
 
-from fedmiss.loops import compiled, part
+from fedmiss.loops import compiled, most_in, part
 from fedmiss.models.lowrank.family_kernels import mean, variance, visit_sums
 
 ROWS = 256  # at a time: their numbers stay in the processor's nearest memory
-
-
-@part
-def _most(row_ptr):
-    """Rows of the cell that has most."""
-    most = 0
-    for k in range(row_ptr.size - 1):
-        most = max(most, row_ptr[k + 1] - row_ptr[k])
-    return most
 
 
 @part
@@ -78,7 +69,7 @@ def fill_cells(
     scale where ``old``: full steps overshoot when the size is small, and swing. Exponentials and roots are taken of many
     rows in turn, which is four numbers at a time.
     """
-    cells, most = row_ptr.size - 1, _most(row_ptr)
+    cells, most = row_ptr.size - 1, most_in(row_ptr)
     room = ROWS + most
     o, factor, line, over = np.empty(room), np.empty(room), np.empty(room), np.empty(room)
     for task in range(first, last):
@@ -128,7 +119,7 @@ def dispersion_sums(first, last, chunks, fits, row_ptr, w, wy, wyy, offset, off,
     ``nodes`` (n, m) are values of 1 / t. Families without a size have one node: their Pearson statistic.
     """
     cells, m = row_ptr.size - 1, nodes.shape[1]
-    means = np.empty(ROWS + _most(row_ptr))
+    means = np.empty(ROWS + most_in(row_ptr))
     for task in range(first, last):
         i, c = task // chunks, task % chunks
         f = fits[i]
@@ -180,7 +171,7 @@ def effort_sums(
 
     ``out`` (n, chunks, q (q + 3) / 2), q the columns of Z.
     """
-    cells, K, room = row_ptr.size - 1, effort.shape[1], ROWS + _most(row_ptr)
+    cells, K, room = row_ptr.size - 1, effort.shape[1], ROWS + most_in(row_ptr)
     acc, z, score, curve = np.empty((K + 1) * (K + 4) // 2), np.ones(K + 1), np.empty(room), np.empty(room)
     for task in range(first, last):
         i, c = task // chunks, task % chunks
@@ -211,7 +202,7 @@ def observer_sums(
     first, last, fits, row_ptr, w, wy, offset, off, observer, effect_var, eta, inverse_size, family, out
 ):
     """Score, curvature and weight of every observer: ``out`` (n, 3, observers)."""
-    cells, room = row_ptr.size - 1, ROWS + _most(row_ptr)
+    cells, room = row_ptr.size - 1, ROWS + most_in(row_ptr)
     score, curve = np.empty(room), np.empty(room)
     for i in range(first, last):
         f, k = fits[i], 0

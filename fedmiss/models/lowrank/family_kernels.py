@@ -39,6 +39,20 @@ def curvature(m: float, E: float, family: int) -> float:
 
 
 @part
+def far_above(y: float, res: float) -> bool:
+    """Whether a count is above twice its mean: others do not make Newton's steps twice too long."""
+    return res > y - res
+
+
+@part
+def bend(y: float, E: float, res: float, inverse_size: float) -> float:
+    """What the curvature of a cell's negative binomial has above the expected one."""
+    # A visit of weight w = 1 / (1 + mu / size) has w mu + (1 - w) w (y - mu); 1 - w is taken of the cell's standard effort.
+    u = inverse_size * (y - res)
+    return res * u / (E + u)
+
+
+@part
 def predictor(eta: float, var: float, family: int) -> float:
     """Predictor whose mean is the expected mean of a predictor N(eta, var)."""
     if family == 1:

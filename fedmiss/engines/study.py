@@ -7,6 +7,7 @@ Where the study lets rounds go on without some, a cohort that is away keeps its 
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -101,7 +102,7 @@ class StudyEngine:
     def roster(cls, circle: _Circle, rows: int, weighting: str = "uniform") -> Roster:
         """The roster of all organisations, from the numbers of rows that each of them says."""
         circle.begin([AskRows(weighting)])
-        got = circle.share(struct.pack("<q", rows))
+        got = circle.share(struct.pack("<q", operator.index(rows)))
         return Roster.of({name: struct.unpack("<q", raw)[0] for name, raw in got.items()}, weighting)
 
     def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import fedmiss
 from fedmiss.errors import ConfigError, FedmissError
 from fedmiss.federation.circle import Circle
 from fedmiss.files import atomic_folder, write_json, write_manifest
@@ -73,10 +74,12 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         found = job(circle, data, **settings)
     except (FedmissError, OSError, MemoryError):
         raise  # they have words of their own
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+    except (Exception, SystemExit) as error:  # sys.exit() would end the job as if it were done
+        frames = traceback.extract_tb(error.__traceback__)
+        here = Path(fedmiss.__file__).parent  # a line of fedmiss says nothing to who wrote the function
+        last = [f for f in frames if not Path(f.filename).is_relative_to(here)][-1:] or frames[-1:]
         raise ConfigError(
-            f"{run} failed in {Path(last.filename).name}, line {last.lineno}: {type(error).__name__}: {error}. The "
+            f"{run} failed in {Path(last[0].filename).name}, line {last[0].lineno}: {type(error).__name__}: {error}. The "
             "others wait. If the package is wrong, agree on a version without the fault, and join again. If the data here "
             "are wrong, correct them and ask the proposer for a revision: a job is bound to the data that it was begun "
             "with. fedmiss --debug shows the traceback."

@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.core import Roster, pooled_s_bar
+from fedmiss.engines import StudyEngine
 from fedmiss.errors import ConfigError, DomainError, InputError
 from fedmiss.federation.circle import frame_label
 from fedmiss.federation.gather import Board
@@ -21,7 +22,7 @@ from fedmiss.network.approval import approve, page
 from fedmiss.network.engine import provision
 from fedmiss.network.folder import Folder
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import dry_run, party_of, take_part
+from fedmiss.network.member import digest_of_path, dry_run, party_of, take_part
 from fedmiss.network.method import function_of
 from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study, read_study_toml
@@ -146,6 +147,47 @@ def test_a_fault_inside_the_function_is_one_sentence_with_its_line(tmp_path, mon
             error
         )
         assert "correct them and ask the proposer for a revision" in str(error)  # the first frame has gone
+
+
+@pytest.mark.parametrize("word", [None, 0, "north has no data"])
+def test_a_function_that_ends_the_program_has_failed(word, tmp_path, monkeypatch):
+    """``sys.exit()`` ended ``join`` with code 0 and no result, as if the job were done."""
+    import three_organisations
+
+    def job(circle, data, components):
+        sys.exit(word)
+
+    folder, data = prepared(tmp_path)
+    monkeypatch.setattr(three_organisations, "job", job)
+    for error in all_take_part(folder, data).values():
+        assert isinstance(error, ConfigError)
+        assert f"line {job.__code__.co_firstlineno + 1}: SystemExit: {'' if word is None else word}" in str(
+            error
+        )
+
+
+def test_a_fault_that_fedmiss_finds_is_told_at_the_line_of_the_function(tmp_path, monkeypatch):
+    import three_organisations
+
+    def job(circle, data, components):
+        return StudyEngine.roster(circle, 0.5)
+
+    folder, data = prepared(tmp_path)
+    monkeypatch.setattr(three_organisations, "job", job)
+    for error in all_take_part(folder, data).values():
+        assert f"test_method.py, line {job.__code__.co_firstlineno + 1}: TypeError: 'float'" in str(error)
+
+
+def test_what_a_file_manager_leaves_beside_the_data_is_no_other_data(tmp_path):
+    """A look into the folder of the data, on a Mac or Windows, made the job stop for good."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("1")
+    before = digest_of_path(tmp_path / "data")
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (tmp_path / "data" / name).write_text("x")
+    assert digest_of_path(tmp_path / "data") == before
+    (tmp_path / "data" / "b.csv").write_text("1")
+    assert digest_of_path(tmp_path / "data") != before
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):

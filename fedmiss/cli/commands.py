@@ -140,7 +140,8 @@ def _refused(error: Exception) -> str:
         return ""
     where = f"{error.filename}: " if error.filename else ""
     whose = f" ({at} is {owner_of(at)}'s)" if (at := _closed(error)) else ""
-    return f"{where}{error.strerror or str(error).rstrip('.')}{whose}. Check the path, your rights and the disk; --debug shows more."
+    what = error.strerror or str(error).rstrip(".")
+    return f"{where}{what}{whose}. Check the path, your rights and the disk; --debug shows more."
 
 
 def _closed(error: OSError) -> Path | None:

@@ -239,8 +239,8 @@ class Circle:
         )
         raise EngineError(
             f"{at}: {who} of the job asks something else than the others' ({first} here: {apart[first]}). Nothing of this "
-            f"exchange was used. Compare versions of fedmiss, numpy and the study's own package at "
-            f"{', '.join([name, *apart])}, whose settings may not follow from own data; then begin a new revision of the study.",
+            "exchange was used. Compare versions of fedmiss, numpy and the study's own package, whose settings may not "
+            f"follow from own data, at {', '.join([name, *apart])}; then begin a new revision of the study.",
             groups=list(apart),
         )
 

@@ -130,9 +130,9 @@ class Folder(Gather):
                 return
             if there is not None:
                 raise EngineError(
-                    f"exchange {exchange}: {self.name} has shown another frame before ({self._folder(exchange)}); nothing was "
-                    "written. This kit was put back from a backup, or copied, and has other data or another computer now. Go on "
-                    "with the kit as it was last, or begin a new revision of the study."
+                    f"exchange {exchange}: {self.name} has shown another frame before ({self._folder(exchange)}); nothing "
+                    "was written. This kit was put back from a backup, or copied, and has other data or another computer "
+                    "now. Go on with the kit as it was last, or begin a new revision of the study."
                 )
             path = self._folder(exchange) / _name(self.name, frame)
             try:

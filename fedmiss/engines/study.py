@@ -32,6 +32,7 @@ class _Circle(Protocol):
     """What is asked of a place in a study."""
 
     name: str
+    left_out: dict[str, int]  # rounds that went on without each
 
     def begin(self, asks: Sequence[Any]) -> bytes:
         """Begin an exchange about what the own copy asks."""
@@ -162,6 +163,8 @@ class StudyEngine:
             got = self.circle.share(answer, all_needed=False)
             here = {i: got[ids[i]] for i in active.tolist() if ids[i] in got}
             own = replies = replace(collect(algo, down, here), away=active.size - len(here))
+            for one in replies.dropped:
+                self.circle.left_out[one.worker] += 1
         mine = own.slots == c
         if mine.any() and c in replies.slots:  # else the round went on without this answer, and V without it
             self.V = algo.settle(self.V, D, own.Q[mine])

@@ -26,6 +26,7 @@ import fedmiss
 from fedmiss.errors import ConfigError, FedmissError
 from fedmiss.federation.circle import Circle
 from fedmiss.files import atomic_folder, write_json, write_manifest
+from fedmiss.progress import note
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -99,6 +100,10 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         raise ConfigError(
             f"{run} returned what no file can hold ({error}); return a mapping of names to numbers, texts, and arrays."
         ) from None
+    without = {name: n for name, n in circle.left_out.items() if n}
+    if without:
+        said = ", ".join(f"{name} in {n}" for name, n in without.items())
+        note(f"rounds went on without somebody (away, or numbers that are not finite): {said}.")
     if kit.result.exists():
         return kit.result
     with atomic_folder(kit.result) as tmp:
@@ -109,7 +114,7 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
             tmp, "method", settings=asdict(kit.study), inputs={"job": kit.job.hex()},
             results={
                 "version": __version__, "exchanges": circle.exchange, "arrays": shapes,
-                "rounds_without": {name: n for name, n in circle.left_out.items() if n},
+                "rounds_without": without,
             },
         )  # fmt: skip
     return kit.result

@@ -13,7 +13,8 @@ from typer.testing import CliRunner
 
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
-from fedmiss.core import Roster, pooled_s_bar
+from fedmiss.compressors import Identity
+from fedmiss.core import FedEM, Roster, pooled_s_bar, run
 from fedmiss.engines import StudyEngine
 from fedmiss.errors import ConfigError, DomainError, InputError
 from fedmiss.federation.circle import frame_label
@@ -26,6 +27,7 @@ from fedmiss.network.member import digest_of_path, dry_run, party_of, take_part
 from fedmiss.network.method import function_of
 from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study, read_study_toml
+from tests.core.toys import Linear
 from tests.federation.network import Kill, together
 from tests.network.conftest import all_take_part
 
@@ -112,8 +114,8 @@ def test_a_function_that_is_not_there_is_named(tmp_path, monkeypatch):
     ):
         with pytest.raises(ConfigError, match=words):
             function_of(named)
-    for run in ("os.system", "", "a:b:c", "../x:y"):
-        (tmp_path / "study.toml").write_text(TOML.replace("three_organisations:job", run))
+    for named in ("os.system", "", "a:b:c", "../x:y"):
+        (tmp_path / "study.toml").write_text(TOML.replace("three_organisations:job", named))
         with pytest.raises(
             (ConfigError, InputError), match="name a function that all organisations have installed"
         ):
@@ -188,6 +190,27 @@ def test_what_a_file_manager_leaves_beside_the_data_is_no_other_data(tmp_path):
     assert digest_of_path(tmp_path / "data") == before
     (tmp_path / "data" / "b.csv").write_text("1")
     assert digest_of_path(tmp_path / "data") != before
+
+
+def test_an_organisation_whose_numbers_are_not_finite_is_named_in_the_result(tmp_path, monkeypatch, capsys):
+    """Without masks rounds went on without it, and neither the screen nor the result said so."""
+    import three_organisations
+
+    def job(circle, data, components):
+        rows = np.loadtxt(data)[:, None]
+        algo = FedEM(Linear(1), Identity(), StudyEngine.roster(circle, len(rows)), gamma=0.2)
+        run(algo, StudyEngine(circle, rows), np.zeros(1), stop=7, init="zero")
+        return {}
+
+    folder, data = prepared(tmp_path, TOML.replace("[method]", "masks = false\n[method]"))
+    data["north"].write_text("1\nnan\n")
+    monkeypatch.setattr(three_organisations, "job", job)
+    for result in all_take_part(folder, data).values():
+        assert json.loads((result / "manifest.json").read_text())["results"]["rounds_without"] == {"north": 7}
+    assert (
+        "rounds went on without somebody (away, or numbers that are not finite): north in 7."
+        in capsys.readouterr().err
+    )
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):

@@ -6,14 +6,17 @@ The function gets the organisation's place in the study, and the path of its dat
 
 What it tells the others goes through ``circle``: :meth:`~fedmiss.federation.circle.Circle.add_up` gives the sum of arrays
 over all organisations, masked where the study has masks; :class:`fedmiss.engines.StudyEngine` runs the core's algorithms.
-What it returns (numbers, texts, arrays) is the result. No code travels: only the function's name does.
+What it returns (numbers, texts, arrays) is the result. No code travels: only the function's name, and the digest of its
+module's file, which must be the same at all.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import json
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -57,6 +60,15 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
     return out
 
 
+def file_of(named: str) -> str:
+    """Digest of the source of the module that a study names; blank for one that is compiled."""
+    try:
+        text = inspect.getsource(sys.modules[named.partition(":")[0]])
+    except (KeyError, OSError, TypeError):
+        return ""
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+
+
 def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
     """Run the study's method with the others; write what it returns and return its folder."""
     settings = dict(kit.study.method)
@@ -71,6 +83,9 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
             f"{run} does not take what [method] of the study says: {error}. Install the version that the organisations have "
             "agreed on, or ask the proposer for a revision."
         ) from None
+    # The job's number covers the function's name only: another file of that name would add up other things.
+    circle.begin([], f"{run} of the file {file_of(run)}")
+    circle.share(b"")
     try:
         found = job(circle, data, **settings)
     except (FedmissError, OSError, MemoryError):

@@ -1,6 +1,7 @@
 """A study about a method of one's own: the example of the docs, run by three organisations as the commands run it."""
 
 import contextlib
+import importlib
 import json
 import re
 import sys
@@ -16,7 +17,7 @@ from fedmiss.cli.commands import register
 from fedmiss.compressors import Identity
 from fedmiss.core import FedEM, Roster, pooled_s_bar, run
 from fedmiss.engines import StudyEngine
-from fedmiss.errors import ConfigError, DomainError, InputError
+from fedmiss.errors import ConfigError, DomainError, EngineError, InputError
 from fedmiss.federation.circle import frame_label
 from fedmiss.federation.gather import Board
 from fedmiss.network.approval import approve, page
@@ -24,7 +25,7 @@ from fedmiss.network.engine import provision
 from fedmiss.network.folder import Folder
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
 from fedmiss.network.member import digest_of_path, dry_run, party_of, take_part
-from fedmiss.network.method import function_of
+from fedmiss.network.method import file_of, function_of
 from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study, read_study_toml
 from tests.core.toys import Linear
@@ -149,6 +150,28 @@ def test_a_fault_inside_the_function_is_one_sentence_with_its_line(tmp_path, mon
             error
         )
         assert "correct them and ask the proposer for a revision" in str(error)  # the first frame has gone
+
+
+def test_another_file_of_the_same_name_is_found_before_anything_is_added_up(tmp_path, monkeypatch):
+    """An older copy at one organisation put other numbers into the sums, without a word."""
+    folder, data = prepared(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in (
+        ("one_x", "a = 1\nb = 2\n"),
+        ("two_x", "a = 1\r\nb = 2\r\n"),
+        ("three_x", "a = 1\nb = 3\n"),
+    ):
+        (tmp_path / f"{name}.py").write_bytes(text.encode())
+        importlib.import_module(name)
+    assert file_of("one_x:a") == file_of("two_x:a") != file_of("three_x:a")  # a copy from Windows is the same
+    assert file_of("math:sqrt") == "", "compiled"
+    files = iter(["new", "old", "new"])
+    monkeypatch.setattr("fedmiss.network.method.file_of", lambda run: next(files))
+    for error in all_take_part(folder, data).values():
+        assert isinstance(error, EngineError)
+        assert re.search(
+            "exchange 1: the copy of .*three_organisations:job of the file (old|new) instead of", str(error)
+        )
 
 
 @pytest.mark.parametrize("word", [None, 0, "north has no data"])

@@ -337,7 +337,11 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         run = str(kit.study.method["run"])
         # found, not imported: nothing of it runs before the approval
         there = importlib.util.find_spec(run.partition(":")[0].partition(".")[0]) is not None
-        where = "installed on this computer" if there else "which is NOT installed on this computer"
+        where = (
+            "installed on this computer"
+            if there
+            else "which is NOT installed on this computer (a file alone: its folder in PYTHONPATH)"
+        )
         return [f"{kit.name}: {data} is given to {run}, {where}"]
     if kit.study.community:
         return beside(tuple(kit.study.community["species"]), data, kit.name)

@@ -49,7 +49,7 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
     except Exception as error:  # whatever a module does when it is imported
         raise ConfigError(
             f"the study runs {named}, and {module} cannot be imported here: {error}. Install the package that the "
-            "organisations have agreed on, the same version everywhere."
+            "organisations have agreed on, the same version everywhere; for a file alone set PYTHONPATH to its folder."
         ) from None
     out: Callable[..., Mapping[str, Any]] | None = getattr(found, name, None)
     if not callable(out):

@@ -274,7 +274,9 @@ def test_a_dry_run_looks_for_the_package_and_runs_nothing_of_it(tmp_path):
     assert dry_run(kit, data["north"])[0].endswith("three_organisations:job, installed on this computer")
     assert "three_organisations" not in sys.modules
     kit.study.method["run"] = "no_such_package.part:job"
-    assert dry_run(kit, data["north"])[0].endswith("which is NOT installed on this computer")
+    assert dry_run(kit, data["north"])[0].endswith(
+        "which is NOT installed on this computer (a file alone: its folder in PYTHONPATH)"
+    )
 
 
 def absent_toml(line='absence = 1\nchair = "north"'):

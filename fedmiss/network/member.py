@@ -170,8 +170,8 @@ def take_part(
         note.write(state="stopped", error=str(error))
         raise
     finally:
+        journal.close()  # first: where the disk is full, the rest fails, and the job could not go on in this process
         usage.write()
-        journal.close()
     # else the job was gone through again for the others, who may lack the last frames
     if not kit.result.exists():
         write_result(kit.result, kit, joint, link, seconds=usage.seconds, replayed=circle.replayed)

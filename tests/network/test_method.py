@@ -89,6 +89,23 @@ def test_the_example_of_the_docs_reaches_em_on_all_counts_together(tmp_path):
         assert result == open_kit(folder / "kits" / club).result
 
 
+def test_a_full_disk_of_a_kit_leaves_the_journal_to_who_joins_again(tmp_path, monkeypatch):
+    """The journal stayed locked: the engine's process, which tries again, was told that another one runs this job."""
+    folder, data = prepared(tmp_path)
+    left = [30]  # of all three: the job has begun
+
+    def full(usage):
+        left[0] -= 1
+        if left[0] < 0:
+            raise InputError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedmiss.network.member.Usage.write", full)
+        got = all_take_part(folder, data, board=Board(CLUBS, patience=1.0))
+        assert all("disk is full" in str(e) for e in got.values())
+    assert all(r.is_dir() for r in all_take_part(folder, data).values())
+
+
 def test_a_custodian_reads_that_a_function_sees_the_data(tmp_path):
     folder, _ = prepared(tmp_path)
     text = page(open_kit(folder / "kits" / "north"))

@@ -55,7 +55,9 @@ def check_folder(folder: Path, kit: Path, data: Path) -> Path:
     there = folder.expanduser().resolve()
     if not there.is_dir():
         raise InputError(
-            f"there is no folder {folder}. Make the shared folder first, and see that it comes to the others.",
+            f"{folder} is a file, no folder. Name the folder that all organisations share."
+            if there.is_file()
+            else f"there is no folder {folder}. Make the shared folder first, and see that it comes to the others.",
             path=str(folder),
         )
     for what, own, gone in (("kit", kit, "its private keys"), ("data", data, "all of it")):

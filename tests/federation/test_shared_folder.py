@@ -34,6 +34,9 @@ def test_a_kit_or_data_in_the_shared_folder_would_be_given_away(tmp_path):
         check_folder(shared, kit, shared / "panel")
     with pytest.raises(InputError, match="there is no folder"):
         check_folder(tmp_path / "none", kit, data)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file is a file, no folder"):
+        check_folder(tmp_path / "file", kit, data)
     assert check_folder(shared, kit, data) == shared
 
 

@@ -109,9 +109,9 @@ def draw_basemap(ax: Axes, frame: Frame) -> None:
         cuts[LinearRing(ring).is_ccw].append(
             shapely.make_valid(Polygon(ring)).intersection(view).simplify(step)
         )
-    for turn, cut in cuts.items():
+    for turn, both in cuts.items():
         # Together, what the date line cuts in two is one again.
-        for polygon in shapely.get_parts(shapely.union_all(cut)):
+        for polygon in shapely.get_parts(shapely.union_all(both)):
             if polygon.geom_type != "Polygon" or polygon.is_empty:
                 continue
             whole = shapely.geometry.polygon.orient(polygon, 1.0 if turn else -1.0)

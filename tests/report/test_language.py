@@ -150,6 +150,11 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         for why in few
         for start in ("No class where", "No class and no alert where", "No class")
     ]
+    lines += [
+        "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
+        "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
+        "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
+    ]
     lines += [f"Wren: no trend class is given for 2012 to 2023, because {why}." for why in few[2:]]
     counted = dict.fromkeys(
         ("duplicates", "elsewhere", "copies", "no coordinates", "written", "zero_ok", "read"), 1

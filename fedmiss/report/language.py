@@ -128,9 +128,10 @@ class Catalog:
 
     def _other(self, text: str, slots: re.Pattern[str]) -> str | None:
         """The translation of a sentence with its values in place; None if there is none."""
+        if _FILE.fullmatch(text):
+            return text
         english, values = _english(text, slots)
-        bare = _SLOT.sub("", english)
-        if not re.search(r"[^\W\d_]", bare) or _FILE.fullmatch(bare):  # numbers, names, signs, files
+        if not re.search(r"[^\W\d_]", _SLOT.sub("", english)):  # numbers, names, signs
             other = english
         elif not (other := self.sentences.get(english, "")):
             return None

@@ -73,7 +73,7 @@ def frame_of(longitude: F64, latitude: F64) -> Frame:
     wide = max((east - west) * 1.33, high * squeeze * 0.95)
     high = max(high, wide / squeeze * 0.6)
     wide = min(wide, 360.0)
-    return Frame(x - wide / 2, max(y - high / 2, -89.0), x + wide / 2, min(y + high / 2, 89.0))
+    return Frame(x - wide / 2, max(y - high / 2, -90.0), x + wide / 2, min(y + high / 2, 90.0))
 
 
 @cache

@@ -94,6 +94,14 @@ def test_a_map_of_places_on_both_sides_of_the_date_line_shows_them_and_not_the_w
         assert on_map(around) == pytest.approx(around)
 
 
+@pytest.mark.parametrize("south", [-89.95, 89.2])
+def test_a_map_of_a_pole_holds_its_places(south):
+    """The frame ended at 89 degrees, and the sites lay outside of it."""
+    x, y = np.linspace(-170.0, 170.0, 9), np.linspace(south, south + 0.7, 9)
+    frame = frame_of(x, y)
+    assert frame.south <= y.min() < y.max() <= frame.north <= 90.0
+
+
 @pytest.mark.parametrize("coarse", [0.0, 0.5])
 def test_a_map_across_the_date_line_keeps_the_longitudes_of_its_table(full, coarse):
     east = np.linspace(-2.0, 2.0, len(full.sites))

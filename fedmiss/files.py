@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -92,7 +93,26 @@ def _explain(error: OSError, path: Path) -> InputError:
         **_REFUSALS,
     }.get(error.errno or 0)
     reason = f"{known}choose another folder" if known else error.strerror or str(error)
-    return InputError(f"cannot write {path}: {reason}. Nothing half-written was left.", path=str(path))
+    if error.errno == errno.ENOSPC:
+        reason = reason.replace(";", f" ({_free(path)});", 1)
+    work = work_of(path)
+    left = (
+        f"What is done stays in {work}; the same command goes on with it"
+        if work.exists()
+        else "Nothing half-written was left"
+    )
+    return InputError(f"cannot write {path}: {reason}. {left}.", path=str(path))
+
+
+def _free(path: Path) -> str:
+    """How much of the disk of a path is free, where what was begun has been taken away."""
+    there = next(folder for folder in path.absolute().parents if folder.exists())
+    return f"{shutil.disk_usage(there).free / 1e6:,.1f} MB are free in {there}, without what was begun"
+
+
+def work_of(path: Path) -> Path:
+    """The folder of what is not finished and may go on, of a folder that is made at ``path``."""
+    return path.with_name(f"{path.name}.partial")
 
 
 def _make_parent(path: Path) -> None:
@@ -118,13 +138,13 @@ def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None)
     replaceable(path, ours)
     tmp = temporary(path.absolute())  # pyarrow takes a relative name with a colon for an address
     _make_parent(path)
-    try:
-        with _explained(path):
+    with _explained(path):
+        try:
             yield tmp
             to_disk(tmp)  # a rename must not come first
             put_file(tmp, path, ours)
-    finally:
-        remove_own(tmp)
+        finally:
+            remove_own(tmp)
 
 
 def replace_folder(new: Path, path: Path) -> None:
@@ -173,14 +193,17 @@ def _explained(path: Path) -> Iterator[None]:
         yield
     except InputError as error:
         at = Path(error.fields.get("path", ""))
-        if isinstance(error.__cause__, OSError) and any(unfinished(place)[0] for place in (at, *at.parents)):
+        within = any(unfinished(place)[0] or place == work_of(path) for place in (at, *at.parents))
+        if isinstance(error.__cause__, OSError) and within:
             raise _explain(error.__cause__, path) from error.__cause__
         raise
     except Exception as error:  # polars writes the number of what the disk refused into its text only
         found = re.search(r"\(os error (\d+)\)", str(error))
         number = int(found[1]) if found else getattr(error, "errno", None)
         if number in _REFUSALS and not (number in _RIGHTS and _elsewhere(error, path)):
-            raise _explain(OSError(number, ""), path) from error
+            refusal = OSError(number, "")
+            refusal.__cause__ = error
+            raise _explain(refusal, path) from refusal
         raise
 
 

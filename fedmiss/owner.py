@@ -27,7 +27,7 @@ from fedmiss.system import owner_of
 
 MANIFEST = "manifest.json"
 MARK = ".fedmiss-made"
-_DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # written by file managers; deleted with the folder
+DROPPINGS = (".DS_Store", "Thumbs.db", "desktop.ini")  # written by file managers; deleted with the folder
 _UNFINISHED = re.compile(r"\.(.+)\.tmp-([0-9a-f]{16})([0-9a-f]{8})(\.old)?", re.DOTALL)
 _WORK, _FILES = "fedmiss work ", "fedmiss files "  # how a mark begins
 _STUDY = ("kit.json", "study.json")  # what lies beside them are states, which a study replaces
@@ -268,7 +268,7 @@ def not_ours(folder: Path, kind: str = "") -> str:
     ):
         return f"was made by fedmiss {manifest.get('fedmiss', '')} and does not say which files are its own"
     strange = [
-        path for path in files_of(folder) if path not in files and path.rpartition("/")[2] not in _DROPPINGS
+        path for path in files_of(folder) if path not in files and path.rpartition("/")[2] not in DROPPINGS
     ]
     if strange:
         more = f" and {len(strange) - 3} more files" if len(strange) > 3 else ""
@@ -286,7 +286,7 @@ def not_ours(folder: Path, kind: str = "") -> str:
 
 def _remove_files(folder: Path, names: Iterable[str], last: str) -> None:
     """Remove files by their names, the folders that this leaves empty, and at last what proves them."""
-    droppings = [path for path in files_of(folder) if path.rpartition("/")[2] in _DROPPINGS]
+    droppings = [path for path in files_of(folder) if path.rpartition("/")[2] in DROPPINGS]
     for name in {*names, *droppings}:
         if not os.path.isabs(name) and ".." not in Path(name).parts:
             (folder / name).unlink(missing_ok=True)
@@ -396,7 +396,7 @@ def refuse_strangers(work: Path) -> None:
     """
     known = {*(_mark(work, _WORK) or {}), MANIFEST}
     for name in files_of(work):
-        if name not in known and name.rpartition("/")[2] not in _DROPPINGS:
+        if name not in known and name.rpartition("/")[2] not in DROPPINGS:
             raise _in_the_way(work, f"holds {name}, which fedmiss did not write there")
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
+from unicodedata import normalize
 
 try:
     import fcntl
@@ -35,6 +36,17 @@ Handler = Callable[[int, FrameType | None], Any]
 def at_home(path: Path) -> Path:
     """Read a ~ at the beginning, alone, as the home folder; ``~other`` and ``~$file`` are names."""
     return Path(os.path.expanduser("~"), *path.parts[1:]) if path.parts[:1] == ("~",) else path
+
+
+def as_spelled(path: Path) -> Path:
+    """Return a path as the disk spells it, where only accents differ: a Mac writes them apart, and both look the same."""
+    if str(path).isascii() or os.path.lexists(path):
+        return path
+    out = Path(path.anchor)
+    for part in path.parts[bool(path.anchor) :]:
+        forms = (part, normalize("NFC", part), normalize("NFD", part))
+        out = next((out / form for form in forms if os.path.lexists(out / form)), out / part)
+    return out
 
 
 def open_own(path: Path, flags: int) -> int:

@@ -160,6 +160,25 @@ def test_a_refusal_that_polars_words_is_explained_too(tmp_path, maker):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
+def test_a_full_disk_names_what_was_asked_for_how_much_is_free_and_what_stays(tmp_path):
+    """It named the unfinished folder, and said of a fit that can go on that nothing was left."""
+    out, work = tmp_path / "records", tmp_path / "fit.partial"
+    said = (
+        rf"cannot write {out}: the disk is full \([\d,.]+ MB are free in .*Nothing half-written was left\.$"
+    )
+    with pytest.raises(InputError, match=said), files.atomic_folder(out) as tmp:
+        with files.atomic_file(tmp / "cache"):
+            pl.DataFrame({"a": [1]}).write_parquet("/dev/full")
+    said = (
+        f"cannot write {tmp_path / 'fit'}: the disk is full .* What is done stays in {work}; the same command"
+    )
+    with pytest.raises(InputError, match=said), files.making(tmp_path / "fit"):
+        work.mkdir()
+        with files.atomic_file(work / "part"):
+            raise OSError(errno.ENOSPC, "full")
+
+
 def test_errors_that_are_not_about_writing_pass(tmp_path):
     for maker in (files.atomic_file, files.atomic_folder):
         with pytest.raises(FileNotFoundError), maker(tmp_path / "out"):

@@ -1,6 +1,6 @@
 """A model of one's own in three organisations: the counts of all of them, as a mixture of Poisson distributions.
 
-Every organisation installs this file (here: has it in its folder), and says which numbers are its data. study.toml:
+Every organisation installs this file (here: PYTHONPATH names its folder), and says which numbers are its data. study.toml:
 
     name = "flocks"
     organisations = ["north", "central", "south"]

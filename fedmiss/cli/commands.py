@@ -21,7 +21,7 @@ import typer
 from typer.core import TyperGroup
 
 from fedmiss.errors import in_words
-from fedmiss.system import at_home, owner_of
+from fedmiss.system import as_spelled, at_home, owner_of
 
 # command, in the order of the help -> module of fedmiss.cli that defines a function of the same name
 COMMANDS = {
@@ -126,10 +126,10 @@ def _note_of_loops() -> None:
 
 
 def _at_home(value: object) -> object:
-    """Read ``~`` as a shell does, which leaves it as it is in ``--out=~/records``: a folder of that name is a trap."""
+    """Read ``~`` as a shell does, which leaves it as it is in ``--out=~/records``, and accents as the disk has them."""
     if isinstance(value, list):
         return [_at_home(one) for one in value]
-    return at_home(value) if isinstance(value, Path) else value
+    return as_spelled(at_home(value)) if isinstance(value, Path) else value
 
 
 def _refused(error: Exception) -> str:
@@ -140,7 +140,8 @@ def _refused(error: Exception) -> str:
         return ""
     where = f"{error.filename}: " if error.filename else ""
     whose = f" ({at} is {owner_of(at)}'s)" if (at := _closed(error)) else ""
-    return f"{where}{error.strerror or error}{whose}. Check the path, your rights and the disk; --debug shows more."
+    what = error.strerror or str(error).rstrip(".")
+    return f"{where}{what}{whose}. Check the path, your rights and the disk; --debug shows more."
 
 
 def _closed(error: OSError) -> Path | None:

@@ -13,7 +13,7 @@ from scipy.spatial.distance import squareform
 
 from fedmiss.arrays import F64, I64
 from fedmiss.community.tables import Tables
-from fedmiss.report.basemap import CREDIT, colour_bar, empty_map, frame_of, unplaced
+from fedmiss.report.basemap import CREDIT, colour_bar, empty_map, frame_of, on_map, unplaced
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, Plot, figure, style
 from fedmiss.report.words import count, share
 
@@ -149,6 +149,7 @@ def _map(
     if table.empty:
         return None
     x, y, score = (table[name].to_numpy(dtype=float) for name in ("longitude", "latitude", "value"))
+    x = on_map(x)
     frame = frame_of(x, y)
     fig, ax = empty_map(frame, more=0.8, least=3.0)
     reach = float(np.quantile(np.abs(score), 0.98)) or 1.0

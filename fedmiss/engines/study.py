@@ -7,6 +7,7 @@ Where the study lets rounds go on without some, a cohort that is away keeps its 
 
 from __future__ import annotations
 
+import operator
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ class _Circle(Protocol):
     """What is asked of a place in a study."""
 
     name: str
+    left_out: dict[str, int]  # rounds that went on without each
 
     def begin(self, asks: Sequence[Any]) -> bytes:
         """Begin an exchange about what the own copy asks."""
@@ -101,7 +103,7 @@ class StudyEngine:
     def roster(cls, circle: _Circle, rows: int, weighting: str = "uniform") -> Roster:
         """The roster of all organisations, from the numbers of rows that each of them says."""
         circle.begin([AskRows(weighting)])
-        got = circle.share(struct.pack("<q", rows))
+        got = circle.share(struct.pack("<q", operator.index(rows)))
         return Roster.of({name: struct.unpack("<q", raw)[0] for name, raw in got.items()}, weighting)
 
     def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
@@ -161,6 +163,8 @@ class StudyEngine:
             got = self.circle.share(answer, all_needed=False)
             here = {i: got[ids[i]] for i in active.tolist() if ids[i] in got}
             own = replies = replace(collect(algo, down, here), away=active.size - len(here))
+            for one in replies.dropped:
+                self.circle.left_out[one.worker] += 1
         mine = own.slots == c
         if mine.any() and c in replies.slots:  # else the round went on without this answer, and V without it
             self.V = algo.settle(self.V, D, own.Q[mine])

@@ -121,6 +121,9 @@ def site_key(site: str) -> str:
     return "".join(plain(site).split())
 
 
+AT_ZERO = "latitude 0 and longitude 0"  # among what reads as blank
+
+
 def at_zero(latitude: _Column, longitude: _Column) -> _Column:
     """Which places are 0, 0, as programs write for one that nobody knows."""
     return ((latitude == 0) & (longitude == 0)).fill_null(False)

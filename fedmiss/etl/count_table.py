@@ -190,7 +190,7 @@ class Reading:
         return (
             f"{self.source.short_name}: {', '.join(f'{key} = {column}' for key, column in self.columns.items())}"
             + (f", years {years[0]} to {years[-1]} = columns" if years else "")
-            + (f"; covariates {', '.join(covariates)}" if covariates else "")
+            + (f"; covariates = {' + '.join(covariates)}" if covariates else "")
             + f". {frame['site'].n_unique():,} sites, {frame['year'].n_unique()} "
             f"{'years' if first > 1800 else 'time points'} "
             f"({first} to {last}), {frame.height - missing:,} counts, {missing:,} rows with a missing count."

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.errors import listed
+from fedmiss.etl.checks import AT_ZERO
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import RecordCounts
 from fedmiss.etl.settings import IngestSettings
@@ -170,7 +171,9 @@ def source_warnings(projection: Projection) -> list[str]:
         out.append(f"{name}: {bad:,} of {meta['rows']:,} rows were left out ({'; '.join(meta['examples'])}).")
     for column, value in meta["unreadable"].items():
         shown = next((example for example in meta["examples"] if column in example), "")
-        out.append(f"{name}: {value:,} values of {column} could not be read and count as blank ({shown}).")
+        s, counts = ("", "counts") if value == 1 else ("s", "count")
+        what = f"place{s} at {column}" if column == AT_ZERO else f"value{s} of {column} could not be read and"
+        out.append(f"{name}: {value:,} {what} {counts} as blank ({shown}).")
     if meta.get("long_rows"):
         out.append(
             f"{name}: {meta['long_rows']:,} rows have more columns than the header (tabs in comments)."

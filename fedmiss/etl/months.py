@@ -19,9 +19,10 @@ def panel_months(dates: pl.Series, warnings: list[str], *, yearly: bool) -> pl.D
         warnings.append(few)
     warnings += _stray_dates(dates)
     if gaps:
+        have, they = ("has", "it is") if len(gaps) == 1 else ("have", "they are")
         warnings.append(
-            f"{len(gaps)} of {months.height} {unit}s {'has' if len(gaps) == 1 else 'have'} no visit "
-            f"({listed([gap[:4] if yearly else gap for gap in gaps], 4)}); they are estimated from the others."
+            f"{len(gaps)} of {months.height} {unit}s {have} no visit "
+            f"({listed([gap[:4] if yearly else gap for gap in gaps], 4)}); {they} estimated from the others."
         )
     return months
 

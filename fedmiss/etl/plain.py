@@ -42,12 +42,13 @@ from fedmiss.etl.species import columns_with, refuse_mixed, same_names, species_
 # canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces); an id of a place
 # comes before its name, which two places may have
 _FAMILIAR = {
-    "observer": "observer observerid who recorder recordedby surveyor counter",
-    "site": "siteid site plotid plot station colony square localityid locality locationid location transect",
+    "observer": "observer observerid who recorder recordedby surveyor counter beobachter waarnemer observateur",
+    "site": "siteid site plotid plot station colony square localityid locality locationid location transect "
+    "gebiet ort standort fläche probefläche gebied lieu",
     "date": " ".join([*DATE_NAMES, "day"]),
     "species": "species scientificname speciesname taxon speciescode",
     "common_name": "commonname englishname vernacularname",
-    "count": "count n number abundance individuals total howmany individualcount birds",
+    "count": "count n number abundance individuals total howmany individualcount birds anzahl aantal",
     "visit": "visit visitid checklist checklistid surveyid eventid submissionid",
     "site_name": "sitename locationname plotname",
     "region": "region county state countycode statecode province",
@@ -84,7 +85,14 @@ def check_map(
     proposal = familiar(source.header, FAMILIAR)
     proposal = familiar(source.header, {"site_name": names_beside(proposal.get("site", ""))}, proposal)
     missing = [name for name in REQUIRED if name not in proposal]
-    offer = ",".join(f"{key}={value}" for key, value in proposal.items())
+    offer = ",".join(
+        f"{key}={value}" for key, value in {**proposal, **(column_map or {})}.items() if key != "auto"
+    )
+    nobody = (
+        " Where nobody noted the observer, say observer=..., too, with the column of the site."
+        if "observer" not in {**proposal, **(column_map or {})}
+        else ""
+    )
     if column_map is None:
         if missing and len(proposal) < 2:
             raise ConfigError(
@@ -97,7 +105,8 @@ def check_map(
             f" Still to name: {', '.join(missing)}." if missing else " Or --map auto to take this proposal."
         )
         raise ConfigError(
-            f"{source.name} is a plain table; say which column is what. Its columns look like --map {offer}.{lack}",
+            f"{source.name} is a plain table; say which column is what. Its columns look like --map {offer}.{lack}"
+            f"{nobody}",
             proposal=proposal,
         )
     chosen = dict(proposal if "auto" in column_map else column_map)
@@ -105,7 +114,8 @@ def check_map(
     lacking = [name for name in REQUIRED if name not in chosen]
     if lacking:
         raise ConfigError(
-            f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}",
+            f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}."
+            f"{nobody}",
             missing=lacking,
         )
     if not {"species", "common_name"} & set(chosen):

@@ -19,7 +19,7 @@ import polars as pl
 
 from fedmiss.arrays import I32
 from fedmiss.errors import InputError
-from fedmiss.etl.checks import at_zero
+from fedmiss.etl.checks import AT_ZERO, at_zero
 from fedmiss.etl.codes import COUNT_BAD, COUNT_BLANK, COUNT_X
 from fedmiss.etl.columns import KEEP
 from fedmiss.etl.projection import (
@@ -188,7 +188,7 @@ class Rows(Faults):
             degrees, bad = decimals(frame[key], _NOTHING)
             self.blank(frame, bad | (degrees.abs() > limit).fill_null(False), key, key)
             place.append(degrees)
-        self.blank(frame, at_zero(*place), "latitude and longitude, both 0,", "latitude")
+        self.blank(frame, at_zero(*place), AT_ZERO, "latitude")
 
     def _note(
         self, kinds: dict[str, int], frame: pl.DataFrame, bad: pl.Series, what: str, column: str

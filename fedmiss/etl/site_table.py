@@ -9,7 +9,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.errors import InputError, listed
-from fedmiss.etl.checks import at_zero, refuse_thousands, site_key
+from fedmiss.etl.checks import AT_ZERO, at_zero, refuse_thousands, site_key
 from fedmiss.etl.columns import NAMES, PLACES, familiar
 from fedmiss.etl.rows import LINE, decimals, read_texts
 from fedmiss.etl.sources import Source, expand
@@ -205,9 +205,8 @@ def read_site_table(path: str | Path) -> SiteTable:
         )
     covariates, said = [], []
     if zero := int((unknown := at_zero(out["latitude"], out["longitude"])).sum()):
-        said.append(
-            f"{zero:,} sites of {source.name} lie at latitude 0 and longitude 0; their places count as blank."
-        )
+        lie = "site lies" if zero == 1 else "sites lie"
+        said.append(f"{source.name}: {zero:,} {lie} at {AT_ZERO}, which counts as blank.")
         out |= {key: out[key].set(unknown, None) for key in ("latitude", "longitude")}
     for name in text:
         if name in at.values():

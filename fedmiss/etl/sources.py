@@ -408,7 +408,9 @@ def _decoded(source: Source) -> Source:
     text = bytes(seen).decode(_WINDOWS, "replace")
     if any(not (letter.isalpha() or letter in _MARKS) or letter in _ODD for letter in text):
         return replace(source, encoding="utf-8")  # its reader names the line and the byte
-    said = f"{source.short_name} is not UTF-8; it is read as Windows text (CP1252): look at the names in line {first}."
+    said = (
+        f"{source.short_name}: not UTF-8, read as Windows text (CP1252); look at the names in line {first}."
+    )
     return replace(source, encoding=_WINDOWS, said=(said,))
 
 

@@ -157,7 +157,9 @@ def only(
         )
     blank = int(_is(frame[column], "").sum())
     name = next(iter(names_in(kept[main]).values()), (held[column][key][0], 0))[0]
-    said = [f"{where}: {column} = {held[column][key][0]}, {kept.height:,} of {frame.height:,} rows."]
+    spellings = kept[column].n_unique()
+    in_all = f", in {spellings} spellings" if spellings > 1 else ""
+    said = [f"{where}: {column} = {held[column][key][0]}, {kept.height:,} of {frame.height:,} rows{in_all}."]
     if blank:
         said.append(f"{blank:,} rows name no species in the column {column!r}; they are left out.")
     return kept, name, said

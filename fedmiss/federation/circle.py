@@ -133,14 +133,18 @@ class Circle:
 
     # -- one exchange ----------------------------------------------------------------------------------------
 
-    def begin(self, asks: Sequence[Any]) -> bytes:
-        """Begin an exchange about what the own copy of the job asks, as dataclasses; return what masks are bound to."""
+    def begin(self, asks: Sequence[Any], also: str = "") -> bytes:
+        """Begin an exchange about what the own copy of the job asks, as dataclasses; return what masks are bound to.
+
+        ``also`` are words without a comma that must be equal at all.
+        """
         if self.exchange > self.most:
             raise ConfigError(
                 f"the job of {self.name!r} asks for exchange {self.exchange} (the approved study allows {self.most}). Ask "
                 "the others to approve a revision with more, if the model needs them."
             )
-        self._mine = outline_of(asks)
+        mine = outline_of(asks)
+        self._mine = replace(mine, kinds=(*mine.kinds, also)) if also else mine
         bound = self.transcript + self._mine.exact + ",".join(self._mine.kinds).encode()
         return hashlib.blake2b(bound, digest_size=32).digest()
 
@@ -185,7 +189,16 @@ class Circle:
     def _added(
         self, asks: Sequence[Any], x: F64, bits: int, cohorts: Sequence[tuple[str, ...]], *, all_needed: bool
     ) -> dict[tuple[str, ...], F64]:
-        bound = self.begin(asks)
+        x = np.asanyarray(x)
+        if x.dtype.kind not in "biuf" or np.ma.is_masked(x):
+            what = "numbers that are masked out" if np.ma.is_masked(x) else str(x.dtype)
+            raise ConfigError(
+                f"exchange {self.exchange}: {self.name!r} adds up {what}; only real numbers are added up. Nothing was sent. "
+                "Give 0 for what takes no part, and the parts of complex numbers one by one."
+            )
+        bound = self.begin(
+            asks, f"a sum of {'x'.join(map(str, x.shape)) or 1} numbers to {bits} binary digits"
+        )
         whole = fixed(x, bits, len(self.names), f"what {self.name!r} adds up")
         if isinstance(self.party, Masks):
             among = next(c for c in cohorts if self.name in c)
@@ -226,8 +239,8 @@ class Circle:
         )
         raise EngineError(
             f"{at}: {who} of the job asks something else than the others' ({first} here: {apart[first]}). Nothing of this "
-            f"exchange was used. Compare versions of fedmiss and numpy at {', '.join([name, *apart])}; then begin a new "
-            "revision of the study.",
+            "exchange was used. Compare versions of fedmiss, numpy and the study's own package, whose settings may not "
+            f"follow from own data, at {', '.join([name, *apart])}; then begin a new revision of the study.",
             groups=list(apart),
         )
 
@@ -343,7 +356,8 @@ class Circle:
         elif kept[0] != digest:
             raise EngineError(
                 f"{name!r} does not give the same answer to exchange {number} as before its restart. Another "
-                "processor or another version of a library? Begin a new revision of the study."
+                "processor, another version of a library, or a function of the study's own that draws without a seed? Begin "
+                "a new revision of the study."
             )
         if self.gather is not None:
             self.gather.restore(number, raw)

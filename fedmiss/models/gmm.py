@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fedmiss.arrays import F64, I64
-from fedmiss.errors import ConfigError, DomainError
+from fedmiss.errors import ConfigError, DomainError, InputError
 from fedmiss.loops import compiled, part, spread_out
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
@@ -218,8 +218,7 @@ class GMM:
         self, thetas: list[GMMParams], which: I64, data: Sequence[F64] | F64, slots: I64, index: I64 | None
     ) -> F64:
         """(a, q) statistics, the i-th worker's at ``thetas[which[i]]``."""
-        const = np.array([theta.natural[0] for theta in thetas])
-        A = np.array([theta.natural[1] for theta in thetas])
+        const, A = self._natural(thetas)
         kind, n_slots = _FEATURES[self.covariance], len(slots)
         out = np.empty((n_slots, self.q))
         if index is None:
@@ -228,12 +227,32 @@ class GMM:
         if not isinstance(data, np.ndarray):
             one = np.zeros(1, dtype=np.int64)
             for i, slot in enumerate(slots):
-                at, rows = slice(i, i + 1), _f64(data[slot])[None]
+                at, rows = slice(i, i + 1), self._rows(data[slot])[None]
                 many(0, 1, const, A, which[at], kind, rows, one, index[at], out[at])
             return out
         work = n_slots * (index.shape[1] or data.shape[1]) * self.f * self.G
-        spread_out(many, n_slots, work // 100, const, A, which, kind, _f64(data), slots, index, out)
+        spread_out(many, n_slots, work // 100, const, A, which, kind, self._rows(data), slots, index, out)
         return out
+
+    # Compiled loops look at no length: they would read and write beside these arrays.
+    def _rows(self, rows: npt.ArrayLike) -> F64:
+        out = np.ascontiguousarray(rows, dtype=np.float64)
+        if out.shape[-1:] != (self.d,):
+            raise InputError(
+                f"the rows have the shape {out.shape}, the mixture d={self.d} coordinates. Give all workers the "
+                "same columns."
+            )
+        return out
+
+    def _natural(self, thetas: Sequence[GMMParams]) -> tuple[F64, F64]:
+        const, A = (np.array([theta.natural[i] for theta in thetas]) for i in (0, 1))
+        if A.shape[1:] != (self.f, self.G):
+            raise ConfigError(
+                f"theta has covariance={thetas[0].covariance!r}, mu {thetas[0].mu.shape} and Sigma {thetas[0].Sigma.shape}; "
+                f"this mixture has covariance={self.covariance!r}, G={self.G} and d={self.d}. Write "
+                f"GMMParams(pi, mu, Sigma, {self.covariance!r})."
+            )
+        return const, A
 
     def _parts(self, S: F64) -> tuple[F64, F64]:
         return S[: self.G], S[self.G :].reshape(self.G, self.f)
@@ -309,9 +328,9 @@ class GMM:
 
     def responsibilities(self, theta: GMMParams, rows: F64) -> tuple[F64, float]:
         """(m, G) posterior weights of the components for each row, and the mean log-likelihood."""
-        const, A = theta.natural
+        rows, (const, A) = self._rows(rows), self._natural([theta])
         r = np.empty((len(rows), self.G))
-        value = weights(const, A, _FEATURES[self.covariance], _f64(rows), r)
+        value = weights(const[0], A[0], _FEATURES[self.covariance], rows, r)
         constant = -0.5 * self.d * math.log(2 * math.pi)
         if self.covariance in ("known", "tied"):
             constant -= 0.5 * float(np.linalg.slogdet(theta.Sigma)[1])
@@ -321,10 +340,6 @@ class GMM:
             whitened = np.linalg.solve(np.linalg.cholesky(theta.Sigma), rows.T)
             value -= 0.5 * float(np.mean((whitened**2).sum(axis=0)))
         return r, float(value)
-
-
-def _f64(a: npt.ArrayLike) -> F64:
-    return np.ascontiguousarray(a, dtype=np.float64)
 
 
 def second_moment(rows: F64) -> F64:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedmiss.arrays import F64, I64
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.loops import compiled
 from fedmiss.rng import rng_for
 
@@ -84,6 +84,11 @@ class LSA:
             elif isinstance(rows, Law):
                 chosen = rows.pick(chosen)
                 rows = rows.atoms
+            if rows.shape[1:] != (self.p, self.p + 1):  # the compiled loop would read beside them
+                raise InputError(
+                    f"worker {int(slot)} has rows [A | b] of shape {rows.shape[1:]}, expected {(self.p, self.p + 1)} for "
+                    f"p={self.p}. Give all workers systems of the same unknowns."
+                )
             _walk(np.ascontiguousarray(rows), chosen, batch, eta, H, shift[i], x[i])
         return x
 

@@ -55,7 +55,9 @@ def check_folder(folder: Path, kit: Path, data: Path) -> Path:
     there = folder.expanduser().resolve()
     if not there.is_dir():
         raise InputError(
-            f"there is no folder {folder}. Make the shared folder first, and see that it comes to the others.",
+            f"{folder} is a file, no folder. Name the folder that all organisations share."
+            if there.is_file()
+            else f"there is no folder {folder}. Make the shared folder first, and see that it comes to the others.",
             path=str(folder),
         )
     for what, own, gone in (("kit", kit, "its private keys"), ("data", data, "all of it")):
@@ -103,8 +105,9 @@ class Folder(Gather):
         self.genuine, self.told, self.patience, self._sleep = genuine, told, patience, sleep
         self._latest: dict[str, int] = {}
         self._shown: dict[int, bytes] = {}  # the last own frames
-        # what lies there and this user may not read, as seen at the last look
+        # what lies there and this user may not read, or the shared folder if it is away, as seen at the last look
         self.closed: tuple[str, ...] = ()
+        self._said: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Write the own frame, unless it lies there."""
@@ -115,29 +118,37 @@ class Folder(Gather):
         """Write the last two frames, which others may wait for, where they are lost: the folder was away, or tidied up."""
         for exchange, frame in self._shown.items():
             with suppress(InputError):
-                self._write(exchange, frame)
+                self._write(exchange, frame, wait=False)
 
-    def _write(self, exchange: int, frame: bytes) -> None:
-        """Write an own frame, unless it lies there, and never beside another one of its exchange."""
-        there = self._look(exchange, dict.fromkeys({*self.names} - {self.name}, b"")).get(self.name)
-        if there == frame:
-            return
-        if there is not None:
-            raise EngineError(
-                f"exchange {exchange}: {self.name} has shown another frame before ({self._folder(exchange)}); nothing was "
-                "written. This kit was put back from a backup, or copied, and has other data or another computer now. Go on "
-                "with the kit as it was last, or begin a new revision of the study."
-            )
-        path = self._folder(exchange) / _name(self.name, frame)
-        for pause in (*AGAIN, None):
+    def _write(self, exchange: int, frame: bytes, *, wait: bool = True) -> None:
+        """Write an own frame, unless it lies there, and never beside another one of its exchange.
+
+        ``wait`` until the shared folder is back where it is away: unplugged, not mounted, or asleep.
+        """
+        others, begun, pauses = tuple(n for n in self.names if n != self.name), time.monotonic(), iter(AGAIN)
+        while True:
+            there = self._look(exchange, dict.fromkeys(others, b"")).get(self.name)
+            if there == frame:
+                return
+            if there is not None:
+                raise EngineError(
+                    f"exchange {exchange}: {self.name} has shown another frame before ({self._folder(exchange)}); nothing "
+                    "was written. This kit was put back from a backup, or copied, and has other data or another computer "
+                    "now. Go on with the kit as it was last, or begin a new revision of the study."
+                )
+            path = self._folder(exchange) / _name(self.name, frame)
             try:
                 self._put(path, frame)
                 return
             except OSError as error:
-                if isinstance(error, PermissionError) and pause is not None:
+                waited = time.monotonic() - begun
+                if wait and not os.path.exists(self.root) and waited <= (self.patience or waited):
+                    self._tell(others, waited)  # a drive that is away: what lies there is looked at again
+                    self._sleep(LAST)
+                elif isinstance(error, PermissionError) and (pause := next(pauses, None)) is not None:
                     self._sleep(pause)
-                    continue
-                raise self._not_written(exchange, path.parent, error) from None
+                else:
+                    raise self._not_written(exchange, path.parent, error) from None
 
     def _put(self, path: Path, frame: bytes) -> None:
         os.stat(self.root)  # no folder is made where one was mounted
@@ -172,7 +183,6 @@ class Folder(Gather):
     def some_of(self, exchange: int, have: Mapping[str, bytes], enough: Enough) -> dict[str, bytes]:
         """Look until the frames that are wanted are whole."""
         got, begun, pause = dict(have), time.monotonic(), FIRST
-        said: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
         while True:
             got |= self._look(exchange, got)
             names = enough(got)
@@ -180,10 +190,7 @@ class Folder(Gather):
             waited = time.monotonic() - begun
             if waited > QUIET:
                 self._show_again()
-            now = (missing, self.closed)
-            if now != said and (waited > QUIET or (said[0] and not missing)):
-                self.told(missing)
-                said = now
+            self._tell(missing, waited)
             if names is not None and names <= got.keys():
                 return {n: got[n] for n in names}
             if self.patience is not None and waited > self.patience:
@@ -194,6 +201,13 @@ class Folder(Gather):
                 )
             self._sleep(pause)
             pause = min(LAST, pause * 1.3)
+
+    def _tell(self, missing: tuple[str, ...], waited: float) -> None:
+        """Say who is missing, or that all are there again, when that or what stands in the way changes."""
+        now = (missing, self.closed)
+        if now != self._said and (waited > QUIET or (self._said[0] and not missing)):
+            self.told(missing)
+            self._said = now
 
     def latest(self, name: str) -> int:
         """The last exchange of which a file of this organisation lies there, whole or not: it shows one after the other.
@@ -227,6 +241,8 @@ class Folder(Gather):
         files: list[tuple[str, str]] = []
         jobs = self._jobs()
         closed = [job for job in jobs if not os.access(job, os.R_OK | os.X_OK)]
+        if not os.path.exists(self.root):
+            closed = [str(self.root)]
         for there in self._folders(jobs, exchange):
             try:
                 files += [(there, file) for file in sorted(os.listdir(there))]
@@ -260,6 +276,8 @@ class Folder(Gather):
         """What lies in the way of a frame that is missing: whose it is, and what to ask for."""
         return [
             f"{there} is {owner_of(Path(there))}'s, and this user may not read it; ask for the right to."
+            if os.path.lexists(there)
+            else f"{there} is not there now (a drive that is not connected?); it is looked for again and again."
             for there in self.closed
         ]
 

@@ -35,7 +35,7 @@ from fedmiss.network.kits import Kit
 from fedmiss.network.method import run_method
 from fedmiss.network.result import write_preview, write_result
 from fedmiss.network.status import STATUS, Status, Usage
-from fedmiss.owner import remove_state
+from fedmiss.owner import DROPPINGS, remove_state
 from fedmiss.pipeline.panels import PanelFolder, open_panel
 
 BEGUN = "begun.json"  # jobs that were answered here, also those whose journals are gone
@@ -170,8 +170,8 @@ def take_part(
         note.write(state="stopped", error=str(error))
         raise
     finally:
+        journal.close()  # first: where the disk is full, the rest fails, and the job could not go on in this process
         usage.write()
-        journal.close()
     # else the job was gone through again for the others, who may lack the last frames
     if not kit.result.exists():
         write_result(kit.result, kit, joint, link, seconds=usage.seconds, replayed=circle.replayed)
@@ -290,7 +290,8 @@ def digest_of_path(data: Path, beside: Path | None = None) -> bytes:
     """Digest of a file, or of the files of a folder, and of another file beside: a journal is of one state of the data."""
     if not data.exists():
         raise InputError(f"there is no file or folder {data}. Check its name and place.", path=str(data))
-    files = sorted(p for p in data.rglob("*") if p.is_file()) if data.is_dir() else [data]
+    inside = sorted(data.rglob("*")) if data.is_dir() else [data]
+    files = [p for p in inside if p.is_file() and p.name not in DROPPINGS]
     words = [f"{p.relative_to(data) if data.is_dir() else p.name} {hash_file(p)}" for p in files]
     words += [hash_file(beside)] if beside is not None else []
     return hashlib.blake2b("\n".join(words).encode(), digest_size=16).digest()
@@ -336,7 +337,11 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         run = str(kit.study.method["run"])
         # found, not imported: nothing of it runs before the approval
         there = importlib.util.find_spec(run.partition(":")[0].partition(".")[0]) is not None
-        where = "installed on this computer" if there else "which is NOT installed on this computer"
+        where = (
+            "installed on this computer"
+            if there
+            else "which is NOT installed on this computer (a file alone: its folder in PYTHONPATH)"
+        )
         return [f"{kit.name}: {data} is given to {run}, {where}"]
     if kit.study.community:
         return beside(tuple(kit.study.community["species"]), data, kit.name)

@@ -6,14 +6,17 @@ The function gets the organisation's place in the study, and the path of its dat
 
 What it tells the others goes through ``circle``: :meth:`~fedmiss.federation.circle.Circle.add_up` gives the sum of arrays
 over all organisations, masked where the study has masks; :class:`fedmiss.engines.StudyEngine` runs the core's algorithms.
-What it returns (numbers, texts, arrays) is the result. No code travels: only the function's name does.
+What it returns (numbers, texts, arrays) is the result. No code travels: only the function's name, and the digest of its
+module's file, which must be the same at all.
 """
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import inspect
 import json
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
@@ -22,9 +25,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+import fedmiss
 from fedmiss.errors import ConfigError, FedmissError
 from fedmiss.federation.circle import Circle
 from fedmiss.files import atomic_folder, write_json, write_manifest
+from fedmiss.progress import note
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -44,7 +49,7 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
     except Exception as error:  # whatever a module does when it is imported
         raise ConfigError(
             f"the study runs {named}, and {module} cannot be imported here: {error}. Install the package that the "
-            "organisations have agreed on, the same version everywhere."
+            "organisations have agreed on, the same version everywhere; for a file alone set PYTHONPATH to its folder."
         ) from None
     out: Callable[..., Mapping[str, Any]] | None = getattr(found, name, None)
     if not callable(out):
@@ -53,6 +58,15 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
             "have agreed on."
         )
     return out
+
+
+def file_of(named: str) -> str:
+    """Digest of the source of the module that a study names; blank for one that is compiled."""
+    try:
+        text = inspect.getsource(sys.modules[named.partition(":")[0]])
+    except (KeyError, OSError, TypeError):
+        return ""
+    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
 def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
@@ -69,14 +83,19 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
             f"{run} does not take what [method] of the study says: {error}. Install the version that the organisations have "
             "agreed on, or ask the proposer for a revision."
         ) from None
+    # The job's number covers the function's name only: another file of that name would add up other things.
+    circle.begin([], f"{run} of the file {file_of(run)}")
+    circle.share(b"")
     try:
         found = job(circle, data, **settings)
     except (FedmissError, OSError, MemoryError):
         raise  # they have words of their own
-    except Exception as error:
-        last = traceback.extract_tb(error.__traceback__)[-1]
+    except (Exception, SystemExit) as error:  # sys.exit() would end the job as if it were done
+        frames = traceback.extract_tb(error.__traceback__)
+        here = Path(fedmiss.__file__).parent  # a line of fedmiss says nothing to who wrote the function
+        last = [f for f in frames if not Path(f.filename).is_relative_to(here)][-1:] or frames[-1:]
         raise ConfigError(
-            f"{run} failed in {Path(last.filename).name}, line {last.lineno}: {type(error).__name__}: {error}. The "
+            f"{run} failed in {Path(last[0].filename).name}, line {last[0].lineno}: {type(error).__name__}: {error}. The "
             "others wait. If the package is wrong, agree on a version without the fault, and join again. If the data here "
             "are wrong, correct them and ask the proposer for a revision: a job is bound to the data that it was begun "
             "with. fedmiss --debug shows the traceback."
@@ -96,6 +115,10 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         raise ConfigError(
             f"{run} returned what no file can hold ({error}); return a mapping of names to numbers, texts, and arrays."
         ) from None
+    without = {name: n for name, n in circle.left_out.items() if n}
+    if without:
+        said = ", ".join(f"{name} in {n}" for name, n in without.items())
+        note(f"rounds went on without somebody (away, or numbers that are not finite): {said}.")
     if kit.result.exists():
         return kit.result
     with atomic_folder(kit.result) as tmp:
@@ -106,7 +129,7 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
             tmp, "method", settings=asdict(kit.study), inputs={"job": kit.job.hex()},
             results={
                 "version": __version__, "exchanges": circle.exchange, "arrays": shapes,
-                "rounds_without": {name: n for name, n in circle.left_out.items() if n},
+                "rounds_without": without,
             },
         )  # fmt: skip
     return kit.result

@@ -16,6 +16,7 @@ from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
 from fedmiss.files import FlowRow, atomic_folder, read_manifest, write_manifest
 from fedmiss.folders import ALL, FitFacts, JointFacts, or_nan
+from fedmiss.locks import lock_of
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.network.kits import Kit
@@ -30,30 +31,30 @@ from fedmiss.tables import read_table, write_table
 
 
 @contextmanager
-def _chosen_by(option: str) -> Iterator[None]:
-    """Errors name the option of ``join`` by which this folder is chosen, of other commands ``--out``."""
+def _chosen_by(option: str, out: Path) -> Iterator[None]:
+    """Errors about this folder name the option of ``join`` by which it is chosen, of other commands ``--out``."""
     try:
         yield
     except FedmissError as error:
-        error.args = (str(error).replace("--out", option),)
+        at, here = (path.parent.resolve() / path.name for path in (Path(error.fields.get("path", "")), out))
+        if at in (here, lock_of(here)):
+            error.args = (str(error).replace("--out", option),)
         raise
 
 
-@_chosen_by("--joint")
 def joint_report(
     result: Path, out: Path, *, date: str | None = None, unit: str = "birds", overwrite: bool = False
 ) -> Path:
     """Write the joint report of a study's result; return its page."""
     facts = JointFacts.of(read_manifest(result, "joint")["results"], "the joint result")
-    return write_joint(
-        result, out, effort_of(facts), ReportSettings(date=date, unit=unit), overwrite=overwrite
-    )
+    settings = ReportSettings(date=date, unit=unit)
+    with _chosen_by("--joint", out):
+        return write_joint(result, out, effort_of(facts), settings, overwrite=overwrite)
 
 
 # -- an organisation's own report ----------------------------------------------------------------------------
 
 
-@_chosen_by("--report")
 def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrite: bool = False) -> Path:
     """Write an organisation's own report from its journal and data; return its page.
 
@@ -66,7 +67,8 @@ def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrit
     if again.joint is None:
         raise InputError(f"the job {kit.job.hex()[:12]} is not done yet: there is nothing to report.")
     panel = open_data(kit, data)
-    with atomic_folder(out, "own", overwrite=overwrite, inputs=[data, kit.folder]) as tmp:
+    inputs = [data, kit.folder]
+    with _chosen_by("--report", out), atomic_folder(out, "own", overwrite=overwrite, inputs=inputs) as tmp:
         mine = _own_panel(panel, outcomes[0].months, program.need().month, tmp / "panel")
         _own_fit(kit, again, mine, tmp / "fit")
         finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {}, unit, whose=kit.name)

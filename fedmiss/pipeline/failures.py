@@ -59,7 +59,11 @@ def check_folders(names: Iterable[str], otherwise: str) -> None:
 
 
 def failed(name: str, out: Path, step: str, error: str, move: str) -> SpeciesResult:
-    """Return the result of a species of a run into ``out`` that failed at ``step``; ``move`` is what the user can do."""
+    """Return the result of a species of a run into ``out`` that failed at ``step``; ``move`` is what the user can do.
+
+    What cannot be written says itself what to do, and is no fault of the species.
+    """
+    move = AGAIN if "cannot write " in error else move
     return SpeciesResult(name, out / slug(name), None, error, step=step, next=move)
 
 

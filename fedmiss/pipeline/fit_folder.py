@@ -28,6 +28,7 @@ from fedmiss.files import (
     read_manifest,
     replace_folder,
     seal,
+    work_of,
     write_checked,
     write_manifest,
 )
@@ -55,7 +56,7 @@ MEMBERS = "members"  # folder of the fits that are averaged with the chosen one
 
 def partial_folder(out: Path, key: str) -> Path:
     """Return the folder of unfinished work, emptied when it belongs to other settings or another panel, or is damaged."""
-    work = out.with_name(out.name + ".partial")
+    work = work_of(out)
     begin_work(work)
     ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
     # A damaged ledger makes all work worthless: its bytes could not be told any more.

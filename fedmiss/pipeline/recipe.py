@@ -16,7 +16,7 @@ from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import convert, from_table, names, read_table, unknown
-from fedmiss.system import at_home
+from fedmiss.system import as_spelled, at_home
 
 INPUTS = ("files", "sampling", "unvetted")  # fields of a recipe that stand in its table [ingest]
 
@@ -179,7 +179,7 @@ def _with_sites(raw: dict[str, Any], name: str, where: str, base: Path) -> dict[
 
 def _beside(base: Path, name: str) -> Path:
     """A path of a recipe: beside it, unless it is absolute; ~ is the home folder."""
-    return base / at_home(Path(name))
+    return as_spelled(base / at_home(Path(name)))
 
 
 def _terms(table: dict[str, Any], where: str) -> dict[str, str]:

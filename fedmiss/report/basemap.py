@@ -17,6 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import PathPatch
 from matplotlib.path import Path
 from matplotlib.ticker import NullFormatter
+from numpy.typing import ArrayLike
 from shapely.geometry import LinearRing, LineString, Polygon
 
 from fedmiss.arrays import F64
@@ -49,12 +50,19 @@ class Frame(NamedTuple):
         return (self.east - self.west) * _KM / self.squeeze
 
 
+def on_map(longitude: ArrayLike) -> F64:
+    """Longitudes (N,) as a map draws them: counted on beyond 180 where the places are nearer together so."""
+    given = np.asarray(longitude, dtype=np.float64)
+    onward = np.mod(given, 360.0)
+    return onward if given.size and np.ptp(onward) < min(float(np.ptp(given)), 180.0) else given
+
+
 def frame_of(longitude: F64, latitude: F64) -> Frame:
     """Return the limits around some places: a margin of a sixth, at least 20 km wide, not too narrow or flat.
 
     Parameters
     ----------
-    longitude, latitude : (N,) degrees
+    longitude, latitude : (N,) degrees; longitudes as :func:`on_map` gives them
     """
     west, east = float(longitude.min()), float(longitude.max())
     south, north = float(latitude.min()), float(latitude.max())
@@ -64,9 +72,8 @@ def frame_of(longitude: F64, latitude: F64) -> Frame:
     # Neither narrower than it is high, nor flatter than six tenths of its width, whatever the places are.
     wide = max((east - west) * 1.33, high * squeeze * 0.95)
     high = max(high, wide / squeeze * 0.6)
-    return Frame(
-        max(x - wide / 2, -180.0), max(y - high / 2, -89.0), min(x + wide / 2, 180.0), min(y + high / 2, 89.0)
-    )
+    wide = min(wide, 360.0)
+    return Frame(x - wide / 2, max(y - high / 2, -90.0), x + wide / 2, min(y + high / 2, 90.0))
 
 
 @cache
@@ -76,14 +83,17 @@ def _piece(name: str) -> dict[str, np.ndarray]:
 
 
 def _pieces(name: str, kind: str, frame: Frame) -> list[F64]:
-    """Rings or lines that touch the frame."""
+    """Rings or lines that touch the frame, those beyond the date line too."""
     points, start = _piece(name)[kind], _piece(name)[f"{kind}_start"]
     if not start.size:
         return []
     low, high = np.minimum.reduceat(points, start), np.maximum.reduceat(points, start)
-    near = (low < (frame.east, frame.north)).all(axis=1) & (high > (frame.west, frame.south)).all(axis=1)
     ends = np.append(start[1:], len(points))
-    return [points[start[at] : ends[at]] for at in np.flatnonzero(near)]
+    out = []
+    for turn in ((-360.0, 0.0), (0.0, 0.0), (360.0, 0.0)):
+        near = (low + turn < (frame.east, frame.north)) & (high + turn > (frame.west, frame.south))
+        out += [points[start[at] : ends[at]] + turn for at in np.flatnonzero(near.all(axis=1))]
+    return out
 
 
 def draw_basemap(ax: Axes, frame: Frame) -> None:
@@ -93,16 +103,22 @@ def draw_basemap(ax: Axes, frame: Frame) -> None:
     piece = _FINE if shapely.box(*_piece(_FINE)["box"]).covers(view) else "world"
     vertices: list[F64] = []
     codes: list[int] = []
+    # A ring in the opposite direction is a hole by the filling rule of a path.
+    cuts: dict[bool, list[shapely.Geometry]] = {True: [], False: []}
     for ring in _pieces(piece, "land", frame):
-        # A ring in the opposite direction is a hole by the filling rule of a path.
-        turn = LinearRing(ring).is_ccw
-        cut = shapely.make_valid(Polygon(ring)).intersection(view).simplify(step)
-        for polygon in getattr(cut, "geoms", [cut]):
+        cuts[LinearRing(ring).is_ccw].append(
+            shapely.make_valid(Polygon(ring)).intersection(view).simplify(step)
+        )
+    for turn, both in cuts.items():
+        # Together, what the date line cuts in two is one again.
+        for polygon in shapely.get_parts(shapely.union_all(both)):
             if polygon.geom_type != "Polygon" or polygon.is_empty:
                 continue
-            line = np.asarray(shapely.geometry.polygon.orient(polygon, 1.0 if turn else -1.0).exterior.coords)
-            vertices.append(np.round(line, 4))
-            codes += [int(Path.MOVETO), *[int(Path.LINETO)] * (len(line) - 2), int(Path.CLOSEPOLY)]
+            whole = shapely.geometry.polygon.orient(polygon, 1.0 if turn else -1.0)
+            for edge in (whole.exterior, *whole.interiors):
+                line = np.round(np.asarray(edge.coords), 4)
+                vertices.append(line)
+                codes += [int(Path.MOVETO), *[int(Path.LINETO)] * (len(line) - 2), int(Path.CLOSEPOLY)]
     ax.set_facecolor(SEA)
     if vertices:
         ax.add_patch(PathPatch(Path(np.concatenate(vertices), codes), fc=LAND, ec=LINE, lw=0.6, zorder=0))

@@ -153,7 +153,8 @@ def thin_counts(found: Coverage, data: ReportInputs, n_used: int) -> Iterator[st
         yield f"{found.sites_repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}"
     median = found.median_cells_per_year
     if median < MIN_CELLS_PER_YEAR:
-        yield f"the median year has {median:g} {cell}s with a count; a class needs {MIN_CELLS_PER_YEAR}"
+        s = "" if median == 1 else "s"
+        yield f"the median year has {median:g} {cell}{s} with a count; a class needs {MIN_CELLS_PER_YEAR}"
     if 0 < found.linked_years < n_used:
         are = "is" if found.linked_years == 1 else "are"
         yield f"only {found.linked_years} of {n_used} years {are} linked by sites counted in more than one of them"

@@ -70,6 +70,15 @@ def _years_axis(ax: Axes, years: ArrayLike) -> None:
     ax.set_xlim(float(np.min(years)) - 0.7, float(np.max(years)) + 0.7)
 
 
+def _end_axis(ax: Axes, index: ArrayLike, high: ArrayLike) -> str:
+    """End the axis of an index where its intervals do, but not far above it, where nobody would see it; say so."""
+    most = 5.0 * max(float(np.nanmax(index)), 100.0)
+    top = max(float(np.nanmax(index)), float(np.nanmax(np.append(high, 100.0))))
+    ax.set_ylim(0, min(top * 1.08, most))
+    beyond = " The axis ends at five times the largest index; intervals go on beyond it."
+    return beyond if top > most else ""
+
+
 def trend(findings: Findings) -> Plot:
     """Draw the yearly index with its interval and straight trend; below it, what the index rests on.
 
@@ -99,7 +108,7 @@ def trend(findings: Findings) -> Plot:
         return Plot("trend", "What there is of each year", caption, alt, fig, table)
     fig = figure(height=4.6)
     top, low = fig.subplots(2, 1, sharex=True, height_ratios=[3, 1.15])
-    _draw_index(top, findings, table, used)
+    beyond = _draw_index(top, findings, table, used)
     _draw_support(low, table)
     base, row, last = str(findings.trend["base"]), findings.trend, used.iloc[-1]
     caption = ""
@@ -112,7 +121,7 @@ def trend(findings: Findings) -> Plot:
     elif not findings.n_draws:
         caption += "No interval: no bootstrap replicates. "
     drawn = _has_line(findings, used)
-    caption += f"{'Orange: straight trend on the log scale. ' if drawn else ''}Below: {rests}"
+    caption += f"{'Orange: straight trend on the log scale. ' if drawn else ''}Below: {rests}{beyond}"
     least, most = table[support[-1]].agg(["min", "max"])
     below = f"{share(least)} to {share(most)} of a year's total is imputed."
     below = below if by_cell else f"{count(least)} to {count(most)} visits a year."
@@ -138,7 +147,7 @@ def _has_line(findings: Findings, used: pd.DataFrame) -> bool:
     return bool(len(used) >= 2 and np.isfinite(findings.trend["slope"]) and (known or not findings.n_draws))
 
 
-def _draw_index(ax: Axes, findings: Findings, table: pd.DataFrame, used: pd.DataFrame) -> None:
+def _draw_index(ax: Axes, findings: Findings, table: pd.DataFrame, used: pd.DataFrame) -> str:
     year = used["year"].to_numpy(dtype=float)
     index_line(ax, table, str(findings.trend["base"]))
     base_line(ax)
@@ -150,8 +159,9 @@ def _draw_index(ax: Axes, findings: Findings, table: pd.DataFrame, used: pd.Data
         ax.plot(year, line, color=ORANGE, lw=1.6)
         limits = f" ({percent(row['percent_lo'])} to {percent(row['percent_hi'])})" if known else ""
         ax.set_title(f"trend {percent(row['percent_per_year'])} per year{limits}", color=ORANGE, loc="right")
-    ax.set_ylim(0, np.nanmax([*used["index_hi"].dropna(), *used["index"].dropna(), 100.0]) * 1.08)
+    beyond = _end_axis(ax, used["index"], used["index_hi"])
     _thousands(ax)
+    return beyond
 
 
 def _draw_support(ax: Axes, table: pd.DataFrame) -> None:
@@ -181,8 +191,7 @@ def smoothed(findings: Findings) -> Plot | None:
     ax.plot(year, table["index"], ls="none", marker="o", ms=4, color=GREY)
     ax.plot(year, table["smooth"], color=BLUE, lw=2.2)
     base_line(ax)
-    ceiling = float(np.nanmax(table[["index", "smooth", "smooth_hi"]].to_numpy(dtype=float)))
-    ax.set_ylim(0, max(ceiling, 100.0) * 1.08)
+    beyond = _end_axis(ax, table[["index", "smooth"]], table["smooth_hi"])
     ax.set_ylabel(f"index ({findings.trend['base']} = 100)")
     _thousands(ax)
     _years_axis(ax, year)
@@ -191,7 +200,7 @@ def smoothed(findings: Findings) -> Plot | None:
         f"The curve follows the index (dots) over {'all' if len(table) <= 10 else 'about ten'} years at a time and "
         "leaves out the ups and downs of single years. Shaded: its 95 % interval where available. Its ends are the least "
         "certain part. It need not pass through "
-        "100 in the base year: a single year lies above or below the years around it."
+        f"100 in the base year: a single year lies above or below the years around it.{beyond}"
     )
     alt = (
         f"Smoothed index: {number(first['smooth'])} in {int(first['year'])}, {number(last['smooth'])} in "
@@ -221,7 +230,8 @@ def beside(analysis: Analysis) -> Plot | None:
     every = table.set_index("year").reindex(range(int(year.min()), int(year.max()) + 1))
     ax.plot(every.index - 0.12, every["index"], "o-", color=BLUE, ms=4, lw=1.2, label="fedmiss")
     ax.plot(every.index + 0.12, every["trim"], "s-", color=ORANGE, ms=3.5, lw=1.2, label="TRIM, model 3")
-    ax.set_ylim(bottom=0)
+    highs = np.append(table["index_hi"], table["trim"] + half)
+    beyond = _end_axis(ax, table[["index", "trim"]], highs)
     ax.set_ylabel(f"index ({analysis.trend['base']} = 100)")
     # above the bars
     ax.legend(frameon=False, fontsize=8.5, loc="lower right", bbox_to_anchor=(1, 1), ncols=2)
@@ -229,7 +239,7 @@ def beside(analysis: Analysis) -> Plot | None:
     _years_axis(ax, year)
     caption = (
         f"The same counts in TRIM's model 3: {both.trend}. TRIM takes the mean count of every {analysis.cell}, without "
-        "effort, observers, or trends that differ between sites. Bars are 95 % intervals."
+        f"effort, observers, or trends that differ between sites. Bars are 95 % intervals.{beyond}"
     )
     alt = f"Two yearly indices: fedmiss and TRIM. TRIM: {both.trend}."
     return Plot("beside", "TRIM beside fedmiss", caption, alt, fig, table)

@@ -54,8 +54,8 @@ _OWN = re.compile(rf"{_MONTHS}|[Bb]irds|[Oo]ccupied sites")
 _NAME = re.compile(r"..+|[B-HJ-WYZ]", re.DOTALL)
 _SLOT = re.compile(r"\{(\d+)\}")
 _FILE = re.compile(r"fedmiss|[\w.-]+(/|\.[a-z]{2,7})")
-_COLUMN = re.compile(r"[^=()]+ = [^=()]+")  # what an import says of a table: site = plot
-_PIECE = re.compile(r"(: |, |; )")
+_COLUMN = re.compile(r"[^=()]+ = [^=]+")  # what an import says of a table: site = plot
+_PIECE = re.compile(r": |, |; ")
 
 
 @dataclass(slots=True)
@@ -113,7 +113,7 @@ class Catalog:
         short = self.sentences.get(text) if _MONTH.fullmatch(text) else None
         other = short or self._other(text, slots)
         if other is None:  # "Classes: 3 stable, 2 uncertain." is made of pieces, in any number
-            pieces = _PIECE.split(text.removesuffix("."))
+            pieces = _pieces(text.removesuffix("."), slots)
             parts = [
                 piece if i % 2 else self._other(piece, slots) or (_COLUMN.fullmatch(piece) and piece)
                 for i, piece in enumerate(pieces)
@@ -128,9 +128,10 @@ class Catalog:
 
     def _other(self, text: str, slots: re.Pattern[str]) -> str | None:
         """The translation of a sentence with its values in place; None if there is none."""
+        if _FILE.fullmatch(text):
+            return text
         english, values = _english(text, slots)
-        bare = _SLOT.sub("", english)
-        if not re.search(r"[^\W\d_]", bare) or _FILE.fullmatch(bare):  # numbers, names, signs, files
+        if not re.search(r"[^\W\d_]", _SLOT.sub("", english)):  # numbers, names, signs
             other = english
         elif not (other := self.sentences.get(english, "")):
             return None
@@ -189,6 +190,17 @@ def _english(text: str, slots: re.Pattern[str]) -> tuple[str, list[str]]:
     for i, (start, end) in enumerate(ends, start=1):
         out, at = f"{out}{text[at:start]}{{{i}}}", end
     return out + text[at:], [text[start:end] for start, end in ends]
+
+
+def _pieces(text: str, slots: re.Pattern[str]) -> list[str]:
+    """Cut a text at its colons, commas and semicolons, which stand between the pieces, but never inside a name."""
+    inside = [match.span() for match in slots.finditer(text)]
+    out, start = [], 0
+    for match in _PIECE.finditer(text):
+        if not any(begin <= match.start() < end for begin, end in inside):
+            out += [text[start : match.start()], match[0]]
+            start = match.end()
+    return [*out, text[start:]]
 
 
 def _sentences(text: str, slots: re.Pattern[str]) -> list[str]:

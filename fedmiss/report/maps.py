@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, U8, Bool
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.basemap import CREDIT, Frame, colour_bar, empty_map, frame_of, unplaced
+from fedmiss.report.basemap import CREDIT, Frame, colour_bar, empty_map, frame_of, on_map, unplaced
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.coverage import MIN_SITE_YEARS
 from fedmiss.report.slopes import log_slope
@@ -128,6 +128,7 @@ def site_map(analysis: Analysis) -> Plot | None:
     table = table.assign(visits=visits.reindex(table["site_index"]).fillna(0).to_numpy(np.int64))
     if analysis.settings.coarse_map > 0:
         table = _merge_places(table)
+    table = table.assign(longitude=on_map(table["longitude"]))
     frame = frame_of(table["longitude"].to_numpy(), table["latitude"].to_numpy())
     fig, ax = empty_map(frame, more=1.1, least=3.2)
     if len(table) > HEXAGONS_FROM:
@@ -137,6 +138,8 @@ def site_map(analysis: Analysis) -> Plot | None:
         caption, alt = _draw_means(fig, ax, table, analysis)
     else:
         caption, alt = _draw_classes(fig, ax, table, frame_of_sites=not analysis.visited.empty)
+    beyond = table["longitude"] > 180.0
+    table["longitude"] = table["longitude"].where(~beyond, table["longitude"] - 360.0)
     return Plot("map", "Map of sites", f"{caption}{_beside(analysis)} {CREDIT}", alt, fig, table)
 
 

@@ -54,7 +54,7 @@ def headline(analysis: Analysis) -> Headline:
         )
         return Headline("Never found", sentence, basis(analysis))
     subject = analysis.name + (", as counted where it was found," if analysis.coverage.n_zeros == 0 else "")
-    doubt = " (resting on one site or count)" if any(carried(analysis)) else ""
+    doubt = ", resting on one site or count" if any(carried(analysis)) else ""
     return headline_of(analysis, basis(analysis), subject, doubt)
 
 
@@ -83,7 +83,7 @@ def headline_of(findings: Findings, support: str, subject: str, doubt: str = "")
     change = per_year(trend["percent_per_year"], trend["percent_lo"], trend["percent_hi"])
     kind = str(trend["trend_class"])
     if findings.data.fact("converged") is False:
-        doubt = " (provisional: the fit has not converged)"
+        doubt = ", provisional since the fit has not converged"
     if kind in _SAID:
         sentence = f"{subject} {_SAID[kind]} from {years}: {change}, {where}."
     elif kind == "uncertain":

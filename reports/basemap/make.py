@@ -6,7 +6,7 @@
 ``world.npz``: land and borders at 1:50m, simplified to 0.02 degrees. ``florida.npz``: land at 1:10m around the demo's
 survey, as it is. In each: ``land`` and ``border`` (N, 2) float32 longitude and latitude, ``land_start`` and
 ``border_start`` the first point of each ring or line (islands turn left, lakes right), ``box`` (4,) west, south, east,
-north.
+north. Rings that cross the date line go on beyond it, as Asia does to 190.
 """
 
 import json
@@ -31,13 +31,30 @@ def ring(arcs, numbers):
     return np.concatenate([parts[0], *(p[1:] for p in parts[1:])])
 
 
+def onward(ring):
+    """Count the longitudes of a ring on beyond the date line; one that runs around the earth is closed over the pole."""
+    x = ring[:, 0] - 360.0 * np.r_[0, np.cumsum(np.round(np.diff(ring[:, 0]) / 360.0))]
+    out = np.column_stack([x, ring[:, 1]])
+    if abs(x[-1] - x[0]) > 180.0:
+        pole = np.sign(ring[:, 1].mean()) * 90.0
+        out = np.concatenate([out, [(x[-1], pole), (x[0], pole), out[0]]])
+    return out
+
+
+def middle(ring):
+    return (ring[:, 0].min() + ring[:, 0].max()) / 2
+
+
 def land(topology, name):
     arcs, shapes = arcs_of(topology), []
     for geometry in topology["objects"][name]["geometries"]:
         polygons = [geometry["arcs"]] if geometry["type"] == "Polygon" else geometry.get("arcs", [])
         for rings in polygons:
-            outer, *holes = (ring(arcs, r) for r in rings)
+            outer, *holes = (onward(ring(arcs, r)) for r in rings)
             if len(outer) >= 4:
+                outer[:, 0] -= 360.0 * np.round(middle(outer) / 360.0)
+                for hole in holes:
+                    hole[:, 0] += 360.0 * np.round((middle(outer) - middle(hole)) / 360.0)
                 shapes.append(Polygon(outer, [h for h in holes if len(h) >= 4]))
     return MultiPolygon([p for s in shapes for p in parts(shapely.make_valid(s))])
 

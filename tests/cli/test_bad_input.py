@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from unicodedata import normalize
 
 import pytest
 from bad_inputs import CASES, QUICK, WIGEON, csv, ebd, interrupted, records_of, sampling
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import _was_interrupted, register
 from fedmiss.pipeline.recipe import read_recipe
-from fedmiss.system import at_home
+from fedmiss.system import as_spelled, at_home
 
 
 def one_line(done, code):
@@ -67,7 +68,7 @@ def test_a_month_without_visits_works_and_is_told(here):
     done = fedmiss("panel", records, "--groups", 2, "--out", "panel")
     assert done.code == 0, done.err
     assert "24 months" in done.out
-    assert "1 of 24 months has no visit (2021-05)" in done.out
+    assert "1 of 24 months has no visit (2021-05); it is estimated" in done.out
     fitted = fedmiss("fit", "panel", *QUICK, "--out", "fit")
     assert fitted.code == 0, fitted.err
     assert fedmiss("impute", "panel", "fit", "--out", "imputed").code == 0
@@ -217,6 +218,27 @@ def test_a_tilde_is_the_home_folder_and_never_a_folder_of_that_name(here, monkey
     recipe = read_recipe(here / "r.toml")
     assert recipe.out == here / "home" / "results"
     assert recipe.files == (here / "home" / "counts.csv",)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems have one spelling")
+def test_accents_that_a_mac_writes_apart_name_the_same_file(here):
+    """The message named a file that lay there, letter by letter, for all that a screen shows."""
+    apart = type(here)(normalize("NFD", str(here / "Vögel" / "Zählung.csv")))
+    there = here / normalize("NFC", "Vögel") / apart.name  # one name of each kind
+    there.parent.mkdir()
+    there.write_text("site;year;count\na;2001;4\na;2002;6\n")
+    for typed in (apart, type(here)(normalize("NFC", str(apart)))):
+        assert as_spelled(typed) == there
+        assert as_spelled(typed.with_name("neü")) == there.parent / typed.with_name("neü").name, (
+            "not there yet"
+        )
+        assert (
+            fedmiss("ingest", typed, "--species", "wren", "--out", typed.parent / f"r{typed == apart}").code
+            == 0
+        )
+    (here / "r.toml").write_text(f'[ingest]\nfiles = ["{apart.relative_to(here)}"]\n')
+    assert read_recipe(here / "r.toml").files == (there,)
+    assert {"rFalse", "rTrue"} < {p.name for p in there.parent.iterdir()}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems refuse such a name")

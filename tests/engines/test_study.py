@@ -118,10 +118,44 @@ def test_sums_of_a_circle_are_exact_and_refuse_another_shape(tmp_path):
         got = together({n: (lambda n=n, study=study: study.circle(n).add_up([], x[n])) for n in names})
         for total in got.values():
             np.testing.assert_allclose(total, sum(x.values()), atol=3 * 2.0**-32)
-    study = Study(names, tmp_path / "odd")
-    x["c"] = x["c"][:2]
-    got = together({n: (lambda n=n: study.circle(n).add_up([], x[n])) for n in names})
-    assert "c sent 8 numbers to a sum of 12" in str(got["a"])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize(
+    ("odd", "bits", "words"),
+    [
+        (np.ones((2, 4)), 32, "a sum of 2x4 numbers to 32 binary digits instead of a sum of 3x4"),
+        (np.ones((4, 3)), 32, "a sum of 4x3 numbers"),
+        (np.ones((3, 4)), 20, "to 20 binary digits"),
+        (1.0, 32, "a sum of 1 numbers"),
+    ],
+    ids=["fewer", "transposed", "other digits", "scalar"],
+)
+def test_arrays_of_another_shape_or_scale_are_not_added_up(odd, bits, words, masked, tmp_path):
+    """Numbers of other cells came into one sum, and other digits made it 2^12 times too large, without a word."""
+    study = Study(("a", "b", "c"), tmp_path, masked=masked)
+    give = {"a": (np.ones((3, 4)), 32), "b": (np.ones((3, 4)), 32), "c": (odd, bits)}
+    got = together({n: (lambda n=n: study.circle(n).add_up([], *give[n])) for n in give})
+    for name, error in got.items():
+        assert isinstance(error, EngineError)
+        assert "the copy of c of the job asks something else" in str(error)
+        assert words in str(error) or name == "c"
+        assert "the study's own package" in str(error)
+
+
+@pytest.mark.parametrize(
+    ("odd", "words"),
+    [
+        (np.array([1 + 2j]), "complex128"),
+        (np.ma.array([1.0, 7.0], mask=[0, 1]), "numbers that are masked out"),
+    ],
+)
+def test_what_is_no_real_number_is_not_added_up(odd, words, tmp_path):
+    """Imaginary parts were dropped, and numbers behind a mask of numpy were sent as if they were not masked."""
+    study = Study(("a", "b", "c"), tmp_path)
+    for error in together({n: (lambda n=n: study.circle(n).add_up([], odd)) for n in study.names}).values():
+        assert isinstance(error, ConfigError)
+        assert words in str(error)
 
 
 def test_a_copy_with_other_settings_is_named(tmp_path):

@@ -199,3 +199,17 @@ def test_names_fold_and_join():
 def test_two_columns_of_one_name_are_refused(read):
     with pytest.raises(FedmissError, match="columns 3 and 4 are both named 'Count'"):
         read("site,year,count,Count\na,2001,1,2\n")
+
+
+def test_a_species_in_several_spellings_is_one_and_that_is_said(tmp_path):
+    rows = [
+        f"a;{2000 + i};{name};3" for i, name in enumerate(("Grünfink", "grünfink", "Grunfink", "Grünfink"))
+    ]
+    (tmp_path / "t.csv").write_text(
+        "\n".join(["Gebiet;Jahr;Art;Anzahl", *rows, "a;2005;Wren;3", "a;2006;Wren;3"])
+    )
+    for asked, said in (
+        ("GRÜNFINK", "Art = Grünfink, 4 of 6 rows, in 3 spellings."),
+        ("wren", "Art = Wren, 2 of 6 rows."),
+    ):
+        assert any(said in one for one in read_counts(tmp_path / "t.csv", CountOptions(species=asked)).said)

@@ -252,6 +252,20 @@ def test_maps_are_checked(tmp_path, run, change, message):
         run(path, column_map=wanted)
 
 
+def test_a_map_without_an_observer_is_told_what_to_do_and_keeps_what_was_said(tmp_path, run):
+    """A table of site, date and count had no next move, and the proposal forgot the user's own columns."""
+    path = csv(tmp_path, "weiher.csv", ["W1;1.5.2019;3;4"], "Gebiet;Datum;Anzahl;Zahl 2")
+    for wanted in (None, {"auto": ""}, {"site": "Gebiet", "date": "Datum", "count": "Zahl 2"}):
+        with pytest.raises(
+            ConfigError, match=r"Where nobody noted the observer, say observer=\.\.\., too"
+        ) as caught:
+            run(path, column_map=wanted, species=("Wren",))
+        count = wanted["count"] if wanted and "count" in wanted else "Anzahl"
+        assert f"--map site=Gebiet,date=Datum,count={count}." in str(caught.value)
+    whole = {"observer": "Gebiet", "site": "Gebiet", "date": "Datum", "count": "Anzahl"}
+    assert run(path, column_map=whole, species=("Wren",)).visits("Wren") == {"W1|W1|2019-05-01|": 3}
+
+
 def test_a_map_that_leaves_the_species_column_out_takes_it_all_the_same(tmp_path, run):
     path = csv(tmp_path, "plots.csv", ["a,p1,2020-05-01,greg,3,30,1", "a,p1,2020-05-01,caeg,5,30,1"], PLAIN)
     wanted = {k: v for k, v in MAP.items() if k != "species"}

@@ -81,7 +81,7 @@ def test_coordinates_that_are_none_are_said(plain):
     visits = [f"{head},observer,date,species", *(f"{row},o1,2024-05-06,Wren" for row in rows)]
     for got in (plain("\n".join([head, *rows])), plain("\n".join(visits), column_map={"auto": ""})):
         for line, key, value in ((2, "latitude", "50\u00b030N"), (3, "longitude", "3512345")):
-            said = f"1 values of {key} could not be read and count as blank (line {line}: {key} {value!r})"
+            said = f"1 value of {key} could not be read and counts as blank (line {line}: {key} {value!r})"
             assert said in got.warnings
 
 
@@ -92,9 +92,7 @@ def test_a_place_at_0_0_is_one_that_nobody_knows(plain):
     for got in (plain("\n".join([head, *rows])), plain("\n".join(visits), column_map={"auto": ""})):
         place = got.checklists.sort("site_id").select("latitude", "longitude")
         assert place.rows() == [(None, None), (0.0, 8.0), (50.0, 0.0)]
-        assert (
-            "1 values of latitude and longitude, both 0, could not be read and count as blank" in got.warnings
-        )
+        assert "1 place at latitude 0 and longitude 0 counts as blank (line 2: " in got.warnings
 
 
 def test_an_observer_in_two_spellings_is_said_without_the_name(rows):

@@ -149,7 +149,7 @@ def test_codes_with_three_decimals_are_no_marks_of_thousands(tmp_path, text):
 def test_a_place_at_0_0_is_blank_and_said(tmp_path):
     table = read_site_table(table_of(tmp_path, "site,lat,lon,e\na,0,0,1\nb,0,8,2\nc,0,,3\n"))
     assert table.frame.select("latitude", "longitude").rows() == [(None, None), (0.0, 8.0), (0.0, None)]
-    assert "sites.csv lie at latitude 0 and longitude 0; their places count as blank" in table.said[0]
+    assert "sites.csv: 1 site lies at latitude 0 and longitude 0, which counts as blank." in table.said[0]
 
 
 def test_a_frame_without_a_table_is_refused():

@@ -14,7 +14,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import expanded, feature_sums, log_visits
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.coefficients import feature_step, start_coefficients
-from fedmiss.federation.hub.features import SiteFeatures, agree_features
+from fedmiss.federation.hub.features import SiteFeatures, _across, agree_features
 from fedmiss.federation.hub.structure import try_structure
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.federation.triangle import from_triangle, to_triangle
@@ -258,6 +258,40 @@ def test_the_order_of_the_features_does_not_matter(monkeypatch):
         settings = replace(PLAIN, features=("visits", "covariates", "smooth"))
         fits.append(fit_counts(panel_of(visits, "none", covariates), settings).expected())
     np.testing.assert_allclose(*fits, rtol=1e-6)
+
+
+def test_places_on_both_sides_of_the_date_line_are_near():
+    """The smooth put them at the two ends of the world, where it knew nothing of places within each."""
+    rng = rng_for(4, "fiji")
+    east, latitude = rng.uniform(-2, 2, 150), rng.uniform(-19, -16, 150)
+    level = 2 - east**2
+    site, month = np.divmod(np.arange(100 * 24), 24)  # the last 50 sites are never visited
+    one = Group.of("g", site, month, rng.poisson(np.exp(level[site])).astype(float), site * 0)
+    calendar = (np.arange(24) % 12 + 1, 2000 + np.arange(24) // 12)
+    near = []
+    for longitude in (east, np.where(east < 0, 180 + east, east - 180)):
+        places = {"longitude": longitude, "latitude": latitude}
+        panel = GroupPanel.of(150, 24, [one], calendar, covariates=places)
+        fit = fit_counts(panel, replace(PLAIN, features=("smooth",)))
+        near.append(np.corrcoef(np.log(fit.expected()[100:].sum(axis=1)), level[100:])[0, 1])
+    assert min(near) > 0.9, near
+
+
+@pytest.mark.parametrize(
+    ("longitude", "crosses"),
+    [([179, -179, 178], True), ([174, 173, -176], True), ([130, 150, 170], False), ([-1, 0, 2], False),
+     ([-120, 10, 140], False), ([179, 179.5, 178], False), ([-180, 180, 180], True)],
+)  # fmt: skip
+def test_longitudes_are_counted_about_the_date_line_where_they_are_nearer_so(longitude, crosses):
+    x = np.array(longitude, float)
+    mean, deviation = _across(x.mean(), x.std())
+    assert (mean == 180.0) == crosses
+    away = x - mean
+    away -= 360 * np.round(away / 360)
+    if crosses:
+        assert 0.01 <= deviation <= max(np.sqrt((away**2).mean()), 0.01) < x.std()
+    else:
+        assert (mean, deviation) == (x.mean(), x.std())
 
 
 @pytest.mark.parametrize("feature", FEATURES)

@@ -34,6 +34,9 @@ def test_a_kit_or_data_in_the_shared_folder_would_be_given_away(tmp_path):
         check_folder(shared, kit, shared / "panel")
     with pytest.raises(InputError, match="there is no folder"):
         check_folder(tmp_path / "none", kit, data)
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="file is a file, no folder"):
+        check_folder(tmp_path / "file", kit, data)
     assert check_folder(shared, kit, data) == shared
 
 
@@ -82,6 +85,30 @@ def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeyp
     with pytest.raises(EngineError, match="no frame from owner-1, owner-2"):
         all_of(seat, list(club.roster), "owner-0", 1, frames[1])
     assert [path.read_bytes() for path in files] == frames
+
+
+def test_a_drive_that_is_away_for_a_while_is_waited_for(panel, tmp_path, monkeypatch):
+    """It ended every `join` that wrote its frame just then, at all organisations, with a word about room and rights."""
+    monkeypatch.setattr("fedmiss.network.folder.QUIET", -1.0)
+    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
+    shared, away, told = tmp_path / "shared", tmp_path / "away", []
+    shared.mkdir()
+
+    def sleep(seconds):
+        away.rename(shared)
+
+    seat = shared_folder(shared, club, sleep=sleep, told=lambda names: told.append(seat.closed_here()))
+    frame = club.party.sign(frame_label(JOB, "owner-0", 0), b"sums")
+    shared.rename(away)
+    seat.restore(0, frame)
+    assert [path.read_bytes() for path in shared.rglob("*.frame")] == [frame]
+    assert told == [
+        [f"{shared} is not there now (a drive that is not connected?); it is looked for again and again."]
+    ]
+    shared.rename(away)
+    seat.patience = -1.0
+    with pytest.raises(InputError, match="could not be written"):
+        seat.restore(1, frame)
 
 
 @pytest.mark.parametrize("put", ["link to a file", "link to a device", "pipe", "endless file", "folder"])

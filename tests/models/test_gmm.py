@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedmiss.core.testing import check_model
-from fedmiss.errors import ConfigError, DomainError
+from fedmiss.errors import ConfigError, DomainError, InputError
 from fedmiss.models.gmm import GMM, GMMParams, random_rows, second_moment
 from tests.oracles.reference import gmm_em_step, gmm_statistic
 
@@ -117,6 +117,30 @@ def test_the_edges_of_the_domain_are_named():
         GMM(2, 2, "tied")
     with pytest.raises(ConfigError, match="'round'"):
         GMM(2, 2, "round")
+
+
+@pytest.mark.parametrize("d", [1, 3])
+def test_rows_of_other_columns_are_refused(d):
+    """The compiled loop read and wrote beside its arrays: numbers of other memory came into the statistic."""
+    model, _, theta = case("known")
+    for use in (model.s_bar, model.log_likelihood):
+        with pytest.raises(
+            InputError, match=rf"the rows have the shape .*, {d}\), the mixture d=2 coordinates"
+        ):
+            use(theta, np.ones((5, d)))
+
+
+@pytest.mark.parametrize(("kind", "other"), [("full", "known"), ("diag", "tied"), ("known", "full")])
+def test_a_parameter_of_another_covariance_is_refused(kind, other):
+    """GMMParams says "known" where nothing is given: second moments were zeros then, and T told a negative eigenvalue."""
+    model, rows, theta = case(kind)
+    _, _, wrong = case(other)
+    with pytest.raises(
+        ConfigError, match=rf"theta has covariance='{other}'.*GMMParams\(pi, mu, Sigma, '{kind}'"
+    ):
+        model.s_bar(wrong, rows)
+    with pytest.raises(ConfigError, match="Sigma"):
+        model.s_bar(GMMParams(theta.pi, np.ones((3, 3)), np.eye(3), "known"), rows)
 
 
 def test_far_rows_do_not_overflow():

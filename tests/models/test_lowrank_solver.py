@@ -12,6 +12,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
+from fedmiss.models.lowrank.paper import FedMissEM
 from fedmiss.models.lowrank.paper_step import Observed, balance, fit_observed
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -274,3 +275,18 @@ def test_groups_and_panels_can_be_compared_reweighted_and_keep_their_months():
 def test_a_rank_is_a_whole_number(rank):
     with pytest.raises(ConfigError, match=r"rank is .* whole number"):
         CountSettings(rank=rank).check()
+
+
+@pytest.mark.parametrize(
+    ("family", "odd", "words"), [("poisson", -3, "0 or more"), ("bernoulli", 5, "0 to 1")]
+)
+def test_counts_that_a_family_cannot_have_are_refused(family, odd, words):
+    """FedMissEM gave factors of 1e142, with warnings of numpy alone."""
+    y = np.array([1.0, 0.0, odd, 1.0])
+    panel = GroupPanel.of(2, 2, [Group.of("a", [0, 0, 1, 1], [0, 1, 0, 1], y)])
+    said = rf"group 'a' has the count {odd} at site 1, month 0; for the {family} family it must be {words}\."
+    with pytest.raises(InputError, match=said):
+        fit_observed(panel, family=family, rank=1, penalty=0.5)
+    with pytest.raises(InputError, match=said):
+        FedMissEM(panel, family=family, rank=1).rows(panel)
+    assert fit_observed(panel, family="gaussian", rank=1, penalty=0.5)

@@ -10,7 +10,7 @@ from fedmiss.core import Bernoulli, FedEM, LocalSteps, Roster, fed_lsa, local_em
 from fedmiss.core.oracles import draw_rows
 from fedmiss.core.testing import check_oracle
 from fedmiss.engines import LocalEngine
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.experiments.lsa import logistic_data
 from fedmiss.models import fedavg
 from fedmiss.models.fedavg import RidgeLogistic, richardson_romberg
@@ -378,3 +378,14 @@ def test_local_em_steps_pay_where_little_is_seen_and_harm_elsewhere(low, high, p
         )  # fmt: skip
         rounds.append(next((k for k, v in enumerate(result.trace["gap"]) if v < 1e-6), 600))
     assert rounds[1] < 0.1 * rounds[0] if pays else rounds[1] > 3 * rounds[0]
+
+
+@pytest.mark.parametrize("p", [2, 4])
+def test_rows_of_another_system_are_refused(p):
+    """The compiled walk read beside them."""
+    data = list(linear_pools(2, p, 9))
+    algo = scafflsa(H=2, eta=0.02, model=LSA(3), compressor=Identity(), roster=Roster.of([9, 9]), seed=1, b=1)
+    with pytest.raises(
+        InputError, match=rf"worker 0 has rows \[A \| b\] of shape \({p}, {p + 1}\), expected \(3, 4\)"
+    ):
+        run(algo, LocalEngine(data), np.zeros(3), stop=2, init="zero")

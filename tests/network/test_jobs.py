@@ -31,7 +31,7 @@ from fedmiss.network.member import (
 )
 from fedmiss.network.operate import _join_folder
 from fedmiss.network.outbox import ledger_of, outbox
-from fedmiss.network.report import _own_panel, joint_report, own_report
+from fedmiss.network.report import _chosen_by, _own_panel, joint_report, own_report
 from fedmiss.network.status import status
 from fedmiss.network.study import Study
 from fedmiss.pipeline.panels import open_panel
@@ -405,3 +405,13 @@ def test_what_is_answered_from_covers_every_file_and_the_table_of_sites(tmp_path
         seen.add(digest_of_path(tmp_path / "records", tmp_path / "sites.csv"))
         assert one == digest_of_path(tmp_path / "records")
     assert len(seen) == 6
+
+
+def test_only_errors_about_the_report_name_its_option(tmp_path):
+    """A damaged panel was to be made again with `fedmiss panel --report`."""
+    for at, option in ((tmp_path / "mine", "--report"), (tmp_path / "panel", "--out")):
+        with (
+            pytest.raises(InputError, match=f"elsewhere with {option}$"),
+            _chosen_by("--report", tmp_path / "mine"),
+        ):
+            raise InputError("make it elsewhere with --out", path=str(at))

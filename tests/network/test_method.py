@@ -1,6 +1,7 @@
 """A study about a method of one's own: the example of the docs, run by three organisations as the commands run it."""
 
 import contextlib
+import importlib
 import json
 import re
 import sys
@@ -13,18 +14,21 @@ from typer.testing import CliRunner
 
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
-from fedmiss.core import Roster, pooled_s_bar
-from fedmiss.errors import ConfigError, DomainError, InputError
+from fedmiss.compressors import Identity
+from fedmiss.core import FedEM, Roster, pooled_s_bar, run
+from fedmiss.engines import StudyEngine
+from fedmiss.errors import ConfigError, DomainError, EngineError, InputError
 from fedmiss.federation.circle import frame_label
 from fedmiss.federation.gather import Board
 from fedmiss.network.approval import approve, page
 from fedmiss.network.engine import provision
 from fedmiss.network.folder import Folder
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import dry_run, party_of, take_part
-from fedmiss.network.method import function_of
+from fedmiss.network.member import digest_of_path, dry_run, party_of, take_part
+from fedmiss.network.method import file_of, function_of
 from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study, read_study_toml
+from tests.core.toys import Linear
 from tests.federation.network import Kill, together
 from tests.network.conftest import all_take_part
 
@@ -85,6 +89,23 @@ def test_the_example_of_the_docs_reaches_em_on_all_counts_together(tmp_path):
         assert result == open_kit(folder / "kits" / club).result
 
 
+def test_a_full_disk_of_a_kit_leaves_the_journal_to_who_joins_again(tmp_path, monkeypatch):
+    """The journal stayed locked: the engine's process, which tries again, was told that another one runs this job."""
+    folder, data = prepared(tmp_path)
+    left = [30]  # of all three: the job has begun
+
+    def full(usage):
+        left[0] -= 1
+        if left[0] < 0:
+            raise InputError("the disk is full")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fedmiss.network.member.Usage.write", full)
+        got = all_take_part(folder, data, board=Board(CLUBS, patience=1.0))
+        assert all("disk is full" in str(e) for e in got.values())
+    assert all(r.is_dir() for r in all_take_part(folder, data).values())
+
+
 def test_a_custodian_reads_that_a_function_sees_the_data(tmp_path):
     folder, _ = prepared(tmp_path)
     text = page(open_kit(folder / "kits" / "north"))
@@ -111,8 +132,8 @@ def test_a_function_that_is_not_there_is_named(tmp_path, monkeypatch):
     ):
         with pytest.raises(ConfigError, match=words):
             function_of(named)
-    for run in ("os.system", "", "a:b:c", "../x:y"):
-        (tmp_path / "study.toml").write_text(TOML.replace("three_organisations:job", run))
+    for named in ("os.system", "", "a:b:c", "../x:y"):
+        (tmp_path / "study.toml").write_text(TOML.replace("three_organisations:job", named))
         with pytest.raises(
             (ConfigError, InputError), match="name a function that all organisations have installed"
         ):
@@ -146,6 +167,90 @@ def test_a_fault_inside_the_function_is_one_sentence_with_its_line(tmp_path, mon
             error
         )
         assert "correct them and ask the proposer for a revision" in str(error)  # the first frame has gone
+
+
+def test_another_file_of_the_same_name_is_found_before_anything_is_added_up(tmp_path, monkeypatch):
+    """An older copy at one organisation put other numbers into the sums, without a word."""
+    folder, data = prepared(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    for name, text in (
+        ("one_x", "a = 1\nb = 2\n"),
+        ("two_x", "a = 1\r\nb = 2\r\n"),
+        ("three_x", "a = 1\nb = 3\n"),
+    ):
+        (tmp_path / f"{name}.py").write_bytes(text.encode())
+        importlib.import_module(name)
+    assert file_of("one_x:a") == file_of("two_x:a") != file_of("three_x:a")  # a copy from Windows is the same
+    assert file_of("math:sqrt") == "", "compiled"
+    files = iter(["new", "old", "new"])
+    monkeypatch.setattr("fedmiss.network.method.file_of", lambda run: next(files))
+    for error in all_take_part(folder, data).values():
+        assert isinstance(error, EngineError)
+        assert re.search(
+            "exchange 1: the copy of .*three_organisations:job of the file (old|new) instead of", str(error)
+        )
+
+
+@pytest.mark.parametrize("word", [None, 0, "north has no data"])
+def test_a_function_that_ends_the_program_has_failed(word, tmp_path, monkeypatch):
+    """``sys.exit()`` ended ``join`` with code 0 and no result, as if the job were done."""
+    import three_organisations
+
+    def job(circle, data, components):
+        sys.exit(word)
+
+    folder, data = prepared(tmp_path)
+    monkeypatch.setattr(three_organisations, "job", job)
+    for error in all_take_part(folder, data).values():
+        assert isinstance(error, ConfigError)
+        assert f"line {job.__code__.co_firstlineno + 1}: SystemExit: {'' if word is None else word}" in str(
+            error
+        )
+
+
+def test_a_fault_that_fedmiss_finds_is_told_at_the_line_of_the_function(tmp_path, monkeypatch):
+    import three_organisations
+
+    def job(circle, data, components):
+        return StudyEngine.roster(circle, 0.5)
+
+    folder, data = prepared(tmp_path)
+    monkeypatch.setattr(three_organisations, "job", job)
+    for error in all_take_part(folder, data).values():
+        assert f"test_method.py, line {job.__code__.co_firstlineno + 1}: TypeError: 'float'" in str(error)
+
+
+def test_what_a_file_manager_leaves_beside_the_data_is_no_other_data(tmp_path):
+    """A look into the folder of the data, on a Mac or Windows, made the job stop for good."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "a.csv").write_text("1")
+    before = digest_of_path(tmp_path / "data")
+    for name in (".DS_Store", "Thumbs.db", "desktop.ini"):
+        (tmp_path / "data" / name).write_text("x")
+    assert digest_of_path(tmp_path / "data") == before
+    (tmp_path / "data" / "b.csv").write_text("1")
+    assert digest_of_path(tmp_path / "data") != before
+
+
+def test_an_organisation_whose_numbers_are_not_finite_is_named_in_the_result(tmp_path, monkeypatch, capsys):
+    """Without masks rounds went on without it, and neither the screen nor the result said so."""
+    import three_organisations
+
+    def job(circle, data, components):
+        rows = np.loadtxt(data)[:, None]
+        algo = FedEM(Linear(1), Identity(), StudyEngine.roster(circle, len(rows)), gamma=0.2)
+        run(algo, StudyEngine(circle, rows), np.zeros(1), stop=7, init="zero")
+        return {}
+
+    folder, data = prepared(tmp_path, TOML.replace("[method]", "masks = false\n[method]"))
+    data["north"].write_text("1\nnan\n")
+    monkeypatch.setattr(three_organisations, "job", job)
+    for result in all_take_part(folder, data).values():
+        assert json.loads((result / "manifest.json").read_text())["results"]["rounds_without"] == {"north": 7}
+    assert (
+        "rounds went on without somebody (away, or numbers that are not finite): north in 7."
+        in capsys.readouterr().err
+    )
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):
@@ -186,7 +291,9 @@ def test_a_dry_run_looks_for_the_package_and_runs_nothing_of_it(tmp_path):
     assert dry_run(kit, data["north"])[0].endswith("three_organisations:job, installed on this computer")
     assert "three_organisations" not in sys.modules
     kit.study.method["run"] = "no_such_package.part:job"
-    assert dry_run(kit, data["north"])[0].endswith("which is NOT installed on this computer")
+    assert dry_run(kit, data["north"])[0].endswith(
+        "which is NOT installed on this computer (a file alone: its folder in PYTHONPATH)"
+    )
 
 
 def absent_toml(line='absence = 1\nchair = "north"'):

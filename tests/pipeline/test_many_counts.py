@@ -15,7 +15,7 @@ from fedmiss.files import MANIFEST, read_manifest
 from fedmiss.pipeline import steps
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.demo import COMPLETE, SPECIES, peak_counts, published_totals, run_demo
-from fedmiss.pipeline.failures import next_move, say_left
+from fedmiss.pipeline.failures import AGAIN, failed, next_move, say_left
 from fedmiss.pipeline.recipe import read_recipe, slug
 from fedmiss.pipeline.steps import claimed
 from fedmiss.pipeline.trims import run_trims
@@ -320,3 +320,10 @@ def test_a_page_whose_manifest_was_changed_is_named_as_one_of_an_earlier_run(tmp
     say_left(tmp_path, [])
     assert "1 page in" in (told := capsys.readouterr().err)
     assert "old/index.html" in told
+
+
+def test_a_full_disk_is_no_fault_of_a_species(tmp_path):
+    """The next move was to give the species more counts."""
+    error = "cannot write trends/wren: the disk is full (0.1 MB are free); free some space or choose another folder."
+    assert failed("Wren", tmp_path, "fit", error, "give the species more counts").next == AGAIN
+    assert failed("Wren", tmp_path, "fit", "no count.", "give it more").next == "give it more"

@@ -1,17 +1,18 @@
 """What figures draw: counted and imputed cells told apart, sites where they are, nothing drawn twice."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.colors import LogNorm
 
-from fedmiss.report.figures import monthly_smooth, regions, trend
+from fedmiss.report.figures import _end_axis, monthly_smooth, regions, trend
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.many import sparkline
 from fedmiss.report.maps import _paint, heatmap, site_map
-from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, svg_text
+from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, style, svg_text
 
 from .conftest import World, analysed, make_folders
 
@@ -92,3 +93,21 @@ def test_a_trend_that_is_not_drawn_is_not_described(tmp_path):
     plot = trend(analysed(make_folders(tmp_path, World(n_years=2))))  # two years have no interval
     assert "trend" not in plot.alt
     assert "Orange" not in plot.caption
+
+
+def test_an_interval_far_beyond_the_index_does_not_hide_it_and_is_said():
+    """One flock of 50,000 gave a year an interval to 12,000, and the index lay flat on the axis."""
+    with style():
+        ax = figure(height=3).subplots()
+        for index, high, top, cut in (
+            ([100.0, 80.0], [np.nan, 12_000.0], 500.0, True), ([100.0, 90.0], [np.nan, 130.0], 140.4, False),
+            ([100.0, 2_000.0], [np.nan, 9_000.0], 9_720.0, False), ([100.0], [np.nan], 108.0, False),
+        ):  # fmt: skip
+            assert ("intervals go on beyond it" in _end_axis(ax, index, high)) == cut
+            assert ax.get_ylim() == pytest.approx((0, top))
+
+
+def test_the_caption_says_where_the_axis_ends(full):
+    wide = replace(full, yearly=full.yearly.assign(index_hi=full.yearly["index_hi"] * 100))
+    assert "The axis ends at five times" in trend(wide).caption
+    assert "The axis ends" not in trend(full).caption

@@ -3,7 +3,9 @@
 import re
 from dataclasses import replace
 from datetime import date, timedelta
+from types import SimpleNamespace
 
+import numpy as np
 import pandas as pd
 import polars as pl
 import pytest
@@ -11,12 +13,14 @@ import pytest
 from fedmiss.errors import ConfigError
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
+from fedmiss.etl.flow import _RECORD_STEPS, row_flow
 from fedmiss.etl.months import panel_months
 from fedmiss.federation.hub.structure import STEPS
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.prose import _SAID, headline
+from fedmiss.report.series import _reason
 from fedmiss.report.settings import ReportSettings
 
 from .conftest import analysed
@@ -111,9 +115,13 @@ def test_a_sentence_may_begin_with_a_name_in_small_initials_or_with_a_number():
 @pytest.mark.parametrize("odd", [date(2109, 6, 15), date(1900, 1, 1)])
 @pytest.mark.parametrize(("n", "later"), [(1, 0), (2, 0), (2, 1)])
 def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later, tmp_path):
-    rows = [f"a;{name};{year};3" for name in ("wren", "robin") for year in range(2001, 2010)]
-    (tmp_path / "birds.csv").write_text("\n".join(["plot;species;year;n", *rows]) + "\n")
-    said = list(read_counts(tmp_path / "birds.csv", CountOptions(species="wren")).said)
+    rows = [f"a;{name};{year};3;x;y" for name in ("wren", "robin") for year in range(2001, 2010)]
+    (tmp_path / "birds.csv").write_text(
+        "\n".join(["plot;species;year;n (pairs);region;height", *rows]) + "\n"
+    )
+    said = list(
+        read_counts(tmp_path / "birds.csv", CountOptions(columns={"count": "n (pairs)"}, species="wren")).said
+    )
     assert len(said) == 2
     usual = [date(year, 6, 15) for year in range(2001, 2010) for _ in range(5)]
     odds = [odd + timedelta(days=later * k) for k in range(n)]
@@ -121,7 +129,65 @@ def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later
     catalog = read_catalog(language)
     page = catalog.page("".join(f"<p>{line}</p>" for line in said), ["wren"])
     assert not catalog.missing
-    assert "birds.csv: site = plot, year = year, count = n. 1 Gebiete, 9 Jahre (2001 bis 2009)" in page
+    columns = "birds.csv: site = plot, year = year, count = n (pairs); covariates = region + height."
+    assert f"{columns} 1 Gebiete, 9 Jahre (2001 bis 2009)" in page
+
+
+@pytest.mark.parametrize("language", languages())
+def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
+    """A first trial, of few birds or replicates, said in English why it gives no class."""
+    few = [
+        "the region has 1 site; a class needs 3", "the region has 2 sites; a class needs 3",
+        *(_reason(n, np.ones(n), np.ones((draws, n))) for n, draws in ((1, 30), (2, 30), (9, 12), (9, 0))),
+        _reason(9, np.zeros(9), None), _reason(9, np.ones(9), np.zeros((30, 9))),
+        "9 visits found the species; a class needs 10", "1 site was counted in two or more years; a class needs 5",
+        "2 sites were counted in two or more years; a class needs 5",
+        "the median year has 2.5 site-years with a count; a class needs 3",
+        "the median year has 1 site-year with a count; a class needs 3",
+    ]  # fmt: skip
+    assert all(few)
+    lines = [
+        f"{start}: {why}."
+        for why in few
+        for start in ("No class where", "No class and no alert where", "No class")
+    ]
+    lines += [
+        "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
+        "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
+        "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
+    ]
+    lines += [
+        "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
+        "Strong decline, provisional since the fit has not converged",
+        "81 % of all birds counted are from the site W1 in 2013.",
+        "6 % of all birds counted are from the site W1 in 2013-05.",
+        "If that count is a mistake, the result is one: check it first.",
+        "The site W1 holds 81 % of the total over all sites and years: index and trend are mostly its own.",
+        "Without the site W1 the totals would change by −3 % per year instead of +2 %: the trend rests on that site.",
+        "Index of the mean total of the one site, 2010 = 100.",
+        "trend report · 2010 to 2019 · 1 site · made on 2026-01-02 with fedmiss 0.3.0",
+        "For orientation only, the estimated change is −2 % per year (95 % interval −8 % to +2 %), at 1 site.",
+        "1 of 10 years has no visit (2014); it is estimated from the others.",
+    ]  # fmt: skip
+    lines += [f"Wren: no trend class is given for 2012 to 2023, because {why}." for why in few[2:]]
+    counted = dict.fromkeys(
+        ("duplicates", "elsewhere", "copies", "no coordinates", "written", "zero_ok", "read"), 1
+    )
+    kept = dict.fromkeys((*_RECORD_STEPS, "held back", "written", "X"), 1)
+    of = {"rows": 9, "source": "birds.csv", "malformed": {"count": 1}}
+    of |= dict.fromkeys(("other_species", "joined", "missing", "without_birds"), 1)
+    for tables in (("records",), ("events",), ("records", "events")):
+        read = [SimpleNamespace(meta=of, has=name.__eq__) for name in tables]
+        flow = row_flow(read, counted, kept, {"species": []}, presence_only=False)
+        lines += [row[key] for row in flow for key in ("step", "note") if row["rows"]]
+    assert not lacking(language, *lines, names=["Wren", "W1", "birds"])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("names", [("A", "I"), ("Lee, FL", "Sands: west"), ("9", "x; y"), ("US-FL-011", "N")])
+def test_trends_of_regions_are_said_whatever_the_regions_are_called(language, names):
+    line = f"Trends by region: {names[0]} −3.9 % per year; {names[1]} +0.2 % per year."
+    assert not lacking(language, line, names=names)
 
 
 @pytest.mark.parametrize("language", languages())

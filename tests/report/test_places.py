@@ -1,12 +1,14 @@
 """The base map, hexagons, alerts, and TRIM beside the index."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import ReportSettings, trim_beside
-from fedmiss.report.basemap import draw_basemap, draw_scale, empty_map, frame_of
+from fedmiss.report.basemap import draw_basemap, draw_scale, empty_map, frame_of, on_map
 from fedmiss.report.changes import alert_of
 from fedmiss.report.classes import by_limits
 from fedmiss.report.html import cite_as, photo_uri
@@ -14,6 +16,7 @@ from fedmiss.report.inputs import read_inputs
 from fedmiss.report.maps import _nearest_centre, _size_legend, hexagons, site_map
 from fedmiss.report.question import stored
 from fedmiss.report.sections.places import _sites
+from fedmiss.report.sections.question import _places
 from fedmiss.report.style import figure, style, svg_text
 from fedmiss.resources import resource
 
@@ -29,8 +32,9 @@ def is_land(lon, lat, piece="world"):
         x, y = ring[:-1].T
         u, v = ring[1:].T
         with np.errstate(divide="ignore", invalid="ignore"):
-            cross = ((y > lat) != (v > lat)) & (lon < (u - x) * (lat - y) / (v - y) + x)
-        inside ^= bool(cross.sum() % 2)
+            at = (u - x) * (lat - y) / (v - y) + x
+        for turn in (-360.0, 0.0, 360.0):  # rings go on beyond the date line
+            inside ^= bool((((y > lat) != (v > lat)) & (lon + turn < at)).sum() % 2)
     return inside
 
 
@@ -38,7 +42,8 @@ def is_land(lon, lat, piece="world"):
     ("place", "lon", "lat", "land"),
     [("Paris", 2.35, 48.85, True), ("Nairobi", 36.8, -1.3, True), ("Alice Springs", 133.9, -23.7, True),
      ("Caspian", 51.0, 42.0, False), ("Biscay", -5.0, 45.5, False), ("Hudson Bay", -85.0, 60.0, False),
-     ("Reykjavik", -21.5, 64.3, True)],
+     ("Iceland", -18.5, 64.6, True), ("Denmark Strait", -24.0, 67.5, False), ("Wrangel Island", -179.5, 71.2, True),
+     ("off Wrangel Island", 170.0, 71.2, False), ("Taveuni", -179.97, -16.85, True), ("South Pole", 0.0, -89.9, True)],
 )  # fmt: skip
 def test_the_base_map_knows_land_from_water(place, lon, lat, land):
     assert is_land(lon, lat) is land, place
@@ -72,6 +77,45 @@ def test_a_frame_holds_its_places_and_the_page_stays_light(width, lon, lat):
     text = next(t.get_text() for t in ax.texts)
     length = float(text.split()[0])
     assert 0.08 < length / f.km <= 0.26
+
+
+def test_a_map_of_places_on_both_sides_of_the_date_line_shows_them_and_not_the_world():
+    """Fiji's sites stood at both edges of a map of the whole earth."""
+    given, y = np.array([177.3, 179.9, -179.2, -178.4]), np.array([-17.7, -16.8, -17.0, -18.9])
+    x = on_map(given)
+    assert x == pytest.approx([177.3, 179.9, 180.8, 181.6])
+    frame = frame_of(x, y)
+    assert frame.km < 700
+    _, ax = empty_map(frame, more=0.5, least=3.0)
+    assert ax.patches[0].get_path().contains_point((180.0, -16.85))  # Taveuni, on both sides of the line
+    assert ax.patches[0].get_path().vertices[:, 0].max() > 181
+    assert on_map(given[:2]) == pytest.approx(given[:2])
+    for around in ([-120.0, 10.0, 140.0], [-1.0, 2.0], []):
+        assert on_map(around) == pytest.approx(around)
+
+
+@pytest.mark.parametrize("south", [-89.95, 89.2])
+def test_a_map_of_a_pole_holds_its_places(south):
+    """The frame ended at 89 degrees, and the sites lay outside of it."""
+    x, y = np.linspace(-170.0, 170.0, 9), np.linspace(south, south + 0.7, 9)
+    frame = frame_of(x, y)
+    assert frame.south <= y.min() < y.max() <= frame.north <= 90.0
+
+
+@pytest.mark.parametrize("coarse", [0.0, 0.5])
+def test_a_map_across_the_date_line_keeps_the_longitudes_of_its_table(full, coarse):
+    east = np.linspace(-2.0, 2.0, len(full.sites))
+    sites = full.sites.assign(longitude=np.where(east > 0, east - 180, east + 180), latitude=-17.0)
+    settings = replace(full.settings, coarse_map=coarse)
+    moved = replace(full, sites=sites, settings=settings)
+    plot = site_map(moved)
+    assert plot.data["longitude"].abs().between(177.9, 180).all()
+    assert (plot.data["longitude"] < 0).any()
+    assert (plot.data["longitude"] > 0).any()
+    places = np.array(list(_places(moved, plot).values()))
+    width, height = 72 * plot.figure.get_size_inches()
+    assert ((places > 0) & (places < (width, height))).all()
+    assert np.ptp(places[:, 0]) < 0.8 * width
 
 
 @pytest.mark.slow

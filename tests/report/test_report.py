@@ -503,7 +503,7 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     write_manifest(fit, "fit", settings={}, inputs={}, results=results)
     a = analysed(read_inputs(folders["panel"], fit, folders["imputed"]))
     assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))
-    assert headline(a).verdict == "Moderate decline (provisional: the fit has not converged)"
+    assert headline(a).verdict == "Moderate decline, provisional since the fit has not converged"
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
                 a category 0 or 1; a gap counts as the mean
 ``regions``     0 or 1 for every region of the job
 ``smooth``      a Gaussian process over longitude and latitude by its values at knots: k(x, knots) K^(-1/2) (predictive
-                process: Banerjee et al., JRSS B 2008)
+                process: Banerjee et al., JRSS B 2008); longitudes are counted from their mean the short way round
 """
 
 from __future__ import annotations
@@ -145,12 +145,14 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, B
         support.append(there.astype(float))
         knots.append(np.full(x.shape[1], block == "smooth"))
 
-    z = {
-        name: (_column(program, name) - question.mean[i]) / question.deviation[i]
-        if LEVEL not in name
-        else _column(program, name)
-        for i, name in enumerate(question.names)
-    }
+    z = {}
+    for i, name in enumerate(question.names):
+        z[name] = _column(program, name)
+        if LEVEL not in name:
+            away = z[name] - question.mean[i]
+            if name == PLACE[0]:
+                away -= 360.0 * np.round(away / 360.0)
+            z[name] = away / question.deviation[i]
     for block in question.blocks:
         if block == "visits":
             add(log_visits(program, question.visits)[:, None], np.ones((J, 1)))

@@ -240,8 +240,25 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
             notes.append(
                 f"{panel.J - sums[i, 3]:.0f} of {panel.J:.0f} sites have no {name}; they count as the mean of the others."
             )
+    mean, deviation = mean * unit, deviation * unit
+    if PLACE[0] in names:
+        at_line = names.index(PLACE[0])
+        mean[at_line], deviation[at_line] = _across(mean[at_line], deviation[at_line])
     at = np.flatnonzero(varies)
-    return [names[i] for i in at], (mean * unit)[at], (deviation * unit)[at]
+    return [names[i] for i in at], mean[at], deviation[at]
+
+
+def _across(mean: float, deviation: float) -> tuple[float, float]:
+    """Centre and deviation of longitudes: of places on both sides of the date line about it, without another sum.
+
+    The squares of the distances from 180 degrees, 180 - |x|, have a mean of at most 180^2 - E x^2, since |x| is at most
+    180: where that is below the variance, the places lie nearer together across the line. The mean distance is about 180
+    less the root of E x^2.
+    """
+    square = mean**2 + deviation**2
+    if 180.0**2 - square >= deviation**2:
+        return mean, deviation
+    return 180.0, max(180.0 - square**0.5, 0.01)
 
 
 def _ask_visits(link: Link, panel: Panel) -> F64:

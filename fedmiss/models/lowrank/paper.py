@@ -27,7 +27,7 @@ from fedmiss.arrays import F64, distinct
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
-from fedmiss.models.lowrank.paper_step import MStep, balance, blocks
+from fedmiss.models.lowrank.paper_step import MStep, balance, blocks, check_values
 from fedmiss.rng import rng_for
 
 LAZY = 20  # columns appended to the companion before it is recompressed
@@ -164,6 +164,7 @@ class FedMissEM:
         which a minibatch of b rows has the mean of the whole statistic. With ``batch`` b the weight is b (at most m_c),
         as in lines 8 to 13 of the paper's algorithm 7: the sum over the minibatch, whose mean is b / m_c of the whole.
         """
+        check_values(panel, self.family)
         out = {}
         for group in panel.groups:
             # One value for each group and cell, as in the paper: several visits of a group enter as their mean.

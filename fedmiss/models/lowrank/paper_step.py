@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedmiss.arrays import F64
-from fedmiss.errors import DomainError
+from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
 
@@ -274,6 +274,25 @@ class Observed(MStep):
         return self._on_cells(W.data * (self._eta(P, V) + self._eta(U, Q)))
 
 
+def check_values(panel: GroupPanel, family: Family) -> None:
+    """Refuse counts that the family cannot have: the objective has no minimum then, and factors run away.
+
+    Raises
+    ------
+    InputError    names group, visit, count and limits
+    """
+    high = np.inf if family.counts else 1.0
+    for group in panel.groups if not family.quadratic else ():
+        bad = (group.count < 0) | (group.count > high)
+        if bad.any():
+            at = int(np.argmax(bad))
+            raise InputError(
+                f"group {group.name!r} has the count {group.count[at]:g} at site {group.site[at]}, month {group.month[at]}; "
+                f"for the {family.name} family it must be 0 {'or more' if family.counts else 'to 1'}. Correct it, or choose "
+                "another family."
+            )
+
+
 def fit_observed(
     panel: GroupPanel, *, family: str | Family, rank: int, penalty: float = 0.0, tol: float = 1e-8
 ) -> tuple[F64, F64, float]:
@@ -290,6 +309,7 @@ def fit_observed(
     DomainError : the objective is not finite
     """
     kind, J, L = family_of(family), panel.J, panel.L
+    check_values(panel, kind)
     key = np.concatenate([group.site.astype(np.int64) * L + group.month for group in panel.groups])
     weight = np.concatenate([group.weight for group in panel.groups])
     cells, at = np.unique(key, return_inverse=True)

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 from markupsafe import Markup
 
 from fedmiss.report.analysis import Analysis
+from fedmiss.report.basemap import on_map
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings
 from fedmiss.report.language import read_catalog
@@ -68,7 +70,8 @@ def _places(findings: Findings, plot: Plot | None) -> dict[int, tuple[float, flo
         return {}
     table = findings.sites[findings.sites["latitude"].notna() & findings.sites["longitude"].notna()]
     fig = plot.figure
-    xy = fig.axes[0].transData.transform(table[["longitude", "latitude"]].to_numpy(dtype=float))
+    places = np.column_stack([on_map(table["longitude"]), table["latitude"]])
+    xy = fig.axes[0].transData.transform(places)
     xy = xy * 72.0 / fig.dpi
     high = 72.0 * fig.get_figheight()
     return {

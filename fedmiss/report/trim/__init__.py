@@ -26,6 +26,7 @@ from fedmiss.report.trim.cells import (
 from fedmiss.report.trim.design import TrimSettings, make_design, positions_of
 from fedmiss.report.trim.fit import Step, Stratum, TrimFit
 from fedmiss.report.trim.solve import estimate, information
+from fedmiss.report.words import number
 from fedmiss.settings import kinds_checked
 
 __all__ = ["Stratum", "TrimFit", "TrimSettings", "fit_trim"]
@@ -137,7 +138,7 @@ def _fit(
     if not settings.overdispersion and df > 0 and chi2 > _SCATTER * df:
         notes = (
             *notes,
-            f"the counts vary {chi2 / df:.3g} times as much as the model's Poisson counts would: standard errors "
+            f"the counts vary {number(chi2 / df)} times as much as the model's Poisson counts would: standard errors "
             "and classes are too sure without overdispersion (--overdispersion).",
         )
     info = information(cells, design, estimated, sigma2)

@@ -246,7 +246,7 @@ class LocalFederation:
         posterior = Posterior(
             state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise,
             # without a calendar columns are species (:mod:`fedmiss.community`), whose organisations hold their own sites
-            errors_of_sites(C, state.tau, F, state.features.cov) if state.series else (), state.in_common,
+            errors_of_sites(C, state.tau, F, state.features.covariance(state.unit)) if state.series else (), state.in_common,
         )  # fmt: skip
         chains = {name: program.site_presence(batch, fit) for name, program in self.programs.items()}
         known = [chain for chain in chains.values() if chain is not None]

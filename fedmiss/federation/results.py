@@ -365,7 +365,7 @@ class Intervals:
 
     ``lower``, ``upper`` hold the count of one visit at standard effort (errors of sites and months, observers, and the
     scatter of counts); ``expected_lower``, ``expected_upper`` the expected count (errors of sites and months only).
-    Variances of the model are taken as known.
+    Variances of the model are taken as known, but for those between regions.
     """
 
     lower: F64

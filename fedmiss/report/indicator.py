@@ -42,8 +42,9 @@ def indicator(
     total, at most a factor of ``STEP`` for each. With every species in every year this is the mean of the logarithms. Over
     years that a species lacks its logarithm is a straight line; what it did in these years is in no interval. Every species
     has the same weight. The interval is of the species' own errors, drawn independently: it says how well the mean of these
-    species is known, not how other species fare. The smooth is a local quadratic of the log indicator of each draw; its
-    limits are mean -+ 1.96 standard deviations. Source: see the head of this module.
+    species is known, not how other species fare, and lacks what observers who count them all find more or fewer. The
+    smooth is a local quadratic of the log indicator of each draw; its limits are mean -+ 1.96 standard deviations. Source:
+    see the head of this module.
 
     Parameters
     ----------

@@ -143,3 +143,48 @@ def test_a_level_known_from_some_sites_errs_for_all_others():
     assert (q.common_sites[0][:60] ** 2).max() < (0.5 * level) ** 2  # who has visits answers less
     spread = np.log(drawn_totals(fit, 0)).std()
     assert 0.9 * level < spread < 2.0 * level  # the sites' own errors, slopes and months come to it
+
+
+def regions_apart(seed: int, R: int = 6, per: int = 15) -> tuple[GroupPanel, np.ndarray]:
+    """Regions that differ (log-sd 0.6) of which nobody visited the last; the true means of its sites."""
+    rng, t = np.random.default_rng([seed, 5]), np.arange(24)
+    region, calendar = np.repeat(np.arange(R), per), (t % 3 + 4, 2010 + t // 3)
+    level = 0.7 + 0.8 * rng.normal(size=R * per) + 0.6 * rng.normal(size=R)[region]
+    slope = -0.02 + 0.03 * rng.normal(size=R)[region] + 0.02 * rng.normal(size=R * per)
+    mean = np.exp(level[:, None] + slope[:, None] * (t // 3 - 3.5))
+    site, month = np.nonzero((rng.random(mean.shape) < 0.25) & (region < R - 1)[:, None])
+    y = rng.poisson(mean[site, month] * rng.gamma(2.0, 0.5, site.size)).astype(float)
+    group = Group.of("g", site, month, y, 4 * region[site] + rng.integers(0, 4, site.size))
+    names = np.array([f"r{i}" for i in range(R)], dtype=object)[region]
+    return GroupPanel.of(R * per, 24, [group], calendar, region=names), mean[region == R - 1]
+
+
+REGIONS = CountSettings(rank=0, dispersion="negbin", features=("regions",))
+
+
+def test_drawn_totals_of_a_region_that_nobody_visited_hold_the_true_ones():
+    """They had no error of the region, and held 72 in 100; with its likeliest variance 87. Of 30, two errors below 95 %."""
+    held = 0
+    for seed in range(30):
+        panel, mean = regions_apart(seed)
+        fit, rng = AverageFit((fit_counts(panel, REGIONS),)), np.random.default_rng(seed)
+        own = slice(panel.J - len(mean), None)
+        drawn = [fit.counts_at(fit.draw(rng)(own)).sum() for _ in range(200)]
+        low, high = np.quantile(drawn, [0.025, 0.975])
+        held += low <= mean.sum() <= high
+    assert held >= 30 * 0.95 - 2 * (30 * 0.95 * 0.05) ** 0.5
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_a_region_that_nobody_visited_differs_by_the_mean_of_the_variance_s_posterior(seed):
+    panel, _ = regions_apart(seed)
+    federation = LocalFederation.of_panel(panel)
+    fit = federation.fit(REGIONS)
+    one, state = fit.state.features, fit.state
+    rng = np.random.default_rng(seed)
+    rho = np.array([one.drawn(rng).rho[0] for _ in range(3000)])
+    wanted, error = rho.mean(axis=0), rho.std(axis=0) / 3000**0.5
+    hidden = one.covariance(state.unit)[:, -1, -1]
+    # twenty quantiles stand for the posterior: the outermost leave a little of its tail out
+    assert (abs(hidden - wanted) < 4 * error + 0.1 * wanted).all()
+    assert (hidden > 1.2 * one.rho[0]).all()

@@ -30,6 +30,7 @@ SHARE = 0.5  # of a Newton step: sites answer to new variances over a few rounds
 FARTHEST = 0.3  # that a coefficient moves in a round, in units of the link
 START, SLOPES, LEAST, MOST = 0.1, 0.02, 1e-6, 4.0  # variance of coefficients, in units of the link squared
 FEW = "regions"  # the block whose trends are reported: an error of its variance is an error of them
+QUANTILES = 20  # of the posterior of a variance, that stand for it
 _SCALES = (SITE_SD, SLOPE_SD)  # of the half-normal priors of regions' levels and slopes: those of sites
 
 
@@ -88,18 +89,30 @@ class Coefficients:
     def drawn(self, rng: np.random.Generator, unit: float = 1.0) -> Coefficients:
         """Draw the prior means, for a replicate that starts at its own response to them; of regions the variance too."""
         z = rng.standard_normal(self.B.shape)
-        drawn = self._another_variance(rng, unit) if FEW in self.blocks else self
+        drawn = self._at_variance(rng.random(self.B.shape[1:]), unit) if FEW in self.blocks else self
         prior = np.where(self.used, z * np.sqrt(drawn.rho[self.block]), 0.0)
         # C K m, as for every coefficient of a replicate; variances may have moved since ``cov`` was computed.
         wide = np.maximum(drawn.rho[self.block], np.einsum("caa->ac", drawn.cov))
         move = np.einsum("cab,bc->ac", drawn.cov, prior / wide) if self.k else prior
         return evolve(drawn, prior=prior, B=drawn.B + move)
 
-    def _another_variance(self, rng: np.random.Generator, unit: float) -> Coefficients:
-        """Draw the variances of regions from their posterior, with the coefficients and covariances that follow."""
+    def covariance(self, unit: float) -> F64:
+        """(c, k, k) posterior covariances where the variances of regions are not known, but have their posterior."""
+        if FEW not in self.blocks:
+            return self.cov
+        levels = (np.arange(QUANTILES) + 0.5) / QUANTILES
+        each = [self._at_variance(np.full(self.B.shape[1], level), unit) for level in levels]
+        moved = np.stack([one.B for one in each]) - np.mean([one.B for one in each], axis=0)
+        out: F64 = (
+            np.mean([one.cov for one in each], axis=0) + np.einsum("nac,nbc->cab", moved, moved) / QUANTILES
+        )
+        return out
+
+    def _at_variance(self, levels: F64, unit: float) -> Coefficients:
+        """Take these quantiles (c,) of the variances of regions, with the coefficients and covariances that follow."""
         number = self.blocks.index(FEW)
         B, rho, cov = self.B.copy(), self.rho.copy(), self.cov.copy()
-        for c, level in enumerate(rng.random((B.shape[1],))):
+        for c, level in enumerate(levels):
             at = np.flatnonzero(self.used[:, c])
             own = np.flatnonzero(self.block[at] == number)
             C, aim, old = cov[c][np.ix_(at, at)], self.aim[at, c], self.under[number, c]

@@ -107,6 +107,8 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     if panel.least:
         answers = _told(link, ask, kept, columns, least, contributors)
     else:
+        # Sites of a region that nobody visited err together, by as much as regions differ.
+        kept |= np.array([column.block == "regions" for column in columns]) & (sums["behind"][:-1] == 0)
         (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8))])
     lost = [str(columns[i]) for i in np.flatnonzero(~kept) if columns[i].block != "smooth"]
     if lost and panel.least:

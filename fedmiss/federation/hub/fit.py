@@ -364,7 +364,7 @@ def _rounds(
     most: int,
     watch: Callable[[int, float], None] | None,
 ) -> Fitting:
-    state = evolve(state, converged=bool(at_rest(state.moves, state.k, tol)))
+    state = evolve(state, converged=bool(at_rest(state.moves, state.k, tol * state.patience)))
     while state.k < most and not state.converged:
         k = state.k + 1
         turn = turn_of(panel, settings, k, learn=learn, tol=tol)

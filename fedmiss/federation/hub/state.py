@@ -56,6 +56,7 @@ class Panel:
         return [ALL, *self.regions, *([VISITED] if self.frame else [])]
 
 
+LATE = 30  # rounds of a rank after which a fit that does not end is led on, and its end comes sooner
 NEGLIGIBLE = 1e-4  # share of the variance of errors in common
 
 
@@ -185,6 +186,15 @@ class MonthState:
         return self.p - 1 - int(self.slopes) - self.responses
 
     @property
+    def patience(self) -> F64:
+        """How much longer moves may be at the end: with factors more and more after ``LATE`` rounds of a rank.
+
+        A factor that few counts tell from none stays for hundreds of rounds near a saddle of little slope, and hardly moves
+        totals there (``docs/decisions/0122``).
+        """
+        return np.maximum(1.0, np.asarray(self.k) / LATE) if self.rank else np.ones(np.shape(self.k))
+
+    @property
     def edf_visits(self) -> float:
         """Effective number of effort coefficients and observer effects."""
         return float(self.kappa.shape[-1] + self.edf_observers)
@@ -208,7 +218,8 @@ class MonthState:
             return "no time effect moved by more than 1e-10"
         if self.converged:
             return (
-                "in three rounds in a row predictors and months moved by less than 0.003 (root mean square)"
+                f"in three rounds in a row predictors and months moved by less than {0.003 * self.patience:.2g} (root mean "
+                "square)"
             )
         return (
             f"after {self.k} rounds, the limit, predictors or months still moved by {max(self.moves):.2g} a round (root "

@@ -33,15 +33,15 @@ from fedmiss.federation.hub.priors import (
     shrunk,
     shrunk_variances,
 )
-from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.state import LATE, MonthState, Panel
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, Family
 from fedmiss.models.lowrank.settings import CountSettings
 
 SWING = 0.02  # share of the longest step beyond which a month's step that turns back is halved
-# After so many rounds of a rank also one that is hardly shorter than the last: two that undo each other go on for good.
-LATE, LASTING = 30, 0.9
+# After ``LATE`` rounds of a rank also one that is hardly shorter than the last: two that undo each other go on for good.
+LASTING = 0.9
 # A step that turns back is halved, to the least share of a full one, and grows by a factor when it does not: months' more
 # slowly, else both go round in a circle with the dispersion (benchmarks/lowrank_hard.py, up to 1,186 rounds).
 LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
@@ -172,10 +172,10 @@ def after_round(
     move = np.maximum(moved, np.sqrt(((new.T[..., 0] - before) ** 2).mean(axis=-1)))
     move = np.maximum(move, np.abs(new.kappa - state.kappa).max(axis=-1, initial=0.0)) / state.unit
     moves = np.concatenate([state.moves[..., 1:], move[..., None]], axis=-1)
-    return evolve(new, moves=moves, converged=at_rest(moves, k, turn.tol))
+    return evolve(new, moves=moves, converged=at_rest(moves, k, turn.tol * new.patience))
 
 
-def at_rest(moves: F64, k: F64 | int, tol: float) -> Bool:
+def at_rest(moves: F64, k: F64 | int, tol: F64 | float) -> Bool:
     """Whether a fit ends after round ``k`` of a rank, by its last three ``moves`` (3,): see :class:`Turn`."""
     moves = np.clip(moves, 1e-100, 1e100)  # before the third round they are infinite
     most, rate = moves.max(axis=-1), np.sqrt(moves[..., 2] / moves[..., 0])

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import fedmiss
-from fedmiss.errors import ConfigError, FedmissError
+from fedmiss.errors import ConfigError, FedmissError, listed
 from fedmiss.federation.circle import Circle
 from fedmiss.files import atomic_folder, write_json, write_manifest
 from fedmiss.progress import note
@@ -107,8 +107,12 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         if odd := [k for k in plain if not isinstance(k, str)]:
             raise TypeError(f"the name {odd[0]!r}")
         arrays = {k: np.asarray(v) for k, v in plain.items() if isinstance(v, np.ndarray | list | tuple)}
-        facts = {k: v for k, v in plain.items() if k not in arrays}
-        json.dumps(facts)
+        odd = []  # JSON has no number that is not finite: null stands in its place
+        facts = {
+            k: json.loads(json.dumps(v), parse_constant=lambda found, k=k: odd.append(f"{k} ({found})"))
+            for k, v in plain.items()
+            if k not in arrays
+        }
         if bad := [k for k, v in arrays.items() if v.dtype.hasobject or k == "file"]:
             raise TypeError(f"the array {bad[0]!r}")
     except (TypeError, ValueError) as error:
@@ -119,6 +123,8 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
     if without:
         said = ", ".join(f"{name} in {n}" for name, n in without.items())
         note(f"rounds went on without somebody (away, or numbers that are not finite): {said}.")
+    if odd:
+        note(f"result.json has null for what is no finite number: {listed(odd, 6)}.")
     if kit.result.exists():
         return kit.result
     with atomic_folder(kit.result) as tmp:

@@ -21,9 +21,9 @@ sentences that it lacks, as a catalogue ready to be filled in:
     msgstr "Feb"
 
 Slots have the number of their place in the English sentence: numbers, dates, months, values in quotes, and names of
-species, sites, regions, groups and units. Words that stand in slots are entries with the context ``word``; a month without it is its short name on an axis.
-Numbers keep their digits: only the signs for decimals (``X-Decimal``) and thousands (``X-Group``) change. Entries that a
-tool marked fuzzy or obsolete do not count.
+species, sites, regions, groups and units. Words that stand in slots are entries with the context ``word``; a month without
+it is its short name on an axis. Numbers keep their digits: only the signs for decimals (``X-Decimal``) and thousands
+(``X-Group``) change. Entries that a tool marked fuzzy or obsolete do not count.
 """
 
 from __future__ import annotations

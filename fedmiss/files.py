@@ -200,6 +200,8 @@ def _explained(path: Path) -> Iterator[None]:
     except Exception as error:  # polars writes the number of what the disk refused into its text only
         found = re.search(r"\(os error (\d+)\)", str(error))
         number = int(found[1]) if found else getattr(error, "errno", None)
+        if re.match(r"Not enough free space|\d+ requested and \d+ written", str(error)):
+            number = errno.ENOSPC  # as numpy words it
         if number in _REFUSALS and not (number in _RIGHTS and _elsewhere(error, path)):
             refusal = OSError(number, "")
             refusal.__cause__ = error

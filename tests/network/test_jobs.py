@@ -274,7 +274,7 @@ def test_finds_without_a_number_are_said_and_nothing_else_is_refused(folder, pan
     count = visits.count.copy()
     count[found[:7]] = np.nan
     monkeypatch.setattr(member, "held", lambda kit, panel: replace(visits, count=count))
-    assert f"  7 of your {found.size} visits that found the species have no number (X)" in " ".join(
+    assert f"  of your visits that found the species, without a number (X): 7 of {found.size};" in " ".join(
         dry_run(kit, panels["north"])
     )
     monkeypatch.setattr(
@@ -298,9 +298,7 @@ def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(folde
         assert np.unique(few.month[~np.isnan(few.count)]).size == months
         monkeypatch.setattr(member, "held", lambda kit, panel, few=few: few)
         said = " ".join(dry_run(kit, panels["north"]))
-        assert (f"your {n} sites with a count are fewer than 1 times your {months} months" in said) == (
-            n < months
-        )
+        assert (f"sites with a count: {n}, fewer than 1 times your months ({months})" in said) == (n < months)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, several
 from fedmiss.etl.checks import AT_ZERO
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.count_table import CountOptions
@@ -140,7 +140,16 @@ def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later
     page = catalog.page("".join(f"<p>{line}</p>" for line in said), ["wren"])
     assert not catalog.missing
     columns = "birds.csv: site = plot, year = year, count = n (pairs); covariates = region + height."
-    assert f"{columns} 1 Gebiete, 9 Jahre (2001 bis 2009)" in page
+    assert f"{columns} 1 Gebiet, 9 Jahre (2001 bis 2009)" in page
+
+
+@pytest.mark.parametrize("language", languages())
+def test_a_table_of_one_count_is_said_in_the_singular(language, tmp_path):
+    for more in ("", "a,2002,NA\n", "b,2002,NA\nb,2003,4\nb,2004,NA\n"):
+        (tmp_path / "birds.csv").write_text(f"site,year,count\na,2001,3\n{more}")
+        said = list(read_counts(tmp_path / "birds.csv", CountOptions()).said)
+        assert not re.search(r"\b1 (sites|years|counts|rows)|[02-9] (site|year|count|row)\b", said[0]), said
+        assert not lacking(language, *said)
 
 
 @pytest.mark.parametrize("language", languages())
@@ -179,6 +188,10 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "For orientation only, the estimated change is −2 % per year (95 % interval −8 % to +2 %), at 1 site.",
         "1 of 10 years has no visit (2014); it is estimated from the others.",
     ]  # fmt: skip
+    lines += [
+        f"{several(n, 'site')}{more}"
+        for n, more in ((1, "; --sites all keeps it"), (2, "; --sites all keeps them"), (1, ""))
+    ]
     lines += [f"Wren: no trend class is given for 2012 to 2023, because {why}." for why in few[2:]]
     counted = dict.fromkeys(
         ("duplicates", "elsewhere", "copies", "no coordinates", "written", "zero_ok", "read"), 1

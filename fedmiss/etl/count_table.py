@@ -193,7 +193,8 @@ class Reading:
             + (f"; covariates = {' + '.join(covariates)}" if covariates else "")
             + f". {several(frame['site'].n_unique(), 'site')}, "
             f"{several(frame['year'].n_unique(), 'year' if first > 1800 else 'time point')} "
-            f"({first} to {last}), {several(frame.height - missing, 'count')}, {several(missing, 'row')} with a missing count."
+            f"({first} to {last}), {several(frame.height - missing, 'count')}, "
+            f"{several(missing, 'row')} with a missing count."
         )
 
     def _known(self, header: Sequence[str]) -> dict[str, str]:

@@ -367,7 +367,7 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
                 "were counted."
             )
         lines.append(
-            f"  of your visits that found the species, without a number (X): {lost:,} of {found:,}; zeros take part, X do not"
+            f"  your visits that found the species, without a number (X): {lost:,} of {found:,}; zeros take part, X do not"
         )
     if few.any():
         lines.append(

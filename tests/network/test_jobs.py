@@ -274,7 +274,7 @@ def test_finds_without_a_number_are_said_and_nothing_else_is_refused(folder, pan
     count = visits.count.copy()
     count[found[:7]] = np.nan
     monkeypatch.setattr(member, "held", lambda kit, panel: replace(visits, count=count))
-    assert f"  of your visits that found the species, without a number (X): 7 of {found.size};" in " ".join(
+    assert f"  your visits that found the species, without a number (X): 7 of {found.size};" in " ".join(
         dry_run(kit, panels["north"])
     )
     monkeypatch.setattr(

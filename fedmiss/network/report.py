@@ -158,9 +158,8 @@ def _own_fit(kit: Kit, again: Replay, panel: PanelFolder, out: Path) -> None:
         }
     )  # fmt: skip
     note = (
-        f"Months, variances and the choice of the model come from {', '.join(kit.roster)} "
-        "together; sites, totals and map are "
-        f"those of {kit.name}."
+        "Months, variances and the choice of the model come from all organisations together; sites, totals and map are "
+        "those of this one."
     )
     write_manifest(
         out, "fit", settings={"study": kit.study.name, "job": kit.job.hex()}, inputs=panel_hash(panel),

@@ -55,8 +55,10 @@ def joint_report(
 # -- an organisation's own report ----------------------------------------------------------------------------
 
 
-def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrite: bool = False) -> Path:
-    """Write an organisation's own report from its journal and data; return its page.
+def own_report(
+    kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrite: bool = False
+) -> Path | None:
+    """Write an organisation's own report from its journal and data; return its page, or None if none of its visits took part.
 
     Raises
     ------
@@ -66,6 +68,8 @@ def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrit
     program, outcomes = again.program, again.program.results
     if again.joint is None:
         raise InputError(f"the job {kit.job.hex()[:12]} is not done yet: there is nothing to report.")
+    if not program.need().month.size:
+        return None
     panel = open_data(kit, data)
     inputs = [data, kit.folder]
     with _chosen_by("--report", out), atomic_folder(out, "own", overwrite=overwrite, inputs=inputs) as tmp:

@@ -4,6 +4,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
 from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
-from fedmiss.network import member
+from fedmiss.network import member, report
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
@@ -403,6 +404,14 @@ def test_what_is_answered_from_covers_every_file_and_the_table_of_sites(tmp_path
         seen.add(digest_of_path(tmp_path / "records", tmp_path / "sites.csv"))
         assert one == digest_of_path(tmp_path / "records")
     assert len(seen) == 6
+
+
+def test_who_had_no_visit_in_the_study_has_no_own_report(tmp_path, monkeypatch):
+    """A club with years of its own read "never found on 0 visits" of a species that it had counted."""
+    left_out = SimpleNamespace(results=[], need=lambda: SimpleNamespace(month=np.zeros(0, np.int32)))
+    monkeypatch.setattr(report, "replay", lambda kit, data: SimpleNamespace(joint=b"", program=left_out))
+    assert own_report(SimpleNamespace(name="early"), tmp_path, tmp_path / "own") is None
+    assert not (tmp_path / "own").exists()
 
 
 def test_only_errors_about_the_report_name_its_option(tmp_path):

@@ -58,7 +58,9 @@ def joint_report(
 def own_report(
     kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrite: bool = False
 ) -> Path | None:
-    """Write an organisation's own report from its journal and data; return its page, or None if none of its visits took part.
+    """Write an organisation's own report from its journal and data; return its page.
+
+    There is none, and None is returned, where none of its visits took part.
 
     Raises
     ------

@@ -93,6 +93,11 @@ def listed(words: Sequence[str], most: int) -> str:
     return ", ".join(words[:most]) + (", ..." if len(words) > most else "")
 
 
+def several(n: int, one: str) -> str:
+    """A number with its word: ``1 site``, ``2,000 sites``."""
+    return f"{n:,} {one}{'' if n == 1 else 's'}"
+
+
 def shown(text: str) -> str:
     """A text of somebody else for a screen: what would steer the screen, end the line, or turn it, is a question mark."""
 

@@ -200,6 +200,8 @@ def _explained(path: Path) -> Iterator[None]:
     except Exception as error:  # polars writes the number of what the disk refused into its text only
         found = re.search(r"\(os error (\d+)\)", str(error))
         number = int(found[1]) if found else getattr(error, "errno", None)
+        if re.match(r"Not enough free space|\d+ requested and \d+ written", str(error)):
+            number = errno.ENOSPC  # as numpy words it
         if number in _REFUSALS and not (number in _RIGHTS and _elsewhere(error, path)):
             refusal = OSError(number, "")
             refusal.__cause__ = error
@@ -332,10 +334,16 @@ def hash_json(value: object) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
+def plain_json(value: object) -> Any:
+    """A value as JSON holds it, which knows no number that is not finite: null stands in its place."""
+    return json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
+
+
 def write_json(path: str | Path, value: object) -> None:
     """Write a JSON file atomically, readable by a person."""
     with atomic_file(path, ours=_sealed if Path(path).name == MANIFEST else None) as tmp:
-        tmp.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+        text = json.dumps(plain_json(value), indent=2, ensure_ascii=False)
+        tmp.write_text(text + "\n", encoding="utf-8")
 
 
 def read_json(path: str | Path) -> Any:
@@ -419,9 +427,7 @@ def _entry(path: Path) -> FileEntry:
 
 def _write_sealed(folder: Path, manifest: Mapping[str, object]) -> None:
     """Write a manifest with the hash of its own content."""
-    content = json.loads(
-        json.dumps({key: value for key, value in manifest.items() if key != "seal"}, default=str)
-    )
+    content = plain_json({key: value for key, value in manifest.items() if key != "seal"})
     write_json(folder / MANIFEST, content | {"seal": hash_json(content)})
 
 

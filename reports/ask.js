@@ -72,7 +72,9 @@
     place.textContent = "";
     var W = Math.max(300, Math.min(560, place.clientWidth || 560)), H = 270, R = 10, T = 14, B = 28, n = Q.years.length;
     var svg = shape("svg", { viewBox: "0 0 " + W + " " + H, role: "img", "aria-label": f.label }, place, "chart");
-    var all = [].concat(f.value, f.hi || [], f.dots || []).filter(isFinite), top = Math.max.apply(null, all.concat(f.base || 1e-9)) * 1.06;
+    // the axis ends where intervals do, but not far above the values, where nobody would see them
+    function most(v) { return Math.max.apply(null, v.filter(isFinite).concat(f.base || 1e-9)); }
+    var values = f.value.concat(f.dots || []), high = most(values.concat(f.hi || [])), limit = 5 * most(values), top = Math.min(high * 1.06, limit);
     var first = Q.years[0] - 0.6, last = Q.years[n - 1] + 0.6;
     var ticks = [], step = nice(top);
     for (var t = 0; t <= top; t += step) { ticks.push([t, local(Number(t.toPrecision(6)).toLocaleString("en-US"))]); }
@@ -106,6 +108,7 @@
       shape("title", {}, r).textContent = f.say(i);
     });
     window.fedmissHover(svg);
+    return high > limit;
   }
 
   // -- the form --------------------------------------------------------------------------------------------
@@ -170,10 +173,11 @@
     var rows = Q.years.map(function (y, i) {
       return [y, number(a.index[i]), Math.abs(a.lo[i] - a.hi[i]) < 1e-9 ? say("base") : range(a.lo[i], a.hi[i], number)];
     });
-    draw(el("ask-figure"), { value: a.index, lo: a.lo, hi: a.hi, fit: fit, base: 100, unit: say("index (① = ②)", base, 100),
+    var beyond = draw(el("ask-figure"), { value: a.index, lo: a.lo, hi: a.hi, fit: fit, base: 100, unit: say("index (① = ②)", base, 100),
       label: say("Yearly index with its interval, and the straight trend.") + " " + el("ask-answer").textContent,
       say: function (i) { return rows[i][0] + ": " + (isFinite(a.index[i]) ? say("index ① (②)", rows[i][1], rows[i][2]) : say("not used")); } });
-    el("ask-caption").textContent = say("Index, ① = ②; bars: ③ % interval; orange: straight trend of the chosen years.", base, 100, 95) + " " + say("Arrow keys move from year to year.");
+    el("ask-caption").textContent = say("Index, ① = ②; bars: ③ % interval; orange: straight trend of the chosen years.", base, 100, 95) + " " +
+      (beyond ? say("The axis ends at five times the largest index; intervals go on beyond it.") + " " : "") + say("Arrow keys move from year to year.");
     var table = made("table", undefined, el("ask-table")), head = made("tr", undefined, made("thead", undefined, table));
     made("caption", say("Index, ① = ②", base, 100), table);
     [say("Year"), say("Index"), say("① % interval", 95)].forEach(function (t) { made("th", t, head).scope = "col"; });

@@ -201,6 +201,15 @@ def test_the_hash_of_a_value_forgets_the_order_of_keys_only(value):
     assert files.hash_json({**value, "one more": 1}) != files.hash_json({**value, "one more": 2})
 
 
+def test_json_files_have_null_for_a_number_that_is_not_finite(tmp_path):
+    facts = {"x": float("nan"), "rows": [1.5, float("-inf")]}
+    with files.atomic_folder(tmp_path / "a") as folder:
+        files.write_manifest(folder, "method", settings={}, inputs={}, results=facts)
+    text = (tmp_path / "a" / files.MANIFEST).read_text()
+    known = json.loads(text, parse_constant=pytest.fail)["results"]
+    assert files.read_manifest(tmp_path / "a")["results"] == known == {"x": None, "rows": [1.5, None]}
+
+
 def test_manifests_keep_what_they_are_given(tmp_path):
     row = {"step": "read", "rows": 3, "note": "ö"}
     files.write_manifest(tmp_path, "fit", settings={"seed": 1}, inputs={"a": "b"}, flow=[row], warnings=["w"])

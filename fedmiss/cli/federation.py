@@ -182,7 +182,10 @@ def join(
     page_of_all = joint_report(result, joint or mine.folder / "joint", date=date, unit=unit, overwrite=True)
     typer.echo(f"{mine.name}: joint report: {page_of_all}")
     own = own_report(mine, data, report or mine.folder / "report", unit=unit, overwrite=True)
-    typer.echo(f"{mine.name}: your own report: {own}")
+    none = (
+        "none, since the least numbers left out all of your months; `fedmiss fit` works with your panel alone"
+    )
+    typer.echo(f"{mine.name}: your own report: {own or none}")
 
 
 def run(study: _STUDY) -> None:

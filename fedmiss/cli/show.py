@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from fedmiss.cli.options import refuse_typed
-from fedmiss.errors import InputError
+from fedmiss.errors import InputError, several
 from fedmiss.files import MANIFEST, Manifest, read_manifest
 from fedmiss.folders import FitFacts, ImputedFacts, PanelFacts
 
@@ -28,8 +28,8 @@ def _span(facts: PanelFacts) -> str:
     """Return the length of the panel, in years where its counts are yearly."""
     first, last = facts.first_month, facts.last_month
     if facts.period == "year":
-        return f"{_n(facts.n_months)} years ({first[:4]} to {last[:4]})"
-    return f"{_n(facts.n_months)} months ({first} to {last})"
+        return f"{several(facts.n_months, 'year')} ({first[:4]} to {last[:4]})"
+    return f"{several(facts.n_months, 'month')} ({first} to {last})"
 
 
 def _n(value: float) -> str:
@@ -40,14 +40,13 @@ def _summary(manifest: Manifest, where: Path) -> str:
     results, kind = manifest["results"], manifest["kind"]
     if kind == "panel":
         facts = PanelFacts.of(results, where)
-        n, by = facts.n_observers, ""
-        if n:  # 0 where the records name none
-            by = f"by {_n(n)} observer{'s' if n != 1 else ''} "
+        n = facts.n_observers  # 0 where the records name none
+        by = f"by {several(n, 'observer')} " if n else ""
         return (
-            f"{facts.species}, {_n(facts.n_visits)} visits ({_n(facts.n_counted)} with a count, {_n(facts.n_zeros)} zeros) "
-            f"{by}in {len(facts.groups)} group{'s' if len(facts.groups) != 1 else ''}, "
-            f"at {_n(facts.n_sites)} sites in {_span(facts)}; "
-            f"{_n(facts.n_cells_observed)} of {_n(facts.n_sites * facts.n_months)} cells have a count."
+            f"{facts.species}, {several(facts.n_visits, 'visit')} ({_n(facts.n_counted)} with a count, "
+            f"{several(facts.n_zeros, 'zero')}) {by}in {several(len(facts.groups), 'group')}, "
+            f"at {several(facts.n_sites, 'site')} in {_span(facts)}; "
+            f"cells with a count: {_n(facts.n_cells_observed)} of {_n(facts.n_sites * facts.n_months)}."
         )
     if kind == "records":
         listed = sorted(results["species"], key=lambda s: -s["records"])
@@ -57,7 +56,7 @@ def _summary(manifest: Manifest, where: Path) -> str:
         )
         more = f" and {len(listed) - 12} more" if len(listed) > 12 else ""
         return (
-            f"{_n(results['n_records'])} records on {_n(results['n_checklists'])} checklists, "
+            f"{several(results['n_records'], 'record')} on {several(results['n_checklists'], 'checklist')}, "
             f"{_n(results['n_zero_ok'])} of which may give zeros; {len(listed)} species: {shown or 'none'}{more}."
         )
     if kind == "fit":
@@ -66,16 +65,16 @@ def _summary(manifest: Manifest, where: Path) -> str:
         others = " and ".join(str(member["rank"]) for member in fitted.members[1:])
         how += f"; averaged with rank {others}" if others else ""
         text = (
-            f"{fitted.species}, {fitted.model} of rank {fitted.rank} ({how}) on {_n(fitted.n_counted)} counts of "
-            f"{fitted.n_groups} group{'s' if fitted.n_groups != 1 else ''}; "
+            f"{fitted.species}, {fitted.model} of rank {fitted.rank} ({how}) on {several(fitted.n_counted, 'count')} of "
+            f"{several(fitted.n_groups, 'group')}; "
             + ("converged" if fitted.converged else f"NOT converged ({fitted.stop_reason})")
-            + f" after {fitted.rounds} rounds."
+            + f" after {several(fitted.rounds, 'round')}."
         )
         return text + (f" {fitted.advice}" if fitted.advice else "")
     if kind == "imputed":
         imputed = ImputedFacts.of(results, where)
         return (
-            f"{imputed.species}, {_n(imputed.cells)} cells, {_n(imputed.observed_cells)} of them observed; "
+            f"{imputed.species}, {several(imputed.cells, 'cell')}, {_n(imputed.observed_cells)} of them observed; "
             f"{100 * imputed.imputed_share:.0f} % of the total is imputed. Standard effort: {imputed.standard_effort}."
         )
     words = [
@@ -141,7 +140,7 @@ def _describe_folder(path: Path) -> str:
         lines += _ledger(manifest["results"]["ledger"])
     lines += [f"Note: {warning}" for warning in manifest["warnings"]]
     files = sorted(file for file in path.rglob("*") if file.is_file())
-    lines.append(f"{len(files)} files, {sum(file.stat().st_size for file in files):,} bytes.")
+    lines.append(f"{several(len(files), 'file')}, {sum(file.stat().st_size for file in files):,} bytes.")
     return "\n".join(lines)
 
 
@@ -213,7 +212,8 @@ def _describe_table(path: Path) -> str:
         raise unreadable(path, error) from None
     tag = (file.schema_arrow.metadata or {}).get(b"fedmiss_schema", b"").decode()
     lines = [
-        f"{path}: {file.metadata.num_rows:,} rows" + (f", schema {tag}." if tag else ", no fedmiss schema.")
+        f"{path}: {several(file.metadata.num_rows, 'row')}"
+        + (f", schema {tag}." if tag else ", no fedmiss schema.")
     ]
     meaning = {}
     if tag:

@@ -11,6 +11,7 @@ from fedmiss.cli.doctor import first_use
 from fedmiss.cli.options import Out, Overwrite, Unit, options_of
 from fedmiss.cli.show import say_written
 from fedmiss.community.settings import CommunitySettings
+from fedmiss.errors import several
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.settings import IngestSettings, PanelSettings, ingest_settings
 from fedmiss.files import MANIFEST, Manifest, read_manifest
@@ -153,7 +154,7 @@ def table(
     from fedmiss.etl.cells import export_table
 
     rows = export_table(records, out, species, zero_filled=zero_filled, overwrite=overwrite)
-    typer.echo(f"wrote {out}: {rows:,} rows.")
+    typer.echo(f"wrote {out}: {several(rows, 'row')}.")
 
 
 @options_of(PanelSettings)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.errors import ConfigError, InputError, listed, several
 from fedmiss.etl.checks import advice, refuse_thousands, refuse_totals, settle_spellings
 from fedmiss.etl.columns import NAMES, check_named, familiar, normal, wide_years
 from fedmiss.etl.rows import LINE, decimals
@@ -191,9 +191,10 @@ class Reading:
             f"{self.source.short_name}: {', '.join(f'{key} = {column}' for key, column in self.columns.items())}"
             + (f", years {years[0]} to {years[-1]} = columns" if years else "")
             + (f"; covariates = {' + '.join(covariates)}" if covariates else "")
-            + f". {frame['site'].n_unique():,} sites, {frame['year'].n_unique()} "
-            f"{'years' if first > 1800 else 'time points'} "
-            f"({first} to {last}), {frame.height - missing:,} counts, {missing:,} rows with a missing count."
+            + f". {several(frame['site'].n_unique(), 'site')}, "
+            f"{several(frame['year'].n_unique(), 'year' if first > 1800 else 'time point')} "
+            f"({first} to {last}), {several(frame.height - missing, 'count')}, "
+            f"{several(missing, 'row')} with a missing count."
         )
 
     def _known(self, header: Sequence[str]) -> dict[str, str]:

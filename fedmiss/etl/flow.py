@@ -168,12 +168,16 @@ def source_warnings(projection: Projection) -> list[str]:
     name = meta["source"]
     bad = sum(meta["malformed"].values())
     if bad:
-        out.append(f"{name}: {bad:,} of {meta['rows']:,} rows were left out ({'; '.join(meta['examples'])}).")
+        were = "row was" if bad == 1 else "rows were"
+        out.append(f"{name}: {bad:,} of {meta['rows']:,} {were} left out; {'; '.join(meta['examples'])}.")
     for column, value in meta["unreadable"].items():
-        shown = next((example for example in meta["examples"] if column in example), "")
-        s, counts = ("", "counts") if value == 1 else ("s", "count")
-        what = f"place{s} at {column}" if column == AT_ZERO else f"value{s} of {column} could not be read and"
-        out.append(f"{name}: {value:,} {what} {counts} as blank ({shown}).")
+        at = f": {column} "
+        first = next(("; " + one.replace(at, ": ", 1) for one in meta["examples"] if at in one), "")
+        s, count = ("", "counts") if value == 1 else ("s", "count")
+        where, what = f"{name}, {column!r}", f"value{s} could not be read and {count} as blank"
+        if column == AT_ZERO:
+            where, what = name, f"place{s} at {column} {count} as blank"
+        out.append(f"{where}: {value:,} {what}{first}.")
     if meta.get("long_rows"):
         out.append(
             f"{name}: {meta['long_rows']:,} rows have more columns than the header (tabs in comments)."
@@ -191,7 +195,7 @@ def source_warnings(projection: Projection) -> list[str]:
             "CATEGORY": "taxa above species are told by their names only",
         }.get(column)
         if consequence:
-            out.append(f"{name} has no column {column}: {consequence}.")
+            out.append(f"{name}: no column {column}; {consequence}.")
     return out
 
 

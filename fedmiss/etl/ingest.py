@@ -113,7 +113,7 @@ def _import(
         )
     warnings: list[str] = []
     with scratch_folder(out) as scratch:
-        store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else scratch))
+        store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else scratch), scratch)
         clear_inside(store.folder)
         projections = _project(sources, store, settings)
         releases = {projection.meta["release"] for projection in projections} - {""}
@@ -131,15 +131,16 @@ def _import(
         choice = choose_species(records, settings, warnings)
         limits = NO_LIMIT if presence_only else limits_of(records, choice.code)
         with atomic_folder(out, "records", overwrite=True) as folder:
-            events, lists_flow, unmatched = make_checklists(
-                lists,
-                folder / "checklists.parquet",
-                ListRules(settings.filters, settings.groups, site_km, presence_only, limits),
-                shared=_suspected(family, lists, settings, warnings),
-                cache=store.folder if keep_cache else None,
+            path = folder / "checklists.parquet"
+            rules = ListRules(settings.filters, settings.groups, site_km, presence_only, limits)
+            shared = _suspected(family, lists, settings, warnings)
+            events, lists_flow, unmatched = store.make(
+                lambda at: make_checklists(
+                    lists, path, rules, shared=shared, cache=None if at == store.spare else at
+                )
             )
             give_back()
-            counts = write_records(events, records, choice, folder / "records.parquet", cache=store.folder)
+            counts = write_records(events, records, choice, folder / "records.parquet", store)
             del events
             give_back()
             if family == "plain" and len(sources) > 1:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.errors import ConfigError, InputError, listed, several
 from fedmiss.etl.cells import entry_of, resolve_species, sites_of, species_visits
 from fedmiss.etl.checks import spelt_alike
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
@@ -110,7 +110,7 @@ def make_panel(
             {
                 "step": "visits written",
                 "rows": visits.height,
-                "note": f"{len(groups)} group{'' if len(groups) == 1 else 's'}",
+                "note": several(len(groups), "group"),
             }
         )
         write_manifest(
@@ -317,13 +317,14 @@ def _choose_sites(visits: pl.DataFrame, settings: PanelSettings, flow: list[Flow
     rules = []
     if settings.sites == "seen":
         seen = pl.col("detected").any().over("site_id")
-        rules.append((NEVER_DETECTED, seen, "; --sites all keeps them"))
+        rules.append((NEVER_DETECTED, seen, "; --sites all keeps "))
     if settings.min_visits > 1:
         enough = pl.len().over("site_id") >= settings.min_visits
         rules.append((f"at sites with fewer than {settings.min_visits} visits", enough, ""))
     for step, keep, more in rules:
         lost = visits.filter(~keep)
-        note = f"{lost['site_id'].n_unique()} sites{more}"
+        n = lost["site_id"].n_unique()
+        note = several(n, "site") + (more and more + ("it" if n == 1 else "them"))
         flow.append({"step": step, "rows": -lost.height, "note": note})
         visits = visits.filter(keep)
     if visits.is_empty():
@@ -347,7 +348,7 @@ def _sites(
         return sites
     warnings += table.beyond(sites)
     more = table.frame.filter(~pl.col("site_id").is_in(sites["site_id"].to_list()))
-    flow.append({"step": FRAME, "rows": 0, "note": f"{more.height} sites"})
+    flow.append({"step": FRAME, "rows": 0, "note": several(more.height, "site")})
     columns = sites.columns[1:]
     return _numbered(pl.concat([sites.select(columns), more.select(columns)], how="vertical_relaxed"))
 

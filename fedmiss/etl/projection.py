@@ -15,12 +15,13 @@ It does not depend on the species or filters asked for, so a second ingest of th
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack
 
 import numpy as np
 import polars as pl
@@ -35,6 +36,7 @@ from fedmiss.locks import locked
 from fedmiss.owner import remove_cache
 from fedmiss.progress import note
 
+T = TypeVar("T")
 # Raised whenever the meaning of a projection changes: older ones are then made again.
 VERSION = 18
 ROW_GROUP = 1 << 16
@@ -236,10 +238,25 @@ class ParquetSink:
 
 
 class Cache:
-    """Projections by the identity of their source: path, member, size, time of change, first and last megabyte."""
+    """Projections by the identity of their source: path, member, size, time of change, first and last megabyte.
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder.absolute()
+    ``spare`` is a folder beside the result, for what the cache's disk has no room for.
+    """
+
+    def __init__(self, folder: Path, spare: Path) -> None:
+        self.folder, self.spare = folder.absolute(), spare.absolute()
+
+    def make(self, build: Callable[[Path], T]) -> T:
+        """Return what ``build(folder)`` makes in the cache, and where the disk is full, with a note, in the spare folder."""
+        try:
+            return build(self.folder)
+        except (InputError, OSError) as error:
+            cause = error if isinstance(error, OSError) else error.__cause__
+            if self.folder == self.spare or getattr(cause, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            note(f"the disk is full; this import goes on without the cache {self.folder}.")
+            self.folder = self.spare
+        return build(self.spare)
 
     def key(self, source: Source, how: str) -> str:
         """Return the name of the projection of ``source`` made ``how``; any change of the file changes it."""
@@ -256,7 +273,11 @@ class Cache:
 
     def projection(self, key: str, build: Callable[[Path], Meta]) -> Projection:
         """Return the projection of that key; where there is none, ``build(folder)`` writes it and returns the meta data."""
-        folder = kept(self.folder / key, lambda new: write_json(new / "meta.json", build(new)))
+
+        def whole(new: Path) -> None:
+            write_json(new / "meta.json", build(new))
+
+        folder = self.make(lambda folder: kept(folder / key, whole))
         return Projection(folder, read_json(folder / "meta.json"))
 
 

@@ -20,7 +20,7 @@ import polars as pl
 from fedmiss.arrays import I32, I64
 from fedmiss.etl.codes import COUNT_BAD
 from fedmiss.etl.columns import KEEP
-from fedmiss.etl.projection import Projection, latest_edits, row_groups
+from fedmiss.etl.projection import Cache, Projection, latest_edits, row_groups
 from fedmiss.etl.rows import joined_texts
 from fedmiss.etl.select import FILTERED, KEPT_ZERO_OK, NO_SITE, Events, event_names
 from fedmiss.etl.species import ESCAPEE, UNVETTED, SpeciesChoice
@@ -52,11 +52,11 @@ class RecordCounts:
 
 
 def write_records(
-    events: Events, sources: list[Projection], choice: SpeciesChoice, path: Path, *, cache: Path
+    events: Events, sources: list[Projection], choice: SpeciesChoice, path: Path, store: Cache
 ) -> RecordCounts:
     """Write one row per kept checklist and species; ``events`` must have been through ``write_checklists``.
 
-    ``cache`` keeps what has been found out about several files of records.
+    ``store`` keeps what has been found out about several files of records.
     """
     steps = Counter[str]()
     counts = RecordCounts(steps, np.zeros((4, len(choice.names)), np.int64))
@@ -65,7 +65,7 @@ def write_records(
         steps["above"] += int(rows[choice.above[i]].sum())
         steps["other species"] += int(rows[~choice.above[i] & (choice.code[i] < 0)].sum())
 
-    edits = latest_edits(sources, cache)
+    edits = store.make(lambda cache: latest_edits(sources, cache))
     texts = _texts(sources)
     record = np.dtype(_SPILLED + _EDITS * bool(edits.height) + _TEXTS * bool(texts.width))
     zeros = bool(sources[0].meta.get("explicit_zeros"))

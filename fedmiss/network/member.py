@@ -14,7 +14,7 @@ import numpy as np
 
 from fedmiss.arrays import distinct, pairs
 from fedmiss.community.study import beside, run_community
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, InputError, several
 from fedmiss.etl.columns import plain
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended
@@ -355,8 +355,8 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     least = kit.own_sites if own_sites is None else own_sites
     out, mine = int((sites < least).sum()), distinct(visits.site[counted]).size
     lines = [
-        f"{kit.name}: {visits.site.size:,} visits at {np.unique(visits.site).size:,} sites, {counted.sum():,} with a count, "
-        f"in {months.size} months"
+        f"{kit.name}: {several(visits.site.size, 'visit')} at {several(np.unique(visits.site).size, 'site')}, "
+        f"{counted.sum():,} with a count, in {several(months.size, 'month')}"
     ]
     found, lost = int(visits.detected.sum()), int((visits.detected & ~counted).sum())
     if lost and kit.study.fit.model != "bernoulli":
@@ -367,7 +367,7 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
                 "were counted."
             )
         lines.append(
-            f"  {lost:,} of your {found:,} visits that found the species have no number (X): they take no part, zeros do"
+            f"  your visits that found the species, without a number (X): {lost:,} of {found:,}; zeros take part, X do not"
         )
     if few.any():
         lines.append(
@@ -375,10 +375,10 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
             "your own visits or sites, and no part unless the others have enough there"
         )
     if least > 1:
-        lines.append(f"  {out} of them have fewer than {least} of your own sites: you bring nothing in these")
+        lines.append(f"  months with fewer than {least} of your own sites, in which you bring nothing: {out}")
     if kit.study.masks and mine < ROUNDS * months.size:
         lines += [
-            f"  your {mine} sites with a count are fewer than {ROUNDS} times your {months.size} months: a member that knows",
+            f"  sites with a count: {mine}, fewer than {ROUNDS} times your months ({months.size}): a member that knows",
             "  how often each was visited can work out their birds, and where they are fewer than the months and few are",
             "  visited in each (16 were tried) every single count, unless other organisations bring more sites",
         ]

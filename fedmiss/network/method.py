@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import fedmiss
-from fedmiss.errors import ConfigError, FedmissError
+from fedmiss.errors import ConfigError, FedmissError, listed
 from fedmiss.federation.circle import Circle
 from fedmiss.files import atomic_folder, write_json, write_manifest
 from fedmiss.progress import note
@@ -69,6 +69,13 @@ def file_of(named: str) -> str:
     return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
 
+def _not_finite(value: object) -> list[str]:
+    """The numbers of a value that JSON does not know, as Python writes them."""
+    found: list[str] = []
+    json.loads(json.dumps(value), parse_constant=found.append)
+    return found
+
+
 def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
     """Run the study's method with the others; write what it returns and return its folder."""
     settings = dict(kit.study.method)
@@ -104,11 +111,12 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         plain: dict[Any, Any] = {
             k: v.item() if isinstance(v, np.generic) else v for k, v in dict(found).items()
         }
-        if odd := [k for k in plain if not isinstance(k, str)]:
-            raise TypeError(f"the name {odd[0]!r}")
+        if strange := [k for k in plain if not isinstance(k, str)]:
+            raise TypeError(f"the name {strange[0]!r}")
         arrays = {k: np.asarray(v) for k, v in plain.items() if isinstance(v, np.ndarray | list | tuple)}
+        # JSON has no number that is not finite
+        odd = [f"{k} ({bad[0]})" for k, v in plain.items() if k not in arrays and (bad := _not_finite(v))]
         facts = {k: v for k, v in plain.items() if k not in arrays}
-        json.dumps(facts)
         if bad := [k for k, v in arrays.items() if v.dtype.hasobject or k == "file"]:
             raise TypeError(f"the array {bad[0]!r}")
     except (TypeError, ValueError) as error:
@@ -119,6 +127,8 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
     if without:
         said = ", ".join(f"{name} in {n}" for name, n in without.items())
         note(f"rounds went on without somebody (away, or numbers that are not finite): {said}.")
+    if odd:
+        note(f"result.json has null for what is no finite number: {listed(odd, 6)}.")
     if kit.result.exists():
         return kit.result
     with atomic_folder(kit.result) as tmp:

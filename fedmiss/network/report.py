@@ -55,8 +55,12 @@ def joint_report(
 # -- an organisation's own report ----------------------------------------------------------------------------
 
 
-def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrite: bool = False) -> Path:
+def own_report(
+    kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrite: bool = False
+) -> Path | None:
     """Write an organisation's own report from its journal and data; return its page.
+
+    There is none, and None is returned, where none of its visits took part.
 
     Raises
     ------
@@ -66,6 +70,8 @@ def own_report(kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrit
     program, outcomes = again.program, again.program.results
     if again.joint is None:
         raise InputError(f"the job {kit.job.hex()[:12]} is not done yet: there is nothing to report.")
+    if not program.need().month.size:
+        return None
     panel = open_data(kit, data)
     inputs = [data, kit.folder]
     with _chosen_by("--report", out), atomic_folder(out, "own", overwrite=overwrite, inputs=inputs) as tmp:
@@ -158,9 +164,8 @@ def _own_fit(kit: Kit, again: Replay, panel: PanelFolder, out: Path) -> None:
         }
     )  # fmt: skip
     note = (
-        f"Months, variances and the choice of the model come from {', '.join(kit.roster)} "
-        "together; sites, totals and map are "
-        f"those of {kit.name}."
+        "Months, variances and the choice of the model come from all organisations together; sites, totals and map are "
+        "those of this one."
     )
     write_manifest(
         out, "fit", settings={"study": kit.study.name, "job": kit.job.hex()}, inputs=panel_hash(panel),

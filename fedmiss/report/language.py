@@ -20,10 +20,10 @@ sentences that it lacks, as a catalogue ready to be filled in:
     msgid "Feb"
     msgstr "Feb"
 
-Slots have the number of their place in the English sentence: numbers, months, and names of species, sites, regions, groups
-and units. Words that stand in slots are entries with the context ``word``; a month without it is its short name on an axis.
-Numbers keep their digits: only the signs for decimals (``X-Decimal``) and thousands (``X-Group``) change. Entries that a
-tool marked fuzzy or obsolete do not count.
+Slots have the number of their place in the English sentence: numbers, dates, months, values in quotes, and names of
+species, sites, regions, groups and units. Words that stand in slots are entries with the context ``word``; a month without
+it is its short name on an axis. Numbers keep their digits: only the signs for decimals (``X-Decimal``) and thousands
+(``X-Group``) change. Entries that a tool marked fuzzy or obsolete do not count.
 """
 
 from __future__ import annotations
@@ -46,6 +46,8 @@ _META = re.compile(r'<meta (?:name="description"|property="og:(?:title|descripti
 _SHARED = re.compile(r'\b(content)="([^"]*)"')
 _END = re.compile(r"(?<=[.!?])\s+(?=\S)")
 _NUMBER = rf"(?<![\w.])[{MINUS}+-]?\d+(?:,\d{{3}})*(?:\.\d+)*(?: × 10[⁻⁰¹²³⁴⁵⁶⁷⁸⁹]+)?(?!\w)"
+_DATE = r"(?<![\w.-])\d{4}-\d\d(?:-\d\d)?(?![\w-])"
+_QUOTED = r"""(?<![^\s(])(?:'(?:[^'\\]|\\.)*'|"(?:[^"\\]|\\.)*")(?=[;:,.)]|$)"""  # a user's value, where a piece ends
 _MONTHS = r"\b(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)\b"
 _MONTH = re.compile(_MONTHS)
 # other words in slots are names and units that a user gave
@@ -175,7 +177,7 @@ def _slots(names: Iterable[str]) -> re.Pattern[str]:
         key=lambda n: (-len(n), n),
     )
     parts = [rf"(?<!\w){re.escape(name)}(?!\w)" for name in known]
-    return re.compile("|".join([*parts, _NUMBER, _MONTHS]))
+    return re.compile("|".join([_QUOTED, *parts, _DATE, _NUMBER, _MONTHS]))
 
 
 def _english(text: str, slots: re.Pattern[str]) -> tuple[str, list[str]]:

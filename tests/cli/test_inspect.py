@@ -1,5 +1,7 @@
 """``fedmiss inspect`` says in words what anything that fedmiss made holds."""
 
+import re
+
 import pytest
 from bad_inputs import WIGEON, ebd, interrupted, of
 from terminal import fedmiss
@@ -103,3 +105,16 @@ def test_the_species_list_that_an_error_points_to(base, here):
 def test_a_year_has_no_thousands(tmp_path):
     write_manifest(tmp_path, "report", settings={}, inputs={}, results={"from_year": 2008, "n_counted": 2008})
     assert "from year 2008; n counted 2,008." in said(tmp_path)
+
+
+def test_one_of_a_thing_is_in_the_singular(tmp_path):
+    """A first trial of one site said "1 sites" and "1 zeros"."""
+    (tmp_path / "counts.csv").write_text("site,year,count\nA,2001,3\nB,2001,0\n")
+    records, panel = tmp_path / "records", tmp_path / "panel"
+    assert fedmiss("ingest", tmp_path / "counts.csv", "--out", records, "--no-cache").code == 0
+    assert fedmiss("panel", records, "--out", panel).code == 0
+    texts = [said(records), said(panel)]
+    assert "at 1 site in 1 year (2001 to 2001); cells with a count: 1 of 1." in texts[1]
+    assert "never detected (1 site; --sites all keeps it)" in texts[1]
+    for text in texts:
+        assert not re.search(r"\b1 (sites|zeros|counts|visits|years|groups|rows|files|observers)\b", text)

@@ -1,8 +1,10 @@
 """Laws of the importer on random files, and a reader that never falls over and never misreads in silence."""
 
+import errno
 import gzip
 import os
 import random
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -271,6 +273,32 @@ def test_the_cache_answers_the_second_time(tmp_path, monkeypatch):
     stat = ebd.stat()
     os.utime(ebd, ns=(stat.st_atime_ns, stat.st_mtime_ns + 1))
     assert run(tmp_path, [ebd], [sed]) != first
+
+
+@pytest.mark.parametrize("what", ["", "events", "lists", "repeats"])
+def test_an_import_goes_on_without_its_cache_where_the_disk_is_full(tmp_path, monkeypatch, capsys, what):
+    """Nothing of what the cache was to hold is needed twice; a full disk ended the import."""
+    (tmp_path / "b").mkdir()
+    pair, other = write_pair(tmp_path, *random_rows(3)), write_pair(tmp_path / "b", *random_rows(4))
+    files, lists = zip(pair, other, strict=True)
+    plan = IngestSettings(filters=Filters(complete_only=True))
+    ingest(files, tmp_path / "usual", plan, sampling=lists, keep_cache=False)
+    usual, stopped = projection.atomic_folder, []
+
+    @contextmanager
+    def full(path, **more):
+        with usual(path, **more) as folder:
+            yield folder
+            if path.parent.name == ".fedmiss-cache" and path.name.startswith(what):
+                stopped.append(path.name)
+                raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(projection, "atomic_folder", full)
+    ingest(files, tmp_path / "full", plan, sampling=lists)
+    assert len(stopped) == 1
+    assert f"without the cache {tmp_path / '.fedmiss-cache'}." in capsys.readouterr().err
+    for name in ("records.parquet", "checklists.parquet"):
+        assert (tmp_path / "full" / name).read_bytes() == (tmp_path / "usual" / name).read_bytes()
 
 
 @pytest.mark.parametrize("groups", ["first", "merged", "raw"])

@@ -147,7 +147,7 @@ def test_gbif_counts_of_individuals_and_no_specimens(tmp_path, run):
     )
     assert out.visits("Spheniscus mendiculus") == {"1": 9, "2": 3, "3": None, "4": None}
     assert (
-        "17 of 21 rows were left out (line 6: specimen or sample (basisOfRecord) 'PRESERVED_SPECIMEN'"
+        "17 of 21 rows were left out; line 6: specimen or sample (basisOfRecord) 'PRESERVED_SPECIMEN'"
         in out.warnings
     )
     out.check_flow_adds_up()

@@ -81,7 +81,7 @@ def test_coordinates_that_are_none_are_said(plain):
     visits = [f"{head},observer,date,species", *(f"{row},o1,2024-05-06,Wren" for row in rows)]
     for got in (plain("\n".join([head, *rows])), plain("\n".join(visits), column_map={"auto": ""})):
         for line, key, value in ((2, "latitude", "50\u00b030N"), (3, "longitude", "3512345")):
-            said = f"1 value of {key} could not be read and counts as blank (line {line}: {key} {value!r})"
+            said = f"{key!r}: 1 value could not be read and counts as blank; line {line}: {value!r}."
             assert said in got.warnings
 
 
@@ -92,7 +92,7 @@ def test_a_place_at_0_0_is_one_that_nobody_knows(plain):
     for got in (plain("\n".join([head, *rows])), plain("\n".join(visits), column_map={"auto": ""})):
         place = got.checklists.sort("site_id").select("latitude", "longitude")
         assert place.rows() == [(None, None), (0.0, 8.0), (50.0, 0.0)]
-        assert "1 place at latitude 0 and longitude 0 counts as blank (line 2: " in got.warnings
+        assert "1 place at latitude 0 and longitude 0 counts as blank; line 2: " in got.warnings
 
 
 def test_an_observer_in_two_spellings_is_said_without_the_name(rows):
@@ -149,7 +149,7 @@ def test_what_stands_behind_a_date_may_be_no_other_day(rows):
     got = rows(ROWS + sites_of(TO_ANOTHER_DAY))
     assert set(got.checklists["site_id"]) == {"A", "B"}
     n = len(TO_ANOTHER_DAY)
-    assert f"{n} of {n + 3} rows were left out (line 5: no usable date" in got.warnings
+    assert f"{n} of {n + 3} rows were left out; line 5: no usable date" in got.warnings
 
 
 def test_numbers_of_visits_do_not_join_sites_and_days(plain):
@@ -272,7 +272,7 @@ def test_a_year_of_two_digits_is_not_one_of_antiquity(rows, dates):
     texts = ["5/1/19", "05.01.19", "19-05-01", "12/31/18", "3019-05-01"]
     got = rows(ROWS + sites_of(texts), dates=dates)
     assert set(got.checklists["site_id"]) == {"A", "B"}
-    assert "5 of 8 rows were left out (line 5: no usable date" in got.warnings
+    assert "5 of 8 rows were left out; line 5: no usable date" in got.warnings
     assert "'5/1/19'" in got.warnings
 
 

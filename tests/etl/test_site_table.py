@@ -70,9 +70,7 @@ def test_a_frame_adds_the_sites_that_nobody_visited(panel):
     assert folder.sites["site_id"].to_list() == ["a", "b", "c", "d", "x"]
     assert folder.frame
     assert folder.covariates()["elevation"][4] == 2000.0
-    assert any(
-        "nobody visited" in row["step"] and row["note"] == "1 sites" for row in folder.manifest["flow"]
-    )
+    assert any("nobody visited" in row["step"] and row["note"] == "1 site" for row in folder.manifest["flow"])
     assert sum(v.site_id.size for v in folder.visits()[0].values()) == 5, "each site is held by one group"
 
 

@@ -4,6 +4,7 @@ import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
 from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
-from fedmiss.network import member
+from fedmiss.network import member, report
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
@@ -274,7 +275,7 @@ def test_finds_without_a_number_are_said_and_nothing_else_is_refused(folder, pan
     count = visits.count.copy()
     count[found[:7]] = np.nan
     monkeypatch.setattr(member, "held", lambda kit, panel: replace(visits, count=count))
-    assert f"  7 of your {found.size} visits that found the species have no number (X)" in " ".join(
+    assert f"  your visits that found the species, without a number (X): 7 of {found.size};" in " ".join(
         dry_run(kit, panels["north"])
     )
     monkeypatch.setattr(
@@ -298,9 +299,7 @@ def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(folde
         assert np.unique(few.month[~np.isnan(few.count)]).size == months
         monkeypatch.setattr(member, "held", lambda kit, panel, few=few: few)
         said = " ".join(dry_run(kit, panels["north"]))
-        assert (f"your {n} sites with a count are fewer than 1 times your {months} months" in said) == (
-            n < months
-        )
+        assert (f"sites with a count: {n}, fewer than 1 times your months ({months})" in said) == (n < months)
 
 
 @pytest.mark.slow
@@ -405,6 +404,14 @@ def test_what_is_answered_from_covers_every_file_and_the_table_of_sites(tmp_path
         seen.add(digest_of_path(tmp_path / "records", tmp_path / "sites.csv"))
         assert one == digest_of_path(tmp_path / "records")
     assert len(seen) == 6
+
+
+def test_who_had_no_visit_in_the_study_has_no_own_report(tmp_path, monkeypatch):
+    """A club with years of its own read "never found on 0 visits" of a species that it had counted."""
+    left_out = SimpleNamespace(results=[], need=lambda: SimpleNamespace(month=np.zeros(0, np.int32)))
+    monkeypatch.setattr(report, "replay", lambda kit, data: SimpleNamespace(joint=b"", program=left_out))
+    assert own_report(SimpleNamespace(name="early"), tmp_path, tmp_path / "own") is None
+    assert not (tmp_path / "own").exists()
 
 
 def test_only_errors_about_the_report_name_its_option(tmp_path):

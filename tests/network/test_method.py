@@ -263,6 +263,24 @@ def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):
         assert json.loads((result / "result.json").read_text()) == {"n": 3, "x": 0.5, "yes": True}
 
 
+def test_a_number_that_is_not_finite_is_null_in_the_result_and_said(tmp_path, monkeypatch, capsys):
+    import three_organisations
+
+    folder, data = prepared(tmp_path)
+    found = {"n": np.float64("nan"), "all": {"x": [1.5, -np.inf]}, "y": 0.1, "cells": np.array([np.nan])}
+    monkeypatch.setattr(three_organisations, "job", lambda circle, data, components: found)
+    for result in all_take_part(folder, data).values():
+        text = (result / "result.json").read_text()
+        assert json.loads(text, parse_constant=pytest.fail) == {
+            "n": None,
+            "all": {"x": [1.5, None]},
+            "y": 0.1,
+        }
+        assert np.isnan(np.load(result / "arrays.npz")["cells"]).all()
+    said = "result.json has null for what is no finite number: n (NaN), all (-Infinity)."
+    assert capsys.readouterr().err.count(said) == 3
+
+
 def test_settings_that_the_function_does_not_take_are_named(tmp_path):
     folder, data = prepared(tmp_path, TOML + "componnets = 3\n")
     for error in all_take_part(folder, data).values():

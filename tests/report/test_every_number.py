@@ -335,7 +335,7 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
         "of {#n_min} to {#n} species, each with", "of {#n} species, each with", "weight: {last} in {#last_year}",
         "(95 % interval {lo} to {hi})", "with {#first_year} = 100",
         "Indicator of {#species} species.", "indicator ({#first_year} = 100)", "its 95 % interval",
-        "from −{#reach} to +{#reach} % per year",
+        "from −{#reach} to +{#reach} % per year", "in 72 to 88 % of simulated worlds, for 95 %",
     ]  # fmt: skip
     by_year: dict[int, list[float]] = {}
     for r in linear.itertuples():

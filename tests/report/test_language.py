@@ -1,5 +1,6 @@
 """The page in another language: what the file has is said in it, what it lacks is listed, and no number is lost."""
 
+import html
 import re
 from dataclasses import replace
 from datetime import date, timedelta
@@ -10,11 +11,14 @@ import pandas as pd
 import polars as pl
 import pytest
 
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, several
+from fedmiss.etl.checks import AT_ZERO
+from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
-from fedmiss.etl.flow import _RECORD_STEPS, row_flow
+from fedmiss.etl.flow import _RECORD_STEPS, row_flow, source_warnings
 from fedmiss.etl.months import panel_months
+from fedmiss.etl.sources import Faults
 from fedmiss.federation.hub.structure import STEPS
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
@@ -27,6 +31,12 @@ from .conftest import analysed
 from .page import NUMBER, Page
 
 DATE = ReportSettings(date="2026-01-02")
+# what rows of the kinds of files must have
+USABLE = (
+    "observer", "site", "species", "date (write it as 2024-05-31)", "Submission ID", "Date", "record id",
+    "eventDate (a full day)", "coordinates", "SAMPLING EVENT IDENTIFIER", "GROUP IDENTIFIER", "OBSERVATION DATE",
+    "SCIENTIFIC NAME", "LOCALITY ID",
+)  # fmt: skip
 
 
 def catalog(**more) -> Catalog:
@@ -130,7 +140,16 @@ def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later
     page = catalog.page("".join(f"<p>{line}</p>" for line in said), ["wren"])
     assert not catalog.missing
     columns = "birds.csv: site = plot, year = year, count = n (pairs); covariates = region + height."
-    assert f"{columns} 1 Gebiete, 9 Jahre (2001 bis 2009)" in page
+    assert f"{columns} 1 Gebiet, 9 Jahre (2001 bis 2009)" in page
+
+
+@pytest.mark.parametrize("language", languages())
+def test_a_table_of_one_count_is_said_in_the_singular(language, tmp_path):
+    for more in ("", "a,2002,NA\n", "b,2002,NA\nb,2003,4\nb,2004,NA\n"):
+        (tmp_path / "birds.csv").write_text(f"site,year,count\na,2001,3\n{more}")
+        said = list(read_counts(tmp_path / "birds.csv", CountOptions()).said)
+        assert not re.search(r"\b1 (sites|years|counts|rows)|[02-9] (site|year|count|row)\b", said[0]), said
+        assert not lacking(language, *said)
 
 
 @pytest.mark.parametrize("language", languages())
@@ -169,6 +188,10 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "For orientation only, the estimated change is −2 % per year (95 % interval −8 % to +2 %), at 1 site.",
         "1 of 10 years has no visit (2014); it is estimated from the others.",
     ]  # fmt: skip
+    lines += [
+        f"{several(n, 'site')}{more}"
+        for n, more in ((1, "; --sites all keeps it"), (2, "; --sites all keeps them"), (1, ""))
+    ]
     lines += [f"Wren: no trend class is given for 2012 to 2023, because {why}." for why in few[2:]]
     counted = dict.fromkeys(
         ("duplicates", "elsewhere", "copies", "no coordinates", "written", "zero_ok", "read"), 1
@@ -181,6 +204,42 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         flow = row_flow(read, counted, kept, {"species": []}, presence_only=False)
         lines += [row[key] for row in flow for key in ("step", "note") if row["rows"]]
     assert not lacking(language, *lines, names=["Wren", "W1", "birds"])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("value", ["7h", 'it\'s: 3, "x"; line 2.', "\\ 'a' and 5"])
+def test_what_is_said_of_values_and_rows_that_could_not_be_used_is_translated(language, value):
+    """A value of a user's stands in the note as it is, whatever signs are in it."""
+    said = []
+    for n in (1, 2):
+        faults = Faults()
+        for key in ("duration", "OBSERVATION COUNT", AT_ZERO):
+            faults.add(faults.unreadable, key, n, 5, value)
+            meta = {"source": "birds.csv", "rows": 9, "absent_columns": [], **vars(faults)}
+            said += source_warnings(SimpleNamespace(meta=meta))
+        for why in (NO_DATE, NO_SIGHTING, *(f"no usable {what}" for what in USABLE)):
+            faults = Faults()
+            faults.add(faults.malformed, why, n, 5, value)
+            said += source_warnings(SimpleNamespace(meta={**meta, **vars(faults)}))
+    lost = {"absent_columns": ["CATEGORY", "GROUP IDENTIFIER", "GLOBAL UNIQUE IDENTIFIER"], "malformed": {}}
+    absent = source_warnings(SimpleNamespace(meta={**meta, **lost, "unreadable": {}}))
+    assert not lacking(language, *absent)
+    page = read_catalog(language)
+    text = page.page("".join(f"<p>{html.escape(line)}</p>" for line in said), [])
+    assert not page.missing
+    assert html.unescape(text).count(repr(value)) == len(said)
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("n", [1, 2, 3, 9])
+def test_months_without_a_visit_are_said_in_each_language(language, n):
+    """The note had as many slots as months, and a catalogue one sentence."""
+    said: list[str] = []
+    out = {(2005, month) for month in range(2, n + 2)}
+    days = [date(y, m, 1) for y in (2004, 2005, 2006) for m in range(1, 13) if (y, m) not in out]
+    panel_months(pl.Series(days), said, yearly=False)
+    assert f"{n} of 36 months" in said[0]
+    assert not lacking(language, *said)
 
 
 @pytest.mark.parametrize("language", languages())

@@ -12,6 +12,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.folders import ALL
 from fedmiss.report import question
 from fedmiss.report.classes import NOT_CLASSIFIED
+from fedmiss.report.figures import trend
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, joint_report
 from fedmiss.report.language import languages, write_po
@@ -233,6 +234,26 @@ def test_a_reader_walks_through_the_page(width, folders, tmp_path):
     assert got["live"] >= 3
     assert got["shown"]
     assert got["wide"] <= 0
+
+
+@pytest.mark.browser
+@needs_browser
+def test_the_axis_of_an_answer_ends_as_that_of_the_printed_figure(folders, tmp_path):
+    """A year with an interval of hundreds of times the index pressed all other years to the ground."""
+    data = read_inputs(**folders)
+    last = np.flatnonzero(data.months["year"] == data.months["year"].max())
+    draws = {name: draw.copy() for name, draw in data.draws.items()}
+    for draw in draws.values():
+        draw[::2, last] *= 1000.0
+    a = analysed(replace(data, draws=draws))
+    script = """
+      var svg = document.querySelector("#ask-figure svg"), grid = Array.from(svg.querySelectorAll("text[text-anchor=end]"));
+      return [document.getElementById("ask-caption").textContent, grid.map(function (t) { return t.textContent; })];
+    """
+    caption, ticks = in_browser(page_of(a, tmp_path), script, tmp_path)
+    assert "The axis ends at five times the largest index" in caption
+    assert "The axis ends at five times the largest index" in trend(a).caption
+    assert float(ticks[-1].replace(",", "")) <= 5 * a.yearly["index"].max()
 
 
 @pytest.mark.browser

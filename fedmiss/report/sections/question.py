@@ -23,6 +23,7 @@ WORDS = (
     "① per year", "① a visit", "① % interval", "① % interval ②", "slope ①", "standard error ①", "All but ①",
     "without ① site", "without ① sites", "counted ①", "expected ①", "index ① (②)", "index (① = ②)", "Index, ① = ②",
     "Index, ① = ②; bars: ③ % interval; orange: straight trend of the chosen years.", "Arrow keys move from year to year.",
+    "The axis ends at five times the largest index; intervals go on beyond it.",
     "Yearly index with its interval, and the straight trend.", "Counts and fitted line of ①", "① (not held by the page)",
     "Rule: ①, with the scatter of years.", "Rule: ①, without the scatter of years.", "No answer", "No trend class",
     "No class: ①.", "Left out (press to take back):", "Leave this site out", "Take this site back",

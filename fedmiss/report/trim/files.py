@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from fedmiss.errors import listed
+from fedmiss.errors import listed, several
 from fedmiss.files import write_json
 from fedmiss.report.exchange import (
     FIRST_LINE,
@@ -345,14 +345,17 @@ def describe(fit: TrimFit, shown: Shown = Shown()) -> str:
     """Return what ``fedmiss trim`` prints: fit, tests, slopes, then totals and indices of every stratum."""
     settings, cells = fit.settings, fit.cells
     n_seen, size = int(cells.seen.sum()), cells.counts.size
-    months = f", {len(cells.months)} months" if len(cells.months) > 1 else ""
+    months = f", {several(len(cells.months), 'month')}" if len(cells.months) > 1 else ""
     lines = [
-        f"Model {settings.model} ({_IN_WORDS[settings.model]}): {len(cells.sites)} sites, {len(cells.times)} time points"
-        f"{months}, {n_seen} counts, {size - n_seen} cells to fill ({1 - n_seen / size:.0%})."
+        f"Model {settings.model} ({_IN_WORDS[settings.model]}): {several(len(cells.sites), 'site')}, "
+        f"{several(len(cells.times), 'time point')}{months}, {several(n_seen, 'count')}, "
+        f"{several(size - n_seen, 'cell')} to fill ({1 - n_seen / size:.0%})."
     ]
     if cells.dropped:
         named = listed([str(site) for site in cells.dropped], 5)
-        lines.append(f"Left out, because they have no positive count: {len(cells.dropped)} sites ({named}).")
+        lines.append(
+            f"Left out, because they have no positive count: {several(len(cells.dropped), 'site')} ({named})."
+        )
     if settings.overdispersion:
         lines.append(f"Overdispersion: {fit.sigma2:.4g} times the variance of a Poisson count.")
     if settings.serial_correlation:

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group import answers
-from fedmiss.federation.hub import job
+from fedmiss.federation.group import agreement, answers
+from fedmiss.federation.hub import job, support
 from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.crossval import WHOLE
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -61,11 +62,12 @@ def gram(products: list, pairs: np.ndarray) -> np.ndarray:
     """R'R of the others (L, L) by least squares, zero but for ``pairs`` of months that a site of theirs was visited in."""
     at = np.argwhere(np.tril(pairs))
     V, W = (np.hstack(part) for part in zip(*products, strict=True))
+    L = len(pairs)
     A = np.zeros((L, V.shape[1], len(at)))
     for k, (s, t) in enumerate(at):
         A[s, :, k] = V[t]
         A[t, :, k] = V[s]
-    G, found = np.zeros((L, L)), np.linalg.lstsq(A.reshape(-1, len(at)), W.ravel())[0]
+    G, found = np.zeros(pairs.shape), np.linalg.lstsq(A.reshape(-1, len(at)), W.ravel())[0]
     G[at[:, 0], at[:, 1]] = G[at[:, 1], at[:, 0]] = found
     return G
 
@@ -106,18 +108,99 @@ def found(panel: GroupPanel, y: np.ndarray, folder, **rule) -> tuple[int, int]:
 def test_products_would_tell_single_counts_where_sites_are_seldom_visited(tmp_path, monkeypatch):
     """To a member that knows which sites were visited when; so a study does without patterns there."""
     panel, y = seldom(1)
+    monkeypatch.setattr(agreement, "COLUMNS", 0)  # the rule of too few visited sites stops patterns here, too
     products, _, notes = told(panel, tmp_path / "rule")
     assert not products
     assert any("no pattern is fitted" in note for note in notes)
-    monkeypatch.setattr(job, "release_pairs", lambda link, panel, months: (panel, []))
+    monkeypatch.setattr(job, "release_pairs", lambda link, panel, months, **how: (panel, []))
     right, tried = found(panel, y, tmp_path / "none")
     assert tried >= 20
     assert right > 0.8 * tried
 
 
+def spied(monkeypatch) -> dict[tuple[int, int, str], np.ndarray]:
+    """Residuals (J, L) by batch, fit and organisation, of the last product of each."""
+    true = {}
+
+    def product(program, batch, question):
+        cells = batch.cells
+        for fit in question.fits:
+            R = np.zeros((program.J, question.V.shape[1]))
+            at = np.repeat(np.arange(program.J), np.diff(cells.ptr)), cells.col
+            R[at] = batch.y[fit] - batch.E[fit] * np.exp(batch.eta[fit])
+            true[question.batch, int(fit), program.name] = R
+        return answers.product(program, batch, question)
+
+    monkeypatch.setitem(answers.ANSWER, msg.Product, product)
+    return true
+
+
+def in_folds(panel: GroupPanel, folder, monkeypatch) -> tuple[int, int, int, tuple[str, ...]]:
+    """Of pairs of months that a single site of the others was trained on in a fold, or fewer sites than the least number:
+    how many products were found, of how many that were single, how many were of too few and released; notes.
+    """
+    true, tap = spied(monkeypatch), Tapped({n: club.program() for n, club in clubs_of(panel, folder).items()})
+    candidates = [CountSettings(rank=rank, slopes=False) for rank in (0, 1)]
+    order = JobSpec(DataSpec(jointly=True, minimum=5), candidates, folds=2, by="cell", bootstrap=0)
+    notes = run_job(Link(tap, JOB[:8], SETTINGS), order).facts.notes
+    products: dict[tuple[int, int], list] = {}
+    released = {}
+    for q, told_by in zip(tap.asked, tap.told, strict=True):
+        if isinstance(q, msg.Product) and q.batch < WHOLE:
+            for i, fit in enumerate(q.fits):
+                others = sum(a.product[i] for k, a in enumerate(told_by) if k != MEMBER)
+                products.setdefault((q.batch, int(fit)), []).append((q.V[i], q.unit[i] * others))
+                released[q.batch, int(fit)] = (
+                    q.pairs if q.pairs.size else np.ones((panel.L, panel.L), np.uint8)
+                )
+    found = single = thin = 0
+    off = np.tri(panel.L, k=-1, dtype=bool)
+    for at, given in products.items():
+        every = [true[(*at, f"owner-{k}")] for k in range(3)]
+        seen = [(R != 0).astype(int) for R in every]
+        both = [s.T @ s for s in seen]
+        n, groups = sum(both), sum(b > 0 for b in both)
+        thin += int(((released[at] == 1) & off & (n > 0) & ((n < 5) | (groups < 3))).sum())
+        R = np.vstack([r for k, r in enumerate(every) if k != MEMBER])
+        times = sum(b for k, b in enumerate(both) if k != MEMBER)
+        alone = np.argwhere((released[at] == 1) & off & (times == 1))
+        G = gram(given, (released[at] == 1) & (times > 0))
+        for s, t in alone:
+            j = np.flatnonzero((R[:, s] != 0) & (R[:, t] != 0))[0]
+            single += 1
+            found += abs(G[s, t] - R[j, s] * R[j, t]) < 1e-6 * np.abs(G).max()
+    return found, single, thin, notes
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("share", "patterns"), [(0.27, False), (0.5, True)])
+def test_what_folds_train_on_keeps_the_least_numbers_of_two_months(share, patterns, tmp_path, monkeypatch):
+    """Five sites or more were visited in both months, and often one of them is left where two folds hold out half."""
+    months, sites, rng = 14, 150, np.random.default_rng(1)
+    seen = rng.random((sites, months)) < share
+    y = rng.poisson(np.exp(1.0 + rng.normal(size=(sites, 1)) + 0.3 * np.sin(np.arange(months))), seen.shape)
+    site, month = np.nonzero(seen)
+    groups = [
+        Group.of(f"owner-{k}", site[own], month[own], y[site, month][own].astype(float))
+        for k in range(3)
+        for own in [site % 3 == k]
+    ]
+    panel = GroupPanel.of(sites, months, groups, (np.full(months, 6), 1990 + np.arange(months)))
+    _, single, thin, notes = in_folds(panel, tmp_path / "rule", monkeypatch)
+    assert (single, thin) == (0, 0)
+    assert any("in those that a fold trains on" in note for note in notes) != patterns
+    whole = support.release_pairs
+    monkeypatch.setattr(job, "release_pairs", lambda link, panel, months, **how: whole(link, panel, months))
+    found, single, thin, _ = in_folds(panel, tmp_path / "whole", monkeypatch)
+    assert thin > 0
+    if not patterns:
+        assert single >= 20
+        assert found == single
+
+
 @pytest.mark.slow
 def test_of_no_more_sites_than_columns_products_tell_every_residual(tmp_path, monkeypatch):
-    """The rule lets them go: three owners stand behind most pairs. R'R has the rank of the others' sites."""
+    """Three owners stand behind most pairs, but R'R has the rank of the others' sites: so no pattern is fitted there."""
     months, sites, rng = 120, 27, np.random.default_rng(1)
     seen = rng.random((sites, months)) < 0.65
     mean = np.exp(1.0 + rng.normal(size=(sites, 1)) + 0.3 * np.sin(np.arange(months) / 2))
@@ -128,22 +211,18 @@ def test_of_no_more_sites_than_columns_products_tell_every_residual(tmp_path, mo
         for k in range(3)
         for own in [site % 3 == k]
     ]
-    true = {}
-
-    def spied(program, batch, question):
-        cells, R = batch.cells, np.zeros((program.J, months))
-        R[np.repeat(np.arange(program.J), np.diff(cells.ptr)), cells.col] = batch.y[0] - batch.E[0] * np.exp(
-            batch.eta[0]
-        )
-        true[program.name] = R[np.abs(R).sum(axis=1) > 0]
-        return answers.product(program, batch, question)
-
-    monkeypatch.setitem(answers.ANSWER, msg.Product, spied)
-    products, _, notes = told(GroupPanel.of(sites, months, groups, calendar(months)), tmp_path)
+    panel = GroupPanel.of(sites, months, groups, calendar(months))
+    products, _, notes = told(panel, tmp_path / "rule")
+    assert not products
+    assert any("visited 18 sites or fewer in the mean of the months" in note for note in notes)
+    monkeypatch.setattr(agreement, "COLUMNS", 0)
+    true = spied(monkeypatch)
+    products, _, notes = told(panel, tmp_path / "none")
     assert products
     assert not any("no pattern" in note for note in notes)
     V, W = (np.hstack(part) for part in zip(*products, strict=True))
-    R = np.vstack([true["owner-1"], true["owner-2"]])
+    R = np.vstack([true[0, 0, name] for name in ("owner-1", "owner-2")])
+    R = R[np.abs(R).sum(axis=1) > 0]
     known = V.T @ W
     G = W @ np.linalg.pinv(0.5 * (known + known.T), rcond=1e-10, hermitian=True) @ W.T
     np.testing.assert_allclose(G, R.T @ R, atol=1e-6 * np.abs(G).max())

@@ -197,12 +197,14 @@ class PairSums(Answer):
 
     about: ClassVar[str] = "what stands behind every two months together"
     sites: np.ndarray = _f(
-        "number of sites visited in both months, up to the number asked for; with folds the least of any training part",
-        "(L (L - 1) / 2,)",
+        "number of sites visited in both months, up to the number asked for: whole, then as each fold trains",
+        "(1 + folds, L (L - 1) / 2)",
         "sites",
         bits=0,
     )
-    groups: np.ndarray = _f("1 where that is not 0", "(L (L - 1) / 2,)", "groups", bits=0)
+    groups: np.ndarray = _f(
+        "1 where the group has such a site", "(1 + folds, L (L - 1) / 2)", "groups", bits=0
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -191,18 +191,13 @@ def together(program: GroupProgram, question: msg.Pairs) -> msg.PairSums:
     if question.folds:
         fold = program.fold_of(question.by, question.folds, question.seed, used)
         free = parts[0] & ~program.thin(used.site, used.month, fold, program.live(used))
-        parts = [free & (fold != number) for number in range(question.folds)]
-    least, few = np.full((L, L), question.most), np.zeros((L, L), np.uint8)
-    for part in parts:
-        both = sites_in_both(used.site[part], used.month[part], (program.J, L))
-        few |= (both > 0) & (both < program.own_sites)
-        least = np.minimum(least, both)
-    np.fill_diagonal(few, 0)  # a month by itself is withheld with its visits (``GroupProgram.thin``)
-    program.few = (
-        few | program.few if program.few.size else few
-    )  # whole or in a fold: what is withheld stays so
-    sites = np.where(program.few == 1, 0, least)[np.tril_indices(L, -1)].astype(float)
-    return msg.PairSums(sites, (sites > 0).astype(float))
+        parts += [free & (fold != number) for number in range(question.folds)]
+    both = np.stack([sites_in_both(used.site[part], used.month[part], (program.J, L)) for part in parts])
+    program.few = np.asarray(((both > 0) & (both < program.own_sites)).any(axis=0), np.uint8)
+    np.fill_diagonal(program.few, 0)  # a month by itself is withheld with its visits (``GroupProgram.thin``)
+    s, t = np.tril_indices(L, -1)
+    sites = np.where(program.few == 1, 0, both)[:, s, t].astype(float)
+    return msg.PairSums(np.minimum(sites, question.most), (sites > 0).astype(float))
 
 
 def _stands_out(program: GroupProgram, used: IncludedVisits, live: Bool) -> Bool:

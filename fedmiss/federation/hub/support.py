@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import COLUMNS, behind, followed, kept_effort, kept_regions, releasable
+from fedmiss.federation.rules import COLUMNS, followed, kept_effort, kept_regions, releasable
 
 FEWEST_REGIONS = 2
 MOST_PAIRS = 0.5  # share of the pairs of months without enough sites, above which no factor is tried
@@ -190,14 +190,11 @@ def release_pairs(
             f"the {steps(months)}, and the sums that begin a pattern would tell single counts."
         ]
     at = np.tril_indices(panel.L, -1)
-    enough, groups = np.ones(at[0].size, bool), []
-    asked = [msg.Pairs(panel.least, "", 0, 0), *([msg.Pairs(panel.least, by, folds, seed)] if folds else [])]
-    for answers in link.ask(asked):
-        sites, of = (total(answers, name, at[0].shape) for name in ("sites", "groups"))
-        enough &= behind(sites, of, panel.least, panel.contributors)
-        groups.append(np.minimum(of, SHARED))
+    (answers,) = link.ask([msg.Pairs(panel.least, by, folds, seed)])
+    sites, groups = (total(answers, name, (1 + folds, at[0].size)) for name in ("sites", "groups"))
+    enough = releasable(sites, sites, groups, panel.least, panel.contributors) & (groups[0] > 0)
     together = np.full((panel.L, panel.L), ENOUGH, np.uint8)
-    shared = np.where(groups[0] > 0, np.maximum(groups[-1], 1), 0)
+    shared = np.where(groups[0] > 0, np.clip(groups.min(axis=0), 1, SHARED), 0)
     together[at] = together[at[::-1]] = np.where(enough, ENOUGH, shared)
     panel, share = keep_pairs(replace(panel, together=together), np.ones(panel.L, dtype=bool))
     if panel.patterns:

@@ -155,8 +155,7 @@ class SupportSums(Answer):
         bits=20,
     )
     few: np.ndarray = _f(
-        "1 where the others' sites are fewer than half the months; where the sites that they visited, month by month, are "
-        "no more than the numbers that begin a pattern",
+        "1 where the others' sites are fewer than half the months; 1 where those they visited are too few for patterns",
         "(2,)",
         bits=0,
     )
@@ -197,7 +196,7 @@ class PairSums(Answer):
 
     about: ClassVar[str] = "what stands behind every two months together"
     sites: np.ndarray = _f(
-        "number of sites visited in both months, up to the number asked for: whole, then as each fold trains",
+        "number of sites visited in both months, up to the number asked for: whole, then of each training",
         "(1 + folds, L (L - 1) / 2)",
         "sites",
         bits=0,

@@ -192,6 +192,10 @@ def release_pairs(
     at = np.tril_indices(panel.L, -1)
     (answers,) = link.ask([msg.Pairs(panel.least, by, folds, seed)])
     sites, groups = (total(answers, name, (1 + folds, at[0].size)) for name in ("sites", "groups"))
+    if folds:  # a month that is left out of folds has no part in any of them
+        months_of_folds = released_months(link, panel, by=by, folds=folds, seed=seed) == 1
+        apart = ~(months_of_folds[at[0]] & months_of_folds[at[1]])
+        sites[1:, apart], groups[1:, apart] = sites[0, apart], groups[0, apart]
     enough = releasable(sites, sites, groups, panel.least, panel.contributors) & (groups[0] > 0)
     together = np.full((panel.L, panel.L), ENOUGH, np.uint8)
     shared = np.where(groups[0] > 0, np.clip(groups.min(axis=0), 1, SHARED), 0)

@@ -154,7 +154,11 @@ class SupportSums(Answer):
         "(R + 1, 3)",
         bits=20,
     )
-    few: int = _f("1 where the others' sites are fewer than half the months", bits=0)
+    few: np.ndarray = _f(
+        "1 where the others' sites are fewer than half the months; 1 where those they visited are too few for patterns",
+        "(2,)",
+        bits=0,
+    )
     effort: np.ndarray = _f(
         "the same of sites with a visit that stands out: by each column of effort, beside month and columns before it, "
         "by an observer who is new, by one who can be told from the site",
@@ -192,12 +196,14 @@ class PairSums(Answer):
 
     about: ClassVar[str] = "what stands behind every two months together"
     sites: np.ndarray = _f(
-        "number of sites visited in both months, up to the number asked for",
-        "(L (L - 1) / 2,)",
+        "number of sites visited in both months, up to the number asked for: whole, then of each training",
+        "(1 + folds, L (L - 1) / 2)",
         "sites",
         bits=0,
     )
-    groups: np.ndarray = _f("1 where the group has such a site", "(L (L - 1) / 2,)", "groups", bits=0)
+    groups: np.ndarray = _f(
+        "1 where the group has such a site", "(1 + folds, L (L - 1) / 2)", "groups", bits=0
+    )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -207,6 +213,9 @@ class Pairs(Question):
     about: ClassVar[str] = "asks how many sites and groups stand behind every two months together (patterns)"
     answer: ClassVar[type[Answer]] = PairSums
     most: int = _f("number of sites above which a group says no more", unit="sites")
+    by: str = _f("what a fold holds out; empty for whole months")
+    folds: int = _f("number of folds, 0 for whole months")
+    seed: int = _f("public seed of the folds")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

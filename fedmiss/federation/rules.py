@@ -13,6 +13,9 @@ CONTRIBUTORS = 3
 # Of a symmetric matrix c products with vectors are c equations a row, and each number stands in two rows: a row whose
 # numbers are no more than 2 c can follow; twice as many to be sure.
 EQUATIONS = 4
+POWER = 3  # block power iterations that start a factor
+WIDTH = 6  # vectors in the block
+COLUMNS = POWER * WIDTH  # numbers of each month that start a factor
 # Of the others with a third as many sites as months every count was worked out (tests/attacks/test_counts.py).
 SITES_A_MONTH = 0.5
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number

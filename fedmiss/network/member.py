@@ -19,11 +19,13 @@ from fedmiss.etl.columns import plain
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended
 from fedmiss.federation.gather import Gather, RelayGone
+from fedmiss.federation.group.agreement import sites_in_both
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits, check_counts, digest_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobResult, JobSpec, Stages, preview_job, run_job
 from fedmiss.federation.hub.onward import Before, written
+from fedmiss.federation.hub.support import MOST_PAIRS
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
@@ -376,6 +378,16 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         )
     if least > 1:
         lines.append(f"  months with fewer than {least} of your own sites, in which you bring nothing: {out}")
+        at = np.searchsorted(months, visits.month[counted])
+        both = sites_in_both(visits.site[counted], at, (visits.site_id.size, months.size))
+        both = both[np.ix_(sites >= least, sites >= least)]  # of the months that are left
+        seen = both[np.tril_indices(len(both), -1)]
+        share = float((seen < least)[seen > 0].mean()) if seen.any() else 0.0
+        if share > MOST_PAIRS and any(model.rank for model in kit.study.order().candidates):
+            lines += [
+                f"  {share:.0%} of the pairs of other months have fewer than {least} of your own sites in both: you bring",
+                f"  nothing to patterns there; none is fitted if over {MOST_PAIRS:.0%} of all pairs keep too few sites",
+            ]
     if kit.study.masks and mine < ROUNDS * months.size:
         lines += [
             f"  sites with a count: {mine}, fewer than {ROUNDS} times your months ({months.size}): a member that knows",

@@ -8,7 +8,7 @@ from .owners import owned
 
 @pytest.fixture(scope="session")
 def panel():
-    return owned(3, n=700, J=40, L=24, size=2.0, seed=5)
+    return owned(3, n=1200, J=60, L=24, size=2.0, seed=5)
 
 
 @pytest.fixture(scope="session")

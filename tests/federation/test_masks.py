@@ -183,7 +183,7 @@ def test_every_answer_has_a_rule_and_one_without_fails():
 @pytest.mark.slow
 def test_what_a_site_sends_under_masks_tells_nothing(tmp_path, monkeypatch):
     """Frames of one site in the same job with other counts: the masked numbers have no more in common than chance."""
-    panel = owned(3, n=700, J=40, L=24, size=2.0, seed=5)
+    panel = owned(3, n=1200, J=60, L=24, size=2.0, seed=5)
     clubs, seen = clubs_of(panel, tmp_path), {}
     hide = Masks.hide
 

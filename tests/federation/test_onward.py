@@ -32,7 +32,7 @@ def job(clubs, what):
     return run_job(link, what, stages), link.exchange, kept
 
 
-WHOLE = order(default_candidates(CountSettings(), 2), bootstrap=4)
+WHOLE = replace(order(default_candidates(CountSettings(), 2), bootstrap=4), folds=5)
 
 
 @pytest.fixture(scope="module")

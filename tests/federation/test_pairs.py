@@ -65,12 +65,12 @@ def program_with(program, few):
 
 @pytest.mark.parametrize("own_sites", [0, 3])
 def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
-    panel = owned(3, n=850, J=40, L=24, size=2.0, seed=3)
+    panel = owned(3, n=1000, J=80, L=24, size=2.0, seed=3)
     programs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
     for program in programs.values():
         program.own_sites = own_sites
     tap = Tapped(programs)
-    spec = JobSpec(DataSpec(jointly=True, minimum=5), [NEGBIN], bootstrap=0)
+    spec = JobSpec(DataSpec(jointly=True, minimum=9), [NEGBIN], bootstrap=0)
     run_job(Link(tap, JOB[:8], SETTINGS), spec)
     released = next(q.pairs for q in tap.asked if isinstance(q, msg.Product))
     own, left_out = [], 0.0
@@ -93,6 +93,6 @@ def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
         left_out += float(np.abs(whole - both_rules).sum())
     assert left_out > 1.0
     sites, groups, off = sum(own), sum(both > 0 for both in own), ~np.eye(panel.L, dtype=bool)
-    enough = (sites >= 5) & (groups >= 3) | (sites == 0)
+    enough = (sites >= 9) & (groups >= 3) | (sites == 0)
     np.testing.assert_array_equal(released[off] == 1, enough[off])
     assert 0.01 < (released == 0).mean() < 0.5

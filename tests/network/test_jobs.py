@@ -38,7 +38,7 @@ from fedmiss.network.study import Study
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.report.html import assets
 
-from .conftest import all_take_part, engine_files
+from .conftest import all_take_part, engine_files, small_study
 
 NOBODY = Board(CLUBS, patience=0.05).seat("north")
 
@@ -300,6 +300,31 @@ def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(folde
         monkeypatch.setattr(member, "held", lambda kit, panel, few=few: few)
         said = " ".join(dry_run(kit, panels["north"]))
         assert (f"sites with a count: {n}, fewer than 1 times your months ({months})" in said) == (n < months)
+
+
+def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(folder, panels, monkeypatch):
+    """A third of the visits: enough sites in a year, few in two years."""
+    kit = open_kit(folder / "kits" / "north")
+    visits = held(kit, open_data(kit, panels["north"]))
+    kit.study = small_study(model={"model": "quasi", "max_rank": 1})
+    few = visits.take(np.random.default_rng(1).random(visits.site.size) < 0.35)
+    monkeypatch.setattr(member, "held", lambda kit, panel: few)
+    at = np.unique(np.stack([few.site, few.month])[:, ~np.isnan(few.count)], axis=1)
+    seen = np.zeros((few.site_id.size, at[1].max() + 1), np.int64)
+    seen[at[0], at[1]] = 1
+    both = seen.T @ seen
+    least = int(np.median(np.diag(both)[np.diag(both) > 0]))
+    enough = np.diag(both) >= least
+    two = both[np.ix_(enough, enough)][np.tril_indices(int(enough.sum()), -1)]
+    share = (two < least)[two > 0].mean()
+    assert share > 0.5
+    said = " ".join(dry_run(kit, panels["north"], own_sites=least))
+    assert (
+        f"{share:.0%} of the pairs of other months have fewer than {least} of your own sites in both" in said
+    )
+    for rank, own_sites in ((1, 1), (0, least)):
+        kit.study = small_study(model={"model": "quasi", "max_rank": rank})
+        assert "pairs of other months" not in " ".join(dry_run(kit, panels["north"], own_sites))
 
 
 @pytest.mark.slow

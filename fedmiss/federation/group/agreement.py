@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.sparse import csr_array
 
-from fedmiss.arrays import Bool, distinct, pairs
+from fedmiss.arrays import I32, I64, Bool, distinct, pairs
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
@@ -22,7 +22,7 @@ from fedmiss.federation.group.visits import (
     effort_columns,
     experience,
 )
-from fedmiss.federation.rules import SITES_A_MONTH
+from fedmiss.federation.rules import COLUMNS, SITES_A_MONTH
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     at = regions_of(program)[distinct(site)] + 1
     regions[:, 0] = np.bincount(at, minlength=regions.shape[0])
     regions[:, 1] = regions[:, 0] > 0
-    over, few = np.zeros((parts, L)), 0
+    over, few = np.zeros((parts, L)), np.zeros(2)
     stands = _stands_out(program, used, live) if not question.folds else np.zeros((site.size, 0), bool)
     effort = np.zeros((stands.shape[1], 3))
     effort[:, 0] = [distinct(site[there]).size for there in stands.T]
@@ -163,7 +163,10 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     if question.visits.size:
         over = (visits > question.share * question.visits).astype(float)
         months = int((question.visits > 0).any(axis=0).sum())
-        few = int(question.regions[:, 0].sum() - regions[:, 0].sum() < SITES_A_MONTH * months)
+        others = question.regions[:, 0].sum() - regions[:, 0].sum()
+        # of a community every site tells of every species
+        cells = others * months if program.finds else question.sites.sum() - sites.sum()
+        few[:] = others < SITES_A_MONTH * months, cells <= COLUMNS * months
         own = regions[:, 0]  # with few of them all others together would have these sites' expected birds
         regions[:, 2] = (own > question.share * question.regions[:, 0]) | (
             (own > 0) & (own < program.own_sites)
@@ -173,15 +176,27 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     return msg.SupportSums(visits, sites, groups, over, regions, few, effort)
 
 
+def sites_in_both(site: I32, month: I32 | I64, shape: tuple[int, int]) -> I64:
+    """Numbers (L, L) of sites that were visited in each two months; ``shape``: sites and months L."""
+    cells = distinct(site.astype(np.int64) * shape[1] + month)
+    visited = csr_array((np.ones(cells.size, np.int64), np.divmod(cells, shape[1])), shape=shape)
+    both: I64 = (visited.T @ visited).toarray()
+    return both
+
+
 def together(program: GroupProgram, question: msg.Pairs) -> msg.PairSums:
-    """Count the sites visited in two months: a product of residuals is a sum over them."""
+    """Count the sites visited in two months: a product of residuals is a sum over them, of a fold those it trains on."""
     used, L = program.need(), program.axis.L
-    cells = distinct((used.site.astype(np.int64) * L + used.month)[used.weight > 0])
-    visited = csr_array((np.ones(cells.size, np.int64), np.divmod(cells, L)), shape=(program.J, L))
-    both = (visited.T @ visited).toarray()
-    program.few = ((both > 0) & (both < program.own_sites)).astype(np.uint8)
+    parts = [used.weight > 0]
+    if question.folds:
+        fold = program.fold_of(question.by, question.folds, question.seed, used)
+        free = parts[0] & ~program.thin(used.site, used.month, fold, program.live(used))
+        parts += [free & (fold != number) for number in range(question.folds)]
+    both = np.stack([sites_in_both(used.site[part], used.month[part], (program.J, L)) for part in parts])
+    program.few = np.asarray(((both > 0) & (both < program.own_sites)).any(axis=0), np.uint8)
     np.fill_diagonal(program.few, 0)  # a month by itself is withheld with its visits (``GroupProgram.thin``)
-    sites = np.where(program.few == 1, 0, both)[np.tril_indices(L, -1)].astype(float)
+    s, t = np.tril_indices(L, -1)
+    sites = np.where(program.few == 1, 0, both)[:, s, t].astype(float)
     return msg.PairSums(np.minimum(sites, question.most), (sites > 0).astype(float))
 
 

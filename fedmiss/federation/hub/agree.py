@@ -106,12 +106,12 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
             "if these are yearly, they were taken for counts of a month. Do not use the result then."
         )
     axes = msg.Axes(months, terms, blanks, plan.detections, minimum, regions, np.zeros(0, np.uint8))
-    out, behind, lost, enough = 0, None, None, np.ones(2, bool)
+    out, behind, lost, enough, few = 0, None, None, np.ones(2, bool), np.zeros(2, bool)
     if plan.jointly:
         axes, done, out, behind, lost, enough, few = release_jointly(
             link, axes, plan.share, contributors, notes
         )
-        if few and not plan.few_sites:
+        if few[0] and not plan.few_sites:
             when = steps(months)
             raise ConfigError(
                 f"without one of them, the organisations have fewer sites than half the {int((behind > 0).sum())} {when}: "
@@ -158,6 +158,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         contributors=contributors,
         least=minimum if plan.jointly else 0,
         share=plan.share,
+        patterns=not few[1],
         covariates=covariates_of(groups, notes),
         frame=any(given.frame for given in groups.values()),
     )

@@ -30,14 +30,13 @@ from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums, Turn, at_rest, turn_of
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.messages import Begin
+from fedmiss.federation.rules import POWER, WIDTH
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, counted_family
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
 
-POWER = 3  # block power iterations that start a factor
-WIDTH = 6  # vectors in the block
 TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes

@@ -190,7 +190,9 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
             )
     panel = features_of(link, agreement.panel, named, None if order.before else order.structure)
     if panel.least and panel.L > 1 and any(model.rank for model in named):
-        panel, notes = release_pairs(link, panel, agreement.months)
+        chosen = len(order.candidates) > 1 and not order.before
+        by, folds = (_held_out(link, panel, order), order.folds) if chosen else ("", 0)
+        panel, notes = release_pairs(link, panel, agreement.months, by=by, folds=folds, seed=order.seed)
         agreement = replace(agreement, notes=(*agreement.notes, *notes))
     return agreement, panel
 
@@ -204,9 +206,14 @@ def preview_job(link: Link, order: JobSpec) -> tuple[Agreement, np.ndarray]:
     months = np.zeros(0, np.uint8)
     if len(order.candidates) > 1 and not order.before:
         link.stage = "cross-validation"
-        by = folds_like_gaps(link, panel) if order.by == "auto" else order.by
+        by = _held_out(link, panel, order)
         months = released_months(link, panel, by=by, folds=order.folds, seed=order.seed)
     return agreement, months
+
+
+def _held_out(link: Link, panel: Panel, order: JobSpec) -> str:
+    """What folds hold out."""
+    return folds_like_gaps(link, panel) if order.by == "auto" else order.by
 
 
 def _draws(link: Link, order: JobSpec, panel: Panel, members: Sequence[FittedModel], stages: Stages) -> F64:

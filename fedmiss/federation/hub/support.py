@@ -9,10 +9,9 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, listed
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.fit import POWER, WIDTH
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import behind, followed, kept_effort, kept_regions, releasable
+from fedmiss.federation.rules import COLUMNS, followed, kept_effort, kept_regions, releasable
 
 FEWEST_REGIONS = 2
 MOST_PAIRS = 0.5  # share of the pairs of months without enough sites, above which no factor is tried
@@ -22,7 +21,7 @@ JUNE = 6  # where an import puts yearly counts
 
 def release_jointly(
     link: Link, axes: msg.Axes, share: float, contributors: int, notes: list[str]
-) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64], Bool, bool]:
+) -> tuple[msg.Axes, dict[str, msg.Answer], int, F64, dict[str, I64], Bool, Bool]:
     """Agree on the axes, without months, regions and effort terms that have too few visits behind them.
 
     Groups count again without the months that are left out, then the regions, then effort, until none is: a group whose
@@ -33,7 +32,7 @@ def release_jointly(
     -------
     the final axes, the groups' answers to them, the number of visits left out, the visits (L,) behind released months,
     which months (places) each rule left out, whether enough stand behind new observers, and behind observers (2,), and
-    whether all groups but one have few sites for the months
+    whether all groups but one have few sites for the months, and few visited ones for patterns
     """
     months, before, wanted = np.ones(axes.months.size, dtype=bool), -1, axes
     lost: dict[str, I64] = {}
@@ -77,7 +76,7 @@ def release_jointly(
         )
     visits = sums["visits"].sum(axis=0) * months
     places = {k: np.sort(at) for k, at in lost.items()}
-    return axes, done, out, visits, places, np.array(effort[2:]), bool(sums["few"] > 0)
+    return axes, done, out, visits, places, np.array(effort[2:]), sums["few"] > 0
 
 
 def steps(months: I64) -> str:
@@ -113,7 +112,7 @@ def _support(
         "groups": (parts, L),
         "over": (parts, L),
         "regions": (regions + 1, 3),
-        "few": (),
+        "few": (2,),
         "effort": (0, 3)
         if axes is None
         else (len(axes.terms) + len(axes.blanks) + 2, 3),  # and two of observers
@@ -176,25 +175,39 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
     return out
 
 
-def release_pairs(link: Link, panel: Panel, months: I64) -> tuple[Panel, list[str]]:
+def release_pairs(
+    link: Link, panel: Panel, months: I64, *, by: str = "", folds: int = 0, seed: int = 0
+) -> tuple[Panel, list[str]]:
     """Find the pairs of months whose products of residuals may be released, which factors begin with; what to say of it.
 
     A product of two months is a sum over the sites that were visited in both, and from those of a single site its counts
-    follow (``tests/attacks/test_products.py``). So pairs that follow from the products keep the rule of months.
+    follow (``tests/attacks/test_products.py``). So pairs that follow from the products keep the rule of months, in what
+    ``folds`` train on too.
     """
-    (answers,) = link.ask([msg.Pairs(panel.least)])
+    if not panel.patterns:
+        return panel, [
+            f"no pattern is fitted: without one of them, the organisations visited {COLUMNS} sites or fewer in the mean of "
+            f"the {steps(months)}, and the sums that begin a pattern would tell single counts."
+        ]
     at = np.tril_indices(panel.L, -1)
-    sites, groups = (total(answers, name, at[0].shape) for name in ("sites", "groups"))
-    enough = behind(sites, groups, panel.least, panel.contributors)
+    (answers,) = link.ask([msg.Pairs(panel.least, by, folds, seed)])
+    sites, groups = (total(answers, name, (1 + folds, at[0].size)) for name in ("sites", "groups"))
+    if folds:  # a month that is left out of folds has no part in any of them
+        months_of_folds = released_months(link, panel, by=by, folds=folds, seed=seed) == 1
+        apart = ~(months_of_folds[at[0]] & months_of_folds[at[1]])
+        sites[1:, apart], groups[1:, apart] = sites[0, apart], groups[0, apart]
+    enough = releasable(sites, sites, groups, panel.least, panel.contributors) & (groups[0] > 0)
     together = np.full((panel.L, panel.L), ENOUGH, np.uint8)
-    together[at] = together[at[::-1]] = np.where(enough, ENOUGH, np.minimum(groups, SHARED))
+    shared = np.where(groups[0] > 0, np.clip(groups.min(axis=0), 1, SHARED), 0)
+    together[at] = together[at[::-1]] = np.where(enough, ENOUGH, shared)
     panel, share = keep_pairs(replace(panel, together=together), np.ones(panel.L, dtype=bool))
     if panel.patterns:
         return panel, []
     note = (
         f"no pattern is fitted: of the pairs of {steps(months)} that sites were visited in, {share:.0%} have fewer than "
-        f"{panel.least} such sites or {panel.contributors} groups (limit {MOST_PAIRS:.0%}), and sums of so few would "
-        "tell single counts."
+        f"{panel.least} such sites or {panel.contributors} groups, in all visits or in those that a fold trains on (limit "
+        f"{MOST_PAIRS:.0%}; what an organisation's own rule leaves out does not count): sums of so few would tell single "
+        "counts."
     )
     return panel, [note]
 
@@ -204,7 +217,7 @@ def keep_pairs(panel: Panel, months: Bool) -> tuple[Panel, float]:
     within = months[:, None] & months
     off = within & ~np.eye(panel.L, dtype=bool) & (panel.together > 0)
     few = off & (panel.together < ENOUGH)
-    few &= followed(within & (panel.together >= SHARED), POWER * WIDTH)
+    few &= followed(within & (panel.together >= SHARED), COLUMNS)
     if not few.any():
         return panel, 0.0
     share = float(few.sum() / off.sum())

@@ -160,6 +160,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         share=plan.share,
         covariates=covariates_of(groups, notes),
         frame=any(given.frame for given in groups.values()),
+        species=plan.species,
     )
     withheld = sum(answer.withheld for answer in ready.values()) + out
     if withheld > out:

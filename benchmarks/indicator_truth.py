@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
@@ -21,6 +22,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import pandas as pd
 
+from fedmiss.federation.group.panel import stamps_of, visits_of
+from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -58,10 +61,15 @@ def world(seed: int, species: int, alike: float, sd: float) -> tuple[float, floa
             for g in range(2)
             if (m := who % 2 == g).any()
         ]
-        federation = LocalFederation.of_panel(GroupPanel.of(J, YEARS * MONTHS, groups, (MONTH, 2010 + YEAR)))
+        name = f"s{k}"
+        panel = GroupPanel.of(J, YEARS * MONTHS, groups, (MONTH, 2010 + YEAR))
+        # As of panels of the same records: one secret, under which an observer has the same draw for every species.
+        held, at = visits_of(panel)
+        held = {group: replace(visits, species=name) for group, visits in held.items()}
+        plan = DataSpec(species=name, months=stamps_of(panel))
+        federation = LocalFederation(held, at, J, plan, secrets={group: group.encode() for group in held})
         fit = federation.fit(CountSettings(rank=0, dispersion="negbin"))
         rows = federation.replicates(range(60), seed=1).totals[:, 0]
-        name = f"s{k}"
         totals[name] = pd.Series(yearly(totals_by_region(fit, np.full(J, -1), 0)[0]), years)
         draws[name] = pd.DataFrame(yearly(rows), columns=years)
         true[name] = pd.Series(yearly(np.exp(eta).sum(axis=0)), years)

@@ -7,6 +7,7 @@ as it is; nothing in it points outside.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -106,6 +107,9 @@ def make_panel(
         if table is not None and table.covariates:
             write_table(table.long(sites), tmp / "site_covariates.parquet", "site_covariates")
         groups = _write_groups(tmp / "groups", visits, secrets=settings.secrets)
+        if not settings.secrets:
+            # Of the panel, not of its groups, whose folders may be handed over; the same for all species of the records.
+            write_secret(tmp / SECRET, _secret_of(folders))
         flow.append(
             {
                 "step": "visits written",
@@ -392,6 +396,15 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
     number[order] = np.arange(observers.len()) % groups + 1
     table = pl.DataFrame({"observer_id": observers, "_group": [f"g{group:0{width}d}" for group in number]})
     return visits.join(table, on="observer_id", how="left", maintain_order="left")
+
+
+def _secret_of(folders: Sequence[Path]) -> bytes:
+    """Give what only who has the records can know: no digest that a manifest tells."""
+    digest = hashlib.blake2b(digest_size=32)
+    for folder in folders:
+        with (folder / "records.parquet").open("rb") as stream:
+            digest.update(hashlib.file_digest(stream, lambda: hashlib.blake2b(key=b"weights")).digest())
+    return digest.digest()
 
 
 def _write_groups(out: Path, visits: pl.DataFrame, *, secrets: bool) -> dict[str, dict[str, int]]:

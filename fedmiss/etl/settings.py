@@ -192,7 +192,10 @@ class PanelSettings(Settings):
     min_visits: Annotated[int, Setting("Minimum number of visits of a site.", low=1)] = 1
     seed: Annotated[int, Setting("Seed of the random groups.", low=0)] = 0
     secrets: Annotated[
-        bool, Setting("Give every group its own secret key, from which its bootstrap weights are drawn.")
+        bool,
+        Setting(
+            "Give every group its own secret key for bootstrap weights, not one for all species of the records."
+        ),
     ] = False
 
     def __post_init__(self) -> None:

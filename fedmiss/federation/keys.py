@@ -49,10 +49,14 @@ def uniforms_by_key(hashes: U64, counter: np.ndarray, *words: str | int) -> F64:
     """Uniforms on (0, 1), one per (hash, counter): the same wherever, and in whatever order, they are drawn."""
     stream = np.frombuffer(seed_key(*words)[:8], dtype=np.uint64)[0]
     with np.errstate(over="ignore"):
-        # Counters on a Weyl sequence, mixed twice; 53 bits and a half keep clear of 0 and 1, where ndtri is infinite.
+        # Counters on a Weyl sequence, mixed twice.
         x = _mix(hashes ^ stream) + _STEP * (np.asarray(counter).astype(np.uint64) + np.uint64(1))
-        bits = _mix(x) >> np.uint64(11)
-    out: F64 = (bits.astype(np.float64) + 0.5) * 2.0**-53
+        return uniforms(_mix(x))
+
+
+def uniforms(hashes: U64) -> F64:
+    """Hashes as numbers on (0, 1): 53 bits and a half keep clear of 0 and 1, where quantiles are infinite."""
+    out: F64 = ((hashes >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-53
     return out
 
 

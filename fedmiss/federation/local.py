@@ -30,6 +30,7 @@ from fedmiss.federation.hub.crossval import open_batch
 from fedmiss.federation.hub.members import FULL, FittedModel, fit_members
 from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.structure import choose_model, features_of
+from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.link import Link
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, errors_of_sites
 from fedmiss.federation.resume import Resumable
@@ -117,6 +118,8 @@ class LocalFederation:
         # many parameters: tests and studies replace one part of the federation each
         self.J, self.own, self.dropped = J, own, 0
         known = {name: (secrets or {}).get(name) or _digest(name, held[name]) for name in sorted(held)}
+        # Keyed before groups are made one: which are follows from the species, and weights must not.
+        held = {name: _keyed(held[name], secret) for name, secret in known.items()}
         parts = {name: [name] for name in known}
         visited = {name: at[name][distinct(held[name].site)] for name in known}
         self.unseen = [name for name in known if not held[name].detected.any()]
@@ -125,9 +128,10 @@ class LocalFederation:
             most = None if plan.minimum > 1 else most
             held, at, parts, self.dropped = unite(held, at, J, duplicates=duplicates, most=most)
         self.at = {name: at[name] for name in sorted(parts)}
+        secret = _of_all(sorted(set(known.values())))
         self.programs = {
             name: GroupProgram(
-                name, held[name], secret=_of_all([known[one] for one in parts[name]]),
+                name, held[name], secret=secret,
                 plain_refusals=True, parts=[np.searchsorted(rows, visited[one]) for one in parts[name]] if own else (),
                 weigh=None if weigh is None else partial(weigh, name), minimum=plan.minimum, jointly=plan.jointly,
             )
@@ -364,6 +368,12 @@ class LocalFederation:
         """How many replicates run side by side."""
         assert self.last is not None, "fit first"
         return hub_bootstrap.lockstep_size(self.hub, max(fit.settings.rank for fit in self.last.fits) + 2)
+
+
+def _keyed(visits: Visits, secret: bytes) -> Visits:
+    """The visits with a hash for every observer's id: two groups may call different people the same."""
+    hashes = keyed_hashes(visits.who, seed_key("observer", secret))
+    return replace(visits, observer_id=hashes.astype(str).astype(object))
 
 
 def _of_all(secrets: Sequence[bytes]) -> bytes:

@@ -65,10 +65,16 @@ class PanelFolder:
         return [self.path / "groups" / name for name in sorted(names)]
 
     def secrets(self) -> dict[str, bytes]:
-        """Secrets of the groups that keep one with their data (``secret.key``); weights of replicates come from it."""
-        return {
-            group.name: (group / SECRET).read_bytes() for group in self.groups if (group / SECRET).exists()
-        }
+        """Secrets of the groups (``secret.key``, their own or the panel's); weights of replicates come from them."""
+        out = {}
+        for group in self.groups:
+            if (group / SECRET).exists():
+                out[group.name] = (group / SECRET).read_bytes()
+            elif (self.path / SECRET).exists():
+                # Groups of several sources may call different people the same.
+                apart = group.name.encode() if self.several_sources else b""
+                out[group.name] = (self.path / SECRET).read_bytes() + apart
+        return out
 
     @property
     def several_sources(self) -> bool:
@@ -126,14 +132,15 @@ class PanelFolder:
         held = {}
         for name in sorted(tables):
             table, at = tables.pop(name).to_pandas(), mine[name]
+            # Numbered by sorted id: the same numbers for any order of rows.
+            observer, who = pd.factorize(table["observer_id"], sort=True)
             held[name] = Visits(
                 site_id=ids[at],
                 site=np.searchsorted(at, table["site_index"].to_numpy()).astype(np.int32),
                 month=stamps[table["month_index"].to_numpy()],
                 count=table["count"].to_numpy(float, na_value=np.nan),
                 detected=table["detected"].to_numpy(bool),
-                # Numbered by sorted id: the same numbers for any order of rows.
-                observer=pd.factorize(table["observer_id"], sort=True)[0].astype(np.int32),
+                observer=observer.astype(np.int32),
                 effort=np.ascontiguousarray(table[own].to_numpy(float, na_value=np.nan)),
                 weight=np.ones(len(table)),
                 region=region[at],
@@ -142,6 +149,7 @@ class PanelFolder:
                 given=not effort,
                 covariates={name: column[at] for name, column in covariates.items()},
                 frame=self.frame,
+                observer_id=who.to_numpy(object),
             )
         return held, mine
 

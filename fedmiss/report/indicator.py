@@ -19,7 +19,6 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import NOT_CLASSIFIED, by_limits, classify, interval
-from fedmiss.rng import rng_for
 
 FLOOR = 0.01  # a total below this share of the species' mean counts as this share: a zero has no logarithm
 STEP = 10.0  # a species' index changes at most by this factor from one year to the next
@@ -41,10 +40,10 @@ def indicator(
     The chain of mean changes: from one year to the next, the mean over the species that have both of the change of log
     total, at most a factor of ``STEP`` for each. With every species in every year this is the mean of the logarithms. Over
     years that a species lacks its logarithm is a straight line; what it did in these years is in no interval. Every species
-    has the same weight. The interval is of the species' own errors, drawn independently: it says how well the mean of these
-    species is known, not how other species fare, and lacks what observers who count them all find more or fewer. The
-    smooth is a local quadratic of the log indicator of each draw; its limits are mean -+ 1.96 standard deviations. Source:
-    see the head of this module.
+    has the same weight. The interval says how well the mean of these species is known, not how other species fare.
+    Replicates of one number stand together: in fits of the same records they weigh an observer alike, so that what he finds
+    more or fewer of all species is in the interval. The smooth is a local quadratic of the log indicator of each draw; its
+    limits are mean -+ 1.96 standard deviations. Source: see the head of this module.
 
     Parameters
     ----------
@@ -207,9 +206,7 @@ def _simulate(
                 if lacking := [year for year in wanted if year not in table.columns]:
                     raise ConfigError(f"the replicates of {name!r} have no year {lacking[0]}.")
                 part = table.loc[:, wanted].to_numpy(dtype=np.float64)
-                # Species are drawn independently: their fits share no counts. Those of one seed share random numbers,
-                # so each has its replicates in an order of its own.
-                part = rng_for(0, "indicator", str(name)).permutation(part)[:n_draws]
+                part = part[:n_draws]
                 if not np.isfinite(part).all():
                     raise ConfigError(f"the replicates of {name!r} hold numbers that are not finite.")
                 many[:, i] = _along(_log(part), own[name], years)

@@ -16,8 +16,9 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.months import month_axis, panel_months
 from fedmiss.etl.panel import PanelSettings, assign_groups, make_panel
-from fedmiss.files import read_manifest
+from fedmiss.files import MANIFEST, SECRET, read_manifest
 from fedmiss.group_names import group_folders, group_name
+from fedmiss.pipeline.panels import open_panel
 from tests.folders import content
 
 VISIT = st.tuples(
@@ -380,3 +381,41 @@ def test_one_count_above_all_others_is_told(tmp_path):
         said = [w for w in read_manifest(made)["warnings"] if "larger than all others" in w]
         assert bool(said) == told
         assert not told or "2,000,000,000 birds at s2 on 2018-06-11" in said[0]
+
+
+def test_panels_of_all_species_of_the_records_have_one_secret(tmp_path):
+    """Weights of replicates follow from it; who is given a group's folder, or a manifest, cannot know it."""
+    rows = [
+        (f"o{k % 3}", f"s{k % 4}", "2020-05-01", k, f"v{k}", name)
+        for k in range(8)
+        for name in ("Wren", "Crow")
+    ]
+    header = "observer,site,date,count,visit,species"
+    kept = ingested(tmp_path / "a", header, rows)
+    other = ingested(tmp_path / "b", header, rows[:-1])
+    secret = {}
+    for name, folder, species in (("wren", kept, "Wren"), ("crow", kept, "Crow"), ("less", other, "Wren")):
+        out = panel(folder, tmp_path / name, species=species, groups=2)
+        secret[name] = (out / SECRET).read_bytes()
+        assert not list(out.glob(f"groups/*/{SECRET}"))
+        assert secret[name].hex() not in (out / MANIFEST).read_text()
+    assert secret["wren"] == secret["crow"] != secret["less"]
+    own = panel(kept, tmp_path / "own", species="Wren", groups=2, secrets=True)
+    assert not (own / SECRET).exists()
+    assert len({path.read_bytes() for path in own.glob(f"groups/*/{SECRET}")}) == 2
+
+
+def test_one_identifier_in_groups_of_several_sources_is_no_one_person(tmp_path):
+    """Clubs number their observers from 1: two people would have the same weights."""
+    header = "observer,site,date,count"
+    clubs = [
+        ingested(
+            tmp_path / name, header, [(1, f"{name}{s}", "2020-05-01", 3) for s in "abc"], species=("Wren",)
+        )
+        for name in ("x", "y")
+    ]
+    secrets = open_panel(panel(clubs, tmp_path / "both")).secrets()
+    assert len(set(secrets.values())) == 2
+    one = open_panel(panel(clubs[0], tmp_path / "one", group_by="site_id")).secrets()
+    assert len(one) == 3
+    assert len(set(one.values())) == 1, "one of the records' observers is one person in all groups"

@@ -44,7 +44,6 @@ def pooled(panel: GroupPanel) -> LocalFederation:
     Weights are keyed by owner and observer: each visit carries its owner's number in a covariate-free copy of the panel.
     """
     apart = LocalFederation.of_panel(panel)
-    secrets = {name: program.secret for name, program in apart.programs.items()}
     start = np.cumsum([0] + [g.n_observers for g in panel.groups])
     whole = LocalFederation.of_panel(panel.pooled()).programs["all"].place
 
@@ -53,10 +52,11 @@ def pooled(panel: GroupPanel) -> LocalFederation:
         for k, g in enumerate(panel.groups):
             mine = (used.observer >= start[k]) & (used.observer < start[k + 1])
             out[mine] = replicate_weights(
-                secrets[g.name],
+                apart.programs[g.name].secret,
                 seed,
                 number,
                 spread,
+                apart.programs[g.name].visits.who,
                 whole[used.site[mine]],
                 used.observer[mine] - start[k],
                 used.weight[mine],

@@ -11,6 +11,8 @@ from scipy import stats
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation.group.folds import replicate_weights
+from fedmiss.federation.group.panel import stamps_of, visits_of
+from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.bootstrap import effective_observers, spread_of
 from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import totals_by_region
@@ -43,8 +45,9 @@ def test_bootstrap_weights_stay_inside_groups():
         assert not np.array_equal(w, program._weigh(0, 4, spread, used))
         assert not np.array_equal(w, program._weigh(1, 3, spread, used))
         other = replicate_weights(
-            b"another secret", 0, 3, spread, program.place[used.site], used.observer, used.weight
-        )
+            b"another secret", 0, 3, spread, program.visits.who, program.place[used.site], used.observer,
+            used.weight,
+        )  # fmt: skip
         assert not np.isin(
             np.unique(other), np.unique(w)
         ).any()  # only who has the secret can know the weights
@@ -180,3 +183,54 @@ def test_replicates_of_no_number_or_of_another_panel_are_refused():
             bootstrap(other, fit, draws=2)
     with pytest.raises(ConfigError, match="the level is 95 "):
         fit.interval(level=95)
+
+
+def species(name: str, observers: list[str], secret: bytes) -> LocalFederation:
+    """One group whose observers are numbered by what they are called, each with forty visits."""
+    rng = np.random.default_rng(3)
+    who = np.repeat(np.arange(len(observers)), 40).astype(np.int32)
+    site = rng.integers(0, 12, who.size)
+    panel = GroupPanel.of(
+        12, 24, [Group.of("a", site, rng.integers(0, 24, who.size), np.ones(who.size), who)]
+    )
+    held, at = visits_of(panel)
+    ids = np.array(observers, dtype=object)
+    held = {"a": replace(held["a"], species=name, observer_id=ids)}
+    return LocalFederation(
+        held, at, 12, DataSpec(species=name, months=stamps_of(panel)), secrets={"a": secret}
+    )
+
+
+def test_an_observer_weighs_the_same_in_fits_of_other_species():
+    """They were keyed by local numbers and a secret of each species: what observers do to all species was in no sum."""
+    one, other = ["ann", "ben", "cat", "dan"], ["ben", "cat", "dan", "eve"]  # ben is number 1 here, 0 there
+
+    def weights(name, observers, secret):
+        federation = species(name, observers, secret)
+        program = federation.programs["a"]
+        spread = np.array([160.0, 1.0, 0.0])
+        w = [program._weigh(0, b, spread, program.used) for b in range(5)]
+        return {ids: np.array(w)[:, program.used.observer == i][:, 0] for i, ids in enumerate(observers)}
+
+    wren, crow, apart = (
+        weights("wren", one, b"k"),
+        weights("crow", other, b"k"),
+        weights("crow", other, b"other records"),
+    )
+    for name in ("ben", "cat", "dan"):
+        np.testing.assert_array_equal(wren[name], crow[name])
+        assert not np.isin(wren[name], apart[name]).any()
+    assert np.unique(np.concatenate([*wren.values(), crow["eve"]])).size == 25
+
+
+def test_what_the_prior_adds_to_replicates_is_each_species_own():
+    """Replicates of one number stand together in an indicator: noise that species shared would be an error of their mean."""
+    rows = {}
+    for name in ("wren", "wren again", "crow"):
+        federation = species(name.split()[0], ["ann", "ben"], b"k")
+        federation.programs["a"].weigh = lambda seed, number, spread, used: used.weight
+        federation.fit(CountSettings(rank=0))
+        rows[name] = federation.replicates(range(60), seed=1).totals[:, 0].sum(axis=1)
+    np.testing.assert_array_equal(rows["wren"], rows["wren again"])
+    assert rows["wren"].std() > 0
+    assert abs(np.corrcoef(rows["wren"], rows["crow"])[0, 1]) < 0.4  # three standard errors of 60 draws

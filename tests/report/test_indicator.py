@@ -200,10 +200,10 @@ def test_the_last_ten_years_are_those_of_the_calendar():
     assert (last["from_year"], last["to_year"]) == (2010, 2018)
 
 
-def test_replicates_of_species_that_share_random_numbers_err_apart():
-    """Fits of one seed draw the same numbers for the same months; their sum would be taken for an error of the mean."""
+def test_what_species_err_by_together_is_in_the_interval():
+    """An observer who weighs twice in replicate 7 does so for every species: replicates of one number stand together."""
     totals, draws = world(S=8)
     noise = np.log(draws["s0"] / totals["s0"].to_numpy())
     same = {name: total * np.exp(noise) for name, total in totals.items()}
     half = np.log(indicator(totals, same)["hi"] / indicator(totals, same)["index"])[1:]
-    np.testing.assert_allclose(half, 1.96 * 0.1 * np.sqrt(2 / 8), rtol=0.25)
+    np.testing.assert_allclose(half, 1.96 * 0.1 * np.sqrt(2), rtol=0.25)

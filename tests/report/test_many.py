@@ -43,7 +43,7 @@ def test_species_are_sorted_by_trend_and_failures_are_shown(three):
     assert re.findall(r'href="(s\d/index.html)"', text) == ["s1/index.html", "s0/index.html", "s2/index.html"]
     assert "Corvus &lt;x&gt;" in text
     assert "1 declines, 1 increases, " in text
-    assert "What species err by together is in none" in text  # of an indicator's intervals
+    assert "those of TRIM's results take the species' errors for independent" in text
     table = pd.read_parquet(root / "index.parquet")
     assert table["trend_class"].tolist() == ["strong decline", "strong increase", "not classified"]
     assert table["folder"].tolist() == ["s1", "s0", "s2"]

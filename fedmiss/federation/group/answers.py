@@ -160,9 +160,11 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
     an observer is known apart from years and sites, one step takes it back; where all observers of a year are new, the year
     and they share one sum of counts, and steps in turn would take long to get there.
     """
-    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", batch.seed))
+    species = program.visits.species  # what the prior says of one tells nothing of another's
+    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", species, batch.seed))
     who = keyed_hashes(
-        np.arange(batch.effects.shape[1]).astype(str), seed_key("observer noise", batch.seed, program.name)
+        np.arange(batch.effects.shape[1]).astype(str),
+        seed_key("observer noise", species, batch.seed, program.name),
     )
     for f in fits:
         # Sites: prior mean M + z sqrt(tau), and the response C K z sqrt(tau) = C z / sqrt(tau).

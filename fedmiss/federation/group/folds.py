@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 
 import numpy as np
+from scipy.special import gammaincinv
 
 from fedmiss.arrays import F64, I32, I64, Bool, distinct, pairs
 from fedmiss.errors import ConfigError
-from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms_by_key
+from fedmiss.federation.keys import keyed_hashes, seed_key, uniforms, uniforms_by_key
 from fedmiss.rng import rng_for
 
 
@@ -89,9 +90,12 @@ def secret_rng(secret: bytes, *words: str | int) -> np.random.Generator:
 
 
 def replicate_weights(
-    secret: bytes, seed: int, number: int, spread: F64, site: I64, observer: I32, weight: F64
+    secret: bytes, seed: int, number: int, spread: F64, who: np.ndarray, site: I64, observer: I32, weight: F64
 ) -> F64:
     """Weights (m,) of one bootstrap replicate: one draw per observer, of mean 1, from the group's own secret.
+
+    A draw is keyed by the observer's id: in fits of other species under the same secret the same observer has the same
+    quantile in the same replicate, so that what he finds more or fewer of all of them is in the sum of their replicates.
 
     They are not normalised, so that group totals vary too. With many observers alike and a fit that hardly follows single
     counts a draw is Exp(1), the Bayesian bootstrap. Else its spread is too small for three reasons, and a Gamma of mean 1
@@ -111,17 +115,18 @@ def replicate_weights(
     ----------
     secret : the group's, kept with its data: whoever knows the weights could solve for the observers' totals
     seed, number : of the job and of the replicate, both public
+    who : (n,) texts, id of every observer
     site : (m,) a number of the site that follows from its id
     spread : (3,) from the hub: visits of all groups, t / z sqrt(n / nu), 1 to weigh observer x site
     """
     unit = observer.astype(np.int64)
     if spread[2]:
-        unit = np.unique(pairs(observer, site)[0], return_inverse=True)[1]
+        _, first, unit = np.unique(pairs(observer, site)[0], return_index=True, return_inverse=True)
+        who = np.array([f"{who[observer[i]]} {site[i]}" for i in first], dtype=object)
     # h_i of equation weight.
-    share = np.bincount(unit, weight) / spread[0]
+    share = np.bincount(unit, weight, len(who)) / spread[0]
     # Equation weight: the variance c, at most 4.
     c = np.minimum((spread[1] / np.maximum(1 - share, 1e-9)) ** 2, 4.0)
-    rng = secret_rng(secret, seed, number)
-    # Gamma of shape 1 / c and scale c: mean 1, variance c.
-    draw: F64 = c * rng.standard_gamma(1 / c)
+    # Quantiles of the Gamma of shape 1 / c and scale c: mean 1, variance c.
+    draw: F64 = c * gammaincinv(1 / c, uniforms(keyed_hashes(who, seed_key(secret, seed, number))))
     return weight * draw[unit]

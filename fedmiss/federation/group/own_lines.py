@@ -32,7 +32,7 @@ def own_lines(program: GroupProgram, batch: Batch, *, drawn: bool) -> Callable[[
     lines = batch.own_lines(0, years_of(program.axis.months))
     bend = lines.bend()
     if drawn:
-        place = keyed_hashes(program.visits.site_id, seed_key("own line", batch.seed))
+        place = keyed_hashes(program.visits.site_id, seed_key("own line", program.visits.species, batch.seed))
     else:
         variance = lines.variance()
 

@@ -242,7 +242,14 @@ class GroupProgram:
     def _weigh(self, seed: int, number: int, spread: F64, used: IncludedVisits) -> F64:
         # Weights of replicates follow from the group's secret alone: the hub could solve for observers if it knew them.
         return replicate_weights(
-            self.secret, seed, number, spread, self.place[used.site], used.observer, used.weight
+            self.secret,
+            seed,
+            number,
+            spread,
+            self.visits.who,
+            self.place[used.site],
+            used.observer,
+            used.weight,
         )
 
     def fold_of(self, by: str, folds: int, seed: int, visits: IncludedVisits) -> I64:

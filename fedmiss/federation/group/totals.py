@@ -92,7 +92,7 @@ def _presence(program: GroupProgram, batch: Batch, number: int, f: int, *, drawn
     chain = program.site_presence(number, f)
     if chain is None or not drawn:
         return None if chain is None else chain.present
-    place = keyed_hashes(program.visits.site_id, seed_key("presence", batch.seed))
+    place = keyed_hashes(program.visits.site_id, seed_key("presence", program.visits.species, batch.seed))
     return chain.draw(
         ndtr(normals(place, chain.came.shape[1], "presence", batch.seed, int(batch.numbers[f])))
     )

@@ -43,6 +43,7 @@ class Visits:
     calendar : whether ``month`` is a calendar month
     covariates : name -> (J,) of the sites, NaN for a gap; categories as columns of 0 and 1 (``features.expanded``)
     frame : whether sites that nobody visited stand for an area, so that totals of the visited ones are wanted too
+    observer_id : (n,) texts        id of every observer, which keys its weights in replicates; None for its number
     """
 
     site_id: np.ndarray
@@ -61,6 +62,13 @@ class Visits:
     calendar: bool = True
     covariates: Mapping[str, F64] = field(default_factory=dict)
     frame: bool = False
+    observer_id: np.ndarray | None = None
+
+    @property
+    def who(self) -> np.ndarray:
+        """Ids (n,) of the observers, or their numbers."""
+        numbers = np.arange(self.observer.max(initial=-1) + 1)
+        return numbers.astype(str).astype(object) if self.observer_id is None else self.observer_id
 
     def take(self, keep: np.ndarray) -> Visits:
         """Return some of the visits; sites and observers keep their numbers."""
@@ -215,7 +223,8 @@ def _together(groups: list[Visits], at: list[I64]) -> Visits:
     """The visits of several groups as those of one; ``at`` rows of their sites in a common list."""
     mine, first = np.unique(np.concatenate(at), return_index=True)
     # Observers are numbered within a group: shift them, so that two groups' first observers stay two.
-    shift = np.cumsum([0] + [int(one.observer.max(initial=-1)) + 1 for one in groups[:-1]]).astype(np.int32)
+    who = [one.who for one in groups]
+    shift = np.cumsum([0] + [ids.size for ids in who[:-1]]).astype(np.int32)
     place = [np.searchsorted(mine, rows) for rows in at]
 
     def joined(name: str) -> Any:
@@ -249,6 +258,7 @@ def _together(groups: list[Visits], at: list[I64]) -> Visits:
             name: of_sites(name) for name in dict.fromkeys(n for one in groups for n in one.covariates)
         },
         frame=any(one.frame for one in groups),
+        observer_id=np.concatenate(who),
     )
 
 

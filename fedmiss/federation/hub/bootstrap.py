@@ -84,7 +84,7 @@ def replicates(
     for (at, member, hand), opened in zip(hands, answers, strict=True):
         sums = starts(opened, len(hand))
         for i, number in enumerate(hand):
-            noise = rng_for(seed, "prior-noise", int(number))
+            noise = rng_for(seed, "prior-noise", panel.species, int(number))
             lanes.append(FitTask(at, i, fit_replicate(panel, member.settings, member.state, sums[i], noise)))
     states = iter(run_lockstep(link, panel, lanes))
     totals = totals_of(link, panel, [(at, [next(states) for _ in hand]) for at, _, hand in hands], drawn=True)

@@ -30,7 +30,7 @@ class Panel:
     two that all values stay below; ``frame``: whether totals of the visited sites are wanted beside those of all;
     ``features`` of sites that the groups agreed on, None: not asked; ``together`` (L, L) what stands behind two months
     (:func:`.support.release_pairs`), ``pairs`` (L, L) 1 where their products of residuals may be released, empty for all;
-    ``patterns``: whether they are enough for factors.
+    ``patterns``: whether they are enough for factors; ``species`` of the job, whose draws have its own keys.
     """
 
     L: int
@@ -49,6 +49,7 @@ class Panel:
     together: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     pairs: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     patterns: bool = True
+    species: str = ""
 
     @property
     def rows(self) -> list[str]:

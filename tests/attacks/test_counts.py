@@ -68,8 +68,20 @@ def levels(E: np.ndarray, line: np.ndarray, wanted: np.ndarray, start: np.ndarra
     return end.x
 
 
-def equations(asked, n: np.ndarray):
-    """Linear equations of the counts of visited cells: matrix, sums, weights; and the expected counts at the end."""
+def share_of(
+    y: np.ndarray, E: np.ndarray, m: np.ndarray, A: np.ndarray, phi: float, inverse_size: float
+) -> np.ndarray:
+    """What sites take of their steps (``kernels._share``), where their counts are known nearly."""
+    res = y - m
+    bends = np.where(res > m, res * inverse_size * m / np.maximum(E + inverse_size * m, 1e-300), 0.0)
+    return 1.0 / (1.0 + A * bends.sum(axis=1) / phi)
+
+
+def equations(asked, n: np.ndarray, birds: np.ndarray):
+    """Linear equations of the counts of visited cells: matrix, sums, weights; and the expected counts at the end.
+
+    ``birds`` (sites, months): what the attacker holds the counts for, of which the length of the steps follows.
+    """
     cells = np.argwhere(n > 0)
     site, month = cells.T
     P, C, w, old, rows = np.zeros(len(n)), np.zeros(len(n)), np.ones_like(n), False, []
@@ -89,13 +101,15 @@ def equations(asked, n: np.ndarray):
             new = 1.0 / (1.0 + np.exp(eta) * q.inverse_size[0])
             w, old = (np.sqrt(w * new) if old else new), True
         E = w * n
-        m = (E * np.exp(line + (P + 0.5 * C)[:, None])).sum(axis=1)
+        cell = E * np.exp(line + (P + 0.5 * C)[:, None])
+        m = cell.sum(axis=1)
         A = 1.0 / (m / phi + 1.0 / tau)
+        share = share_of(w * birds, E, cell, A, phi, q.inverse_size[0])
         C = C + np.minimum(1.0, 2.0 / (1.0 + np.maximum(C, A) * (1.0 - A / tau))) * (A - C)
         before, P = P, levels(E, line + 0.5 * C[:, None], sums[:, 1], P)
         eta = line + (P + 0.5 * C)[:, None]
-        # Newton's step of a site: step / A = (counted - m) / phi - P / tau
-        counted = m + phi * ((P - before) / A + before / tau)
+        # Newton's step of a site: step / (share A) = (counted - m) / phi - P / tau
+        counted = m + phi * ((P - before) / (share * A) + before / tau)
         short = np.abs(P - before) < 0.999 * FAMILIES["poisson"].max_step
         rows += [(np.where(site == j, w[site, month], 0.0), counted[j], SCORE) for j in np.flatnonzero(short)]
         rows += [(np.where(month == t, w[site, month], 0.0), sums[t].sum(), EXACT) for t in np.unique(month)]
@@ -108,12 +122,15 @@ def test_rounds_of_the_negative_binomial_tell_every_count_where_the_others_have_
     """Eight sites of two others in 48 months; least number 5. Who knows only what is expected is right at one in ten."""
     settings = CountSettings(rank=0, slopes=False, dispersion="negbin")
     asked, visits, birds = told(clubs(seed, 0.67), tmp_path, settings)
-    A, sums, weight, mean = equations(asked, visits)
-    spread = np.sqrt(mean + 0.5 * mean**2) + 0.2
-    found = mean + spread * np.linalg.lstsq(
-        np.vstack([A * spread * weight[:, None], np.eye(mean.size)]),
-        np.r_[(sums - A @ mean) * weight, np.zeros(mean.size)],
-    )[0]  # fmt: skip
+    guess = np.zeros_like(visits)
+    for _ in range(4):
+        A, sums, weight, mean = equations(asked, visits, guess)
+        spread = np.sqrt(mean + 0.5 * mean**2) + 0.2
+        found = mean + spread * np.linalg.lstsq(
+            np.vstack([A * spread * weight[:, None], np.eye(mean.size)]),
+            np.r_[(sums - A @ mean) * weight, np.zeros(mean.size)],
+        )[0]  # fmt: skip
+        guess[visits > 0] = np.maximum(found, 0.0)
     true = birds[visits > 0]
     assert true.size > 200
     assert (np.rint(mean) == true).mean() < 0.25

@@ -29,7 +29,7 @@ def test_separators_decimals_and_missing_counts_read_alike(read, separator, deci
     assert got.frame["count"].to_list() == [5, None, 0, 7]
     assert got.frame["weight"].to_list() == [1.5, 1.5, 2, 2]
     assert any("decimal comma" in s for s in got.said) == (decimal == ",")
-    assert "1 rows with a missing count" in got.said[0]
+    assert "1 row with a missing count" in got.said[0]
 
 
 @pytest.mark.parametrize(

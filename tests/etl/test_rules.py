@@ -192,7 +192,9 @@ def test_unreadable_counts_are_seen_but_not_counted(pair, bad):
     """A value that is no count is reported, and the checklist is neither a zero nor a guess."""
     out = pair([seen(A, bad), seen(B, "2")], [A, B])
     assert out.visits() == {"S1": None, "S2": 2}
-    assert any("OBSERVATION COUNT could not be read" in w and "line 2" in w for w in out.manifest["warnings"])
+    said = [w for w in out.manifest["warnings"] if "OBSERVATION COUNT" in w and "could not be read" in w]
+    assert len(said) == 1
+    assert "line 2" in said[0]
 
 
 def test_duplicates_keep_the_latest_edit(pair):

@@ -109,7 +109,7 @@ def make_panel(
         groups = _write_groups(tmp / "groups", visits, secrets=settings.secrets)
         if not settings.secrets:
             # Of the panel, not of its groups, whose folders may be handed over; the same for all species of the records.
-            write_secret(tmp / SECRET, _secret_of(folders))
+            (tmp / SECRET).write_bytes(_secret_of(folders))
         flow.append(
             {
                 "step": "visits written",
@@ -400,11 +400,11 @@ def assign_groups(visits: pl.DataFrame, settings: PanelSettings, *, by_source: b
 
 def _secret_of(folders: Sequence[Path]) -> bytes:
     """Give what only who has the records can know: no digest that a manifest tells."""
-    digest = hashlib.blake2b(digest_size=32)
+    digests = []
     for folder in folders:
         with (folder / "records.parquet").open("rb") as stream:
-            digest.update(hashlib.file_digest(stream, lambda: hashlib.blake2b(key=b"weights")).digest())
-    return digest.digest()
+            digests.append(hashlib.file_digest(stream, lambda: hashlib.blake2b(key=b"weights")).digest())
+    return hashlib.blake2b(b"".join(sorted(digests)), digest_size=32).digest()
 
 
 def _write_groups(out: Path, visits: pl.DataFrame, *, secrets: bool) -> dict[str, dict[str, int]]:

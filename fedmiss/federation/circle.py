@@ -356,8 +356,8 @@ class Circle:
         elif kept[0] != digest:
             raise EngineError(
                 f"{name!r} does not give the same answer to exchange {number} as before its restart. Another "
-                "processor, another version of a library, or a function of the study's own that draws without a seed? Begin "
-                "a new revision of the study."
+                "processor, another version of a library, or a function of the study's own that was changed or draws "
+                "without a seed? Begin a new revision of the study."
             )
         if self.gather is not None:
             self.gather.restore(number, raw)

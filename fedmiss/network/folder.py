@@ -184,12 +184,12 @@ class Folder(Gather):
         """Look until the frames that are wanted are whole."""
         got, begun, pause = dict(have), time.monotonic(), FIRST
         while True:
+            waited = time.monotonic() - begun
+            if waited > QUIET:
+                self._show_again()  # first: it looks at the own frames, and what is closed is said of the others'
             got |= self._look(exchange, got)
             names = enough(got)
             missing = tuple(n for n in sorted(names or self.names) if n not in got and n != self.name)
-            waited = time.monotonic() - begun
-            if waited > QUIET:
-                self._show_again()
             self._tell(missing, waited)
             if names is not None and names <= got.keys():
                 return {n: got[n] for n in names}

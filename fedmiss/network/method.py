@@ -103,9 +103,9 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         last = [f for f in frames if not Path(f.filename).is_relative_to(here)][-1:] or frames[-1:]
         raise ConfigError(
             f"{run} failed in {Path(last[0].filename).name}, line {last[0].lineno}: {type(error).__name__}: {error}. The "
-            "others wait. If the package is wrong, agree on a version without the fault, and join again. If the data here "
-            "are wrong, correct them and ask the proposer for a revision: a job is bound to the data that it was begun "
-            "with. fedmiss --debug shows the traceback."
+            "others wait. If the package is wrong, agree on a version without the fault; if the data here are wrong, "
+            "correct them. Then ask the proposer for a revision: a job is bound to the function's file and to the data "
+            "that it was begun with. fedmiss --debug shows the traceback."
         ) from error
     try:
         plain: dict[Any, Any] = {

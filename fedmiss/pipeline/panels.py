@@ -71,9 +71,7 @@ class PanelFolder:
             if (group / SECRET).exists():
                 out[group.name] = (group / SECRET).read_bytes()
             elif (self.path / SECRET).exists():
-                # Groups of several sources may call different people the same.
-                apart = group.name.encode() if self.several_sources else b""
-                out[group.name] = (self.path / SECRET).read_bytes() + apart
+                out[group.name] = (self.path / SECRET).read_bytes()
         return out
 
     @property
@@ -134,6 +132,8 @@ class PanelFolder:
             table, at = tables.pop(name).to_pandas(), mine[name]
             # Numbered by sorted id: the same numbers for any order of rows.
             observer, who = pd.factorize(table["observer_id"], sort=True)
+            if self.several_sources:  # which may call different people the same
+                who = name + "\0" + who
             held[name] = Visits(
                 site_id=ids[at],
                 site=np.searchsorted(at, table["site_index"].to_numpy()).astype(np.int32),

@@ -105,13 +105,17 @@ def draw_basemap(ax: Axes, frame: Frame) -> None:
     codes: list[int] = []
     # A ring in the opposite direction is a hole by the filling rule of a path.
     cuts: dict[bool, list[shapely.Geometry]] = {True: [], False: []}
+    drawn: list[tuple[bool, shapely.Geometry]] = []
     for ring in _pieces(piece, "land", frame):
-        cuts[LinearRing(ring).is_ccw].append(
-            shapely.make_valid(Polygon(ring)).intersection(view).simplify(step)
-        )
-    for turn, both in cuts.items():
-        # Together, what the date line cuts in two is one again.
-        for polygon in shapely.get_parts(shapely.union_all(both)):
+        turn, inside = LinearRing(ring).is_ccw, shapely.make_valid(Polygon(ring)).intersection(view)
+        if (np.abs(ring[:, 0] % 360.0 - 180.0) < 1e-6).any():
+            cuts[turn].append(inside.simplify(step))
+        else:  # an island of a lake is a ring within a hole: it is not joined to the land around
+            drawn.append((turn, inside.simplify(step)))
+    # Together, what the date line cuts in two is one again.
+    drawn += [(turn, shapely.union_all(both)) for turn, both in cuts.items()]
+    for turn, shape in drawn:
+        for polygon in shapely.get_parts(shape):
             if polygon.geom_type != "Polygon" or polygon.is_empty:
                 continue
             whole = shapely.geometry.polygon.orient(polygon, 1.0 if turn else -1.0)

@@ -72,8 +72,8 @@ def _years_axis(ax: Axes, years: ArrayLike) -> None:
 
 def _end_axis(ax: Axes, index: ArrayLike, high: ArrayLike) -> str:
     """End the axis of an index where its intervals do, but not far above it, where nobody would see it; say so."""
-    most = 5.0 * max(float(np.nanmax(index)), 100.0)
-    top = max(float(np.nanmax(index)), float(np.nanmax(np.append(high, 100.0))))
+    largest = float(np.nanmax(np.append(index, 100.0)))  # no year may have an index
+    most, top = 5.0 * largest, max(largest, float(np.nanmax(np.append(high, 100.0))))
     ax.set_ylim(0, min(top * 1.08, most))
     beyond = " The axis ends at five times the largest index; intervals go on beyond it."
     return beyond if top > most else ""

@@ -414,8 +414,12 @@ def test_one_identifier_in_groups_of_several_sources_is_no_one_person(tmp_path):
         )
         for name in ("x", "y")
     ]
-    secrets = open_panel(panel(clubs, tmp_path / "both")).secrets()
-    assert len(set(secrets.values())) == 2
+    made = open_panel(panel(clubs, tmp_path / "both"))
+    assert len(set(made.secrets().values())) == 1
+    who = [name for visits in made.visits()[0].values() for name in visits.observer_id]
+    assert len(who) == len(set(who)) == 2
+    again = open_panel(panel(clubs[::-1], tmp_path / "again"))
+    assert set(again.secrets().values()) == set(made.secrets().values())
     one = open_panel(panel(clubs[0], tmp_path / "one", group_by="site_id")).secrets()
     assert len(one) == 3
     assert len(set(one.values())) == 1, "one of the records' observers is one person in all groups"

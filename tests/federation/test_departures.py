@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -33,7 +34,7 @@ def test_a_copy_that_asks_something_else_is_named(panel, tmp_path):
     """Another number of candidates, another seed, another rank: in exchange and field, and by the name of who is alone."""
     for i, (what, words) in enumerate(
         (
-            (order(seed=1), "other words, whole numbers or shapes in Support|Open"),
+            (order(seed=1), "other words, whole numbers or shapes in (Pairs|Support|Open)"),
             (order((replace(NEGBIN, rank=0),)), "Open instead of Pairs"),
             (order(plan=replace(order().plan, share=0.8)), r"Support\.share: 0\.8 instead of 0\.9"),
         )
@@ -42,8 +43,6 @@ def test_a_copy_that_asks_something_else_is_named(panel, tmp_path):
         for name, error in got.items():
             assert isinstance(error, EngineError), (name, error)
             assert "the copy of owner-1 of the job asks something else" in str(error), error
-        import re
-
         assert re.search(words, str(got["owner-0"])), str(got["owner-0"])
 
 

@@ -335,7 +335,7 @@ def test_the_commands_work_without_a_terminal(folder, panels, tmp_path_factory):
     words = ["federation", "join", kit, str(panels["south"]), "--dry-run"]
     done = runner.invoke(app, [*words, "--own-sites", "900"])
     assert done.exit_code == 0, done.output
-    assert "have fewer than 900 of your own sites" in done.output
+    assert "with fewer than 900 of your own sites" in done.output
     assert open_kit(Path(kit)).own_sites == 0, "a dry run keeps nothing"
     done = runner.invoke(app, [*words, "--folder", str(tmp_path)])
     assert done.exit_code == 0, done.output

@@ -102,6 +102,7 @@ def test_an_interval_far_beyond_the_index_does_not_hide_it_and_is_said():
         for index, high, top, cut in (
             ([100.0, 80.0], [np.nan, 12_000.0], 500.0, True), ([100.0, 90.0], [np.nan, 130.0], 140.4, False),
             ([100.0, 2_000.0], [np.nan, 9_000.0], 9_720.0, False), ([100.0], [np.nan], 108.0, False),
+            ([np.nan, np.nan], [np.nan, np.nan], 108.0, False),  # a base year without birds
         ):  # fmt: skip
             assert ("intervals go on beyond it" in _end_axis(ax, index, high)) == cut
             assert ax.get_ylim() == pytest.approx((0, top))

@@ -5,10 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.colors import to_rgb
 
 from fedmiss.errors import ConfigError
 from fedmiss.report.analysis import ReportSettings, trim_beside
-from fedmiss.report.basemap import draw_basemap, draw_scale, empty_map, frame_of, on_map
+from fedmiss.report.basemap import LAND, SEA, draw_basemap, draw_scale, empty_map, frame_of, on_map
 from fedmiss.report.changes import alert_of
 from fedmiss.report.classes import by_limits
 from fedmiss.report.html import cite_as, photo_uri
@@ -92,6 +94,20 @@ def test_a_map_of_places_on_both_sides_of_the_date_line_shows_them_and_not_the_w
     assert on_map(given[:2]) == pytest.approx(given[:2])
     for around in ([-120.0, 10.0, 140.0], [-1.0, 2.0], []):
         assert on_map(around) == pytest.approx(around)
+
+
+def test_islands_of_a_lake_are_land():
+    """Rings were joined before the lake was cut out, and five islands of the Caspian Sea went with it."""
+    fig, ax = empty_map(frame_of(np.array([49.6, 50.4]), np.array([44.7, 45.3])), more=0.5, least=3.0)
+    fig.canvas = FigureCanvasAgg(fig)
+    fig.canvas.draw()
+    image = np.asarray(fig.canvas.buffer_rgba())[::-1]
+    colour = {}
+    for name, place in (("island", (50.02, 44.98)), ("lake", (49.75, 44.85))):
+        across, up = (int(v) for v in ax.transData.transform(place))
+        colour[name] = tuple(image[up, across, :3] / 255)
+    assert colour["island"] == pytest.approx(to_rgb(LAND), abs=0.01)
+    assert colour["lake"] == pytest.approx(to_rgb(SEA), abs=0.01)
 
 
 @pytest.mark.parametrize("south", [-89.95, 89.2])

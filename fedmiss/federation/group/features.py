@@ -230,7 +230,7 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
         asked += b"".join(
             v.tobytes() for v in (question.mean, question.deviation, question.kept, question.behind)
         )
-        rng = secret_rng(program.secret, "withheld", hashlib.blake2b(asked).hexdigest())
+        rng = secret_rng(program.secret, program.name, "withheld", hashlib.blake2b(asked).hexdigest())
         sums, products = (rng.uniform(-NOISE, NOISE, v.shape) for v in (sums, products))
     return msg.FeatureSums(behind, *flags, sums, products)
 

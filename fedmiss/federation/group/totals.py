@@ -80,7 +80,9 @@ def _hide_large(program: GroupProgram, question: msg.Totals, out: F64) -> None:
         b"".join(x.tobytes() for x in (question.mu, question.T, question.D, question.smear))
     )
     for i in np.flatnonzero(~(out <= question.most).all(axis=(1, 2))):
-        rng = secret_rng(program.secret, "large", question.batch, int(question.fits[i]), asked.hexdigest())
+        rng = secret_rng(
+            program.secret, program.name, "large", question.batch, int(question.fits[i]), asked.hexdigest()
+        )
         out[i] = rng.uniform(question.most, NOISE * question.most, out[i].shape)
 
 

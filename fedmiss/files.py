@@ -528,8 +528,9 @@ def _check_file(path: Path, entry: FileEntry, again: str) -> None:
     raise InputError(f"{path} {fault}; {again}.", path=str(path))
 
 
-def write_secret(path: str | Path) -> None:
-    """Write 32 random bytes to a file that only its owner may read."""
+def write_secret(path: str | Path, secret: bytes = b"") -> None:
+    """Write 32 random bytes that only their owner may read; or a ``secret`` that follows from the data beside it."""
     with atomic_file(path) as tmp:
-        tmp.touch(mode=0o600)
-        tmp.write_bytes(os.urandom(32))
+        if not secret:
+            tmp.touch(mode=0o600)
+        tmp.write_bytes(secret or os.urandom(32))

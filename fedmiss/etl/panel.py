@@ -109,7 +109,7 @@ def make_panel(
         groups = _write_groups(tmp / "groups", visits, secrets=settings.secrets)
         if not settings.secrets:
             # Of the panel, not of its groups, whose folders may be handed over; the same for all species of the records.
-            (tmp / SECRET).write_bytes(_secret_of(folders))
+            write_secret(tmp / SECRET, _secret_of(folders))
         flow.append(
             {
                 "step": "visits written",

@@ -114,9 +114,9 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         if strange := [k for k in plain if not isinstance(k, str)]:
             raise TypeError(f"the name {strange[0]!r}")
         arrays = {k: np.asarray(v) for k, v in plain.items() if isinstance(v, np.ndarray | list | tuple)}
-        # JSON has no number that is not finite
-        odd = [f"{k} ({bad[0]})" for k, v in plain.items() if k not in arrays and (bad := _not_finite(v))]
         facts = {k: v for k, v in plain.items() if k not in arrays}
+        # JSON has no number that is not finite
+        odd = [f"{k} ({bad[0]})" for k, v in facts.items() if (bad := _not_finite(v))]
         if bad := [k for k, v in arrays.items() if v.dtype.hasobject or k == "file"]:
             raise TypeError(f"the array {bad[0]!r}")
     except (TypeError, ValueError) as error:

@@ -73,7 +73,7 @@ class Differences:
         for i, (question, answer) in enumerate(zip(questions, answers, strict=True)):
             if isinstance(answer, msg.Months):
                 assert isinstance(question, msg.Solve)
-                if question.begin in (msg.Begin.FROM_ZERO, msg.Begin.NEW_FACTOR):
+                if question.begin in (msg.Begin.FROM_ZERO, msg.Begin.NEW_FACTOR, msg.Begin.AT_REST):
                     for fit in question.fits.tolist():  # begins anew
                         self.memories.pop((question.batch, fit), None)
                 answer = replace(answer, months=self._shrunk(question, answer.months, (exchange, i)))
@@ -124,7 +124,8 @@ class Differences:
                 for fit in range(question.numbers.size):
                     self.memories[question.batch, fit] = replace(source, whole=dict(source.whole), last=1.0)
             elif isinstance(question, msg.Keep):  # the copy goes on from sums that are sent whole
-                self._forget([question.to])
+                for fit in question.fits.tolist():
+                    self.memories.pop((question.to, fit), None)
             elif isinstance(question, msg.Close):
                 self._forget(question.batches.tolist())
         return out

@@ -105,6 +105,7 @@ class Begin(IntEnum):
     NEW_FACTOR = 2  # at zero
     PERTURBED = 3  # from the full fit, with draws of the prior means: replicates
     FROM_FULL = 4  # the same without draws
+    AT_REST = 5  # at zero, and from there at their own end for the months that are given
 
 
 # -- fits ----------------------------------------------------------------------------------------------------
@@ -388,12 +389,13 @@ class Close(Question):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Keep(Question):
-    """Keep what the fits of a batch have come to as a batch of its own: the path of ranks goes on from here."""
+    """Keep what fits of a batch have come to in a batch of their own: their paths of ranks go on from here."""
 
     about: ClassVar[str] = "keeps a rank that is finished, while the fit goes on to the next"
     answer: ClassVar[type[Answer]] = Done
     batch: int = _f("number of the batch")
-    to: int = _f("number of the batch that keeps it")
+    fits: np.ndarray = _f("which fits of the batch", "(f,)")
+    to: int = _f("number of the batch that keeps them, as the same fits")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

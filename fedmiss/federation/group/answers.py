@@ -31,6 +31,8 @@ NO_BIRD = -50.0  # log effect of a site at which no bird was counted: it has non
 
 _CHECKED: list[tuple[Any, tuple[int, ...]] | None] = [None]  # the last question that was found right
 
+STEPS = 20  # of sites, to come to their end for given months
+
 
 def start_from(batch: Batch, full: Batch) -> None:
     """Let every fit of a batch of replicates start at the full fit (fit 0 of ``full``)."""
@@ -101,7 +103,7 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int
     at = (
         slice(None) if fits.size == len(batch.mu) and (np.diff(fits) > 0).all() else fits
     )  # a slice is a view
-    if question.begin == msg.Begin.FROM_ZERO:
+    if question.begin in (msg.Begin.FROM_ZERO, msg.Begin.AT_REST):
         batch.site_mean[at], batch.site_cov[at] = 0.0, 0.0
         known = slice(1 + batch.slopes, 1 + batch.slopes + batch.responses.shape[1])
         batch.site_mean[at, :, known] = batch.site_prior[at, :, known] = batch.responses
@@ -182,23 +184,20 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
 
 def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Months:
     """Solve the sites at home; return the months' sums over them."""
-    fits, p, cells = question.fits, receive(program, batch, question), batch.cells
-    n, L = fits.size, batch.month_mean.shape[1]
-    month = np.zeros((n * batch.chunks, L, p + p * (p + 1) // 2))
-    stats = np.zeros((n * batch.chunks, 4 + 3 * p))
-    offset, by_visit = batch.cell_offset()
-    evidence = [batch.evidence(int(f)) for f in fits] if batch.presence is not None else []
-    # Sites in their own order of chunks, added in that order: the bits do not depend on the number of threads.
-    chunks, begin = batch.chunks, 0
-    for loop, count, tasks, width in kernels.round_loops(p, batch.family.code, n, cells.nnz, chunks):
-        here, parts = slice(begin, begin + count), slice(begin * chunks, (begin + count) * chunks)
-        spread_out(
-            loop, tasks, count * cells.nnz, fits[here], width, chunks, cells.ptr, cells.col, batch.y, batch.E, offset,
-            by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.inverse_size,
-            batch.family.max_step, batch.site_prior, batch.site_mean, batch.site_cov, batch.eta,
-            batch.family.code, month[parts], stats[parts],
-        )  # fmt: skip
-        begin += count
+    fits, p = question.fits, receive(program, batch, question)
+    n = fits.size
+    if question.begin == msg.Begin.AT_REST:
+        for _ in range(STEPS):
+            evidence = _evidence(batch, fits)
+            _site_steps(batch, fits, p)
+            if batch.observers:
+                _observer_steps(batch, fits)
+            for f, seen in zip(fits.tolist(), evidence, strict=False):
+                _presence_step(program, batch, f, seen)
+            batch.set_offsets(fits)
+            batch.refill(fits)
+    evidence = _evidence(batch, fits)
+    month, stats = _site_steps(batch, fits, p)
     K = batch.kappa.shape[1]
     effort = _effort_sums(batch, fits) if question.effort and K else np.zeros((n, (K + 1) * (K + 2)))
     watched = np.zeros((n, 4))
@@ -209,13 +208,13 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     chain = np.zeros((n, 8 if batch.presence is not None else 0))
     for i, seen in enumerate(evidence):
         chain[i] = _presence_step(program, batch, int(fits[i]), seen)
-    free = _added(month, n)[:, :, free_places(p, slopes=batch.slopes)]
+    free = month[:, :, free_places(p, slopes=batch.slopes)]
     equations, about = np.zeros((n, 0)), np.zeros((n, 0))
     if batch.F.shape[1]:
         equations, about = feature_sums(program, batch, fits, p)
     return msg.Months(
         free,
-        _added(stats, n),
+        stats,
         equations,
         about,
         chain,
@@ -223,6 +222,31 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
         watched,
         _dispersion(batch, fits, question.nodes),
     )
+
+
+def _evidence(batch: Batch, fits: I64) -> list[F64]:
+    """What counts say of presence before the sites move; empty where no site may be empty."""
+    return [batch.evidence(int(f)) for f in fits] if batch.presence is not None else []
+
+
+def _site_steps(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
+    """One step of every site; sums of the months (n, L, p + p (p + 1) / 2) and over sites (n, 4 + 3 p)."""
+    n, L, cells, chunks = fits.size, batch.month_mean.shape[1], batch.cells, batch.chunks
+    month = np.zeros((n * chunks, L, p + p * (p + 1) // 2))
+    stats = np.zeros((n * chunks, 4 + 3 * p))
+    offset, by_visit = batch.cell_offset()
+    # Sites in their own order of chunks, added in that order: the bits do not depend on the number of threads.
+    begin = 0
+    for loop, count, tasks, width in kernels.round_loops(p, batch.family.code, n, cells.nnz, chunks):
+        here, parts = slice(begin, begin + count), slice(begin * chunks, (begin + count) * chunks)
+        spread_out(
+            loop, tasks, count * cells.nnz, fits[here], width, chunks, cells.ptr, cells.col, batch.y, batch.E, offset,
+            by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.inverse_size,
+            batch.family.max_step, batch.site_prior, batch.site_mean, batch.site_cov, batch.eta,
+            batch.family.code, month[parts], stats[parts],
+        )  # fmt: skip
+        begin += count
+    return _added(month, n), _added(stats, n)
 
 
 def _presence_step(program: GroupProgram, batch: Batch, f: int, evidence: F64) -> F64:

@@ -223,6 +223,15 @@ class Batch:
             }  # fmt: skip
         return replace(self, **own)
 
+    def take(self, batch: Batch, fits: I64) -> None:
+        """Take what rounds have changed of these fits from the batch that this one was copied from."""
+        mine = self.changing()
+        for name, value in batch.changing().items():
+            if value is not _ZERO:
+                mine[name][fits] = value[fits]
+        if self.presence is not None:
+            self.rows.w[fits], self.weights[fits] = batch.rows.w[fits], batch.weights[fits]
+
     @property
     def off(self) -> bool:
         """Whether rows have offsets."""

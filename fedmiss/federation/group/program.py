@@ -193,7 +193,11 @@ class GroupProgram:
                 f"group {self.name!r}: batch {question.batch} was never opened here. Start the job again."  # type: ignore[attr-defined]
             )
         if isinstance(question, msg.Keep):
-            self.batches[question.to] = batch.copied()
+            answers.check(self, batch, question)
+            if question.to in self.batches:
+                self.batches[question.to].take(batch, question.fits)
+            else:
+                self.batches[question.to] = batch.copied()
             return self.ready()
         answers.check(self, batch, question)
         return answers.ANSWER[type(question)](self, batch, question)

@@ -6,7 +6,7 @@ and for each candidate five numbers. Count models are scored on the same scale, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -18,7 +18,17 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.begin import known_line, most_rank, responding
-from fedmiss.federation.hub.fit import AskProduct, AskScore, Request, Stage, fit_path, summary
+from fedmiss.federation.hub.fit import (
+    AskKeep,
+    AskProduct,
+    AskScore,
+    Fitting,
+    Request,
+    Stage,
+    fit_path,
+    polished,
+    summary,
+)
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums
@@ -28,7 +38,9 @@ from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings
 
 FOLDS, WHOLE = 1000, 1900  # first batch of the folds; that of all visits beside them
+KEPT = 100_000  # rank r of a path is kept in the path's batch and r + 1 times as much
 NUMBERS = 50_000_000  # held at a time by the fits that run side by side, over all groups
+Known = dict[CountSettings, MonthState]  # what all visits come to by a model
 
 
 def open_batch(panel: Panel, batch: int, settings: CountSettings, numbers: Sequence[int] = (0,)) -> msg.Open:
@@ -74,15 +86,20 @@ class Contest:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Candidates of a contest that differ in rank only are stages of one path: ``ranks``, with their places in it."""
+    """Candidates of a contest that differ in rank only are stages of one path: ``ranks``, with their places in it.
+
+    ``fold`` of it; ``scored``: the rows of the ranks that did not run away.
+    """
 
     batch: int
+    fold: int
     settings: CountSettings
-    ranks: dict[int, int]
-    opening: dict[str, Any]
-    table: list[dict[str, object]]
-    known: dict[int, MonthState] | None = None  # to be given the states that it ends its ranks with
-    last: dict[str, object] = field(default_factory=dict)  # scores of the largest rank that did not run away
+    ranks: dict[int, int] = field(default_factory=dict)
+    opening: dict[str, Any] = field(default_factory=dict)
+    table: list[dict[str, object]] = field(default_factory=list)
+    known: Known | None = None  # to be given the states that it ends its ranks with
+    scored: dict[int, dict[str, object]] = field(default_factory=dict)
+    copies: set[int] = field(default_factory=set)  # batches that keep its ranks
 
 
 def cross_validate(
@@ -96,7 +113,7 @@ def cross_validate(
     one_se: bool = False,
     inverse_size: float = 0.0,
     watch: Callable[[int], None] | None = None,
-    known: dict[int, MonthState] | None = None,
+    known: Known | None = None,
 ) -> Choice:
     """Score every candidate on held-out visits and choose as ``fedmiss.models.lowrank.choice`` says.
 
@@ -119,7 +136,7 @@ def score_folds(
     seed: int,
     inverse_size: float = 0.0,
     watch: Callable[[int], None] | None = None,
-    known: dict[int, MonthState] | None = None,
+    known: Known | None = None,
     whole: Sequence[tuple[int, CountSettings]] = (),
     ended: Callable[[list[tuple[int, list[MonthState]]], msg.Close], None] | None = None,
 ) -> list[pd.DataFrame]:
@@ -132,7 +149,7 @@ def score_folds(
     whole : batches, and settings of rank 0 of fits of all visits beside the folds
     ended : called with batches and states of such fits; it has to ask to close the batches
     """
-    tasks: list[tuple[_Path, int]] = []
+    paths: list[_Path] = []
     tables: list[list[dict[str, object]]] = []
     for contest in contests:
         released = released_months(link, panel, by=contest.by, folds=folds, seed=seed)
@@ -148,46 +165,43 @@ def score_folds(
                 if base[place] == model
             }
             longest = replace(model, rank=max(ranks))
-            tasks += [
-                (_Path(contest.first + i, longest, ranks, opening, tables[-1]), fold) for fold in range(folds)
+            paths += [
+                _Path(contest.first + i, fold, longest, ranks, opening, tables[-1]) for fold in range(folds)
             ]
-    tasks += [(_Path(batch, settings, {}, {}, []), 0) for batch, settings in whole]
+    paths += [_Path(batch, 0, settings) for batch, settings in whole]
     if known is not None:
-        tasks.append((_Path(WHOLE, tasks[0][0].settings, {}, {}, [], known), 0))
-    room = lockstep_room(panel, max(path.settings.rank for path, _ in tasks) + 2)
-    for first in range(0, len(tasks), room):
-        together: dict[int, list[tuple[_Path, int]]] = {}
-        for path, fold in tasks[first : first + room]:
-            together.setdefault(path.batch, []).append((path, fold))
+        paths.append(_Path(WHOLE, 0, paths[0].settings, known=known))
+    for part in _parts(panel, paths):
+        together: dict[int, list[_Path]] = {}
+        for path in part:
+            together.setdefault(path.batch, []).append(path)
         questions = [
             replace(
-                open_batch(panel, batch, mine[0][0].settings, [fold for _, fold in mine]),
-                **mine[0][0].opening,
+                open_batch(panel, batch, mine[0].settings, [path.fold for path in mine]), **mine[0].opening
             )
             for batch, mine in together.items()
         ]
         lanes, whose = [], []
         for mine, answers in zip(together.values(), link.ask(questions), strict=True):
             sums = starts(answers, len(mine))
-            for at, (path, fold) in enumerate(mine):
+            for at, path in enumerate(mine):
                 if not sums[at, 0] > 0:
                     raise ConfigError(
-                        f"fold {fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least "
+                        f"fold {path.fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least "
                         "number of sites (--minimum)."
                     )
                 told = watch if path.table is tables[0] else None
-                each = _scorer(panel, path, fold, inverse_size, told)
+                each = _scorer(panel, path, inverse_size, told)
                 lanes.append(FitTask(path.batch, at, fit_path(panel, path.settings, sums[at], each=each)))
-                whose.append((path, fold))
+                whose.append(path)
         ends = []
-        for (path, fold), state in zip(whose, run_lockstep(link, panel, lanes), strict=True):
-            if state.away:
-                _ranks_that_ran_away(path, fold)
+        for path, state in zip(whose, run_lockstep(link, panel, lanes), strict=True):
+            _fill_ranks_that_ran_away(path)
             if not path.ranks and path.known is None:
                 ends.append((path.batch, [state]))
         if watch:
             watch(len(tables[0]))
-        close = msg.Close(np.array(list(together)))
+        close = msg.Close(np.array(sorted(together.keys() | set().union(*(path.copies for path in whose)))))
         if ended is not None and ends:
             ended(ends, close)
         else:
@@ -196,39 +210,62 @@ def score_folds(
     return [pd.DataFrame([row for row in rows if row["n"]]) for rows in tables]
 
 
-def _ranks_that_ran_away(path: _Path, fold: int) -> None:
-    """Give ranks without a score in this fold that of the largest rank below them: so much the panel can bear."""
-    scored = {row["candidate"] for row in path.table if row["fold"] == fold}
+def _parts(panel: Panel, paths: Sequence[_Path]) -> Iterator[list[_Path]]:
+    """Paths that fit into memory together, with the copies of their ranks."""
+    room = lockstep_room(panel, max(path.settings.rank for path in paths) + 2)
+    part: list[_Path] = []
+    held = 0
+    for path in paths:
+        fits = 1 + most_rank(panel, path.settings)
+        if part and held + fits > room:
+            yield part
+            part, held = [], 0
+        part.append(path)
+        held += fits
+    yield part
+
+
+def _fill_ranks_that_ran_away(path: _Path) -> None:
+    """Give ranks without a score that of the largest rank below them: so much the panel can bear."""
+    there = {row["candidate"] for row in path.table if row["fold"] == path.fold}
     for rank, candidate in path.ranks.items():
-        if candidate not in scored:
-            path.table.append(path.last | {"candidate": candidate, "rank": rank})
+        if candidate not in there:
+            row = path.scored[max(below for below in path.scored if below < rank)]
+            path.table.append(row | {"candidate": candidate, "rank": rank})
 
 
 def _scorer(
-    panel: Panel, path: _Path, fold: int, inverse_size: float, watch: Callable[[int], None] | None
+    panel: Panel, path: _Path, inverse_size: float, watch: Callable[[int], None] | None
 ) -> Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]]:
     most = most_rank(panel, path.settings)  # a small panel cannot have the ranks above: they are this one
+
+    def to_the_end(state: MonthState, below: MonthState) -> Fitting:
+        state = yield from polished(panel, path.settings, state, below, fold=True)
+        if path.known is not None and not state.away:
+            path.known[replace(path.settings, rank=state.rank)] = state
+        if path.ranks and not state.away:
+            yield AskScore(state.smear, inverse_size, lambda sums: note(state.rank, sums))
+        return state
 
     def score(
         state: MonthState, below: MonthState, ahead: AskProduct | None
     ) -> Generator[Request, Any, Stage]:
-        wanted = [rank for rank in path.ranks if min(rank, most) == state.rank]
-        # at every rank, since it brings the groups' half to the last round's end: a score must not depend on which ranks
-        # of its path are scored too
-        state, product = yield from summary(panel, state, path.settings, ahead=ahead)
-        if path.known is not None:
-            path.known[state.rank] = state
-        if path.ranks:
-            yield AskScore(state.smear, inverse_size, lambda sums: note(wanted, sums))
-        return state, product
+        if state.rank == most:
+            return (yield from to_the_end(state, below)), None
+        copy = path.batch + KEPT * (state.rank + 1)
+        path.copies.add(copy)
+        yield AskKeep(copy, to_the_end(state, below))
+        # at every rank, since it brings the groups' half to the last round's end
+        return (yield from summary(panel, state, path.settings, ahead=ahead))
 
-    def note(wanted: Sequence[int], sums: Sums) -> None:
+    def note(rank: int, sums: Sums) -> None:
         row: dict[str, object] = {"candidate": -1, "model": model_name(path.settings), "rank": -1}
-        row.update(penalty=np.nan, fold=fold, **scores(sums["sums"], path.settings))
-        path.last.update(row)
-        for rank in wanted:
-            path.table.append(row | {"candidate": path.ranks[rank], "rank": rank})
-            if watch:
-                watch(len(path.table))
+        row.update(penalty=np.nan, fold=path.fold, **scores(sums["sums"], path.settings))
+        path.scored[rank] = row
+        for wanted, candidate in path.ranks.items():
+            if min(wanted, most) == rank:
+                path.table.append(row | {"candidate": candidate, "rank": wanted})
+                if watch:
+                    watch(len(path.table))
 
     return score

@@ -37,7 +37,8 @@ from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.site_time import ascent
 from fedmiss.rng import rng_for
 
-TOL, PATH_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
+TOL, FOLD_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicates scatter by far more
+PATH_TOL = 3e-2  # moves at which the next factor enters: each rank goes on to its own end beside it
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
 WILD = 1.8  # standard deviation of months' noise: one month would be twelve times the next
@@ -110,7 +111,7 @@ class AskTotals:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskKeep:
-    """Keep the groups' half of the fit, as it is now, as the batch ``to``: an errand. ``then`` goes on from there."""
+    """Keep the groups' half of the fit, as it is now, in the batch ``to``: an errand. ``then`` goes on from there."""
 
     to: int
     then: Fitting
@@ -248,16 +249,21 @@ def polished(
     watch: Callable[[int, float], None] | None = None,
     *,
     begin: Begin = Begin.GO_ON,
+    fold: bool = False,
 ) -> Fitting:
-    """Take a rank to its end, moves of ``TOL``, and ask for its totals by month; ``below``: what counts if it runs away."""
+    """Take a rank to its end, and ask for its totals; ``below``: what counts if it runs away.
+
+    The end is at moves of ``TOL``, with totals by month; of a ``fold`` at ``FOLD_TOL``, without.
+    """
+    tol = FOLD_TOL if fold else TOL
     end = yield from _rounds(
-        state, panel, settings, begin, learn=True, tol=TOL, most=settings.max_sweeps, watch=watch
+        state, panel, settings, begin, learn=True, tol=tol, most=settings.max_sweeps, watch=watch
     )
     if end.rank and (yield from _far_above(panel, end, settings)):
         end = evolve(end, away=end.rank)
     if end.away:
         return evolve(below, away=end.away)
-    return (yield from summary(panel, end, settings, months=True))[0]
+    return (yield from summary(panel, end, settings, months=not fold))[0]
 
 
 def fit_fixed(

@@ -19,9 +19,10 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers, lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.coefficients import structure_facts
+from fedmiss.federation.hub.crossval import Known
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import Before, before_of, begun_beside, choice_of, fit_onward
-from fedmiss.federation.hub.state import MonthState, Panel
+from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.hub.structure import choose_model, features_of
 from fedmiss.federation.hub.support import release_pairs, released_months
 from fedmiss.federation.link import Link
@@ -131,7 +132,7 @@ def run_job(
     elif len(order.candidates) > 1:
 
         def choose(watch: Callable[[int], None] | None) -> Chosen:
-            known: dict[int, MonthState] = {}
+            known: Known = {}
             _, choice = choose_model(
                 link, panel, order.candidates, folds=order.folds, by=order.by, seed=order.seed, one_se=order.one_se,
                 structure=order.structure, watch=watch, known=known,

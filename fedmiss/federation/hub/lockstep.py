@@ -83,14 +83,17 @@ def _errands(lanes: Sequence[FitTask]) -> tuple[_Errands, list[FitTask]]:
     out: _Errands = []
     begun: list[FitTask] = []
     scores: dict[int, list[tuple[int, AskScore]]] = {}
+    kept: dict[tuple[int, int], list[int]] = {}
     for lane in lanes:
         for one in lane.errands:
             if isinstance(one, AskScore):
                 scores.setdefault(lane.batch, []).append((lane.fit, one))
             else:
-                out.append((msg.Keep(lane.batch, one.to), lambda _: None))
-                begun.append(FitTask(one.to, 0, one.then))
+                kept.setdefault((lane.batch, one.to), []).append(lane.fit)
+                begun.append(FitTask(one.to, lane.fit, one.then))
         lane.errands = []
+    for (batch, to), who in kept.items():
+        out.append((msg.Keep(batch, np.array(who, dtype=np.int64), to), lambda _: None))
     for batch, asked in scores.items():
         fits = np.array([fit for fit, _ in asked], dtype=np.int64)
         smear, inverse_size = (

@@ -1,8 +1,8 @@
 """A job that goes on from an earlier one: its model is known, and its months begin where that job's ended.
 
 A study whose roster or data have changed needs no new choice of the model, and few rounds. What goes over is joint: the
-chosen settings, the months' parameters and the variances. Sites begin anew at each organisation, at zero, and follow from
-the months within some rounds, so nobody needs what a club that left has held.
+chosen settings, the months' parameters and the variances. Sites begin anew at each organisation, and follow from the
+months before the first round, so nobody needs what a club that left has held.
 """
 
 from __future__ import annotations
@@ -77,14 +77,11 @@ def before_of(member: FittedModel, months: I64) -> Before:
 
 
 def begun_beside(
-    members: Sequence[CountSettings], known: Mapping[int, MonthState], months: I64
+    members: Sequence[CountSettings], known: Mapping[CountSettings, MonthState], months: I64
 ) -> list[Before]:
-    """The members of a choice, each to begin with what all visits came to at its rank beside the folds.
-
-    ``known``: states by rank, of the plain model. Members whose rank they lack begin from nothing.
-    """
+    """The members of a choice, each to begin with what all visits came to beside the folds; without it from nothing."""
     return [
-        before_of(FittedModel(member, known[member.rank]), months) if member.rank in known else Before(member)
+        before_of(FittedModel(member, known[member]), months) if member in known else Before(member)
         for member in members
     ]
 
@@ -229,7 +226,7 @@ def state_onward(panel: Panel, start: F64, before: Before, months: I64) -> Month
         phi=before.phi, inverse_size=before.inverse_size, ridge=before.ridge,
         kappa=before.kappa.copy() if same and before.kappa is not None else state.kappa,
         chain=before.chain.copy() if chained and before.chain is not None else state.chain,
-        # Sites begin at zero: what they had come to is the groups', and is not kept. Their squares are expected at tau.
+        # What sites had come to is the groups', and is not kept: they find it from zero. Their squares are expected at tau.
         squares=before.tau.copy(),
     )  # fmt: skip
 
@@ -280,7 +277,7 @@ def fit_onward(
     for batch, before, start in zip(batches, models, opened(link, panel, batches, settings), strict=True):
         state = state_onward(panel, start, before, months)
         told = None if lanes else watch
-        fitting = polished(panel, before.settings, state, state, told, begin=Begin.FROM_ZERO)
+        fitting = polished(panel, before.settings, state, state, told, begin=Begin.AT_REST)
         lanes.append(FitTask(batch, 0, fitting))
     ends = run_lockstep(link, panel, lanes)
     if any(end.away for end in ends):

@@ -27,9 +27,9 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
-from fedmiss.federation.hub.begin import known_line
+from fedmiss.federation.hub.begin import known_line, with_level_of
 from fedmiss.federation.hub.bootstrap import effective_observers, totals_of
-from fedmiss.federation.hub.crossval import Contest, cross_validate, score_folds
+from fedmiss.federation.hub.crossval import Contest, Known, cross_validate, score_folds
 from fedmiss.federation.hub.features import agree_features
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
@@ -90,20 +90,21 @@ def choose_model(
     inverse_size: float = 0.0,
     structure: Sequence[str] | None = None,
     watch: Callable[[int], None] | None = None,
-    known: dict[int, MonthState] | None = None,
+    known: Known | None = None,
 ) -> tuple[Panel, Choice]:
     """Choose a candidate by cross-validation, and with ``structure`` (features to try) its structure.
 
     The structure is tried with the first candidate's distribution beside the cross-validation, and again where another wins.
-    Returns the panel that knows the features, and the choice. ``known`` is given what all visits come to beside the folds at
-    every rank, without the structure, for the fit of the choice to begin with; nothing where another distribution wins.
+    Returns the panel that knows the features, and the choice. ``known`` is given what all visits come to beside the folds,
+    for the fit of the choice to begin with: at every rank by the first candidate's distribution, and with each step that is
+    tried. A model that was not fitted has what its rank came to without the structure.
     """
+    known = {} if known is None else known
     if structure is None:
         choice = cross_validate(
             link, panel, candidates, folds=folds, by=by, seed=seed, one_se=one_se, inverse_size=inverse_size,
             watch=watch, known=known,
         )  # fmt: skip
-        _only_of(candidates[0], choice, known)
         return panel, choice
     by = folds_like_gaps(link, panel) if by == "auto" else by
     plan = None  # trials have the family's own deviance
@@ -119,17 +120,22 @@ def choose_model(
         inverse_size=inverse_size,
         watch=watch,
         known=known,
+        fitted=known,
     )
     choice = choose(tables[0], candidates, by=by, one_se=one_se)
-    _only_of(candidates[0], choice, known)
     if plan is None or _plain(choice.best) != plan.plain:
-        return try_structure(link, panel, choice, folds=folds, by=by, seed=seed, features=structure)
-    return panel, _taken(link, panel, choice, plan, tried, folds=folds, seed=seed)
-
-
-def _only_of(first: CountSettings, choice: Choice, known: dict[int, MonthState] | None) -> None:
-    if known is not None and replace(choice.best, rank=0) != replace(first, rank=0):
-        known.clear()
+        panel, taken = try_structure(
+            link, panel, choice, folds=folds, by=by, seed=seed, features=structure, known=known
+        )
+    else:
+        taken = _taken(link, panel, choice, plan, tried, folds=folds, seed=seed)
+    for without, model in zip(choice.members, taken.members, strict=True):
+        if model not in known and without in known:
+            # empty sites move the level by far, so the trial of them tells where to begin
+            alike = (replace(model, rank=0), replace(_plain(without), occupancy=model.occupancy))
+            first = next((known[one] for one in alike if one in known), known[without])
+            known[model] = with_level_of(known[without], first)
+    return panel, taken
 
 
 def try_structure(
@@ -141,13 +147,14 @@ def try_structure(
     by: str = "auto",
     seed: int,
     features: Sequence[str] = FEATURES,
+    known: Known | None = None,
 ) -> tuple[Panel, Choice]:
-    """Try each step of the structure; return the panel that knows the features, and the choice."""
+    """Try each step of the structure; return the panel that knows the features, and the choice. ``known``: see above."""
     if not choice.best.season:
         return panel, choice
     by = folds_like_gaps(link, panel) if by == "auto" else by
     panel, plan = _plan(link, panel, choice.best, features, by)
-    _, tried = _tried(link, panel, plan, [], folds=folds, seed=seed)
+    _, tried = _tried(link, panel, plan, [], folds=folds, seed=seed, fitted=known)
     assert plan is not None
     return panel, _taken(link, panel, choice, plan, tried, folds=folds, seed=seed)
 
@@ -207,11 +214,12 @@ def _tried(
     *,
     folds: int,
     seed: int,
+    fitted: Known | None = None,
     **more: Any,
 ) -> tuple[list[pd.DataFrame], dict[str, Trial]]:
     """Scores of contests, and beside them the trials of a plan: each with what it adds to the slope of the totals.
 
-    The slopes are those of fits of all visits, of the plain model with the step and without.
+    The slopes are those of fits of all visits, of the plain model with the step and without: ``fitted`` is given them.
     """
     if plan is None:
         return score_folds(link, panel, contests, folds=folds, seed=seed, **more), {}
@@ -227,16 +235,19 @@ def _tried(
         if candidates
     ]
     slopes: dict[int, float] = {}
+    first = BATCH + 2 * AWAY
+    whole = [plan.plain, *models.values()] if models and panel.calendar is not None else []
 
     def ended(fits: list[tuple[int, list[MonthState]]], close: msg.Close) -> None:
         assert panel.calendar is not None
-        for (batch, _), totals in zip(fits, totals_of(link, panel, fits, more=[close]), strict=True):
+        for (batch, (state,)), totals in zip(fits, totals_of(link, panel, fits, more=[close]), strict=True):
             slopes[batch] = slope_of(totals[0, 0], *panel.calendar)
+            if fitted is not None:
+                fitted[whole[batch - first]] = state
 
-    whole = [plan.plain, *models.values()] if models and panel.calendar is not None else []
     tables = score_folds(
         link, panel, [*contests, *trials], folds=folds, seed=seed, **more,
-        whole=[(BATCH + 2 * AWAY + i, settings) for i, settings in enumerate(whole)], ended=ended,
+        whole=[(first + i, settings) for i, settings in enumerate(whole)], ended=ended,
     )  # fmt: skip
     base, *others = [slopes[batch] for batch in sorted(slopes)] or [0.0]
     shifts: list[float | None] = [slope - base for slope in others] or [None] * len(models)
@@ -245,8 +256,8 @@ def _tried(
     if of_features:
         out |= _gains(rest.pop(0), plan.features, plan.whole)
     if of_steps:
-        first = scored[0][scored[0]["candidate"] == known.candidates.index(plan.plain)] if known else None
-        out |= _gains(rest.pop(0), list(plan.steps), plan.by, first)
+        plain = scored[0][scored[0]["candidate"] == known.candidates.index(plan.plain)] if known else None
+        out |= _gains(rest.pop(0), list(plan.steps), plan.by, plain)
     return scored, {name: out[name]._replace(shift=shift) for name, shift in zip(models, shifts, strict=True)}
 
 

@@ -195,5 +195,6 @@ def test_replicates_begin_from_the_memory_of_the_fit_and_copies_from_nothing():
     end = ends.ends["a"]
     end.expand([opened], [{}])
     assert {k for k in end.memories if k[0] == 1} == {(1, i) for i in range(4)}
-    end.expand([msg.Keep(0, 9), msg.Close(np.array([1]))], [{}, {}])
-    assert {k[0] for k in end.memories} == {0}  # a copy is sent whole at first, whatever is asked beside
+    end.memories[9, 0] = end.memories[9, 1] = end.memories[0, 0]
+    end.expand([msg.Keep(0, np.array([0]), 9), msg.Close(np.array([1]))], [{}, {}])
+    assert set(end.memories) == {(0, 0), (9, 1)}  # a copy is sent whole at first, whatever is asked beside

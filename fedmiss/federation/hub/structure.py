@@ -99,7 +99,6 @@ def choose_model(
     for the fit of the choice to begin with: at every rank by the first candidate's distribution, and with each step that is
     tried. A model that was not fitted has what its rank came to without the structure.
     """
-    known = {} if known is None else known
     if structure is None:
         choice = cross_validate(
             link, panel, candidates, folds=folds, by=by, seed=seed, one_se=one_se, inverse_size=inverse_size,
@@ -129,13 +128,19 @@ def choose_model(
         )
     else:
         taken = _taken(link, panel, choice, plan, tried, folds=folds, seed=seed)
-    for without, model in zip(choice.members, taken.members, strict=True):
+    if known is not None:
+        _begin_near(choice.members, taken.members, known)
+    return panel, taken
+
+
+def _begin_near(plain: Sequence[CountSettings], models: Sequence[CountSettings], known: Known) -> None:
+    """Give models that were not fitted what their rank came to without the structure, and their level from a trial."""
+    for without, model in zip(plain, models, strict=True):
         if model not in known and without in known:
-            # empty sites move the level by far, so the trial of them tells where to begin
+            # sites that may be empty move the level by far
             alike = (replace(model, rank=0), replace(_plain(without), occupancy=model.occupancy))
             first = next((known[one] for one in alike if one in known), known[without])
             known[model] = with_level_of(known[without], first)
-    return panel, taken
 
 
 def try_structure(

@@ -123,6 +123,16 @@ def test_small_groups_do_not_all_fill_one_fold():
     np.testing.assert_array_equal(block[0], block[1])  # a block is held out in every group that visits it
 
 
+@pytest.mark.parametrize("occupancy", [False, True])
+def test_a_rank_has_its_scores_whatever_ranks_are_beside_it(occupancy):
+    """Each rank of a fold goes to its end in a copy, at a moment of its own, while the next one begins: to the bit."""
+    panel, _ = simulate(J=30, L=48, n=500)
+    ranks = [CountSettings(rank=r, dispersion="negbin", occupancy=occupancy) for r in (0, 1)]
+    both, alone = (cross_validate(panel, each, folds=3).table for each in (ranks, ranks[:1]))
+    scores = both[both["candidate"] == 0].set_index("fold")["deviance"].sort_index()
+    np.testing.assert_array_equal(scores, alone.set_index("fold")["deviance"].sort_index())
+
+
 @pytest.mark.slow
 def test_candidates_are_scored_the_same_alone_and_together():
     panel, _ = simulate(n=400)

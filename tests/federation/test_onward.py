@@ -58,6 +58,8 @@ def test_the_same_data_go_on_where_they_were(clubs, first):
     again, fewer, _ = job(clubs, replace(WHOLE, before=through_json(kept[-1])))
     assert [m.settings for m in again.members] == [m.settings for m in whole.members]
     assert fewer < exchanges / 2
+    # sites find their place at home, for the months that are given: there is next to nothing left to do
+    assert all(m.state.rounds <= 12 for m in again.members)
     assert apart(again, whole) < 0.01  # both stop where a round moves by less than .003
 
 
@@ -68,14 +70,12 @@ def test_the_fit_of_a_choice_begins_beside_its_folds(clubs, first):
     chosen = tuple(Before(one.settings) for one in kept[-1])
     nothing, _, _ = job(clubs, replace(WHOLE, before=chosen))
     assert [m.settings for m in nothing.members] == [m.settings for m in whole.members]
+    other = replace(chosen[0].settings, rank=9)
     assert (
-        begun_beside([replace(chosen[0].settings, rank=9)], {0: whole.members[0].state}, np.arange(12))[
-            0
-        ].months
-        is None
+        begun_beside([other], {chosen[0].settings: whole.members[0].state}, np.arange(12))[0].months is None
     )
     rounds = [[m.state.rounds for m in one.members] for one in (whole, nothing)]
-    assert sum(rounds[0]) < sum(rounds[1])
+    assert sum(rounds[0]) < sum(rounds[1]) / 2
     assert apart(whole, nothing) < 0.01
 
 

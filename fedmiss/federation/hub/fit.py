@@ -261,6 +261,8 @@ def polished(
     )
     if end.rank and (yield from _far_above(panel, end, settings)):
         end = evolve(end, away=end.rank)
+    if end.away and not end.rank:
+        raise DomainError(_ran_away(end, settings))
     if end.away:
         return evolve(below, away=end.away)
     return (yield from summary(panel, end, settings, months=not fold))[0]

@@ -110,28 +110,6 @@ def full_strides(p: int) -> F64:
     return np.repeat([[0.0], [1.0]], 1 + 2 * p, axis=1)
 
 
-def with_level_of(state: MonthState, other: MonthState) -> MonthState:
-    """A state with level, effects, effort and presence of another one without factors; as it is where columns differ."""
-    q = other.p
-    if other.rank or q != state.p - state.rank:
-        return state
-    T, D, prior, tau, noise = (x.copy() for x in (state.T, state.D, state.prior, state.tau, state.noise))
-    T[:, :q], D[:, :q, :q], prior[:, :q], tau[:q], noise[:q] = (
-        other.T,
-        other.D,
-        other.prior,
-        other.tau,
-        other.noise,
-    )
-    series = state.series
-    if series is not None and other.series is not None:
-        series = (*other.series, *series[len(other.series) :])
-    return evolve(
-        state, mu=other.mu, T=T, D=D, prior=prior, tau=tau, noise=noise, series=series, phi=other.phi,
-        inverse_size=other.inverse_size, kappa=other.kappa, ridge=other.ridge, chain=other.chain,
-    )  # fmt: skip
-
-
 def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | None) -> MonthState:
     """Start of a bootstrap replicate: the full fit with its variances, and prior means drawn from the prior.
 

@@ -88,7 +88,7 @@ class Contest:
 class _Path:
     """Candidates of a contest that differ in rank only are stages of one path: ``ranks``, with their places in it.
 
-    ``fold`` of it; ``scored``: the rows of the ranks that did not run away.
+    ``fold`` of it; ``scored``: the rows of the ranks that did not run away; ``plain``: where rank 0 has come to its end.
     """
 
     batch: int
@@ -100,6 +100,7 @@ class _Path:
     known: Known | None = None  # to be given the states that it ends its ranks with
     scored: dict[int, dict[str, object]] = field(default_factory=dict)
     copies: set[int] = field(default_factory=set)  # batches that keep its ranks
+    plain: list[tuple[int, list[MonthState]]] = field(default_factory=list)
 
 
 def cross_validate(
@@ -145,9 +146,10 @@ def score_folds(
     Parameters
     ----------
     watch : called with the number of scores of the first contest
-    known : is given the states that all visits end every rank with, by the first candidate's distribution
-    whole : batches, and settings of rank 0 of fits of all visits beside the folds
-    ended : called with batches and states of such fits; it has to ask to close the batches
+    known : is given what all visits come to beside the folds at every rank, by the first candidate's distribution and by
+        those of ``whole``
+    whole : batches and settings of fits of all visits beside the folds
+    ended : called with batches and states of the first rank of such fits; it has to ask to close the batches
     """
     paths: list[_Path] = []
     tables: list[list[dict[str, object]]] = []
@@ -168,9 +170,10 @@ def score_folds(
             paths += [
                 _Path(contest.first + i, fold, longest, ranks, opening, tables[-1]) for fold in range(folds)
             ]
-    paths += [_Path(batch, 0, settings) for batch, settings in whole]
-    if known is not None:
-        paths.append(_Path(WHOLE, 0, paths[0].settings, known=known))
+    first = paths[0].settings
+    if known is not None and all(replace(settings, rank=first.rank) != first for _, settings in whole):
+        paths.append(_Path(WHOLE, 0, first, known=known))
+    paths += [_Path(batch, 0, settings, known=known) for batch, settings in whole]
     for part in _parts(panel, paths):
         together: dict[int, list[_Path]] = {}
         for path in part:
@@ -195,10 +198,11 @@ def score_folds(
                 lanes.append(FitTask(path.batch, at, fit_path(panel, path.settings, sums[at], each=each)))
                 whose.append(path)
         ends = []
-        for path, state in zip(whose, run_lockstep(link, panel, lanes), strict=True):
+        run_lockstep(link, panel, lanes)
+        for path in whose:
             _fill_ranks_that_ran_away(path)
-            if not path.ranks and path.known is None:
-                ends.append((path.batch, [state]))
+            if not path.ranks and path.batch != WHOLE:
+                ends += path.plain
         if watch:
             watch(len(tables[0]))
         close = msg.Close(np.array(sorted(together.keys() | set().union(*(path.copies for path in whose)))))
@@ -239,10 +243,12 @@ def _scorer(
 ) -> Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]]:
     most = most_rank(panel, path.settings)  # a small panel cannot have the ranks above: they are this one
 
-    def to_the_end(state: MonthState, below: MonthState) -> Fitting:
+    def to_the_end(batch: int, state: MonthState, below: MonthState) -> Fitting:
         state = yield from polished(panel, path.settings, state, below, fold=True)
         if path.known is not None and not state.away:
             path.known[replace(path.settings, rank=state.rank)] = state
+        if not state.rank:
+            path.plain.append((batch, [state]))
         if path.ranks and not state.away:
             yield AskScore(state.smear, inverse_size, lambda sums: note(state.rank, sums))
         return state
@@ -251,10 +257,10 @@ def _scorer(
         state: MonthState, below: MonthState, ahead: AskProduct | None
     ) -> Generator[Request, Any, Stage]:
         if state.rank == most:
-            return (yield from to_the_end(state, below)), None
+            return (yield from to_the_end(path.batch, state, below)), None
         copy = path.batch + KEPT * (state.rank + 1)
         path.copies.add(copy)
-        yield AskKeep(copy, to_the_end(state, below))
+        yield AskKeep(copy, to_the_end(copy, state, below))
         # at every rank, since it brings the groups' half to the last round's end
         return (yield from summary(panel, state, path.settings, ahead=ahead))
 

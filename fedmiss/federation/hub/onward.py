@@ -42,6 +42,7 @@ class Before:
     tau, noise : (p,) prior variances of sites' and months' coefficients
     series : (columns, 4) variances of season, years, walk and noise of every column that is estimated
     phi, inverse_size, ridge, kappa, chain : as in :class:`.state.MonthState`
+    k : rounds that its rank has behind it on the same visits; 0 where they may be others
     """
 
     settings: CountSettings
@@ -56,6 +57,7 @@ class Before:
     ridge: float = 4.0
     kappa: F64 | None = None
     chain: F64 | None = None
+    k: int = 0
 
     @property
     def known_columns(self) -> int:
@@ -81,7 +83,9 @@ def begun_beside(
 ) -> list[Before]:
     """The members of a choice, each to begin with what all visits came to beside the folds; without it from nothing."""
     return [
-        before_of(FittedModel(member, known[member]), months) if member in known else Before(member)
+        replace(before_of(FittedModel(member, known[member]), months), k=known[member].k)
+        if member in known
+        else Before(member)
         for member in members
     ]
 
@@ -146,7 +150,7 @@ def read_before(rows: object, where: str) -> tuple[Before, ...]:
                 k: np.array(row[k], np.int64 if k == "months" else float) for k in _ARRAYS if k in row
             }
             values |= {k: float(row[k]) for k in _NUMBERS if k in row}
-            one = Before(settings, **values)
+            one = Before(settings, **values, k=int(row.get("k", 0)))
             _check(one)
         except FedmissError as error:
             raise ConfigError(f"{where}: model {i + 1} of the job to go on from: {error}") from None
@@ -223,7 +227,7 @@ def state_onward(panel: Panel, start: F64, before: Before, months: I64) -> Month
     chained = before.chain is not None and before.chain.shape == state.chain.shape
     return replace(
         state, T=T, prior=prior, series=series, mu=before.mu, tau=before.tau.copy(), noise=before.noise.copy(),
-        phi=before.phi, inverse_size=before.inverse_size, ridge=before.ridge,
+        phi=before.phi, inverse_size=before.inverse_size, ridge=before.ridge, k=before.k,
         kappa=before.kappa.copy() if same and before.kappa is not None else state.kappa,
         chain=before.chain.copy() if chained and before.chain is not None else state.chain,
         # What sites had come to is the groups', and is not kept: they find it from zero. Their squares are expected at tau.

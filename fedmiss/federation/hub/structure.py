@@ -27,9 +27,9 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
-from fedmiss.federation.hub.begin import known_line, with_level_of
+from fedmiss.federation.hub.begin import known_line
 from fedmiss.federation.hub.bootstrap import effective_observers, totals_of
-from fedmiss.federation.hub.crossval import Contest, Known, cross_validate, score_folds
+from fedmiss.federation.hub.crossval import KEPT, Contest, Known, cross_validate, score_folds
 from fedmiss.federation.hub.features import agree_features
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
@@ -96,8 +96,8 @@ def choose_model(
 
     The structure is tried with the first candidate's distribution beside the cross-validation, and again where another wins.
     Returns the panel that knows the features, and the choice. ``known`` is given what all visits come to beside the folds,
-    for the fit of the choice to begin with: at every rank by the first candidate's distribution, and with each step that is
-    tried. A model that was not fitted has what its rank came to without the structure.
+    for the fit of the choice to begin with: at every rank by the first candidate's distribution, also with sites that may be
+    empty, and with each other step at rank 0. A model that was not fitted has what its rank came to without the structure.
     """
     if structure is None:
         choice = cross_validate(
@@ -119,7 +119,7 @@ def choose_model(
         inverse_size=inverse_size,
         watch=watch,
         known=known,
-        fitted=known,
+        most=max(each.rank for each in candidates),
     )
     choice = choose(tables[0], candidates, by=by, one_se=one_se)
     if plan is None or _plain(choice.best) != plan.plain:
@@ -134,13 +134,11 @@ def choose_model(
 
 
 def _begin_near(plain: Sequence[CountSettings], models: Sequence[CountSettings], known: Known) -> None:
-    """Give models that were not fitted what their rank came to without the structure, and their level from a trial."""
+    """Give models that were not fitted what their rank came to without the structure, but for sites that may be empty."""
     for without, model in zip(plain, models, strict=True):
-        if model not in known and without in known:
-            # sites that may be empty move the level by far
-            alike = (replace(model, rank=0), replace(_plain(without), occupancy=model.occupancy))
-            first = next((known[one] for one in alike if one in known), known[without])
-            known[model] = with_level_of(known[without], first)
+        near = replace(without, occupancy=model.occupancy)
+        if model not in known and near in known:
+            known[model] = known[near]
 
 
 def try_structure(
@@ -159,7 +157,8 @@ def try_structure(
         return panel, choice
     by = folds_like_gaps(link, panel) if by == "auto" else by
     panel, plan = _plan(link, panel, choice.best, features, by)
-    _, tried = _tried(link, panel, plan, [], folds=folds, seed=seed, fitted=known)
+    most = max(model.rank for model in choice.members)
+    _, tried = _tried(link, panel, plan, [], folds=folds, seed=seed, known=known, most=most)
     assert plan is not None
     return panel, _taken(link, panel, choice, plan, tried, folds=folds, seed=seed)
 
@@ -219,20 +218,22 @@ def _tried(
     *,
     folds: int,
     seed: int,
-    fitted: Known | None = None,
+    known: Known | None = None,
+    most: int = 0,
     **more: Any,
 ) -> tuple[list[pd.DataFrame], dict[str, Trial]]:
     """Scores of contests, and beside them the trials of a plan: each with what it adds to the slope of the totals.
 
-    The slopes are those of fits of all visits, of the plain model with the step and without: ``fitted`` is given them.
+    The slopes are those of fits of all visits, of the plain model with the step and without. ``known``: as in
+    :func:`choose_model`, up to the rank ``most``.
     """
     if plan is None:
-        return score_folds(link, panel, contests, folds=folds, seed=seed, **more), {}
+        return score_folds(link, panel, contests, folds=folds, seed=seed, known=known, **more), {}
     models = plan.models
-    known = contests[0] if contests and plan.known else None
+    scores = contests[0] if contests and plan.known else None
     of_features = [plan.plain, *(models[feature] for feature in plan.features)] if plan.features else []
     of_steps = (
-        [*([] if known else [plan.plain]), *(models[name] for name in plan.steps)] if plan.steps else []
+        [*([] if scores else [plan.plain]), *(models[name] for name in plan.steps)] if plan.steps else []
     )
     trials = [
         Contest(candidates, held, BATCH + i * AWAY)
@@ -240,19 +241,23 @@ def _tried(
         if candidates
     ]
     slopes: dict[int, float] = {}
-    first = BATCH + 2 * AWAY
     whole = [plan.plain, *models.values()] if models and panel.calendar is not None else []
+    ranks = [
+        0 if known is None or model not in (plan.plain, models.get("occupancy")) else most for model in whole
+    ]
 
     def ended(fits: list[tuple[int, list[MonthState]]], close: msg.Close) -> None:
         assert panel.calendar is not None
-        for (batch, (state,)), totals in zip(fits, totals_of(link, panel, fits, more=[close]), strict=True):
-            slopes[batch] = slope_of(totals[0, 0], *panel.calendar)
-            if fitted is not None:
-                fitted[whole[batch - first]] = state
+        for (batch, _), totals in zip(fits, totals_of(link, panel, fits, more=[close]), strict=True):
+            slopes[batch % KEPT] = slope_of(totals[0, 0], *panel.calendar)
 
     tables = score_folds(
         link, panel, [*contests, *trials], folds=folds, seed=seed, **more,
-        whole=[(first + i, settings) for i, settings in enumerate(whole)], ended=ended,
+        whole=[
+            (BATCH + 2 * AWAY + i, replace(settings, rank=rank))
+            for i, (settings, rank) in enumerate(zip(whole, ranks, strict=True))
+        ],
+        ended=ended, known=known,
     )  # fmt: skip
     base, *others = [slopes[batch] for batch in sorted(slopes)] or [0.0]
     shifts: list[float | None] = [slope - base for slope in others] or [None] * len(models)
@@ -261,7 +266,7 @@ def _tried(
     if of_features:
         out |= _gains(rest.pop(0), plan.features, plan.whole)
     if of_steps:
-        plain = scored[0][scored[0]["candidate"] == known.candidates.index(plan.plain)] if known else None
+        plain = scored[0][scored[0]["candidate"] == scores.candidates.index(plan.plain)] if scores else None
         out |= _gains(rest.pop(0), list(plan.steps), plan.by, plain)
     return scored, {name: out[name]._replace(shift=shift) for name, shift in zip(models, shifts, strict=True)}
 

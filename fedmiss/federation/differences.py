@@ -123,9 +123,11 @@ class Differences:
                 source = self.memories[question.source, 0]
                 for fit in range(question.numbers.size):
                     self.memories[question.batch, fit] = replace(source, whole=dict(source.whole), last=1.0)
-            elif isinstance(question, msg.Keep):  # the copy goes on from sums that are sent whole
+            elif isinstance(question, msg.Keep):  # fits that are kept ask for no sums of months in this exchange
                 for fit in question.fits.tolist():
-                    self.memories.pop((question.to, fit), None)
+                    if (question.batch, fit) in self.memories:
+                        source = self.memories[question.batch, fit]
+                        self.memories[question.to, fit] = replace(source, whole=dict(source.whole))
             elif isinstance(question, msg.Close):
                 self._forget(question.batches.tolist())
         return out

@@ -184,7 +184,7 @@ def test_who_sends_another_kind_of_number_is_named(panel, tmp_path):
     assert "Give all sides the same settings" in str(got["owner-0"])
 
 
-def test_replicates_begin_from_the_memory_of_the_fit_and_copies_from_nothing():
+def test_replicates_begin_and_copies_begin_from_the_memory_of_the_fit():
     names = ["a", "b", "c"]
     ends = Ends(names)
     ends.go({n: np.ones((1, L, D)) for n in names}, begin=1)
@@ -195,6 +195,8 @@ def test_replicates_begin_from_the_memory_of_the_fit_and_copies_from_nothing():
     end = ends.ends["a"]
     end.expand([opened], [{}])
     assert {k for k in end.memories if k[0] == 1} == {(1, i) for i in range(4)}
-    end.memories[9, 0] = end.memories[9, 1] = end.memories[0, 0]
     end.expand([msg.Keep(0, np.array([0]), 9), msg.Close(np.array([1]))], [{}, {}])
-    assert set(end.memories) == {(0, 0), (9, 1)}  # a copy is sent whole at first, whatever is asked beside
+    assert set(end.memories) == {(0, 0), (9, 0)}
+    kept, path = end.memories[9, 0], end.memories[0, 0]
+    assert kept.whole is not path.whole  # each goes on by itself
+    np.testing.assert_array_equal(kept.own, path.own)

@@ -70,9 +70,13 @@ def starts(answers: dict[str, msg.Answer], n: int) -> F64:
 
 def lockstep_room(panel: Panel, p: int) -> int:
     """How many fits run side by side: as many as fit into memory, a number that depends on the panel only."""
+    return max(1, int(NUMBERS / _held(panel, p)))
+
+
+def _held(panel: Panel, p: int) -> float:
+    """Numbers that a fit of p coefficients a site holds."""
     # Cells and effort of a visit, and mean and covariance of a site.
-    each = (8.0 + 2.0 * panel.K) * panel.visits + panel.J * p * (p + 2)
-    return max(1, int(NUMBERS / each))
+    return (8.0 + 2.0 * panel.K) * panel.visits + panel.J * p * (p + 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,16 +220,15 @@ def score_folds(
 
 def _parts(panel: Panel, paths: Sequence[_Path]) -> Iterator[list[_Path]]:
     """Paths that fit into memory together, with the copies of their ranks."""
-    room = lockstep_room(panel, max(path.settings.rank for path in paths) + 2)
     part: list[_Path] = []
-    held = 0
+    held = 0.0
     for path in paths:
-        fits = 1 + most_rank(panel, path.settings)
-        if part and held + fits > room:
+        numbers = (1 + most_rank(panel, path.settings)) * _held(panel, path.settings.rank + 2)
+        if part and held + numbers > NUMBERS:
             yield part
-            part, held = [], 0
+            part, held = [], 0.0
         part.append(path)
-        held += fits
+        held += numbers
     yield part
 
 

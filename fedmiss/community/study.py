@@ -15,6 +15,8 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.community.model import (
+    FOLD,
+    GAINS,
     Cells,
     Community,
     Effort,
@@ -43,6 +45,7 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.totals import told_apart
 from fedmiss.federation.group.visits import Visits, check_counts
 from fedmiss.federation.hub.agree import DataSpec, agree
+from fedmiss.federation.hub.support import SEVERAL, release_pairs_of_finds
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.member import Look, Member
@@ -165,6 +168,7 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
         *ours.agreement.notes,
         *_without_covariates(ours, terms, dict(zip(names, behind[behind > 0], strict=True))),
     ]
+    notes += release_pairs(ours, terms)
     fit = fit_by(ours, cells, settings, known)
     return _joint(terms, program, link, fit, lists, few, effort, left_out, notes)
 
@@ -183,6 +187,23 @@ def _without_covariates(ours: _Ours, terms: Terms, found: Mapping[str, float]) -
     return [
         f"covariates are left out: with them a species has {sums} sums, which need {sums * terms.minimum} sites with a "
         f"find. Fewer have {listed(few, 4)}."
+    ]
+
+
+def release_pairs(ours: _Ours, terms: Terms) -> list[str]:
+    """Leave pairs of species that too few sites were found with out of what begins an axis; say so where none is left."""
+    s = terms.settings
+    if not (s.rank and ours.hub.patterns):
+        return []
+    ours.hub = release_pairs_of_finds(
+        ours.link, ours.hub, by=FOLD, folds=s.folds, seeds=(s.seed, s.seed + GAINS)
+    )
+    if ours.hub.patterns:
+        return []
+    return [
+        f"no axes are fitted: no two species were found together at {SEVERAL} sites or more of each of {terms.contributors} "
+        "organisations in what every fold trains on, and sums of fewer would tell finds. Fewer folds, or organisations with "
+        "more checklists, would help."
     ]
 
 

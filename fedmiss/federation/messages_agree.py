@@ -196,7 +196,8 @@ class PairSums(Answer):
 
     about: ClassVar[str] = "what stands behind every two months together"
     sites: np.ndarray = _f(
-        "number of sites visited in both months, up to the number asked for: whole, then of each training",
+        "number of sites visited in both months, up to the number asked for: whole, then of each training; of a community "
+        "those with finds of both species, 0 where fewer",
         "(1 + folds, L (L - 1) / 2)",
         "sites",
         bits=0,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -16,6 +17,7 @@ from fedmiss.federation.rules import COLUMNS, followed, kept_effort, kept_region
 FEWEST_REGIONS = 2
 MOST_PAIRS = 0.5  # share of the pairs of months without enough sites, above which no factor is tried
 SHARED, ENOUGH = 2, 3  # what stands behind two months: sites of several groups, and enough of both
+SEVERAL = 2  # sites of a group with finds of two species, at least
 JUNE = 6  # where an import puts yearly counts
 
 
@@ -210,6 +212,24 @@ def release_pairs(
         "counts."
     )
     return panel, [note]
+
+
+def release_pairs_of_finds(
+    link: Link, panel: Panel, *, by: str = "", folds: int = 0, seeds: Sequence[int] = (0,)
+) -> Panel:
+    """Find the pairs of species of a community whose products of residuals may be released, whole and in all folds.
+
+    A product of two rare species is the sum of their birds at sites where both were found, less little
+    (``tests/attacks/test_finds.py``). Enough groups need finds of both at several sites each, as many as make the least
+    number together: what they say of fewer would tell the finds themselves.
+    """
+    at, enough = np.tril_indices(panel.L, -1), np.eye(panel.L, dtype=np.uint8)
+    most, told = max(SEVERAL, -(-panel.least // panel.contributors)), np.ones(at[0].size, dtype=bool)
+    for seed in seeds:
+        (answers,) = link.ask([msg.Pairs(most, by, folds, seed)])
+        told &= (total(answers, "groups", (1 + folds, at[0].size)) >= panel.contributors).all(axis=0)
+    enough[at] = enough[at[::-1]] = told
+    return replace(panel, pairs=enough, patterns=panel.patterns and bool(told.any()))
 
 
 def keep_pairs(panel: Panel, months: Bool) -> tuple[Panel, float]:

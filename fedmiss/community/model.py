@@ -37,9 +37,6 @@ SIZES = (1.0, 0.5, 0.25, 0.125)  # fractions of the 1 / size of rank 0 that are 
 COVARIATES = ("covariates",)
 BIRDS = 20.0  # what a prior that counted and fitted birds of a species are as many weighs
 ROUNDS = 30  # of each rank while models are compared: scores of left-out cells move less after them than between folds
-FOLD = "cell"  # what folds hold out
-# Other folds than those of the choice say what was gained: on its own folds the chosen model would look better than it is.
-GAINS = 1  # added to their seed
 SAME = 0.005  # share of the deviance by which a model with more axes must be better
 
 
@@ -263,6 +260,15 @@ def check_rank(settings: CommunitySettings, S: int) -> int:
     return most
 
 
+def plain_model(settings: CommunitySettings) -> CountSettings:
+    """The count model of species without axes."""
+    family = {"counts": "poisson", "presence": "bernoulli"}[settings.model]
+    dispersion = "negbin" if settings.model == "counts" else "none"
+    return CountSettings(
+        family=family, rank=0, dispersion=dispersion, season=False, slopes=False, seed=settings.seed
+    )
+
+
 def fit_by(
     federation: LocalFederation,
     cells: Cells,
@@ -275,11 +281,7 @@ def fit_by(
     ``cells`` and ``covariates`` are those of the sites that are held here.
     """
     tell, most = watch or (lambda text: None), check_rank(settings, cells.S)
-    family = {"counts": "poisson", "presence": "bernoulli"}[settings.model]
-    dispersion = "negbin" if settings.model == "counts" else "none"
-    plain = CountSettings(
-        family=family, rank=0, dispersion=dispersion, season=False, slopes=False, seed=settings.seed
-    )
+    plain = plain_model(settings)
     tell("rank 0")
     federation.fit(plain)
     # Without axes all that they explain is overdispersion: this is
@@ -291,7 +293,7 @@ def fit_by(
         return federation.cross_validate(
             [replace(candidate, max_sweeps=ROUNDS) for candidate in candidates],
             folds=settings.folds,
-            by=FOLD,
+            by="cell",
             seed=seed,
             inverse_size=widest,
         )
@@ -313,7 +315,8 @@ def fit_by(
     if settings.rank == "auto" and not _clear(choice, candidates.index(alone), candidates.index(best)):
         best = alone
     tell("what each species gained")
-    seed = settings.seed + GAINS
+    # Other folds than those of the choice: on its own folds the chosen model would look better than it is.
+    seed = settings.seed + 1
     gains = _gains(federation, alone, best, lambda models: compared(models, seed), settings.folds, seed)
     tell("fit")
     fit, raised = _calibrated(federation.fit(best))
@@ -411,7 +414,7 @@ def _gains(
             "site": federation.at[name][used.site], "species": used.month.astype(np.int64), "weight": used.weight,
             "count": used.count,
             "visits": np.ones(used.site.size) if used.exposure is None else used.exposure,
-            "fold": program.fold_of(FOLD, folds, seed, used),
+            "fold": program.fold_of("cell", folds, seed, used),
         }  # fmt: skip
         for column, model in (("none", alone), ("chosen", best)):
             batch, most = FOLDS + paths.index(replace(model, rank=0)), 1 + model.rank

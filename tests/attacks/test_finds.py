@@ -46,7 +46,7 @@ def told(cells: Cells) -> list[tuple[msg.Product, np.ndarray]]:
     tap = Tapped(programs)
     terms = Terms(SETTING, (), LEAST, 0.85, 3, False, JOB, SETTINGS)
     ours = _Ours(programs["owner-0"], Link(tap, JOB[:8], SETTINGS), terms.plan(np.arange(S)))
-    study.release_pairs(ours, terms)
+    study.begin_axes(ours, terms)
     fit_by(ours, cells.take(cells.site % 3 == 0), SETTING, {})
     return [
         (q, q.unit[:, None, None] * sum(a.product for a in answers[1:]))
@@ -57,7 +57,9 @@ def told(cells: Cells) -> list[tuple[msg.Product, np.ndarray]]:
 
 def of_the_fit(products: list) -> np.ndarray:
     """R'R (S, S) of the two others in the final fit, as a member finds it; zero for pairs that do not travel."""
-    asked = [(q, sums) for q, sums in products if q.batch == 0]
+    asked = [
+        (q, sums) for q, sums in products if q.batch == 0
+    ]  # of the rule the only one is of another batch
     pairs = asked[0][0].pairs
     return gram([(q.V[0], sums[0]) for q, sums in asked], pairs == 1 if pairs.size else np.ones((S, S), bool))
 
@@ -78,7 +80,7 @@ def test_products_of_a_community_would_tell_which_rare_species_were_found_togeth
             assert (both[travels] >= LEAST).all()
             assert (clubs[travels] == 3).all()
         with monkeypatch.context() as without:
-            without.setattr(study, "release_pairs", lambda ours, terms: [])
+            without.setattr(study, "begin_axes", lambda ours, terms: [])
             G = of_the_fit(told(cells))
         total, theirs = y[OTHERS].sum(axis=0), found[OTHERS]
         s, t = np.tril_indices(S, -1)

@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import COLUMNS, followed, kept_effort, kept_regions, releasable
+from fedmiss.federation.rules import COLUMNS, behind, followed, kept_effort, kept_regions, releasable
 
 FEWEST_REGIONS = 2
 MOST_PAIRS = 0.5  # share of the pairs of months without enough sites, above which no factor is tried
@@ -189,7 +189,7 @@ def release_pairs(link: Link, panel: Panel, months: I64) -> tuple[Panel, list[st
         ]
     sites, groups = _behind_pairs(link, panel.L, panel.least)
     some = groups > 0
-    few = some & ~releasable(sites, sites, groups, panel.least, panel.contributors)
+    few = some & ~behind(sites, groups, panel.least, panel.contributors)
     few &= followed(groups >= SHARED, COLUMNS)
     share = float(few.sum() / max(some.sum(), 1))
     if few.any():

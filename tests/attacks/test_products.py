@@ -11,7 +11,6 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group import agreement, answers
 from fedmiss.federation.hub import job
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.crossval import WHOLE
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -158,7 +157,7 @@ def test_of_no_more_sites_than_columns_products_tell_every_residual(tmp_path, mo
     assert products
     assert not any("no pattern" in note for note in notes)
     V, W = (np.hstack(part) for part in zip(*products, strict=True))
-    R = np.vstack([true[WHOLE, 0, name] for name in ("owner-1", "owner-2")])
+    R = np.vstack([true[0, 0, name] for name in ("owner-1", "owner-2")])
     R = R[np.abs(R).sum(axis=1) > 0]
     known = V.T @ W
     G = W @ np.linalg.pinv(0.5 * (known + known.T), rcond=1e-10, hermitian=True) @ W.T

@@ -7,7 +7,7 @@ import pytest
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import answers
-from fedmiss.federation.hub import job
+from fedmiss.federation.hub import fit, job
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.crossval import WHOLE
 from fedmiss.federation.hub.job import JobSpec, run_job
@@ -44,14 +44,14 @@ def starts(folder, monkeypatch) -> tuple[int, list, np.ndarray]:
     seen: dict[tuple[int, int, int], list] = {}
 
     def product(program, batch, q):
-        for i, fit in enumerate(q.fits):
+        for i, at_fit in enumerate(q.fits):
             cells = batch.cells
             at = np.repeat(np.arange(program.J), np.diff(cells.ptr)), cells.col
             expected, counted = np.zeros((2, program.J, L))
-            expected[at], counted[at] = batch.E[fit] * np.exp(batch.eta[fit]), batch.y[fit]
+            expected[at], counted[at] = batch.E[at_fit] * np.exp(batch.eta[at_fit]), batch.y[at_fit]
             if program.name == LAST:
                 one = seen.setdefault(
-                    (q.batch, int(fit), int(batch.rank[fit])), [[], counted - expected, expected]
+                    (q.batch, int(at_fit), int(batch.rank[at_fit])), [[], counted - expected, expected]
                 )
                 one[0].append(q.V[i])
         return answers.product(program, batch, q)
@@ -124,6 +124,7 @@ def test_starts_of_several_ranks_would_tell_all_counts_and_the_one_of_a_job_does
     assert (once, len(known)) == (1, 1)
     assert (np.rint(solved(known, counts)) == true).mean() < 0.25  # what is expected is right at one of five
     monkeypatch.setattr(job, "begin_factors", lambda link, panel, candidates: panel)
+    monkeypatch.setattr(fit, "replace", lambda panel, directions: panel)  # each factor has a start of its own
     often, known, counts = starts(tmp_path / "none", monkeypatch)
     assert (often, len(known)) == (6 * RANKS, RANKS)
     assert (np.rint(solved(known, counts)) == true).all()

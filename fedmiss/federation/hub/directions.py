@@ -1,4 +1,4 @@
-"""Where factors begin, found once for all fits of a job between organisations.
+"""Where factors begin, found once for all fits of a job that chooses between organisations; a fit by itself does so too.
 
 The start of a factor is R'R V for three blocks V of six vectors, R the residuals of all visits at rank 0: 18 numbers of each
 month. Were every rank, fold and candidate to begin with products of its own, they would together be more equations than

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -154,7 +154,7 @@ def fit_path(
     state = first_state(panel, settings, start)
     W = None
     ask: AskProduct | None = None
-    most, off, shared = most_rank(panel, settings), False, panel.directions.size > 0
+    most, off = most_rank(panel, settings), False
     rounds = partial(
         _rounds,
         panel=panel,
@@ -170,7 +170,10 @@ def fit_path(
         if rank:
             v = None if off else along(panel, settings, rank)
             if ask is not None:
-                v = (yield from directions(panel, ask, W))[:, 0]
+                found = yield from directions(panel, ask, W)
+                v = found[:, 0]
+                if panel.least:  # one start is all that may be told (:mod:`.directions`)
+                    panel = replace(panel, directions=found)
             state = with_factor(state, v, panel)
             state = yield from rounds(state, begin=Begin.NEW_FACTOR)
             if (yield from _far_above(panel, state, settings)):
@@ -182,7 +185,8 @@ def fit_path(
                 raise DomainError(_ran_away(state, settings))
             return evolve(good, away=rank)
         off = rank == most or switched_off(state)
-        ask = None if off or shared else first_product(panel, settings, rank + 1, float(start[3]))
+        known = off or panel.directions.size > 0
+        ask = None if known else first_product(panel, settings, rank + 1, float(start[3]))
         state, W = yield from each(state, good, ask)
     return state
 

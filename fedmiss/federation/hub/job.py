@@ -125,7 +125,7 @@ def run_job(
     stages = stages or Stages()
     agreement, panel = begun or _agreed(link, order)
     link.stage = "cross-validation"
-    if not order.before:
+    if len(order.candidates) > 1 and not order.before:
         panel = begin_factors(link, panel, order.candidates)
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
     models: Sequence[Before] = order.before or [Before(choice.best)]

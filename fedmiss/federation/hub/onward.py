@@ -17,7 +17,6 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError, FedmissError
 from fedmiss.federation.hub.begin import first_state, known_line, most_rank, responding, with_factor
-from fedmiss.federation.hub.directions import begin_factors
 from fedmiss.federation.hub.fit import polished
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.members import FittedModel, batches_of, fit_members, opened
@@ -275,7 +274,7 @@ def fit_onward(
     if any(
         model.months is None or model.settings.time == "fixed" or not _fits(panel, model) for model in models
     ):
-        return fit_members(link, begin_factors(link, panel, settings), settings, watch=watch)
+        return fit_members(link, panel, settings, watch=watch)
     batches = batches_of(len(models))
     lanes: list[FitTask] = []
     for batch, before, start in zip(batches, models, opened(link, panel, batches, settings), strict=True):
@@ -285,5 +284,5 @@ def fit_onward(
         lanes.append(FitTask(batch, 0, fitting))
     ends = run_lockstep(link, panel, lanes)
     if any(end.away for end in ends):
-        return fit_members(link, begin_factors(link, panel, settings), settings, watch=watch)
+        return fit_members(link, panel, settings, watch=watch)
     return [FittedModel(own, end, batch) for own, end, batch in zip(settings, ends, batches, strict=True)]

@@ -260,6 +260,15 @@ def check_rank(settings: CommunitySettings, S: int) -> int:
     return most
 
 
+def plain_model(settings: CommunitySettings) -> CountSettings:
+    """The count model of species without axes."""
+    family = {"counts": "poisson", "presence": "bernoulli"}[settings.model]
+    dispersion = "negbin" if settings.model == "counts" else "none"
+    return CountSettings(
+        family=family, rank=0, dispersion=dispersion, season=False, slopes=False, seed=settings.seed
+    )
+
+
 def fit_by(
     federation: LocalFederation,
     cells: Cells,
@@ -272,11 +281,7 @@ def fit_by(
     ``cells`` and ``covariates`` are those of the sites that are held here.
     """
     tell, most = watch or (lambda text: None), check_rank(settings, cells.S)
-    family = {"counts": "poisson", "presence": "bernoulli"}[settings.model]
-    dispersion = "negbin" if settings.model == "counts" else "none"
-    plain = CountSettings(
-        family=family, rank=0, dispersion=dispersion, season=False, slopes=False, seed=settings.seed
-    )
+    plain = plain_model(settings)
     tell("rank 0")
     federation.fit(plain)
     # Without axes all that they explain is overdispersion: this is

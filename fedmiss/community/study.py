@@ -24,6 +24,7 @@ from fedmiss.community.model import (
     effort_plan,
     effort_visits,
     fit_by,
+    plain_model,
 )
 from fedmiss.community.outputs import (
     STEPS,
@@ -43,6 +44,8 @@ from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.totals import told_apart
 from fedmiss.federation.group.visits import Visits, check_counts
 from fedmiss.federation.hub.agree import DataSpec, agree
+from fedmiss.federation.hub.directions import begin_factors
+from fedmiss.federation.hub.support import SEVERAL, release_pairs_of_finds
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.member import Look, Member
@@ -165,6 +168,7 @@ def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
         *ours.agreement.notes,
         *_without_covariates(ours, terms, dict(zip(names, behind[behind > 0], strict=True))),
     ]
+    notes += begin_axes(ours, terms)
     fit = fit_by(ours, cells, settings, known)
     return _joint(terms, program, link, fit, lists, few, effort, left_out, notes)
 
@@ -183,6 +187,20 @@ def _without_covariates(ours: _Ours, terms: Terms, found: Mapping[str, float]) -
     return [
         f"covariates are left out: with them a species has {sums} sums, which need {sums * terms.minimum} sites with a "
         f"find. Fewer have {listed(few, 4)}."
+    ]
+
+
+def begin_axes(ours: _Ours, terms: Terms) -> list[str]:
+    """Find what axes begin along, from pairs of species that enough were found together; say so where there is none."""
+    if not (terms.settings.rank and ours.hub.patterns):
+        return []
+    ours.hub = release_pairs_of_finds(ours.link, ours.hub)
+    if ours.hub.patterns:
+        ours.hub = begin_factors(ours.link, ours.hub, [replace(plain_model(terms.settings), rank=1)])
+        return []
+    return [
+        f"no axes are fitted: no two species were found together at {SEVERAL} sites or more of each of {terms.contributors} "
+        "organisations, and sums of fewer would tell finds. Organisations with more checklists would help."
     ]
 
 

@@ -196,14 +196,13 @@ class PairSums(Answer):
 
     about: ClassVar[str] = "what stands behind every two months together"
     sites: np.ndarray = _f(
-        "number of sites visited in both months, up to the number asked for: whole, then of each training",
-        "(1 + folds, L (L - 1) / 2)",
+        "number of sites visited in both months, up to the number asked for; of a community those with finds of both "
+        "species, 0 where fewer",
+        "(L (L - 1) / 2,)",
         "sites",
         bits=0,
     )
-    groups: np.ndarray = _f(
-        "1 where the group has such a site", "(1 + folds, L (L - 1) / 2)", "groups", bits=0
-    )
+    groups: np.ndarray = _f("1 where the group has such a site", "(L (L - 1) / 2,)", "groups", bits=0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -213,9 +212,6 @@ class Pairs(Question):
     about: ClassVar[str] = "asks how many sites and groups stand behind every two months together (patterns)"
     answer: ClassVar[type[Answer]] = PairSums
     most: int = _f("number of sites above which a group says no more", unit="sites")
-    by: str = _f("what a fold holds out; empty for whole months")
-    folds: int = _f("number of folds, 0 for whole months")
-    seed: int = _f("public seed of the folds")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

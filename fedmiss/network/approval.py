@@ -227,7 +227,7 @@ def _seen_of_model(s: Study, own_sites: int) -> list[str]:
         f"  Months with fewer than {s.minimum} visits or sites of all organisations together, with fewer than",
         f"  {s.contributors} organisations, or with more than {s.share:.0%} of the visits from one, are left out; months",
         "  with such a fold are left out of the choice of the model. Of these months the numbers of visits and sites are",
-        f"  seen, no birds; of every two months, folds too, the sites visited in both, up to {s.minimum} of each.",
+        f"  seen, no birds; of every two months the sites visited in both, up to {s.minimum} of each.",
         "  Sites are compared with nobody's: one that two organisations visit counts in each.",
         *(_FEW_SITES if s.few_sites and s.masks else []),
     ]

@@ -9,9 +9,8 @@ import pytest
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import agreement, answers
-from fedmiss.federation.hub import job, support
+from fedmiss.federation.hub import job
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.crossval import WHOLE
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -133,96 +132,6 @@ def spied(monkeypatch) -> dict[tuple[int, int, str], np.ndarray]:
 
     monkeypatch.setitem(answers.ANSWER, msg.Product, product)
     return true
-
-
-def years_of(sites: int, share: float) -> GroupPanel:
-    """Fourteen years of counts of three organisations, at random ``share`` of the sites each."""
-    rng = np.random.default_rng(1)
-    seen = rng.random((sites, 14)) < share
-    y = rng.poisson(np.exp(1.0 + rng.normal(size=(sites, 1)) + 0.3 * np.sin(np.arange(14))), seen.shape)
-    site, year = np.nonzero(seen)
-    groups = [
-        Group.of(f"owner-{k}", site[own], year[own], y[site, year][own].astype(float))
-        for k in range(3)
-        for own in [site % 3 == k]
-    ]
-    return GroupPanel.of(sites, 14, groups, (np.full(14, 6), 1990 + np.arange(14)))
-
-
-def in_folds(panel: GroupPanel, folder, monkeypatch, folds: int) -> tuple[dict, dict, dict, tuple[str, ...]]:
-    """By batch and fit: residuals of each organisation, R'R of the others as a member finds it, released pairs; notes."""
-    true, tap = spied(monkeypatch), Tapped({n: club.program() for n, club in clubs_of(panel, folder).items()})
-    candidates = [CountSettings(rank=rank, slopes=False) for rank in (0, 1)]
-    order = JobSpec(DataSpec(jointly=True, minimum=5), candidates, folds=folds, by="cell", bootstrap=0)
-    notes = run_job(Link(tap, JOB[:8], SETTINGS), order).facts.notes
-    products: dict[tuple[int, int], list] = {}
-    released = {}
-    for q, told_by in zip(tap.asked, tap.told, strict=True):
-        if isinstance(q, msg.Product):
-            for i, fit in enumerate(q.fits):
-                others = sum(a.product[i] for k, a in enumerate(told_by) if k != MEMBER)
-                products.setdefault((q.batch, int(fit)), []).append((q.V[i], q.unit[i] * others))
-                released[q.batch, int(fit)] = (
-                    q.pairs == 1 if q.pairs.size else np.ones((panel.L, panel.L), bool)
-                )
-    residuals = {at: [true[(*at, f"owner-{k}")] for k in range(3)] for at in products}
-    found = {
-        at: gram(given, released[at] & (both_of(residuals[at][1:]) > 0)) for at, given in products.items()
-    }
-    return residuals, found, released, notes
-
-
-def both_of(residuals: list[np.ndarray]) -> np.ndarray:
-    """How many sites have residuals in both of two months."""
-    return sum(seen.T @ seen for seen in ((R != 0).astype(int) for R in residuals))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("share", "patterns"), [(0.27, False), (0.5, True)])
-def test_what_folds_train_on_keeps_the_least_numbers_of_two_months(share, patterns, tmp_path, monkeypatch):
-    """Five sites or more were visited in both months, and often one of them is left where two folds hold out half."""
-    panel, off = years_of(150, share), np.tri(14, k=-1, dtype=bool)
-
-    def thin(folder):
-        """Of pairs of few sites in a fold the number; products of a single site of the others, and of them found; notes."""
-        residuals, found, released, notes = in_folds(panel, folder, monkeypatch, folds=2)
-        few = single = right = 0
-        for at in [at for at in found if at[0] < WHOLE]:
-            n, groups = both_of(residuals[at]), sum(both_of([R]) > 0 for R in residuals[at])
-            few += int((released[at] & off & (n > 0) & ((n < 5) | (groups < 3))).sum())
-            R = np.vstack(residuals[at][1:])
-            for s, t in np.argwhere(released[at] & off & (both_of([R]) == 1)):
-                single += 1
-                right += abs(found[at][s, t] - R[:, s] @ R[:, t]) < 1e-6 * np.abs(found[at]).max()
-        return few, single, right, notes
-
-    few, single, _, notes = thin(tmp_path / "rule")
-    assert (few, single) == (0, 0)
-    assert any("in those that a fold trains on" in note for note in notes) != patterns
-    whole = support.release_pairs
-    monkeypatch.setattr(job, "release_pairs", lambda link, panel, months, **how: whole(link, panel, months))
-    few, single, right, _ = thin(tmp_path / "whole")
-    assert few >= 10
-    assert single >= (1 if patterns else 20)
-    assert right == single
-
-
-@pytest.mark.slow
-def test_the_whole_less_a_fold_is_no_more_than_a_guess_of_a_single_site(tmp_path, monkeypatch):
-    """Not closed: the fold's fit has other residuals of the sites that it trains on, too."""
-    residuals, found, released, _ = in_folds(years_of(200, 0.3), tmp_path, monkeypatch, folds=5)
-    (all_of_them,) = [at for at in found if at[0] == WHOLE]
-    R, guess = np.vstack(residuals[all_of_them][1:]), []
-    for at in [at for at in found if at[0] < WHOLE]:
-        trained = np.vstack(residuals[at][1:])
-        held_out = both_of([R]) - both_of([trained])
-        for s, t in np.argwhere(released[at] & np.tri(14, k=-1, dtype=bool) & (held_out == 1)):
-            (j,) = np.flatnonzero((R[:, s] * R[:, t] != 0) & (trained[:, s] * trained[:, t] == 0))
-            guess.append((found[all_of_them][s, t] - found[at][s, t], R[j, s] * R[j, t]))
-    guessed, true = np.array(guess).T
-    assert len(true) >= 10
-    assert (np.abs(guessed - true) < 0.05 * np.abs(true)).mean() < 0.1
-    assert np.median(np.abs(guessed / true - 1)) > 1.0
 
 
 @pytest.mark.slow

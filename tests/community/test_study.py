@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from fedmiss.community.associations import associations
-from fedmiss.community.model import _calibrated, cells_of, effort_of
+from fedmiss.community.model import _calibrated, cells_of, effort_of, plain_model
 from fedmiss.community.outputs import axes_of, gains_by, steps_of, usual_visits
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import CommunitySeat, Terms, beside, run_community
@@ -20,7 +20,8 @@ from fedmiss.etl.community import read_lists, scores_without
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle
 from fedmiss.federation.gather import Board
-from fedmiss.federation.local import fit_counts
+from fedmiss.federation.hub.directions import begin_factors
+from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.masks import Masks, Party
 from fedmiss.files import read_manifest
 from fedmiss.network.kits import open_kit
@@ -102,11 +103,18 @@ def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
     """Fit, effort, axes, associations, numbers of the species: as if one person held the records of all."""
     _, table, records, pooled = clubs
     terms = terms_of(sorted(table["species"].unique()), masks=masks)
-    done = together(records, terms, tmp_path)
+    asked = []
+    done = together(records, terms, tmp_path, east={"told": lambda member: asked.extend(member.questions)})
     lists = read_lists(pooled, species=terms.species)
     cells = cells_of(lists, effort_of(lists), "counts")
     some = done["east"]
-    fit, raised = _calibrated(fit_counts(cells.panel({}, None), some.fit.fit.settings))
+    whole = LocalFederation.of_panel(cells.panel({}, None))
+    # the axis begins as between clubs: with the pairs that may be told
+    pairs = next(q.pairs for q in asked if isinstance(q, msg.Product))
+    plain = [replace(plain_model(terms.settings), rank=1)]
+    begun = begin_factors(whole.link, replace(whole.hub, pairs=pairs, least=terms.minimum), plain)
+    whole.hub = replace(whole.hub, directions=begun.directions)
+    fit, raised = _calibrated(whole.fit(some.fit.fit.settings))
     whole = replace(some.fit, fit=fit, cells=cells, raised=raised)
     axes = axes_of(whole)
     for club in done.values():

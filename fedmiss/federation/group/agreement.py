@@ -185,18 +185,18 @@ def sites_in_both(site: I32, month: I32 | I64, shape: tuple[int, int]) -> I64:
 
 
 def together(program: GroupProgram, question: msg.Pairs) -> msg.PairSums:
-    """Count the sites visited in two months: a product of residuals is a sum over them, of a fold those it trains on."""
+    """Count the sites visited in two months: a product of residuals is a sum over them.
+
+    Of a community the sites with finds of two species, where they are as many as asked for: of fewer nothing is told.
+    """
     used, L = program.need(), program.axis.L
-    parts = [used.weight > 0]
-    if question.folds:
-        fold = program.fold_of(question.by, question.folds, question.seed, used)
-        free = parts[0] & ~program.thin(used.site, used.month, fold, program.live(used))
-        parts += [free & (fold != number) for number in range(question.folds)]
-    both = np.stack([sites_in_both(used.site[part], used.month[part], (program.J, L)) for part in parts])
-    program.few = np.asarray(((both > 0) & (both < program.own_sites)).any(axis=0), np.uint8)
+    live = program.live(used)
+    both = sites_in_both(used.site[live], used.month[live], (program.J, L))
+    program.few = np.asarray((both > 0) & (both < program.own_sites), np.uint8)
     np.fill_diagonal(program.few, 0)  # a month by itself is withheld with its visits (``GroupProgram.thin``)
-    s, t = np.tril_indices(L, -1)
-    sites = np.where(program.few == 1, 0, both)[:, s, t].astype(float)
+    sites = np.where(program.few == 1, 0, both)[np.tril_indices(L, -1)].astype(float)
+    if program.finds:
+        sites[sites < question.most] = 0.0
     return msg.PairSums(np.minimum(sites, question.most), (sites > 0).astype(float))
 
 

@@ -32,7 +32,7 @@ from fedmiss.federation.hub.fit import (
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums
-from fedmiss.federation.hub.support import keep_pairs, released_months
+from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link, total
 from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings
@@ -159,8 +159,6 @@ def score_folds(
     tables: list[list[dict[str, object]]] = []
     for contest in contests:
         released = released_months(link, panel, by=contest.by, folds=folds, seed=seed)
-        if panel.together.size and released.size:  # of fewer months more follows
-            panel, _ = keep_pairs(panel, released == 1)
         opening = {"weights": "fold", "by": contest.by, "folds": folds, "seed": seed, "released": released}
         tables.append([])
         base = [replace(candidate, rank=0) for candidate in contest.candidates]

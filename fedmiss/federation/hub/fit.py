@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -155,7 +155,7 @@ def fit_path(
     state = first_state(panel, settings, start)
     W = None
     ask: AskProduct | None = None
-    most = most_rank(panel, settings)
+    most, off = most_rank(panel, settings), False
     rounds = partial(
         _rounds,
         panel=panel,
@@ -169,7 +169,12 @@ def fit_path(
     for rank in range(most + 1):
         good = state
         if rank:
-            v = None if ask is None else (yield from _direction(panel, ask, W))
+            v = None if off else along(panel, settings, rank)
+            if ask is not None:
+                found = yield from directions(panel, ask, W)
+                v = found[:, 0]
+                if panel.least:  # one start is all that may be told (:mod:`.directions`)
+                    panel = replace(panel, directions=found)
             state = with_factor(state, v, panel)
             state = yield from rounds(state, begin=Begin.NEW_FACTOR)
             if (yield from _far_above(panel, state, settings)):
@@ -181,7 +186,8 @@ def fit_path(
                 raise DomainError(_ran_away(state, settings))
             return evolve(good, away=rank)
         off = rank == most or switched_off(state)
-        ask = None if off else _first_product(panel, settings, rank + 1, float(start[3]))
+        known = off or panel.directions.size > 0
+        ask = None if known else first_product(panel, settings, rank + 1, float(start[3]))
         state, W = yield from each(state, good, ask)
     return state
 
@@ -389,7 +395,15 @@ def _rounds(
     return state
 
 
-def _first_product(panel: Panel, settings: CountSettings, rank: int, squares: float) -> AskProduct:
+def along(panel: Panel, settings: CountSettings, rank: int) -> F64:
+    """The direction (L,) that the job has for a factor: beyond those that it found a random one."""
+    known: F64 = panel.directions[:, rank - 1 : rank]
+    if not known.size:
+        known = np.sqrt(panel.L) * first_product(panel, settings, rank, 1.0).V[:, :1]
+    return known[:, 0]
+
+
+def first_product(panel: Panel, settings: CountSettings, rank: int, squares: float) -> AskProduct:
     """What the power iterations for a rank begin with."""
     width = int(min(WIDTH, panel.L))
     V = np.linalg.qr(rng_for(settings.seed, "factor", rank).standard_normal((panel.L, width)))[0]
@@ -397,8 +411,8 @@ def _first_product(panel: Panel, settings: CountSettings, rank: int, squares: fl
     return AskProduct(V, 2.0 ** round(float(np.log2(max(squares, 1e-9)))))
 
 
-def _direction(panel: Panel, first: AskProduct, W: F64 | None) -> Generator[Request, Sums, F64]:
-    """Leading right singular vector of the residuals, of length sqrt(L), by block power iterations.
+def directions(panel: Panel, first: AskProduct, W: F64 | None) -> Generator[Request, Sums, F64]:
+    """Leading right singular vectors (L, w) of the residuals, of length sqrt(L), by block power iterations.
 
     ``W``: the first product where it is known already.
     """
@@ -411,12 +425,11 @@ def _direction(panel: Panel, first: AskProduct, W: F64 | None) -> Generator[Requ
         if W is None:
             W = (yield AskProduct(V, first.unit))["product"]
     assert W is not None
-    # Rayleigh and Ritz: eigenvectors of V' R'R V give the best direction in the block.
+    # Rayleigh and Ritz: eigenvectors of V' R'R V give the best directions in the block.
     values, vectors = np.linalg.eigh(0.5 * (V.T @ W + W.T @ V))
-    v: F64 = V @ vectors[:, -1] if values[-1] > 0 else np.zeros(panel.L)
+    best = [V @ v if value > 0 else np.zeros(panel.L) for value, v in zip(values, vectors.T, strict=True)]
     # The sign is chosen, as an eigenvector has none: all runs must start alike.
-    v *= np.sqrt(panel.L) * (-1.0 if v.sum() < 0 else 1.0)
-    return v
+    return np.column_stack([v * (np.sqrt(panel.L) * (-1.0 if v.sum() < 0 else 1.0)) for v in best[::-1]])
 
 
 def summary(

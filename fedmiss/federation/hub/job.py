@@ -20,6 +20,7 @@ from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_
 from fedmiss.federation.hub.bootstrap import effective_observers, lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.coefficients import structure_facts
 from fedmiss.federation.hub.crossval import Known
+from fedmiss.federation.hub.directions import begin_factors
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import Before, before_of, begun_beside, choice_of, fit_onward
 from fedmiss.federation.hub.state import Panel
@@ -125,6 +126,8 @@ def run_job(
     stages = stages or Stages()
     agreement, panel = begun or _agreed(link, order)
     link.stage = "cross-validation"
+    if len(order.candidates) > 1 and not order.before:
+        panel = begin_factors(link, panel, order.candidates)
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
     models: Sequence[Before] = order.before or [Before(choice.best)]
     if order.before:
@@ -191,9 +194,7 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
             )
     panel = features_of(link, agreement.panel, named, None if order.before else order.structure)
     if panel.least and panel.L > 1 and any(model.rank for model in named):
-        chosen = len(order.candidates) > 1 and not order.before
-        by, folds = (_held_out(link, panel, order), order.folds) if chosen else ("", 0)
-        panel, notes = release_pairs(link, panel, agreement.months, by=by, folds=folds, seed=order.seed)
+        panel, notes = release_pairs(link, panel, agreement.months)
         agreement = replace(agreement, notes=(*agreement.notes, *notes))
     return agreement, panel
 

@@ -28,9 +28,10 @@ class Panel:
     ``least`` number of visits and sites of all groups behind a released sum, 0 where groups see to it by themselves;
     ``share`` largest share of one group; ``contributors`` least number of groups. ``covariates`` of sites: name -> power of
     two that all values stay below; ``frame``: whether totals of the visited sites are wanted beside those of all;
-    ``features`` of sites that the groups agreed on, None: not asked; ``together`` (L, L) what stands behind two months
-    (:func:`.support.release_pairs`), ``pairs`` (L, L) 1 where their products of residuals may be released, empty for all;
-    ``patterns``: whether they are enough for factors; ``species`` of the job, whose draws have its own keys.
+    ``features`` of sites that the groups agreed on, None: not asked; ``pairs`` (L, L) 1 where products of residuals of two
+    months may be released (:func:`.support.release_pairs`), empty for all; ``patterns``: whether they are enough for
+    factors; ``directions`` (L, w) that factors begin along in all fits of the job, the first factor first; empty: each fit
+    finds its own; ``species`` of the job, whose draws have its own keys.
     """
 
     L: int
@@ -46,9 +47,9 @@ class Panel:
     least: int = 0
     share: float = 1.0
     contributors: int = CONTRIBUTORS
-    together: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     pairs: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     patterns: bool = True
+    directions: F64 = field(default_factory=lambda: np.zeros((0, 0)))
     species: str = ""
 
     @property

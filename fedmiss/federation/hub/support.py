@@ -11,11 +11,12 @@ from fedmiss.errors import ConfigError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link, total
-from fedmiss.federation.rules import COLUMNS, followed, kept_effort, kept_regions, releasable
+from fedmiss.federation.rules import COLUMNS, behind, followed, kept_effort, kept_regions, releasable
 
 FEWEST_REGIONS = 2
 MOST_PAIRS = 0.5  # share of the pairs of months without enough sites, above which no factor is tried
-SHARED, ENOUGH = 2, 3  # what stands behind two months: sites of several groups, and enough of both
+SHARED = 2  # groups with a part in a number, at least, that none of them knows
+SEVERAL = 2  # sites of a group with finds of two species, at least
 JUNE = 6  # where an import puts yearly counts
 
 
@@ -175,53 +176,52 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
     return out
 
 
-def release_pairs(
-    link: Link, panel: Panel, months: I64, *, by: str = "", folds: int = 0, seed: int = 0
-) -> tuple[Panel, list[str]]:
+def release_pairs(link: Link, panel: Panel, months: I64) -> tuple[Panel, list[str]]:
     """Find the pairs of months whose products of residuals may be released, which factors begin with; what to say of it.
 
     A product of two months is a sum over the sites that were visited in both, and from those of a single site its counts
-    follow (``tests/attacks/test_products.py``). So pairs that follow from the products keep the rule of months, in what
-    ``folds`` train on too.
+    follow (``tests/attacks/test_products.py``). So pairs that follow from the products keep the rule of months.
     """
     if not panel.patterns:
         return panel, [
             f"no pattern is fitted: without one of them, the organisations visited {COLUMNS} sites or fewer in the mean of "
             f"the {steps(months)}, and the sums that begin a pattern would tell single counts."
         ]
-    at = np.tril_indices(panel.L, -1)
-    (answers,) = link.ask([msg.Pairs(panel.least, by, folds, seed)])
-    sites, groups = (total(answers, name, (1 + folds, at[0].size)) for name in ("sites", "groups"))
-    if folds:  # a month that is left out of folds has no part in any of them
-        months_of_folds = released_months(link, panel, by=by, folds=folds, seed=seed) == 1
-        apart = ~(months_of_folds[at[0]] & months_of_folds[at[1]])
-        sites[1:, apart], groups[1:, apart] = sites[0, apart], groups[0, apart]
-    enough = releasable(sites, sites, groups, panel.least, panel.contributors) & (groups[0] > 0)
-    together = np.full((panel.L, panel.L), ENOUGH, np.uint8)
-    shared = np.where(groups[0] > 0, np.clip(groups.min(axis=0), 1, SHARED), 0)
-    together[at] = together[at[::-1]] = np.where(enough, ENOUGH, shared)
-    panel, share = keep_pairs(replace(panel, together=together), np.ones(panel.L, dtype=bool))
+    sites, groups = _behind_pairs(link, panel.L, panel.least)
+    some = groups > 0
+    few = some & ~behind(sites, groups, panel.least, panel.contributors)
+    few &= followed(groups >= SHARED, COLUMNS)
+    share = float(few.sum() / max(some.sum(), 1))
+    if few.any():
+        panel = replace(panel, pairs=np.where(few, np.uint8(0), np.uint8(1)), patterns=share <= MOST_PAIRS)
     if panel.patterns:
         return panel, []
     note = (
         f"no pattern is fitted: of the pairs of {steps(months)} that sites were visited in, {share:.0%} have fewer than "
-        f"{panel.least} such sites or {panel.contributors} groups, in all visits or in those that a fold trains on (limit "
-        f"{MOST_PAIRS:.0%}; what an organisation's own rule leaves out does not count): sums of so few would tell single "
-        "counts."
+        f"{panel.least} such sites or {panel.contributors} groups (limit {MOST_PAIRS:.0%}; what an organisation's own rule "
+        "leaves out does not count): sums of so few would tell single counts."
     )
     return panel, [note]
 
 
-def keep_pairs(panel: Panel, months: Bool) -> tuple[Panel, float]:
-    """Leave out pairs of too few sites that follow from products of these ``months`` (L,); the share of them."""
-    within = months[:, None] & months
-    off = within & ~np.eye(panel.L, dtype=bool) & (panel.together > 0)
-    few = off & (panel.together < ENOUGH)
-    few &= followed(within & (panel.together >= SHARED), COLUMNS)
-    if not few.any():
-        return panel, 0.0
-    share = float(few.sum() / off.sum())
-    pairs = panel.pairs if panel.pairs.size else np.ones((panel.L, panel.L), np.uint8)
-    return replace(
-        panel, pairs=np.where(few, np.uint8(0), pairs), patterns=panel.patterns and share <= MOST_PAIRS
-    ), share
+def release_pairs_of_finds(link: Link, panel: Panel) -> Panel:
+    """Find the pairs of species of a community whose products of residuals may be released.
+
+    A product of two rare species is the sum of their birds at sites where both were found, less little
+    (``tests/attacks/test_finds.py``). Enough groups need finds of both at several sites each, as many as make the least
+    number together: what they say of fewer would tell the finds themselves.
+    """
+    _, groups = _behind_pairs(link, panel.L, max(SEVERAL, -(-panel.least // panel.contributors)))
+    enough = groups >= panel.contributors
+    pairs = np.where(enough | np.eye(panel.L, dtype=bool), np.uint8(1), np.uint8(0))
+    return replace(panel, pairs=pairs, patterns=bool(enough.any()))
+
+
+def _behind_pairs(link: Link, L: int, most: int) -> tuple[F64, F64]:
+    """Sites (up to ``most`` of each group) and groups behind two months, (L, L) each with a diagonal of zeros."""
+    at = np.tril_indices(L, -1)
+    (answers,) = link.ask([msg.Pairs(most)])
+    sites, groups = np.zeros((2, L, L))
+    for whole, name in ((sites, "sites"), (groups, "groups")):
+        whole[at] = whole[at[::-1]] = total(answers, name, (at[0].size,))
+    return sites, groups

@@ -391,7 +391,8 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     if kit.study.masks and mine < ROUNDS * months.size:
         lines += [
             f"  sites with a count: {mine}, fewer than {ROUNDS} times your months ({months.size}): a member that knows",
-            "  how often each was visited can work out their birds, and where they are fewer than the months and few are",
-            "  visited in each (16 were tried) every single count, unless other organisations bring more sites",
+            "  how often each was visited can work out their birds, and where they are fewer than the months and those",
+            "  visited in each than the rounds of a fit (17 or more) every single count, unless other organisations bring",
+            "  more sites",
         ]
     return lines

@@ -11,6 +11,7 @@ import pytest
 from scipy.optimize import least_squares
 
 from fedmiss.federation import messages as msg
+from fedmiss.federation.group.answers import ANSWER
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
@@ -135,3 +136,34 @@ def test_rounds_of_the_negative_binomial_tell_every_count_where_the_others_have_
     assert true.size > 200
     assert (np.rint(mean) == true).mean() < 0.25
     assert (np.rint(found) == true).mean() > 0.95
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("sites", "visited", "told_all"), [(60, 0.3, True), (48, 0.67, False)])
+def test_who_knows_the_levels_is_told_all_counts_where_fewer_sites_are_visited_in_a_month_than_rounds_are_made(
+    sites, visited, told_all, tmp_path, monkeypatch
+):
+    """Forty sites of two others, 12 of them visited in a month, and 17 rounds; of 32 sites 21 are."""
+    monkeypatch.setitem(globals(), "J", sites)
+    at: dict[str, list[np.ndarray]] = {"owner-1": [], "owner-2": []}
+
+    solved = ANSWER[msg.Solve]
+
+    def solve(program, batch, q):
+        out = solved(program, batch, q)
+        at.get(program.name, []).append(batch.site_mean[0, :, 0].copy())
+        return out
+
+    monkeypatch.setitem(ANSWER, msg.Solve, solve)
+    settings = CountSettings(rank=0, slopes=False, dispersion="negbin")
+    asked, visits, birds = told(clubs(1, visited), tmp_path, settings)
+    known = iter([np.concatenate(both) for both in zip(*at.values(), strict=True)])
+    monkeypatch.setitem(globals(), "levels", lambda E, line, wanted, start: next(known))
+    A, sums, weight, mean = equations(asked, visits, birds)
+    spread = np.sqrt(mean + 0.5 * mean**2) + 0.2
+    scaled = A * spread * weight[:, None]
+    H, lacking = scaled.T @ scaled + np.eye(mean.size), (sums - A @ mean) * weight
+    found = mean + spread * np.linalg.solve(H, scaled.T @ lacking)
+    sure = spread * np.sqrt(np.diag(np.linalg.inv(H))) < 0.2
+    right = (np.rint(found) == birds[visits > 0]).mean()
+    assert (sure.mean() > 0.95, right > 0.95) == (told_all, told_all)

@@ -15,6 +15,7 @@ from fedmiss.federation.link import InProcess, Link
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.federation.network import JOB, SETTINGS, clubs_of
+from tests.federation.test_least_numbers import Tapped
 from tests.models.panels import calendar
 
 J, L, RANKS = 60, 20, 3  # sites of three organisations, 20 of each
@@ -128,3 +129,15 @@ def test_starts_of_several_ranks_would_tell_all_counts_and_the_one_of_a_job_does
     often, known, counts = starts(tmp_path / "none", monkeypatch)
     assert (often, len(known)) == (6 * RANKS, RANKS)
     assert (np.rint(solved(known, counts)) == true).all()
+
+
+def test_a_revision_under_another_seed_is_no_other_start(tmp_path):
+    """Vectors of its own would be 18 columns more of the same residuals, for whoever proposes revisions."""
+    first = []
+    for seed in (0, 7):
+        tap = Tapped({n: c.program() for n, c in clubs_of(panel_of(2), tmp_path / str(seed)).items()})
+        models = [CountSettings(rank=rank, slopes=False, seed=seed) for rank in (0, 1)]
+        order = JobSpec(DataSpec(jointly=True, minimum=5), models, by="cell", bootstrap=0, seed=seed)
+        run_job(Link(tap, JOB[:8], SETTINGS), order)
+        first.append(next(q for q in tap.asked if isinstance(q, msg.Product)).V)
+    np.testing.assert_array_equal(*first)

@@ -96,3 +96,24 @@ def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
     enough = (sites >= 9) & (groups >= 3) | (sites == 0)
     np.testing.assert_array_equal(released[off] == 1, enough[off])
     assert 0.01 < (released == 0).mean() < 0.5
+
+
+def test_a_joint_result_does_not_say_whose_visits_are_the_first_or_last(tmp_path):
+    """Members alone learn the months of each other; the result's notes stand in a report that others read."""
+    rng = np.random.default_rng(2)
+    site, month = (at.ravel() for at in np.indices((60, 24)))
+    keep = (site % 3 == 1) | (
+        (month > 2) & (month < 21)
+    )  # owner-1 was there before the others, and after them
+    groups = [
+        Group.of(f"owner-{k}", site[m], month[m], rng.poisson(3.0, m.sum()).astype(float))
+        for k in range(3)
+        for m in [keep & (site % 3 == k)]
+    ]
+    programs = {
+        n: c.program() for n, c in clubs_of(GroupPanel.of(60, 24, groups, calendar(24)), tmp_path).items()
+    }
+    agreement = agree(Link(Tapped(programs), JOB[:8], SETTINGS), DataSpec(jointly=True, minimum=5))
+    assert (agreement.behind == 0).sum() == 6
+    assert any("6 months have fewer than 5 visits or sites" in note for note in agreement.notes)
+    assert not any("owner-1" in note for note in agreement.notes)

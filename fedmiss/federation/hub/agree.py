@@ -81,7 +81,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
     groups = {name: answer for name, answer in described.items() if isinstance(answer, msg.Description)}
     if plan.jointly:
         _check_texts(groups)
-    notes = _check(groups, {} if plan.jointly else tallied)
+    notes = _check(groups, {} if plan.jointly else tallied, jointly=plan.jointly)
     calendar = all(given.calendar for given in groups.values())
     months = _months(groups, plan, calendar)
     terms, blanks = _effort(groups, tallied, plan.effort)
@@ -222,8 +222,11 @@ def _check_texts(groups: dict[str, msg.Description]) -> None:
             )
 
 
-def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -> list[str]:
-    """Versions and species must be the same everywhere; what only one group brings is worth a note."""
+def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer], *, jointly: bool) -> list[str]:
+    """Versions and species must be the same everywhere; what only one group brings is worth a note.
+
+    Not between organisations: such months are withheld there, and the notes stand in a report that others read.
+    """
     first = next(iter(groups))
     for name, given in groups.items():
         if given.months.shape not in ((0,), (2,)) or given.terms not in (0, len(TERMS)):
@@ -253,7 +256,7 @@ def _check(groups: dict[str, msg.Description], tallied: dict[str, msg.Answer]) -
         for name, given in groups.items()
         if not given.months.size or (name in tallied and not _tally(tallied)[name].detected)
     ]
-    if len(groups) > 1:
+    if len(groups) > 1 and not jointly:
         for name, given in groups.items():
             others = [
                 theirs.months for other, theirs in groups.items() if other != name and theirs.months.size

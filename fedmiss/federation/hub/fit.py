@@ -406,7 +406,10 @@ def along(panel: Panel, settings: CountSettings, rank: int) -> F64:
 def first_product(panel: Panel, settings: CountSettings, rank: int, squares: float) -> AskProduct:
     """What the power iterations for a rank begin with."""
     width = int(min(WIDTH, panel.L))
-    V = np.linalg.qr(rng_for(settings.seed, "factor", rank).standard_normal((panel.L, width)))[0]
+    seed = (
+        0 if panel.least else settings.seed
+    )  # a revision under another seed would be another start of the same counts
+    V = np.linalg.qr(rng_for(seed, "factor", rank).standard_normal((panel.L, width)))[0]
     # A power of 2: dividing by it loses no bit, and masks need a range that is known beforehand.
     return AskProduct(V, 2.0 ** round(float(np.log2(max(squares, 1e-9)))))
 

@@ -292,7 +292,7 @@ def test_calibration_has_no_part_in_the_scores_without_a_species(fitted):
 
 
 def test_gains_are_those_of_fits_without_the_cells_left_out(fitted, monkeypatch):
-    monkeypatch.setattr(rounds, "TOL", rounds.PATH_TOL)
+    monkeypatch.setattr(rounds, "TOL", rounds.FOLD_TOL)
     _, c = fitted
     g = c.gains
     assert len(g) == c.cells.count.size

@@ -42,7 +42,7 @@ def test_what_a_step_adds_to_the_trend_is_the_difference_of_two_fits(design, mon
         whole = other.fit(settings)
         return slope_of(totals_by_region(whole, np.full(whole.J, -1), 0)[0], *panel.calendar)
 
-    monkeypatch.setattr(fit, "TOL", fit.PATH_TOL)  # as closely as trials go
+    monkeypatch.setattr(fit, "TOL", fit.FOLD_TOL)  # as closely as trials go
     without = slope(PLAIN)
     for t in choice.trials:
         feature = names.get(t.what.removeprefix("what is expected at a site follows "))

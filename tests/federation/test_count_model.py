@@ -1,7 +1,5 @@
 """Variational EM and the count model around it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -133,9 +131,8 @@ def test_months_without_visits_follow_season_and_neighbours():
     error = np.log(totals / np.exp(eta).sum(axis=0))
     assert np.abs(error[26:32]).max() < 0.35
     flat = fit_counts(replace(panel, calendar=None), CountSettings(rank=0)).expected().sum(axis=0)
-    assert (
-        np.abs(np.log(flat / np.exp(eta).sum(axis=0)))[26:32].max() > 0.7
-    )  # without a calendar: the mean month
+    # without a calendar: the mean month
+    assert np.abs(np.log(flat / np.exp(eta).sum(axis=0)))[26:32].max() > 0.7
 
 
 def test_series_prior_recovers_its_variances():

@@ -1,7 +1,5 @@
 """Fits that creep are led on: months take what sites have in common in a factor, variances longer steps. Ends stay."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

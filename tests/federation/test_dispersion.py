@@ -1,7 +1,5 @@
 """The moment equation from a table: the same root and the same statistic as with all visits in one place."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import brentq
@@ -37,9 +35,8 @@ def test_updates_end_at_the_root_and_the_statistic_of_all_visits(size, start):
         if last > 0 and new > 0:
             assert abs(np.log(new / last)) <= 0.5 + 1e-9  # no further than the table reaches
         last = new
-    assert last == pytest.approx(
-        exact, rel=1e-9
-    )  # the last value is a node: nothing is interpolated at the end
+    # the last value is a node: nothing is interpolated at the end
+    assert last == pytest.approx(exact, rel=1e-9)
     assert pearson_at(table_nodes("negbin", last), table, last) == pytest.approx(
         statistic(mu, y, exact), rel=1e-9
     )

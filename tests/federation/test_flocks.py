@@ -1,7 +1,5 @@
 """Fits of birds that come in flocks end: what turns back is shortened, and nothing goes round in a circle."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 

@@ -1,7 +1,5 @@
 """Sites that are empty in some years: groups do not matter, trends with arrivals and losses are right, draws are honest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -18,7 +16,7 @@ from fedmiss.federation.results import AverageFit, totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.designs import simulate_design
-from tests.federation.test_features import PLAIN, panel_of, tried
+from tests.federation.owners import PLAIN, panel_of, tried
 
 CHAIN = replace(PLAIN, occupancy=True)
 

@@ -1,7 +1,5 @@
 """Rare species with every site in the panel: fits end, finite and bounded; priors are not seen where birds are many."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -163,9 +161,8 @@ def test_the_priors_are_not_seen_where_sites_have_birds(monkeypatch):
 
 def test_a_step_of_the_variances_solves_its_equation_and_shrinks_less_with_more_sites():
     squares, spread = np.array([0.005, 0.2, 1.0, 40.0]), np.array([0.005, 0.1, 1.0, 10.0])
-    scale = 2.0 * np.array(
-        [priors.SITE_SD, priors.SLOPE_SD, priors.SITE_SD, priors.SITE_SD]
-    )  # unit of values
+    # unit of values
+    scale = 2.0 * np.array([priors.SITE_SD, priors.SLOPE_SD, priors.SITE_SD, priors.SITE_SD])
     wanted = squares + spread
     for J in (5.0, 100.0, 1e6):
         v = priors.shrunk_variances(squares, spread, 0.1 * wanted, J, 2.0, slopes=True)  # upwards: EM's step

@@ -1,7 +1,5 @@
 """Lines of regions: the posterior of their variance, when they are taken, and whether intervals of their trends hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +15,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.rng import rng_for
-from tests.federation.test_features import tried
+from tests.federation.owners import tried
 
 LINES = CountSettings(rank=0, dispersion="negbin", features=("regions",))
 R, YEARS = 6, 12
@@ -129,9 +127,8 @@ def test_lines_of_regions_are_kept_unless_they_predict_clearly_worse():
     for gain, kept in ((0.0, True), (-0.019, True), (-0.021, False), (0.02, True)):
         assert _clear(Trial("regions", "sites", gain, 0.01), hub) is kept
         assert _clear(Trial("covariates", "sites", gain, 0.01), hub) is (gain > 0.005)
-    assert not _clear(
-        Trial("regions", "sites", -0.5, 0.5), hub
-    )  # one fold of five that went wrong: never two errors
+    # one fold of five that went wrong: never two errors
+    assert not _clear(Trial("regions", "sites", -0.5, 0.5), hub)
     many = replace(hub, regions=tuple(map(str, range(MANY_REGIONS + 1))))
     assert not _clear(Trial("regions", "sites", 0.0, 0.01), many)
 

@@ -1,7 +1,5 @@
 """``--time fixed``: the plain site and time model over groups, against TRIM's model 3, a GLM, and its own identities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from statsmodels.genmod.families import Poisson
@@ -65,9 +63,8 @@ def test_it_is_the_glm_with_site_and_time_factors():
     mu = fit.expected()[site[mine], year[mine]]
     np.testing.assert_allclose(mu, glm.mu, rtol=1e-8)
     assert fit.edf == 28 + YEARS - 1
-    assert fit.dispersion == pytest.approx(
-        glm.pearson_chi2 / (y.size - fit.edf)
-    )  # 0 / 0 where there is no bird
+    # 0 / 0 where there is no bird
+    assert fit.dispersion == pytest.approx(glm.pearson_chi2 / (y.size - fit.edf))
 
 
 def test_several_counts_of_a_cell_count_as_often():
@@ -117,13 +114,10 @@ def test_years_that_no_site_links_are_refused():
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        ({"model": "negbin"}, "--model"),
-        ({"rank": "2"}, "--rank"),
-        ({"effort": "duration"}, "--effort"),
-        ({"observers": True}, "--observers"),
-        ({"minimum": 5}, "--minimum"),
+        ({"model": "negbin"}, "--model"), ({"rank": "2"}, "--rank"), ({"effort": "duration"}, "--effort"),
+        ({"observers": True}, "--observers"), ({"minimum": 5}, "--minimum"),
     ],
-)
+)  # fmt: skip
 def test_what_the_model_does_not_have_is_refused(other, named):
     with pytest.raises(ConfigError, match=f"leave out {named}"):
         check_fixed(FitSettings(time="fixed", **other))

@@ -1,7 +1,5 @@
 """Copies of a fit's state with some fields changed are those of the standard library."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
@@ -26,9 +24,6 @@ def test_a_changed_copy_is_that_of_the_standard_library_and_leaves_the_first_as_
     assert PRIOR.noise != 0.25
     with pytest.raises(FrozenInstanceError):
         one.noise = 1.0
-
-
-def test_a_name_that_is_no_field_is_refused():
     with pytest.raises(TypeError, match="SeriesPrior has no nois"):
         evolve(PRIOR, nois=1.0)
 

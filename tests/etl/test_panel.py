@@ -181,13 +181,11 @@ def test_a_visit_amid_the_months_without_visits_keeps_no_winter_apart_in_silence
     ("odd", "said"),
     [
         (date(2109, 6, 15), "lies after 20.., this year, .* up to 2012-06-15 \\(`fedmiss ingest --end`"),
-        (
-            date(1900, 1, 1),
-            "lies 101 years apart from all others, .* from 2001-06-15 \\(`fedmiss ingest --start`",
-        ),
+        (date(1900, 1, 1),
+         "lies 101 years apart from all others, .* from 2001-06-15 \\(`fedmiss ingest --start`"),
         (date(2016, 6, 15), ""),
     ],
-)
+)  # fmt: skip
 def test_visits_after_this_year_or_far_from_all_others_are_told(odd, said):
     warnings = []
     usual = [date(y, 6, 15) for y in range(2001, 2013) for _ in range(5)]

@@ -82,12 +82,7 @@ def test_a_month_without_visits_works_and_is_told(here):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("words", "code"),
-    [
-        (("fitt",), 2),
-        (("fit",), 2),
-        (("panel", "records", "--grups", 3), 2),
-    ],
+    ("words", "code"), [(("fitt",), 2), (("fit",), 2), (("panel", "records", "--grups", 3), 2)]
 )
 def test_wrong_usage_ends_with_2_and_no_traceback(words, code, here):
     done = fedmiss(*words)
@@ -261,10 +256,8 @@ def test_a_name_that_is_not_utf8_is_one_sentence(here):
         ("fit panel --method fedmissem --alpha x", r"--alpha is 'x' \(must be a number\)"),
         ("fit panel --penalty much", r"--penalty is 'much' \(must be a number\)"),
         ("trim counts.csv --model 7", r"--model is 7 \(must be at most 3\)"),
-        (
-            "federation outbox kit panel --last 0",
-            r"--last is 0 \(must be at least 1\)\. `.* federation outbox --help`",
-        ),
+        ("federation outbox kit panel --last 0",
+         r"--last is 0 \(must be at least 1\)\. `.* federation outbox --help`"),
         ("fit p --method=fedmissem --penalty=nan", "--penalty is nan"),
         ("fit p --method=fedmissem --penalty=-inf", "--penalty is -inf"),
         ("fit p --method=fedmissem --alpha=nan", "--alpha is nan"),
@@ -279,7 +272,7 @@ def test_a_name_that_is_not_utf8_is_one_sentence(here):
         ("report --min-counts=0", "--min-counts is 0"),
         ("panel r --groups=0", "--groups is 0"),
     ],
-)
+)  # fmt: skip
 def test_a_value_of_a_wrong_kind_is_named_with_its_option_and_its_limit(words, said):
     """Typer's own message named no value: "Input should be a valid integer"."""
     register(app)

@@ -39,12 +39,8 @@ def test_panel_fit_imputed_and_report(base, here):
     folders = of(base, panel="panel", fit="fit", imputed="imputed")
     assert fedmiss("report", *folders, "--out", here / "report").code == 0
     panel = (
-        "Mareca americana",
-        "visits",
-        "observers in 3 groups",
-        "sites in",
-        "36 months (2018-01 to 2020-12)",
-    )
+        "Mareca americana", "visits", "observers in 3 groups", "sites in", "36 months (2018-01 to 2020-12)",
+    )  # fmt: skip
     for name, words in (
         (here / "report", ("report, made by fedmiss", "American Wigeon")),
         ("panel", panel),
@@ -61,16 +57,12 @@ def test_panel_fit_imputed_and_report(base, here):
 @pytest.mark.parametrize(
     ("table", "schema"),
     [
-        ("records/records.parquet", "records"),
-        ("records/checklists.parquet", "checklists"),
-        ("panel/sites.parquet", "sites"),
-        ("panel/groups/g01/visits.parquet", "visits"),
-        ("panel/groups/g01/cells.parquet", "cells"),
-        ("fit/site_factors.parquet", "site_factors"),
-        ("fit/trace.parquet", "trace"),
-        ("imputed/imputed.parquet", "imputed"),
+        ("records/records.parquet", "records"), ("records/checklists.parquet", "checklists"),
+        ("panel/sites.parquet", "sites"), ("panel/groups/g01/visits.parquet", "visits"),
+        ("panel/groups/g01/cells.parquet", "cells"), ("fit/site_factors.parquet", "site_factors"),
+        ("fit/trace.parquet", "trace"), ("imputed/imputed.parquet", "imputed"),
     ],
-)
+)  # fmt: skip
 def test_a_table_with_every_column_and_its_meaning(base, table, schema):
     text = said(base / table)
     spec = load_schema(schema)

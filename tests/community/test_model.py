@@ -21,13 +21,7 @@ from fedmiss.community.model import (
     cells_of,
     fit_community,
 )
-from fedmiss.community.outputs import (
-    _of_cells,
-    axes_of,
-    left_out_scores,
-    richness,
-    usual_visits,
-)
+from fedmiss.community.outputs import _of_cells, axes_of, left_out_scores, richness, usual_visits
 from fedmiss.community.paper import fit_paper
 from fedmiss.community.season import Season, _with, season_of
 from fedmiss.community.settings import CommunitySettings
@@ -81,10 +75,8 @@ def test_responses_are_those_of_the_truth_within_their_errors(seed):
     settings = replace(COUNTS, rank=0, dispersion="negbin", responses=("covariates",))
     q = fit_counts(c.panel({"x": w.x}, None), settings).posterior
     assert q is not None
-    made, error = (
-        q.T[:, 1] / w.x.std(),
-        np.sqrt(q.D[:, 1, 1]) / w.x.std(),
-    )  # features are in standard deviations
+    # features are in standard deviations
+    made, error = (q.T[:, 1] / w.x.std(), np.sqrt(q.D[:, 1, 1]) / w.x.std())
     z = (made - w.responses) / error
     # a response that all species have in common is the sites' level as well: take the mean out of both
     z = z - z.mean()

@@ -264,14 +264,12 @@ def test_lists_that_are_not_complete_are_left_out_and_counted(made, tmp_path):
     ("edit", "said"),
     [
         (lambda t: t.assign(complete=0), r"has no complete checklist \(\d+ checklists in all\)"),
-        (
-            lambda t: t[t["species"].isin(["Avis species00"])],
-            "1 species that were counted at 3 sites or more",
-        ),
+        (lambda t: t[t["species"].isin(["Avis species00"])],
+         "1 species that were counted at 3 sites or more"),
         (lambda t: t.assign(count="X"), "0 species that were counted at 3 sites or more.*--model presence"),
         (lambda t: t[t["site"].isin(["s000", "s001"])], "complete checklists at 2 sites"),
     ],
-)
+)  # fmt: skip
 def test_too_little_for_a_community_is_a_sentence(made, tmp_path, edit, said):
     records = edited(made[0], tmp_path, edit)
     with pytest.raises(InputError, match=said):

@@ -54,13 +54,11 @@ def test_old_names_go_when_their_time_is_over():
     ("module", "heavy"),
     [
         ("fedmiss", ["numpy", "polars", "matplotlib", "numba"]),
-        (
-            "fedmiss.pipeline.imputing",
-            ["numba", "scipy.stats", "scipy.optimize", "polars", "matplotlib", "statsmodels"],
-        ),
+        ("fedmiss.pipeline.imputing",
+         ["numba", "scipy.stats", "scipy.optimize", "polars", "matplotlib", "statsmodels"]),
         ("fedmiss.network.member", ["scipy.stats", "matplotlib", "statsmodels"]),
     ],
-)
+)  # fmt: skip
 def test_importing_reads_no_heavy_library(module, heavy):
     code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -14,19 +14,13 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 CHROMIUM = next((p for p in map(shutil.which, ("chromium", "chromium-browser", "google-chrome")) if p), None)
 ASKED = {
-    "install": "install",
-    "weights": "guide/trim",
-    "base year": "guide/trends",
-    "bootstrap interval": "guide/trends",
-    "how long does it take": "guide/time",
-    "several species indicator": "howto/many-species",
-    "many species": "howto/many-species",
-    "spreadsheet": "howto/spreadsheet",
-    "uncertainty of a cell": "howto/multiple-imputation",
-    "minimum data": "guide/minimum-data",
-    "coming from rtrim": "coming-from/rtrim",
+    "install": "install", "weights": "guide/trim", "base year": "guide/trends",
+    "bootstrap interval": "guide/trends", "how long does it take": "guide/time",
+    "several species indicator": "howto/many-species", "many species": "howto/many-species",
+    "spreadsheet": "howto/spreadsheet", "uncertainty of a cell": "howto/multiple-imputation",
+    "minimum data": "guide/minimum-data", "coming from rtrim": "coming-from/rtrim",
     "what leaves my computer": "guide/privacy",
-}
+}  # fmt: skip
 RESEARCHERS = {
     "step sizes": "research/core",
     "range coder": "decisions/0028-range-coder",

@@ -70,12 +70,9 @@ def test_a_code_without_compiled_branches_is_refused():
 # ---- predictive laws: their intervals against draws, and against closed forms -----------------------------------------
 
 LAWS = [
-    CountLaw(),
-    *map(CountLaw, (0.5, 3.0, 20.0)),
-    CountLaw(phi=5.0),
-    CountLaw(phi=30.0),
+    CountLaw(), *map(CountLaw, (0.5, 3.0, 20.0)), CountLaw(phi=5.0), CountLaw(phi=30.0),
     CountLaw(0.5, observers=0.3),
-]
+]  # fmt: skip
 
 
 @pytest.mark.slow

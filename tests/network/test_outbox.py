@@ -18,10 +18,7 @@ from fedmiss.files import read_json
 from fedmiss.network import operate
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import new_revision, open_kit
-from fedmiss.network.member import (
-    replay,
-    take_part,
-)
+from fedmiss.network.member import replay, take_part
 from fedmiss.network.outbox import HELD, holder, ledger_of, on_hold, outbox, release
 from tests.federation.network import together
 
@@ -69,9 +66,8 @@ def test_a_message_that_was_held_for_another_job_releases_none(folder):
     assert "exchange 5" in (kit.private / HELD).read_text(encoding="utf-8")
     register(app)
     stands = CliRunner().invoke(app, ["federation", "status", str(kit.folder)])
-    assert "north: exchange 5 is on hold" in " ".join(
-        stands.output.split()
-    )  # it waits for its custodian, said nowhere
+    # it waits for its custodian, said nowhere
+    assert "north: exchange 5 is on hold" in " ".join(stands.output.split())
     new_revision(folder)
     again = open_kit(kit.folder)
     with pytest.raises(InputError, match="holds no message now"):

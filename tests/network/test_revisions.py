@@ -18,9 +18,7 @@ from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import (
-    take_part,
-)
+from fedmiss.network.member import take_part
 from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import read_study
 
@@ -70,9 +68,8 @@ def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
     with pytest.raises(ConfigError, match="the roster of this revision"):
         _ = west.job
     mine = kits["north"].folder
-    assert (
-        new_revision(folder, ["west"], source=mine).revision == 3
-    )  # one that never enrolled can be left out again
+    # one that never enrolled can be left out again
+    assert new_revision(folder, ["west"], source=mine).revision == 3
     new_revision(folder, added=["west"], source=mine)
     collect_roster(folder, [enrol(west)])  # the others' keys stay
     again = {c: open_kit(folder / "kits" / c) for c in (*CLUBS, "west")}

@@ -20,10 +20,7 @@ from fedmiss.files import read_json, write_json
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import (
-    held,
-    take_part,
-)
+from fedmiss.network.member import held, take_part
 from fedmiss.network.study import Study, job_hash, read_roster, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 

@@ -90,9 +90,8 @@ def same_fit(a: Path, b: Path) -> None:
     assert identity(a) == identity(b)
     one, other = (read_manifest(fit, verify=True) for fit in (a, b))
     assert one["files"].keys() == other["files"].keys()
-    assert one["results"].get("trials") == other["results"].get(
-        "trials"
-    )  # what a step adds comes from totals of folds
+    # what a step adds comes from totals of folds
+    assert one["results"].get("trials") == other["results"].get("trials")
     assert {p.name for p in a.iterdir()} == {p.name for p in b.iterdir()}
     assert not list(a.parent.glob("*.partial"))
 
@@ -193,13 +192,10 @@ def all_stages(panel, tmp_path_factory) -> tuple[Path, int]:
 @pytest.mark.parametrize(
     "share",
     [
-        pytest.param(0.2, marks=pytest.mark.nightly),
-        0.5,
-        pytest.param(0.65, marks=pytest.mark.nightly),
-        0.8,
+        pytest.param(0.2, marks=pytest.mark.nightly), 0.5, pytest.param(0.65, marks=pytest.mark.nightly), 0.8,
         pytest.param(0.99, marks=pytest.mark.nightly),
     ],
-)
+)  # fmt: skip
 def test_rounds_are_kept_in_every_stage(panel, all_stages, tmp_path, monkeypatch, asked, capsys, share):
     """A stop in the middle of folds, of the last fit or of replicates: the rounds before it are not done again."""
     whole, everything = all_stages

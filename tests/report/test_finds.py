@@ -109,10 +109,8 @@ def test_a_local_page_names_the_year_and_withholds_a_class_that_depends_on_it(fu
     at = full.data.cells["month_index"].to_numpy()
     first = full.data.months["year"].isin([2008, 2009]).to_numpy()
     cells = full.data.cells[~first[at] | (full.data.cells["n_detected"] > 0)].reset_index(drop=True)
-    early, odd = (
-        first[cells["month_index"]],
-        cells["site_index"] % 2,
-    )  # later the species is at every other site only
+    # later the species is at every other site only
+    early, odd = (first[cells["month_index"]], cells["site_index"] % 2)
     few = cells.assign(n_detected=np.where(early, cells["n_detected"], cells["n_detected"] * odd))
     expected = full.data.expected * np.where(first, 1.6, 0.75)
     expected[:, ~first] *= np.exp(0.03 * (full.data.months["year"] - 2008).to_numpy()[~first])

@@ -5,13 +5,7 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.indicator import (
-    FLOOR,
-    STEP,
-    indicator,
-    indicator_trends,
-    quadratic_smoother,
-)
+from fedmiss.report.indicator import FLOOR, STEP, indicator, indicator_trends, quadratic_smoother
 
 YEARS = np.arange(2000, 2010)
 

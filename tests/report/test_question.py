@@ -150,11 +150,9 @@ def test_the_browser_answers_as_python(kind, n, folders, tmp_path):
     met = held_against_python(a, asked, got["answers"])
     assert np.quantile(got["times"], 0.99) < 100, "milliseconds; the machine may be busy once"
     wanted = {
-        "plain": ("interval", "scatter", "class", "left"),
-        "hard": ("error", "interval", "left"),
-        "gone": ("interval",),
-        "joint": ("interval", "class"),
-    }
+        "plain": ("interval", "scatter", "class", "left"), "hard": ("error", "interval", "left"),
+        "gone": ("interval",), "joint": ("interval", "class"),
+    }  # fmt: skip
     assert all(met[k] > n // 20 for k in wanted[kind]), met
 
 

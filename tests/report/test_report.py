@@ -276,14 +276,10 @@ def test_the_page_says_whose_weights_the_replicates_draw(full, facts, whose):
         ("moderate decline", -6.0, -2.0, "has declined moderately from 2008 to 2021"),
         ("uncertain", -6.0, 2.0, "room for a decline of more than 5 % per year,"),
         ("uncertain", -2.0, 7.0, "room for an increase of more than 5 % per year,"),
-        (
-            "uncertain",
-            -6.0,
-            7.0,
-            "decline of more than 5 % per year and for an increase of more than 5 % per year,",
-        ),
+        ("uncertain", -6.0, 7.0,
+         "decline of more than 5 % per year and for an increase of more than 5 % per year,"),
     ],
-)
+)  # fmt: skip
 def test_headline_follows_the_class_and_says_what_is_not_excluded(full, kind, lo, hi, said):
     limits = pd.Series({"trend_class": kind, "percent_lo": lo, "percent_hi": hi})
     a = replace(full, trend=limits.combine_first(full.trend))

@@ -116,9 +116,8 @@ def test_limits_stay_positive_and_hold_the_estimate():
     below = interval(np.array([1.0]), np.array([[-1.0], [2.0], [3.0]]))
     assert below.lo[0] == 0.0
     assert np.isnan(below.se_log[0])
-    nothing = interval(
-        np.zeros(1), np.array([[1e-6], [2e-6]])
-    )  # replicates of a species that was never found
+    # replicates of a species that was never found
+    nothing = interval(np.zeros(1), np.array([[1e-6], [2e-6]]))
     assert nothing.lo == 0 < nothing.hi
     assert np.isnan(interval(est, None).lo).all()
 
@@ -167,8 +166,7 @@ def test_log_limits_cover_at_their_level():
 
 
 @pytest.mark.parametrize(
-    ("n_years", "B", "word"),
-    [(4, 60, "4 complete years"), (15, 0, "no bootstrap"), (15, 5, "5 bootstrap")],
+    ("n_years", "B", "word"), [(4, 60, "4 complete years"), (15, 0, "no bootstrap"), (15, 5, "5 bootstrap")]
 )
 def test_a_class_is_refused_for_thin_data_with_the_number_that_is_too_small(n_years, B, word):
     months = axis(n_years=n_years)
@@ -242,9 +240,8 @@ def test_loess_is_statsmodels_lowess():
         there = [lowess(d, centred, frac=0.4, it=it, xvals=centred[30:40]) for d in draws]
         np.testing.assert_allclose(loess(x, draws, 0.4, it, at=at), there, rtol=1e-12)
     got = MonthlySeries.of(totals, months).smooth(totals, 0.4)
-    np.testing.assert_allclose(
-        got["missing_smooth"], want, rtol=1e-12
-    )  # the last one, of three robust iterations
+    # the last one, of three robust iterations
+    np.testing.assert_allclose(got["missing_smooth"], want, rtol=1e-12)
     by_month = pd.Series(totals).groupby(months["month_of_year"]).transform("mean").to_numpy()
     adjusted = lowess(totals * totals.mean() / by_month, centred, frac=0.4, it=3, return_sorted=False)
     np.testing.assert_allclose(got["smooth"], adjusted, rtol=1e-12)

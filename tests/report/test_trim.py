@@ -160,13 +160,8 @@ BAD = [
     ([1, 1], [2000, 2001], [1, "X"], {}, "row 1 .*the count is X"),
     ([1, 1], [2000, np.inf], [1, 2], {}, "row 1 .*infinite time"),
     ([1], [2000, 2001], [1, 2], {}, "differ in length: site 1, time 2, count 2"),
-    (
-        [1, 1],
-        [20000101, 20200101],
-        [1, 2],
-        {"settings": TrimSettings(2)},
-        "from 20000101 to 20200101; give years",
-    ),
+    ([1, 1], [20000101, 20200101], [1, 2], {"settings": TrimSettings(2)},
+     "from 20000101 to 20200101; give years"),
     *(
         ([1, 1, 2, 2], [2000, 2001] * 2, [1, 2, 3, 4], more, said)
         for more, said in (
@@ -180,7 +175,7 @@ BAD = [
             ({"settings": TrimSettings(2, (1999,), overdispersion=True)}, "change point 1999"),
         )
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("site", "time", "count", "more", "said"), BAD)

@@ -124,13 +124,10 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
 @pytest.mark.parametrize(
     ("number", "word"),
     [
-        (errno.ENOSPC, "disk is full"),
-        (errno.EDQUOT, "quota"),
-        (errno.EACCES, "may not write"),
-        (errno.EPERM, "may not write"),
-        (errno.EROFS, "read-only"),
+        (errno.ENOSPC, "disk is full"), (errno.EDQUOT, "quota"), (errno.EACCES, "may not write"),
+        (errno.EPERM, "may not write"), (errno.EROFS, "read-only"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("maker", [files.atomic_file, files.atomic_folder])
 def test_a_refusal_of_the_disk_is_explained(tmp_path, maker, number, word):
     with pytest.raises(InputError, match=word) as caught, maker(tmp_path / "out"):
@@ -346,13 +343,10 @@ def test_loops_are_compiled_where_no_folder_may_be_written_to(monkeypatch):
 @pytest.mark.parametrize(
     ("available", "limit", "flag", "there"),
     [
-        (64, "max", 0, True),
-        (64, 20, 0, True),
-        (7, "max", 0, False),
-        (64, 17, 0, False),
+        (64, "max", 0, True), (64, 20, 0, True), (7, "max", 0, False), (64, 17, 0, False),
         (64, "max", 8, False),
     ],
-)
+)  # fmt: skip
 def test_folders_of_tests_lie_in_memory_only_where_machine_and_container_have_it(
     available, limit, flag, there, tmp_path, monkeypatch
 ):

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from ebird_files import EBD_52, LAYOUTS, SED_33, THRUSH, seen, text, visit, write_pair
+from ebird_files import EBD_52, SED_33, THRUSH, seen, text, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError, SchemaError
 from fedmiss.etl import ingest as importing
@@ -225,11 +225,6 @@ def test_mostly_bad_rows_stop_the_import(tmp_path, run):
     ebd, sed = write_pair(tmp_path, [seen(visit(f"bad{i}"), "1") for i in range(30)], [A])
     with pytest.raises(InputError, match="30 of 30 rows cannot be read"):
         run(ebd, sampling=[sed])
-
-
-def test_layout_table_has_the_known_widths():
-    widths = {k: (len(e), len(s)) for k, (e, s) in LAYOUTS.items()}
-    assert widths == {46: (46, 30), 49: (49, 30), 52: (52, 33)}
 
 
 def test_the_input_is_hashed(tmp_path, run):

@@ -50,23 +50,28 @@ KEPT = {  # lines of the specification, and checklists, filters, those that pass
     "kilometres (28)": (of(DISTANCE, "0.5", "5", "0.25", "6", ""), Filters(distance=(0.5, 5.0)), "1 2"),
     "people (28)": (of(PARTY, "2", "10", "1.75", "11", ""), Filters(party=(2.0, 10.0)), "1 2"),
     "09:00:00 is inside 06:00..09:00, where auk's comparison of texts drops it (28)":
-        (of("TIME OBSERVATIONS STARTED", "06:00:00", "09:00:00", "09:00:01", "", "05:59:59", "09:00:59", "09:01:00"),
+        (of("TIME OBSERVATIONS STARTED", "06:00:00", "09:00:00", "09:00:01", "", "05:59:59", "09:00:59",
+            "09:01:00"),
          Filters(start=options.clock_range("06:00..09:00")), "1 2"),
     "a blank distance is 0 for stationary lists only (28)":
-        ({k: {TYPE: v, DISTANCE: ""} for k, v in zip("1234", ("Stationary", "Area", "Traveling", "Stationary (2 band, 25m)"),
-                                                     strict=True)}, Filters(distance=(0.0, 5.0)), "1 4"),
+        ({"1": {TYPE: "Stationary", DISTANCE: ""}, "2": {TYPE: "Area", DISTANCE: ""},
+          "3": {TYPE: "Traveling", DISTANCE: ""}, "4": {TYPE: "Stationary (2 band, 25m)", DISTANCE: ""}},
+         Filters(distance=(0.0, 5.0)), "1 4"),
     "observers, of whom auk_observer finds none (28)": (OBSERVERS, Filters(observers=("obsr2",)), "2"),
     "all but an observer (28)": (OBSERVERS, Filters(without_observers=("OBSR2",)), "1"),
-    "a complete incidental list is complete (27)": ({"1": {TYPE: "Incidental"}}, Filters(complete_only=True), "1"),
+    "a complete incidental list is complete (27)":
+        ({"1": {TYPE: "Incidental"}}, Filters(complete_only=True), "1"),
     "best practices, first version: 5 h, 5 km, 10 observers, 10 years (29)": ({
         "1": {DURATION: "300", DISTANCE: "5", PARTY: "10"}, "2": {DURATION: "301"}, "3": {DISTANCE: "5.01"},
-        "4": {PARTY: "11"}, "5": {COMPLETE: "0"}, "6": {TYPE: "Incidental"}, "7": {TYPE: "Stationary", DISTANCE: ""},
-        "8": {DAY: "2010-12-31"}, "9": {DAY: "2011-01-01"}, "10": {DURATION: ""}, "11": {PARTY: ""},
+        "4": {PARTY: "11"}, "5": {COMPLETE: "0"}, "6": {TYPE: "Incidental"},
+        "7": {TYPE: "Stationary", DISTANCE: ""}, "8": {DAY: "2010-12-31"}, "9": {DAY: "2011-01-01"},
+        "10": {DURATION: ""}, "11": {PARTY: ""},
     }, preset("best-practices-v1"), "1 7 9"),
     "best practices, second version: 6 h, 10 km, 100 km/h, 10 observers (29)": ({
         "1": {DURATION: "360", DISTANCE: "10"}, "2": {DURATION: "361"}, "3": {DISTANCE: "10.5"},
         "4": {DURATION: "6", DISTANCE: "10"}, "5": {DURATION: "5", DISTANCE: "9"},  # 100 km/h, and 108
-        "6": {DURATION: "0", DISTANCE: "0"}, "7": {TYPE: "Stationary", DISTANCE: ""}, "8": {DISTANCE: ""},  # no speed
+        "6": {DURATION: "0", DISTANCE: "0"}, "7": {TYPE: "Stationary", DISTANCE: ""},  # no speed
+        "8": {DISTANCE: ""},
         "9": {TYPE: "Historical"}, "10": {DAY: "1990-01-01"},
     }, preset("best-practices-v2"), "1 4 7 10"),
     "dates are closed (32)": (OLD_DATES, Filters(first_date="2020-01-01", last_date="2020-12-31"), "2 3"),
@@ -82,9 +87,11 @@ KEPT = {  # lines of the specification, and checklists, filters, those that pass
     "years": (of(DAY, "2018-12-31", "2019-01-01", "2020-06-01"), Filters(years=(2019, 2021)), "2"),
     "projects": (of("PROJECT IDENTIFIERS", "EBIRD", "ATL_NY", "ATL_NY, EBIRD_CAN", "", "EBIRD|ATL_NY"),
                  Filters(projects=("atl_ny",)), "2 3 5"),
-    "days of the last edit": (of(EDITED, "2020-05-01 23:59:59.999999", "2020-05-02", "2021-05-02 12:00:00", ""),
-                              Filters(last_edited=("2020-05-02", "2021-05-02")), "2 3"),
-    "edited before a day": (of(EDITED, "1999-05-01", "2020-05-02", "", ""), Filters(last_edited=(None, "2000-01-01")), "1"),
+    "days of the last edit":
+        (of(EDITED, "2020-05-01 23:59:59.999999", "2020-05-02", "2021-05-02 12:00:00", ""),
+         Filters(last_edited=("2020-05-02", "2021-05-02")), "2 3"),
+    "edited before a day":
+        (of(EDITED, "1999-05-01", "2020-05-02", "", ""), Filters(last_edited=(None, "2000-01-01")), "1"),
 }  # fmt: skip
 
 

@@ -16,6 +16,7 @@ from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
+from .network import Tapped
 from .owners import owned
 from .rounds import predict, solve
 
@@ -307,3 +308,15 @@ def test_a_text_of_somebody_else_does_not_steer_the_screen():
     assert shown("Aran Islands, \u00e9t\u00e9\u00a0\u200c") == "Aran Islands, \u00e9t\u00e9\u00a0\u200c"
     assert shown("\x1b[2J\n\u202edone\u2028") == "?[2J??done?"
     assert len(shown("x" * 70_000)) == 400
+
+
+def test_a_late_copy_does_not_lose_the_cached_answer():
+    federation = opened()
+    tap = federation.link.transport = Tapped(federation.programs)
+    for _ in range(2):
+        federation.link.ask([predict(L=36, f=2)])
+    (first, _), (last, answers) = tap.frames
+    program = federation.programs["owner-0"]
+    assert b"came late" in program.answer(first)
+    assert program.answer(last) == answers["owner-0"]
+    assert program.answer(b"") != b""

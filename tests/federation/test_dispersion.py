@@ -5,6 +5,9 @@ import pytest
 from scipy.optimize import brentq
 
 from fedmiss.federation.hub.dispersion import HIGH, LOW, inverse_size_of, pearson_at, table_nodes
+from fedmiss.federation.local import fit_counts
+from fedmiss.models.lowrank.settings import CountSettings
+from tests.models.panels import simulate
 
 
 def visits(size, n=400, seed=0):
@@ -59,3 +62,9 @@ def test_the_poisson_limit_and_the_way_to_it():
     nodes = table_nodes("negbin", 0.0)
     assert inverse_size_of(nodes, np.array([statistic(mu, even, v) for v in nodes]) / 390, 0.0) == 0.0
     assert pearson_at(nodes, np.array([statistic(mu, y, v) for v in nodes]), 0.0) == statistic(mu, y, 0.0)
+
+
+def test_a_held_size_is_held():
+    panel, _ = simulate(n=300)
+    settings = CountSettings(rank=0, dispersion="negbin", inverse_size=0.37)
+    assert fit_counts(panel, settings).aux.size == pytest.approx(1 / 0.37)

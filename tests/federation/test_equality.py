@@ -244,3 +244,21 @@ def test_kept_rounds_are_of_one_state_of_all_that_groups_hold():
         for change in ({}, *others)
     }
     assert len(jobs) == 4
+
+
+def test_a_row_that_sums_visits_is_those_visits():
+    rng = np.random.default_rng(3)
+    J, S = 25, 14
+    n = rng.integers(1, 5, (J, S))
+    eta = rng.normal(size=J)[:, None] + rng.normal(size=S) + np.outer(rng.normal(size=J), rng.normal(size=S))
+    j, s = np.repeat(np.indices((J, S)).reshape(2, -1), n.ravel(), axis=1)
+    y = rng.poisson(np.exp(eta[j, s])).astype(float)
+    summed = np.zeros((J, S))
+    np.add.at(summed, (j, s), y)
+    at, of = np.indices((J, S)).reshape(2, -1)
+    each = fit_counts(
+        GroupPanel.of(J, S, [Group.of("all", j, s, y)]), CountSettings(rank=1, dispersion="none")
+    )
+    sums = Group.of("all", at, of, summed.ravel(), exposure=n.ravel().astype(float))
+    whole = fit_counts(GroupPanel.of(J, S, [sums]), CountSettings(rank=1, dispersion="none"))
+    np.testing.assert_allclose(whole.expected(), each.expected(), rtol=1e-6)

@@ -12,7 +12,7 @@ from fedmiss.federation.group.features import expanded, feature_sums, log_visits
 from fedmiss.federation.group.panel import stamps_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.coefficients import feature_step, start_coefficients
-from fedmiss.federation.hub.features import SiteFeatures, _across, agree_features
+from fedmiss.federation.hub.features import SiteFeatures, agree_features
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.federation.triangle import from_triangle, to_triangle
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -118,13 +118,6 @@ def test_the_fit_does_not_depend_on_the_groups(features):
     assert one.state.features.k > 0
 
 
-def test_without_features_it_is_the_plain_model():
-    visits, _, covariates = country(3, J=40, years=4)
-    with_them = fit_counts(panel_of(visits, "none", covariates), PLAIN)
-    without = fit_counts(panel_of(visits, "none"), PLAIN)
-    np.testing.assert_array_equal(with_them.expected(), without.expected())
-
-
 def test_the_unit_of_a_covariate_does_not_matter():
     visits, _, covariates = country(4, J=60, years=4)
     fits = []
@@ -177,11 +170,8 @@ def test_gaps_stand_at_the_mean_and_are_said():
 
 def test_constant_and_collinear_covariates_do_no_harm():
     visits, _, covariates = country(7, J=60, years=4)
-    same = covariates | {
-        "flat": np.full(60, 7.0),
-        "again": 2 * covariates["elevation"],
-        "once more": 1 - covariates["elevation"],
-    }
+    height = covariates["elevation"]
+    same = covariates | {"flat": np.full(60, 7.0), "again": 2 * height, "once more": 1 - height}
     federation = LocalFederation.of_panel(panel_of(visits, "site", same))
     plain = fit_counts(panel_of(visits, "site", covariates), COVARIATES)
     fit = federation.fit(COVARIATES)
@@ -225,23 +215,6 @@ def test_places_on_both_sides_of_the_date_line_are_near():
         fit = fit_counts(panel, replace(PLAIN, features=("smooth",)))
         near.append(np.corrcoef(np.log(fit.expected()[100:].sum(axis=1)), level[100:])[0, 1])
     assert min(near) > 0.9, near
-
-
-@pytest.mark.parametrize(
-    ("longitude", "crosses"),
-    [([179, -179, 178], True), ([174, 173, -176], True), ([130, 150, 170], False), ([-1, 0, 2], False),
-     ([-120, 10, 140], False), ([179, 179.5, 178], False), ([-180, 180, 180], True)],
-)  # fmt: skip
-def test_longitudes_are_counted_about_the_date_line_where_they_are_nearer_so(longitude, crosses):
-    x = np.array(longitude, float)
-    mean, deviation = _across(x.mean(), x.std())
-    assert (mean == 180.0) == crosses
-    away = x - mean
-    away -= 360 * np.round(away / 360)
-    if crosses:
-        assert 0.01 <= deviation <= max(np.sqrt((away**2).mean()), 0.01) < x.std()
-    else:
-        assert (mean, deviation) == (x.mean(), x.std())
 
 
 @pytest.mark.parametrize("feature", FEATURES)

@@ -170,13 +170,6 @@ def test_another_distribution_has_to_be_clearly_better():
     assert _choose(table, summary, options, False) == 2
 
 
-def test_candidates_are_compared_within_folds_by_mean_and_its_error():
-    table, _ = judged(("a", 0, [10.0, 40.0, 11.0]), ("a", 1, [10.5, 40.5, 14.0]))
-    mean, error = _above(table.pivot(index="fold", columns="candidate", values="deviance"), 0)
-    np.testing.assert_allclose(mean, [0.0, 4.0 / 3.0])
-    np.testing.assert_allclose(error, [0.0, np.std([0.5, 0.5, 3.0], ddof=1) / np.sqrt(3)])
-
-
 def test_of_ranks_that_are_one_fit_the_lowest_is_chosen():
     options = [CountSettings(rank=r, dispersion="negbin") for r in (0, 1, 2)]
 
@@ -218,3 +211,10 @@ def test_a_fold_without_a_visit_has_no_score():
     assert choice.table["n"].sum() == 2 * 4
     assert (choice.table.groupby("candidate")["fold"].nunique() < 5).all()
     assert np.isfinite(choice.table["deviance"]).all()
+
+
+def test_candidates_are_compared_within_folds_by_mean_and_its_error():
+    table, _ = judged(("a", 0, [10.0, 40.0, 11.0]), ("a", 1, [10.5, 40.5, 14.0]))
+    mean, error = _above(table.pivot(index="fold", columns="candidate", values="deviance"), 0)
+    np.testing.assert_allclose(mean, [0.0, 4.0 / 3.0])
+    np.testing.assert_allclose(error, [0.0, np.std([0.5, 0.5, 3.0], ddof=1) / np.sqrt(3)])

@@ -100,15 +100,6 @@ def test_a_replicate_starts_at_what_the_data_say_under_its_own_variance(rho):
         assert d.B[0, 1] == d.prior[0, 1] == 0.0
 
 
-def test_without_regions_a_replicate_draws_what_it_did():
-    one, *_ = of_two_blocks(1.0)
-    other = replace(one, blocks=("visits", "smooth"))
-    z = rng_for(0, "own").standard_normal((4, 2)) * np.sqrt(one.rho[one.block])
-    drawn = other.drawn(rng_for(0, "own"))
-    np.testing.assert_array_equal(drawn.prior, np.where(one.used, z, 0.0))
-    np.testing.assert_array_equal(drawn.rho, one.rho)
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_lines_of_regions_and_what_is_drawn_of_them_do_not_depend_on_the_groups(seed):
     one, three = (

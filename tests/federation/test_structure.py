@@ -5,13 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedmiss.errors import ConfigError
 from fedmiss.federation.group.visits import TO_LEARN, experience
 from fedmiss.federation.hub import fit
 from fedmiss.federation.hub.structure import FEWEST_NEW, slope_of
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import totals_by_region
-from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 from tests.designs import NEW, simulate_design
 from tests.federation.owners import COVARIATES, PLAIN, country, panel_of, tried
@@ -105,27 +103,6 @@ def test_learning_is_part_of_the_trial_of_observers_where_new_ones_came():
     assert choice.best.learning
     same = replace(p, observer=(p.observer % 4).astype(np.int32))  # all of them there in the first year
     assert not tried(LocalFederation.of_panel(panel_of(same, "none")), ()).best.learning
-
-
-def test_a_learning_curve_without_observers_is_refused():
-    with pytest.raises(ConfigError, match="needs effects of observers"):
-        CountSettings(learning=True).check()
-
-
-@pytest.mark.slow
-def test_trials_cross_beside_the_cross_validation():
-    panel = panel_of(simulate_design("preferred", 4, sites=30, years=4, visits=600), "site")
-    candidates = [replace(PLAIN, rank=rank) for rank in (0, 1)]
-
-    def exchanges(ask):
-        federation = LocalFederation.of_panel(panel)
-        federation.ask_features([], ("visits",))
-        before = federation.link.exchange
-        ask(federation)
-        return federation.link.exchange - before
-
-    apart = [exchanges(lambda f: f.cross_validate(candidates)), exchanges(lambda f: tried(f, ("visits",)))]
-    assert exchanges(lambda f: f.cross_validate(candidates, structure=("visits",))) <= max(apart) + 1
 
 
 @pytest.mark.parametrize(("design", "taken"), [("preferred", True), ("handover", False)])

@@ -29,18 +29,11 @@ def table(seed=0, sites=30, seen=0.5):
 
 def panel(site, year, y, sites=30, groups=1):
     """A panel of yearly counts; each site belongs to one group."""
-    members = []
-    for g in range(groups):
-        m = site % groups == g
-        members.append(
-            Group.of(
-                f"g{g}",
-                site[m].astype(np.int32),
-                year[m].astype(np.int32),
-                y[m],
-                np.unique(site[m], return_inverse=True)[1],
-            )
-        )
+    members = [
+        Group.of(f"g{g}", site[m], year[m], y[m], np.unique(site[m], return_inverse=True)[1])
+        for g in range(groups)
+        for m in [site % groups == g]
+    ]
     return GroupPanel.of(sites, YEARS, members, (np.full(YEARS, 6), 2000 + np.arange(YEARS)))
 
 

@@ -5,9 +5,7 @@ from dataclasses import FrozenInstanceError, fields, replace
 import numpy as np
 import pytest
 
-from fedmiss.federation.hub.coefficients import Coefficients
 from fedmiss.federation.hub.season import SeriesPrior
-from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.values import evolve
 
 MONTHS = np.tile(np.arange(1, 13), 3)
@@ -26,10 +24,3 @@ def test_a_changed_copy_is_that_of_the_standard_library_and_leaves_the_first_as_
         one.noise = 1.0
     with pytest.raises(TypeError, match="SeriesPrior has no nois"):
         evolve(PRIOR, nois=1.0)
-
-
-@pytest.mark.parametrize("kind", [MonthState, SeriesPrior, Coefficients])
-def test_states_check_nothing_when_they_are_made(kind):
-    """Else a copy would pass by the check."""
-    assert not hasattr(kind, "__post_init__")
-    assert "__slots__" not in vars(kind)

@@ -23,6 +23,7 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
 
+from .network import Tapped
 from .owners import owned
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -43,23 +44,6 @@ def hub_job(transport):
 def programs_of(panel):
     held, _ = visits_of(panel)
     return {name: GroupProgram(name, own, secret=name.encode()) for name, own in held.items()}
-
-
-class Recording:
-    """Carries frames and keeps the answers."""
-
-    def __init__(self, programs):
-        self.inner = InProcess(programs)
-        self.names = self.inner.names
-        self.answers = []
-        self.up = self.down = 0
-
-    def ask(self, frame):
-        got = self.inner.ask(frame)
-        self.answers.append(got)
-        self.down += len(frame) * len(self.names)
-        self.up += sum(map(len, got.values()))
-        return got
 
 
 HUB_ALONE = """
@@ -104,17 +88,17 @@ pickle.dump(results, sys.stdout.buffer)
 def test_the_hub_runs_where_the_groups_side_cannot_be_imported():
     """And its ledger is what the engine carried."""
     panel = owned(3, shared=0.3, size=2.0, n=500)
-    transport = Recording(programs_of(panel))
+    transport = Tapped(programs_of(panel))
     link, *expected = hub_job(transport)
-    line = link.ledger.total
-    assert (line.bytes_up, line.bytes_down) == (transport.up, transport.down)
-    assert line.exchanges == len(transport.answers)
-    for part in (link.ledger.stages, link.ledger.groups):
-        assert sum(x.bytes_up for x in part.values()) == transport.up
-        assert sum(x.bytes_down for x in part.values()) == transport.down
+    down = sum(len(asked) * len(told) for asked, told in transport.frames)
+    up = sum(len(raw) for _, told in transport.frames for raw in told.values())
+    for part in ({"all": link.ledger.total}, link.ledger.stages, link.ledger.groups):
+        assert sum(x.bytes_up for x in part.values()) == up
+        assert sum(x.bytes_down for x in part.values()) == down
+    assert link.ledger.total.exchanges == len(transport.frames)
     done = subprocess.run(
         [sys.executable, "-c", HUB_ALONE + inspect.getsource(hub_job) + HUB_JOB],
-        input=pickle.dumps((tuple(transport.names), transport.answers)),
+        input=pickle.dumps((tuple(transport.names), [told for _, told in transport.frames])),
         capture_output=True,
         cwd=ROOT,
     )
@@ -168,19 +152,11 @@ def test_the_same_bits_with_every_group_in_a_process_of_its_own():
 
 def test_a_question_asked_twice_gets_the_same_bytes_and_an_old_one_none():
     panel = owned(2, n=300)
-    program = programs_of(panel)["owner-0"]
-    frames = []
-
-    class Tap(InProcess):
-        def ask(self, asked):
-            frames.append(asked)
-            return super().ask(asked)
-
     federation = LocalFederation.of_panel(panel)
     program = federation.programs["owner-0"]
-    tap = Tap(federation.programs)
-    federation.link.transport = tap
+    federation.link.transport = tap = Tapped(federation.programs)
     federation.fit(CountSettings(rank=0))
+    frames = [asked for asked, _ in tap.frames]
     before = [b.site_mean.copy() for b in program.batches.values()]
     again = program.answer(frames[-1])
     assert again == program.answer(frames[-1])

@@ -238,16 +238,16 @@ def test_circles_of_the_legend_are_as_large_as_they_say(most, labels):
         assert handle.get_markersize() ** 2 == pytest.approx(want, rel=0.02)
 
 
+def test_one_site_of_presence_has_a_chance(full, monkeypatch):
+    """Its mean, 0.3, stood under "occupied sites"."""
+    monkeypatch.setitem(full.data.fit["results"], "family", "bernoulli")
+    assert "Mean, chance of presence" in _sites(full).columns
+    assert stored(full)["unit"] == "chance of presence"
+
+
 def test_a_map_shows_where_north_is():
     fig, ax = empty_map(frame_of(np.array([7.0, 8.0]), np.array([46.0, 47.0])), more=0.5, least=3.0)
     north = next(text for text in ax.texts if text.get_text() == "N")
     scale = next(text for text in ax.texts if text.get_text().endswith(" km"))
     fig.canvas.draw()
     assert north.get_window_extent().y0 > scale.get_window_extent().y1  # neither covers the other
-
-
-def test_one_site_of_presence_has_a_chance(full, monkeypatch):
-    """Its mean, 0.3, stood under "occupied sites"."""
-    monkeypatch.setitem(full.data.fit["results"], "family", "bernoulli")
-    assert "Mean, chance of presence" in _sites(full).columns
-    assert stored(full)["unit"] == "chance of presence"

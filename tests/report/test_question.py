@@ -310,17 +310,6 @@ def test_whatever_the_script_says_is_translated(language):
 
 @pytest.mark.browser
 @needs_browser
-def test_a_german_page_answers_in_german(folders, tmp_path):
-    a = analysed(folders, language="de")
-    page = page_of(a, tmp_path)
-    script = 'return ["ask-answer", "ask-caption"].map(function (i) { return document.getElementById(i).textContent; });'
-    answer, caption = in_browser(page, script, tmp_path)
-    assert re.search(r"\d{4} bis \d{4}: [+−]\d+,\d+ % pro Jahr \(95-%-Intervall", answer), answer
-    assert "gerader Trend der gewählten Jahre" in caption
-
-
-@pytest.mark.browser
-@needs_browser
 @pytest.mark.parametrize(("decimal", "group"), [("·", ""), (",", "\u202f"), ("'", "&")])
 def test_the_script_writes_numbers_with_the_signs_of_the_catalogue(folders, tmp_path, decimal, group):
     """They were the browser's for the language, beside others in the text of the same page."""

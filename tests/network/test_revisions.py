@@ -193,8 +193,7 @@ def test_a_study_of_two_admits_a_third(tmp_path):
     assert (new.contributors, new.organisations) == (3, ("north", "south", "west"))
 
 
-def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, monkeypatch):
-    kit = open_kit(folder / "kits" / "north")
+def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, kit, monkeypatch):
     settings = asdict(CountSettings(rank=1))
     kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
     write_json(kit.onward, kept)
@@ -223,9 +222,8 @@ def test_a_status_is_that_of_the_present_job(folder):
     assert CliRunner().invoke(app, words).output.startswith("state      done")  # it has left
 
 
-def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder):
+def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder, kit):
     """One with a key that was lost is another job of the same revision: which one was taken was chance."""
-    kit = open_kit(folder / "kits" / "north")
     settings = asdict(CountSettings(rank=1))
     kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
     write_json(kit.onward, kept)

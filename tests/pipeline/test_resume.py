@@ -7,12 +7,10 @@ import subprocess
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from fedmiss import owner
 from fedmiss.errors import FedmissError
-from fedmiss.federation import algorithm7, resume
+from fedmiss.federation import algorithm7
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub import job
 from fedmiss.federation.hub.members import FULL
@@ -234,39 +232,6 @@ def test_rounds_of_the_last_fit_are_used_unless_damaged(
     again = [q for q in asked if isinstance(q, Solve) and q.batch == FULL]
     assert bool(again) == damaged
     same_fit(tmp_path / "cut", all_stages[0])
-
-
-@pytest.mark.slow
-@pytest.mark.nightly
-def test_a_flipped_bit_in_unfinished_work_changes_no_number(panel, tmp_path, monkeypatch):
-    """In every file that a stopped fit left: what is damaged is computed again."""
-    monkeypatch.setattr(resume, "PAUSE", 0.0)
-    monkeypatch.setattr(resume, "SHARE", 0.0)
-    monkeypatch.setattr(job, "lockstep_size", lambda *a: 2)
-    settings = FitSettings(model="quasi", rank="auto", max_rank=0, folds=2, bootstrap=6)
-    fit_panel(panel, tmp_path / "whole", settings)
-    cut_off(monkeypatch, job, "replicates", panel, tmp_path / "cut", settings, until(4))
-    part = tmp_path / "cut.partial"
-    part.rename(tmp_path / "kept")
-    names = [p.relative_to(tmp_path / "kept") for p in sorted((tmp_path / "kept").rglob("*")) if p.is_file()]
-    assert {"key.json", "ledger.json", "draws-00000.npz", "groups.npz"} <= {p.name for p in names}
-    rng = np.random.default_rng(2)
-    for name in names:
-        for _ in range(3):
-            shutil.copytree(tmp_path / "kept", part)
-            raw = bytearray((part / name).read_bytes())
-            bit = int(rng.integers(8 * len(raw)))
-            raw[bit // 8] ^= 1 << bit % 8
-            (part / name).write_bytes(raw)
-            try:
-                fit_panel(panel, tmp_path / "cut", settings)
-            except FedmissError:  # a file has lost its proof, or the list of them its own
-                if name.name != owner.MARK:
-                    raise
-                shutil.rmtree(part)
-                continue
-            same_fit(tmp_path / "cut", tmp_path / "whole")
-            shutil.rmtree(tmp_path / "cut")
 
 
 @pytest.mark.parametrize("rounds", [1, 30, 59])

@@ -3,10 +3,10 @@
 import re
 
 import pytest
-from bad_inputs import WIGEON, ebd, interrupted, of
+from bad_inputs import ebd, interrupted, of
 from terminal import fedmiss
 
-from fedmiss.files import read_manifest, write_manifest
+from fedmiss.files import read_manifest
 from fedmiss.tables import load_schema
 
 
@@ -85,18 +85,6 @@ def test_a_group_a_recipes_folder_loose_tables_and_unfinished_work(base, here):
             "fit", base / "panel", "--model", "log1p", "--rank", 0, "--bootstrap", 5, "--out", here / "fit"
         )
     assert "an unfinished fit" in said(here / "fit.partial")
-
-
-@pytest.mark.slow
-def test_the_species_list_that_an_error_points_to(base, here):
-    done = fedmiss("panel", base / "records", "--species", "Ostrich", "--out", "new")
-    assert "`fedmiss inspect` lists the species" in done.err
-    assert WIGEON[1] in said(base / "records")
-
-
-def test_a_year_has_no_thousands(tmp_path):
-    write_manifest(tmp_path, "report", settings={}, inputs={}, results={"from_year": 2008, "n_counted": 2008})
-    assert "from year 2008; n counted 2,008." in said(tmp_path)
 
 
 def test_one_of_a_thing_is_in_the_singular(tmp_path):

@@ -267,10 +267,26 @@ def test_groups_and_panels_can_be_compared_reweighted_and_keep_their_months():
             group.reweighted(np.array(weight))
 
 
-@pytest.mark.parametrize("rank", [1.5, "2", True])
-def test_a_rank_is_a_whole_number(rank):
-    with pytest.raises(ConfigError, match=r"rank is .* whole number"):
-        CountSettings(rank=rank).check()
+NEGBIN = {"dispersion": "negbin"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        *(({"rank": rank}, r"rank is .* whole number") for rank in (1.5, "2", True)),
+        ({"responses": ("covariates",), "season": True}, "season=False"),
+        ({"responses": ("covariates",), "season": False, "features": ("visits",)}, "without features"),
+        ({"responses": ("trees",), "season": False}, "'trees' is unknown"),
+        ({"inverse_size": 0.5}, "needs negbin"), ({"inverse_size": -1.0} | NEGBIN, "0 or more"),
+        ({"occupancy": True, "season": False} | NEGBIN, "occupancy needs"),
+        ({"occupancy": True, "family": "gaussian", "scale": "log1p", "dispersion": "none"},
+         "occupancy needs"),
+        ({"learning": True}, "needs effects of observers"),
+    ],
+)  # fmt: skip
+def test_what_settings_of_counts_cannot_be(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        CountSettings(**wrong).check()
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import gzip
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -319,25 +318,3 @@ def test_bad_settings_write_nothing(tmp_path, options, words):
     with pytest.raises(ConfigError, match=words):
         simulate_ebird(tmp_path / "sim", EbirdSettings(**options))
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("compress", [False, True])
-def test_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch, compress):
-    from fedmiss.simulate import ebird
-
-    plain = ebird._open
-    monkeypatch.setattr(ebird, "_open", lambda path: plain(_FullDisk(path.suffix)))
-    with pytest.raises(InputError, match="disk is full"):
-        simulate_ebird(tmp_path / "sim", EbirdSettings(records=2000, compress=compress))
-    assert list(tmp_path.iterdir()) == []
-
-
-class _FullDisk:
-    """A path to the device that is always full, whatever its suffix."""
-
-    def __init__(self, suffix):
-        self.suffix = suffix
-
-    def __fspath__(self):
-        return "/dev/full"

@@ -31,18 +31,9 @@ from fedmiss.rng import rng_for
 __all__ = ["DESIGNS", "TrendPanel", "simulate_design"]
 
 DESIGNS = (
-    "plain",
-    "random",
-    "preferred",
-    "abandoned",
-    "learning",
-    "handover",
-    "turnover",
-    "arrivals",
-    "losses",
-    "colonised",
-    "vacated",
-)
+    "plain", "random", "preferred", "abandoned", "learning", "handover", "turnover", "arrivals", "losses",
+    "colonised", "vacated",
+)  # fmt: skip
 EFFORT = 0.7  # power of effort in the mean
 NEW = 0.65  # what a new observer finds, where observers learn
 VISITS_TO_LEARN = 60.0
@@ -125,14 +116,9 @@ def simulate_design(
     rate = mean * rng.gamma(size, 1 / size, visits) if np.isfinite(size) else mean
     count = rng.poisson(rate).astype(float)
     return TrendPanel(
-        at.astype(np.int32),
-        month.astype(np.int32),
-        observer.astype(np.int32),
-        log_effort,
-        count,
-        np.where(here[:, year], np.exp(eta), 0.0),
-        2010 + year,
-    )
+        at.astype(np.int32), month.astype(np.int32), observer.astype(np.int32), log_effort, count,
+        np.where(here[:, year], np.exp(eta), 0.0), 2010 + year,
+    )  # fmt: skip
 
 
 def _autoregressive(rng: np.random.Generator, rows: int, steps: int, *, sd: float, rho: float) -> F64:
@@ -171,12 +157,8 @@ def _visits(
         end = np.minimum(end, gone)
     end = np.maximum(end, start + 1)
     weight = np.exp(0.8 * a) if design in ("preferred", "abandoned") else rng.gamma(1.0, 1.0, J)
-    if design in (
-        "arrivals",
-        "losses",
-        "colonised",
-        "vacated",
-    ):  # sites are taken up and given up for the birds' sake only
+    # sites are taken up and given up for the birds' sake only
+    if design in ("arrivals", "losses", "colonised", "vacated"):
         start, end = np.zeros(J), np.full(J, years)
     open_cells = (year[None, :] >= start[:, None]) & (year[None, :] < end[:, None]) & known[:, year]
     p = weight[:, None] * open_cells * np.linspace(0.6, 1.4, L)[None, :]  # more visits in later years

@@ -4,13 +4,11 @@
 import errno
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tomllib
 from datetime import date
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import polars as pl
@@ -25,7 +23,6 @@ from fedmiss import errors, files, loops, owner, tables
 from fedmiss.errors import ConfigError, FedmissError, InputError, SchemaError
 from fedmiss.resources import resource
 from fedmiss.rng import rng_for, uniforms
-from tests.conftest import room
 
 # --- randomness
 
@@ -124,13 +121,10 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
 @pytest.mark.parametrize(
     ("number", "word"),
     [
-        (errno.ENOSPC, "disk is full"),
-        (errno.EDQUOT, "quota"),
-        (errno.EACCES, "may not write"),
-        (errno.EPERM, "may not write"),
-        (errno.EROFS, "read-only"),
+        (errno.ENOSPC, "disk is full"), (errno.EDQUOT, "quota"), (errno.EACCES, "may not write"),
+        (errno.EPERM, "may not write"), (errno.EROFS, "read-only"),
     ],
-)
+)  # fmt: skip
 @pytest.mark.parametrize("maker", [files.atomic_file, files.atomic_folder])
 def test_a_refusal_of_the_disk_is_explained(tmp_path, maker, number, word):
     with pytest.raises(InputError, match=word) as caught, maker(tmp_path / "out"):
@@ -323,15 +317,19 @@ HEAVY = ("matplotlib", "numba", "polars", "pandas", "scipy", "statsmodels", "pya
 
 
 @pytest.mark.parametrize(
-    "code",
+    ("code", "heavy"),
     [
-        "import fedmiss",
-        "import fedmiss.etl, fedmiss.report, fedmiss.simulate, fedmiss.pipeline, fedmiss.models",
-        "import sys; sys.argv = ['fedmiss', '--help']; from fedmiss.cli.app import main\ntry: main()\nexcept SystemExit: pass",
+        ("import fedmiss", HEAVY),
+        ("import fedmiss.etl, fedmiss.report, fedmiss.simulate, fedmiss.pipeline, fedmiss.models", HEAVY),
+        ("import sys; sys.argv = ['fedmiss', '--help']; from fedmiss.cli.app import main\ntry: main()\nexcept SystemExit: pass",
+         HEAVY),
+        ("import fedmiss.pipeline.imputing",
+         ("numba", "scipy.stats", "scipy.optimize", "polars", "matplotlib", "statsmodels")),
+        ("import fedmiss.network.member", ("scipy.stats", "matplotlib", "statsmodels")),
     ],
-)
-def test_importing_is_light(code):
-    check = f"\nimport sys; print('HEAVY', sorted(m for m in {HEAVY!r} if m in sys.modules))"
+)  # fmt: skip
+def test_importing_is_light(code, heavy):
+    check = f"\nimport sys; print('HEAVY', sorted(m for m in {heavy!r} if m in sys.modules))"
     done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
     assert done.stdout.strip().splitlines()[-1] == "HEAVY []"
 
@@ -341,28 +339,3 @@ def test_loops_are_compiled_where_no_folder_may_be_written_to(monkeypatch):
     monkeypatch.setattr(CacheImpl, "_locator_classes", [])
     monkeypatch.setattr(loops, "NOT_KEPT", [])  # else later commands of this process say so
     assert loops.compiled(lambda x: x + 1)(1) == 2
-
-
-@pytest.mark.parametrize(
-    ("available", "limit", "flag", "there"),
-    [
-        (64, "max", 0, True),
-        (64, 20, 0, True),
-        (7, "max", 0, False),
-        (64, 17, 0, False),
-        (64, "max", 8, False),
-    ],
-)
-def test_folders_of_tests_lie_in_memory_only_where_machine_and_container_have_it(
-    available, limit, flag, there, tmp_path, monkeypatch
-):
-    """What a folder in memory calls free is its limit; 10 GB of the container are in use."""
-    giga, free = 1 << 30, SimpleNamespace(free=64 << 30)
-    monkeypatch.setattr(shutil, "disk_usage", lambda path: free)
-    monkeypatch.setattr(os, "access", lambda path, mode: True)
-    monkeypatch.setattr(os, "ST_NOEXEC", 8, raising=False)
-    monkeypatch.setattr(os, "statvfs", lambda path: SimpleNamespace(f_flag=flag), raising=False)
-    (tmp_path / "meminfo").write_text(f"MemTotal: 9 kB\nMemAvailable: {available << 20} kB\nBuffers: 1 kB\n")
-    (tmp_path / "memory.max").write_text(f"{limit if limit == 'max' else limit * giga}\n")
-    (tmp_path / "memory.current").write_text(f"{10 * giga}\n")
-    assert bool(room(tmp_path / "meminfo", tmp_path)) == there

@@ -17,12 +17,9 @@ from fedmiss.settings import Setting, convert, definitions, from_table
 from tests.cli.terminal import fedmiss
 
 CLASSES = [
-    ("ingest", Filters),
-    ("ingest", IngestSettings),
-    ("panel", PanelSettings),
-    *(("fit", cls) for cls in METHODS),
-    ("report", ReportSettings),
-]
+    ("ingest", Filters), ("ingest", IngestSettings), ("panel", PanelSettings),
+    *(("fit", cls) for cls in METHODS), ("report", ReportSettings),
+]  # fmt: skip
 LIMITED = [
     (cls, name, setting)
     for _, cls in CLASSES
@@ -114,15 +111,10 @@ def test_values_become_what_the_field_is(value, hint, found):
 @pytest.mark.parametrize(
     ("value", "hint"),
     [
-        ("3", int),
-        ("3", int | None),
-        (True, int),
-        (1, bool),
-        ("yes", bool),
-        (2.5, int),
+        ("3", int), ("3", int | None), (True, int), (1, bool), ("yes", bool), (2.5, int),
         ([1], tuple[int, int]),
     ],
-)
+)  # fmt: skip
 def test_values_of_another_type_are_refused(value, hint):
     with pytest.raises(ConfigError, match=r"x is .* \(must be "):
         convert(value, hint, "x")

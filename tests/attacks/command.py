@@ -3,8 +3,6 @@
 ``FEDMISS_ATTACKS=full`` runs the whole numbers; without it a sample runs, with the same seed.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import shutil
@@ -63,29 +61,16 @@ OF_RUN = (
 )
 STEPS = (
     Step("simulate", ("simulate", "--records", "1000", "--species", "3", "--out", "out"), ("out",)),
-    Step(
-        "ingest",
-        ("ingest", "sim/ebd_sim.txt", "--sampling", "sim/ebd_sim_sampling.txt", "--out", "out"),
-        ("out",),
-    ),
-    Step(
-        "panel",
-        ("panel", "records", "--species", "American Wigeon", "--groups", "3", "--out", "out"),
-        ("out",),
-    ),
+    Step("ingest", ("ingest", "sim/ebd_sim.txt", "--sampling", "sim/ebd_sim_sampling.txt", "--out", "out"),
+         ("out",)),
+    Step("panel", ("panel", "records", "--species", "American Wigeon", "--groups", "3", "--out", "out"),
+         ("out",)),
     Step("fit", ("fit", "panel", *FIT, "--out", "out"), ("out",)),
-    Step(
-        "algorithm 7",
-        ("fit", "panel", "--method", "fedmissem", "--rounds", "300", "--out", "out"),
-        ("out",),
-    ),
+    Step("algorithm 7", ("fit", "panel", "--method", "fedmissem", "--rounds", "300", "--out", "out"),
+         ("out",)),
     Step("impute", ("impute", "panel", "fit", "--out", "out"), ("out",)),
     Step("report", ("report", "--date", "2026-01-01", "--out", "out"), ("out",)),
-    Step(
-        "run",
-        ("run", "recipe.toml", "--out", "out", "--jobs", "2"),
-        OF_RUN,
-    ),
+    Step("run", ("run", "recipe.toml", "--out", "out", "--jobs", "2"), OF_RUN),
 )  # fmt: skip
 
 

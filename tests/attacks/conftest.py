@@ -1,7 +1,5 @@
 """Good files for attacks, which each test leaves as they were."""
 
-from __future__ import annotations
-
 import shutil
 
 import pytest

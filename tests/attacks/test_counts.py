@@ -4,8 +4,6 @@ The levels of sites in a round follow from its curvatures, the weights of their 
 weighted counts by month, and by site from its step, are then linear in the counts: of the negative binomial too.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
@@ -18,8 +16,7 @@ from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, clubs_of
-from tests.federation.test_least_numbers import Tapped
+from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
 from tests.models.panels import calendar
 
 J, L = 12, 48

@@ -10,8 +10,6 @@ after the other), else at some of them. With ``-s`` each test prints a row: step
 that were run again, failures.
 """
 
-from __future__ import annotations
-
 import errno
 import functools
 import gc
@@ -246,15 +244,13 @@ def _one_point(
         return
     code, said, _ = run(words, files)
     whole = "exists already" in said and state(step, files) == wanted
-    if (
-        code and "exists already" in said and not step.outputs and not whole
-    ):  # of several loose files some are there
+    # of several loose files some are there
+    if code and "exists already" in said and not step.outputs and not whole:
         code, said, _ = run((*words, "--overwrite"), files)
     assert code == 0 or whole, said
     assert state(step, files) == wanted, "other bytes"
-    if whole and leftovers(
-        files
-    ):  # a lock in the cache that could not be removed: the next command to use it does
+    # a lock in the cache that could not be removed: the next command to use it does
+    if whole and leftovers(files):
         run((*words, "--overwrite"), files)
     assert leftovers(files) == []
     if code == 0:

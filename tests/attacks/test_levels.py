@@ -1,7 +1,5 @@
 """What the page on privacy gives up: fitted totals of months are equations of the levels of single sites."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
@@ -11,9 +9,8 @@ from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, clubs_of
+from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
 from tests.federation.owners import owned
-from tests.federation.test_least_numbers import Tapped
 
 
 def told(folder, J: int, L: int, n: int, *, slopes: bool):

@@ -1,7 +1,5 @@
 """Every file that fedmiss makes, damaged in every way: a step that reads it names it, and never computes with it."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path
@@ -164,11 +162,9 @@ def test_a_damaged_step_of_a_run_is_made_again(files):
     wanted = finished(run, files)
     species = files / "out" / "mareca-americana"
     victims = [
-        species / "panel/sites.parquet",
-        species / "fit/draws.parquet",
-        species / ".imputed.key",
+        species / "panel/sites.parquet", species / "fit/draws.parquet", species / ".imputed.key",
         species / "report/index.html",
-    ]
+    ]  # fmt: skip
     cache = next(p for p in (files / "out" / ".cache").rglob("*.parquet"))
     for victim in [*victims, files / "out/records/records.parquet", cache]:
         whole = victim.read_bytes()
@@ -177,12 +173,8 @@ def test_a_damaged_step_of_a_run_is_made_again(files):
         _, said = process.communicate()
         assert process.returncode == 0, said
         assert "Traceback" not in said
-        if victim.parent.name in (
-            "panel",
-            "fit",
-            "report",
-            "records",
-        ):  # nobody can tell damage from an edit: it is kept
+        # nobody can tell damage from an edit: it is kept
+        if victim.parent.name in ("panel", "fit", "report", "records"):
             (kept,) = (p for p in files.rglob("*.kept-*") if p.is_dir())
             assert b"damage" in (kept / victim.name).read_bytes()
             shutil.rmtree(kept)

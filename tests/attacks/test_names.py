@@ -1,7 +1,5 @@
 """Names as nobody should choose them: sites, regions, observers and species, from the table to the report."""
 
-from __future__ import annotations
-
 import csv
 import re
 from pathlib import Path
@@ -52,13 +50,8 @@ def chain(tmp_path_factory) -> tuple[Path, list[str]]:
     ]  # fmt: skip
     pl.DataFrame(rows).write_csv(root / "t.csv")
     columns = {
-        "observer": "who",
-        "site": "plot",
-        "date": "day",
-        "count": "n",
-        "region": "region",
-        "species": "bird",
-    }
+        "observer": "who", "site": "plot", "date": "day", "count": "n", "region": "region", "species": "bird",
+    }  # fmt: skip
     ingest(
         [root / "t.csv"],
         root / "records",

@@ -1,7 +1,5 @@
 """Two processes that make the same thing at the same time: one does, the other says so, and the result is whole."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

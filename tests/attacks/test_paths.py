@@ -1,7 +1,5 @@
 """Every command x every relation of its output to its inputs x a user's file there: nothing of the user's is lost."""
 
-from __future__ import annotations
-
 import itertools
 import shutil
 import sys
@@ -20,13 +18,8 @@ from tests.attacks.command import COUNTS
 
 pytestmark = pytest.mark.slow
 SAMPLE = ("panel", "table")  # in .ci/run; the others in .ci/nightly
-SEVERAL_FILES = (
-    "nothing",
-    "links",
-    "at_the_output",
-    "lock_name",
-    "temporary_name",
-)  # also of `plot`, which writes three
+# also of `plot`, which writes three
+SEVERAL_FILES = ("nothing", "links", "at_the_output", "lock_name", "temporary_name")
 MINE = b"a user's: \x00\xff"
 
 

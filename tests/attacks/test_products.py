@@ -1,7 +1,5 @@
 """Where sites are seldom visited, the products that begin a factor would tell single counts: so they are not asked for."""
 
-from __future__ import annotations
-
 from itertools import combinations
 
 import numpy as np
@@ -15,8 +13,7 @@ from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, clubs_of
-from tests.federation.test_least_numbers import Tapped
+from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
 from tests.models.panels import calendar
 
 L, J = 36, 100

@@ -1,21 +1,11 @@
 """Requests to end, workers whose parent was killed, and readers that have enough."""
 
-from __future__ import annotations
-
 import signal
 import subprocess
 
 import pytest
 
-from tests.attacks.command import (
-    STEPS,
-    alive,
-    begin,
-    clear,
-    end,
-    leftovers,
-    wait_until,
-)
+from tests.attacks.command import STEPS, alive, begin, clear, end, leftovers, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("cleared")]
 

@@ -43,13 +43,6 @@ def test_fits_side_by_side_have_the_bits_of_fits_alone(code, p):
 
 def test_lanes_stay_empty_only_where_that_is_as_quick():
     assert [lane_kernels.together(3, n, 16) for n in (1, 2, 3, 8, 9, 10, 11, 16)] == [
-        0,
-        0,
-        3,
-        8,
-        8,
-        8,
-        11,
-        16,
-    ]
+        0, 0, 3, 8, 8, 8, 11, 16,
+    ]  # fmt: skip
     assert [lane_kernels.together(p, 16, 16) for p in range(1, 8)] == [0, 0, 16, 16, 16, 0, 0]

@@ -52,13 +52,9 @@ def entry_point() -> list[str]:
 def real(*words: object, timeout: float = 120, **more: object) -> Done:
     """Run the installed command in a process of its own."""
     done = subprocess.run(
-        [*entry_point(), *map(str, words)],
-        capture_output=True,
-        text=True,
-        timeout=timeout,
-        check=False,
+        [*entry_point(), *map(str, words)], capture_output=True, text=True, timeout=timeout, check=False,
         **more,
-    )
+    )  # fmt: skip
     return Done(done.returncode, done.stdout, done.stderr)
 
 

@@ -148,11 +148,8 @@ def test_stretches_that_a_command_file_asks_for_are_shown_in_every_form(tmp_path
     ("line", "row", "said"),
     [
         ("covariates 2", "", "covariates says '2'; write places of covariates, 1 to 1"),
-        (
-            "covariates 0",
-            "",
-            "covariates says '0'; write places of covariates, 1 to 1",
-        ),  # it was the last one
+        # it was the last one
+        ("covariates 0", "", "covariates says '0'; write places of covariates, 1 to 1"),
         ("covariates habitat", "", "covariates says 'habitat'; write places"),
         ("overdisp yes", "", "overdisp is 'yes'; it must be on or off"),  # it was off
         ("weight here", "", "weight is 'here'; it must be present or absent"),

@@ -1,6 +1,5 @@
 """``fedmiss community``: its folder, its page, what it says of bad records, and trends that follow other species."""
 
-import re
 import shutil
 from dataclasses import replace
 from io import BytesIO
@@ -12,6 +11,7 @@ import pandas as pd
 import polars as pl
 import pytest
 
+from fedmiss.community.associations import _found
 from fedmiss.community.model import Effort, cells_of, fit_community
 from fedmiss.community.page import _headline
 from fedmiss.community.pictures import LETTER, LINE, _associations, ends, named_places
@@ -58,18 +58,6 @@ def frame(folder, name):
 
 
 # --- the folder
-
-
-def test_the_words_under_few_species_are_not_cut_off():
-    names = np.array(["Parus major", "Turdus merula", "Anas platyrhynchos", "Acrocephalus scirpaceus"])
-    of = pd.DataFrame({"correlation": [0.9] * 6, "lower": [0.8] * 6, "upper": [0.95] * 6})
-    tables = SimpleNamespace(lists=SimpleNamespace(S=4), associations=of, at=lambda which: names[which])
-    fig = _associations(tables).figure
-    fig.savefig(BytesIO())  # places all words
-    bar = fig.axes[1].xaxis
-    assert bar.label.get_window_extent().x1 <= fig.bbox.x1
-    ticks = [t.get_window_extent() for t in bar.get_ticklabels()]
-    assert all(a.x1 < b.x0 for a, b in pairwise(ticks))
 
 
 def test_the_folder_holds_every_table_by_its_schema(made):
@@ -153,30 +141,6 @@ def test_the_page_shows_what_the_tables_say(made):
     assert "wet" in page, "the covariate"
 
 
-def test_no_line_of_the_page_breaks_between_a_number_and_its_percent_sign(made):
-    page = (made[2] / "index.html").read_text()
-    body = page[page.index("<main>") :]
-    assert "95\N{NO-BREAK SPACE}%" in body
-    assert not re.search(r"\d %", body)
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_no_name_lies_on_an_arrow_or_another_name(seed):
-    """Names were moved up and down from their tips, onto the heads of longer arrows."""
-    rng = np.random.default_rng(seed)
-    tips = rng.normal(size=(14, 2)) * [50.0, 35.0] + [40.0, 0.0]
-    names = ["Reed Warbler"[: rng.integers(4, 13)] for _ in tips]
-    places = named_places(tips, names)
-    width = np.array([LETTER * len(name) for name in names])
-    left = np.where(places[:, 0] >= tips[:, 0], places[:, 0], places[:, 0] - width)
-    x, up = np.moveaxis(np.linspace(0, 1, 200)[:, None, None] * tips, 2, 0)
-    for i in range(14):
-        inside = (x > left[i] + 2) & (x < left[i] + width[i] - 2) & (np.abs(up - places[i, 1]) < LINE / 2 - 2)
-        assert not inside.any(), names[i]
-        near = np.abs(places[:i, 1] - places[i, 1]) < LINE - 1e-9
-        assert not (near & (left[:i] < left[i] + width[i]) & (left[i] < left[:i] + width[:i])).any()
-
-
 def test_species_of_one_common_name_are_told_apart(made, tmp_path):
     """The page of such a community ended in an error of Python."""
     records, name = tmp_path / "records", {"Avis species00": "gull", "Avis species01": "gull"}
@@ -191,18 +155,6 @@ def test_species_of_one_common_name_are_told_apart(made, tmp_path):
     assert "gull (Avis species01)" in page
     header = (out / "figures" / "associations.csv").read_text().splitlines()[0].split(",")
     assert len(set(header)) == len(header) == 15
-
-
-def test_notes_name_species_as_the_page_does():
-    fit = SimpleNamespace(
-        fit=SimpleNamespace(fit=SimpleNamespace(converged=True)), tried=[SimpleNamespace(rank=1)], rank=1
-    )
-    tables = SimpleNamespace(
-        fit=fit, lists=SimpleNamespace(site=np.zeros(3), species=("Passer domesticus", "Parus major")),
-        species=pd.DataFrame({"n_lists": [3, 3]}),
-        names={"Passer domesticus": "House Sparrow", "Parus major": "Parus major"},
-    )  # fmt: skip
-    assert _said(tables, with_covariates=False) == ["On every list: House Sparrow, Parus major."]
 
 
 def test_axes_that_were_asked_for_and_are_worse_than_none_add_to_the_deviance(made):
@@ -229,19 +181,6 @@ def test_presence_has_probabilities(made, tmp_path):
         build_community(records, tmp_path / "no", CommunitySettings(model="presence", effort="duration"))
 
 
-def test_the_command_says_what_it_wrote(made, tmp_path):
-    _, records, _ = made
-    told = run("community", records, "--out", tmp_path / "c", "--rank", "0", "--folds", "2")
-    assert told.code == 0, told.err
-    assert "n species 14" in told.out
-    assert "No axes were tried: rank 0 was asked for" in " ".join(told.out.split())
-    assert "index.html" in told.out
-    assert run("inspect", tmp_path / "c").code == 0
-    again = run("community", records, "--out", tmp_path / "c", "--rank", "0")
-    assert again.code != 0
-    assert "--overwrite" in again.err
-
-
 # --- bad records
 
 
@@ -264,14 +203,12 @@ def test_lists_that_are_not_complete_are_left_out_and_counted(made, tmp_path):
     ("edit", "said"),
     [
         (lambda t: t.assign(complete=0), r"has no complete checklist \(\d+ checklists in all\)"),
-        (
-            lambda t: t[t["species"].isin(["Avis species00"])],
-            "1 species that were counted at 3 sites or more",
-        ),
+        (lambda t: t[t["species"].isin(["Avis species00"])],
+         "1 species that were counted at 3 sites or more"),
         (lambda t: t.assign(count="X"), "0 species that were counted at 3 sites or more.*--model presence"),
         (lambda t: t[t["site"].isin(["s000", "s001"])], "complete checklists at 2 sites"),
     ],
-)
+)  # fmt: skip
 def test_too_little_for_a_community_is_a_sentence(made, tmp_path, edit, said):
     records = edited(made[0], tmp_path, edit)
     with pytest.raises(InputError, match=said):
@@ -308,6 +245,12 @@ def test_a_species_that_nobody_counted_is_no_part_of_a_fit_of_counts(made, tmp_p
     lists = read_lists(records, counted=True)
     assert name not in lists.species
     assert any("counted at fewer than 3 sites" in step and name in note for step, _, note in lists.flow)
+
+
+def test_what_fits_find_of_an_axis_is_told_of_that_axis():
+    """A correction may have made the second axis the larger one."""
+    truth = np.linalg.qr(np.random.default_rng(0).standard_normal((20, 2)))[0] * [0.8, 1.3]
+    np.testing.assert_allclose(_found(truth, [truth * [0.9, 0.6]]), [0.81, 0.36])
 
 
 def test_no_species_stands_at_both_ends_of_an_axis():
@@ -431,3 +374,57 @@ def test_a_recipe_fits_all_species_first_and_the_trends_follow(made, tmp_path, m
     (tmp_path / "no.toml").write_text(text.replace('sites = "all"', 'community = "x"'))
     with pytest.raises(ConfigError, match="leave one of them out"):
         read_recipe(tmp_path / "no.toml")
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_name_lies_on_an_arrow_or_another_name(seed):
+    """Names were moved up and down from their tips, onto the heads of longer arrows."""
+    rng = np.random.default_rng(seed)
+    tips = rng.normal(size=(14, 2)) * [50.0, 35.0] + [40.0, 0.0]
+    names = ["Reed Warbler"[: rng.integers(4, 13)] for _ in tips]
+    places = named_places(tips, names)
+    width = np.array([LETTER * len(name) for name in names])
+    left = np.where(places[:, 0] >= tips[:, 0], places[:, 0], places[:, 0] - width)
+    x, up = np.moveaxis(np.linspace(0, 1, 200)[:, None, None] * tips, 2, 0)
+    for i in range(14):
+        inside = (x > left[i] + 2) & (x < left[i] + width[i] - 2) & (np.abs(up - places[i, 1]) < LINE / 2 - 2)
+        assert not inside.any(), names[i]
+        near = np.abs(places[:i, 1] - places[i, 1]) < LINE - 1e-9
+        assert not (near & (left[:i] < left[i] + width[i]) & (left[i] < left[:i] + width[:i])).any()
+
+
+def test_the_command_says_what_it_wrote(made, tmp_path):
+    _, records, _ = made
+    told = run("community", records, "--out", tmp_path / "c", "--rank", "0", "--folds", "2")
+    assert told.code == 0, told.err
+    assert "n species 14" in told.out
+    assert "No axes were tried: rank 0 was asked for" in " ".join(told.out.split())
+    assert "index.html" in told.out
+    assert run("inspect", tmp_path / "c").code == 0
+    again = run("community", records, "--out", tmp_path / "c", "--rank", "0")
+    assert again.code != 0
+    assert "--overwrite" in again.err
+
+
+def test_notes_name_species_as_the_page_does():
+    fit = SimpleNamespace(
+        fit=SimpleNamespace(fit=SimpleNamespace(converged=True)), tried=[SimpleNamespace(rank=1)], rank=1
+    )
+    tables = SimpleNamespace(
+        fit=fit, lists=SimpleNamespace(site=np.zeros(3), species=("Passer domesticus", "Parus major")),
+        species=pd.DataFrame({"n_lists": [3, 3]}),
+        names={"Passer domesticus": "House Sparrow", "Parus major": "Parus major"},
+    )  # fmt: skip
+    assert _said(tables, with_covariates=False) == ["On every list: House Sparrow, Parus major."]
+
+
+def test_the_words_under_few_species_are_not_cut_off():
+    names = np.array(["Parus major", "Turdus merula", "Anas platyrhynchos", "Acrocephalus scirpaceus"])
+    of = pd.DataFrame({"correlation": [0.9] * 6, "lower": [0.8] * 6, "upper": [0.95] * 6})
+    tables = SimpleNamespace(lists=SimpleNamespace(S=4), associations=of, at=lambda which: names[which])
+    fig = _associations(tables).figure
+    fig.savefig(BytesIO())  # places all words
+    bar = fig.axes[1].xaxis
+    assert bar.label.get_window_extent().x1 <= fig.bbox.x1
+    ticks = [t.get_window_extent() for t in bar.get_ticklabels()]
+    assert all(a.x1 < b.x0 for a, b in pairwise(ticks))

@@ -128,9 +128,8 @@ def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
         np.testing.assert_allclose(club.numbers, numbers_of(lists, whole), rtol=10 * digits)
         assert usual_visits(club.fit, club.sums) == usual_visits(whole)
         steps = np.bincount(steps_of(lists.visits), minlength=4)
-        kept = (
-            club.step_sites > 0
-        )  # not the four sites of two clubs, nor what would tell of them by difference
+        # not the four sites of two clubs, nor what would tell of them by difference
+        kept = club.step_sites > 0
         np.testing.assert_array_equal(club.step_sites, steps * kept)
         assert kept.tolist() == [False, False, True, False]
         assert (club.step_gains[kept] > 0).all()
@@ -178,9 +177,8 @@ def test_what_too_few_found_is_left_out_and_told_nothing_of(clubs, tmp_path):
     lone, pair, rare, scarce = (f"Avis species0{k}" for k in range(4))
     odd = table["species"].eq(lone) & (number % 3 != 0) | table["species"].eq(pair) & (number % 3 == 2)
     odd |= table["species"].eq(rare) & ~number.isin(number[table["species"].eq(rare)].unique()[:2])
-    uncounted = table["species"].eq(
-        "Avis species04"
-    )  # elsewhere it was there: its birds are those of two sites
+    # elsewhere it was there: its birds are those of two sites
+    uncounted = table["species"].eq("Avis species04")
     uncounted &= ~number.isin(number[uncounted].unique()[:2])
     table = table.assign(count=table["count"].mask(uncounted, "X"))
     records = sent_of(table, odd | scarce_in_north(table, scarce), tmp_path / "records")
@@ -302,25 +300,16 @@ def test_nothing_is_used_of_what_somebody_names_as_sensitive(clubs, tmp_path):
     [
         ({"species": ["Avis a", "Avis b"]}, {}, "list the scientific names of three or more"),
         ({"species": ["Avis a", "Avis b", 3]}, {}, "list the scientific names of three or more"),
-        (
-            {"species": ["Avis a", "Avis b", "Avis a", "Avis c"]},
-            {},
-            r"lists Avis a twice; name each species once",
-        ),
-        (
-            {"species": ["Avis a", "Avis b", "Avis c"], "rank": 3},
-            {},
-            "rank 3 needs 7 species or more; there are 3",
-        ),
+        ({"species": ["Avis a", "Avis b", "Avis a", "Avis c"]}, {},
+         r"lists Avis a twice; name each species once"),
+        ({"species": ["Avis a", "Avis b", "Avis c"], "rank": 3}, {},
+         "rank 3 needs 7 species or more; there are 3"),
         ({"species": ["Avis a", "Avis b", "Avis c"], "site_table": "x"}, {}, "site_table"),
         ({"species": ["Avis a", "Avis b", "Avis c"]}, {"season": (5,)}, "season = .* does nothing here"),
-        (
-            {"species": ["Avis a", "Avis b", "Avis c"]},
-            {"model": {"rank": 0}},
-            r"a study has one of \[model\]",
-        ),
+        ({"species": ["Avis a", "Avis b", "Avis c"]}, {"model": {"rank": 0}},
+         r"a study has one of \[model\]"),
     ],
-)
+)  # fmt: skip
 def test_a_study_that_makes_no_sense_is_refused(community, more, said):
     with pytest.raises(ConfigError, match=said):
         Study(name="ponds", species="", organisations=CLUBS, community=community, **more)

@@ -5,9 +5,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import polars as pl
 
 import fedmiss
-from fedmiss.community.model import Cells
+from fedmiss.community.model import Cells, Effort, cells_of
+from fedmiss.etl.community import Lists
 from fedmiss.etl.filters import parse_map
 
 SIZE = 2.0
@@ -49,6 +51,36 @@ def world(
     responses = rng.normal(0, 0.6, S) if covariate else np.zeros(S)
     eta = rng.normal(0.0, 1.0, S) + rng.normal(0, 0.3, J)[:, None] + np.outer(x, responses) + U @ W.T
     return World(eta, x, responses, U, W, rng.integers(1, most + 1, J), rng)
+
+
+def cells_with(y: np.ndarray, visits: np.ndarray | float) -> Cells:
+    """Cells of a whole table of counts (J, S) of so many visits to each site."""
+    j, s = np.indices(y.shape).reshape(2, -1)
+    n = np.broadcast_to(visits, len(y))[j].astype(float)
+    return Cells(*y.shape, j, s, y[j, s].astype(float), n, np.ones(j.size))
+
+
+def seasonal(seed, amplitude):
+    """Lists of 80 sites, each visited in some quarters only, of 12 species that differ between quarters; the truth."""
+    rng = np.random.default_rng(seed)
+    J, S, m = 80, 12, 400
+    factor = np.exp(amplitude * rng.normal(size=(S, 4)))
+    factor /= factor.mean(axis=1, keepdims=True)
+    eta = rng.normal(0, 1, S) + rng.normal(0, 0.5, (J, 1))
+    site = np.sort(rng.integers(0, J, m))
+    when = rng.dirichlet(np.full(4, 0.6), J)
+    quarter = np.array([rng.choice(4, p=when[j]) for j in site])
+    mean = np.exp(eta[site]) * factor[:, quarter].T
+    y = rng.poisson(rng.gamma(SIZE, mean / SIZE))
+    row, species = np.nonzero(y)
+    names = tuple(f"Avis species{s:02d}" for s in range(S))
+    sites = pl.DataFrame({"site_id": [f"s{j:02d}" for j in range(J)]})
+    lists = Lists(
+        names, names, sites, site.astype(np.int32), np.full((m, 3), np.nan), (1 + 3 * quarter).astype(np.int32),
+        row.astype(np.int32), species.astype(np.int32), y[row, species].astype(float), np.zeros((0, 2), np.int32), (), (),
+    )  # fmt: skip
+    effort = Effort(np.ones(m))
+    return lists, effort, cells_of(lists, effort, "counts"), factor, eta
 
 
 def lists_of(w: World, path: Path) -> pd.DataFrame:

@@ -34,17 +34,12 @@ OTHERS = {
     "kind of participation": {"participation": FixedSize(2)},
     "given participation": {"participation": Given([[0, 1]], p=0.5)},
     "schedule": {"gamma": Decreasing(0.5, power=1)},
-    "kind of schedule": {"gamma": Piecewise((0, 5), (0.1, 0.05))},
-    "function": {"gamma": schedule(2.0)},
-    "model": {"model": Shifted(2.0)},
-    "names": {"roster": Roster.of({name: 8 for name in "abcde"})},
-    "weights": {"roster": Roster.of([8] * 5, "pooled")},
-    "oracle": {"oracle": Minibatch(3, replace=False)},
-    "compressor": {"compressor": Dithering(2)},
-    "alpha": {"alpha": 0.31},
-    "seed": {"seed": 2},
+    "kind of schedule": {"gamma": Piecewise((0, 5), (0.1, 0.05))}, "function": {"gamma": schedule(2.0)},
+    "model": {"model": Shifted(2.0)}, "names": {"roster": Roster.of({name: 8 for name in "abcde"})},
+    "weights": {"roster": Roster.of([8] * 5, "pooled")}, "oracle": {"oracle": Minibatch(3, replace=False)},
+    "compressor": {"compressor": Dithering(2)}, "alpha": {"alpha": 0.31}, "seed": {"seed": 2},
     "bound": {"bound": 50.0},
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", OTHERS)

@@ -87,10 +87,8 @@ def test_vr_fedem_with_one_worker_is_spider_em(replace, engine):
     for k in (1, 7, 30):
         result = run(algo, engine(data), S_0, stop=k, init="zero")
         assert np.array_equal(result.server.S_hat, expected[k - 1])
-    assert result.trace["evaluations"].tolist() == 5 * [
-        60,
-        *[2 * 5] * 5,
-    ]  # all rows, then minibatches at two points
+    # all rows, then minibatches at two points
+    assert result.trace["evaluations"].tolist() == 5 * [60, *[2 * 5] * 5]
 
 
 def test_rows_are_drawn_uniformly_and_without_replacement_never_twice():

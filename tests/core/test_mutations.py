@@ -61,10 +61,8 @@ MUTANTS = {
         {FEDEM: [('"worker", down.k, slots,', '"worker", down.k, range(len(slots)),')]},
         [LINES, SAME],
     ),
-    "VR: difference of the same point": (
-        {ORACLES: [("both[: len(move)] - both[len(move) :]", "0.0")]},
-        [SPIDER, ABSENT],
-    ),
+    "VR: difference of the same point": ({ORACLES: [("both[: len(move)] - both[len(move) :]", "0.0")]},
+                                         [SPIDER, ABSENT]),
     "VR: no full pass at a new outer loop": (
         {ORACLES: [("fresh = last < outer", "fresh = last < 0"), ("if k < outer]:", "if k < 0]:")]},
         [SPIDER],

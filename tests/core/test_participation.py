@@ -75,13 +75,11 @@ def test_rosters():
 @pytest.mark.parametrize(
     ("gamma", "words"),
     [
-        (lambda k: 0.1 - 0.05 * k, r"gamma=0\.0 at round 2"),
-        (lambda k: math.nan, r"gamma=nan at round 0"),
+        (lambda k: 0.1 - 0.05 * k, r"gamma=0\.0 at round 2"), (lambda k: math.nan, r"gamma=nan at round 0"),
         (lambda k: math.inf if k == 3 else 0.1, r"gamma=inf at round 3"),
-        (lambda k: 0.5 * (k + 1), r"gamma=1\.5 at round 2"),
-        (lambda k: "fast", r"gamma='fast' at round 0"),
+        (lambda k: 0.5 * (k + 1), r"gamma=1\.5 at round 2"), (lambda k: "fast", r"gamma='fast' at round 0"),
     ],
-)
+)  # fmt: skip
 def test_a_schedule_is_checked_in_every_round(gamma, words):
     with pytest.raises(ConfigError, match=words):
         run(

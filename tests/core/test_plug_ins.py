@@ -31,11 +31,8 @@ def test_the_examples_run_and_are_short(code, monkeypatch):
 @pytest.mark.parametrize("name", sorted(COMPRESSORS))
 def test_every_named_compressor_obeys_its_laws(name):
     settings = {
-        "block": {"block": 3},
-        "blocks": {"lengths": (2, 6, 1)},
-        "randk": {"k": 3},
-        "topk": {"k": 3},
-    }.get(name, {})
+        "block": {"block": 3}, "blocks": {"lengths": (2, 6, 1)}, "randk": {"k": 3}, "topk": {"k": 3},
+    }.get(name, {})  # fmt: skip
     check_compressor(compressor(name, **settings), 9, draws=400)
 
 

@@ -28,12 +28,9 @@ PAGES = sorted(
     p for p in DOCS.rglob("*.md") if p.name not in ("commands.md", "python.md") and "decisions" not in p.parts
 )
 RUN = (
-    "tutorials/trim-table.md",
-    "tutorials/own-ebird.md",
-    "tutorials/notebook.md",
-    "coming-from/others.md",
+    "tutorials/trim-table.md", "tutorials/own-ebird.md", "tutorials/notebook.md", "coming-from/others.md",
     "howto/many-species.md",
-)
+)  # fmt: skip
 
 
 @cache

@@ -2,10 +2,7 @@
 
 import doctest
 import importlib
-import inspect
 import runpy
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -50,23 +47,6 @@ def test_old_names_go_when_their_time_is_over():
     assert now < gone or not fedmiss._MOVED
 
 
-@pytest.mark.parametrize(
-    ("module", "heavy"),
-    [
-        ("fedmiss", ["numpy", "polars", "matplotlib", "numba"]),
-        (
-            "fedmiss.pipeline.imputing",
-            ["numba", "scipy.stats", "scipy.optimize", "polars", "matplotlib", "statsmodels"],
-        ),
-        ("fedmiss.network.member", ["scipy.stats", "matplotlib", "statsmodels"]),
-    ],
-)
-def test_importing_reads_no_heavy_library(module, heavy):
-    code = f"import sys, {module}; print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_name_has_an_example(name):
     thing = thing_of(name)
@@ -87,15 +67,3 @@ def test_the_example_runs_in_an_empty_folder(name, tmp_path, monkeypatch):
         runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
         failed = runner.run(test, out=told.append).failed
         assert not failed, "".join(told)
-
-
-def test_entries_of_docstrings_reach_the_site_as_name_and_text():
-    """Napoleon takes the text behind the colon for a type, and shows errors as raw markup."""
-    conf = runpy.run_path(str(ROOT / "docs" / "research" / "conf.py"))
-    for name in ("fedmiss.ingest", "fedmiss.etl.read_counts"):
-        lines = inspect.getdoc(thing_of(name)).splitlines()
-        conf["_one_line_entries"](None, "function", name, None, None, lines)
-        at = next(i for i, line in enumerate(lines) if line.startswith("InputError"))
-        assert " : " not in lines[at]
-        assert lines[at + 1].startswith("    ")
-        assert ">>> import fedmiss" in lines

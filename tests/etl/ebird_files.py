@@ -29,12 +29,8 @@ EBD_46 = [
     if c not in ("TAXON CONCEPT ID", "EXOTIC CODE", "BEHAVIOR CODE")
 ]
 _SPECIES_ONLY = set(EBD_52[2:15]) | {
-    "GLOBAL UNIQUE IDENTIFIER",
-    "HAS MEDIA",
-    "APPROVED",
-    "REVIEWED",
-    "REASON",
-}
+    "GLOBAL UNIQUE IDENTIFIER", "HAS MEDIA", "APPROVED", "REVIEWED", "REASON",
+}  # fmt: skip
 SED_33 = [c for c in EBD_52 if c not in _SPECIES_ONLY and c != "SPECIES COMMENTS"]
 SED_30 = [_OLD.get(c, c) for c in SED_33 if c not in _NEW_2025]
 LAYOUTS = {46: (EBD_46, SED_30), 49: (EBD_49, SED_30), 52: (EBD_52, SED_33)}
@@ -47,31 +43,15 @@ WARBLER = ("Setophaga coronata", "Yellow-rumped Warbler")
 def visit(event: str, **more: str) -> dict[str, str]:
     """A complete travelling checklist, with some fields changed."""
     return {
-        "SAMPLING EVENT IDENTIFIER": event,
-        "LAST EDITED DATE": "2024-06-01 10:00:00.25",
-        "COUNTRY": "United States",
-        "COUNTRY CODE": "US",
-        "STATE": "Washington",
-        "STATE CODE": "US-WA",
-        "COUNTY": "King",
-        "COUNTY CODE": "US-WA-033",
-        "LOCALITY": "Long Meadow",
-        "LOCALITY ID": "L100",
-        "LOCALITY TYPE": "H",
-        "LATITUDE": "47.6500",
-        "LONGITUDE": "-122.3000",
-        "OBSERVATION DATE": "2020-05-14",
-        "TIME OBSERVATIONS STARTED": "06:30:00",
-        "OBSERVER ID": "obsr1",
-        "OBSERVATION TYPE": "Traveling",
-        "PROTOCOL NAME": "Traveling",
-        "PROTOCOL CODE": "P22",
-        "DURATION MINUTES": "60",
-        "EFFORT DISTANCE KM": "2.5",
-        "NUMBER OBSERVERS": "2",
-        "ALL SPECIES REPORTED": "1",
-        **more,
-    }
+        "SAMPLING EVENT IDENTIFIER": event, "LAST EDITED DATE": "2024-06-01 10:00:00.25",
+        "COUNTRY": "United States", "COUNTRY CODE": "US", "STATE": "Washington", "STATE CODE": "US-WA",
+        "COUNTY": "King", "COUNTY CODE": "US-WA-033", "LOCALITY": "Long Meadow", "LOCALITY ID": "L100",
+        "LOCALITY TYPE": "H", "LATITUDE": "47.6500", "LONGITUDE": "-122.3000",
+        "OBSERVATION DATE": "2020-05-14", "TIME OBSERVATIONS STARTED": "06:30:00", "OBSERVER ID": "obsr1",
+        "OBSERVATION TYPE": "Traveling", "PROTOCOL NAME": "Traveling", "PROTOCOL CODE": "P22",
+        "DURATION MINUTES": "60", "EFFORT DISTANCE KM": "2.5", "NUMBER OBSERVERS": "2",
+        "ALL SPECIES REPORTED": "1", **more,
+    }  # fmt: skip
 
 
 _counter = [0]
@@ -83,16 +63,10 @@ def seen(
     """A record of a species on a checklist."""
     _counter[0] += 1
     return {
-        **visit_row,
-        "GLOBAL UNIQUE IDENTIFIER": f"URN:CornellLabOfOrnithology:EBIRD:OBS{1000 + _counter[0]}",
-        "CATEGORY": "species",
-        "SCIENTIFIC NAME": species[0],
-        "COMMON NAME": species[1],
-        "OBSERVATION COUNT": count,
-        "APPROVED": "1",
-        "REVIEWED": "0",
-        **more,
-    }
+        **visit_row, "GLOBAL UNIQUE IDENTIFIER": f"URN:CornellLabOfOrnithology:EBIRD:OBS{1000 + _counter[0]}",
+        "CATEGORY": "species", "SCIENTIFIC NAME": species[0], "COMMON NAME": species[1],
+        "OBSERVATION COUNT": count, "APPROVED": "1", "REVIEWED": "0", **more,
+    }  # fmt: skip
 
 
 def text(
@@ -134,19 +108,17 @@ def random_rows(seed: int, n_visits: int = 60, n_records: int = 150):
         visit(
             f"S{100 + i}",
             **{
-                "OBSERVER ID": f"obsr{rng.randrange(9)}",
-                "LOCALITY ID": f"L{rng.randrange(5)}",
+                "OBSERVER ID": f"obsr{rng.randrange(9)}", "LOCALITY ID": f"L{rng.randrange(5)}",
                 "OBSERVATION DATE": f"{rng.randrange(2008, 2024)}-{rng.randrange(1, 13):02d}-10",
                 "ALL SPECIES REPORTED": rng.choice("01"),
                 "GROUP IDENTIFIER": rng.choice(["", "", f"G{rng.randrange(8)}"]),
                 "CHECKLIST COMMENTS": rng.choice(["", 'fog "thick"', "árbol"]),
                 "DURATION MINUTES": rng.choice(["", "10", "500", "bad"]),
-                "EFFORT DISTANCE KM": rng.choice(["", "1", "20"]),
-                "LATITUDE": rng.choice(["47.1", ""]),
+                "EFFORT DISTANCE KM": rng.choice(["", "1", "20"]), "LATITUDE": rng.choice(["47.1", ""]),
             },
         )
         for i in range(n_visits)
-    ]
+    ]  # fmt: skip
     records = [
         seen(rng.choice(visits), rng.choice(["1", "5", "X", "0"]), rng.choice(BIRDS), CATEGORY="issf")
         for _ in range(n_records)
@@ -168,11 +140,9 @@ OLD = (
 
 def new_row(sub="S1", name="Wood Thrush", sci="Hylocichla mustelina", count="2", time="06:30 AM", **more):
     base = {
-        "place": "L9,Old Mill,41.5,-72.25",
-        "date": "2021-05-02",
-        "protocol": "eBird - Traveling Count",
+        "place": "L9,Old Mill,41.5,-72.25", "date": "2021-05-02", "protocol": "eBird - Traveling Count",
         "tail": "45,1,.659,,2",
-    }
+    }  # fmt: skip
     m = base | more
     return f"{sub},{name},{sci},27000,{count},US-CT,Tolland,{m['place']},{m['date']},{time},{m['protocol']},{m['tail']}"
 

@@ -1,15 +1,11 @@
 """The command itself: what it prints, what it writes, what it refuses."""
 
-from pathlib import Path
-
 import pytest
 import typer
 from ebird_files import seen, visit, write_pair
 from typer.testing import CliRunner
 
-import fedmiss
 from fedmiss.cli.steps import ingest
-from fedmiss.errors import ConfigError
 from fedmiss.files import read_manifest
 
 
@@ -72,23 +68,3 @@ def test_every_option_reaches_the_filters(cli, tmp_path):
     )
     assert manifest["results"]["n_checklists"] == 1
     assert not (tmp_path / ".fedmiss-cache").exists()
-
-
-def test_an_existing_folder_is_kept(cli, tmp_path):
-    ebd, _ = files(tmp_path)
-    assert cli(ebd, "-o", tmp_path / "r").exit_code == 0
-    refused = cli(ebd, "-o", tmp_path / "r")
-    assert isinstance(refused.exception, ConfigError)
-    assert "--overwrite" in str(refused.exception)
-    assert cli(ebd, "-o", tmp_path / "r", "--overwrite").exit_code == 0
-
-
-def test_help_names_every_option_in_the_guide():
-    guide = Path(fedmiss.__file__).parent.parent / "docs" / "guide" / "ingest.md"
-    if not guide.exists():
-        pytest.skip("no documentation beside the package")
-    text, app = guide.read_text(encoding="utf-8"), typer.Typer(add_completion=False)
-    app.command()(ingest)
-    for parameter in typer.main.get_command(app).params:
-        if parameter.name != "files":
-            assert parameter.opts[0] in text, f"the guide does not mention {parameter.opts[0]}"

@@ -232,9 +232,8 @@ def test_several_counts_of_one_visit_are_joined_as_asked(plain, repeats, want):
         "observer,site,date,count\no,A,2001-05-01,7\no,A,2001-05-01,5\no,A,2001-05-02,3\np,A,2001-05-01,4\n"
     )
     out = plain(text, species=("Heron",), column_map={"auto": ""}, repeats=repeats)
-    assert sorted(out.records["count"]) == sorted(
-        [want, 3, 4]
-    )  # another observer's count is a visit of its own
+    # another observer's count is a visit of its own
+    assert sorted(out.records["count"]) == sorted([want, 3, 4])
     assert "2 counts are of 1 visits" in out.warnings
 
 

@@ -9,7 +9,7 @@ import zipfile
 from pathlib import Path
 
 import pytest
-from ebird_files import EBD_52, LAYOUTS, SED_33, THRUSH, seen, text, visit, write_pair
+from ebird_files import EBD_52, SED_33, THRUSH, seen, text, visit, write_pair
 
 from fedmiss.errors import ConfigError, InputError, SchemaError
 from fedmiss.etl import ingest as importing
@@ -136,11 +136,8 @@ ROWS = text([seen(A, str(i)) for i in range(3000)], EBD_52)
     ("name", "content", "words"),
     [
         ("ebd.txt", b"", r"is empty \(0 bytes\)"),
-        (
-            "ebd.txt",
-            ROWS.replace(b"\tREASON\t", b"\tR\xc9ASON\t"),
-            r"line 1, byte \d+: b'\\xc9' is not UTF-8",
-        ),
+        ("ebd.txt", ROWS.replace(b"\tREASON\t", b"\tR\xc9ASON\t"),
+         r"line 1, byte \d+: b'\\xc9' is not UTF-8"),
         ("note.txt", b"Dear colleague,\nplease find\n", "is no eBird, MyEBirdData or GBIF file"),
         ("note.txt", b"\x00\x01\x02\x03", "is not a text table"),
         ("ebd.txt", ROWS.decode().encode("utf-16"), "UTF-16"),
@@ -148,7 +145,7 @@ ROWS = text([seen(A, str(i)) for i in range(3000)], EBD_52)
         ("x.zip", b"PK\x03\x04 this is no zip", "damaged or was cut short"),
         ("x.zip", zipped({"readme.md": "hello"}), "holds no table that fedmiss knows"),
     ],
-)
+)  # fmt: skip
 def test_a_file_that_cannot_be_read_is_told(tmp_path, run, name, content, words):
     (tmp_path / name).write_bytes(content)
     with pytest.raises((InputError, ConfigError), match=words):
@@ -230,11 +227,6 @@ def test_mostly_bad_rows_stop_the_import(tmp_path, run):
         run(ebd, sampling=[sed])
 
 
-def test_layout_table_has_the_known_widths():
-    widths = {k: (len(e), len(s)) for k, (e, s) in LAYOUTS.items()}
-    assert widths == {46: (46, 30), 49: (49, 30), 52: (52, 33)}
-
-
 def test_the_input_is_hashed(tmp_path, run):
     ebd, sed = write_pair(tmp_path, [seen(A, "3")], [A])
     out = run(ebd, sampling=[sed])
@@ -247,10 +239,7 @@ def test_blanks_around_values_are_not_part_of_them(pair):
     """Line 34: 'S ' as a breeding code is no fault; blanks around names and ids do not make new ones."""
     b = {**B, "LOCALITY ID": A["LOCALITY ID"] + " ", "OBSERVER ID": " " + A["OBSERVER ID"]}
     name, common = THRUSH
-    records = [
-        seen(A, "3", **{"BREEDING CODE": "S "}),
-        seen(b, "2", (name + " ", common)),
-    ]
+    records = [seen(A, "3", **{"BREEDING CODE": "S "}), seen(b, "2", (name + " ", common))]
     out = pair(records, [A, b])
     assert out.manifest["warnings"] == pair([seen(A, "3")], [A]).manifest["warnings"]
     assert out.checklists["site_id"].n_unique() == out.checklists["observer_id"].n_unique() == 1

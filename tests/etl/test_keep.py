@@ -33,11 +33,9 @@ def files_of(pair, **more):
 
 
 WANTED = {
-    "S1": ("NY; FL", "two\xa0broods; =A1+1"),
-    "S4": (None, None),
-    "S5": (None, "árbol, with commas"),
+    "S1": ("NY; FL", "two\xa0broods; =A1+1"), "S4": (None, None), "S5": (None, "árbol, with commas"),
     "S6": (None, "another species"),
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("portion", [150_000, 2])

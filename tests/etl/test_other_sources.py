@@ -193,21 +193,15 @@ def test_plain_table_proposes_its_map(tmp_path, run):
 def test_plain_table(tmp_path, run):
     """Rows of one visit are summed; explicit zeros stay; absence is zero only where it was said so."""
     rows = [
-        "a,p1,2020-05-01,greg,3,30,1",
-        "a,p1,2020-05-01,greg,4,30,1",
-        "a,p1,2020-05-01,caeg,0,30,1",
-        "b,p2,2020-05-01,caeg,X,30,0",
-        "b,p3,2020-05-02,caeg,NA,x,0",
-        "b,p3,2020-13-02,caeg,1,1,0",
-    ]
+        "a,p1,2020-05-01,greg,3,30,1", "a,p1,2020-05-01,greg,4,30,1", "a,p1,2020-05-01,caeg,0,30,1",
+        "b,p2,2020-05-01,caeg,X,30,0", "b,p3,2020-05-02,caeg,NA,x,0", "b,p3,2020-13-02,caeg,1,1,0",
+    ]  # fmt: skip
     path = csv(tmp_path, "plots.csv", rows, PLAIN)
     full = MAP | {"duration": "minutes", "complete": "all_species_reported"}
     out = run(path, column_map=full)
     assert out.visits("greg") == {"a|p1|2020-05-01|": 7}
-    assert out.visits("caeg") == {
-        "a|p1|2020-05-01|": 0,
-        "b|p2|2020-05-01|": None,
-    }  # X is a presence; NA is nothing
+    # X is a presence; NA is nothing
+    assert out.visits("caeg") == {"a|p1|2020-05-01|": 0, "b|p2|2020-05-01|": None}
     assert out.flow("records: missing counts") == -1
     assert out.flow("records: malformed") == -1
     assert "line 7: no usable date" in out.warnings

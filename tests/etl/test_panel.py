@@ -181,13 +181,11 @@ def test_a_visit_amid_the_months_without_visits_keeps_no_winter_apart_in_silence
     ("odd", "said"),
     [
         (date(2109, 6, 15), "lies after 20.., this year, .* up to 2012-06-15 \\(`fedmiss ingest --end`"),
-        (
-            date(1900, 1, 1),
-            "lies 101 years apart from all others, .* from 2001-06-15 \\(`fedmiss ingest --start`",
-        ),
+        (date(1900, 1, 1),
+         "lies 101 years apart from all others, .* from 2001-06-15 \\(`fedmiss ingest --start`"),
         (date(2016, 6, 15), ""),
     ],
-)
+)  # fmt: skip
 def test_visits_after_this_year_or_far_from_all_others_are_told(odd, said):
     warnings = []
     usual = [date(y, 6, 15) for y in range(2001, 2013) for _ in range(5)]
@@ -317,17 +315,6 @@ def test_every_name_of_a_group_has_a_folder_of_its_own(names):
             assert group_name(folder) == name
 
 
-def test_groups_whose_names_are_no_folder_names(tmp_path):
-    """No region leaves the panel, and none is merged with another."""
-    regions = ["..", "Ä", "Ö", "東京", "a/b", "a-b", "r" * 300, "CON", "north", "North"]
-    rows = [(f"o{k}", f"s{k % 10}", date(2018, 1 + k % 12, 3), k % 4, regions[k % 10]) for k in range(120)]
-    source = ingested(tmp_path / "in", "observer,site,date,count,region", rows, species=("Wood Stork",))
-    made = panel(source, tmp_path / "p", group_by="region", sites="all")
-    assert {p.name for p in tmp_path.iterdir()} == {"in", "p"}
-    by_group = dict(visits(made).group_by("group").len().iter_rows())
-    assert [by_group[folder] for folder in group_folders(regions).values()] == [12] * 10
-
-
 def bird_records(folder: Path, name: str, rows: Iterable[Iterable[object]]) -> Path:
     """Ingest complete visits with their species."""
     return ingested(folder / name, "visit,observer,site,date,species,count", rows, assume_complete=True)
@@ -423,3 +410,14 @@ def test_one_identifier_in_groups_of_several_sources_is_no_one_person(tmp_path):
     one = open_panel(panel(clubs[0], tmp_path / "one", group_by="site_id")).secrets()
     assert len(one) == 3
     assert len(set(one.values())) == 1, "one of the records' observers is one person in all groups"
+
+
+def test_groups_whose_names_are_no_folder_names(tmp_path):
+    """No region leaves the panel, and none is merged with another."""
+    regions = ["..", "Ä", "Ö", "東京", "a/b", "a-b", "r" * 300, "CON", "north", "North"]
+    rows = [(f"o{k}", f"s{k % 10}", date(2018, 1 + k % 12, 3), k % 4, regions[k % 10]) for k in range(120)]
+    source = ingested(tmp_path / "in", "observer,site,date,count,region", rows, species=("Wood Stork",))
+    made = panel(source, tmp_path / "p", group_by="region", sites="all")
+    assert {p.name for p in tmp_path.iterdir()} == {"in", "p"}
+    by_group = dict(visits(made).group_by("group").len().iter_rows())
+    assert [by_group[folder] for folder in group_folders(regions).values()] == [12] * 10

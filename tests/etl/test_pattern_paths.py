@@ -14,14 +14,10 @@ from fedmiss.etl.panel import PanelSettings, make_panel
 
 PLACES = ("a[1]*b?{c}", "[!x]")
 ROWS = {
-    "observer": ["x"] * 4,
-    "site": ["a", "a", "b", "b"],
-    "date": ["2001-05-01", "2002-05-01"] * 2,
-    "count": [3, 4, 2, 5],
-    "complete": [True] * 4,
-    "visit": ["1", "2", "3", "4"],
+    "observer": ["x"] * 4, "site": ["a", "a", "b", "b"], "date": ["2001-05-01", "2002-05-01"] * 2,
+    "count": [3, 4, 2, 5], "complete": [True] * 4, "visit": ["1", "2", "3", "4"],
     "species": ["Alauda arvensis"] * 4,
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("kind", ["csv", "parquet"])
@@ -31,10 +27,8 @@ def test_an_import_reads_the_file_that_was_named(tmp_path, place, kind):
     there.mkdir()
     given = there / f"t[ab].{kind}"
     table = pl.DataFrame(ROWS)
-    for path, rows in (
-        (given, table),
-        (there / f"ta.{kind}", table.clear()),
-    ):  # the other one fits the pattern
+    # the other one fits the pattern
+    for path, rows in ((given, table), (there / f"ta.{kind}", table.clear())):
         rows.write_csv(path) if kind == "csv" else rows.write_parquet(path)
     columns = {name: name for name in ROWS}
     ingest([given], there / "records", IngestSettings(column_map=columns))

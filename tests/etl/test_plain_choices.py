@@ -17,12 +17,8 @@ def rows(plain):
 
 def test_a_number_an_x_and_a_blank(rows):
     got = rows(ROWS + 'o1,A,2024-05-08,Wren,"2,0"\no1,B,2024-05-08,Wren,7.00\n').records
-    assert got.sort("count", nulls_last=True)["count"].to_list() == [
-        2,
-        3,
-        7,
-        None,
-    ]  # the blank one is no record
+    # the blank one is no record
+    assert got.sort("count", nulls_last=True)["count"].to_list() == [2, 3, 7, None]
 
 
 @pytest.mark.parametrize("count", ["10-20", "ca. 5", "5+", "2.5", "many", "-3"])
@@ -112,11 +108,9 @@ def test_a_blank_count_is_no_zero_where_any_row_of_its_visit_says_complete(plain
 
 def test_blanks_around_texts_of_parquet_make_no_second_visit(tmp_path, run):
     rows = {
-        "observer": ["Ann ", "Ann"],
-        "site": ["A", "A "],
-        "date": ["2024-05-06"] * 2,
+        "observer": ["Ann ", "Ann"], "site": ["A", "A "], "date": ["2024-05-06"] * 2,
         "species": ["Wren", "Robin"],
-    }
+    }  # fmt: skip
     pl.DataFrame(rows | {"count": [1, 2]}).write_parquet(tmp_path / "t.parquet")
     got = run(tmp_path / "t.parquet", column_map={"auto": ""}, assume_complete=True)
     assert len(got.visits("Wren")) == got.checklists.height == 1
@@ -202,9 +196,8 @@ def test_a_column_name_in_quotes_may_hold_the_separator_and_line_ends(plain, tit
 
 
 def test_a_quote_for_inches_in_a_column_name_is_a_sign_of_it(plain):
-    rows = "".join(
-        f"site {k},2001,{k},{'7' * 90}\n" for k in range(1000)
-    )  # more than is looked at for the names
+    # more than is looked at for the names
+    rows = "".join(f"site {k},2001,{k},{'7' * 90}\n" for k in range(1000))
     assert plain(f'site,year,count,length 5"\n{rows}').records.height == 1000
     assert plain('length 5";site;year;count\n7;A;2001;3\n7;B;2001;4\n').records.height == 2
 

@@ -7,12 +7,9 @@ from ebird_files import EBD_52, SED_33, THRUSH, WARBLER, seen, text, visit, writ
 
 HERE = {"OBSERVATION DATE": "2020-05-14"}
 OREGON = {
-    "STATE": "Oregon",
-    "STATE CODE": "US-OR",
-    "COUNTY": "Lane",
-    "COUNTY CODE": "US-OR-039",
+    "STATE": "Oregon", "STATE CODE": "US-OR", "COUNTY": "Lane", "COUNTY CODE": "US-OR-039",
     "LOCALITY ID": "L200",
-}
+}  # fmt: skip
 LISTS = {
     "S1": HERE,
     "S2": HERE,  # looked for and missed, within every reach

@@ -87,16 +87,12 @@ def test_another_table_makes_another_fit(panel):
         ("elevation\n4\n", "no column that names the site"),
         ("site,e\nz,1\na,4\na,5\n", "line 4, column 'site': 'a' stands in line 3 too"),
         ("site,e\n,4\nb,5\n", "line 2, column 'site': the site has no name"),
-        (
-            "site,e\na,1\nb,2\nc,3\nd,4\nx,4OO\n",
-            "line 6, column 'e': '4OO' is no number, and the other 4 values are",
-        ),
+        ("site,e\na,1\nb,2\nc,3\nd,4\nx,4OO\n",
+         "line 6, column 'e': '4OO' is no number, and the other 4 values are"),
         ("site,e\na,1e12\nb,2\n", "line 2, column 'e': 1e[+]12 is beyond 1e[+]09; give it in a larger unit"),
         ("site,e\na,inf\nb,2\nc,3\nd,4\ne,5\n", "line 2, column 'e': 'inf' is no number"),
-        (
-            "site;e\na;1,234\nb;950\nc;2,100\n",
-            "line 2, column 'e': '1,234' may be thousands or a decimal comma; write 1234 or 1.234",
-        ),
+        ("site;e\na;1,234\nb;950\nc;2,100\n",
+         "line 2, column 'e': '1,234' may be thousands or a decimal comma; write 1234 or 1.234"),
         ("site,lat,lon\na,145,45\n", "145 is no latitude .*Are latitude and longitude swapped"),
         ("site,lat,lon\na,45,200\n", "200 is no longitude"),
         ("site,e\nq,4\nr,5\n", "no site of the panel: its ids are like 'q', those of the panel like 'a'"),
@@ -104,19 +100,15 @@ def test_another_table_makes_another_fit(panel):
         ("site,lat,lon\na,6,45\nb,6.1,45.1\nc,6.2,45.2\n", "latitude and longitude are swapped"),
         ("site,e\na,1\nB,2\nc,3\n", "the site 'b' of the panel is written 'B' in the table of sites"),
         ("site,e\nA,1\nB,2\nC,3\n", "the site 'a' of the panel is written 'A' in the table of sites"),
-        (
-            'site,e\na,950.5\nb,"1,234.5"\n',
-            "line 3, column 'e': '1,234.5' is no number; write it without marks",
-        ),
-        (
-            "site;e\na;1.234,5\nb;2.100\n",
-            "line 2, column 'e': '1.234,5' is no number; write it without marks",
-        ),
+        ('site,e\na,950.5\nb,"1,234.5"\n',
+         "line 3, column 'e': '1,234.5' is no number; write it without marks"),
+        ("site;e\na;1.234,5\nb;2.100\n",
+         "line 2, column 'e': '1.234,5' is no number; write it without marks"),
         ("site,e\na,1 234\nb,2 100\n", "line 2, column 'e': '1 234' is no number; write it without marks"),
         ("site,e\n", "nothing to read"),
         ("site,site_index\na,1\nb,2\n", "fedmiss has a column 'site_index' of its own; rename this one"),
     ],
-)
+)  # fmt: skip
 def test_every_fault_is_a_sentence(tmp_path, panel, text, words):
     with pytest.raises(InputError, match=words):
         panel(text)

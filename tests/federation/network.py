@@ -1,14 +1,14 @@
 """A study of several organisations as threads: real programs, keys, masks and journals; the network is the test's."""
 
-from __future__ import annotations
-
 import hashlib
 import shutil
 import threading
+import time
 
 import numpy as np
 
 from fedmiss.federation.circle import Circle, frame_label
+from fedmiss.federation.codec import decode
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.panel import visits_of
 from fedmiss.federation.group.program import GroupProgram
@@ -70,6 +70,22 @@ class Club:
             )
         finally:
             circle.close()
+
+
+class Tapped(InProcess):
+    """Keeps all that crosses: frames, questions, and all groups' answers to each in the order of their names."""
+
+    def __init__(self, programs):
+        super().__init__(programs)
+        self.frames, self.asked, self.told = [], [], []
+
+    def ask(self, frame):
+        out = super().ask(frame)
+        self.frames.append((frame, out))
+        replies = [decode(raw, None, asks=False, who="group")[1] for raw in out.values()]
+        self.asked += decode(frame, None, asks=True, who="hub")[1]
+        self.told += list(zip(*replies, strict=True))
+        return out
 
 
 class Places:
@@ -161,6 +177,12 @@ def same_bits(a, b):
     np.testing.assert_array_equal(a.members[0].state.T, b.members[0].state.T)
 
 
+def all_have(results, joint):
+    """Every organisation ended with this joint result, to the bit."""
+    for own in results.values():
+        same_bits(joint, own)
+
+
 def with_the_same_keys(panel, masked, folder):
     """Clubs with the keys of the uninterrupted job."""
     for path in masked[1].glob("*/identity.key"):
@@ -168,9 +190,26 @@ def with_the_same_keys(panel, masked, folder):
     return clubs_of(panel, folder)
 
 
+def quick(seconds):
+    """Sleep of who looks into a shared folder."""
+    time.sleep(0.002)
+
+
 def shared_folder(root, club, **more):
+    root.mkdir(exist_ok=True)
     party = club.party
     return Folder(
         root, club.name, party.roster, "egrets", club.job, patience=20.0,
         genuine=lambda name, exchange, raw: party.verified(name, frame_label(club.job, name, exchange), raw), **more,
     )  # fmt: skip
+
+
+def seats_in(root, clubs):
+    """Seats of all clubs in one shared folder."""
+    return {name: shared_folder(root, club, sleep=quick) for name, club in clubs.items()}
+
+
+def one_seat(root, panel, **more):
+    """One of three clubs, and its seat in the shared folder ``root / "shared"``."""
+    club = clubs_of(panel, root / "clubs")["owner-0"]
+    return club, shared_folder(root / "shared", club, **({"sleep": lambda seconds: None} | more))

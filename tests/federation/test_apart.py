@@ -1,7 +1,5 @@
 """Rows at which a column is not what the columns before it make of it."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -23,17 +21,6 @@ def test_two_columns_that_agree_but_for_one_row_are_apart_there_only(rows, far, 
     apart = set_apart(columns, part)
     assert apart[:, 0].mean() > 0.8  # the first column has none before it
     assert np.flatnonzero(apart[:, 1]).tolist() == [7]
-
-
-def test_minutes_and_kilometres_that_follow_them_are_apart_at_the_one_short_visit():
-    rng = np.random.default_rng(0)
-    minutes = rng.uniform(55, 65, 100)
-    minutes[3] = 5.0
-    km = 0.05 * minutes
-    km[3] = 4.0
-    effort = np.log(np.column_stack([minutes / 60, km / 3]))
-    apart = set_apart(effort, np.zeros(100, np.int32))
-    assert np.flatnonzero(apart[:, 1]).tolist() == [3]
 
 
 def test_columns_without_a_law_between_them_are_apart_nearly_everywhere():

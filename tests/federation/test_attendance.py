@@ -1,7 +1,5 @@
 """Rounds that go on without a cohort whose member is away: FedEM with those workers, on any carrier, and nothing else."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 import time
@@ -290,11 +288,7 @@ def test_a_chair_that_was_started_again_waits_for_who_is_coming_back():
 
 @pytest.mark.parametrize(
     "change",
-    [
-        lambda names: [n for n in names if n != "club-5"],
-        lambda names: [],
-        lambda names: [*names, "club-6"],
-    ],
+    [lambda names: [n for n in names if n != "club-5"], lambda names: [], lambda names: [*names, "club-6"]],
     ids=["part of a cohort", "nobody", "a stranger"],
 )
 def test_a_list_of_other_than_whole_cohorts_is_refused(change, tmp_path, monkeypatch):

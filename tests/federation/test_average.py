@@ -1,7 +1,5 @@
 """The mean of ranks that folds cannot tell apart: a mean of fits, of totals, and replicates dealt out among them."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 
 import numpy as np
@@ -99,9 +97,8 @@ def test_a_job_between_organisations_gives_the_mean_and_tells_every_member(panel
     federation = LocalFederation.of_panel(panel)
     fit = federation.fit_average(members)
     reference = np.mean([totals_by_region(f, np.full(panel.J, -1), 0)[0] for f in fit.fits], axis=0)
-    np.testing.assert_allclose(
-        job.totals[0], reference, rtol=0.02
-    )  # begun beside the folds, and ended as near
+    # begun beside the folds, and ended as near
+    np.testing.assert_allclose(job.totals[0], reference, rtol=0.02)
     known = JobSpec(plan, RANKS, folds=3, bootstrap=0, before=tuple(Before(m) for m in members))
     nothing = run_job(Link(InProcess(there(tmp_path / "nothing")), JOB[:8], SETTINGS), known)
     np.testing.assert_allclose(nothing.totals[0], reference, rtol=1e-9)
@@ -138,10 +135,8 @@ NOISE = np.array([-0.04, 0.05, -0.02, 0.03, 0.0])
     [
         ({"nb_0": 0 * NOISE, "nb_1": 0.01 + NOISE}, [1]),  # a quarter of its error worse
         ({"nb_0": 0 * NOISE, "nb_1": 0.04 + 0.1 * NOISE}, []),  # clearly worse
-        (
-            {"nb_0": 0 * NOISE, "nb_1": 0.2 + 10 * NOISE},
-            [],
-        ),  # not clearly worse, but by a fifth of the deviance
+        # not clearly worse, but by a fifth of the deviance
+        ({"nb_0": 0 * NOISE, "nb_1": 0.2 + 10 * NOISE}, []),
         ({"nb_0": 0 * NOISE, "quasi_0": 0.01 + NOISE}, []),  # another distribution
         ({"nb_0": 0 * NOISE, "nb_1": 0.01 + NOISE, "nb_2": 0.01 + NOISE}, [1]),  # the same fit twice
     ],

@@ -1,7 +1,5 @@
 """Replicates: weights inside groups, and intervals that hold what they say."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -48,9 +46,8 @@ def test_bootstrap_weights_stay_inside_groups():
             b"another secret", 0, 3, spread, program.visits.who, program.place[used.site], used.observer,
             used.weight,
         )  # fmt: skip
-        assert not np.isin(
-            np.unique(other), np.unique(w)
-        ).any()  # only who has the secret can know the weights
+        # only who has the secret can know the weights
+        assert not np.isin(np.unique(other), np.unique(w)).any()
 
 
 @pytest.mark.slow

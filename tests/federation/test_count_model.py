@@ -1,7 +1,5 @@
 """Variational EM and the count model around it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -15,7 +13,6 @@ from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.hub.coefficients import start_coefficients
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
-from fedmiss.federation.hub.steps import Turn, after_round
 from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import AverageFit, Posterior
 from fedmiss.federation.triangle import from_triangle
@@ -133,9 +130,8 @@ def test_months_without_visits_follow_season_and_neighbours():
     error = np.log(totals / np.exp(eta).sum(axis=0))
     assert np.abs(error[26:32]).max() < 0.35
     flat = fit_counts(replace(panel, calendar=None), CountSettings(rank=0)).expected().sum(axis=0)
-    assert (
-        np.abs(np.log(flat / np.exp(eta).sum(axis=0)))[26:32].max() > 0.7
-    )  # without a calendar: the mean month
+    # without a calendar: the mean month
+    assert np.abs(np.log(flat / np.exp(eta).sum(axis=0)))[26:32].max() > 0.7
 
 
 def test_series_prior_recovers_its_variances():
@@ -263,41 +259,6 @@ def test_after_a_factor_that_vanished_the_next_stays_at_zero():
     size = np.sqrt((fit.theta.U**2).mean(axis=0) * (fit.theta.V**2).mean(axis=0))
     assert (np.diff(size) <= 1e-12).all() or size.max() < 0.1
     assert size[-1] < 0.1
-
-
-def test_with_a_calendar_a_factor_starts_at_season_and_walk():
-    month, year = calendar(48)
-    state = replace(month_state(48, 1), series=(SeriesPrior.of(month, year, 1.0),))
-    v = np.sin(2 * np.pi * month / 12) + np.random.default_rng(1).normal(0, 0.6, 48)
-    panel, _ = simulate(J=60, L=48, n=900)
-    hub = LocalFederation.of_panel(panel).hub
-    smooth, rough = with_factor(state, v, hub), with_factor(replace(state, series=None), v, hub)
-    np.testing.assert_array_equal(smooth.T[:, 1], smooth.prior[:, 1])
-    np.testing.assert_array_equal(rough.T[:, 1], v)
-    jumps = [np.square(np.diff(x.T[:, 1], n=2)).mean() / np.var(x.T[:, 1]) for x in (smooth, rough)]
-    assert jumps[0] < jumps[1]
-
-
-def test_steps_are_pure():
-    """A step makes a new state and leaves the old one, and the sums, as they were."""
-    panel, _ = simulate(J=30, L=24, n=500)
-    federation = LocalFederation.of_panel(panel)
-    fit = federation.fit(CountSettings(rank=1, dispersion="negbin"))
-    state, p, L = fit.state, 2, 24
-    rng = np.random.default_rng(0)
-    sums_in = {
-        "months": np.abs(rng.normal(size=(L, p + 3))), "sites": np.abs(rng.normal(size=4 + 3 * p)) + 1,
-        "effort": np.zeros(0), "observers": np.zeros(3), "features": np.zeros((1, 0)),
-        "distances": np.zeros(0), "dispersion": np.array([100.0, 90.0]),
-    }  # fmt: skip
-    before = [a.copy() for a in (state.T, state.D, state.prior, state.noise, state.tau)]
-    copies = {k: v.copy() for k, v in sums_in.items()}
-    turn = Turn(learn=True, settled=True, effort=False, observers=False, tol=1e-3)
-    after_round(state, sums_in, federation.hub, fit.settings, np.array([0.0, 0.5]), turn)
-    for old, now in zip(before, (state.T, state.D, state.prior, state.noise, state.tau), strict=True):
-        np.testing.assert_array_equal(old, now)
-    for k in sums_in:
-        np.testing.assert_array_equal(copies[k], sums_in[k])
 
 
 def test_negative_binomial_keeps_the_total_of_the_counts():

@@ -1,7 +1,5 @@
 """Fits that creep are led on: months take what sites have in common in a factor, variances longer steps. Ends stay."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -42,16 +40,6 @@ def test_a_fit_that_is_led_on_ends_where_the_turns_end(monkeypatch, dispersion):
     assert led.state.rank == alone.state.rank == 1
     apart = np.log(led.expected() / alone.expected())
     assert np.sqrt((apart**2).mean()) < 100 * 1e-7
-
-
-def test_fits_with_factors_end_sooner_the_longer_they_take():
-    panel, settings = one_factor(2), CountSettings(rank=1, dispersion="negbin")
-    state = fit_counts(panel, settings).state
-    assert state.rank == 1
-    assert max(state.moves) < hub_fit.TOL * state.patience
-    assert [evolve(state, k=k).patience for k in (3, steps.LATE, 3 * steps.LATE)] == [1.0, 1.0, 3.0]
-    plain = fit_counts(panel, CountSettings(rank=0, dispersion="negbin")).state
-    assert evolve(plain, k=400).patience == 1.0
 
 
 def test_what_sites_share_in_a_factor_is_moved_without_a_move_of_any_cell():

@@ -1,7 +1,5 @@
 """Differences on a lattice: what all know is the sum of what each has sent, without bias, and never wraps."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

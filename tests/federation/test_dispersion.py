@@ -1,12 +1,13 @@
 """The moment equation from a table: the same root and the same statistic as with all visits in one place."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy.optimize import brentq
 
 from fedmiss.federation.hub.dispersion import HIGH, LOW, inverse_size_of, pearson_at, table_nodes
+from fedmiss.federation.local import fit_counts
+from fedmiss.models.lowrank.settings import CountSettings
+from tests.models.panels import simulate
 
 
 def visits(size, n=400, seed=0):
@@ -37,9 +38,8 @@ def test_updates_end_at_the_root_and_the_statistic_of_all_visits(size, start):
         if last > 0 and new > 0:
             assert abs(np.log(new / last)) <= 0.5 + 1e-9  # no further than the table reaches
         last = new
-    assert last == pytest.approx(
-        exact, rel=1e-9
-    )  # the last value is a node: nothing is interpolated at the end
+    # the last value is a node: nothing is interpolated at the end
+    assert last == pytest.approx(exact, rel=1e-9)
     assert pearson_at(table_nodes("negbin", last), table, last) == pytest.approx(
         statistic(mu, y, exact), rel=1e-9
     )
@@ -62,3 +62,9 @@ def test_the_poisson_limit_and_the_way_to_it():
     nodes = table_nodes("negbin", 0.0)
     assert inverse_size_of(nodes, np.array([statistic(mu, even, v) for v in nodes]) / 390, 0.0) == 0.0
     assert pearson_at(nodes, np.array([statistic(mu, y, v) for v in nodes]), 0.0) == statistic(mu, y, 0.0)
+
+
+def test_a_held_size_is_held():
+    panel, _ = simulate(n=300)
+    settings = CountSettings(rank=0, dispersion="negbin", inverse_size=0.37)
+    assert fit_counts(panel, settings).aux.size == pytest.approx(1 / 0.37)

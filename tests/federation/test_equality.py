@@ -1,14 +1,12 @@
 """The federated answer is the pooled one: fit, cross-validation and bootstrap, own sites and shared ones."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from fedmiss.errors import InputError
-from fedmiss.federation.group.panel import visits_of
+from fedmiss.federation.group.panel import stamps_of, visits_of
 from fedmiss.federation.group.visits import Visits, unite
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.bootstrap import totals_of
@@ -43,8 +41,9 @@ def test_monthly_totals_equal_the_pooled_ones(owners, shared, rank):
         CountSettings(rank=1, family="gaussian", scale="log1p"),
         CountSettings(rank=1, family="bernoulli"),
         CountSettings(rank=1, dispersion="negbin", season=False),
+        CountSettings(rank=1, dispersion="negbin", observers=True),
     ],
-    ids=["quasi", "log1p", "bernoulli", "no season"],
+    ids=["quasi", "log1p", "bernoulli", "no season", "observers"],
 )
 @pytest.mark.parametrize("effort", [False, True])
 def test_every_family_with_and_without_effort(settings, effort):
@@ -52,6 +51,8 @@ def test_every_family_with_and_without_effort(settings, effort):
     a, b = fit_counts(panel, settings), fit_counts(panel.pooled(), settings)
     assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
     np.testing.assert_allclose(a.aux.kappa, b.aux.kappa, rtol=1e-9)
+    # effects of observers stay at home, and change nothing
+    np.testing.assert_allclose(np.concatenate(a.aux.observer), b.aux.observer[0], rtol=1e-8, atol=1e-12)
 
 
 def test_a_checklist_of_two_groups_counts_once_in_the_pooled_panel_too():
@@ -60,17 +61,13 @@ def test_a_checklist_of_two_groups_counts_once_in_the_pooled_panel_too():
     a = Group.of("a", site, month, np.arange(12.0), checklist=ids)
     b = Group.of("b", site[:5], month[:5], np.arange(5.0), checklist=ids[:5], exposure=np.ones(5))
     panel = GroupPanel.of(4, 3, [b, a])
-    fits = [fit_counts(one, CountSettings(rank=0, season=False)) for one in (panel, panel.pooled())]
-    assert [fit.n_counted for fit in fits] == [12, 12]
-    np.testing.assert_allclose(*(fit.expected() for fit in fits), rtol=1e-9)
-
-
-def test_observer_effects_stay_at_home_and_change_nothing():
-    panel = owned(3, seed=5)
-    settings = CountSettings(rank=1, dispersion="negbin", observers=True)
-    a, b = fit_counts(panel, settings), fit_counts(panel.pooled(), settings)
-    assert largest(a.expected().sum(axis=0), b.expected().sum(axis=0)) < 1e-10
-    np.testing.assert_allclose(np.concatenate(a.aux.observer), b.aux.observer[0], rtol=1e-8, atol=1e-12)
+    once, *twice = (
+        fit_counts(one, CountSettings(rank=0, season=False))
+        for one in (GroupPanel.of(4, 3, [a]), panel, panel.pooled())
+    )
+    for fit in twice:
+        assert fit.n_counted == once.n_counted == 12
+        np.testing.assert_allclose(fit.expected(), once.expected(), rtol=1e-9)
 
 
 def test_the_whole_default_job():
@@ -118,13 +115,8 @@ def test_groups_that_share_sites_are_one_through_others_too_and_observers_stay_t
     panel = GroupPanel.of(8, 3, groups)
     federation = LocalFederation.of_panel(panel)
     assert federation.groups_of == {"a, b, c": ["a", "b", "c"], "d": ["d"], "e": ["e"]}
-    assert federation.at["a, b, c"].tolist() == [
-        0,
-        1,
-        2,
-        3,
-        7,
-    ]  # nobody visited site 7: the first by name has it
+    # nobody visited site 7: the first by name has it
+    assert federation.at["a, b, c"].tolist() == [0, 1, 2, 3, 7]
     one = federation.programs["a, b, c"].need()
     assert np.unique(one.observer).size == 3
     pairs = sorted(zip(federation.at["a, b, c"][one.site].tolist(), one.count.tolist(), strict=True))
@@ -165,23 +157,27 @@ def test_groups_of_another_kind_are_not_made_one_but_refused_by_name(more, words
         LocalFederation({"a": a, "b": b}, dict.fromkeys("ab", np.arange(2)), 2, DataSpec())
 
 
-def test_many_groups_with_sites_of_their_own_are_few_programs_and_one_fit():
-    """Own totals stay those of each group; with a least number the groups stay apart, since it is theirs."""
-    panel = owned(40, J=80, n=1200, seed=12)
-    held, at = visits_of(panel)
-    months = panel.calendar[1] * 12 + panel.calendar[0] - 1
-    federation = LocalFederation(held, at, panel.J, DataSpec(months=months), own=True)
-    assert len(federation.programs) == 14  # three groups each, since 40 / 16 is rounded up
-    assert [name for part in federation.groups_of.values() for name in part] == sorted(held)
-    fit = federation.fit(NEGBIN)
-    pooled = LocalFederation.of_panel(panel.pooled()).fit(NEGBIN)
-    np.testing.assert_allclose(fit.expected(), pooled.expected(), rtol=1e-8)
+def check_own_totals(federation, panel, fit):
+    """Own totals of each group are those of the sites that it visited."""
     totals_of(federation.link, federation.hub, [(0, [federation.members[0].state])])
     for part, own in zip(federation.groups_of.values(), federation.programs.values(), strict=True):
         for name, total in zip(part, own.own_totals[0, 0], strict=True):
             sites = np.unique(next(g.site for g in panel.groups if g.name == name))
             np.testing.assert_allclose(total, fit.expected()[sites].sum(axis=0), rtol=1e-9)
-    apart = LocalFederation(held, at, panel.J, DataSpec(months=months, minimum=2))
+
+
+def test_many_groups_with_sites_of_their_own_are_few_programs_and_one_fit():
+    """Own totals stay those of each group; with a least number the groups stay apart, since it is theirs."""
+    panel = owned(40, J=80, n=1200, seed=12)
+    held, at = visits_of(panel)
+    federation = LocalFederation(held, at, panel.J, DataSpec(months=stamps_of(panel)), own=True)
+    assert len(federation.programs) == 14  # three groups each, since 40 / 16 is rounded up
+    assert [name for part in federation.groups_of.values() for name in part] == sorted(held)
+    fit = federation.fit(NEGBIN)
+    pooled = LocalFederation.of_panel(panel.pooled()).fit(NEGBIN)
+    np.testing.assert_allclose(fit.expected(), pooled.expected(), rtol=1e-8)
+    check_own_totals(federation, panel, fit)
+    apart = LocalFederation(held, at, panel.J, DataSpec(months=stamps_of(panel), minimum=2))
     assert list(apart.programs) == sorted(held)
 
 
@@ -190,26 +186,19 @@ def test_a_groups_own_totals_are_those_of_the_sites_that_it_visited():
     panel = owned(3, J=20, shared=0.4, n=300, seed=11)
     wide = GroupPanel.of(30, panel.L, panel.groups, panel.calendar, np.arange(30).astype(str).astype(object))
     held, at = visits_of(wide)
-    months = wide.calendar[1] * 12 + wide.calendar[0] - 1
-    federation = LocalFederation(held, at, wide.J, DataSpec(months=months), own=True)
+    federation = LocalFederation(held, at, wide.J, DataSpec(months=stamps_of(wide)), own=True)
     fit = federation.fit(NEGBIN)
-    totals_of(federation.link, federation.hub, [(0, [federation.members[0].state])])
-    for part, own in zip(federation.groups_of.values(), federation.programs.values(), strict=True):
-        for name, total in zip(part, own.own_totals[0, 0], strict=True):
-            sites = np.unique(next(g.site for g in wide.groups if g.name == name))
-            np.testing.assert_allclose(total, fit.expected()[sites].sum(axis=0), rtol=1e-9)
+    check_own_totals(federation, wide, fit)
 
 
 @pytest.mark.parametrize(
     "settings",
     [
-        NEGBIN,
-        CountSettings(rank=1, observers=True),
-        CountSettings(rank=0, family="bernoulli"),
+        NEGBIN, CountSettings(rank=1, observers=True), CountSettings(rank=0, family="bernoulli"),
         CountSettings(rank=0, dispersion="negbin", occupancy=True),
     ],
     ids=["negbin", "observers", "bernoulli", "occupancy"],
-)
+)  # fmt: skip
 def test_groups_that_share_sites_have_the_bits_of_one_group(settings):
     panel = owned(3, J=30, L=36, n=500, shared=0.5, size=2.0, seed=12)
     one, whole = fit_counts(panel, settings), fit_counts(panel.pooled(), settings)
@@ -240,30 +229,6 @@ def test_sites_that_groups_keep_apart_count_in_each():
     np.testing.assert_array_equal(c, d)
 
 
-def test_a_replicate_does_not_depend_on_which_others_run_beside_it():
-    panel = owned(3, size=2.0, seed=9)
-    federation = LocalFederation.of_panel(panel)
-    federation.fit(NEGBIN)
-    many = federation.replicates(range(5), seed=3)
-    one = federation.replicates([3], seed=3)
-    np.testing.assert_array_equal(many.totals[3], one.totals[0])
-    np.testing.assert_array_equal(many.slopes[3], one.slopes[0])
-
-
-def test_a_group_that_adds_nothing_changes_nothing():
-    panel = owned(3, shared=0.0, seed=10)
-    more = GroupPanel.of(
-        panel.J,
-        panel.L,
-        [*panel.groups, Group.of("zz", [], [], [])],
-        panel.calendar,
-        panel.site_id,
-        panel.region,
-    )
-    a, b = fit_counts(panel, NEGBIN).expected(), fit_counts(more, NEGBIN).expected()
-    np.testing.assert_allclose(a, b, rtol=1e-12)
-
-
 def test_kept_rounds_are_of_one_state_of_all_that_groups_hold():
     """Also of weights, exposures and checklists, which the secrets of groups in memory do not follow from."""
     p = simulate_panel(12, 12, 0.5, seed=1)
@@ -279,3 +244,21 @@ def test_kept_rounds_are_of_one_state_of_all_that_groups_hold():
         for change in ({}, *others)
     }
     assert len(jobs) == 4
+
+
+def test_a_row_that_sums_visits_is_those_visits():
+    rng = np.random.default_rng(3)
+    J, S = 25, 14
+    n = rng.integers(1, 5, (J, S))
+    eta = rng.normal(size=J)[:, None] + rng.normal(size=S) + np.outer(rng.normal(size=J), rng.normal(size=S))
+    j, s = np.repeat(np.indices((J, S)).reshape(2, -1), n.ravel(), axis=1)
+    y = rng.poisson(np.exp(eta[j, s])).astype(float)
+    summed = np.zeros((J, S))
+    np.add.at(summed, (j, s), y)
+    at, of = np.indices((J, S)).reshape(2, -1)
+    each = fit_counts(
+        GroupPanel.of(J, S, [Group.of("all", j, s, y)]), CountSettings(rank=1, dispersion="none")
+    )
+    sums = Group.of("all", at, of, summed.ravel(), exposure=n.ravel().astype(float))
+    whole = fit_counts(GroupPanel.of(J, S, [sums]), CountSettings(rank=1, dispersion="none"))
+    np.testing.assert_allclose(whole.expected(), each.expected(), rtol=1e-6)

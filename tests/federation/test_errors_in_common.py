@@ -1,7 +1,5 @@
 """What months and sites err in common, of their prior means, is in intervals and draws where nobody went."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,50 +1,29 @@
 """Features of sites in the prior: equations, scales, limits, where they are taken; and that groups do not matter."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.features import expanded, feature_sums, log_visits
+from fedmiss.federation.group.panel import stamps_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.coefficients import feature_step, start_coefficients
-from fedmiss.federation.hub.features import SiteFeatures, _across, agree_features
-from fedmiss.federation.hub.structure import try_structure
+from fedmiss.federation.hub.features import SiteFeatures, agree_features
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.federation.triangle import from_triangle, to_triangle
-from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.families import POISSON
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.rng import rng_for
 from tests.designs import simulate_design
 
-PLAIN = CountSettings(rank=0, dispersion="negbin")
+from .owners import COVARIATES, PLAIN, country, panel_of
+
 SETTINGS = replace(PLAIN, features=("visits",))
-COVARIATES = replace(PLAIN, features=("covariates",))
-
-
-def panel_of(p, by, covariates=None):
-    """The visits of a simulated panel, dealt to groups by site or by observer."""
-    key = {"site": p.site % 3, "observer": p.observer % 3, "none": np.zeros(p.site.size, int)}[by]
-    members = [
-        Group.of(
-            f"g{g}",
-            p.site[key == g],
-            p.month[key == g],
-            p.count[key == g],
-            np.unique(p.observer[key == g], return_inverse=True)[1],
-        )
-        for g in np.unique(key)
-    ]
-    L = p.year.size
-    return GroupPanel.of(len(p.expected), L, members, (np.arange(L) % 12 + 1, p.year), covariates=covariates)
 
 
 def federation_of(p, by="none", features=("visits",)):
@@ -59,38 +38,6 @@ def scale_of(federation):
     f = np.concatenate([p.features[~p.unvisited, 0] for p in federation.programs.values()])
     slope, mean = np.polyfit(f, z, 1)
     return mean, slope
-
-
-def country(seed, *, J=120, years=6, share=0.5, hidden=0.25):
-    """Sites of which ``share`` of the variance follows an elevation and a habitat; some are never visited.
-
-    Returns the columns of visits, the true means (J, L), the hidden sites, and the covariates.
-    """
-    rng = rng_for(seed, "country")
-    L = 12 * years
-    height, habitat = rng.normal(size=J), rng.choice(np.array(["farm", "forest", "town"], dtype=object), J)
-    e = 0.8 * height - 0.4 * height**2 + 0.8 * (habitat == "forest")
-    e = (e - e.mean()) / e.std()
-    a = np.sqrt(share) * e + np.sqrt(1 - share) * rng.normal(size=J)
-    t = np.arange(L)
-    mean = np.exp(0.5 + a[:, None] + 0.5 * np.sin(2 * np.pi * t / 12) - 0.03 * t / 12)
-    gone = np.arange(J) < hidden * J
-    site, month = np.nonzero((rng.random((J, L)) < 0.15) & ~gone[:, None])
-    count = rng.negative_binomial(2.0, 2.0 / (2.0 + mean[site, month])).astype(float)
-    visits = SimpleNamespace(
-        site=site,
-        month=month,
-        count=count,
-        observer=rng.integers(0, 12, site.size),
-        year=2000 + t // 12,
-        expected=mean,
-    )
-    return visits, gone, {"elevation": 800 + 300 * height, "habitat": habitat}
-
-
-def deviance(y, mean):
-    """Poisson deviance, mean over all cells."""
-    return float((2 * (np.where(y > 0, y * np.log(np.maximum(y, 1e-12) / mean), 0.0) - (y - mean))).mean())
 
 
 def test_the_equations_are_the_derivatives_of_the_marginal_likelihood():
@@ -161,20 +108,14 @@ def test_the_fit_does_not_depend_on_the_groups(features):
     rng = rng_for(2, "places")
     covariates |= {"longitude": rng.random(60), "latitude": 45 + rng.random(60)}
     regions = np.where(np.arange(60) % 2, "east", "west")
-    fits = []
-    for by in ("none", "site"):
-        panel = replace(panel_of(visits, by, covariates), region=regions)
-        fits.append(LocalFederation.of_panel(panel).fit(replace(PLAIN, features=features)))
-    for other in fits[1:]:
-        np.testing.assert_allclose(other.expected(), fits[0].expected(), rtol=1e-8)
-    assert fits[0].state.features.k > 0
-
-
-def test_without_features_it_is_the_plain_model():
-    visits, _, covariates = country(3, J=40, years=4)
-    with_them = fit_counts(panel_of(visits, "none", covariates), PLAIN)
-    without = fit_counts(panel_of(visits, "none"), PLAIN)
-    np.testing.assert_array_equal(with_them.expected(), without.expected())
+    one, many = (
+        LocalFederation.of_panel(replace(panel_of(visits, by, covariates), region=regions)).fit(
+            replace(PLAIN, features=features)
+        )
+        for by in ("none", "site")
+    )
+    np.testing.assert_allclose(many.expected(), one.expected(), rtol=1e-8)
+    assert one.state.features.k > 0
 
 
 def test_the_unit_of_a_covariate_does_not_matter():
@@ -193,9 +134,11 @@ def test_sites_that_nobody_visited_are_predicted_better_by_their_covariates():
     for seed in range(4):
         visits, gone, covariates = country(seed)
         federation = LocalFederation.of_panel(panel_of(visits, "site", covariates))
-        plain, with_them = (federation.fit(s).expected()[gone] for s in (PLAIN, COVARIATES))
-        truth = visits.expected[gone]
-        gains.append(1 - deviance(truth, with_them) / deviance(truth, plain))
+        plain, with_them = (
+            POISSON.deviance(visits.expected[gone], federation.fit(s).expected()[gone]).mean()
+            for s in (PLAIN, COVARIATES)
+        )
+        gains.append(1 - with_them / plain)
     assert np.mean(gains) > 0.2
 
 
@@ -227,11 +170,8 @@ def test_gaps_stand_at_the_mean_and_are_said():
 
 def test_constant_and_collinear_covariates_do_no_harm():
     visits, _, covariates = country(7, J=60, years=4)
-    same = covariates | {
-        "flat": np.full(60, 7.0),
-        "again": 2 * covariates["elevation"],
-        "once more": 1 - covariates["elevation"],
-    }
+    height = covariates["elevation"]
+    same = covariates | {"flat": np.full(60, 7.0), "again": 2 * height, "once more": 1 - height}
     federation = LocalFederation.of_panel(panel_of(visits, "site", same))
     plain = fit_counts(panel_of(visits, "site", covariates), COVARIATES)
     fit = federation.fit(COVARIATES)
@@ -277,23 +217,6 @@ def test_places_on_both_sides_of_the_date_line_are_near():
     assert min(near) > 0.9, near
 
 
-@pytest.mark.parametrize(
-    ("longitude", "crosses"),
-    [([179, -179, 178], True), ([174, 173, -176], True), ([130, 150, 170], False), ([-1, 0, 2], False),
-     ([-120, 10, 140], False), ([179, 179.5, 178], False), ([-180, 180, 180], True)],
-)  # fmt: skip
-def test_longitudes_are_counted_about_the_date_line_where_they_are_nearer_so(longitude, crosses):
-    x = np.array(longitude, float)
-    mean, deviation = _across(x.mean(), x.std())
-    assert (mean == 180.0) == crosses
-    away = x - mean
-    away -= 360 * np.round(away / 360)
-    if crosses:
-        assert 0.01 <= deviation <= max(np.sqrt((away**2).mean()), 0.01) < x.std()
-    else:
-        assert (mean, deviation) == (x.mean(), x.std())
-
-
 @pytest.mark.parametrize("feature", FEATURES)
 def test_a_feature_that_cannot_be_made_is_refused_by_name(feature):
     site, month = np.divmod(np.arange(30 * 24), 24)
@@ -311,67 +234,71 @@ def test_a_category_that_one_group_alone_has_is_zero_elsewhere():
     np.testing.assert_array_equal(table["habitat: marsh"], [1.0, np.nan, 0.0])
     assert sorted(table) == ["habitat: farm", "habitat: marsh", "height"]
     visits, _, _ = country(9, J=60, years=4)
-    habitat = np.where(np.arange(60) % 3 == 0, "marsh", "farm").astype(
-        object
-    )  # marshes are those of group g0
+    # marshes are those of group g0
+    habitat = np.where(np.arange(60) % 3 == 0, "marsh", "farm").astype(object)
     pooled = fit_counts(panel_of(visits, "none", {"habitat": habitat}), COVARIATES)
     dealt = fit_counts(panel_of(visits, "site", {"habitat": habitat}), COVARIATES)
     np.testing.assert_allclose(dealt.expected(), pooled.expected(), rtol=1e-8)
 
 
+ELEVATION = country(10, J=90, years=4, hidden=0.0)[2]["elevation"]
+SITE = np.arange(90)
+
+
+def jointly(table, minimum=5):
+    """A federation of 90 sites, every third of one group, under a least number; and what is asked and answered."""
+    panel = panel_of(country(10, J=90, years=4, hidden=0.0)[0], "site", table)
+    plain = LocalFederation.of_panel(panel)
+    plan = DataSpec(months=stamps_of(panel), jointly=True, minimum=minimum)
+    federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
+    ask, seen = federation.link.ask, []
+
+    def asked(questions):
+        answers = ask(questions)
+        seen.extend(zip(questions, answers, strict=True))
+        return answers
+
+    federation.link.ask = asked
+    return federation, seen
+
+
+def agreed(federation, features=("covariates",)):
+    """Names of the columns, and the notes."""
+    got = agree_features(federation.link, federation.hub, features).features
+    return list(map(str, got.made)), got.notes
+
+
 def test_features_with_too_few_sites_or_groups_behind_them_are_left_out_under_least_numbers():
     """With least numbers for sums over groups: a habitat of 4 sites, or of one group, gives no sum of its own."""
-    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
     habitat = np.full(90, "farm", dtype=object)
     habitat[:40] = "forest"
     habitat[40:44] = "cliff"
-    habitat[np.arange(90) % 6 + 100 * (np.arange(90) < 45) == 0] = "harbour"  # of group g0 alone
-    panel = panel_of(visits, "site", {"habitat": habitat, "elevation": covariates["elevation"]})
-    held = {
-        g.name: p.held
-        for g, p in zip(panel.groups, LocalFederation.of_panel(panel).programs.values(), strict=True)
-    }
-    at = LocalFederation.of_panel(panel).at
-    federation = LocalFederation(
-        held,
-        at,
-        90,
-        DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5),
-    )
-    hub = agree_features(federation.link, federation.hub, ("covariates", "smooth", "regions"))
-    assert tuple(map(str, hub.features.made)) == (
-        "elevation",
-        "elevation squared",
-        "habitat forest",
-    )  # farms are what is left
-    assert not {"cliff", "harbour"} & {c.level for c in hub.features.made}
-    assert any("cliff" in n and "harbour" in n for n in hub.features.notes)
+    habitat[SITE % 6 + 100 * (SITE < 45) == 0] = "harbour"  # of group g0 alone
+    federation, _ = jointly({"habitat": habitat, "elevation": ELEVATION})
+    names, notes = agreed(federation, ("covariates", "smooth", "regions"))
+    assert names == ["elevation", "elevation squared", "habitat forest"]  # farms are what is left
+    assert any("cliff" in n and "harbour" in n for n in notes)
     with pytest.raises(ConfigError, match="does not tell how often sites were visited"):
         next(iter(federation.programs.values())).reply(msg.SiteVisits())
 
 
 def test_no_sum_of_a_covariate_is_asked_for_that_too_few_stand_behind():
     """Of a covariate that one site has, the sum is its value: of a place, the place."""
-    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
-    of, gap = np.arange(90) % 3, np.full(90, np.nan)
-    alone, pair, scarce, few = (gap.copy() for _ in range(4))
-    alone[:1], pair[of < 2], scarce[:4] = 47.1, 3.0, 2.0  # one site of g0; two organisations; four sites
-    few[(of > 0) | (np.arange(90) < 4)] = 9.0  # g0 has it at two sites, below its own least number
-    table = {"elevation": covariates["elevation"], "alone": alone, "pair": pair, "scarce": scarce, "few": few}
-    panel = panel_of(visits, "site", table)
-    plain = LocalFederation.of_panel(panel)
-    plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5)
-    federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
+    alone, pair, scarce, few = np.full((4, 90), np.nan)
+    alone[:1], pair[SITE % 3 < 2], scarce[:4] = (
+        47.1,
+        3.0,
+        2.0,
+    )  # one site of g0; two organisations; four sites
+    few[(SITE % 3 > 0) | (SITE < 4)] = 9.0  # g0 has it at two sites, below its own least number
+    table = {"elevation": ELEVATION, "alone": alone, "pair": pair, "scarce": scarce, "few": few}
+    federation, seen = jointly(table)
     federation.programs["g0"].axis = replace(federation.programs["g0"].axis, minimum=3)
-    ask, asked = federation.link.ask, []
-    federation.link.ask = lambda questions: (asked.extend(questions), ask(questions))[1]
-    hub = agree_features(federation.link, federation.hub, ("covariates",))
-    first, second = (q for q in asked if isinstance(q, msg.Covariates))
+    _, notes = agreed(federation)
+    first, second = (q for q, _ in seen if isinstance(q, msg.Covariates))
     assert (set(first.names), first.unit.size) == (set(table), 0)
     assert second.names == ("elevation",)
-    assert any(
-        "have, or differ in, alone, few, pair, scarce: left out" in note for note in hub.features.notes
-    )
+    assert any("have, or differ in, alone, few, pair, scarce: left out" in note for note in notes)
 
 
 def test_a_feature_that_one_site_sets_apart_gives_no_sum_of_it():
@@ -379,47 +306,35 @@ def test_a_feature_that_one_site_sets_apart_gives_no_sum_of_it():
 
     By a difference of sums all members would have that site's coefficient.
     """
-    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
-    one, site = np.full(90, 3.0), np.arange(90)
+    one, again = np.full(90, 3.0), ELEVATION * 3.0 + 1.0
     one[7] = 47.1
-    habitat = np.where(site < 40, "reed", "farm").astype(object)
-    status = np.where(site < 41, "kept", "lost").astype(object)
-    again, area = covariates["elevation"] * 3.0 + 1.0, np.where(site < 20, 2.0, 5.0)
     again[3] += 1.0
-    kind = np.where(site < 20, "a", np.where(site < 41, "b", "c")).astype(object)  # a or b: reed, but for one
-    table = {"elevation": covariates["elevation"], "elevation2": again, "one": one, "area": area}
-    table |= {"habitat": habitat, "status": status, "wet": kind}
-    panel = panel_of(visits, "site", table)
-    plain = LocalFederation.of_panel(panel)
-    plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5)
-    federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
-    ask, asked = federation.link.ask, []
-    federation.link.ask = lambda questions: (asked.extend(questions), ask(questions))[1]
-    hub = agree_features(federation.link, federation.hub, ("covariates",))
-    made = ["area", "elevation", "elevation squared", "habitat farm"]
-    assert list(map(str, hub.features.made)) == made
+    table = {
+        "elevation": ELEVATION, "elevation2": again, "one": one, "area": np.where(SITE < 20, 2.0, 5.0),
+        "habitat": np.where(SITE < 40, "reed", "farm").astype(object),
+        "status": np.where(SITE < 41, "kept", "lost").astype(object),
+        "wet": np.where(SITE < 20, "a", np.where(SITE < 41, "b", "c")).astype(object),  # a or b: reed, but for one
+    }  # fmt: skip
+    federation, seen = jointly(table)
+    names, _ = agreed(federation)
+    assert names == ["area", "elevation", "elevation squared", "habitat farm"]
+    asked = [q for q, _ in seen]
     assert all(q.names != tuple(table) or not q.unit.size for q in asked if isinstance(q, msg.Covariates))
     told = [q.kept.sum() for q in asked if isinstance(q, msg.Features) and q.kept.size and q.behind.size]
-    assert told == [len(made)]
+    assert told == [len(names)]
 
 
 def test_who_has_too_large_a_share_leaves_no_sum_of_the_others_alone():
     """Two categories agree but for 15 sites, 13 of them of g0, which withholds its sums: two are left."""
-    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
-    site = np.arange(90)
-    habitat = np.where(site % 2, "farm", "reed").astype(object)
-    other = np.isin(site, [*range(0, 39, 3), 1, 2])
-    status = np.where((site % 2 > 0) ^ other, "lost", "kept").astype(object)
-    table = {"elevation": covariates["elevation"], "habitat": habitat, "status": status}
-    panel = panel_of(visits, "site", table)
-    plain = LocalFederation.of_panel(panel)
-    plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5)
-    federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
-    ask, told = federation.link.ask, []
-    federation.link.ask = lambda questions: told.append(ask(questions)) or told[-1]
-    hub = agree_features(federation.link, federation.hub, ("covariates",))
-    assert list(map(str, hub.features.made)) == ["elevation", "elevation squared", "habitat farm"]
-    sums = [{n: a.sums for n, a in one.items()} for (one,) in told if isinstance(one["g0"], msg.FeatureSums)]
+    other = np.isin(SITE, [*range(0, 39, 3), 1, 2])
+    habitat = np.where(SITE % 2, "farm", "reed").astype(object)
+    status = np.where((SITE % 2 > 0) ^ other, "lost", "kept").astype(object)
+    federation, seen = jointly({"elevation": ELEVATION, "habitat": habitat, "status": status})
+    names, _ = agreed(federation)
+    assert names == ["elevation", "elevation squared", "habitat farm"]
+    sums = [
+        {n: a.sums for n, a in told.items()} for _, told in seen if isinstance(told["g0"], msg.FeatureSums)
+    ]
     first, last = (one for one in sums if one["g0"].size)
     k = last["g1"].size
     np.testing.assert_allclose(first["g1"][:k], last["g1"], rtol=1e-12)
@@ -429,39 +344,28 @@ def test_who_has_too_large_a_share_leaves_no_sum_of_the_others_alone():
 
 def test_a_gap_at_one_site_sets_it_apart_too():
     """Two categories of the same sites, but that the second is blank at one: a gap counts as the mean, neither 0 nor 1."""
-    visits = country(10, J=90, years=4, hidden=0.0)[0]
-    site = np.arange(90)
-    habitat = np.where(site < 54, "reed", np.where(site < 72, "farm", "wood")).astype(object)
-    status = np.where(site < 54, "kept", "lost").astype(object)
+    habitat = np.where(SITE < 54, "reed", np.where(SITE < 72, "farm", "wood")).astype(object)
+    status = np.where(SITE < 54, "kept", "lost").astype(object)
     status[0] = ""
-    panel = panel_of(visits, "site", {"habitat": habitat, "status": status})
-    plain = LocalFederation.of_panel(panel)
-    plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=5)
-    federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
-    hub = agree_features(federation.link, federation.hub, ("covariates",))
-    assert tuple(map(str, hub.features.made)) == ("habitat farm", "habitat reed")  # wood is what is left
+    federation, _ = jointly({"habitat": habitat, "status": status})
+    assert agreed(federation)[0] == ["habitat farm", "habitat reed"]  # wood is what is left
 
 
-def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites():
+@pytest.mark.parametrize(("kind", "least", "left"), [("few", 5, False), ("few", 2, True), ("most", 5, True)])
+def test_a_custodian_keeps_sums_that_rest_on_few_of_its_own_sites(kind, least, left):
     """With an own least number of 5: a habitat that the organisation has at 3 sites, or lacks at 3, is not used."""
-    visits, _, covariates = country(10, J=90, years=4, hidden=0.0)
-    g0 = np.flatnonzero(np.arange(90) % 3 == 0)
-    habitat = np.where(np.arange(90) % 2 == 0, "farm", "forest").astype(object)
-    few, most = habitat.copy(), habitat.copy()
-    few[g0] = "farm"
-    few[g0[:3]] = "forest"
-    for table, least, left in ((few, 5, False), (few, 2, True), (most, 5, True)):
-        panel = panel_of(visits, "site", {"habitat": table, "elevation": covariates["elevation"]})
-        plain = LocalFederation.of_panel(panel)
-        plan = DataSpec(months=panel.calendar[1] * 12 + panel.calendar[0] - 1, jointly=True, minimum=2)
-        federation = LocalFederation({n: p.held for n, p in plain.programs.items()}, plain.at, 90, plan)
-        for program in federation.programs.values():
-            program.axis = replace(program.axis, minimum=least)
-        names = agree_features(federation.link, federation.hub, ("covariates",)).features.made
-        names = [str(column) for column in names]
-        assert "habitat forest" not in names  # what farms leave
-        assert ("habitat farm" in names) is left
-        assert "elevation" in names
+    habitat = np.where(SITE % 2 == 0, "farm", "forest").astype(object)
+    if kind == "few":
+        own = SITE[::3]
+        habitat[own] = "farm"
+        habitat[own[:3]] = "forest"
+    federation, _ = jointly({"habitat": habitat, "elevation": ELEVATION}, minimum=2)
+    for program in federation.programs.values():
+        program.axis = replace(program.axis, minimum=least)
+    names, _ = agreed(federation)
+    assert "habitat forest" not in names  # what farms leave
+    assert ("habitat farm" in names) is left
+    assert "elevation" in names
 
 
 def test_draws_of_a_site_that_nobody_visited_hold_the_variance_between_sites_and_of_the_coefficients():
@@ -470,12 +374,8 @@ def test_draws_of_a_site_that_nobody_visited_hold_the_variance_between_sites_and
     panel = panel_of(visits, "site", covariates)
     federation = LocalFederation.of_panel(panel)
     fit = federation.fit(COVARIATES)
-    n = 60
-    totals = federation.replicates(range(n), seed=3).totals
-    assert np.isfinite(totals).all()
-    own = []
-    for batch in range(n):
-        own.append(fit.state.features.drawn(rng_for(3, "prior-noise", batch)).B[:, 0])
+    assert np.isfinite(federation.replicates(range(60), seed=3).totals).all()
+    own = [fit.state.features.drawn(rng_for(3, "prior-noise", k)).B[:, 0] for k in range(60)]
     spread = np.std(own, axis=0) / np.sqrt(np.diag(fit.state.features.cov[0]))
     # a start moves by cov / rho times a draw of the prior: less than the posterior's spread, which the data add to
     assert (spread < 1.3).all()
@@ -506,14 +406,6 @@ def test_sites_that_nobody_visited_change_nothing_at_the_others():
 # -- how often sites were visited --------------------------------------------------------------------------------
 
 
-def test_mean_and_deviation_of_log_visits_are_those_of_all_groups():
-    p = simulate_design("preferred", 1)
-    visits = np.bincount(p.site)
-    z = np.log(visits[visits > 0] + 0.5)
-    for by in ("none", "site", "observer"):  # by observer the groups share sites, and are one
-        np.testing.assert_allclose(scale_of(federation_of(p, by)), [z.mean(), z.std()], rtol=1e-9)
-
-
 def test_a_fit_that_follows_visits_does_not_depend_on_the_groups():
     p = simulate_design("preferred", 2, sites=40, years=5, visits=800)
     one, sites, observers = (federation_of(p, by).fit(SETTINGS) for by in ("none", "site", "observer"))
@@ -523,59 +415,14 @@ def test_a_fit_that_follows_visits_does_not_depend_on_the_groups():
     assert (one.state.features.B[:, 1:] == 0).all(), "visits speak for the effect, not for the slope"
 
 
-def tried(federation, features):
-    """Choice after the trial of features, from a rank of 0."""
-    none = Choice(pd.DataFrame(), pd.DataFrame(), PLAIN, "")
-    federation.hub, choice = try_structure(
-        federation.link, federation.hub, none, folds=5, by="cell", seed=0, features=features
-    )
-    return choice
-
-
-@pytest.mark.parametrize(("design", "taken"), [("preferred", True), ("handover", False)])
-def test_it_is_taken_where_visits_follow_the_birds_and_nowhere_else(design, taken):
-    p = simulate_design(design, 4)
-    federation = LocalFederation.of_panel(panel_of(p, "none"))
-    choice = tried(federation, ("visits",))
-    assert (choice.best.features == ("visits",)) is taken
-    (trial,) = [t for t in choice.trials if "how often it was visited" in t.what]
-    assert trial.taken is taken
-    assert trial.judged_by == "whole sites left out"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(("share", "taken"), [(0.5, True), (0.0, False)])
-def test_covariates_are_taken_where_they_speak_and_nowhere_else(share, taken):
-    visits, _, covariates = country(12, share=share)
-    federation = LocalFederation.of_panel(panel_of(visits, "site", covariates))
-    choice = tried(federation, FEATURES)
-    assert ("covariates" in choice.best.features) is taken
-
-
-def test_a_choice_that_was_kept_is_fitted_again_as_it_was():
-    """Coefficients depend on the columns asked for, not on which other features were tried beside them."""
-    visits, _, covariates = country(13, J=60, years=4)
-    federation = LocalFederation.of_panel(panel_of(visits, "site", covariates))
-    federation.ask_features([COVARIATES], FEATURES)
-    alone = LocalFederation.of_panel(panel_of(visits, "site", covariates)).fit(COVARIATES)
-    np.testing.assert_allclose(federation.fit(COVARIATES).expected(), alone.expected(), rtol=1e-10)
-
-
-def test_few_sites_are_not_tried():
-    p = simulate_design("preferred", 5, sites=12, years=4, visits=300)
-    assert "may follow" not in tried(LocalFederation.of_panel(panel_of(p, "none")), FEATURES).advice
-
-
 def test_a_group_without_a_site_changes_nothing():
     """A club whose visits are all elsewhere: its sums are zeros, also where the prior follows the number of visits."""
     p = simulate_design("preferred", 2, sites=30, years=4, visits=500)
     panel = panel_of(p, "site")
     none = Group.of("g9", p.site[:0], p.month[:0], p.count[:0], p.observer[:0])
     with_it = GroupPanel.of(panel.J, panel.L, [*panel.groups, none], panel.calendar)
-    fits = []
-    for one in (panel, with_it):
-        fits.append(LocalFederation.of_panel(one).fit(SETTINGS))
-    np.testing.assert_allclose(fits[1].expected(), fits[0].expected(), rtol=1e-9)
+    one, other = (LocalFederation.of_panel(each).fit(SETTINGS).expected() for each in (panel, with_it))
+    np.testing.assert_allclose(other, one, rtol=1e-9)
 
 
 def test_a_site_without_a_counted_visit_has_the_prior_of_the_mean_site():

@@ -1,23 +1,17 @@
 """Fits of birds that come in flocks end: what turns back is shortened, and nothing goes round in a circle."""
 
-from __future__ import annotations
-
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedmiss.federation.hub import fit as hub_fit
-from fedmiss.federation.hub import lockstep
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.begin import first_state, start_again, with_factor
-from fedmiss.federation.hub.fit import AskTotals
+from fedmiss.federation.hub.begin import start_again
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.hub.lockstep import totals_question
 from fedmiss.federation.hub.priors import LEVEL_SD
 from fedmiss.federation.hub.state import stacked
-from fedmiss.federation.hub.steps import LEAST_SHARE, _share
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -115,19 +109,6 @@ def test_months_that_differ_by_as_much_are_no_flocks(seed, calendar, monkeypatch
     np.testing.assert_array_equal(fit.expected(), fit_counts(panel, settings).expected())
 
 
-def test_shares_of_steps_bring_a_map_that_swings_to_its_fixed_point():
-    """x -> -c x with c > 1 leaves 0 for good under full steps, and with all c up to 10 it comes to 0 with shares."""
-    c = np.array([0.5, 1.0, 2.0, 5.0, 10.0])
-    x, last, part = np.ones(5), np.zeros(5), np.ones(5)
-    for _ in range(200):
-        step = -(1.0 + c) * x
-        part = _share(part, step * last < 0.0, 1.2)
-        last = part * step
-        x = x + last
-    assert np.abs(x).max() < 1e-3
-    assert (part >= LEAST_SHARE).all()
-
-
 def watched(panel: GroupPanel, n: int) -> GroupPanel:
     """The same visits, each by one of n observers who find alike."""
     (all_,) = panel.groups
@@ -169,15 +150,6 @@ def test_replicates_of_a_fit_without_observers_leave_them_out_too():
     totals = federation.replicates(range(20), seed=1).totals[:, 0].sum(axis=1) / fit.expected().sum()
     assert np.isfinite(totals).all()
     assert 0.2 < np.median(totals) < 2.0
-
-
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("observers", [30, 200])
-def test_observers_who_come_to_rest_soon_multiply_little(seed, observers):
-    """Nobody is left out for a total that is a little high; of other seeds one of 16 is 12 times too high."""
-    panel, mean = scattered(seed, 0.1, 5.0)
-    fit = fit_counts(watched(panel, observers), replace(RARE, observers=True))
-    assert 0.5 < fit.expected().mean() / mean < 20.0
 
 
 @pytest.mark.parametrize(
@@ -287,19 +259,3 @@ def test_values_that_are_no_counts_have_no_flocks():
     for scale in ("log1p", "raw"):
         fit = fit_counts(panel, CountSettings(rank=1, family="gaussian", scale=scale))
         assert (fit.state.rank, fit.state.away) == (1, 0)
-
-
-def test_looks_of_one_batch_are_asked_apart_by_rank_and_each_in_its_unit():
-    """Folds of one path may be looked at in one exchange: at other ranks, and beside other limits."""
-    panel, _ = scattered(1, 0.1, 5.0)
-    federation = LocalFederation.of_panel(panel)
-    state = first_state(federation.hub, RARE, np.array([560.0, 800.0, 560.0, 9e3]))
-    wider = with_factor(state, np.ones(panel.L), federation.hub)
-    looks = [AskTotals(state, 10.0), AskTotals(wider, 10.0), AskTotals(state, 40.0)]
-    lanes = [SimpleNamespace(batch=7, fit=i, request=look) for i, look in enumerate(looks)]
-    packs = lockstep._packs(lanes)
-    assert [[lane.fit for lane in pack] for pack in packs] == [[0, 2], [1]]
-    asked = []
-    link = SimpleNamespace(ask=lambda questions: asked.extend(questions) or [{} for _ in questions])
-    lockstep._ask(link, federation.hub, packs, [])
-    assert [question.smear.tolist() for question in asked] == [[0.1, 0.025], [0.1]]

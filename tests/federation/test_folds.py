@@ -1,7 +1,5 @@
 """Folds, and the choice among candidates by them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -104,12 +102,10 @@ def test_folds_are_like_the_gaps():
     yearly = replace(panel(years), calendar=(np.ones(48, int), 1960 + np.arange(48)))
     assert folds_like_gaps(yearly) == "cell"  # a cell is a year
     summer = replace(panel(years), calendar=(np.tile([5, 6, 7, 8], 12), 2000 + np.repeat(np.arange(12), 4)))
-    assert (
-        folds_like_gaps(summer) == "block"
-    )  # 12 months are more than a year there; a gap of 12 months holds whole years
-    assert (
-        folds_like_gaps(replace(panel(years), J=20, groups=panel(years & (site < 2)).groups)) == "cell"
-    )  # few blocks
+    # 12 months are more than a year there; a gap of 12 months holds whole years
+    assert folds_like_gaps(summer) == "block"
+    # few blocks
+    assert folds_like_gaps(replace(panel(years), J=20, groups=panel(years & (site < 2)).groups)) == "cell"
     assert folds_like_gaps(panel(np.ones(site.size, bool))) == "cell"  # no gaps at all
     text = cross_validate(panel(years), [CountSettings(rank=0)]).advice
     assert text.endswith("Folds held out whole years of sites.")
@@ -150,9 +146,8 @@ def test_cross_validation_finds_the_rank():
     rich, _ = simulate(J=60, L=36, n=2500, scale=0.8)
     candidates = [CountSettings(rank=r) for r in (0, 1, 2)]
     none = cross_validate(flat, candidates, by="visit").summary["deviance"]
-    assert (
-        none.max() < 1.01 * none.min()
-    )  # nothing to gain, and nothing lost: the factors switch themselves off
+    # nothing to gain, and nothing lost: the factors switch themselves off
+    assert none.max() < 1.01 * none.min()
     chosen = cross_validate(rich, candidates)
     assert chosen.best.rank == 2
     assert len(chosen.table) == 15
@@ -183,13 +178,6 @@ def test_another_distribution_has_to_be_clearly_better():
     table.loc[table["candidate"] == 2, "deviance"] = [8.0, 10.1, 9.4]  # lower in every fold
     summary["deviance"] = table.groupby("candidate")["deviance"].mean()
     assert _choose(table, summary, options, False) == 2
-
-
-def test_candidates_are_compared_within_folds_by_mean_and_its_error():
-    table, _ = judged(("a", 0, [10.0, 40.0, 11.0]), ("a", 1, [10.5, 40.5, 14.0]))
-    mean, error = _above(table.pivot(index="fold", columns="candidate", values="deviance"), 0)
-    np.testing.assert_allclose(mean, [0.0, 4.0 / 3.0])
-    np.testing.assert_allclose(error, [0.0, np.std([0.5, 0.5, 3.0], ddof=1) / np.sqrt(3)])
 
 
 def test_of_ranks_that_are_one_fit_the_lowest_is_chosen():
@@ -233,3 +221,10 @@ def test_a_fold_without_a_visit_has_no_score():
     assert choice.table["n"].sum() == 2 * 4
     assert (choice.table.groupby("candidate")["fold"].nunique() < 5).all()
     assert np.isfinite(choice.table["deviance"]).all()
+
+
+def test_candidates_are_compared_within_folds_by_mean_and_its_error():
+    table, _ = judged(("a", 0, [10.0, 40.0, 11.0]), ("a", 1, [10.5, 40.5, 14.0]))
+    mean, error = _above(table.pivot(index="fold", columns="candidate", values="deviance"), 0)
+    np.testing.assert_allclose(mean, [0.0, 4.0 / 3.0])
+    np.testing.assert_allclose(error, [0.0, np.std([0.5, 0.5, 3.0], ddof=1) / np.sqrt(3)])

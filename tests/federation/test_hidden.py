@@ -4,8 +4,6 @@ The attacker is strong: it has every frame of every group, of all rounds, folds 
 visited and which fold each is in. What it looks for are the counts.
 """
 
-from __future__ import annotations
-
 import struct
 from dataclasses import replace
 
@@ -18,11 +16,12 @@ from fedmiss.federation.group.agreement import LEAST_VISITS
 from fedmiss.federation.group.folds import draw_folds, withhold
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.bootstrap import totals_of
-from fedmiss.federation.link import InProcess, Link
+from fedmiss.federation.link import Link
 from fedmiss.federation.local import LocalFederation, fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
+from .network import Tapped
 from .owners import largest, owned
 
 QUASI = [CountSettings(rank=r) for r in (0, 1)]
@@ -41,19 +40,6 @@ def planted(n=1100, seed=3) -> GroupPanel:
         y = np.array([next(numbers) for _ in first])
         groups.append(Group.of(g.name, g.site[first], g.month[first], y, g.observer[first]))
     return GroupPanel.of(panel.J, panel.L, groups, panel.calendar, panel.site_id, panel.region)
-
-
-class Tapped(InProcess):
-    """Keeps every frame, both ways."""
-
-    def __init__(self, programs):
-        super().__init__(programs)
-        self.frames = []
-
-    def ask(self, frame):
-        out = super().ask(frame)
-        self.frames.append((frame, out))
-        return out
 
 
 def overheard(panel, minimum) -> tuple[list, LocalFederation]:
@@ -220,9 +206,8 @@ def test_a_region_with_few_own_sites_is_not_released():
     assert totals[0][1].min() > 0
     np.testing.assert_array_equal(totals[1][1], 0.0)  # the lone site itself
     own_wide = totals[1][2]
-    rest = (
-        totals[1][0] - own_wide
-    )  # what the hub gets by subtraction is that of four sites or more, or of none
+    # what the hub gets by subtraction is that of four sites or more, or of none
+    rest = totals[1][0] - own_wide
     f = closed.programs["owner-0"]
     P, _ = f.site_posterior(0, 0)
     at = int(np.flatnonzero(f.visits.region == "lone")[0])

@@ -1,7 +1,5 @@
 """Fits that take their step as one array: each is what it is alone, to the bit."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 
 import numpy as np

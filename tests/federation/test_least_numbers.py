@@ -1,7 +1,5 @@
 """Least numbers for sums over groups: of months, of every fold's part of them, of regions."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -10,7 +8,6 @@ import pytest
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.codec import decode
 from fedmiss.federation.group.folds import draw_folds
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.totals import regions_of
@@ -23,7 +20,7 @@ from fedmiss.federation.rules import kept_effort, kept_regions, releasable
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
-from .network import JOB, NEGBIN, SETTINGS, Club, clubs_of, order, run
+from .network import JOB, NEGBIN, SETTINGS, Club, Tapped, clubs_of, order, run
 from .owners import largest, owned
 
 MINIMUM, SHARE, FOLDS = 13, 0.55, 2
@@ -32,20 +29,6 @@ MINIMUM, SHARE, FOLDS = 13, 0.55, 2
 @pytest.fixture(scope="module")
 def panel():
     return owned(3, n=420, J=30, L=24, size=2.0, seed=8)
-
-
-class Tapped(InProcess):
-    def __init__(self, programs):
-        super().__init__(programs)
-        self.asked, self.told = [], []  # questions, and all groups' answers to each
-
-    def ask(self, frame):
-        questions = decode(frame, None, asks=True, who="hub")[1]
-        out = super().ask(frame)
-        replies = [decode(raw, None, asks=False, who="group")[1] for raw in out.values()]
-        self.asked += questions
-        self.told += list(zip(*replies, strict=True))
-        return out
 
 
 def ran(panel, folder, candidates=(NEGBIN,), minimum=MINIMUM, share=SHARE, *, detections=False):
@@ -142,12 +125,8 @@ def test_the_rule_looks_at_every_part():
         ([9, 9, 4, 9], [3, 3, 3, 3], [0, 0, 0, 0], [1, 3]),  # too few sites
         ([9, 9, 9, 9], [3, 3, 2, 3], [0, 0, 0, 0], [1, 3]),  # too few organisations
         ([9, 9, 9, 9], [3, 3, 3, 3], [0, 0, 1, 0], [1, 3]),  # one has nearly all
-        (
-            [4, 8, 7, 9],
-            [3, 3, 3, 3],
-            [0, 0, 0, 0],
-            [1, 3],
-        ),  # the rest has too few sites: the smallest joins it
+        # the rest has too few sites: the smallest joins it
+        ([4, 8, 7, 9], [3, 3, 3, 3], [0, 0, 0, 0], [1, 3]),
         ([9, 8, 7, 9], [2, 3, 3, 3], [0, 0, 0, 0], [1, 3]),  # too few organisations in the rest
         ([9, 8, 7, 9], [3, 3, 3, 3], [1, 0, 0, 0], [1, 3]),  # one has nearly all of the rest
     ],
@@ -321,9 +300,8 @@ def test_a_region_rests_on_visits_of_released_months(busy, tmp_path):
     _, asked = axes_asked(kept_visits(busy, keep), tmp_path)
     np.testing.assert_array_equal(asked[-1].released, np.arange(busy.L) >= thin)
     assert "R2" in asked[0].regions
-    kept = asked[
-        -1
-    ].regions  # without the smallest other one, which joins R2: of that alone the sum would be the difference
+    # without the smallest other one, which joins R2: of that alone the sum would be the difference
+    kept = asked[-1].regions
     assert len(kept) == 3
     assert set(kept) < {"R0", "R1", "R3", "R4"}
 
@@ -491,11 +469,8 @@ def test_effort_and_observers_rest_on_enough_sites_and_groups():
     terms = ("duration", "distance")
     all_fine = np.array([enough] * 6)
     assert kept_effort(all_fine[[0, 1, 2, 3, 4]], terms, ("distance",), 5, 3) == (
-        terms,
-        ("distance",),
-        True,
-        True,
-    )
+        terms, ("distance",), True, True,
+    )  # fmt: skip
     for place, left in ((0, (("distance",), ("distance",))), (1, (("duration",), ())), (2, (terms, ()))):
         sums = all_fine[:5].copy()
         sums[place:3] = few  # those that follow are counted again first
@@ -525,13 +500,9 @@ def test_few_sites_that_nobody_visited_are_not_told_by_a_difference(panel, tmp_p
     ids = np.append(held.site_id, [f"unseen {j}" for j in range(lone)])
     more = replace(held, site_id=ids, region=np.append(held.region, ["R0"] * lone), frame=True)
     programs["owner-1"] = GroupProgram(
-        "owner-1",
-        more,
-        secret=b"owner-1",
-        settings=SETTINGS,
-        jointly=True,
+        "owner-1", more, secret=b"owner-1", settings=SETTINGS, jointly=True,
         minimum=MINIMUM if lone == 1 else 4,
-    )
+    )  # fmt: skip
     tap = Tapped(programs)
     plan = DataSpec(jointly=True, minimum=3, share=0.9)
     run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, [msg_free(NEGBIN)], bootstrap=0))

@@ -1,7 +1,5 @@
 """Masks: they cancel in the sum, hide everything else, and are never used twice."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields
 from typing import ClassVar
 
@@ -56,11 +54,9 @@ def test_masks_add_up_to_nothing_and_each_looks_random(parties):
 def test_a_mask_depends_on_job_exchange_and_roster(parties):
     base = masks(parties)["a"].stream(3, 50)
     others = [
-        masks(parties)["a"].stream(4, 50),
-        masks(parties, job=b"k" * 32)["a"].stream(3, 50),
-        masks(parties, "abc")["a"].stream(3, 50),
-        masks(parties)["b"].stream(3, 50),
-    ]
+        masks(parties)["a"].stream(4, 50), masks(parties, job=b"k" * 32)["a"].stream(3, 50),
+        masks(parties, "abc")["a"].stream(3, 50), masks(parties)["b"].stream(3, 50),
+    ]  # fmt: skip
     for other in others:
         assert not (base == other).any()
     np.testing.assert_array_equal(base, masks(parties)["a"].stream(3, 50))
@@ -201,9 +197,8 @@ def test_what_a_site_sends_under_masks_tells_nothing(tmp_path, monkeypatch):
     assert np.unique(words).size == words.size  # no number is sent twice, hence no stream used twice
     ones = np.unpackbits(words.view(np.uint8)).mean()
     assert abs(ones - 0.5) < 5 * 0.5 / np.sqrt(64 * words.size)
-    for (
-        kind
-    ) in msg.ANSWERS:  # an answer is of sums, or of none: a clear field beside them could tell what they hide
+    # an answer is of sums, or of none: a clear field beside them could tell what they hide
+    for kind in msg.ANSWERS:
         assert len(masked_fields(kind)) in (0, len(fields(kind))), kind
     clear = {f"{k.__name__}.{f.name}" for k in msg.ANSWERS for f in fields(k) if f.metadata["bits"] is None}
     assert clear == {

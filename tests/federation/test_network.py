@@ -1,7 +1,5 @@
 """Between organisations nothing is lost, and no bit changes, whatever the network does."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil
@@ -18,10 +16,14 @@ from fedmiss.federation.journal import Journal
 
 from .network import (
     Kill,
+    all_have,
     all_of,
     clubs_of,
+    one_seat,
+    quick,
     run,
     same_bits,
+    seats_in,
     shared_folder,
     together,
     with_the_same_keys,
@@ -82,8 +84,6 @@ def test_a_folder_that_is_synchronised_late_twice_and_in_part_changes_no_bit(
 ):
     clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
     copies = {name: tmp_path / f"copy-{name}" for name in clubs}
-    for copy in copies.values():
-        copy.mkdir()
     genuine, last, chance = os.listdir, {}, random.Random(seed)
 
     def stale(path="."):
@@ -93,22 +93,17 @@ def test_a_folder_that_is_synchronised_late_twice_and_in_part_changes_no_bit(
         return last[path]
 
     monkeypatch.setattr("fedmiss.network.folder.os.listdir", stale)
+    seats = {name: shared_folder(copies[name], clubs[name], sleep=quick) for name in clubs}
     synchroniser = Synchroniser(copies, seed)
     synchroniser.start()
-    seats = {
-        name: shared_folder(copies[name], clubs[name], sleep=lambda s: time.sleep(0.002)) for name in clubs
-    }
     got = run(clubs, seats=seats)
     synchroniser.over.set()
     synchroniser.join()
-    for joint in got.values():
-        same_bits(masked[0], joint)
+    all_have(got, masked[0])
 
 
 def test_no_shared_folder_is_made_where_one_was_mounted(panel, tmp_path):
-    club = clubs_of(panel, tmp_path / "clubs")["owner-1"]
-    (tmp_path / "shared").mkdir()
-    folder = shared_folder(tmp_path / "shared", club, sleep=lambda s: None)
+    club, folder = one_seat(tmp_path, panel)
     frame = club.party.sign(frame_label(club.job, club.name, 0), b"{}")
     (tmp_path / "shared").rmdir()
     with pytest.raises(InputError, match="could not be written"):
@@ -124,12 +119,8 @@ def test_no_shared_folder_is_made_where_one_was_mounted(panel, tmp_path):
 def test_what_strangers_put_into_the_folder_is_passed_over(panel, masked, tmp_path):
     """Frames of another exchange or job, bytes of somebody else, other files: under an organisation's name, too."""
     clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
-    shared = tmp_path / "shared"
-    shared.mkdir()
     rubbish = threading.Event()
-    seats = {
-        name: shared_folder(shared, club, sleep=lambda s: time.sleep(0.002)) for name, club in clubs.items()
-    }
+    seats = seats_in(tmp_path / "shared", clubs)
     at = seats["owner-0"].at
 
     def stranger():
@@ -155,8 +146,7 @@ def test_what_strangers_put_into_the_folder_is_passed_over(panel, masked, tmp_pa
     got = run(clubs, seats=seats)
     rubbish.set()
     thread.join()
-    for joint in got.values():
-        same_bits(masked[0], joint)
+    all_have(got, masked[0])
     assert (at / "000002" / "photo.jpg").exists()
 
 
@@ -208,8 +198,7 @@ def test_a_relay_that_loses_repeats_damages_and_forgets_changes_no_bit(panel, ma
     got = together({**{n: (lambda n=n: club(n)) for n in clubs}, "relay": star.run})
     assert got.pop("relay") is None
     assert star.restarts
-    for joint in got.values():
-        same_bits(masked[0], joint)
+    all_have(got, masked[0])
 
 
 def test_a_relay_says_who_stopped_and_lets_nobody_wait_for_nothing():

@@ -1,7 +1,5 @@
 """Effects of observers: powers of effort beside them, the level, and observers of whom few counts tell."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -54,9 +52,8 @@ def test_what_few_observers_have_in_common_is_the_level(n_groups):
     effect = rng.normal(0, 0.8, o)
     s, t, who = rng.integers(0, J, n), rng.integers(0, L, n), rng.integers(0, o, n)
     y = rng.poisson(np.exp(0.7 + rng.normal(0, 0.8, J)[s] + effect[who])).astype(float)
-    groups = [
-        Group.of(f"g{k}", *(v[s % n_groups == k] for v in (s, t, y, who))) for k in range(n_groups)
-    ]  # an observer of two groups is one in each
+    # an observer of two groups is one in each
+    groups = [Group.of(f"g{k}", *(v[s % n_groups == k] for v in (s, t, y, who))) for k in range(n_groups)]
     federation = LocalFederation.of_panel(GroupPanel.of(J, L, groups))
     fit = federation.fit(CountSettings(rank=0, dispersion="negbin", observers=True))
     assert fit.fit.converged

@@ -1,13 +1,10 @@
 """Sites that are empty in some years: groups do not matter, trends with arrivals and losses are right, draws are honest."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import answers
 from fedmiss.federation.group.panel import stamps_of, visits_of
@@ -16,9 +13,8 @@ from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.local import LocalFederation, bootstrap, fit_counts
 from fedmiss.federation.results import AverageFit, totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
-from fedmiss.models.lowrank.settings import CountSettings
 from tests.designs import simulate_design
-from tests.federation.test_features import PLAIN, panel_of, tried
+from tests.federation.owners import PLAIN, panel_of, tried
 
 CHAIN = replace(PLAIN, occupancy=True)
 
@@ -196,11 +192,3 @@ def test_intervals_and_draws_of_cells_know_that_sites_may_be_empty():
     # Draws also have the errors that months have in common, half of whose variance lifts the mean of their exponential.
     error, lifted = totals.std(ddof=1) / np.sqrt(n), 1.03
     assert expected.sum() - 4 * error < totals.mean() < lifted * expected.sum() + 4 * error
-
-
-@pytest.mark.parametrize(
-    "changed", [{"family": "gaussian", "scale": "log1p", "dispersion": "none"}, {"season": False}]
-)
-def test_occupancy_needs_counts_and_years(changed):
-    with pytest.raises(ConfigError, match="occupancy needs"):
-        CountSettings(occupancy=True, **changed).check()

@@ -1,7 +1,5 @@
 """A job that goes on from an earlier one: nothing is chosen again, few rounds, and the answer of a fit from nothing."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -166,9 +164,8 @@ def test_a_forged_start_tells_no_sums_of_single_sites(clubs):
     for forged in (FIXED, CountSettings(season=False, slopes=False, responses=("regions",))):
         with pytest.raises(ConfigError, match=r"a file: model 1 .* may be of one site"):
             through_json([Before(forged)])
-    with pytest.raises(
-        ConfigError, match=r"owner-0.*on the group's own screen"
-    ):  # nor does any organisation answer
+    # nor does any organisation answer
+    with pytest.raises(ConfigError, match=r"owner-0.*on the group's own screen"):
         job(clubs, replace(WHOLE, before=(Before(FIXED),)))
 
 

@@ -1,7 +1,5 @@
 """Sites enough for the months of a study; least numbers behind products of two months, which factors begin with."""
 
-from __future__ import annotations
-
 from contextlib import nullcontext
 from dataclasses import replace
 
@@ -17,9 +15,8 @@ from fedmiss.federation.rules import followed
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from tests.models.panels import calendar
 
-from .network import JOB, NEGBIN, SETTINGS, clubs_of
+from .network import JOB, NEGBIN, SETTINGS, Tapped, clubs_of
 from .owners import owned
-from .test_least_numbers import Tapped
 
 
 @pytest.mark.parametrize(("sites", "stops"), [((8, 8, 8), True), ((60, 8, 8), True), ((18, 18, 18), False)])
@@ -52,9 +49,8 @@ def test_rows_of_few_numbers_follow_from_few_products():
     assert told[0].all()
     assert told[:, 0].all()
     assert not told[1:, 1:].any()
-    band = (
-        np.abs(np.subtract.outer(np.arange(L), np.arange(L))) <= 12
-    )  # 25 in the middle, 13 at the ends: all fall in turn
+    # 25 in the middle, 13 at the ends: all fall in turn
+    band = np.abs(np.subtract.outer(np.arange(L), np.arange(L))) <= 12
     assert followed(band, columns).all()
 
 

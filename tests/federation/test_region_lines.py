@@ -1,7 +1,5 @@
 """Lines of regions: the posterior of their variance, when they are taken, and whether intervals of their trends hold."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -17,7 +15,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.rng import rng_for
-from tests.federation.test_features import tried
+from tests.federation.owners import tried
 
 LINES = CountSettings(rank=0, dispersion="negbin", features=("regions",))
 R, YEARS = 6, 12
@@ -102,15 +100,6 @@ def test_a_replicate_starts_at_what_the_data_say_under_its_own_variance(rho):
         assert d.B[0, 1] == d.prior[0, 1] == 0.0
 
 
-def test_without_regions_a_replicate_draws_what_it_did():
-    one, *_ = of_two_blocks(1.0)
-    other = replace(one, blocks=("visits", "smooth"))
-    z = rng_for(0, "own").standard_normal((4, 2)) * np.sqrt(one.rho[one.block])
-    drawn = other.drawn(rng_for(0, "own"))
-    np.testing.assert_array_equal(drawn.prior, np.where(one.used, z, 0.0))
-    np.testing.assert_array_equal(drawn.rho, one.rho)
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_lines_of_regions_and_what_is_drawn_of_them_do_not_depend_on_the_groups(seed):
     one, three = (
@@ -129,9 +118,8 @@ def test_lines_of_regions_are_kept_unless_they_predict_clearly_worse():
     for gain, kept in ((0.0, True), (-0.019, True), (-0.021, False), (0.02, True)):
         assert _clear(Trial("regions", "sites", gain, 0.01), hub) is kept
         assert _clear(Trial("covariates", "sites", gain, 0.01), hub) is (gain > 0.005)
-    assert not _clear(
-        Trial("regions", "sites", -0.5, 0.5), hub
-    )  # one fold of five that went wrong: never two errors
+    # one fold of five that went wrong: never two errors
+    assert not _clear(Trial("regions", "sites", -0.5, 0.5), hub)
     many = replace(hub, regions=tuple(map(str, range(MANY_REGIONS + 1))))
     assert not _clear(Trial("regions", "sites", 0.0, 0.01), many)
 

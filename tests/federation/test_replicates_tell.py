@@ -1,7 +1,5 @@
 """What masks cannot do: months' sums of replicates are secret weights of observers times what each counted by month."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -13,8 +11,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.models.panels import calendar, truth
 
-from .network import JOB, SETTINGS, clubs_of
-from .test_least_numbers import Tapped
+from .network import JOB, SETTINGS, Tapped, clubs_of
 
 EACH, L, J = 6, 60, 45  # observers of each organisation, who are out in some months
 

@@ -1,7 +1,5 @@
 """Heavy counts among many zeros: a rank that runs away does not stop a job, and leaves no mark on the others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,11 +1,8 @@
 """A study over a shared folder: what lies there, what is missing there, and what may not lie there."""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
-import time
 
 import pytest
 
@@ -13,15 +10,7 @@ from fedmiss.errors import EngineError, InputError
 from fedmiss.federation.circle import frame_label
 from fedmiss.network.folder import check_folder
 
-from .network import (
-    JOB,
-    all_of,
-    clubs_of,
-    run,
-    same_bits,
-    shared_folder,
-    with_the_same_keys,
-)
+from .network import JOB, all_have, all_of, clubs_of, one_seat, run, seats_in, with_the_same_keys
 
 
 def test_a_kit_or_data_in_the_shared_folder_would_be_given_away(tmp_path):
@@ -43,8 +32,6 @@ def test_a_kit_or_data_in_the_shared_folder_would_be_given_away(tmp_path):
 @pytest.mark.slow
 def test_a_full_disk_and_missing_rights_are_said_and_nothing_is_lost(panel, masked, tmp_path, monkeypatch):
     clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
-    shared = tmp_path / "shared"
-    shared.mkdir()
     genuine, left = os.fsync, [30]
 
     def full(handle):
@@ -53,7 +40,7 @@ def test_a_full_disk_and_missing_rights_are_said_and_nothing_is_lost(panel, mask
             raise OSError(errno.ENOSPC, "No space left on device")
         return genuine(handle)
 
-    seats = {n: shared_folder(shared, c, sleep=lambda s: time.sleep(0.002)) for n, c in clubs.items()}
+    seats = seats_in(tmp_path / "shared", clubs)
     for seat in seats.values():
         seat.patience = 1.0
     monkeypatch.setattr("fedmiss.network.folder.os.fsync", full)
@@ -61,18 +48,14 @@ def test_a_full_disk_and_missing_rights_are_said_and_nothing_is_lost(panel, mask
     said = [str(e) for e in got.values()]
     assert any("No space left" in s for s in said), said
     got = run(clubs, seats=seats)
-    for joint in got.values():
-        same_bits(masked[0], joint)
+    all_have(got, masked[0])
 
 
 @pytest.mark.parametrize("lost", ["file", "bytes", "folder"])
 def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeypatch, lost):
     """A folder that was not mounted for a moment, somebody who tidies up, zeros in a file after a power cut."""
     monkeypatch.setattr("fedmiss.network.folder.QUIET", -1.0)
-    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
-    shared = tmp_path / "shared"
-    shared.mkdir()
-    seat = shared_folder(shared, club, sleep=lambda s: None)
+    (club, seat), shared = one_seat(tmp_path, panel), tmp_path / "shared"
     frames = [club.party.sign(frame_label(JOB, "owner-0", e), b"sums") for e in (0, 1)]
     for exchange, frame in enumerate(frames):
         seat.restore(exchange, frame)
@@ -90,14 +73,13 @@ def test_own_frames_are_shown_again_where_they_are_lost(panel, tmp_path, monkeyp
 def test_a_drive_that_is_away_for_a_while_is_waited_for(panel, tmp_path, monkeypatch):
     """It ended every `join` that wrote its frame just then, at all organisations, with a word about room and rights."""
     monkeypatch.setattr("fedmiss.network.folder.QUIET", -1.0)
-    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
     shared, away, told = tmp_path / "shared", tmp_path / "away", []
-    shared.mkdir()
-
-    def sleep(seconds):
-        away.rename(shared)
-
-    seat = shared_folder(shared, club, sleep=sleep, told=lambda names: told.append(seat.closed_here()))
+    club, seat = one_seat(
+        tmp_path,
+        panel,
+        sleep=lambda seconds: away.rename(shared),
+        told=lambda names: told.append(seat.closed_here()),
+    )
     frame = club.party.sign(frame_label(JOB, "owner-0", 0), b"sums")
     shared.rename(away)
     seat.restore(0, frame)
@@ -117,11 +99,8 @@ def test_what_is_no_frame_in_the_shared_folder_is_neither_followed_nor_waited_fo
 ):
     """A member, or who can write there, would have files of another overwritten, or let it wait and fill its memory."""
     monkeypatch.setattr("fedmiss.network.folder.MOST_BYTES", 10_000)
-    club = clubs_of(panel, tmp_path / "clubs")["owner-0"]
-    shared, key = tmp_path / "shared", tmp_path / "identity.key"
-    shared.mkdir()
+    (club, seat), shared, key = one_seat(tmp_path, panel), tmp_path / "shared", tmp_path / "identity.key"
     key.write_bytes(b"my key")
-    seat = shared_folder(shared, club, sleep=lambda s: None)
     frame = club.party.sign(frame_label(JOB, "owner-0", 0), b"sums")
     seat.restore(0, frame)
     (own,) = shared.rglob("*.frame")
@@ -151,9 +130,7 @@ def test_what_is_no_frame_in_the_shared_folder_is_neither_followed_nor_waited_fo
 def test_a_second_folder_that_a_synchronising_program_made_is_read_too(panel, tmp_path, twin):
     """Two members that make one folder at the same time have two, and nobody else ever saw what lies in the second."""
     clubs = clubs_of(panel, tmp_path / "clubs")
-    shared = tmp_path / "shared [1]"
-    shared.mkdir()
-    seats = {n: shared_folder(shared, c, sleep=lambda s: None) for n, c in clubs.items()}
+    seats = seats_in(tmp_path / "shared [1]", clubs)
     frames = {n: c.party.sign(frame_label(JOB, n, 0), b"sums") for n, c in clubs.items()}
     for name in ("owner-1", "owner-2"):
         seats[name].restore(0, frames[name])
@@ -165,32 +142,24 @@ def test_a_second_folder_that_a_synchronising_program_made_is_read_too(panel, tm
 
 
 def test_names_that_no_study_made_are_not_shown(panel, tmp_path):
-    seat = shared_folder(tmp_path, clubs_of(panel, tmp_path / "clubs")["owner-0"])
+    _, seat = one_seat(tmp_path, panel)
     for name in ("egrets-" + "0" * 16, "x-\x1b[2J", "egrets-paste your key"):
-        (tmp_path / name).mkdir()
+        (tmp_path / "shared" / name).mkdir()
     assert seat.others_here() == ["egrets-" + "0" * 16]
 
 
 @pytest.mark.slow
-def test_who_is_missing_is_said_and_the_job_goes_on_later(panel, masked, tmp_path):
+def test_who_is_missing_is_said_and_the_job_goes_on_later(panel, masked, tmp_path, monkeypatch):
     clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")
-    shared = tmp_path / "shared"
-    shared.mkdir()
     said = []
-    seats = {n: shared_folder(shared, c, sleep=lambda s: time.sleep(0.002)) for n, c in clubs.items()}
+    seats = seats_in(tmp_path / "shared", clubs)
     seats["owner-0"].told, seats["owner-0"].patience = said.append, 0.5
-    import fedmiss.network.folder as folder_module
-
-    two = {n: clubs[n] for n in ("owner-0", "owner-1")}
     seats["owner-1"].patience = 0.5
-    quiet, folder_module.QUIET = folder_module.QUIET, 0.1
-    try:
-        got = run(two, seats=seats)
-    finally:
-        folder_module.QUIET = quiet
+    with monkeypatch.context() as patch:
+        patch.setattr("fedmiss.network.folder.QUIET", 0.1)
+        got = run({n: clubs[n] for n in ("owner-0", "owner-1")}, seats=seats)
     assert "exchange 0: no frame from owner-2" in str(got["owner-0"])
     assert said == [("owner-2",)]
     for seat in seats.values():
         seat.patience = 20.0
-    for joint in run(clubs, seats=seats).values():
-        same_bits(masked[0], joint)
+    all_have(run(clubs, seats=seats), masked[0])

@@ -1,7 +1,5 @@
 """Trends of sites: which months make a year, and where the lines of sites end."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,22 +1,18 @@
 """Trials of the structure: what each step would do to the trend, and which are tried."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from fedmiss.errors import ConfigError
 from fedmiss.federation.group.visits import TO_LEARN, experience
 from fedmiss.federation.hub import fit
 from fedmiss.federation.hub.structure import FEWEST_NEW, slope_of
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import totals_by_region
-from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 from tests.designs import NEW, simulate_design
-from tests.federation.test_features import PLAIN, panel_of, tried
+from tests.federation.owners import COVARIATES, PLAIN, country, panel_of, tried
 
 
 def test_the_slope_is_that_of_the_years_whatever_the_season_and_the_first_month():
@@ -109,25 +105,35 @@ def test_learning_is_part_of_the_trial_of_observers_where_new_ones_came():
     assert not tried(LocalFederation.of_panel(panel_of(same, "none")), ()).best.learning
 
 
-def test_a_learning_curve_without_observers_is_refused():
-    with pytest.raises(ConfigError, match="needs effects of observers"):
-        CountSettings(learning=True).check()
+@pytest.mark.parametrize(("design", "taken"), [("preferred", True), ("handover", False)])
+def test_it_is_taken_where_visits_follow_the_birds_and_nowhere_else(design, taken):
+    p = simulate_design(design, 4)
+    federation = LocalFederation.of_panel(panel_of(p, "none"))
+    choice = tried(federation, ("visits",))
+    assert (choice.best.features == ("visits",)) is taken
+    (trial,) = [t for t in choice.trials if "how often it was visited" in t.what]
+    assert trial.taken is taken
+    assert trial.judged_by == "whole sites left out"
 
 
 @pytest.mark.slow
-def test_trials_cross_beside_the_cross_validation():
-    panel = panel_of(simulate_design("preferred", 4, sites=30, years=4, visits=600), "site")
-    candidates = [replace(PLAIN, rank=rank) for rank in (0, 1)]
+@pytest.mark.parametrize(("share", "taken"), [(0.5, True), (0.0, False)])
+def test_covariates_are_taken_where_they_speak_and_nowhere_else(share, taken):
+    visits, _, covariates = country(12, share=share)
+    federation = LocalFederation.of_panel(panel_of(visits, "site", covariates))
+    choice = tried(federation, FEATURES)
+    assert ("covariates" in choice.best.features) is taken
 
-    def exchanges(ask):
-        federation = LocalFederation.of_panel(panel)
-        federation.ask_features([], ("visits",))
-        before = federation.link.exchange
-        ask(federation)
-        return federation.link.exchange - before
 
-    apart = [
-        exchanges(lambda f: f.cross_validate(candidates)),
-        exchanges(lambda f: tried(f, ("visits",))),
-    ]
-    assert exchanges(lambda f: f.cross_validate(candidates, structure=("visits",))) <= max(apart) + 1
+def test_a_choice_that_was_kept_is_fitted_again_as_it_was():
+    """Coefficients depend on the columns asked for, not on which other features were tried beside them."""
+    visits, _, covariates = country(13, J=60, years=4)
+    federation = LocalFederation.of_panel(panel_of(visits, "site", covariates))
+    federation.ask_features([COVARIATES], FEATURES)
+    alone = LocalFederation.of_panel(panel_of(visits, "site", covariates)).fit(COVARIATES)
+    np.testing.assert_allclose(federation.fit(COVARIATES).expected(), alone.expected(), rtol=1e-10)
+
+
+def test_few_sites_are_not_tried():
+    p = simulate_design("preferred", 5, sites=12, years=4, visits=300)
+    assert "may follow" not in tried(LocalFederation.of_panel(panel_of(p, "none")), FEATURES).advice

@@ -1,7 +1,5 @@
 """``--time fixed``: the plain site and time model over groups, against TRIM's model 3, a GLM, and its own identities."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from statsmodels.genmod.families import Poisson
@@ -31,18 +29,11 @@ def table(seed=0, sites=30, seen=0.5):
 
 def panel(site, year, y, sites=30, groups=1):
     """A panel of yearly counts; each site belongs to one group."""
-    members = []
-    for g in range(groups):
-        m = site % groups == g
-        members.append(
-            Group.of(
-                f"g{g}",
-                site[m].astype(np.int32),
-                year[m].astype(np.int32),
-                y[m],
-                np.unique(site[m], return_inverse=True)[1],
-            )
-        )
+    members = [
+        Group.of(f"g{g}", site[m], year[m], y[m], np.unique(site[m], return_inverse=True)[1])
+        for g in range(groups)
+        for m in [site % groups == g]
+    ]
     return GroupPanel.of(sites, YEARS, members, (np.full(YEARS, 6), 2000 + np.arange(YEARS)))
 
 
@@ -65,9 +56,8 @@ def test_it_is_the_glm_with_site_and_time_factors():
     mu = fit.expected()[site[mine], year[mine]]
     np.testing.assert_allclose(mu, glm.mu, rtol=1e-8)
     assert fit.edf == 28 + YEARS - 1
-    assert fit.dispersion == pytest.approx(
-        glm.pearson_chi2 / (y.size - fit.edf)
-    )  # 0 / 0 where there is no bird
+    # 0 / 0 where there is no bird
+    assert fit.dispersion == pytest.approx(glm.pearson_chi2 / (y.size - fit.edf))
 
 
 def test_several_counts_of_a_cell_count_as_often():
@@ -117,13 +107,10 @@ def test_years_that_no_site_links_are_refused():
 @pytest.mark.parametrize(
     ("other", "named"),
     [
-        ({"model": "negbin"}, "--model"),
-        ({"rank": "2"}, "--rank"),
-        ({"effort": "duration"}, "--effort"),
-        ({"observers": True}, "--observers"),
-        ({"minimum": 5}, "--minimum"),
+        ({"model": "negbin"}, "--model"), ({"rank": "2"}, "--rank"), ({"effort": "duration"}, "--effort"),
+        ({"observers": True}, "--observers"), ({"minimum": 5}, "--minimum"),
     ],
-)
+)  # fmt: skip
 def test_what_the_model_does_not_have_is_refused(other, named):
     with pytest.raises(ConfigError, match=f"leave out {named}"):
         check_fixed(FitSettings(time="fixed", **other))

@@ -1,7 +1,5 @@
 """Totals: the compiled sums are those of the whole matrix of expected counts."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

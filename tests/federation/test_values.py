@@ -1,15 +1,11 @@
 """Copies of a fit's state with some fields changed are those of the standard library."""
 
-from __future__ import annotations
-
 from dataclasses import FrozenInstanceError, fields, replace
 
 import numpy as np
 import pytest
 
-from fedmiss.federation.hub.coefficients import Coefficients
 from fedmiss.federation.hub.season import SeriesPrior
-from fedmiss.federation.hub.state import MonthState
 from fedmiss.federation.hub.values import evolve
 
 MONTHS = np.tile(np.arange(1, 13), 3)
@@ -26,15 +22,5 @@ def test_a_changed_copy_is_that_of_the_standard_library_and_leaves_the_first_as_
     assert PRIOR.noise != 0.25
     with pytest.raises(FrozenInstanceError):
         one.noise = 1.0
-
-
-def test_a_name_that_is_no_field_is_refused():
     with pytest.raises(TypeError, match="SeriesPrior has no nois"):
         evolve(PRIOR, nois=1.0)
-
-
-@pytest.mark.parametrize("kind", [MonthState, SeriesPrior, Coefficients])
-def test_states_check_nothing_when_they_are_made(kind):
-    """Else a copy would pass by the check."""
-    assert not hasattr(kind, "__post_init__")
-    assert "__slots__" not in vars(kind)

@@ -1,7 +1,5 @@
 """A season over the New Year is one year in the fit too: moved by two months into one calendar year it is the same fit."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -237,21 +237,17 @@ def test_a_panel_takes_what_is_known_of_all_its_sites_and_months():
         ({"covariates": {"height": np.array([1.0, np.inf])}}, "the covariate 'height' is infinite at site 1"),
         ({"calendar": ([12, 13], [2000, 2000])}, "the month of the year 13"),
         # Each was a category of its own, that no site had: the column was left out without a word.
-        (
-            {"covariates": {"height": np.array([1, None], object)}},
-            "the covariate 'height' has 1 at site 0; give numbers",
-        ),
-        (
-            {"covariates": {"wood": np.array(["yes", None], object)}},
-            "the covariate 'wood' has None at site 1",
-        ),
+        ({"covariates": {"height": np.array([1, None], object)}},
+         "the covariate 'height' has 1 at site 0; give numbers"),
+        ({"covariates": {"wood": np.array(["yes", None], object)}},
+         "the covariate 'wood' has None at site 1"),
         ({"covariates": {"day": np.array(["2020-01-01"] * 2, "M8[D]")}}, "the covariate 'day' has "),
         ({"region": np.array(["x", np.nan], object)}, "region has nan at site 1"),
         ({"calendar": ([2000, 2000], [1, 2])}, "months come first"),
         ({"calendar": ([1, 2], [2000, 2000.5])}, "the calendar has 2000.5"),
         ({"J": -2}, "the panel has -2 sites"),
         ({"L": 0}, "the panel has 0 months"),
-    ):
+    ):  # fmt: skip
         with pytest.raises(InputError, match=re.escape(words)):
             GroupPanel.of(**{"J": 2, "L": 2, "groups": groups, **given})
     # Lists and generators are what they hold.
@@ -271,10 +267,26 @@ def test_groups_and_panels_can_be_compared_reweighted_and_keep_their_months():
             group.reweighted(np.array(weight))
 
 
-@pytest.mark.parametrize("rank", [1.5, "2", True])
-def test_a_rank_is_a_whole_number(rank):
-    with pytest.raises(ConfigError, match=r"rank is .* whole number"):
-        CountSettings(rank=rank).check()
+NEGBIN = {"dispersion": "negbin"}
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        *(({"rank": rank}, r"rank is .* whole number") for rank in (1.5, "2", True)),
+        ({"responses": ("covariates",), "season": True}, "season=False"),
+        ({"responses": ("covariates",), "season": False, "features": ("visits",)}, "without features"),
+        ({"responses": ("trees",), "season": False}, "'trees' is unknown"),
+        ({"inverse_size": 0.5}, "needs negbin"), ({"inverse_size": -1.0} | NEGBIN, "0 or more"),
+        ({"occupancy": True, "season": False} | NEGBIN, "occupancy needs"),
+        ({"occupancy": True, "family": "gaussian", "scale": "log1p", "dispersion": "none"},
+         "occupancy needs"),
+        ({"learning": True}, "needs effects of observers"),
+    ],
+)  # fmt: skip
+def test_what_settings_of_counts_cannot_be(wrong, said):
+    with pytest.raises(ConfigError, match=said):
+        CountSettings(**wrong).check()
 
 
 @pytest.mark.parametrize(

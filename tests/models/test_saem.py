@@ -32,15 +32,10 @@ from tests.core.one_by_one import LossyEngine, PlainEngine, same_everywhere
 @pytest.mark.parametrize(
     ("d", "levels", "g"),
     [
-        (1, None, 0.2),
-        (20, None, 0.8),
-        (20, 1, 0.2),
-        (20, 1, 0.8),
-        (20, 4, 0.8),
-        (400, 1, 0.05),
+        (1, None, 0.2), (20, None, 0.8), (20, 1, 0.2), (20, 1, 0.8), (20, 4, 0.8), (400, 1, 0.05),
         (400, 4, 0.2),
     ],
-)
+)  # fmt: skip
 def test_the_bias_of_the_unadjusted_chain_is_the_formula(d, levels, g):
     """Second moment over v of chains on N(0, v) in blocks of d, one block a chain."""
     rng, v, kernel, seen = np.random.default_rng(0), 2.5, Langevin(g, levels, adjust=False), []

@@ -39,6 +39,12 @@ def folder(tmp_path):
     return out
 
 
+@pytest.fixture
+def kit(folder):
+    """The kit of one of the custodians."""
+    return open_kit(folder / "kits" / "north")
+
+
 def all_take_part(folder, panels, *, board=None, looks=None, **more):
     """Every club of a study runs its job, as threads: club -> result's folder, or what was raised."""
     kits = {c: open_kit(folder / "kits" / c) for c in sorted(panels)}

@@ -137,13 +137,10 @@ class Ends:
             what += ["--folder", str(self.shared)]
         with open(self.logs / f"{name}.log", "ab") as log:
             self.processes[name] = subprocess.Popen(
-                [*self.prefix, sys.executable, "-m", "fedmiss.cli.app", "federation", *what],
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
+                [*self.prefix, sys.executable, "-m", "fedmiss.cli.app", "federation", *what], stdout=log,
+                stderr=log, stdin=subprocess.DEVNULL, start_new_session=True,
                 env={**os.environ, "PYTHONPATH": str(HERE)},
-            )
+            )  # fmt: skip
 
     def kill(self, name):
         """kill -9 of an end and everything that it started."""
@@ -260,7 +257,6 @@ class Laws:
         killed_run(folder, panels)
         wanted = result_of(uninterrupted[0])
         np.testing.assert_array_equal(result_of(folder), wanted)
-        again = replay(
-            open_kit(folder / "kits" / "south"), panels["south"]
-        )  # from the journal of a killed end
+        # from the journal of a killed end
+        again = replay(open_kit(folder / "kits" / "south"), panels["south"])
         np.testing.assert_array_equal(again.joint.totals, wanted)

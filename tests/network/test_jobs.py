@@ -1,7 +1,6 @@
 """From kits to both reports, and what ends or changes a job on the way."""
 
 import re
-import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -165,26 +164,8 @@ def test_a_flipped_bit_in_a_kits_journal_stops_whoever_reads_it(folder, panels):
     assert all_take_part(folder, panels, board=board)["north"] == kit.result
 
 
-@pytest.mark.slow
-def test_a_copied_kit_without_its_journal_cannot_take_over(folder, panels, tmp_path):
-    """And neither can a study be run under another's name: the roster's key of the name is not the thief's."""
-
-    board = Board(CLUBS, patience=30.0)
-    assert all(hasattr(x, "is_dir") for x in all_take_part(folder, panels, board=board).values())
-    copy = tmp_path / "stolen"
-    shutil.copytree(folder / "kits" / "north", copy)
-    for journal in (copy / "private").glob("*.journal"):
-        journal.unlink()
-    with pytest.raises(ConfigError, match="its journal is gone"):
-        take_part(open_kit(copy), panels["north"], NOBODY)
-    write_json(copy / "kit.json", read_json(copy / "kit.json") | {"organisation": "south"})
-    with pytest.raises(ConfigError, match="the roster's key of 'south' is not this group's"):
-        party_of(open_kit(copy))
-
-
-def test_a_kit_answers_from_data_secret_and_least_number(folder, panels):
+def test_a_kit_answers_from_data_secret_and_least_number(kit, panels):
     """What the first frame commits to, so that masks are others where an answer may be another."""
-    kit = open_kit(folder / "kits" / "north")
     seen = {answered_from(kit, panels["north"]), answered_from(kit, panels["south"])}
     kit.keep_own_sites(4)
     seen.add(answered_from(kit, panels["north"]))
@@ -250,8 +231,7 @@ def read_json_column(path, name):
     return pl.read_parquet(path)[name].to_list()
 
 
-def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, panels):
-    kit = open_kit(folder / "kits" / "north")
+def test_data_that_do_not_fit_the_study_are_refused(tmp_path, folder, kit, panels):
     assert "visits at" in dry_run(kit, panels["north"])[0]
     write_json(kit.folder / "study.json", read_json(kit.folder / "study.json") | {"species": "Ardea cinerea"})
     with pytest.raises(InputError, match="is about 'Ardea alba', the study about 'Ardea cinerea'"):
@@ -268,8 +248,7 @@ def test_a_species_in_other_capitals_is_the_same(folder, panels):
     assert held(open_kit(kit), open_data(open_kit(kit), panels["north"])).species == "ardea ALBA"
 
 
-def test_finds_without_a_number_are_said_and_nothing_else_is_refused(folder, panels, monkeypatch):
-    kit = open_kit(folder / "kits" / "north")
+def test_finds_without_a_number_are_said_and_nothing_else_is_refused(kit, panels, monkeypatch):
     visits = held(kit, open_data(kit, panels["north"]))
     found = np.flatnonzero(visits.detected)
     count = visits.count.copy()
@@ -287,8 +266,7 @@ def test_finds_without_a_number_are_said_and_nothing_else_is_refused(folder, pan
         dry_run(kit, panels["north"])
 
 
-def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(folder, panels, monkeypatch):
-    kit = open_kit(folder / "kits" / "north")
+def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(kit, panels, monkeypatch):
     visits = held(kit, open_data(kit, panels["north"]))
     counted = ~np.isnan(visits.count)
     months = np.unique(visits.month[counted]).size
@@ -302,9 +280,8 @@ def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(folde
         assert (f"sites with a count: {n}, fewer than 1 times your months ({months})" in said) == (n < months)
 
 
-def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(folder, panels, monkeypatch):
+def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(kit, panels, monkeypatch):
     """A third of the visits: enough sites in a year, few in two years."""
-    kit = open_kit(folder / "kits" / "north")
     visits = held(kit, open_data(kit, panels["north"]))
     kit.study = small_study(model={"model": "quasi", "max_rank": 1})
     few = visits.take(np.random.default_rng(1).random(visits.site.size) < 0.35)
@@ -359,13 +336,16 @@ def test_the_commands_work_without_a_terminal(folder, panels, tmp_path_factory):
     assert "has sent nothing" in refused.output
 
 
-def test_a_lost_journal_ends_a_job_since_its_masks_were_used(folder, panels):
-    kit = open_kit(folder / "kits" / "north")
+def test_a_copied_kit_without_its_journal_cannot_take_over(folder, kit, panels):
     all_take_part(folder, panels, preview=True)
     kit.journal.unlink()
     with pytest.raises(ConfigError, match="its journal is gone"):
         take_part(kit, panels["north"], NOBODY)
     assert not kit.journal.exists()
+    # neither can it run a study under another's name: the roster's key of the name is not its own
+    write_json(kit.folder / "kit.json", read_json(kit.folder / "kit.json") | {"organisation": "south"})
+    with pytest.raises(ConfigError, match="the roster's key of 'south' is not this group's"):
+        party_of(open_kit(kit.folder))
 
 
 def test_why_a_job_stopped_is_on_the_own_screen_and_in_a_file(folder):

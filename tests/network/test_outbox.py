@@ -18,10 +18,7 @@ from fedmiss.files import read_json
 from fedmiss.network import operate
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import new_revision, open_kit
-from fedmiss.network.member import (
-    replay,
-    take_part,
-)
+from fedmiss.network.member import replay, take_part
 from fedmiss.network.outbox import HELD, holder, ledger_of, on_hold, outbox, release
 from tests.federation.network import together
 
@@ -29,8 +26,7 @@ from .conftest import all_take_part
 
 
 @pytest.mark.slow
-def test_a_message_waits_until_it_is_released(folder, panels):
-    kit = open_kit(folder / "kits" / "north")
+def test_a_message_waits_until_it_is_released(folder, kit, panels):
     said, released, stop = [], [], threading.Event()
     hold = holder(kit, said.append, pause=0.01)
 
@@ -61,17 +57,15 @@ def test_a_message_waits_until_it_is_released(folder, panels):
         release(kit)
 
 
-def test_a_message_that_was_held_for_another_job_releases_none(folder):
+def test_a_message_that_was_held_for_another_job_releases_none(folder, kit):
     """Whoever stopped at a held message left its text, and a release of it let a message of the next job go unseen."""
-    kit = open_kit(folder / "kits" / "north")
     with pytest.raises(KeyboardInterrupt):
         held_and_stopped(kit, exchange=5)
     assert "exchange 5" in (kit.private / HELD).read_text(encoding="utf-8")
     register(app)
     stands = CliRunner().invoke(app, ["federation", "status", str(kit.folder)])
-    assert "north: exchange 5 is on hold" in " ".join(
-        stands.output.split()
-    )  # it waits for its custodian, said nowhere
+    # it waits for its custodian, said nowhere
+    assert "north: exchange 5 is on hold" in " ".join(stands.output.split())
     new_revision(folder)
     again = open_kit(kit.folder)
     with pytest.raises(InputError, match="holds no message now"):
@@ -82,9 +76,8 @@ def test_a_message_that_was_held_for_another_job_releases_none(folder):
     held_and_stopped(again, exchange=5)  # it goes
 
 
-def test_a_message_that_went_is_on_hold_no_more(folder, panels):
+def test_a_message_that_went_is_on_hold_no_more(folder, kit, panels):
     """Stopped while it held one, and joined again without `--look`: the message went, its words stayed."""
-    kit = open_kit(folder / "kits" / "north")
     with pytest.raises(KeyboardInterrupt):
         held_and_stopped(kit, exchange=5)
     all_take_part(folder, panels, preview=True)
@@ -104,8 +97,7 @@ def held_and_stopped(kit, exchange):
         holder(kit)(exchange, [], [])
 
 
-def test_what_was_sent_and_waits_for_the_others_is_in_outbox_and_ledger(folder, panels):
-    kit = open_kit(folder / "kits" / "north")
+def test_what_was_sent_and_waits_for_the_others_is_in_outbox_and_ledger(folder, kit, panels):
     all_take_part(folder, panels, preview=True)
     _, lines = ledger_of(kit)
     board = Board(CLUBS, patience=0.5)  # the others are away now

@@ -13,9 +13,7 @@ from fedmiss.network import operate
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.engine import relay
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
-from fedmiss.network.member import (
-    DATA,
-)
+from fedmiss.network.member import DATA
 from fedmiss.network.nvflare import Admin
 from fedmiss.network.operate import _all_there
 from fedmiss.network.status import STATUS, Status, status

@@ -18,9 +18,7 @@ from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import (
-    take_part,
-)
+from fedmiss.network.member import take_part
 from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import read_study
 
@@ -70,9 +68,8 @@ def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
     with pytest.raises(ConfigError, match="the roster of this revision"):
         _ = west.job
     mine = kits["north"].folder
-    assert (
-        new_revision(folder, ["west"], source=mine).revision == 3
-    )  # one that never enrolled can be left out again
+    # one that never enrolled can be left out again
+    assert new_revision(folder, ["west"], source=mine).revision == 3
     new_revision(folder, added=["west"], source=mine)
     collect_roster(folder, [enrol(west)])  # the others' keys stay
     again = {c: open_kit(folder / "kits" / c) for c in (*CLUBS, "west")}
@@ -196,8 +193,7 @@ def test_a_study_of_two_admits_a_third(tmp_path):
     assert (new.contributors, new.organisations) == (3, ("north", "south", "west"))
 
 
-def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, monkeypatch):
-    kit = open_kit(folder / "kits" / "north")
+def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, kit, monkeypatch):
     settings = asdict(CountSettings(rank=1))
     kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
     write_json(kit.onward, kept)
@@ -226,9 +222,8 @@ def test_a_status_is_that_of_the_present_job(folder):
     assert CliRunner().invoke(app, words).output.startswith("state      done")  # it has left
 
 
-def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder):
+def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder, kit):
     """One with a key that was lost is another job of the same revision: which one was taken was chance."""
-    kit = open_kit(folder / "kits" / "north")
     settings = asdict(CountSettings(rank=1))
     kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
     write_json(kit.onward, kept)

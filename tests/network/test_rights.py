@@ -7,7 +7,6 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.network.folder import Folder
-from fedmiss.network.kits import open_kit
 from fedmiss.network.operate import join
 from fedmiss.system import share_like
 from tests.ordinary import OTHER, as_user, give_away
@@ -56,9 +55,8 @@ def test_a_folder_that_is_there_already_keeps_its_rights_also_behind_a_link(tmp_
     assert mode(own) == 0o700
 
 
-def test_join_closes_what_is_private(folder, panels):
+def test_join_closes_what_is_private(folder, kit, panels):
     """A kit that was copied by a way that keeps no rights."""
-    kit = open_kit(folder / "kits" / "north")
     kit.private.chmod(0o755)
     with pytest.raises(ConfigError, match="--folder FOLDER"):
         join(kit, panels["north"])

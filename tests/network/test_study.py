@@ -20,10 +20,7 @@ from fedmiss.files import read_json, write_json
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
-from fedmiss.network.member import (
-    held,
-    take_part,
-)
+from fedmiss.network.member import held, take_part
 from fedmiss.network.study import Study, job_hash, read_roster, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 
@@ -156,9 +153,8 @@ def test_nothing_is_answered_before_the_custodian_approved_this_very_job(tmp_pat
         take_part(kit, panels["north"], NOBODY)
 
 
-def test_an_approval_is_of_the_job_and_the_first_frame_binds_the_data(folder, panels):
+def test_an_approval_is_of_the_job_and_the_first_frame_binds_the_data(kit, panels):
     """Until it is shown nothing has left: data may be put right, and `join` says what they bring; then they stand."""
-    kit = open_kit(folder / "kits" / "north")
     assert kit.approval() is not None
     with pytest.raises(EngineError, match="no frame from central, south"):
         take_part(kit, panels["south"], NOBODY)  # other data than those of the page
@@ -276,17 +272,15 @@ def test_a_roster_with_what_is_no_key_is_refused_by_the_organisations_name(tmp_p
         read_roster(tmp_path, study)
 
 
-def test_a_key_that_makes_any_secret_zero_is_refused_by_its_name(folder):
-    kit = open_kit(folder / "kits" / "north")
+def test_a_key_that_makes_any_secret_zero_is_refused_by_its_name(kit):
     zero = base64.b64encode(bytes(32) + base64.b64decode(kit.roster["south"])[32:]).decode()
     party = Masks("north", identity(kit.key_file), kit.roster | {"south": zero}, kit.job)
     with pytest.raises(ConfigError, match="key of 'south' is one that no secret"):
         party.stream(1, 5)
 
 
-def test_the_page_shows_every_setting_of_the_model(folder):
+def test_the_page_shows_every_setting_of_the_model(kit):
     """A proposer could have named an effort term, or observers, without a line of the page that says so."""
-    kit = open_kit(folder / "kits" / "north")
     kit.study = replace(kit.study, model=QUICK | {"effort": "distance", "observers": True, "seed": 4})
     assert "effort = 'distance', observers = True, seed = 4" in page(kit)
 

@@ -16,7 +16,6 @@ from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.own import own_report
 from fedmiss.pipeline.results import open_fit
 from fedmiss.pipeline.settings import FitSettings
-from fedmiss.report.build import build_report
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from tests.folders import frame
@@ -88,14 +87,3 @@ def test_a_groups_own_part_of_an_average_has_its_sites_numbers(panel, fit, tmp_p
     copied = (tmp_path / "own" / "fit", fit)
     for name in ("cv.parquet", "trace.parquet", "members/2/month_factors.parquet"):
         assert len({(folder / name).read_bytes() for folder in copied}) == 1, name
-
-
-@pytest.mark.slow
-def test_the_page_says_which_models_were_averaged(panel, fit, tmp_path):
-    impute_panel(panel, fit, tmp_path / "imputed")
-    page = build_report(panel, fit, tmp_path / "imputed", tmp_path / "report").read_text(encoding="utf-8")
-    assert page.count("ranks 0 and 1, with equal weights") == 2
-    chosen = read_manifest(fit)["results"]["rank"]
-    assert f"with equal weights; what differs between them is told of rank {chosen}<" in page
-    assert "(chosen)" in page
-    assert "(averaged with it)" in page

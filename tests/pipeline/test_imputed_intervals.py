@@ -3,14 +3,7 @@
 import numpy as np
 import pytest
 
-from fedmiss import (
-    FitSettings,
-    ImputeSettings,
-    SiteMonthImputer,
-    fit_panel,
-    impute_panel,
-    open_fit,
-)
+from fedmiss import FitSettings, ImputeSettings, SiteMonthImputer, fit_panel, impute_panel, open_fit
 from fedmiss.errors import ConfigError
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.panels import open_panel
@@ -63,9 +56,8 @@ def test_draws_have_the_moments_and_the_quantiles_of_the_intervals(chain):
     middle = 0.5 * np.log(table["expected_lower"] * table["expected_upper"])
     sd = np.log(table["expected_upper"] / table["expected_lower"]) / (2 * 1.96)
     z = (log.mean(axis=0) - middle) / (sd / np.sqrt(n))
-    assert (
-        abs(z.mean()) < 0.6
-    )  # months are drawn once for all sites: their errors do not average out over cells
+    # months are drawn once for all sites: their errors do not average out over cells
+    assert abs(z.mean()) < 0.6
     assert 0.85 < (log.std(axis=0, ddof=1) / sd).mean() < 1.15
     counts = draws["count"].to_numpy().reshape(n, cells)
     inside = (counts >= table["lower"].to_numpy()) & (counts <= table["upper"].to_numpy())

@@ -143,12 +143,10 @@ def test_every_result_shows_itself_in_a_notebook_short_and_escaped(tmp_path):
     bad = "<script>alert(1)</script>"
     table = pd.DataFrame(
         {
-            "site": ["a", "a", "b", "b"],
-            "month": ["2024", "2025"] * 2,
-            "count": [4, 6, 10, 15],
+            "site": ["a", "a", "b", "b"], "month": ["2024", "2025"] * 2, "count": [4, 6, 10, 15],
             "by": [bad] * 4,
         }
-    )
+    )  # fmt: skip
     panel = from_dataframe(table, group="by")
     fit = fit_counts(panel, CountSettings(rank=0))
     counts = tmp_path / "counts.csv"

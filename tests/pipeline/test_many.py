@@ -97,16 +97,6 @@ def test_one_good_name_beside_a_refused_one(tmp_path):
     assert read_manifest(tmp_path / "out")["results"] == {"n_species": 1, "n_failed": 1}
 
 
-def test_options_of_steps_are_said_as_settings():
-    text = in_recipe("pass --allow-absent or --no-average; another --out (--jobs 1); --overwrite will not")
-    assert text == (
-        "pass allow_absent in [ingest] or average = false in [fit]; another --out (--jobs 1); fedmiss will not"
-    )
-    assert in_recipe("Or --map auto to take it.") == 'Or map = "auto" in [ingest] to take it.'
-    assert in_recipe("--seed", "panel") == "seed in [panel]"
-    assert in_recipe("--seed", "fit") == "seed in [fit]"
-
-
 def threads_of(name: str) -> str:
     return os.environ[name]
 
@@ -118,3 +108,13 @@ def test_processes_share_the_cores(monkeypatch):
     monkeypatch.setenv(names[1], "7")  # what the user has set stays
     found = {name: result for name, result, _ in over_processes(threads_of, names, 2)}
     assert found == {names[0]: str(max(1, cores() // 2)), names[1]: "7"}
+
+
+def test_options_of_steps_are_said_as_settings():
+    text = in_recipe("pass --allow-absent or --no-average; another --out (--jobs 1); --overwrite will not")
+    assert text == (
+        "pass allow_absent in [ingest] or average = false in [fit]; another --out (--jobs 1); fedmiss will not"
+    )
+    assert in_recipe("Or --map auto to take it.") == 'Or map = "auto" in [ingest] to take it.'
+    assert in_recipe("--seed", "panel") == "seed in [panel]"
+    assert in_recipe("--seed", "fit") == "seed in [fit]"

@@ -154,15 +154,6 @@ def test_a_note_is_there_before_results_and_goes_where_none_came(tmp_path, monke
         stop()
 
 
-def test_a_species_without_a_class_is_named_once(tmp_path, capsys):
-    recipe = read_recipe(
-        write(tmp_path, '["Great Tit", "Wren"]', names={"Great Tit": "Great Tit", "Wren": "Wren"})
-    )
-    conclude(run_recipe(recipe, jobs=1))
-    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Wren "))
-    assert line.split()[:4] == ["Wren", "no", "trend", "class"]
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("ending", ["csv", pytest.param("xlsx", marks=pytest.mark.nightly)])
 def test_a_table_is_imported_once_for_all_its_species(tmp_path, monkeypatch, ending):
@@ -222,22 +213,6 @@ def test_two_names_of_one_species_are_refused(tmp_path):
         ConfigError, match=r"'Skylark' and 'Alauda arvensis' are one species, Alauda arvensis"
     ):
         run_recipe(read_recipe(write(tmp_path, '["Skylark", "Alauda arvensis"]')), jobs=1)
-
-
-@pytest.mark.slow
-def test_a_common_name_of_two_species_stands_for_neither(tmp_path):
-    path = write(tmp_path, '"all"', dict.fromkeys(NAMES, "Bird"))
-    path.write_text('species_groups = "groups.csv"' + path.read_text())
-    (tmp_path / "groups.csv").write_text("species,group\nBird,wood\nParus major,wood\n")
-    for results in (
-        run_recipe(read_recipe(path), jobs=1),
-        run_trims(tmp_path / "counts.csv", tmp_path / "trims", groups=tmp_path / "groups.csv", jobs=1),
-    ):
-        errors = {r.species: r.error for r in results}
-        assert "Alauda arvensis, Parus major, Turdus merula" in errors["Bird"]
-    assert set(pd.read_csv(tmp_path / "out" / "indicator.csv")["group"]) == {"all"}
-    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
-    assert all(f"Bird ({latin})" in page for latin in NAMES), "else nobody can tell the rows apart"
 
 
 def test_too_few_rows_of_every_species_are_an_error(tmp_path):
@@ -302,16 +277,6 @@ def test_zeros_of_the_survey_stand_where_its_table_is_complete():
         assert mine.groupby("site").size()[wide.index].min() >= 3
 
 
-@pytest.mark.nightly
-def test_the_demo_of_all_species(tmp_path):
-    results = run_demo(tmp_path / "birds", every_species=True, bootstrap=25, date="2026-01-02")
-    assert [r.error for r in results] == [""] * len(SPECIES)
-    index = frame(tmp_path / "birds" / "index", "report_index")
-    assert set(index["common_name"]) == {names[1] for names in SPECIES.values()}
-    assert np.isfinite(index["percent_lo"]).all()
-    assert read_manifest(tmp_path / "birds")["results"]["n_failed"] == 0
-
-
 def test_a_page_whose_manifest_was_changed_is_named_as_one_of_an_earlier_run(tmp_path, capsys):
     for name in ("old", "foreign"):
         (tmp_path / name).mkdir()
@@ -327,3 +292,38 @@ def test_a_full_disk_is_no_fault_of_a_species(tmp_path):
     error = "cannot write trends/wren: the disk is full (0.1 MB are free); free some space or choose another folder."
     assert failed("Wren", tmp_path, "fit", error, "give the species more counts").next == AGAIN
     assert failed("Wren", tmp_path, "fit", "no count.", "give it more").next == "give it more"
+
+
+def test_a_species_without_a_class_is_named_once(tmp_path, capsys):
+    recipe = read_recipe(
+        write(tmp_path, '["Great Tit", "Wren"]', names={"Great Tit": "Great Tit", "Wren": "Wren"})
+    )
+    conclude(run_recipe(recipe, jobs=1))
+    line = next(line for line in capsys.readouterr().out.splitlines() if line.startswith("Wren "))
+    assert line.split()[:4] == ["Wren", "no", "trend", "class"]
+
+
+@pytest.mark.slow
+def test_a_common_name_of_two_species_stands_for_neither(tmp_path):
+    path = write(tmp_path, '"all"', dict.fromkeys(NAMES, "Bird"))
+    path.write_text('species_groups = "groups.csv"' + path.read_text())
+    (tmp_path / "groups.csv").write_text("species,group\nBird,wood\nParus major,wood\n")
+    for results in (
+        run_recipe(read_recipe(path), jobs=1),
+        run_trims(tmp_path / "counts.csv", tmp_path / "trims", groups=tmp_path / "groups.csv", jobs=1),
+    ):
+        errors = {r.species: r.error for r in results}
+        assert "Alauda arvensis, Parus major, Turdus merula" in errors["Bird"]
+    assert set(pd.read_csv(tmp_path / "out" / "indicator.csv")["group"]) == {"all"}
+    page = (tmp_path / "out" / "index.html").read_text(encoding="utf-8")
+    assert all(f"Bird ({latin})" in page for latin in NAMES), "else nobody can tell the rows apart"
+
+
+@pytest.mark.nightly
+def test_the_demo_of_all_species(tmp_path):
+    results = run_demo(tmp_path / "birds", every_species=True, bootstrap=25, date="2026-01-02")
+    assert [r.error for r in results] == [""] * len(SPECIES)
+    index = frame(tmp_path / "birds" / "index", "report_index")
+    assert set(index["common_name"]) == {names[1] for names in SPECIES.values()}
+    assert np.isfinite(index["percent_lo"]).all()
+    assert read_manifest(tmp_path / "birds")["results"]["n_failed"] == 0

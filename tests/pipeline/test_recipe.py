@@ -17,44 +17,23 @@ def recipe(tmp_path, text):
 
 
 EVERY = {
-    "country": ("US", '"US"'),
-    "sheet": ("Counts", '"Counts"'),
-    "header-row": ("3", "3"),
-    "state": ("US-WA", '["US-WA"]'),
-    "county": ("King", '"King"'),
-    "bcr": ("9", '["9"]'),
-    "bbox": ("-123,47,-122,48", "[-123, 47, -122, 48]"),
-    "locality": ("L100", '"L100"'),
-    "site": ("grid:3km", '"grid:3km"'),
-    "start": ("2020-01-01", '"2020-01-01"'),
-    "end": ("2020-12-31", '"2020-12-31"'),
-    "year": ("2019", "[2019]"),
+    "country": ("US", '"US"'), "sheet": ("Counts", '"Counts"'), "header-row": ("3", "3"),
+    "state": ("US-WA", '["US-WA"]'), "county": ("King", '"King"'), "bcr": ("9", '["9"]'),
+    "bbox": ("-123,47,-122,48", "[-123, 47, -122, 48]"), "locality": ("L100", '"L100"'),
+    "site": ("grid:3km", '"grid:3km"'), "start": ("2020-01-01", '"2020-01-01"'),
+    "end": ("2020-12-31", '"2020-12-31"'), "year": ("2019", "[2019]"),
     "last-edited": ("2020-01-01..2021-01-01", '["2020-01-01", "2021-01-01"]'),
-    "season": ("05-01..06-30", '["05-01", "06-30"]'),
-    "time": ("06:00..07:00", '"06:00..07:00"'),
-    "protocol": ("Traveling", '["Traveling"]'),
-    "project": ("EBIRD", '"EBIRD"'),
-    "breeding": ("NY", '["NY"]'),
-    "keep": ("AGE/SEX", '["AGE/SEX"]'),
-    "duration": ("5..300", "[5, 300]"),
-    "distance": ("0..10", '"0..10"'),
-    "max-speed": ("100", "100"),
-    "max-observers": ("10", "10"),
-    "observer": ("obsr1", '"obsr1"'),
-    "without-observer": ("obsr9", '"obsr9"'),
-    "groups": ("raw", '"raw"'),
-    "exotic": ("N", '["N"]'),
-    "sensitive": ("Veery", '"Veery"'),
-    "decimals": ("3", "3"),
+    "season": ("05-01..06-30", '["05-01", "06-30"]'), "time": ("06:00..07:00", '"06:00..07:00"'),
+    "protocol": ("Traveling", '["Traveling"]'), "project": ("EBIRD", '"EBIRD"'), "breeding": ("NY", '["NY"]'),
+    "keep": ("AGE/SEX", '["AGE/SEX"]'), "duration": ("5..300", "[5, 300]"), "distance": ("0..10", '"0..10"'),
+    "max-speed": ("100", "100"), "max-observers": ("10", "10"), "observer": ("obsr1", '"obsr1"'),
+    "without-observer": ("obsr9", '"obsr9"'), "groups": ("raw", '"raw"'), "exotic": ("N", '["N"]'),
+    "sensitive": ("Veery", '"Veery"'), "decimals": ("3", "3"),
     "preset": ("best-practices-v2", '"best-practices-v2"'),
-    "map": ("observer=who,site=plot", '{ observer = "who", site = "plot" }'),
-    "species": ("Veery", '"Veery"'),
-    "repeats": ("max", '"max"'),
-    "spellings": ("join", '"join"'),
-    "dates": ("day-first", '"day-first"'),
-    "missing": ("999", '"999"'),
-    "first-year": ("1984", "1984"),
-}
+    "map": ("observer=who,site=plot", '{ observer = "who", site = "plot" }'), "species": ("Veery", '"Veery"'),
+    "repeats": ("max", '"max"'), "spellings": ("join", '"join"'), "dates": ("day-first", '"day-first"'),
+    "missing": ("999", '"999"'), "first-year": ("1984", "1984"),
+}  # fmt: skip
 FLAGS = ("complete", "reviewed", "hotspots", "allow-absent", "assume-complete", "drop-suspected", "wide")
 
 
@@ -124,19 +103,16 @@ def test_numbers_words_and_what_is_left_out(tmp_path):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("complete = 1\n", "ingest.complete is 1"),
-        ("duration = [1, 2, 3]\n", "a list of 2"),
+        ("complete = 1\n", "ingest.complete is 1"), ("duration = [1, 2, 3]\n", "a list of 2"),
         ('bbox = ["a", 1, 2, 3]\n', r"ingest.bbox\[1\] is 'a'"),
         ("country = [1, true]\n", r"ingest.country\[2\] is True"),
         ("decimals = 2.5\n", "decimals is 2.5 .*whole number"),
         ("countries = 'US'\n", "'countries' is unknown. Did you mean 'country'"),
-        ('preset = "best"\n', "no preset 'best'"),
-        ("[fit]\nseed = true\n", "fit.seed is True"),
-        ("[report]\nrule = 'trim'\n", "'trim'"),
-        ("map = 3\n", "ingest.map is 3"),
+        ('preset = "best"\n', "no preset 'best'"), ("[fit]\nseed = true\n", "fit.seed is True"),
+        ("[report]\nrule = 'trim'\n", "'trim'"), ("map = 3\n", "ingest.map is 3"),
         ('duration = "5"\n', "r.toml: ingest.duration: .*write it as 5..300"),
     ],
-)
+)  # fmt: skip
 def test_mistakes_are_told_by_their_place(text, message, tmp_path):
     with pytest.raises(ConfigError, match=message) as caught:
         recipe(tmp_path, text)

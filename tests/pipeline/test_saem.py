@@ -54,9 +54,8 @@ def test_totals_and_sites_agree_with_the_default_fit_of_rank_0(panel, tmp_path):
         assert results["overdispersion"] == pytest.approx(
             np.log1p(1 / 10.0), abs=3 * results["standard_errors"]["overdispersion"]
         )
-        assert (
-            0.05 < results["standard_errors"]["site_sd"] < 0.2
-        )  # 1/sqrt(2 * 60) = 0.09 with the effects seen
+        # 1/sqrt(2 * 60) = 0.09 with the effects seen
+        assert 0.05 < results["standard_errors"]["site_sd"] < 0.2
         trace = frame(out / "trace")
         assert len(trace) == 900
         assert trace["bytes_up"].sum() == results["bytes_up"] > 0
@@ -131,10 +130,7 @@ def test_the_m_step_with_a_level_is_the_argmax_and_keeps_the_other_loadings_free
 
 
 def test_what_chains_cannot_fit_is_refused(panel, tmp_path):
-    for settings, words in (
-        ({"rounds": 3}, "--rounds is 3"),
-        ({"rank": "11"}, "--rank 11: at most 4"),
-    ):
+    for settings, words in (({"rounds": 3}, "--rounds is 3"), ({"rank": "11"}, "--rank 11: at most 4")):
         with pytest.raises(ConfigError, match=words):
             fit_panel(panel, tmp_path / "x", FitSettings(method="saem", **settings))
     big = simulate_panel(900, 24, 1.0, rank=0, seed=1, observers=9, groups=2)

@@ -22,12 +22,8 @@ from tests.folders import content
 from tests.report.trim_readers import Tof
 
 ZERO, SHORT, TWICE, ABSENT, MISSPELT = (
-    "Alauda nullus",
-    "Anthus brevis",
-    "Corvus geminus",
-    "Strix absens",
-    "Parus maior",
-)
+    "Alauda nullus", "Anthus brevis", "Corvus geminus", "Strix absens", "Parus maior",
+)  # fmt: skip
 GROUPS = ("farmland", "forest", "wetland")
 PLAN = Trims(settings=TrimSettings(overdispersion=True, serial_correlation=True), covariates=("Region",))
 

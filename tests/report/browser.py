@@ -35,12 +35,9 @@ def in_browser(page: Path, script: str, tmp_path: Path, width: int = 1000):
     copy, probe = page.with_name(f"probe-{width}.html"), PROBE.replace("SCRIPT", script)
     copy.write_text(page.read_text(encoding="utf-8").replace("</head>", probe, 1), encoding="utf-8")
     command = [
-        CHROMIUM,
-        *FLAGS,
-        f"--user-data-dir={tmp_path / 'profile'}",
-        f"--window-size={width},900",
+        CHROMIUM, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", f"--window-size={width},900",
         copy.as_uri(),
-    ]
+    ]  # fmt: skip
     try:
         run = subprocess.run(command, capture_output=True, text=True, timeout=300, check=True)
     finally:

@@ -87,11 +87,9 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
         write_table(part, panel / "groups" / f"g{g + 1:02d}" / "cells.parquet", "cells")
         groups[f"g{g + 1:02d}"] = {"n_visits": len(part)}
     terms = {
-        "licence": "CC0 1.0",
-        "citation": "Made by a test & its <generator>",
-        "release": "v1",
+        "licence": "CC0 1.0", "citation": "Made by a test & its <generator>", "release": "v1",
         "terms": "none",
-    }
+    }  # fmt: skip
     flow = [
         {"step": "records read", "rows": 1000, "note": ""},
         {"step": "no date", "rows": -3, "note": "dropped"},
@@ -106,19 +104,16 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
     _write_fit(fit, w, expected, months, region, rng, terms, flow)
     write_table(
         {
-            "site_index": np.repeat(np.arange(J), L),
-            "month_index": np.tile(np.arange(L), J),
+            "site_index": np.repeat(np.arange(J), L), "month_index": np.tile(np.arange(L), J),
             "site_id": np.repeat([f"S{j}" for j in range(J)], L),
-            "month": np.tile([f"month {i}" for i in range(L)], J),
-            "expected": expected.ravel(),
+            "month": np.tile([f"month {i}" for i in range(L)], J), "expected": expected.ravel(),
             **{name: expected.ravel() for name in ("expected_lower", "expected_upper", "lower", "upper")},
-            "occupied": pa.nulls(expected.size, pa.float64()),
-            "observed": seen.ravel(),
+            "occupied": pa.nulls(expected.size, pa.float64()), "observed": seen.ravel(),
             "n_counted": seen.ravel().astype(int),
         },
         imputed / "imputed.parquet",
         "imputed",
-    )
+    )  # fmt: skip
     known = {"occupied": [0.8 * J, 0.6 * J]} if w.occupied else {}
     write_manifest(imputed, "imputed", settings={}, inputs={}, flow=flow, terms=terms, results=known)
     return {"panel": panel, "fit": fit, "imputed": imputed}
@@ -161,24 +156,20 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
             parts.append(
                 pd.DataFrame(
                     {
-                        "draw": np.repeat(np.arange(w.n_draws), L),
-                        "region": name,
-                        "month_index": np.tile(np.arange(L), w.n_draws),
-                        "total": draws.ravel(),
+                        "draw": np.repeat(np.arange(w.n_draws), L), "region": name,
+                        "month_index": np.tile(np.arange(L), w.n_draws), "total": draws.ravel(),
                     }
                 )
-            )
+            )  # fmt: skip
         write_table(pd.concat(parts, ignore_index=True), fit / "draws.parquet", "draws")
         write_table(
             {
-                "site_index": np.arange(J),
-                "slope": w.slope + rng.normal(0, 0.05, J),
-                "slope_se": np.full(J, 0.01),
-                "mean_total": expected.mean(axis=1),
+                "site_index": np.arange(J), "slope": w.slope + rng.normal(0, 0.05, J),
+                "slope_se": np.full(J, 0.01), "mean_total": expected.mean(axis=1),
             },
             fit / "site_trends.parquet",
             "site_trends",
-        )
+        )  # fmt: skip
     write_manifest(
         fit, "fit", settings={"seed": 0}, inputs={}, flow=flow, terms=terms,
         results={

@@ -261,12 +261,9 @@ class Sources:
             out |= {"thin_first": thin[0], "thin_last": thin[-1]}
         for r in self.tables["entries"].itertuples():
             values = {
-                "n": r.n_sites,
-                "of": r.sites,
-                "year": r.year,
-                "found": 100 * r.found,
+                "n": r.n_sites, "of": r.sites, "year": r.year, "found": 100 * r.found,
                 "otherwise": 100 * r.otherwise,
-            }
+            }  # fmt: skip
             values |= {"share": 100 * r.share, "if": 100 * np.expm1(r.slope_if)}
             kind = "late" if r.what == "first visits" else "early"
             out |= {f"{kind}_{name}": value for name, value in values.items()}

@@ -19,26 +19,15 @@ def pecbms_case(mul, half):
 @pytest.mark.parametrize(
     ("mul", "half", "name"),
     [
-        (1.10, 0.05 - TINY, "strong increase"),
-        (1.10, 0.05 + TINY, "moderate increase"),
-        (1.02, 0.02 - TINY, "moderate increase"),
-        (1.02, 0.02 + TINY, "stable"),
-        (1.02, 0.03 - TINY, "stable"),
-        (1.02, 0.03 + TINY, "uncertain"),
-        (1.00, 0.05 - TINY, "stable"),
-        (1.00, 0.05 + TINY, "uncertain"),
-        (0.98, 0.02 - TINY, "moderate decline"),
-        (0.98, 0.02 + TINY, "stable"),
-        (0.98, 0.03 - TINY, "stable"),
-        (0.98, 0.03 + TINY, "uncertain"),
-        (0.90, 0.05 - TINY, "strong decline"),
-        (0.90, 0.05 + TINY, "moderate decline"),
-        (1.00, 0.0, "stable"),
-        (1.02, 0.0, "moderate increase"),
-        (1.06, 0.0, "strong increase"),
-        (0.94, 0.0, "strong decline"),
+        (1.10, 0.05 - TINY, "strong increase"), (1.10, 0.05 + TINY, "moderate increase"),
+        (1.02, 0.02 - TINY, "moderate increase"), (1.02, 0.02 + TINY, "stable"),
+        (1.02, 0.03 - TINY, "stable"), (1.02, 0.03 + TINY, "uncertain"), (1.00, 0.05 - TINY, "stable"),
+        (1.00, 0.05 + TINY, "uncertain"), (0.98, 0.02 - TINY, "moderate decline"),
+        (0.98, 0.02 + TINY, "stable"), (0.98, 0.03 - TINY, "stable"), (0.98, 0.03 + TINY, "uncertain"),
+        (0.90, 0.05 - TINY, "strong decline"), (0.90, 0.05 + TINY, "moderate decline"), (1.00, 0.0, "stable"),
+        (1.02, 0.0, "moderate increase"), (1.06, 0.0, "strong increase"), (0.94, 0.0, "strong decline"),
     ],
-)
+)  # fmt: skip
 def test_pecbms_at_its_thresholds(mul, half, name):
     got = classify(*pecbms_case(mul, half), 10, "pecbms")
     assert got.name == name

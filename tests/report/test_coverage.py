@@ -87,13 +87,10 @@ def test_years_are_judged_by_the_season_that_is_shown():
 def data_of(expected, months, cells, groups=None, settings=None):
     J = len(expected)
     return SimpleNamespace(
-        expected=expected,
-        months=months,
-        cells=cells,
-        sites=pd.DataFrame({"site_id": [f"s{j}" for j in range(J)]}),
-        group_regions=groups or {},
+        expected=expected, months=months, cells=cells,
+        sites=pd.DataFrame({"site_id": [f"s{j}" for j in range(J)]}), group_regions=groups or {},
         panel={"settings": settings or {}},
-    )
+    )  # fmt: skip
 
 
 def cells_of(site, month, visits, birds):

@@ -10,7 +10,6 @@ from fedmiss.report.analysis import analyse
 from fedmiss.report.changes import window_trends
 from fedmiss.report.finds import _alike, _chance, finds_only, finds_reason
 from fedmiss.report.joint import caveats as joint_caveats
-from fedmiss.report.language import languages, read_catalog
 from fedmiss.report.prose import caveats, headline
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
@@ -109,10 +108,8 @@ def test_a_local_page_names_the_year_and_withholds_a_class_that_depends_on_it(fu
     at = full.data.cells["month_index"].to_numpy()
     first = full.data.months["year"].isin([2008, 2009]).to_numpy()
     cells = full.data.cells[~first[at] | (full.data.cells["n_detected"] > 0)].reset_index(drop=True)
-    early, odd = (
-        first[cells["month_index"]],
-        cells["site_index"] % 2,
-    )  # later the species is at every other site only
+    # later the species is at every other site only
+    early, odd = (first[cells["month_index"]], cells["site_index"] % 2)
     few = cells.assign(n_detected=np.where(early, cells["n_detected"], cells["n_detected"] * odd))
     expected = full.data.expected * np.where(first, 1.6, 0.75)
     expected[:, ~first] *= np.exp(0.03 * (full.data.months["year"] - 2008).to_numpy()[~first])
@@ -165,21 +162,3 @@ def test_a_class_is_withheld_only_where_it_depends_on_the_year(at, depends):
     )
     assert [each.year for each in only] == [at]
     assert bool(finds_reason(only, series, ReportSettings())) == depends
-
-
-@pytest.mark.parametrize("language", languages())
-def test_it_is_translated(language, full):
-    catalog = read_catalog(language)
-    only = finds_only(YEAR, [(np.full((14, 1), 30.0), np.where(YEAR == 2015, 30.0, 9.0)[:, None])])
-    only = [*only, only[0]._replace(year=2016)]
-    a, one = (replace(full, finds_only=some) for some in (only, only[:1]))
-    reason = (
-        "the class or an alert depends on 2015 and 2016, when next to no visit without a find was reported"
-    )
-    trend = full.trend.copy()
-    trend["trend_class"], trend["reason"] = "not classified", reason
-    said = headline(replace(full, trend=trend)).sentence
-    lines = [*(s for each in (a, one) for s in caveats(each) if SAID in s), said]
-    lines += [f"{no} where: {reason}." for no in ("No class", "No class and no alert")]
-    catalog.page("".join(f"<p>{line}</p>" for line in lines), [a.name])
-    assert list(catalog.missing) == []

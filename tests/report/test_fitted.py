@@ -140,11 +140,7 @@ def test_it_is_said_where_effort_moves_the_trend(power, growth, family, said):
 
 
 def test_without_effort_nothing_is_said_of_recorded_effort():
-    for a in (
-        findings(None, {"log(hours)": 0.3}),
-        findings(visits(0.3, 0.06, 0.8), {}),
-        findings(None, {}),
-    ):
+    for a in (findings(None, {"log(hours)": 0.3}), findings(visits(0.3, 0.06, 0.8), {}), findings(None, {})):
         assert "recorded effort off by half" not in set(sensitivity(a)["what"])
         assert effort_caution(a) == []
     assert sensitivity(findings(None, {}, slope=np.nan)).empty

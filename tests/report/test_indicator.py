@@ -5,13 +5,7 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
-from fedmiss.report.indicator import (
-    FLOOR,
-    STEP,
-    indicator,
-    indicator_trends,
-    quadratic_smoother,
-)
+from fedmiss.report.indicator import FLOOR, STEP, indicator, indicator_trends, quadratic_smoother
 
 YEARS = np.arange(2000, 2010)
 
@@ -102,18 +96,6 @@ def test_linear_trends_and_classes_of_change_are_those_of_the_draws():
     assert indicator_trends(totals, {})["trend_class"].tolist() == ["not classified"] * 2
 
 
-def test_what_cannot_be_compared_is_refused():
-    with pytest.raises(ConfigError, match="there is none"):
-        indicator({}, {})
-    a = {"a": pd.Series([1.0, 2], index=[2000, 2001]), "b": pd.Series([1.0, 2], index=[2005, 2006])}
-    with pytest.raises(ConfigError, match="linked by no species"):
-        indicator(a, {})
-    with pytest.raises(ConfigError, match="base 1999"):
-        indicator(world()[0], {}, base=1999)
-    with pytest.raises(ConfigError, match="last is 0"):
-        indicator_trends(*world(), last=0)
-
-
 def test_the_order_of_years_and_a_blank_year_change_nothing_else():
     totals, draws = world(S=2)
     meant = indicator(totals, draws)
@@ -124,27 +106,6 @@ def test_the_order_of_years_and_a_blank_year_change_nothing_else():
     without = {**totals, "s0": totals["s0"].drop(2004)}
     pd.testing.assert_frame_equal(indicator(blank, draws), indicator(without, draws))
     assert indicator(blank, draws)["n_species"].tolist() == [2, 2, 2, 2, 1, 2, 2, 2, 2, 2]
-
-
-def test_totals_and_replicates_that_say_nothing_are_refused_by_name():
-    totals, draws = world(S=2)
-    one = totals["s0"]
-    for series, words in (
-        (one.where(one.index != 2004, np.inf), "'s0' hold numbers that are not finite"),
-        (one * np.nan, "'s0' has no yearly total"),
-        (-one, "'s0' has no total above 0"),
-        (one.rename(index=lambda year: f"in {year}"), "'in 2000' is none"),
-        (pd.concat([one, one]), "'s0' has two totals of 2000"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            indicator({**totals, "s0": series}, {})
-    for replicates, words in (
-        ({"wren": draws["s0"]}, "replicates of 'wren', and no totals"),
-        ({"s0": draws["s0"].drop(columns=2003)}, "of 's0' have no year 2003"),
-        ({"s0": draws["s0"] * np.nan}, "of 's0' hold numbers that are not finite"),
-    ):
-        with pytest.raises(ConfigError, match=words):
-            indicator(totals, replicates)
 
 
 def test_years_that_are_texts_are_the_same_years():
@@ -207,3 +168,31 @@ def test_what_species_err_by_together_is_in_the_interval():
     same = {name: total * np.exp(noise) for name, total in totals.items()}
     half = np.log(indicator(totals, same)["hi"] / indicator(totals, same)["index"])[1:]
     np.testing.assert_allclose(half, 1.96 * 0.1 * np.sqrt(2), rtol=0.25)
+
+
+TOTALS, DRAWS = world(S=2)
+ONE, OTHER = TOTALS["s0"], TOTALS["s1"]
+
+
+@pytest.mark.parametrize(
+    ("totals", "draws", "words"),
+    [
+        ({}, {}, "there is none"),
+        ({"a": ONE, "b": OTHER.rename(index=lambda year: year + 50)}, {}, "linked by no species"),
+        ({"s0": ONE.where(ONE.index != 2004, np.inf)}, {}, "'s0' hold numbers that are not finite"),
+        ({"s0": ONE * np.nan}, {}, "'s0' has no yearly total"),
+        ({"s0": -ONE}, {}, "'s0' has no total above 0"),
+        ({"s0": ONE.rename(index=lambda year: f"in {year}")}, {}, "'in 2000' is none"),
+        ({"s0": pd.concat([ONE, ONE])}, {}, "'s0' has two totals of 2000"),
+        (TOTALS, {"wren": DRAWS["s0"]}, "replicates of 'wren', and no totals"),
+        (TOTALS, {"s0": DRAWS["s0"].drop(columns=2003)}, "of 's0' have no year 2003"),
+        (TOTALS, {"s0": DRAWS["s0"] * np.nan}, "of 's0' hold numbers that are not finite"),
+    ],
+)  # fmt: skip
+def test_totals_and_replicates_that_say_nothing_are_refused_by_name(totals, draws, words):
+    with pytest.raises(ConfigError, match=words):
+        indicator({"s1": OTHER, **totals} if "s0" in totals else totals, draws)
+    with pytest.raises(ConfigError, match="base 1999"):
+        indicator(TOTALS, {}, base=1999)
+    with pytest.raises(ConfigError, match="last is 0"):
+        indicator_trends(TOTALS, DRAWS, last=0)

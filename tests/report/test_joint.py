@@ -52,25 +52,21 @@ def result_of(
     write_json(
         folder / "totals.json",
         {
-            "months": STAMPS.tolist(),
-            "regions": labels,
-            "totals": [t.tolist() for t in totals],
+            "months": STAMPS.tolist(), "regions": labels, "totals": [t.tolist() for t in totals],
             "visits": visits.tolist(),
             "finds": (np.broadcast_to(finds, L) * (visits > 0) * (np.broadcast_to(counted, L) > 0)).tolist(),
             "uncounted": np.broadcast_to(uncounted, L).tolist(),
         },
-    )
+    )  # fmt: skip
     frames = [
         pd.DataFrame(
             {
-                "draw": np.repeat(np.arange(60, dtype=np.int32), L),
-                "region": label,
-                "month_index": np.tile(np.arange(L, dtype=np.int32), 60),
-                "total": d.ravel(),
+                "draw": np.repeat(np.arange(60, dtype=np.int32), L), "region": label,
+                "month_index": np.tile(np.arange(L, dtype=np.int32), 60), "total": d.ravel(),
             }
         )
         for label, d in zip(labels, draws, strict=True)
-    ]
+    ]  # fmt: skip
     write_table(pd.concat(frames, ignore_index=True), folder / "draws.parquet", "draws")
     seen = np.flatnonzero(visits > 0)
     visited = {

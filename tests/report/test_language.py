@@ -122,91 +122,6 @@ def test_a_sentence_may_begin_with_a_name_in_small_initials_or_with_a_number():
 
 
 @pytest.mark.parametrize("language", languages())
-@pytest.mark.parametrize("odd", [date(2109, 6, 15), date(1900, 1, 1)])
-@pytest.mark.parametrize(("n", "later"), [(1, 0), (2, 0), (2, 1)])
-def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later, tmp_path):
-    rows = [f"a;{name};{year};3;x;y" for name in ("wren", "robin") for year in range(2001, 2010)]
-    (tmp_path / "birds.csv").write_text(
-        "\n".join(["plot;species;year;n (pairs);region;height", *rows]) + "\n"
-    )
-    said = list(
-        read_counts(tmp_path / "birds.csv", CountOptions(columns={"count": "n (pairs)"}, species="wren")).said
-    )
-    assert len(said) == 2
-    usual = [date(year, 6, 15) for year in range(2001, 2010) for _ in range(5)]
-    odds = [odd + timedelta(days=later * k) for k in range(n)]
-    panel_months(pl.Series([*usual, *odds]), said, yearly=True)
-    catalog = read_catalog(language)
-    page = catalog.page("".join(f"<p>{line}</p>" for line in said), ["wren"])
-    assert not catalog.missing
-    columns = "birds.csv: site = plot, year = year, count = n (pairs); covariates = region + height."
-    assert f"{columns} 1 Gebiet, 9 Jahre (2001 bis 2009)" in page
-
-
-@pytest.mark.parametrize("language", languages())
-def test_a_table_of_one_count_is_said_in_the_singular(language, tmp_path):
-    for more in ("", "a,2002,NA\n", "b,2002,NA\nb,2003,4\nb,2004,NA\n"):
-        (tmp_path / "birds.csv").write_text(f"site,year,count\na,2001,3\n{more}")
-        said = list(read_counts(tmp_path / "birds.csv", CountOptions()).said)
-        assert not re.search(r"\b1 (sites|years|counts|rows)|[02-9] (site|year|count|row)\b", said[0]), said
-        assert not lacking(language, *said)
-
-
-@pytest.mark.parametrize("language", languages())
-def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
-    """A first trial, of few birds or replicates, said in English why it gives no class."""
-    few = [
-        "the region has 1 site; a class needs 3", "the region has 2 sites; a class needs 3",
-        *(_reason(n, np.ones(n), np.ones((draws, n))) for n, draws in ((1, 30), (2, 30), (9, 12), (9, 0))),
-        _reason(9, np.zeros(9), None), _reason(9, np.ones(9), np.zeros((30, 9))),
-        "9 visits found the species; a class needs 10", "1 site was counted in two or more years; a class needs 5",
-        "2 sites were counted in two or more years; a class needs 5",
-        "the median year has 2.5 site-years with a count; a class needs 3",
-        "the median year has 1 site-year with a count; a class needs 3",
-    ]  # fmt: skip
-    assert all(few)
-    lines = [
-        f"{start}: {why}."
-        for why in few
-        for start in ("No class where", "No class and no alert where", "No class")
-    ]
-    lines += [
-        "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
-        "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
-        "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
-    ]
-    lines += [
-        "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
-        "Strong decline, provisional since the fit has not converged",
-        "81 % of all birds counted are from the site W1 in 2013.",
-        "6 % of all birds counted are from the site W1 in 2013-05.",
-        "If that count is a mistake, the result is one: check it first.",
-        "The site W1 holds 81 % of the total over all sites and years: index and trend are mostly its own.",
-        "Without the site W1 the totals would change by −3 % per year instead of +2 %: the trend rests on that site.",
-        "Index of the mean total of the one site, 2010 = 100.",
-        "trend report · 2010 to 2019 · 1 site · made on 2026-01-02 with fedmiss 0.3.0",
-        "For orientation only, the estimated change is −2 % per year (95 % interval −8 % to +2 %), at 1 site.",
-        "1 of 10 years has no visit (2014); it is estimated from the others.",
-    ]  # fmt: skip
-    lines += [
-        f"{several(n, 'site')}{more}"
-        for n, more in ((1, "; --sites all keeps it"), (2, "; --sites all keeps them"), (1, ""))
-    ]
-    lines += [f"Wren: no trend class is given for 2012 to 2023, because {why}." for why in few[2:]]
-    counted = dict.fromkeys(
-        ("duplicates", "elsewhere", "copies", "no coordinates", "written", "zero_ok", "read"), 1
-    )
-    kept = dict.fromkeys((*_RECORD_STEPS, "held back", "written", "X"), 1)
-    of = {"rows": 9, "source": "birds.csv", "malformed": {"count": 1}}
-    of |= dict.fromkeys(("other_species", "joined", "missing", "without_birds"), 1)
-    for tables in (("records",), ("events",), ("records", "events")):
-        read = [SimpleNamespace(meta=of, has=name.__eq__) for name in tables]
-        flow = row_flow(read, counted, kept, {"species": []}, presence_only=False)
-        lines += [row[key] for row in flow for key in ("step", "note") if row["rows"]]
-    assert not lacking(language, *lines, names=["Wren", "W1", "birds"])
-
-
-@pytest.mark.parametrize("language", languages())
 @pytest.mark.parametrize("value", ["7h", 'it\'s: 3, "x"; line 2.', "\\ 'a' and 5"])
 def test_what_is_said_of_values_and_rows_that_could_not_be_used_is_translated(language, value):
     """A value of a user's stands in the note as it is, whatever signs are in it."""
@@ -228,34 +143,6 @@ def test_what_is_said_of_values_and_rows_that_could_not_be_used_is_translated(la
     text = page.page("".join(f"<p>{html.escape(line)}</p>" for line in said), [])
     assert not page.missing
     assert html.unescape(text).count(repr(value)) == len(said)
-
-
-@pytest.mark.parametrize("language", languages())
-@pytest.mark.parametrize("n", [1, 2, 3, 9])
-def test_months_without_a_visit_are_said_in_each_language(language, n):
-    """The note had as many slots as months, and a catalogue one sentence."""
-    said: list[str] = []
-    out = {(2005, month) for month in range(2, n + 2)}
-    days = [date(y, m, 1) for y in (2004, 2005, 2006) for m in range(1, 13) if (y, m) not in out]
-    panel_months(pl.Series(days), said, yearly=False)
-    assert f"{n} of 36 months" in said[0]
-    assert not lacking(language, *said)
-
-
-@pytest.mark.parametrize("language", languages())
-@pytest.mark.parametrize("names", [("A", "I"), ("Lee, FL", "Sands: west"), ("9", "x; y"), ("US-FL-011", "N")])
-def test_trends_of_regions_are_said_whatever_the_regions_are_called(language, names):
-    line = f"Trends by region: {names[0]} −3.9 % per year; {names[1]} +0.2 % per year."
-    assert not lacking(language, line, names=names)
-
-
-@pytest.mark.parametrize("language", languages())
-@pytest.mark.parametrize("odd", [(1,), (1, 1), (1, 2)])
-def test_what_is_said_of_dates_that_are_all_after_this_year_is_translated(language, odd):
-    said: list[str] = []
-    panel_months(pl.Series([date(2109, 6, day) for day in odd]), said, yearly=False)
-    assert said
-    assert not lacking(language, *said)
 
 
 def test_a_catalogue_is_read_as_it_was_written_and_as_tools_write_it():
@@ -303,27 +190,6 @@ def test_a_language_that_comes_along_is_well_made(language):
     for english, other in catalog.sentences.items():
         lost = set(re.findall(r"\{\d+\}", english)) - set(re.findall(r"\{\d+\}", other))
         assert not lost, (english, lost)
-
-
-@pytest.mark.parametrize("language", languages())
-@pytest.mark.parametrize("kind", [*_SAID, "uncertain"])
-def test_every_headline_is_translated(full, language, kind):
-    limits = pd.Series({"trend_class": kind, "percent_lo": -6.0, "percent_hi": 2.0})
-    head = headline(replace(full, trend=limits.combine_first(full.trend)))
-    assert not lacking(language, head.sentence, head.sure, head.support, names=[full.name, full.unit])
-
-
-MODELS = ("Bernoulli", "Gaussian", "Gaussian on log1p", "negative binomial", "quasi-Poisson")
-
-
-@pytest.mark.parametrize("language", languages())
-def test_every_model_of_counts_and_every_step_of_the_structure_is_translated(language):
-    for model in MODELS:
-        held = f"Held-out deviance of 3 candidates; lowest, 1.2 per visit, for {model} with rank 1."
-        assert not lacking(language, model, f"{model} (chosen)", f"{model} (averaged with it)", held)
-    for step in STEPS.values():
-        most = f"Of the steps that were tried, '{step}' changes the trend most, by 0.3 % per year."
-        assert not lacking(language, step, most)
 
 
 def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, monkeypatch):
@@ -399,6 +265,112 @@ def test_months_alone_are_short_and_regions_of_one_letter_are_names():
     )
     assert said == "<text>Feb.</text><p>Trend: Februar. Trend: N. Trend: S.</p><text>N (3)</text>"
     assert not c.missing
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("odd", [date(2109, 6, 15), date(1900, 1, 1)])
+@pytest.mark.parametrize(("n", "later"), [(1, 0), (2, 0), (2, 1)])
+def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later, tmp_path):
+    rows = [f"a;{name};{year};3;x;y" for name in ("wren", "robin") for year in range(2001, 2010)]
+    (tmp_path / "birds.csv").write_text(
+        "\n".join(["plot;species;year;n (pairs);region;height", *rows]) + "\n"
+    )
+    said = list(
+        read_counts(tmp_path / "birds.csv", CountOptions(columns={"count": "n (pairs)"}, species="wren")).said
+    )
+    assert len(said) == 2
+    usual = [date(year, 6, 15) for year in range(2001, 2010) for _ in range(5)]
+    odds = [odd + timedelta(days=later * k) for k in range(n)]
+    panel_months(pl.Series([*usual, *odds]), said, yearly=True)
+    catalog = read_catalog(language)
+    page = catalog.page("".join(f"<p>{line}</p>" for line in said), ["wren"])
+    assert not catalog.missing
+    columns = "birds.csv: site = plot, year = year, count = n (pairs); covariates = region + height."
+    assert f"{columns} 1 Gebiet, 9 Jahre (2001 bis 2009)" in page
+
+
+@pytest.mark.parametrize("language", languages())
+def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
+    """A first trial, of few birds or replicates, said in English why it gives no class."""
+    few = [
+        "the region has 1 site; a class needs 3", "the region has 2 sites; a class needs 3",
+        *(_reason(n, np.ones(n), np.ones((draws, n))) for n, draws in ((1, 30), (2, 30), (9, 12), (9, 0))),
+        _reason(9, np.zeros(9), None), _reason(9, np.ones(9), np.zeros((30, 9))),
+        "9 visits found the species; a class needs 10", "1 site was counted in two or more years; a class needs 5",
+        "2 sites were counted in two or more years; a class needs 5",
+        "the median year has 2.5 site-years with a count; a class needs 3",
+        "the median year has 1 site-year with a count; a class needs 3",
+    ]  # fmt: skip
+    assert all(few)
+    lines = [
+        f"{start}: {why}."
+        for why in few
+        for start in ("No class where", "No class and no alert where", "No class")
+    ]
+    lines += [
+        "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
+        "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
+        "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
+    ]
+    lines += [
+        "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
+        "Strong decline, provisional since the fit has not converged",
+        "81 % of all birds counted are from the site W1 in 2013.",
+        "6 % of all birds counted are from the site W1 in 2013-05.",
+        "If that count is a mistake, the result is one: check it first.",
+        "The site W1 holds 81 % of the total over all sites and years: index and trend are mostly its own.",
+        "Without the site W1 the totals would change by −3 % per year instead of +2 %: the trend rests on that site.",
+        "Index of the mean total of the one site, 2010 = 100.",
+        "trend report · 2010 to 2019 · 1 site · made on 2026-01-02 with fedmiss 0.3.0",
+        "For orientation only, the estimated change is −2 % per year (95 % interval −8 % to +2 %), at 1 site.",
+        "1 of 10 years has no visit (2014); it is estimated from the others.",
+    ]  # fmt: skip
+    lines += [
+        f"{several(n, 'site')}{more}"
+        for n, more in ((1, "; --sites all keeps it"), (2, "; --sites all keeps them"), (1, ""))
+    ]
+    lines += [f"Wren: no trend class is given for 2012 to 2023, because {why}." for why in few[2:]]
+    counted = dict.fromkeys(
+        ("duplicates", "elsewhere", "copies", "no coordinates", "written", "zero_ok", "read"), 1
+    )
+    kept = dict.fromkeys((*_RECORD_STEPS, "held back", "written", "X"), 1)
+    of = {"rows": 9, "source": "birds.csv", "malformed": {"count": 1}}
+    of |= dict.fromkeys(("other_species", "joined", "missing", "without_birds"), 1)
+    for tables in (("records",), ("events",), ("records", "events")):
+        read = [SimpleNamespace(meta=of, has=name.__eq__) for name in tables]
+        flow = row_flow(read, counted, kept, {"species": []}, presence_only=False)
+        lines += [row[key] for row in flow for key in ("step", "note") if row["rows"]]
+    assert not lacking(language, *lines, names=["Wren", "W1", "birds"])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("n", [1, 2, 3, 9])
+def test_months_without_a_visit_are_said_in_each_language(language, n):
+    """The note had as many slots as months, and a catalogue one sentence."""
+    said: list[str] = []
+    out = {(2005, month) for month in range(2, n + 2)}
+    days = [date(y, m, 1) for y in (2004, 2005, 2006) for m in range(1, 13) if (y, m) not in out]
+    panel_months(pl.Series(days), said, yearly=False)
+    assert f"{n} of 36 months" in said[0]
+    assert not lacking(language, *said)
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("kind", [*_SAID, "uncertain"])
+def test_every_headline_is_translated(full, language, kind):
+    limits = pd.Series({"trend_class": kind, "percent_lo": -6.0, "percent_hi": 2.0})
+    head = headline(replace(full, trend=limits.combine_first(full.trend)))
+    assert not lacking(language, head.sentence, head.sure, head.support, names=[full.name, full.unit])
+
+
+@pytest.mark.parametrize("language", languages())
+def test_every_model_of_counts_and_every_step_of_the_structure_is_translated(language):
+    for model in ("Bernoulli", "Gaussian", "Gaussian on log1p", "negative binomial", "quasi-Poisson"):
+        held = f"Held-out deviance of 3 candidates; lowest, 1.2 per visit, for {model} with rank 1."
+        assert not lacking(language, model, f"{model} (chosen)", f"{model} (averaged with it)", held)
+    for step in STEPS.values():
+        most = f"Of the steps that were tried, '{step}' changes the trend most, by 0.3 % per year."
+        assert not lacking(language, step, most)
 
 
 @pytest.mark.parametrize("language", languages())

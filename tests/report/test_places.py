@@ -189,9 +189,8 @@ def test_trim_beside_speaks_of_the_same_cells(tmp_path):
     slope = np.log1p(beside.numbers["trim_percent"] / 100)
     half = [np.log1p(at / 100) - slope for at in limits["rtrim"]]
     assert half[1] == pytest.approx(-half[0], rel=1e-9)
-    assert (
-        np.diff(limits["rtrim"]) > np.diff(limits["pecbms"]) * 1.05
-    )  # Student's quantile of 12 degrees of freedom
+    # Student's quantile of 12 degrees of freedom
+    assert np.diff(limits["rtrim"]) > np.diff(limits["pecbms"]) * 1.05
 
 
 @pytest.mark.slow
@@ -234,10 +233,16 @@ def test_circles_of_the_legend_are_as_large_as_they_say(most, labels):
     handles, said = fig.legends[0].legend_handles, [text.get_text() for text in fig.legends[0].get_texts()]
     assert said == labels
     for handle, label in zip(handles, said, strict=True):
-        want = max(
-            float(label.replace(",", "")) * areas.max() / most, 9.0
-        )  # area of a circle, in squares of a point
+        # area of a circle, in squares of a point
+        want = max(float(label.replace(",", "")) * areas.max() / most, 9.0)
         assert handle.get_markersize() ** 2 == pytest.approx(want, rel=0.02)
+
+
+def test_one_site_of_presence_has_a_chance(full, monkeypatch):
+    """Its mean, 0.3, stood under "occupied sites"."""
+    monkeypatch.setitem(full.data.fit["results"], "family", "bernoulli")
+    assert "Mean, chance of presence" in _sites(full).columns
+    assert stored(full)["unit"] == "chance of presence"
 
 
 def test_a_map_shows_where_north_is():
@@ -246,10 +251,3 @@ def test_a_map_shows_where_north_is():
     scale = next(text for text in ax.texts if text.get_text().endswith(" km"))
     fig.canvas.draw()
     assert north.get_window_extent().y0 > scale.get_window_extent().y1  # neither covers the other
-
-
-def test_one_site_of_presence_has_a_chance(full, monkeypatch):
-    """Its mean, 0.3, stood under "occupied sites"."""
-    monkeypatch.setitem(full.data.fit["results"], "family", "bernoulli")
-    assert "Mean, chance of presence" in _sites(full).columns
-    assert stored(full)["unit"] == "chance of presence"

@@ -41,12 +41,6 @@ def text_of(page: Path) -> str:
     return re.sub(r"\s+", " ", html.unescape(re.sub(r"<[^>]+>", " ", raw)))
 
 
-def test_no_line_breaks_between_a_number_and_its_percent_sign(report):
-    html = (report / "index.html").read_text(encoding="utf-8")
-    assert html.count("\N{NO-BREAK SPACE}%") > 20
-    assert not re.search(r"\d %", html)
-
-
 @pytest.mark.parametrize("rule", ["pecbms", "rtrim"])
 def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
     n = len(full.sites)
@@ -94,13 +88,6 @@ def test_intervals_of_regions_allow_for_trends_drawn_together_only_where_regions
     note = indices(full, {}).values["regions"].note
     assert ("the intervals allow for that" in note) is allowed
     assert ("the intervals do not cover that" in note) is not allowed
-
-
-def test_every_bend_has_a_sentence_of_its_own(full):
-    points = pd.DataFrame({"year": [2011, 2016], "support": [1.0, 0.2]})
-    bends = str(indices(replace(full, points=points), {}).values["bends"])
-    said = [each.split(";")[0] for each in bends.split(". ")]
-    assert said == ["The trend bends in 2011", "The trend may bend in 2016"]
 
 
 def with_part(a, first, last, lo, hi):
@@ -260,30 +247,15 @@ def test_a_median_below_the_limit_is_not_written_as_the_limit(full):
 
 
 @pytest.mark.parametrize(
-    ("facts", "whose"), [({}, "observers"), ({"sites_redrawn": True}, "sites"), ({"n_observers": 0}, "sites")]
-)
-def test_the_page_says_whose_weights_the_replicates_draw(full, facts, whose):
-    data = full.data
-    panel = {**data.panel, "results": data.panel["results"] | facts}
-    a = replace(full, data=replace(data, panel=panel))
-    assert f"with other weights for the {whose};" in model_section(a, {}).values["words"]
-    assert any(f"({whose} are redrawn inside each group)" in said for said in limits(a))
-
-
-@pytest.mark.parametrize(
     ("kind", "lo", "hi", "said"),
     [
         ("moderate decline", -6.0, -2.0, "has declined moderately from 2008 to 2021"),
         ("uncertain", -6.0, 2.0, "room for a decline of more than 5 % per year,"),
         ("uncertain", -2.0, 7.0, "room for an increase of more than 5 % per year,"),
-        (
-            "uncertain",
-            -6.0,
-            7.0,
-            "decline of more than 5 % per year and for an increase of more than 5 % per year,",
-        ),
+        ("uncertain", -6.0, 7.0,
+         "decline of more than 5 % per year and for an increase of more than 5 % per year,"),
     ],
-)
+)  # fmt: skip
 def test_headline_follows_the_class_and_says_what_is_not_excluded(full, kind, lo, hi, said):
     limits = pd.Series({"trend_class": kind, "percent_lo": lo, "percent_hi": hi})
     a = replace(full, trend=limits.combine_first(full.trend))
@@ -395,12 +367,6 @@ def test_page_and_exchange_file_give_one_slope_error_and_class(full, tmp_path, r
     assert Tof(text).n("Time") == 14
 
 
-def test_tables_follow_their_schemas_to_the_column(full):
-    for name, (schema, table) in report_tables(full).items():
-        listed = [c["name"] for c in load_schema(schema).columns]
-        assert sorted(listed) == sorted(table.columns), name
-
-
 def test_folders_of_other_panels_are_refused(folders, tmp_path):
     other = make_folders(tmp_path / "other", World(n_sites=7))
     with pytest.raises(InputError, match=r"40 sites x 168 months need 6720"):
@@ -430,14 +396,8 @@ def test_a_matrix_with_holes_is_refused(folders, tmp_path):
 
 
 def test_settings_and_folders_are_checked_before_anything_is_written(folders, tmp_path):
-    for bad, word in (
-        ({"rule": "trim"}, "'trim'"),
-        ({"date": "2026-13-01"}, "'2026-13-01'"),
-        ({"span": 2.0}, "span is 2"),
-        ({"coarse_map": -1.0}, "--coarse-map is -1"),
-    ):
-        with pytest.raises(ConfigError, match=word):
-            ReportSettings(**bad)
+    with pytest.raises(ConfigError, match="'2026-13-01'"):
+        ReportSettings(date="2026-13-01")
     with pytest.raises(ConfigError, match="base 1900"):
         build_report(**folders, out=tmp_path / "r", settings=ReportSettings(base="1900", date=DATE))
     assert not (tmp_path / "r").exists()
@@ -463,28 +423,6 @@ def test_one_site_one_year_one_month_is_a_report_too(tmp_path):
     assert not re.search(r"\b1 (sites|groups)", words)
 
 
-@pytest.mark.slow
-def test_command_line(small, tmp_path, monkeypatch, capsys):
-    from fedmiss.cli import app as module
-
-    args = ["fedmiss", "report", *(x for k, v in small.items() for x in (f"--{k}", str(v)))]
-    monkeypatch.setattr(
-        "sys.argv", [*args, "--out", str(tmp_path / "r"), "--base", "2010", "--rule", "rtrim", "--date", DATE]
-    )
-    with pytest.raises(SystemExit) as stop:
-        module.main()
-    assert stop.value.code in (0, None)
-    said = capsys.readouterr().out
-    assert "Test Egret has declined" in said
-    assert said.strip().endswith("index.html")
-    assert read_manifest(tmp_path / "r")["settings"]["base"] == "2010"
-    monkeypatch.setattr("sys.argv", [*args, "--out", str(tmp_path / "r")])
-    with pytest.raises(SystemExit) as stop:
-        module.main()
-    assert stop.value.code == 2
-    assert "--overwrite" in capsys.readouterr().err
-
-
 def test_a_model_of_rank_0_gives_no_class_to_regions_and_sites(tmp_path):
     f = make_folders(
         tmp_path, World(rank=0, n_sites=12, n_years=8, season=(4, 5), last_months=2, trace=False, seen=0.6)
@@ -504,6 +442,12 @@ def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
     a = analysed(read_inputs(folders["panel"], fit, folders["imputed"]))
     assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))
     assert headline(a).verdict == "Moderate decline, provisional since the fit has not converged"
+
+
+def test_tables_follow_their_schemas_to_the_column(full):
+    for name, (schema, table) in report_tables(full).items():
+        listed = [c["name"] for c in load_schema(schema).columns]
+        assert sorted(listed) == sorted(table.columns), name
 
 
 @pytest.mark.slow
@@ -535,3 +479,14 @@ def test_a_report_of_yearly_counts_speaks_of_no_month(tmp_path):
     assert "site-years were counted" in words
     assert "TRIM beside fedmiss" in words
     assert not (tmp_path / "r" / "figures" / "monthly.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("facts", "whose"), [({}, "observers"), ({"sites_redrawn": True}, "sites"), ({"n_observers": 0}, "sites")]
+)
+def test_the_page_says_whose_weights_the_replicates_draw(full, facts, whose):
+    data = full.data
+    panel = {**data.panel, "results": data.panel["results"] | facts}
+    a = replace(full, data=replace(data, panel=panel))
+    assert f"with other weights for the {whose};" in model_section(a, {}).values["words"]
+    assert any(f"({whose} are redrawn inside each group)" in said for said in limits(a))

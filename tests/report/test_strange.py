@@ -74,10 +74,8 @@ CASES = {
     "a year without visits": (
         [r for r in WHOLE if r[2].year != 2013], "", "2013 has no count and is left out of index and trend",
     ),
-    "a season that shifts": (
-        [r for r in WHOLE if (r[2].month <= 6) == (r[2].year < 2014)],
-        "No trend class", "a change of the season in which was counted cannot be told",
-    ),
+    "a season that shifts": ([r for r in WHOLE if (r[2].month <= 6) == (r[2].year < 2014)],
+                             "No trend class", "a change of the season in which was counted cannot be told"),
     "one visit each": (one_each(), "No trend class", "0 sites were counted in two or more years"),
     "a thin first year": (
         [r for r in WHOLE if r[2].year > 2010] + [r for r in WHOLE if (r[2].year, r[2].month) == (2010, 1)][:2],

@@ -116,9 +116,8 @@ def test_limits_stay_positive_and_hold_the_estimate():
     below = interval(np.array([1.0]), np.array([[-1.0], [2.0], [3.0]]))
     assert below.lo[0] == 0.0
     assert np.isnan(below.se_log[0])
-    nothing = interval(
-        np.zeros(1), np.array([[1e-6], [2e-6]])
-    )  # replicates of a species that was never found
+    # replicates of a species that was never found
+    nothing = interval(np.zeros(1), np.array([[1e-6], [2e-6]]))
     assert nothing.lo == 0 < nothing.hi
     assert np.isnan(interval(est, None).lo).all()
 
@@ -154,21 +153,8 @@ def test_ratio_to_base_is_the_delta_method():
     assert (one[0][2], one[1][2]) == (1.0, 0.0)
 
 
-@pytest.mark.mc
-def test_log_limits_cover_at_their_level():
-    rng = np.random.default_rng(4)
-    n, sd = 4000, 0.4
-    est = np.exp(rng.normal(0, sd, n))
-    draws = est * np.exp(rng.normal(0, sd, (200, n)))
-    got = interval(est, draws)
-    cover = np.mean((got.lo < 1) & (got.hi > 1))
-    # the standard deviation over 200 replicates widens nothing: expected coverage of a t with 199 df at 1.96
-    assert abs(cover - 0.949) < 4 * np.sqrt(0.05 * 0.95 / n)
-
-
 @pytest.mark.parametrize(
-    ("n_years", "B", "word"),
-    [(4, 60, "4 complete years"), (15, 0, "no bootstrap"), (15, 5, "5 bootstrap")],
+    ("n_years", "B", "word"), [(4, 60, "4 complete years"), (15, 0, "no bootstrap"), (15, 5, "5 bootstrap")]
 )
 def test_a_class_is_refused_for_thin_data_with_the_number_that_is_too_small(n_years, B, word):
     months = axis(n_years=n_years)
@@ -242,9 +228,8 @@ def test_loess_is_statsmodels_lowess():
         there = [lowess(d, centred, frac=0.4, it=it, xvals=centred[30:40]) for d in draws]
         np.testing.assert_allclose(loess(x, draws, 0.4, it, at=at), there, rtol=1e-12)
     got = MonthlySeries.of(totals, months).smooth(totals, 0.4)
-    np.testing.assert_allclose(
-        got["missing_smooth"], want, rtol=1e-12
-    )  # the last one, of three robust iterations
+    # the last one, of three robust iterations
+    np.testing.assert_allclose(got["missing_smooth"], want, rtol=1e-12)
     by_month = pd.Series(totals).groupby(months["month_of_year"]).transform("mean").to_numpy()
     adjusted = lowess(totals * totals.mean() / by_month, centred, frac=0.4, it=3, return_sorted=False)
     np.testing.assert_allclose(got["smooth"], adjusted, rtol=1e-12)
@@ -310,40 +295,39 @@ def test_a_stretch_between_bends_holds_four_totals_whatever_years_lack():
             assert min(((start <= year) & (year <= end)).sum() for start, end in pairwise(edges)) >= 4
 
 
-def test_bad_input_is_named():
-    months = axis()
-    totals, draws = series(months)
-    with pytest.raises(ConfigError, match="179 monthly totals for 180 months"):
-        trends.overall_trend(totals[:-1], months)
-    with pytest.raises(ConfigError, match=r"\(50, 179\)"):
-        trends.overall_trend(totals, months, draws[:, :-1])
-    with pytest.raises(ConfigError, match="2 numbers of counts for 180 months"):
-        trends.overall_trend(totals, months, draws, n_observed=[1, 2])
-    with pytest.raises(ConfigError, match="columns year and month_of_year"):
-        trends.yearly_index(totals, months[["year"]])
-    with pytest.raises(ConfigError, match="none of 1 to 12"):
-        trends.yearly_index(totals, months.assign(month_of_year=13))
-    with pytest.raises(ConfigError, match="month 1 of 2000 is there twice"):
-        trends.yearly_index(totals, months.assign(month_of_year=months["month_of_year"].replace(2, 1)))
-    for level in (95, 1.0, 0.0):  # 95 gave limits of NaN without a word
-        with pytest.raises(ConfigError, match=f"level is {level:g} "):
-            trends.yearly_index(totals, months, draws, level=level)
-    with pytest.raises(ConfigError, match="base 1990 has no year"):
-        trends.yearly_index(totals, months, base=1990)
-    seen = np.where(months["year"] == 2001, 0, 9)
-    with pytest.raises(ConfigError, match=r"base 2001 has no year that can be used.* are: 2000, 2002, "):
-        trends.yearly_index(totals, months, base=2001, n_observed=seen)
-    with pytest.raises(ConfigError, match=r"base 2010-2005 ends before it begins; write --base 2005-2010\."):
-        trends.yearly_index(totals, months, base="2010-2005")
-    for years in ((2011, 2003), (1990, 1999), (2050, 2060)):
-        with pytest.raises(ConfigError, match=f"years {years[0]} to {years[1]} are none of .*2000 to 2014"):
-            trends.overall_trend(totals, months, draws, years=years)
-    with pytest.raises(ConfigError, match="'early' is not a year"):
-        trends.yearly_index(totals, months, base="early")
-    with pytest.raises(ConfigError, match=r"span is 1\.5"):
-        MonthlySeries.of(totals, months).smooth(totals, 1.5)
-    with pytest.raises(ConfigError, match="need bootstrap replicates"):
-        MonthlySeries.of(totals, months).covariance()
+MONTHS = axis()
+GIVEN, REPLICATES = series(MONTHS)
+SEEN = np.where(MONTHS["year"] == 2001, 0, 9)
+TWICE = MONTHS.assign(month_of_year=MONTHS["month_of_year"].replace(2, 1))
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
+        (lambda: trends.overall_trend(GIVEN[:-1], MONTHS), "179 monthly totals for 180 months"),
+        (lambda: trends.overall_trend(GIVEN, MONTHS, REPLICATES[:, :-1]), r"\(50, 179\)"),
+        (lambda: trends.overall_trend(GIVEN, MONTHS, n_observed=[1, 2]), "2 numbers of counts for 180 months"),
+        (lambda: trends.yearly_index(GIVEN, MONTHS[["year"]]), "columns year and month_of_year"),
+        (lambda: trends.yearly_index(GIVEN, MONTHS.assign(month_of_year=13)), "none of 1 to 12"),
+        (lambda: trends.yearly_index(GIVEN, TWICE), "month 1 of 2000 is there twice"),
+        *((lambda level=level: trends.yearly_index(GIVEN, MONTHS, REPLICATES, level=level),
+           f"level is {level:g} ") for level in (95, 1.0, 0.0)),  # 95 gave limits of NaN without a word
+        (lambda: trends.yearly_index(GIVEN, MONTHS, base=1990), "base 1990 has no year"),
+        (lambda: trends.yearly_index(GIVEN, MONTHS, base=2001, n_observed=SEEN),
+         r"base 2001 has no year that can be used.* are: 2000, 2002, "),
+        (lambda: trends.yearly_index(GIVEN, MONTHS, base="2010-2005"),
+         r"ends before it begins; write --base 2005-2010\."),
+        *((lambda years=years: trends.overall_trend(GIVEN, MONTHS, REPLICATES, years=years),
+           f"years {years[0]} to {years[1]} are none of .*2000 to 2014")
+          for years in ((2011, 2003), (1990, 1999), (2050, 2060))),
+        (lambda: trends.yearly_index(GIVEN, MONTHS, base="early"), "'early' is not a year"),
+        (lambda: MonthlySeries.of(GIVEN, MONTHS).smooth(GIVEN, 1.5), r"span is 1\.5"),
+        (lambda: MonthlySeries.of(GIVEN, MONTHS).covariance(), "need bootstrap replicates"),
+    ],
+)  # fmt: skip
+def test_bad_input_is_named(make, words):
+    with pytest.raises(ConfigError, match=words):
+        make()
 
 
 def test_a_season_leaves_the_curve_of_values_about_nought_as_it_is():
@@ -388,3 +372,15 @@ def test_totals_that_are_not_positive_are_the_reason_why_there_is_no_class():
         assert row["trend_class"] == "not classified"
         assert reason in row["reason"]
     assert change_points(below, months, draws).empty
+
+
+@pytest.mark.mc
+def test_log_limits_cover_at_their_level():
+    rng = np.random.default_rng(4)
+    n, sd = 4000, 0.4
+    est = np.exp(rng.normal(0, sd, n))
+    draws = est * np.exp(rng.normal(0, sd, (200, n)))
+    got = interval(est, draws)
+    cover = np.mean((got.lo < 1) & (got.hi > 1))
+    # the standard deviation over 200 replicates widens nothing: expected coverage of a t with 199 df at 1.96
+    assert abs(cover - 0.949) < 4 * np.sqrt(0.05 * 0.95 / n)

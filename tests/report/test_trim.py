@@ -113,30 +113,6 @@ def test_serial_correlation_is_found_and_solves_its_estimating_equations():
     assert got.overall().loc[0, "slope_se"] > plain.overall().loc[0, "slope_se"]
 
 
-@pytest.mark.mc
-def test_standard_errors_of_totals_and_slope_match_their_spread():
-    rng = np.random.default_rng(11)
-    n, J, B, phi = 60, 8, 400, 3.0
-    mu = np.exp(rng.normal(2.5, 0.6, n))[:, None] * np.exp(-0.05 * np.arange(J))[None, :]
-    hole = rng.random((n, J)) < 0.4
-    hole[0] = False
-    totals, se, slopes, slope_se = [], [], [], []
-    for _ in range(B):
-        f = rng.poisson(rng.gamma(mu / (phi - 1), phi - 1)).astype(float)
-        f[hole] = np.nan
-        got = fit_trim(*long(f), OVER)
-        # the total of what would be counted varies by itself: the model total does not
-        totals.append(got.total_model)
-        se.append(np.sqrt(np.diag(got.var_model)))
-        row = got.overall("model").iloc[0]
-        slopes.append(row["slope"])
-        slope_se.append(row["slope_se"])
-    ratio = np.mean(se, axis=0) / np.std(totals, axis=0, ddof=1)
-    tolerance = 4 / np.sqrt(2 * (B - 1))
-    assert np.abs(ratio - 1).max() < tolerance
-    assert abs(np.mean(slope_se) / np.std(slopes, ddof=1) - 1) < tolerance
-
-
 def test_weights_multiply_the_totals_and_nothing_else():
     _f, site, time, count = panel(9)
     one = fit_trim(site, time, count, OVER)
@@ -160,13 +136,8 @@ BAD = [
     ([1, 1], [2000, 2001], [1, "X"], {}, "row 1 .*the count is X"),
     ([1, 1], [2000, np.inf], [1, 2], {}, "row 1 .*infinite time"),
     ([1], [2000, 2001], [1, 2], {}, "differ in length: site 1, time 2, count 2"),
-    (
-        [1, 1],
-        [20000101, 20200101],
-        [1, 2],
-        {"settings": TrimSettings(2)},
-        "from 20000101 to 20200101; give years",
-    ),
+    ([1, 1], [20000101, 20200101], [1, 2], {"settings": TrimSettings(2)},
+     "from 20000101 to 20200101; give years"),
     *(
         ([1, 1, 2, 2], [2000, 2001] * 2, [1, 2, 3, 4], more, said)
         for more, said in (
@@ -180,7 +151,7 @@ BAD = [
             ({"settings": TrimSettings(2, (1999,), overdispersion=True)}, "change point 1999"),
         )
     ),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("site", "time", "count", "more", "said"), BAD)
@@ -467,3 +438,27 @@ def test_change_points_without_counts_are_one_sentence():
         == 1
     )
     assert len(fit.notes) < 5
+
+
+@pytest.mark.mc
+def test_standard_errors_of_totals_and_slope_match_their_spread():
+    rng = np.random.default_rng(11)
+    n, J, B, phi = 60, 8, 400, 3.0
+    mu = np.exp(rng.normal(2.5, 0.6, n))[:, None] * np.exp(-0.05 * np.arange(J))[None, :]
+    hole = rng.random((n, J)) < 0.4
+    hole[0] = False
+    totals, se, slopes, slope_se = [], [], [], []
+    for _ in range(B):
+        f = rng.poisson(rng.gamma(mu / (phi - 1), phi - 1)).astype(float)
+        f[hole] = np.nan
+        got = fit_trim(*long(f), OVER)
+        # the total of what would be counted varies by itself: the model total does not
+        totals.append(got.total_model)
+        se.append(np.sqrt(np.diag(got.var_model)))
+        row = got.overall("model").iloc[0]
+        slopes.append(row["slope"])
+        slope_se.append(row["slope_se"])
+    ratio = np.mean(se, axis=0) / np.std(totals, axis=0, ddof=1)
+    tolerance = 4 / np.sqrt(2 * (B - 1))
+    assert np.abs(ratio - 1).max() < tolerance
+    assert abs(np.mean(slope_se) / np.std(slopes, ddof=1) - 1) < tolerance

@@ -37,18 +37,13 @@ def fitted(table, settings, covariates=None):
         ([[1, _, 0, 2], [0, _, _, _], [1, _, _, _], [_, _, 1, _]], TrimSettings(3)),
         ([[_, 1, 0, _], [_, 2, _, _], [_, 1, _, _], [1, _, 1, _]], SERIAL),  # correlation 1
         (  # and one that runs away
-            [
-                [_, _, 11, _, _, 80],
-                [5, _, _, _, _, 197],
-                [_, 2, 3, 6, 1, 0],
-                [16, _, 30, 25, 21, _],
-                [19, _, _, _, _, 135],
-            ],
+            [[_, _, 11, _, _, 80], [5, _, _, _, _, 197], [_, 2, 3, 6, 1, 0], [16, _, 30, 25, 21, _],
+             [19, _, _, _, _, 135]],
             TrimSettings(2, "auto", overdispersion=True, serial_correlation=True),
         ),
         ([[23, 11, _, 23], [20, _, 23, _], [_, 17, _, 19]], SERIAL),  # and beyond -1
     ],
-)
+)  # fmt: skip
 def test_what_a_few_birds_do_not_tell_is_a_sentence(table, settings):
     assert fitted(table, settings, None if len(table) != 2 else ["a", "b"]) is None
 

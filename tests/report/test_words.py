@@ -12,18 +12,11 @@ from fedmiss.report.words import count, number, per_year, percent, quantity, sha
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (12345.6, "12,300"),
-        (0.01234, "0.0123"),
-        (0, "0"),
-        (-3.456, "−3.46"),
-        (math.nan, "n/a"),
-        (1e-7, "1.0 × 10⁻⁷"),
-        (999.7, "1,000"),
-        (0.9999, "1.00"),
-        (9.9949e-05, "1.0 × 10⁻⁴"),
+        (12345.6, "12,300"), (0.01234, "0.0123"), (0, "0"), (-3.456, "−3.46"), (math.nan, "n/a"),
+        (1e-7, "1.0 × 10⁻⁷"), (999.7, "1,000"), (0.9999, "1.00"), (9.9949e-05, "1.0 × 10⁻⁴"),
         (-0.09996, "−0.100"),
     ],
-)
+)  # fmt: skip
 def test_number(value, text):
     assert number(value) == text
 
@@ -31,15 +24,10 @@ def test_number(value, text):
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (0.0, "0 %"),
-        (1.0, "100 %"),
-        (0.9962, "99.6 %"),
-        (0.99997, "99.99 %"),
-        (0.00002, "less than 0.01 %"),
-        (0.002, "0.2 %"),
-        (0.4567, "46 %"),
+        (0.0, "0 %"), (1.0, "100 %"), (0.9962, "99.6 %"), (0.99997, "99.99 %"), (0.00002, "less than 0.01 %"),
+        (0.002, "0.2 %"), (0.4567, "46 %"),
     ],
-)
+)  # fmt: skip
 def test_a_share_that_is_not_all_or_nothing_is_not_written_so(value, text):
     assert share(value) == text
 

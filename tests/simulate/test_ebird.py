@@ -3,7 +3,6 @@
 import gzip
 import re
 from collections import defaultdict
-from pathlib import Path
 
 import numpy as np
 import polars as pl
@@ -59,22 +58,13 @@ def test_fields_look_like_ebirds(texts):
         "GLOBAL UNIQUE IDENTIFIER": r"URN:CornellLabOfOrnithology:EBIRD:OBS\d+",
         "LAST EDITED DATE": r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d(\.\d{1,6})?",
         "CATEGORY": r"species|issf|intergrade|form|domestic|spuh|slash|hybrid",
-        "OBSERVATION COUNT": r"X|[1-9]\d*",
-        "EXOTIC CODE": r"N?",
-        "LOCALITY ID": r"L\d+",
-        "LATITUDE": r"\d+\.\d{1,7}",
-        "OBSERVATION DATE": r"20(1\d|20)-[01]\d-[0-3]\d",
-        "TIME OBSERVATIONS STARTED": r"|[0-2]\d:[0-5]\d:00",
-        "OBSERVER ID": r"obsr\d+",
-        "SAMPLING EVENT IDENTIFIER": r"S\d+",
-        "PROTOCOL CODE": r"P\d\d",
-        "DURATION MINUTES": r"|\d+",
-        "EFFORT DISTANCE KM": r"|\d+\.\d{1,3}",
-        "NUMBER OBSERVERS": r"|[1-9]\d*",
-        "ALL SPECIES REPORTED": r"[01]",
-        "GROUP IDENTIFIER": r"|G\d+",
-        "APPROVED": "1",
-    }
+        "OBSERVATION COUNT": r"X|[1-9]\d*", "EXOTIC CODE": r"N?", "LOCALITY ID": r"L\d+",
+        "LATITUDE": r"\d+\.\d{1,7}", "OBSERVATION DATE": r"20(1\d|20)-[01]\d-[0-3]\d",
+        "TIME OBSERVATIONS STARTED": r"|[0-2]\d:[0-5]\d:00", "OBSERVER ID": r"obsr\d+",
+        "SAMPLING EVENT IDENTIFIER": r"S\d+", "PROTOCOL CODE": r"P\d\d", "DURATION MINUTES": r"|\d+",
+        "EFFORT DISTANCE KM": r"|\d+\.\d{1,3}", "NUMBER OBSERVERS": r"|[1-9]\d*",
+        "ALL SPECIES REPORTED": r"[01]", "GROUP IDENTIFIER": r"|G\d+", "APPROVED": "1",
+    }  # fmt: skip
     for column, shape in shapes.items():
         odd = [r[column] for r in rows if not re.fullmatch(shape, r[column])]
         assert not odd, (column, odd[:3])
@@ -139,16 +129,11 @@ def test_truth_is_what_a_slow_reading_of_the_files_keeps(sim, texts):
 
     want = {
         (
-            r["SAMPLING EVENT IDENTIFIER"],
-            r["GROUP IDENTIFIER"] or None,
-            r["OBSERVER ID"],
-            r["LOCALITY ID"],
-            r["OBSERVATION DATE"],
-            r["ALL SPECIES REPORTED"] == "1",
-            len(parties[key(r)]),
+            r["SAMPLING EVENT IDENTIFIER"], r["GROUP IDENTIFIER"] or None, r["OBSERVER ID"], r["LOCALITY ID"],
+            r["OBSERVATION DATE"], r["ALL SPECIES REPORTED"] == "1", len(parties[key(r)]),
         )
         for r in kept.values()
-    }
+    }  # fmt: skip
     lists_kept = table(sim, "truth_checklists").with_columns(pl.col("date").cast(pl.String))
     assert set(lists_kept.rows()) == want
 
@@ -191,12 +176,10 @@ def test_truth_on_file_is_the_law_that_drew_the_counts(tmp_path):
 @pytest.mark.parametrize(
     "options",
     [
-        {"sites": 2, "observers": 2},
-        {"start": "2015-06", "end": "2015-06"},
-        {"start": "2015-11", "end": "2016-02", "species": 1},
-        {"species": 24},
+        {"sites": 2, "observers": 2}, {"start": "2015-06", "end": "2015-06"},
+        {"start": "2015-11", "end": "2016-02", "species": 1}, {"species": 24},
     ],
-)
+)  # fmt: skip
 def test_small_countries_work(tmp_path, options):
     out = simulate_ebird(tmp_path / "sim", EbirdSettings(records=1000, **options))
     (_, rows), (_, lists) = read(out / "ebd_sim.txt"), read(out / "ebd_sim_sampling.txt")
@@ -240,9 +223,8 @@ def test_counts_follow_the_truth():
             seen[at[block.checklist[rows]]] = True
             z = (seen[complete] - chance).sum() / np.sqrt((chance * (1 - chance)).sum())
             assert abs(z) < 5, (bird.common, z)
-            if (
-                not bird.forms
-            ):  # X hides numbers evenly, so the numbers left add up to (1 - x_share) of the mean
+            # X hides numbers evenly, so the numbers left add up to (1 - x_share) of the mean
+            if not bird.forms:
                 number = np.zeros(first.size)
                 number[at[block.checklist[rows]]] = np.maximum(block.count[rows], 0)
                 gap = (number - (1 - bird.x_share) * mean)[complete]
@@ -308,11 +290,9 @@ def test_layouts_hold_the_same_data(sim, texts, tmp_path, columns):
     assert all(r[""] == "" for r in rows)
     (_, original), _ = texts
     old = {
-        "PROTOCOL NAME": "PROTOCOL TYPE",
-        "CHECKLIST COMMENTS": "TRIP COMMENTS",
-        "BREEDING CODE": "BREEDING BIRD ATLAS CODE",
-        "BREEDING CATEGORY": "BREEDING BIRD ATLAS CATEGORY",
-    }
+        "PROTOCOL NAME": "PROTOCOL TYPE", "CHECKLIST COMMENTS": "TRIP COMMENTS",
+        "BREEDING CODE": "BREEDING BIRD ATLAS CODE", "BREEDING CATEGORY": "BREEDING BIRD ATLAS CATEGORY",
+    }  # fmt: skip
     compared = 0
     for column in original[0]:
         name = column if column in header else old.get(column)
@@ -326,44 +306,15 @@ def test_layouts_hold_the_same_data(sim, texts, tmp_path, columns):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"records": 10}, "--records is 10"),
-        ({"records": 60_000_000}, "--records is 60,000,000"),
-        ({"species": 0}, "--species is 0"),
-        ({"species": 25}, "--species is 25"),
-        ({"columns": "51"}, "'51'"),
-        ({"start": "2010-13"}, "'2010-13'"),
-        ({"start": "2021-01"}, "2020-12 is before --start 2021-01"),
-        ({"seed": -3}, "--seed is -3"),
-        ({"sites": -5}, "--sites -5"),
-        ({"sites": 1}, "--sites 1"),
-        ({"observers": 1}, "--observers 1"),
-        ({"observers": 6_000_000}, "6,000,000"),
+        ({"records": 10}, "--records is 10"), ({"records": 60_000_000}, "--records is 60,000,000"),
+        ({"species": 0}, "--species is 0"), ({"species": 25}, "--species is 25"), ({"columns": "51"}, "'51'"),
+        ({"start": "2010-13"}, "'2010-13'"), ({"start": "2021-01"}, "2020-12 is before --start 2021-01"),
+        ({"seed": -3}, "--seed is -3"), ({"sites": -5}, "--sites -5"), ({"sites": 1}, "--sites 1"),
+        ({"observers": 1}, "--observers 1"), ({"observers": 6_000_000}, "6,000,000"),
         ({"records": 10_000_000, "species": 1}, "limit 8,000,000"),
     ],
-)
+)  # fmt: skip
 def test_bad_settings_write_nothing(tmp_path, options, words):
     with pytest.raises(ConfigError, match=words):
         simulate_ebird(tmp_path / "sim", EbirdSettings(**options))
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
-@pytest.mark.parametrize("compress", [False, True])
-def test_full_disk_is_said_and_leaves_nothing(tmp_path, monkeypatch, compress):
-    from fedmiss.simulate import ebird
-
-    plain = ebird._open
-    monkeypatch.setattr(ebird, "_open", lambda path: plain(_FullDisk(path.suffix)))
-    with pytest.raises(InputError, match="disk is full"):
-        simulate_ebird(tmp_path / "sim", EbirdSettings(records=2000, compress=compress))
-    assert list(tmp_path.iterdir()) == []
-
-
-class _FullDisk:
-    """A path to the device that is always full, whatever its suffix."""
-
-    def __init__(self, suffix):
-        self.suffix = suffix
-
-    def __fspath__(self):
-        return "/dev/full"

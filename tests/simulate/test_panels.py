@@ -31,12 +31,10 @@ def score(panel: Panel, visited: bool):
 @pytest.mark.parametrize(
     ("kind", "visited", "mean", "glm", "bias"),
     [
-        ("random", True, 12.9, 5.50, 1.0),
-        ("weak", True, 4.61, 1.36, 1.0),
-        ("preferential", True, 21.4, 6.95, 1.0),
-        ("preferential", False, None, 6.13, 1.82),
+        ("random", True, 12.9, 5.50, 1.0), ("weak", True, 4.61, 1.36, 1.0),
+        ("preferential", True, 21.4, 6.95, 1.0), ("preferential", False, None, 6.13, 1.82),
     ],
-)
+)  # fmt: skip
 def test_benchmark_setting(kind, visited, mean, glm, bias):
     """Means, deviances and bias of the additive model are those of the setting peers were measured on."""
     got = np.mean([score(simulate_panel(kind=kind, seed=s), visited) for s in (0, 1)], axis=0)
@@ -66,11 +64,9 @@ def test_variance_of_each_family(family):
     p = simulate_panel(200, 60, 0.2, family=family, seed=2, size=3.0)
     mean = p.expected_at(p.test_site, p.test_month)
     variance = {
-        "poisson": mean,
-        "negbin": mean + mean**2 / 3,
-        "gaussian": np.ones_like(mean),
+        "poisson": mean, "negbin": mean + mean**2 / 3, "gaussian": np.ones_like(mean),
         "bernoulli": mean * (1 - mean),
-    }[family]
+    }[family]  # fmt: skip
     z2 = (p.y_test - mean) ** 2 / variance
     assert abs(z2.mean() - 1) < 5 * z2.std() / np.sqrt(z2.size)
     z = (p.y_test - mean) / np.sqrt(variance)
@@ -127,22 +123,15 @@ def test_same_seed_same_panel_other_seed_other_panel():
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"kind": "odd"}, "'odd'"),
-        ({"family": "gamma"}, "'gamma'"),
-        ({"sites": 1}, "sites is 1"),
-        ({"observed": 0.0}, "observed is 0.0"),
-        ({"observed": 1.5}, "observed is 1.5"),
-        ({"sites": 10, "months": 10, "observed": 0.001}, "observed is 0.001"),
-        ({"rank": 200}, "rank is 200"),
-        ({"groups": 101}, "groups is 101"),
-        ({"visits": 3}, "visits is 3"),
-        ({"size": 0.0, "family": "negbin"}, "size is 0.0"),
-        ({"observer_sd": -0.1}, "observer_sd is -0.1"),
-        ({"effort_sd": 30.0}, "effort_sd is 30.0"),
-        ({"seed": -1}, "seed is -1"),
+        ({"kind": "odd"}, "'odd'"), ({"family": "gamma"}, "'gamma'"), ({"sites": 1}, "sites is 1"),
+        ({"observed": 0.0}, "observed is 0.0"), ({"observed": 1.5}, "observed is 1.5"),
+        ({"sites": 10, "months": 10, "observed": 0.001}, "observed is 0.001"), ({"rank": 200}, "rank is 200"),
+        ({"groups": 101}, "groups is 101"), ({"visits": 3}, "visits is 3"),
+        ({"size": 0.0, "family": "negbin"}, "size is 0.0"), ({"observer_sd": -0.1}, "observer_sd is -0.1"),
+        ({"effort_sd": 30.0}, "effort_sd is 30.0"), ({"seed": -1}, "seed is -1"),
         ({"test_cells": -1}, "test_cells is -1"),
     ],
-)
+)  # fmt: skip
 def test_bad_settings_name_the_value(options, words):
     with pytest.raises(ConfigError, match=words):
         simulate_panel(**options)

@@ -123,7 +123,9 @@ class Differences:
                 source = self.memories[question.source, 0]
                 for fit in range(question.numbers.size):
                     self.memories[question.batch, fit] = replace(source, whole=dict(source.whole), last=1.0)
-            elif isinstance(question, msg.Keep):  # fits that are kept ask for no sums of months in this exchange
+            elif isinstance(
+                question, msg.Keep
+            ):  # fits that are kept ask for no sums of months in this exchange
                 for fit in question.fits.tolist():
                     if (question.batch, fit) in self.memories:
                         source = self.memories[question.batch, fit]

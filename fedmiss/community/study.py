@@ -50,7 +50,7 @@ from fedmiss.federation.link import Link, total
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.member import Look, Member
 from fedmiss.federation.messages_agree import LEVEL, PLACE
-from fedmiss.federation.rules import kept_regions
+from fedmiss.federation.rules import COLUMNS, kept_regions
 
 FEWEST_SPECIES = 3
 
@@ -192,8 +192,13 @@ def _without_covariates(ours: _Ours, terms: Terms, found: Mapping[str, float]) -
 
 def begin_axes(ours: _Ours, terms: Terms) -> list[str]:
     """Find what axes begin along, from pairs of species that enough were found together; say so where there is none."""
-    if not (terms.settings.rank and ours.hub.patterns):
+    if not terms.settings.rank:
         return []
+    if not ours.hub.patterns:
+        return [
+            f"no axes are fitted: without one of them, the organisations have {COLUMNS} sites or fewer, and the sums that "
+            "begin an axis would tell single counts. Organisations with more sites would help."
+        ]
     ours.hub = release_pairs_of_finds(ours.link, ours.hub)
     if ours.hub.patterns:
         ours.hub = begin_factors(ours.link, ours.hub, [replace(plain_model(terms.settings), rank=1)])

@@ -22,6 +22,7 @@ from tests.federation.test_least_numbers import Tapped
 J, S, LEAST = 90, 16, 5
 OTHERS = np.arange(J) % 3 != 0  # sites that are not the member's
 SETTING = CommunitySettings(rank=1)
+TERMS = Terms(SETTING, (), LEAST, 0.85, 3, False, JOB, SETTINGS)
 
 
 def seldom(seed: int) -> tuple[Cells, np.ndarray]:
@@ -33,20 +34,24 @@ def seldom(seed: int) -> tuple[Cells, np.ndarray]:
     return cells, y
 
 
-def told(cells: Cells) -> list[tuple[msg.Product, np.ndarray]]:
-    """Products that the job asks for, and of each the sum of the two others."""
+def agreed(cells: Cells) -> tuple[_Ours, Tapped]:
+    """The member's end of the community, once months, which are the species, are agreed on; every third site is its own."""
     programs = {}
     for k in range(3):
         mine = cells.take(cells.site % 3 == k)
-        mine = replace(mine, J=J // 3, site=mine.site // 3)
+        mine = replace(mine, J=cells.J // 3, site=mine.site // 3)
         programs[f"owner-{k}"] = GroupProgram(
-            f"owner-{k}", mine.visits(np.arange(k, J, 3).astype(str), {}), secret=f"owner-{k}".encode(),
+            f"owner-{k}", mine.visits(np.arange(k, cells.J, 3).astype(str), {}), secret=f"owner-{k}".encode(),
             settings=SETTINGS, jointly=True, minimum=LEAST, finds=True,
         )  # fmt: skip
     tap = Tapped(programs)
-    terms = Terms(SETTING, (), LEAST, 0.85, 3, False, JOB, SETTINGS)
-    ours = _Ours(programs["owner-0"], Link(tap, JOB[:8], SETTINGS), terms.plan(np.arange(S)))
-    study.begin_axes(ours, terms)
+    return _Ours(programs["owner-0"], Link(tap, JOB[:8], SETTINGS), TERMS.plan(np.arange(S))), tap
+
+
+def told(cells: Cells) -> list[tuple[msg.Product, np.ndarray]]:
+    """Products that the job asks for, and of each the sum of the two others."""
+    ours, tap = agreed(cells)
+    study.begin_axes(ours, TERMS)
     fit_by(ours, cells.take(cells.site % 3 == 0), SETTING, {})
     return [
         (q, q.unit[:, None, None] * sum(a.product for a in answers[1:]))
@@ -94,3 +99,15 @@ def test_products_of_a_community_would_tell_which_rare_species_were_found_togeth
         right += ((G[s, t] > -0.5 * chance) == together)[rare].tolist()
     assert len(right) >= 60
     assert np.mean(right) > 0.8
+
+
+def test_organisations_with_few_sites_fit_no_axis_and_say_why():
+    """Of no more sites than columns of products all residuals would follow."""
+    cells, _ = seldom(3)
+    ours, tap = agreed(replace(cells.take(cells.site < 27), J=27))
+    (said,) = study.begin_axes(ours, TERMS)
+    assert said.startswith(
+        "no axes are fitted: without one of them, the organisations have 18 sites or fewer"
+    )
+    assert not ours.hub.patterns
+    assert not any(isinstance(q, msg.Pairs) for q in tap.asked)

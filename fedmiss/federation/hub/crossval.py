@@ -20,7 +20,6 @@ from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.begin import known_line, most_rank, responding
 from fedmiss.federation.hub.fit import (
     AskKeep,
-    AskProduct,
     AskScore,
     Fitting,
     Request,
@@ -30,6 +29,7 @@ from fedmiss.federation.hub.fit import (
     summary,
 )
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
+from fedmiss.federation.hub.products import AskProduct
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums
 from fedmiss.federation.hub.support import released_months

@@ -13,7 +13,6 @@ from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.fit import (
     AskKeep,
-    AskProduct,
     AskRound,
     AskScore,
     AskSiteTime,
@@ -23,6 +22,7 @@ from fedmiss.federation.hub.fit import (
     Fitting,
     Request,
 )
+from fedmiss.federation.hub.products import AskProduct
 from fedmiss.federation.hub.state import MonthState, Panel, apart, stacked
 from fedmiss.federation.hub.steps import Sums, after_round
 from fedmiss.federation.link import Link, total

@@ -17,8 +17,8 @@ from fedmiss.community.model import check_rank
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.community import read_lists
 from fedmiss.etl.columns import plain
+from fedmiss.etl.community import read_lists
 from fedmiss.federation.attendance import Absence, cohorts_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec

@@ -315,8 +315,8 @@ def _joint(
         notes = [
             *notes,
             f"{unjudged} of {n_species} species {'has' if unjudged == 1 else 'have'} too few sites in one of the "
-            f"{terms.settings.folds} folds to be left out and predicted: the model was chosen by the others. With fewer folds "
-            "more would take part.",
+            f"{terms.settings.folds} folds to be left out and predicted: the model was chosen by the others. With fewer "
+            "folds more would take part.",
         ]
     return JointCommunity(
         fit, lists, effort, sums, numbers.reshape(n_species, 4), gains.reshape(n_species, 2),

@@ -94,7 +94,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 29  # raise it whenever a type below changes
+PROTOCOL = 30  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -124,7 +124,7 @@ class OpenSums(Answer):
         "birds squared",
         bits=24,
     )
-    sites: float = _f("number of sites that the group has", unit="sites", bits=30)
+    sites: float = _f("number of the group's sites that totals are of", unit="sites", bits=30)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -43,6 +43,12 @@ class Source:
         raise NotImplementedError
 
     @property
+    def period(self) -> str:
+        """First and last month, or year, of what the report is about."""
+        label = self.months["year" if self.yearly_counts else "month"]
+        return f"{label.iloc[0]} to {label.iloc[-1]}"
+
+    @property
     def one_trend(self) -> bool:
         """True when the model has no site x month interaction: all sites then share one trend."""
         return bool(self.fact("rank") == 0 and not self.fact("slopes", default=False))

@@ -114,6 +114,13 @@ class JointSource(Source):
         return self.visits + self.uncounted
 
     @property
+    def period(self) -> str:
+        """First and last month, or year, with visits behind it: months before and after are left out by the study's rules."""
+        label = self.months["year" if self.yearly_counts else "month"]
+        entering = label[self.every > 0] if self.every.any() else label
+        return f"{entering.iloc[0]} to {entering.iloc[-1]}"
+
+    @property
     def told(self) -> tuple[int, int, int] | None:
         """Visits, those that found the species, and those of them without a number."""
         if self.found is None:

@@ -168,6 +168,14 @@ def test_one_trend_is_not_repeated_by_region(tmp_path):
 
 
 @pytest.mark.slow
+def test_the_title_names_the_months_that_enter(tmp_path):
+    visits = np.full(STAMPS.size, 18.0)
+    visits[:12] = visits[-3:] = 0.0
+    page = joint_report(result_of(tmp_path / "r", visits=visits), tmp_path / "j", {}).read_text()
+    first, last = (f"{stamp // 12}-{stamp % 12 + 1:02d}" for stamp in STAMPS[[12, -4]])
+    assert f"{first} to {last} · " in page
+
+
 def test_sites_that_nobody_visited_stand_beside_the_visited_ones(tmp_path):
     page = joint_report(
         result_of(tmp_path / "r", regions=("North", "visited sites"), rank=1), tmp_path / "out", {}

@@ -203,6 +203,7 @@ def status(
 ) -> None:
     """Show how a study stands, and who is missing."""
     from fedmiss.errors import ConfigError, FedmissError, InputError
+    from fedmiss.federation.journal import Journal
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import on_hold
     from fedmiss.network.status import status as status_of
@@ -220,10 +221,15 @@ def status(
             f"{folder} has no relay: how the study stands is known at each organisation, by `fedmiss federation status KIT`."
         )
     now = status_of(folder / ("private" if kit else "hub"))
+    ended = ""
     with suppress(FedmissError):  # a kit that has left, or lacks its roster, says how it stood
-        if kit and now.get("job", "") not in ("", open_kit(folder).job.hex()):
+        mine = open_kit(folder) if kit else None
+        if mine and now.get("job", "") not in ("", mine.job.hex()):
             typer.echo("The kit's present job is not begun. The last one:")
-    typer.echo(f"state      {now['state']}")
+        elif mine and now["state"] in ("running", "waiting") and Journal.idle(mine.journal):
+            # whoever was killed, or lost power, could not write that it ended
+            ended = ", when its process ended; `fedmiss federation join` goes on"
+    typer.echo(f"state      {now['state']}{ended}")
     for name in ("job", "stage", "exchanges", "time", "error", "result"):
         if now.get(name, "") != "":  # an interruption has no error's words
             typer.echo(f"{name:10s} {now[name]}")

@@ -115,7 +115,7 @@ class JointSource(Source):
 
     @property
     def period(self) -> str:
-        """First and last month, or year, with visits behind it: months before and after are left out by the study's rules."""
+        """First and last month, or year, with visits behind it: the study's rules leave out those before and after."""
         label = self.months["year" if self.yearly_counts else "month"]
         entering = label[self.every > 0] if self.every.any() else label
         return f"{entering.iloc[0]} to {entering.iloc[-1]}"

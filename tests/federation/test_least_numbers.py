@@ -434,7 +434,9 @@ def test_joint_totals_are_of_sites_behind_released_months():
     job = JobSpec(plan, [NEGBIN], folds=FOLDS, by="cell", bootstrap=0)
 
     def total(data):
-        programs = {name: GroupProgram(name, v, secret=name.encode() * 8, jointly=True) for name, v in data.items()}
+        programs = {
+            name: GroupProgram(name, v, secret=name.encode() * 8, jointly=True) for name, v in data.items()
+        }
         done = run_job(Link(InProcess(programs), JOB[:8], SETTINGS), job)
         return done.agreement.panel.J, done.totals[0][-3:]
 
@@ -444,8 +446,14 @@ def test_joint_totals_are_of_sites_behind_released_months():
     np.testing.assert_allclose(with_early[1], alone[1], rtol=1e-2)
 
     early = club_of("b", [""] * 9, 2, first=24_006)
-    both = {n: np.concatenate([getattr(early, n), getattr(data["b"], n)]) for n in ("site", "month", "count", "detected")}
-    both |= {n: np.concatenate([getattr(early, n), getattr(data["b"], n)]) for n in ("observer", "effort", "weight")}
+    both = {
+        n: np.concatenate([getattr(early, n), getattr(data["b"], n)])
+        for n in ("site", "month", "count", "detected")
+    }
+    both |= {
+        n: np.concatenate([getattr(early, n), getattr(data["b"], n)])
+        for n in ("observer", "effort", "weight")
+    }
     assert total(data | {"b": replace(early, **both)})[0] == 18
 
 

@@ -38,7 +38,9 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
         of[i + 1] = region == i
     if question.visited:
         # between organisations a few sites that nobody visited count as visited: the difference would tell their covariates
-        few = program.jointly and program.n_standing - program.visited.sum() < max(axis.minimum, program.minimum)
+        few = program.jointly and program.n_standing - program.visited.sum() < max(
+            axis.minimum, program.minimum
+        )
         of[n_rows - 1] = program.visited | (few & program.standing)
     for i, sites in enumerate(program.parts):
         of[n_rows + i, sites] = True

@@ -303,12 +303,12 @@ CASES = (
     Case(
         "fit of another panel",
         lambda b, f: ("impute", b / "eagles", b / "fit", "--out", "new"),
-        ("fit was not fitted on", "eagles"),
+        ("fit was not fitted on", "eagles", "It belongs to", "panel: name that"),
     ),
     Case(
         "report on a fit of another panel",
         lambda b, f: ("report", *of(b, panel="eagles", fit="fit", imputed="imputed"), "--out", "new"),
-        ("was not fitted on this panel", "fedmiss impute"),
+        ("was not fitted on this panel: it belongs to", "panel, so name that"),
     ),
     Case("inspect a text file", lambda b, f: ("inspect", ebd(b)), ("is not a file of fedmiss",)),
     Case("inspect nothing", lambda b, f: ("inspect", "nothing"), ("there is no file or folder nothing",)),

@@ -10,8 +10,10 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.hub import support
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.job import JobSpec, run_job
+from fedmiss.federation.hub.state import Panel
 from fedmiss.federation.link import Link
 from fedmiss.federation.rules import followed
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -96,3 +98,27 @@ def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
     enough = (sites >= 9) & (groups >= 3) | (sites == 0)
     np.testing.assert_array_equal(released[off] == 1, enough[off])
     assert 0.01 < (released == 0).mean() < 0.5
+
+
+def test_it_is_said_where_folds_leave_no_pattern_to_choose(monkeypatch):
+    """All pairs of the months that folds can leave out are of few sites, those of the other months of enough."""
+    L, folds = 60, 2
+    inside = np.arange(L) < 10
+    at = np.tril_indices(L, -1)
+    few = inside[at[0]] & inside[at[1]]
+    sites = np.tile(np.where(few, 6.0, 90.0), (1 + folds, 1))
+
+    class Hub:
+        def ask(self, questions):
+            asked = sites[: 1 + questions[0].folds]
+            return [{"all": msg.PairSums(asked, np.full(asked.shape, 3.0))}]
+
+    monkeypatch.setattr(support, "released_months", lambda *args, **more: inside.astype(np.uint8))
+    panel = Panel(L, 100.0, 0, 9000, None, (), np.ones(4), least=9, contributors=3)
+    stamps = 24_000 + np.arange(L)
+    kept, notes = support.release_pairs(Hub(), panel, stamps, by="cell", folds=folds)
+    assert kept.patterns  # a rank that is named is fitted
+    assert (
+        "the choice of the model tries no pattern: of the pairs of the 10 months that all folds" in notes[0]
+    )
+    assert not support.release_pairs(Hub(), panel, stamps)[1]

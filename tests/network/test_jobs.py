@@ -287,6 +287,16 @@ def test_finds_without_a_number_are_said_and_nothing_else_is_refused(folder, pan
         dry_run(kit, panels["north"])
 
 
+def test_yearly_counts_are_of_years_before_the_approval(folder, panels, monkeypatch):
+    kit = open_kit(folder / "kits" / "north")
+    visits = held(kit, open_data(kit, panels["north"]))
+    june = replace(visits, month=visits.month // 12 * 12 + 5)
+    monkeypatch.setattr(member, "held", lambda kit, panel: june)
+    said = " ".join(dry_run(kit, panels["north"], own_sites=2))
+    assert f"with a count, in {np.unique(june.month[~np.isnan(june.count)]).size} years" in said
+    assert "month" not in said
+
+
 def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(folder, panels, monkeypatch):
     kit = open_kit(folder / "kits" / "north")
     visits = held(kit, open_data(kit, panels["north"]))
@@ -299,7 +309,7 @@ def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(folde
         assert np.unique(few.month[~np.isnan(few.count)]).size == months
         monkeypatch.setattr(member, "held", lambda kit, panel, few=few: few)
         said = " ".join(dry_run(kit, panels["north"]))
-        assert (f"sites with a count: {n}, fewer than 1 times your months ({months})" in said) == (n < months)
+        assert (f"sites with a count: {n}, fewer than 1 times your years ({months})" in said) == (n < months)
 
 
 def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(folder, panels, monkeypatch):
@@ -320,11 +330,11 @@ def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(fold
     assert share > 0.5
     said = " ".join(dry_run(kit, panels["north"], own_sites=least))
     assert (
-        f"{share:.0%} of the pairs of other months have fewer than {least} of your own sites in both" in said
+        f"{share:.0%} of the pairs of other years have fewer than {least} of your own sites in both" in said
     )
     for rank, own_sites in ((1, 1), (0, least)):
         kit.study = small_study(model={"model": "quasi", "max_rank": rank})
-        assert "pairs of other months" not in " ".join(dry_run(kit, panels["north"], own_sites))
+        assert "pairs of other years" not in " ".join(dry_run(kit, panels["north"], own_sites))
 
 
 @pytest.mark.slow

@@ -201,6 +201,14 @@ def release_pairs(
     shared = np.where(groups[0] > 0, np.clip(groups.min(axis=0), 1, SHARED), 0)
     together[at] = together[at[::-1]] = np.where(enough, ENOUGH, shared)
     panel, share = keep_pairs(replace(panel, together=together), np.ones(panel.L, dtype=bool))
+    if panel.patterns and folds:  # of the months of folds alone more follows (:func:`.crossval.score_folds`)
+        in_folds, share = keep_pairs(panel, months_of_folds)
+        if not in_folds.patterns:
+            return panel, [
+                f"the choice of the model tries no pattern: of the pairs of the {int(months_of_folds.sum())} {steps(months)} "
+                f"that all folds can leave out, {share:.0%} have too few sites or groups (limit {MOST_PAIRS:.0%}). Fewer "
+                "folds, or a rank that the study names, would allow one."
+            ]
     if panel.patterns:
         return panel, []
     note = (

@@ -447,8 +447,8 @@ def convergence(analysis: Analysis) -> Plot | None:
     (rest or [top])[-1].set_xlabel("round")
     what = progress_words(analysis)
     caption = (
-        f"Above: {what}, which is 0 at a solution. Below: size of all messages so far, in this fit alone; no record is among "
-        "them."
+        f"Above: {what}, which is 0 at a solution. Below: size of all messages so far, in this fit alone; no record is "
+        "among them."
         if known
         else f"{what[0].upper()}{what[1:]}, which is 0 at a solution."
     )

@@ -205,8 +205,8 @@ def release_pairs(
         in_folds, share = keep_pairs(panel, months_of_folds)
         if not in_folds.patterns:
             return panel, [
-                f"the choice of the model tries no pattern: of the pairs of the {int(months_of_folds.sum())} {steps(months)} "
-                f"that all folds can leave out, {share:.0%} have too few sites or groups (limit {MOST_PAIRS:.0%}). Fewer "
+                f"the choice of the model tries no pattern: of the pairs of the {int(months_of_folds.sum())} "
+                f"{steps(months)} that all folds can leave out, {share:.0%} have too few sites or groups (limit {MOST_PAIRS:.0%}). Fewer "
                 "folds, or a rank that the study names, would allow one."
             ]
     if panel.patterns:

@@ -206,8 +206,8 @@ def release_pairs(
         if not in_folds.patterns:
             return panel, [
                 f"the choice of the model tries no pattern: of the pairs of the {int(months_of_folds.sum())} "
-                f"{steps(months)} that all folds can leave out, {share:.0%} have too few sites or groups (limit {MOST_PAIRS:.0%}). Fewer "
-                "folds, or a rank that the study names, would allow one."
+                f"{steps(months)} that all folds can leave out, {share:.0%} have too few sites or groups (limit "
+                f"{MOST_PAIRS:.0%}). Fewer folds, or a rank that the study names, would allow one."
             ]
     if panel.patterns:
         return panel, []

@@ -131,7 +131,7 @@ def join(
     from fedmiss.network.kits import open_kit
     from fedmiss.network.member import dry_run as brings
     from fedmiss.network.operate import join as take_part
-    from fedmiss.network.report import joint_report, own_report
+    from fedmiss.network.report import joint_report, no_own_report, own_report
     from fedmiss.report.settings import ReportSettings
 
     ReportSettings(date=date, unit=unit)  # refused before the job, not at its end
@@ -181,11 +181,9 @@ def join(
         return
     page_of_all = joint_report(result, joint or mine.folder / "joint", date=date, unit=unit, overwrite=True)
     typer.echo(f"{mine.name}: joint report: {page_of_all}")
-    own = own_report(mine, data, report or mine.folder / "report", unit=unit, overwrite=True)
-    none = (
-        "none, since the least numbers left out all of your months; `fedmiss fit` works with your panel alone"
-    )
-    typer.echo(f"{mine.name}: your own report: {own or none}")
+    out = report or mine.folder / "report"
+    own = own_report(mine, data, out, unit=unit, overwrite=True)
+    typer.echo(f"{mine.name}: your own report: {own or no_own_report(out)}")
 
 
 def run(study: _STUDY) -> None:

@@ -15,7 +15,7 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
-from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
+from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_manifest, write_secret
 from fedmiss.network import member, report
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, in_process
@@ -32,7 +32,7 @@ from fedmiss.network.member import (
 )
 from fedmiss.network.operate import _join_folder
 from fedmiss.network.outbox import ledger_of, outbox
-from fedmiss.network.report import _chosen_by, _own_panel, joint_report, own_report
+from fedmiss.network.report import _chosen_by, _own_panel, joint_report, no_own_report, own_report
 from fedmiss.network.status import status
 from fedmiss.network.study import Study
 from fedmiss.pipeline.panels import open_panel
@@ -447,6 +447,10 @@ def test_who_had_no_visit_in_the_study_has_no_own_report(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "replay", lambda kit, data: SimpleNamespace(joint=b"", program=left_out))
     assert own_report(SimpleNamespace(name="early"), tmp_path, tmp_path / "own") is None
     assert not (tmp_path / "own").exists()
+    assert no_own_report(tmp_path / "own").endswith("works with your panel alone")
+    write_manifest(tmp_path / "own", "own", settings={}, inputs={}, results={})
+    # the report of a revision in which it took part lies there still, and was taken for the new one
+    assert no_own_report(tmp_path / "own").endswith(f"{tmp_path / 'own'} is of an earlier job")
 
 
 def test_only_errors_about_the_report_name_its_option(tmp_path):

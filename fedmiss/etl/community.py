@@ -125,7 +125,8 @@ def read_lists(
     )
     if species is not None:
         agreed = agreed_names(entries, species)
-        found = found.with_columns(pl.col("species").replace(agreed))
+        if agreed:
+            found = found.with_columns(pl.col("species").replace_strict(agreed, default=pl.col("species")))
         entries = {
             agreed.get(name, name): entry | {"species": agreed.get(name, name)}
             for name, entry in entries.items()

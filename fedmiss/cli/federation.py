@@ -132,6 +132,7 @@ def join(
     from fedmiss.network.member import dry_run as brings
     from fedmiss.network.operate import join as take_part
     from fedmiss.network.report import joint_report, no_own_report, own_report
+    from fedmiss.network.result import preview_lines
     from fedmiss.report.settings import ReportSettings
 
     ReportSettings(date=date, unit=unit)  # refused before the job, not at its end
@@ -164,14 +165,7 @@ def join(
     approved(mine, ask=terminal_ask(), given=approve)
     result = take_part(mine, data, say=typer.echo, look=look, preview=preview, folder=folder)
     if preview:
-        for name, value in read_json(result).items():
-            lines = (
-                {f"  {key}": f"{len(item)}: {', '.join(item)}" for key, item in value.items()}
-                if isinstance(value, dict)
-                else {}
-            )
-            for label, text in {name.replace("_", " "): "" if lines else value, **lines}.items():
-                typer.echo(f"{label:46s} {text}")
+        typer.echo("\n".join(preview_lines(read_json(result))))
         typer.echo(f"Wrote {result}. Say the same without --preview to go on.")
         return
     typer.echo(f"{mine.name}: done. Joint result: {result}")

@@ -33,6 +33,7 @@ from fedmiss.network.member import (
 from fedmiss.network.operate import _join_folder
 from fedmiss.network.outbox import ledger_of, outbox
 from fedmiss.network.report import _chosen_by, _own_panel, joint_report, no_own_report, own_report
+from fedmiss.network.result import preview_lines
 from fedmiss.network.status import status
 from fedmiss.network.study import Study
 from fedmiss.pipeline.panels import open_panel
@@ -219,6 +220,18 @@ def test_two_organisations_without_masks(tmp_path, panels):
     assert own == facts["n_counted"] == here.agreement.panel.visits
     assert here.agreement.withheld > 0
     np.testing.assert_allclose(sum(shares), here.draws[:, 0])
+
+
+def test_a_preview_is_read_in_words():
+    """It printed Python's None and lists in brackets."""
+    said = list(preview_lines({
+        "months": 45, "months_left_out": {"fewer visits or sites": ["2003-04", "2003-05"], "too large a share": []},
+        "months_in_cross_validation": None, "regions": [], "notes": ["One.", "Two."],
+    }))  # fmt: skip
+    assert [" ".join(line.split()) for line in said] == [
+        "months 45", "months left out", "fewer visits or sites 2: 2003-04, 2003-05", "too large a share 0:",
+        "months in cross validation none", "regions none", "notes", "One.", "Two.",
+    ]  # fmt: skip
 
 
 @pytest.mark.slow

@@ -43,9 +43,15 @@ class Source:
         raise NotImplementedError
 
     @property
+    def entering(self) -> Bool:
+        """Months (L,) with a visit behind them."""
+        raise NotImplementedError
+
+    @property
     def period(self) -> str:
-        """First and last month, or year, of what the report is about."""
+        """First and last month, or year, with a visit behind it: a study's rules, or others' years, leave some without."""
         label = self.months["year" if self.yearly_counts else "month"]
+        label = label[self.entering] if self.entering.any() else label
         return f"{label.iloc[0]} to {label.iloc[-1]}"
 
     @property
@@ -112,6 +118,11 @@ class ReportInputs(Source):
         at = self.cells[self.cells["n_detected"] > 0]
         out[at["site_index"], at["month_index"]] = True
         return out
+
+    @property
+    def entering(self) -> Bool:
+        """Months (L,) with a visit behind them."""
+        return np.isin(np.arange(len(self.months)), self.cells["month_index"])
 
     @property
     def n_observed(self) -> I64:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
 from fedmiss.folders import ALL, VISITED, JointFacts
@@ -114,11 +114,10 @@ class JointSource(Source):
         return self.visits + self.uncounted
 
     @property
-    def period(self) -> str:
-        """First and last month, or year, with visits behind it: the study's rules leave out those before and after."""
-        label = self.months["year" if self.yearly_counts else "month"]
-        entering = label[self.every > 0] if self.every.any() else label
-        return f"{entering.iloc[0]} to {entering.iloc[-1]}"
+    def entering(self) -> Bool:
+        """Months (L,) with a visit behind them."""
+        out: Bool = self.every > 0
+        return out
 
     @property
     def told(self) -> tuple[int, int, int] | None:

@@ -10,12 +10,15 @@ import pytest
 from fedmiss.errors import InputError
 from fedmiss.files import read_json, read_manifest, write_json, write_manifest
 from fedmiss.report.changes import smooth_index, window_trends
+from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.words import MINUS
 from fedmiss.report.years import month_table
 from fedmiss.tables import write_table
+
+from .conftest import World, make_folders
 
 STAMPS = 12 * 2001 + np.arange(12 * 14)
 
@@ -176,6 +179,15 @@ def test_the_title_names_the_months_that_enter(tmp_path):
     assert f"{first} to {last} · " in page
 
 
+def test_the_title_of_an_own_report_names_no_months_of_others(tmp_path):
+    """Its months are those of all organisations, of which its first ones may have been left out."""
+    data = read_inputs(**make_folders(tmp_path, World()))
+    assert data.period == "2008-01 to 2021-12"
+    later = replace(data, cells=data.cells[data.cells["month_index"] >= 30])
+    assert later.period == "2010-07 to 2021-12"
+
+
+@pytest.mark.slow
 def test_sites_that_nobody_visited_stand_beside_the_visited_ones(tmp_path):
     page = joint_report(
         result_of(tmp_path / "r", regions=("North", "visited sites"), rank=1), tmp_path / "out", {}

@@ -431,7 +431,7 @@ def _unlike(frame: pd.DataFrame, found: Mapping[str, Species]) -> Iterator[str]:
     """Say which reports an indicator would join that are not of another species each, in the same months of the year."""
     twice = frame["species"].value_counts()
     for name, n in sorted(twice[twice > 1].items()):
-        yield f" {name} has {n} reports here, and in indicators the weight of {n} species: leave all but one out."
+        yield f" {name} has {n} reports here, each with the weight of a species in indicators: leave all but one out."
     seasons: dict[str, list[str]] = {}
     for row in frame.to_dict("records"):
         if season := found[str(row["folder"])].season:

@@ -62,7 +62,7 @@ def test_reports_of_one_species_or_of_other_seasons_are_said():
         {"folder": list(seasons), "species": ["Alauda arvensis", "Alauda arvensis", "Corvus corax"]}
     )
     twice, other = _unlike(frame, found)
-    assert "Alauda arvensis has 2 reports here, and in indicators the weight of 2 species" in twice
+    assert "Alauda arvensis has 2 reports here, each with the weight of a species in indicators" in twice
     assert (
         "May to Jun of Alauda arvensis; Nov to Feb of Alauda arvensis. An indicator of these mixes" in other
     )

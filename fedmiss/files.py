@@ -510,10 +510,24 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
         raise refusal(f"{file} has a wrong entry: {fault}; {again}.")
     manifest: Manifest = said(found, str(file))
     if kind is not None and manifest["kind"] != kind:
+        own = folder.parent / "report" / kind  # of an organisation, beside the result of its study
+        if manifest["kind"] == "joint" and own.is_dir():
+            raise refusal(
+                f"{folder} holds the result of a study, which knows no site; that of your sites is {own}."
+            )
         raise refusal(f"{folder} holds a {manifest['kind']!r}{needed}")
     for name, entry in manifest["files"].items() if verify else ():
         _check_file(folder / name, entry, again)
     return manifest
+
+
+def panel_beside(fit: Path, inputs: Mapping[str, str]) -> Path | None:
+    """The panel beside a fit if these, its ``inputs``, are that panel's tables, as in an organisation's own report."""
+    panel = fit.parent / "panel"
+    if not (panel / MANIFEST).is_file():
+        return None
+    files = read_manifest(panel, "panel")["files"]
+    return panel if all(name in files and files[name]["sha256"] == x for name, x in inputs.items()) else None
 
 
 def _check_file(path: Path, entry: FileEntry, again: str) -> None:

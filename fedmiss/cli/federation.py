@@ -131,7 +131,8 @@ def join(
     from fedmiss.network.kits import open_kit
     from fedmiss.network.member import dry_run as brings
     from fedmiss.network.operate import join as take_part
-    from fedmiss.network.report import joint_report, own_report
+    from fedmiss.network.report import joint_report, no_own_report, own_report
+    from fedmiss.network.result import preview_lines
     from fedmiss.report.settings import ReportSettings
 
     ReportSettings(date=date, unit=unit)  # refused before the job, not at its end
@@ -164,14 +165,7 @@ def join(
     approved(mine, ask=terminal_ask(), given=approve)
     result = take_part(mine, data, say=typer.echo, look=look, preview=preview, folder=folder)
     if preview:
-        for name, value in read_json(result).items():
-            lines = (
-                {f"  {key}": f"{len(item)}: {', '.join(item)}" for key, item in value.items()}
-                if isinstance(value, dict)
-                else {}
-            )
-            for label, text in {name.replace("_", " "): "" if lines else value, **lines}.items():
-                typer.echo(f"{label:46s} {text}")
+        typer.echo("\n".join(preview_lines(read_json(result))))
         typer.echo(f"Wrote {result}. Say the same without --preview to go on.")
         return
     typer.echo(f"{mine.name}: done. Joint result: {result}")
@@ -181,11 +175,9 @@ def join(
         return
     page_of_all = joint_report(result, joint or mine.folder / "joint", date=date, unit=unit, overwrite=True)
     typer.echo(f"{mine.name}: joint report: {page_of_all}")
-    own = own_report(mine, data, report or mine.folder / "report", unit=unit, overwrite=True)
-    none = (
-        "none, since the least numbers left out all of your months; `fedmiss fit` works with your panel alone"
-    )
-    typer.echo(f"{mine.name}: your own report: {own or none}")
+    out = report or mine.folder / "report"
+    own = own_report(mine, data, out, unit=unit, overwrite=True)
+    typer.echo(f"{mine.name}: your own report: {own or no_own_report(out)}")
 
 
 def run(study: _STUDY) -> None:
@@ -203,6 +195,7 @@ def status(
 ) -> None:
     """Show how a study stands, and who is missing."""
     from fedmiss.errors import ConfigError, FedmissError, InputError
+    from fedmiss.federation.journal import Journal
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import on_hold
     from fedmiss.network.status import status as status_of
@@ -220,10 +213,15 @@ def status(
             f"{folder} has no relay: how the study stands is known at each organisation, by `fedmiss federation status KIT`."
         )
     now = status_of(folder / ("private" if kit else "hub"))
+    ended = ""
     with suppress(FedmissError):  # a kit that has left, or lacks its roster, says how it stood
-        if kit and now.get("job", "") not in ("", open_kit(folder).job.hex()):
+        mine = open_kit(folder) if kit else None
+        if mine and now.get("job", "") not in ("", mine.job.hex()):
             typer.echo("The kit's present job is not begun. The last one:")
-    typer.echo(f"state      {now['state']}")
+        elif mine and now["state"] in ("running", "waiting") and Journal.idle(mine.journal):
+            # whoever was killed, or lost power, could not write that it ended
+            ended = ", when its process ended; `fedmiss federation join` goes on"
+    typer.echo(f"state      {now['state']}{ended}")
     for name in ("job", "stage", "exchanges", "time", "error", "result"):
         if now.get(name, "") != "":  # an interruption has no error's words
             typer.echo(f"{name:10s} {now[name]}")

@@ -261,7 +261,16 @@ def _effort(seat: CommunitySeat, terms: Terms, lists: Lists) -> Effort:
     plan = effort_plan(settings.effort)
     assert plan.months is not None
     program, link = seat.link(terms, visits, "effort")
-    return effort_by(_Ours(program, link, terms.plan(plan.months, plan.effort)), lists)
+    try:
+        ours = _Ours(program, link, terms.plan(plan.months, plan.effort))
+    except InputError as error:  # what else can fail here has failed for the species
+        raise InputError(
+            f"no calendar month has checklists with all birds counted at {terms.minimum} sites of "
+            f"{terms.contributors} organisations, none with over {terms.share:.0%} of them: what effort does to the number "
+            "of birds cannot be told. Import the same season everywhere (`fedmiss ingest --season`), or propose a revision "
+            'with effort = "none" in [community], which takes all checklists as alike.'
+        ) from error
+    return effort_by(ours, lists)
 
 
 def _found(lists: Lists, model: str) -> Bool:
@@ -328,8 +337,9 @@ def _joint(
     if unjudged := int((gains[::2] == 0).sum()):
         notes = [
             *notes,
-            f"{unjudged} of {n_species} species have too few sites in one of the {terms.settings.folds} folds to be left "
-            "out and predicted: the model was chosen by the others. With fewer folds more would take part.",
+            f"{unjudged} of {n_species} species {'has' if unjudged == 1 else 'have'} too few sites in one of the "
+            f"{terms.settings.folds} folds to be left out and predicted: the model was chosen by the others. With fewer "
+            "folds more would take part.",
         ]
     return JointCommunity(
         fit, lists, effort, sums, numbers.reshape(n_species, 4), gains.reshape(n_species, 2),
@@ -340,7 +350,7 @@ def _joint(
 
 def beside(species: Sequence[str], records: Path, name: str) -> list[str]:
     """What an organisation's records are beside the study's list, in words, for its custodian; nothing of it is sent."""
-    lists, (named, sensitive) = read_lists(records, species=species), names_of(records)
+    lists, (named, sensitive) = read_lists(records, species=species), names_of(records, species)
     found = (lists.summed()[2] > 0).sum(axis=0)
     hidden = [bird for bird in species if bird in sensitive]
     absent = [
@@ -352,7 +362,9 @@ def beside(species: Sequence[str], records: Path, name: str) -> list[str]:
         f"{len(species)} species on them"
     ]
     if absent:
-        lines.append(f"  in the study and not on your checklists: {listed(absent, 4)}")
+        lines.append(
+            f"  in the study and not on your checklists, each of which is a zero for them: {listed(absent, 4)}"
+        )
     if hidden:
         lines.append(f"  named as sensitive by you, so nothing of them is used: {listed(hidden, 4)}")
     if more:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -14,6 +14,7 @@ import polars as pl
 from fedmiss.arrays import F64, I32, Bool
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.cells import MISSING, entry_of, sites_of, without_zeros
+from fedmiss.etl.columns import plain
 from fedmiss.etl.site_table import SiteTable
 from fedmiss.files import read_manifest
 from fedmiss.tables import read_table
@@ -103,8 +104,9 @@ def read_lists(
 ) -> Lists:
     """Read the complete checklists of a records folder, and the species found or ``counted`` at ``min_sites`` sites or more.
 
-    With ``species`` those instead, in this order, whether found or not: the list that organisations have agreed on. What
-    these records name as sensitive is left out, or in an agreed list unknown on every checklist.
+    With ``species`` those instead, in this order, whether found or not: the list that organisations have agreed on, also
+    where these records write a name in other capitals. What they name as sensitive is left out, or in an agreed list
+    unknown on every checklist.
 
     Raises
     ------
@@ -121,6 +123,14 @@ def read_lists(
         .join(at.lazy(), on="row", maintain_order="left")
         .collect()
     )
+    if species is not None:
+        agreed = agreed_names(entries, species)
+        if agreed:
+            found = found.with_columns(pl.col("species").replace_strict(agreed, default=pl.col("species")))
+        entries = {
+            agreed.get(name, name): entry | {"species": agreed.get(name, name)}
+            for name, entry in entries.items()
+        }
     unknown = pl.col("reason").is_in(MISSING).fill_null(False)
     missing, found = found.filter(unknown), found.filter(pl.col("detected") & ~unknown)
     sites = sites_of(lists).sort("site_id")
@@ -226,15 +236,33 @@ def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int, *, cou
         )
 
 
+def agreed_names(held: Iterable[str], agreed: Sequence[str]) -> dict[str, str]:
+    """Names that records write in other capitals, accents or blanks than an agreed list, with that of the list."""
+    held, by_key = (
+        tuple(held),
+        {" ".join(plain(name).split()): name for name in agreed if name not in set(held)},
+    )
+    keys = {name: " ".join(plain(name).split()) for name in held if name not in set(agreed)}
+    return {name: by_key[key] for name, key in keys.items() if key in by_key}
+
+
 def alike(first: str, second: str) -> bool:
-    """Whether two names may be those of one species."""
+    """Whether two names may be those of one species: written alike, or one is the other's subspecies."""
+    short, long = sorted((first.casefold(), second.casefold()), key=len)
+    if long.startswith(f"{short} "):
+        return True
     return difflib.SequenceMatcher(None, first.casefold(), second.casefold()).ratio() >= NEAR
 
 
-def names_of(records: str | Path) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Scientific names of the species of a records folder, and which of them were named as sensitive."""
+def names_of(records: str | Path, species: Sequence[str]) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Species of a records folder, as the agreed list writes them, and which of them were named as sensitive."""
     found = read_manifest(Path(records), "records")["results"]["species"]
-    return tuple(sorted(str(entry["species"]) for entry in found)), without_zeros(found)
+    agreed = agreed_names((str(entry["species"]) for entry in found), species)
+    names, hidden = (str(entry["species"]) for entry in found), without_zeros(found)
+    return (
+        tuple(sorted(agreed.get(name, name) for name in names)),
+        frozenset(agreed.get(name, name) for name in hidden),
+    )
 
 
 def _one_in_two_names(names: tuple[str, ...], found: pl.DataFrame, code: I32) -> list[str]:

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedmiss.errors import EngineError, InputError
-from fedmiss.system import lock_now, open_own, to_disk
+from fedmiss.system import POSIX, lock_now, open_own, to_disk
 
 _MAGIC = b"FEDMISSK"
 _OLD = b"FEDMISSJ"  # up to 0.2
@@ -59,6 +59,14 @@ class Journal:
             out.close()
             raise
         return out
+
+    @classmethod
+    def idle(cls, path: Path) -> bool:
+        """Whether no process has the journal open to write it; False where the system has no such locks."""
+        if not (POSIX and path.exists()):
+            return False
+        with path.open("rb") as file:
+            return lock_now(file.fileno())
 
     def _lock(self) -> None:
         if not lock_now(

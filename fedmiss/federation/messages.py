@@ -125,7 +125,7 @@ class OpenSums(Answer):
         "birds squared",
         bits=24,
     )
-    sites: float = _f("number of sites that the group has", unit="sites", bits=30)
+    sites: float = _f("number of the group's sites that totals are of", unit="sites", bits=30)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -115,7 +115,7 @@ class Done(Answer):
         "visits",
         bits=10,
     )
-    sites: float = _f("number of sites that the group has", unit="sites", bits=30)
+    sites: float = _f("number of the group's sites that totals are of", unit="sites", bits=30)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +222,7 @@ class GapSums(Answer):
     cells: float = _f("visited site x month cells", unit="cells", bits=20)
     blocks: float = _f("visited site x year blocks", unit="blocks", bits=20)
     inside: float = _f("cells that lie in visited blocks", unit="cells", bits=20)
-    sites: float = _f("number of sites that the group has", unit="sites", bits=30)
+    sites: float = _f("number of the group's sites that totals are of", unit="sites", bits=30)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

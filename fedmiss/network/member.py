@@ -25,7 +25,7 @@ from fedmiss.federation.group.visits import Visits, check_counts, digest_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobResult, JobSpec, Stages, preview_job, run_job
 from fedmiss.federation.hub.onward import Before, written
-from fedmiss.federation.hub.support import MOST_PAIRS
+from fedmiss.federation.hub.support import MOST_PAIRS, steps
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
@@ -355,16 +355,17 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     per = np.unique(visits.month[counted], return_counts=True)[1]
     few = (sites < kit.study.minimum) | (per < kit.study.minimum)
     least = kit.own_sites if own_sites is None else own_sites
+    when = steps(months)  # of a table of years no month is spoken of
     out, mine = int((sites < least).sum()), distinct(visits.site[counted]).size
     lines = [
         f"{kit.name}: {several(visits.site.size, 'visit')} at {several(np.unique(visits.site).size, 'site')}, "
-        f"{counted.sum():,} with a count, in {several(months.size, 'month')}"
+        f"{counted.sum():,} with a count, in {several(months.size, when[:-1])}"
     ]
     found, lost = int(visits.detected.sum()), int((visits.detected & ~counted).sum())
     if lost and kit.study.fit.model != "bernoulli":
         if not (visits.count > 0).any():
             raise InputError(
-                f"{data}: {kit.study.species} was found on {found:,} visits of the study's months and counted on none of "
+                f"{data}: {kit.study.species} was found on {found:,} visits of the study's {when} and counted on none of "
                 "them (all are X). What is left are zeros, which would make the joint totals too low: join with visits that "
                 "were counted."
             )
@@ -373,11 +374,11 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         )
     if few.any():
         lines.append(
-            f"  {int(few.sum())} of these months {'has' if few.sum() == 1 else 'have'} fewer than {kit.study.minimum} of "
+            f"  {int(few.sum())} of these {when} {'has' if few.sum() == 1 else 'have'} fewer than {kit.study.minimum} of "
             "your own visits or sites, and no part unless the others have enough there"
         )
     if least > 1:
-        lines.append(f"  months with fewer than {least} of your own sites, in which you bring nothing: {out}")
+        lines.append(f"  {when} with fewer than {least} of your own sites, in which you bring nothing: {out}")
         at = np.searchsorted(months, visits.month[counted])
         both = sites_in_both(visits.site[counted], at, (visits.site_id.size, months.size))
         both = both[np.ix_(sites >= least, sites >= least)]  # of the months that are left
@@ -385,13 +386,13 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
         share = float((seen < least)[seen > 0].mean()) if seen.any() else 0.0
         if share > MOST_PAIRS and any(model.rank for model in kit.study.order().candidates):
             lines += [
-                f"  {share:.0%} of the pairs of other months have fewer than {least} of your own sites in both: you bring",
+                f"  {share:.0%} of the pairs of other {when} have fewer than {least} of your own sites in both: you bring",
                 f"  nothing to patterns there; none is fitted if over {MOST_PAIRS:.0%} of all pairs keep too few sites",
             ]
     if kit.study.masks and mine < ROUNDS * months.size:
         lines += [
-            f"  sites with a count: {mine}, fewer than {ROUNDS} times your months ({months.size}): a member that knows",
-            "  how often each was visited can work out their birds, and where they are fewer than the months and those",
+            f"  sites with a count: {mine}, fewer than {ROUNDS} times your {when} ({months.size}): a member that knows",
+            f"  how often each was visited can work out their birds, and where they are fewer than the {when} and those",
             "  visited in each than the rounds of a fit (17 or more) every single count, unless other organisations bring",
             "  more sites",
         ]

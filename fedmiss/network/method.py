@@ -126,7 +126,9 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
     without = {name: n for name, n in circle.left_out.items() if n}
     if without:
         said = ", ".join(f"{name} in {n}" for name, n in without.items())
-        note(f"rounds went on without somebody (away, or numbers that are not finite): {said}.")
+        # who shares masks with somebody who is away was there, and is left out with it
+        cohorts = ", with the cohort that shares its masks" if kit.study.absence and kit.study.masks else ""
+        note(f"rounds went on without somebody (away, or numbers that are not finite){cohorts}: {said}.")
     if odd:
         note(f"result.json has null for what is no finite number: {listed(odd, 6)}.")
     if kit.result.exists():

@@ -14,7 +14,7 @@ from fedmiss.errors import FedmissError, InputError
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.messages import Outcome
 from fedmiss.federation.results import AverageFit, CountFit, Posterior
-from fedmiss.files import FlowRow, atomic_folder, read_manifest, write_manifest
+from fedmiss.files import MANIFEST, FlowRow, atomic_folder, read_manifest, write_manifest
 from fedmiss.folders import ALL, FitFacts, JointFacts, or_nan
 from fedmiss.locks import lock_of
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
@@ -79,6 +79,14 @@ def own_report(
         _own_fit(kit, again, mine, tmp / "fit")
         finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {}, unit, whose=kit.name)
     return out / "report" / "index.html"
+
+
+def no_own_report(out: Path) -> str:
+    """Why an organisation has no own report, and what an earlier job has left in its place."""
+    why = (
+        "none, since the least numbers left out all of your months; `fedmiss fit` works with your panel alone"
+    )
+    return why + (f". {out} is of an earlier job" if (out / MANIFEST).exists() else "")
 
 
 def _own_panel(panel: PanelFolder, stamps: I64, used: I32, out: Path) -> PanelFolder:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -39,6 +40,19 @@ def write_preview(out: Path, agreement: Agreement, months: np.ndarray) -> Path:
         },
     )
     return out
+
+
+def preview_lines(values: Mapping[str, Any]) -> Iterator[str]:
+    """What a preview's file says, line by line for a screen."""
+    for name, value in values.items():
+        label, items = f"{name.replace('_', ' '):46s}", value
+        if isinstance(value, dict):  # rules with the months that they leave out
+            items = [f"{key:44s} {len(months)}: {', '.join(months)}" for key, months in value.items()]
+        if isinstance(items, list) and items:
+            yield label.rstrip()
+            yield from (f"  {item}" for item in items)
+        else:
+            yield f"{label} {'none' if items is None or items == [] else items}"
 
 
 def write_result(out: Path, kit: Kit, joint: JobResult, link: Link, *, seconds: float, replayed: int) -> None:

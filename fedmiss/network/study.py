@@ -17,6 +17,7 @@ from fedmiss.community.model import check_rank
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms
 from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.etl.columns import plain
 from fedmiss.etl.community import read_lists
 from fedmiss.federation.attendance import Absence, cohorts_of
 from fedmiss.federation.hub.agree import DataSpec
@@ -132,7 +133,7 @@ class Study:
     before: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "organisations", tuple(sorted(self.organisations)))
+        object.__setattr__(self, "organisations", tuple(sorted(map(str, self.organisations))))
         self._check_names()
         self._refuse_idle()
         least = FEWEST if self.masks or len(self.organisations) > 2 else 2
@@ -155,12 +156,12 @@ class Study:
             raise ConfigError(
                 f"patience is {self.patience:g} seconds (must be above 0 and at most 86,400, which is a day)."
             )
-        wrong = any(not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", m) for m in self.months)
+        wrong = any(not re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", str(m)) for m in self.months)
         if wrong or len(self.months) not in (0, 2) or self.months[:1] > self.months[1:]:
             raise ConfigError(
                 f"months is {list(self.months)}; give the first and the last one as 2004-01, in this order, or none."
             )
-        if any(not 1 <= m <= 12 for m in self.season):
+        if any(type(m) is not int or not 1 <= m <= 12 for m in self.season):  # True is a whole number too
             raise ConfigError(f"season is {list(self.season)}; give numbers of calendar months, 1 to 12.")
         if self.method and not _FUNCTION.fullmatch(str(self.method.get("run", ""))):
             raise ConfigError(
@@ -267,7 +268,10 @@ class Study:
                 f"[community] has species = {named!r}; list the scientific names of three or more, or name a records folder "
                 "whose species are meant."
             )
-        twice = sorted({n for n in names if names.count(n) > 1})
+        keys = [
+            " ".join(plain(n).split()) for n in names
+        ]  # joined records take other capitals for the same species
+        twice = sorted({n for n, key in zip(names, keys, strict=True) if keys.count(key) > 1})
         if twice:
             raise ConfigError(f"[community] lists {listed(twice, 4)} twice; name each species once.")
         check_rank(self.of_community, len(names))

@@ -426,8 +426,12 @@ def convergence(analysis: Analysis) -> Plot | None:
     trace = analysis.data.trace
     if trace is None or trace.empty:
         return None
-    fig = figure(height=3.4)
-    top, low = fig.subplots(2, 1, sharex=True)
+    megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6
+    known = bool(
+        megabytes.iloc[-1] > 0
+    )  # a journal holds no bytes of rounds: an organisation's own report has none
+    fig = figure(height=3.4 if known else 1.9)
+    top, *rest = fig.subplots(1 + known, 1, sharex=True, squeeze=False)[:, 0]
     norm = np.sqrt(trace["h_norm2"].clip(lower=0.0))
     one = len(trace) == 1
     top.plot(trace["round"], norm.where(norm > 0), color=BLUE, lw=1.4, marker="o" if one else None)
@@ -436,19 +440,22 @@ def convergence(analysis: Analysis) -> Plot | None:
         top.yaxis.set_major_formatter("{x:g}")
         top.yaxis.set_minor_formatter(NullFormatter())
     top.set_ylabel("change" if analysis.data.fact("method") == "fast" else "||h||")
-    megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6
-    low.plot(trace["round"], megabytes, color=ORANGE, lw=1.4, marker="o" if one else None)
-    low.set_ylabel("MB sent\n(cumulative)")
-    low.set_ylim(bottom=0)
-    low.set_xlabel("round")
+    for low in rest:
+        low.plot(trace["round"], megabytes, color=ORANGE, lw=1.4, marker="o" if one else None)
+        low.set_ylabel("MB sent\n(cumulative)")
+        low.set_ylim(bottom=0)
+    (rest or [top])[-1].set_xlabel("round")
     what = progress_words(analysis)
     caption = (
-        f"Above: {what}, which is 0 at a solution. Below: size of all messages between groups and server so far, in this "
-        "fit alone; no record is among them."
+        f"Above: {what}, which is 0 at a solution. Below: size of all messages so far, in this fit alone; no record is "
+        "among them."
+        if known
+        else f"{what[0].upper()}{what[1:]}, which is 0 at a solution."
     )
+    sent = f"; {number(float(megabytes.iloc[-1]))} MB were sent" if known else ""
     alt = (
         f"Convergence over {count(trace['round'].max())} rounds: the {what} goes from {number(float(norm.iloc[0]))} to "
-        f"{number(float(norm.iloc[-1]))}; {number(float(megabytes.iloc[-1]))} MB were sent."
+        f"{number(float(norm.iloc[-1]))}{sent}."
     )
     data = trace[["round", "h_norm2", "objective", "active", "bytes_up", "bytes_down", "seconds"]]
     return Plot("convergence", "Convergence and communication", caption, alt, fig, data)

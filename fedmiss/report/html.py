@@ -132,11 +132,10 @@ def rendered_page(
         html = Markup(template.render(findings=findings, plots=plots, **section.values))
         return {"id": section.id, "title": section.title, "html": html, "hidden": section.scripted}
 
-    months = findings.data.months["year" if findings.yearly_counts else "month"]
     return env.get_template("species/page.html.j2").render(
         title=findings.settings.title or findings.name,
         latin=findings.species if findings.common_name else "",
-        months=f"{months.iloc[0]} to {months.iloc[-1]}",
+        months=findings.data.period,
         sites=f"{count(findings.n_sites)} site{'' if findings.n_sites == 1 else 's'}",
         date=findings.date,
         headline=head,

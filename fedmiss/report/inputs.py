@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedmiss.arrays import F32, F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.files import MANIFEST, FlowRow, Manifest, identity, read_manifest
+from fedmiss.files import MANIFEST, FlowRow, Manifest, identity, panel_beside, read_manifest
 from fedmiss.folders import FACTS, counted_by
 from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
@@ -41,6 +41,18 @@ class Source:
     def manifests(self) -> tuple[Mapping[str, Any], ...]:
         """Manifests that hold facts, the first one that knows a fact first."""
         raise NotImplementedError
+
+    @property
+    def entering(self) -> Bool:
+        """Months (L,) with a visit behind them."""
+        raise NotImplementedError
+
+    @property
+    def period(self) -> str:
+        """First and last month, or year, with a visit behind it: a study's rules, or others' years, leave some without."""
+        label = self.months["year" if self.yearly_counts else "month"]
+        label = label[self.entering] if self.entering.any() else label
+        return f"{label.iloc[0]} to {label.iloc[-1]}"
 
     @property
     def one_trend(self) -> bool:
@@ -106,6 +118,11 @@ class ReportInputs(Source):
         at = self.cells[self.cells["n_detected"] > 0]
         out[at["site_index"], at["month_index"]] = True
         return out
+
+    @property
+    def entering(self) -> Bool:
+        """Months (L,) with a visit behind them."""
+        return np.isin(np.arange(len(self.months)), self.cells["month_index"])
 
     @property
     def n_observed(self) -> I64:
@@ -243,9 +260,9 @@ def _check_one_chain(panel: Manifest, fit: Manifest, imputed: Manifest, fit_path
     """Raise unless the imputed matrix was made from this fit, and both from this panel."""
     made_from = {f"panel/{name}": file["sha256"] for name, file in panel["files"].items()}
     if any(made_from.get(f"panel/{name}") != value for name, value in fit["inputs"].items()):
-        raise InputError(
-            f"{fit_path} was not fitted on this panel: run `fedmiss fit` and `fedmiss impute` again."
-        )
+        own = panel_beside(fit_path, fit["inputs"])
+        mend = f"it belongs to {own}, so name that" if own else "run `fedmiss fit` and `fedmiss impute` again"
+        raise InputError(f"{fit_path} was not fitted on this panel: {mend}.")
     made_from |= {f"fit/{name}": file["sha256"] for name, file in fit["files"].items()}
     if any(made_from.get(name) != value for name, value in imputed["inputs"].items()):
         raise InputError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from fedmiss.arrays import F64
+from fedmiss.arrays import F64, Bool
 from fedmiss.errors import InputError
 from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
 from fedmiss.folders import ALL, VISITED, JointFacts
@@ -112,6 +112,12 @@ class JointSource(Source):
     def every(self) -> F64:
         """Visits (L,) with a number and without."""
         return self.visits + self.uncounted
+
+    @property
+    def entering(self) -> Bool:
+        """Months (L,) with a visit behind them."""
+        out: Bool = self.every > 0
+        return out
 
     @property
     def told(self) -> tuple[int, int, int] | None:

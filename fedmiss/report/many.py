@@ -7,7 +7,7 @@ import datetime as dt
 import math
 import os
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,7 +16,7 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, listed
 from fedmiss.files import MANIFEST, atomic_file, hash_file, identity, read_manifest, write_manifest
 from fedmiss.owner import remove_file, replaceable
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED
@@ -29,6 +29,7 @@ from fedmiss.report.species import Species, read_species
 from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK, Plot, figure, lay_out, style
 from fedmiss.report.tables import write_csv
 from fedmiss.report.words import count, interval_words, marks, number, percent, share, with_limits
+from fedmiss.report.years import season_text
 from fedmiss.tables import is_ours, load_schema, write_table
 
 KIND = "report-index"
@@ -106,10 +107,10 @@ def build_index(
     if not reports and not failures:
         raise ConfigError("there is no report to list; make some with `fedmiss report` first.")
     there = read_manifest(out) if (out / MANIFEST).exists() else None
-    listed = there["files"] if there else {}
+    recorded = there["files"] if there else {}
 
     def ours(path: Path) -> bool:
-        known = path.name in listed and hash_file(path) == listed[path.name]["sha256"]
+        known = path.name in recorded and hash_file(path) == recorded[path.name]["sha256"]
         # else a table of a run that was stopped before its manifest
         return known or (path.suffix == ".parquet" and is_ours(path))
 
@@ -202,10 +203,11 @@ def _render(
         if row["trend_class"] == NOT_CLASSIFIED and row["reason"]
     ]
     rows = [_row(row, found[str(row["folder"])].yearly, reach) for row in frame.to_dict("records")]
+    summary = "".join([_summary(frame, failures), _units(frame, found), *_unlike(frame, found)])
     return environment().get_template("index/page.html.j2").render(
         title=title, date=date, columns=COLUMNS, rows=rows,
         classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, without=without, reach=f"{reach:.0f}",
-        failures=sorted(failures.items()), unclassed=unclassed, summary=_summary(frame, failures) + _units(frame, found),
+        failures=sorted(failures.items()), unclassed=unclassed, summary=summary,
         compared=in_script(_compared(frame, found)), **assets("compare"),
     )  # fmt: skip
 
@@ -423,6 +425,20 @@ def _units(frame: pd.DataFrame, found: Mapping[str, Species]) -> str:
     known = sum(map(len, units.values()))
     most = parts[0][0] if known == len(frame) else f"{parts[0][0]}, or not known"
     return f" Totals are {'; '.join(few)}; of the others {most}. Indicators hold the indices of all of them alike."
+
+
+def _unlike(frame: pd.DataFrame, found: Mapping[str, Species]) -> Iterator[str]:
+    """Say which reports an indicator would join that are not of another species each, in the same months of the year."""
+    twice = frame["species"].value_counts()
+    for name, n in sorted(twice[twice > 1].items()):
+        yield f" {name} has {n} reports here, each with the weight of a species in indicators: leave all but one out."
+    seasons: dict[str, list[str]] = {}
+    for row in frame.to_dict("records"):
+        if season := found[str(row["folder"])].season:
+            seasons.setdefault(season_text(season), []).append(str(row["species"]))
+    if len(seasons) > 1:
+        parts = [f"{season} of {listed(names, 4)}" for season, names in sorted(seasons.items())]
+        yield f" Yearly figures are of other months: {'; '.join(parts)}. An indicator of these mixes seasons."
 
 
 def _summary(frame: pd.DataFrame, failures: Mapping[str, str]) -> str:

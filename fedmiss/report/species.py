@@ -30,7 +30,8 @@ class Species(NamedTuple):
 
     ``row`` has the columns of ``report_index``; ``yearly`` ``year``, ``total``, ``total_se``, ``index`` (base = 100) and
     ``used``; ``draws`` (B, years) of the totals, or None; ``trends`` the rows of ``report_species_trends`` without the name;
-    ``unit`` what a total counts, as birds or occupied sites, blank where nobody knows.
+    ``unit`` what a total counts, as birds or occupied sites, blank where nobody knows; ``season`` the calendar months of its
+    yearly figures, none where they are of yearly counts or nobody knows.
     """
 
     row: dict[str, Any]
@@ -38,6 +39,7 @@ class Species(NamedTuple):
     draws: pd.DataFrame | None
     trends: pd.DataFrame
     unit: str = ""
+    season: tuple[int, ...] = ()
 
 
 def read_species(folder: Path) -> Species:
@@ -67,7 +69,14 @@ def read_species(folder: Path) -> Species:
         table.pivot(index="draw", columns="year", values="total") if len(table) else None,
         trends,
         results.get("unit", ""),
+        _season(tables / "season.parquet"),
     )
+
+
+def _season(path: Path) -> tuple[int, ...]:
+    months = read_table(path, "report_season").to_pandas()["month_of_year"] if path.exists() else []
+    season = tuple(int(month) for month in months)
+    return season if season != (6,) else ()  # an import puts yearly counts into June
 
 
 def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:

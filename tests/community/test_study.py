@@ -142,7 +142,7 @@ def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
     assert judged.sum() == 8
     assert not some.gains[~judged].any()
     assert any(
-        note.startswith("1 of 9 species have too few sites in one of the 2 folds") for note in some.notes
+        note.startswith("1 of 9 species has too few sites in one of the 2 folds") for note in some.notes
     )
 
 
@@ -268,11 +268,48 @@ def test_the_custodian_reads_what_stays_at_home(clubs):
     _, _, records, _ = clubs
     said = beside(["Avis species00", "Avis specie001", "Strix alba"], records["east"], "east")
     assert said[0].endswith("at 12 sites, 1 of the study's 3 species on them")
-    assert "in the study and not on your checklists: Avis specie001, Strix alba" in said[1]
+    assert "not on your checklists, each of which is a zero for them: Avis specie001, Strix alba" in said[1]
     assert "stay at home: Avis species01, Avis species02" in said[2]
     assert any(
         "Avis species01 of yours and Avis specie001 of the study: perhaps one species" in s for s in said
     )
+
+
+def test_a_species_in_other_capitals_is_the_studys(clubs, tmp_path):
+    """Else each checklist of an organisation that writes it so would be a zero, although it was found there."""
+    _, table, _, pooled = clubs
+    names = tuple(sorted(table["species"].unique()))
+    loud = table.assign(species=table["species"].replace(names[0], f" {names[0].upper()}"))
+    mine = records_of(loud, tmp_path, sensitive=(names[1],))
+    heard, meant = read_lists(mine, species=names), read_lists(pooled, species=names)
+    for given, wanted in zip(heard.summed(), meant.summed(), strict=True):
+        np.testing.assert_array_equal(np.delete(given, 1, axis=1), np.delete(wanted, 1, axis=1))
+    said = "\n".join(beside(names, mine, "east"))
+    assert f"{len(names) - 1} of the study's {len(names)} species" in said
+    assert "stay at home" not in said
+    assert f"nothing of them is used: {names[1]}" in said
+
+
+def test_a_subspecies_may_be_the_studys_species(clubs, tmp_path):
+    _, table, _, _ = clubs
+    rows = table.assign(species=table["species"].replace("Avis species00", "Avis species00 minor"))
+    said = beside(["Avis species00", "Avis species01", "Avis species02"], records_of(rows, tmp_path), "east")
+    assert any(
+        "Avis species00 minor of yours and Avis species00 of the study: perhaps one" in s for s in said
+    )
+
+
+def test_checklists_of_other_months_tell_nothing_of_effort(tmp_path):
+    """Clubs that share no calendar month: the sentence is about checklists and effort, with what to do."""
+    table = lists_of(world(5, J=36, S=8, rank=1), tmp_path / "lists.csv")
+    number = table["site"].str[1:].astype(int)
+    late = table["date"].str.replace("-05-", "-09-")
+    records = split(table.assign(date=table["date"].where(number % 3 != 1, late)), tmp_path)
+    names = sorted(table["species"].unique())
+    with pytest.raises(
+        InputError, match=r"no calendar month has checklists .* effort = \"none\" in \[community\]"
+    ):
+        together(records, replace(terms_of(names, rank=0), minimum=3), tmp_path / "together")
 
 
 def test_nothing_is_used_of_what_somebody_names_as_sensitive(clubs, tmp_path):
@@ -289,7 +326,7 @@ def test_nothing_is_used_of_what_somebody_names_as_sensitive(clubs, tmp_path):
         np.testing.assert_array_equal(np.delete(mine, (1, 2), axis=1), np.delete(theirs, (1, 2), axis=1))
     said = beside([*names, "Strix alba"], tmp_path / "records", "east")
     assert f"{len(names) - 2} of the study's {len(names) + 1} species" in said[0]
-    assert said[1].endswith("not on your checklists: Strix alba")
+    assert said[1].endswith("for them: Strix alba")
     assert (
         said[2] == "  named as sensitive by you, so nothing of them is used: Avis species01, Avis species02"
     )
@@ -302,6 +339,8 @@ def test_nothing_is_used_of_what_somebody_names_as_sensitive(clubs, tmp_path):
         ({"species": ["Avis a", "Avis b", 3]}, {}, "list the scientific names of three or more"),
         ({"species": ["Avis a", "Avis b", "Avis a", "Avis c"]}, {},
          r"lists Avis a twice; name each species once"),
+        ({"species": ["Avis a", "AVIS a", "Avis b", "Avis c"]}, {},
+         r"lists AVIS a, Avis a twice; name each species once"),
         ({"species": ["Avis a", "Avis b", "Avis c"], "rank": 3}, {},
          "rank 3 needs 7 species or more; there are 3"),
         ({"species": ["Avis a", "Avis b", "Avis c"], "site_table": "x"}, {}, "site_table"),

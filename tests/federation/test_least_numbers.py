@@ -405,6 +405,36 @@ def test_every_visit_takes_part_or_is_withheld_once():
     assert found.withheld == sum(v.site.size for v in data.values()) - 54
 
 
+def test_joint_totals_are_of_sites_behind_released_months():
+    """An organisation all of whose months are left out adds no birds that nobody counted, nor do single such sites."""
+    data = {name: club_of(name, [""] * 6, 2) for name in "bcd"}
+    plan = DataSpec(jointly=True, minimum=3, share=0.9)
+    job = JobSpec(plan, [NEGBIN], folds=FOLDS, by="cell", bootstrap=0)
+
+    def total(data):
+        programs = {
+            name: GroupProgram(name, v, secret=name.encode() * 8, jointly=True) for name, v in data.items()
+        }
+        done = run_job(Link(InProcess(programs), JOB[:8], SETTINGS), job)
+        return done.agreement.panel.J, done.totals[0][-3:]
+
+    alone = total(data)
+    with_early = total(data | {"a": club_of("a", [""] * 20, 2, first=24_006)})
+    assert alone[0] == with_early[0] == 18
+    np.testing.assert_allclose(with_early[1], alone[1], rtol=1e-2)
+
+    early = club_of("b", [""] * 9, 2, first=24_006)
+    both = {
+        n: np.concatenate([getattr(early, n), getattr(data["b"], n)])
+        for n in ("site", "month", "count", "detected")
+    }
+    both |= {
+        n: np.concatenate([getattr(early, n), getattr(data["b"], n)])
+        for n in ("observer", "effort", "weight")
+    }
+    assert total(data | {"b": replace(early, **both)})[0] == 18
+
+
 def agreed_on_effort(panel, folder, efforts, **more):
     """What groups with such effort (minutes, km, people) agree on, between organisations."""
     clubs = clubs_of(panel, folder)

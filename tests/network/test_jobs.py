@@ -14,7 +14,7 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
-from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_secret
+from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_manifest, write_secret
 from fedmiss.network import member, report
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, in_process
@@ -31,7 +31,8 @@ from fedmiss.network.member import (
 )
 from fedmiss.network.operate import _join_folder
 from fedmiss.network.outbox import ledger_of, outbox
-from fedmiss.network.report import _chosen_by, _own_panel, joint_report, own_report
+from fedmiss.network.report import _chosen_by, _own_panel, joint_report, no_own_report, own_report
+from fedmiss.network.result import preview_lines
 from fedmiss.network.status import status
 from fedmiss.network.study import Study
 from fedmiss.pipeline.panels import open_panel
@@ -202,6 +203,18 @@ def test_two_organisations_without_masks(tmp_path, panels):
     np.testing.assert_allclose(sum(shares), here.draws[:, 0])
 
 
+def test_a_preview_is_read_in_words():
+    """It printed Python's None and lists in brackets."""
+    said = list(preview_lines({
+        "months": 45, "months_left_out": {"fewer visits or sites": ["2003-04", "2003-05"], "too large a share": []},
+        "months_in_cross_validation": None, "regions": [], "notes": ["One.", "Two."],
+    }))  # fmt: skip
+    assert [" ".join(line.split()) for line in said] == [
+        "months 45", "months left out", "fewer visits or sites 2: 2003-04, 2003-05", "too large a share 0:",
+        "months in cross validation none", "regions none", "notes", "One.", "Two.",
+    ]  # fmt: skip
+
+
 @pytest.mark.slow
 def test_a_preview_says_what_is_lost_and_the_job_goes_on_from_it(folder, panels):
     board = Board(CLUBS, patience=30.0)
@@ -266,6 +279,15 @@ def test_finds_without_a_number_are_said_and_nothing_else_is_refused(kit, panels
         dry_run(kit, panels["north"])
 
 
+def test_yearly_counts_are_of_years_before_the_approval(kit, panels, monkeypatch):
+    visits = held(kit, open_data(kit, panels["north"]))
+    june = replace(visits, month=visits.month // 12 * 12 + 5)
+    monkeypatch.setattr(member, "held", lambda kit, panel: june)
+    said = " ".join(dry_run(kit, panels["north"], own_sites=2))
+    assert f"with a count, in {np.unique(june.month[~np.isnan(june.count)]).size} years" in said
+    assert "month" not in said
+
+
 def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(kit, panels, monkeypatch):
     visits = held(kit, open_data(kit, panels["north"]))
     counted = ~np.isnan(visits.count)
@@ -277,7 +299,7 @@ def test_who_brings_fewer_sites_than_months_is_told_that_levels_may_follow(kit, 
         assert np.unique(few.month[~np.isnan(few.count)]).size == months
         monkeypatch.setattr(member, "held", lambda kit, panel, few=few: few)
         said = " ".join(dry_run(kit, panels["north"]))
-        assert (f"sites with a count: {n}, fewer than 1 times your months ({months})" in said) == (n < months)
+        assert (f"sites with a count: {n}, fewer than 1 times your years ({months})" in said) == (n < months)
 
 
 def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(kit, panels, monkeypatch):
@@ -297,11 +319,11 @@ def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(kit,
     assert share > 0.5
     said = " ".join(dry_run(kit, panels["north"], own_sites=least))
     assert (
-        f"{share:.0%} of the pairs of other months have fewer than {least} of your own sites in both" in said
+        f"{share:.0%} of the pairs of other years have fewer than {least} of your own sites in both" in said
     )
     for rank, own_sites in ((1, 1), (0, least)):
         kit.study = small_study(model={"model": "quasi", "max_rank": rank})
-        assert "pairs of other months" not in " ".join(dry_run(kit, panels["north"], own_sites))
+        assert "pairs of other years" not in " ".join(dry_run(kit, panels["north"], own_sites))
 
 
 @pytest.mark.slow
@@ -417,6 +439,10 @@ def test_who_had_no_visit_in_the_study_has_no_own_report(tmp_path, monkeypatch):
     monkeypatch.setattr(report, "replay", lambda kit, data: SimpleNamespace(joint=b"", program=left_out))
     assert own_report(SimpleNamespace(name="early"), tmp_path, tmp_path / "own") is None
     assert not (tmp_path / "own").exists()
+    assert no_own_report(tmp_path / "own").endswith("works with your panel alone")
+    write_manifest(tmp_path / "own", "own", settings={}, inputs={}, results={})
+    # the report of a revision in which it took part lies there still, and was taken for the new one
+    assert no_own_report(tmp_path / "own").endswith(f"{tmp_path / 'own'} is of an earlier job")
 
 
 def test_only_errors_about_the_report_name_its_option(tmp_path):

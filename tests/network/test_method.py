@@ -299,7 +299,7 @@ def absent_toml(line='absence = 1\nchair = "north"'):
 
 
 @pytest.mark.slow
-def test_a_club_that_is_off_for_a_third_of_the_study_holds_nobody_up_and_has_the_result(tmp_path):
+def test_a_club_that_is_off_for_a_third_of_the_study_holds_nobody_up_and_has_the_result(tmp_path, capsys):
     """Over a shared folder: its process is killed, the others go on, and it goes through what it missed."""
     folder, data = prepared(tmp_path, absent_toml(), SIX)
     shared = tmp_path / "shared"
@@ -333,6 +333,8 @@ def test_a_club_that_is_off_for_a_third_of_the_study_holds_nobody_up_and_has_the
     assert all(w == without[0] for w in without)
     assert without[0]["west"] >= 10
     assert "central" not in without[0], "it is in the other cohort"
+    said = capsys.readouterr().err
+    assert "not finite), with the cohort that shares its masks: north in" in said
     rates = fitted(counts)
     for n in SIX:
         np.testing.assert_array_equal(found[n], found["north"])

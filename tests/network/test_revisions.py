@@ -13,6 +13,7 @@ from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
+from fedmiss.federation.journal import Journal
 from fedmiss.files import read_json, read_manifest, write_json
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
@@ -21,6 +22,7 @@ from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision
 from fedmiss.network.member import take_part
 from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import read_study
+from fedmiss.system import POSIX
 
 from .conftest import all_take_part, engine_files, small_study
 
@@ -220,6 +222,20 @@ def test_a_status_is_that_of_the_present_job(folder):
         kit.folder / "study.json", read_json(kit.folder / "study.json") | {"organisations": ["a", "b", "c"]}
     )
     assert CliRunner().invoke(app, words).output.startswith("state      done")  # it has left
+
+
+@pytest.mark.skipif(not POSIX, reason="the lock is POSIX's")
+def test_a_status_says_that_its_process_has_ended(folder, kit):
+    """Whoever was killed could not write it: `running` was said for ever."""
+    register(app)
+    journal = Journal(kit.journal)
+    Status(kit.private / STATUS, kit.job.hex(), CLUBS).write(state="running")
+    words = ["federation", "status", str(kit.folder)]
+    assert CliRunner().invoke(app, words).output.startswith("state      running\n")
+    journal.close()
+    said = CliRunner().invoke(app, words).output
+    assert said.startswith("state      running, when its process ended; `fedmiss federation join` goes on\n")
+    Journal(kit.journal).close()
 
 
 def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder, kit):

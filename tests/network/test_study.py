@@ -304,3 +304,21 @@ def test_folds_are_named_where_there_is_something_to_choose(model, said, tmp_pat
     out = make_study(small_study(model=model), tmp_path / "study", engine_files)
     collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
     assert said in page(open_kit(out / "kits" / "north"))
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('season = ["Nov"]', "season is ['Nov']; give numbers of calendar months, 1 to 12"),
+        ("season = [11.5]", "season is [11.5]; give numbers"),
+        ("season = [true]", "season is [True]; give numbers"),
+        ("months = [2013, 2018]", "months is [2013, 2018]; give the first and the last one as 2004-01"),
+        ("organisations = [1, 2, 3]", "the name '1' cannot be used"),
+    ],
+)
+def test_entries_of_another_kind_are_refused_with_what_to_write(tmp_path, line, said):
+    """A season of names gave Python's own words; half a month was taken, and no visit was ever in it."""
+    names = "" if "organisations" in line else "organisations = ['a', 'b', 'c']\n"
+    (tmp_path / "study.toml").write_text(f"name = 'larks'\nspecies = 'Alauda arvensis'\n{names}{line}\n")
+    with pytest.raises(ConfigError, match=re.escape(said)):
+        read_study_toml(tmp_path / "study.toml")

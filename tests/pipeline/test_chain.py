@@ -174,8 +174,23 @@ def test_a_report_is_of_one_chain(place, tmp_path):
     with pytest.raises(InputError, match=r"was not imputed from .*fit"):
         read_inputs(panel, other, imputed)
     make_panel([place / "trend-out" / "records"], tmp_path / "panel", PanelSettings(groups=2))
-    with pytest.raises(InputError, match="was not fitted on this panel"):
+    with pytest.raises(
+        InputError, match=r"was not fitted on this panel: it belongs to .*trend-out/panel, so name that"
+    ):
         read_inputs(tmp_path / "panel", fit, imputed)
+    alone = shutil.copytree(fit, tmp_path / "alone" / "fit")
+    with pytest.raises(InputError, match="was not fitted on this panel: run `fedmiss fit`"):
+        read_inputs(tmp_path / "panel", alone, imputed)
+
+
+def test_the_result_of_a_study_names_the_own_fit_beside_it(tmp_path):
+    """A kit has both: the joint result, which has no sites, and the fit of the organisation's own."""
+    write_manifest(made := tmp_path / "result", "joint", settings={}, inputs={}, results={})
+    with pytest.raises(InputError, match="but a 'fit' is needed here; `fedmiss fit` makes one"):
+        read_manifest(made, "fit")
+    (own := tmp_path / "report" / "fit").mkdir(parents=True)
+    with pytest.raises(InputError, match=f"which knows no site; that of your sites is {own}"):
+        read_manifest(made, "fit")
 
 
 def test_a_log1p_fit_whose_factor_went_with_something_else_is_not_read(place, tmp_path):

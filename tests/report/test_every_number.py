@@ -327,6 +327,7 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
         "unclassed": (kinds == "not classified").sum(),
     }  # fmt: skip
     limits = table[["percent_per_year", "percent_lo", "percent_hi"]].abs().to_numpy().ravel()
+    values["same"] = table["species"].value_counts().max()
     values["reach"] = np.clip(np.ceil(np.quantile(limits[np.isfinite(limits)], 0.9)), 5, 50)
     sentences = [
         "fedmiss {#v1}.{#v2}.{#v3}", "{#species} species, {#failed} failed · made on {#d1}-{#d2}-{#d3}",
@@ -334,6 +335,7 @@ def test_index_page_and_indicator_are_their_tables(report, bare_report, tmp_path
         "{#unclassed} without a class. {#failed} failed; see below.",
         "of {#n_min} to {#n} species, each with", "of {#n} species, each with", "weight: {last} in {#last_year}",
         "(95 % interval {lo} to {hi})", "with {#first_year} = 100",
+        "{_} {_} has {#same} reports here",
         "Indicator of {#species} species.", "indicator ({#first_year} = 100)", "its 95 % interval",
         "from −{#reach} to +{#reach} % per year", "in 72 to 88 % of simulated worlds, for 95 %",
     ]  # fmt: skip

@@ -8,10 +8,11 @@ import pandas as pd
 import pytest
 from matplotlib.colors import LogNorm
 
-from fedmiss.report.figures import _end_axis, monthly_smooth, regions, trend
+from fedmiss.report.figures import _end_axis, convergence, monthly_smooth, regions, trend
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.many import sparkline
 from fedmiss.report.maps import _paint, heatmap, site_map
+from fedmiss.report.sections.model import _structure
 from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, style, svg_text
 
 from .conftest import World, analysed, make_folders
@@ -112,3 +113,25 @@ def test_the_caption_says_where_the_axis_ends(full):
     wide = replace(full, yearly=full.yearly.assign(index_hi=full.yearly["index_hi"] * 100))
     assert "The axis ends at five times" in trend(wide).caption
     assert "The axis ends" not in trend(full).caption
+
+
+def test_no_message_is_drawn_where_their_bytes_are_not_known(folders):
+    """The journal of a study holds no bytes of a round: an organisation's own report said that 0 MB were sent."""
+    data = read_inputs(**folders)
+    drawn = convergence(analysed(data))
+    assert "MB were sent" in drawn.alt
+    assert "Below: size of all messages so far" in drawn.caption
+    none = convergence(analysed(replace(data, trace=data.trace.assign(bytes_up=0, bytes_down=0))))
+    assert len(none.figure.axes) == 1
+    assert "MB" not in none.alt
+    assert "Below" not in none.caption
+
+
+@pytest.mark.parametrize(("start", "word"), [(1.2, "about 1 was"), (3.0, "about 3 were")])
+def test_one_occupied_site_is_in_the_singular(folders, start, word, monkeypatch):
+    analysis = analysed(read_inputs(**folders))
+    facts = {"occupancy": [0.5, 0.1, 0.1], "occupied": [start, 4.0]}
+    monkeypatch.setattr(
+        type(analysis.data), "fact", lambda self, name, default=None: facts.get(name, default)
+    )
+    assert any(f"{word} occupied in its first year, 4 in its last" in said for said in _structure(analysis))

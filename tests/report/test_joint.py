@@ -10,12 +10,15 @@ import pytest
 from fedmiss.errors import InputError
 from fedmiss.files import read_json, read_manifest, write_json, write_manifest
 from fedmiss.report.changes import smooth_index, window_trends
+from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.words import MINUS
 from fedmiss.report.years import month_table
 from fedmiss.tables import write_table
+
+from .conftest import World, make_folders
 
 STAMPS = 12 * 2001 + np.arange(12 * 14)
 
@@ -161,6 +164,23 @@ def test_one_trend_is_not_repeated_by_region(tmp_path):
     html = joint_report(tmp_path / "r", tmp_path / "out", {}).read_text(encoding="utf-8")
     assert "All regions share one trend in this model" in html
     assert "fig-regions" not in html
+
+
+@pytest.mark.slow
+def test_the_title_names_the_months_that_enter(tmp_path):
+    visits = np.full(STAMPS.size, 18.0)
+    visits[:12] = visits[-3:] = 0.0
+    page = joint_report(result_of(tmp_path / "r", visits=visits), tmp_path / "j", {}).read_text()
+    first, last = (f"{stamp // 12}-{stamp % 12 + 1:02d}" for stamp in STAMPS[[12, -4]])
+    assert f"{first} to {last} · " in page
+
+
+def test_the_title_of_an_own_report_names_no_months_of_others(tmp_path):
+    """Its months are those of all organisations, of which its first ones may have been left out."""
+    data = read_inputs(**make_folders(tmp_path, World()))
+    assert data.period == "2008-01 to 2021-12"
+    later = replace(data, cells=data.cells[data.cells["month_index"] >= 30])
+    assert later.period == "2010-07 to 2021-12"
 
 
 @pytest.mark.slow

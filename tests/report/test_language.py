@@ -145,6 +145,22 @@ def test_what_is_said_of_values_and_rows_that_could_not_be_used_is_translated(la
     assert html.unescape(text).count(repr(value)) == len(said)
 
 
+@pytest.mark.parametrize("language", languages())
+def test_what_an_own_report_of_a_study_says_is_translated(language):
+    """Of months that the study left out, regions without replicates, and fits whose messages nobody has kept the size of."""
+    change = "ean change of the fitted values from one round to the next"
+    said = [
+        "Pale bars, not in the trend: 2003, 2004, 2005, 2006, 2007, 2008....",
+        "7 years (2003 to 2009) have no count and are left out of index and trend.",
+        "the fit kept no bootstrap replicates of this region",
+        "No class: the fit kept no bootstrap replicates of this region.",
+        "visits withheld", "in months that too few stand behind", f"M{change}, which is 0 at a solution.",
+        f"Convergence over 13 rounds: the m{change} goes from 0.483 to 0.00097.",
+        "Of the sites of this panel about 1 was occupied in its first year, 4 in its last.",
+    ]  # fmt: skip
+    assert not lacking(language, *said)
+
+
 def test_a_catalogue_is_read_as_it_was_written_and_as_tools_write_it():
     entries = [Entry('a "quoted" \\ sign\n{1}', "ü {1}"), Entry("Feb", "Februar", "word")]
     text = write_po(entries, {"Language": "de"})

@@ -11,7 +11,7 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest
 from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
-from fedmiss.report.many import ALL, _indicator_words, _indicators, _shown, _units, build_index
+from fedmiss.report.many import ALL, _indicator_words, _indicators, _shown, _units, _unlike, build_index
 from fedmiss.report.species import Species
 
 from .conftest import World, make_folders
@@ -51,6 +51,22 @@ def test_species_are_sorted_by_trend_and_failures_are_shown(three):
     assert build_index(reports[::-1], root, **more).read_bytes() == first
     assert read_manifest(root)["results"] == {"n_species": 3, "n_failed": 1}
     assert all((r / "index.html").exists() for r in reports)
+
+
+def test_reports_of_one_species_or_of_other_seasons_are_said():
+    """Two reports of a species had the weight of two, and winters were joined with summers, without a word."""
+    nothing = pd.DataFrame()
+    seasons = {"a": (5, 6), "b": (11, 12, 1, 2), "c": ()}
+    found = {folder: Species({}, nothing, None, nothing, "", season) for folder, season in seasons.items()}
+    frame = pd.DataFrame(
+        {"folder": list(seasons), "species": ["Alauda arvensis", "Alauda arvensis", "Corvus corax"]}
+    )
+    twice, other = _unlike(frame, found)
+    assert "Alauda arvensis has 2 reports here, each with the weight of a species in indicators" in twice
+    assert (
+        "May to Jun of Alauda arvensis; Nov to Feb of Alauda arvensis. An indicator of these mixes" in other
+    )
+    assert not list(_unlike(frame.iloc[[0, 2]], found))
 
 
 @pytest.mark.slow

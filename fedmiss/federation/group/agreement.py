@@ -105,11 +105,17 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
     if question.released.size:
         keep &= question.released[index] == 1
     before = int(keep.sum())
+    here = question.released[index] == 1 if question.released.size else np.ones(index.size, bool)
     kept = np.flatnonzero(keep)
     thin = program.thin(visits.site[kept], index[kept], np.zeros(kept.size, np.int64))
     keep[kept[thin]] = False
+    here &= ~np.isin(index, index[kept[thin]])
     if minimum > 1 and (distinct(visits.site[keep]).size < minimum or int(keep.sum()) < LEAST_VISITS):
-        keep[:] = False  # even its sums over all months would be those of few sites or visits
+        keep[:] = here[:] = False  # even its sums over all months would be those of few sites or visits
+    # Sites all of whose visits are left out are behind no number that is released, so joint totals are not of them either.
+    # Those of a frame stand for an area, visited or not.
+    if program.jointly and not visits.frame:
+        program.standing = np.bincount(visits.site[here], minlength=program.J) > 0
     program.withheld = before - int(keep.sum())
     effort = visits.effort if visits.given else effort_columns(visits.effort, question.terms, question.blanks)
     at = np.flatnonzero(keep)
@@ -230,7 +236,7 @@ def gaps(program: GroupProgram, question: msg.Gaps) -> msg.GapSums:
     cells = distinct(used.site.astype(np.int64) * L + used.month)
     blocks = distinct(cells // L * length.size + years[cells % L])
     inside = length[blocks % length.size].sum()
-    return msg.GapSums(float(cells.size), float(blocks.size), float(inside), float(program.J))
+    return msg.GapSums(float(cells.size), float(blocks.size), float(inside), program.n_standing)
 
 
 AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {

@@ -97,6 +97,7 @@ class GroupProgram:
         self.visits = self.held  # of the job: in its season
         self.used: IncludedVisits | None = None
         self.withheld = 0
+        self.standing = np.ones(self.J, bool)  # (J,) sites that joint totals are of
         self.uncounted = np.zeros(0)  # (L,) finds without a number, in months with counts
         self.found = (np.zeros(0, np.int32), np.zeros(0, np.int32))  # their sites and months
         self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2)
@@ -217,7 +218,7 @@ class GroupProgram:
         if used is not None:
             per = np.bincount(used.observer, used.weight)
             about[:] = per.sum(), per @ per, -(used.weight @ used.experience), used.weight @ used.apart
-        return msg.Done(0 if used is None else int(used.site.size), self.withheld, about, float(self.J))
+        return msg.Done(0 if used is None else int(used.site.size), self.withheld, about, self.n_standing)
 
     # -- fits ------------------------------------------------------------------------------------------------
 
@@ -234,6 +235,11 @@ class GroupProgram:
         """Sites (J,) where a visit of the group's own takes part."""
         out: Bool = np.bincount(self.need().site, minlength=self.J) > 0
         return out
+
+    @property
+    def n_standing(self) -> float:
+        """Number of sites that joint totals are of, as messages have it."""
+        return float(self.standing.sum())
 
     def _indexed(self, by_visit: bool) -> CellIndex:
         if by_visit not in self._cells:
@@ -318,7 +324,7 @@ class GroupProgram:
         w = batch.rows.w.sum(axis=1)
         exposed = batch.rows.w @ np.exp(batch.known) if batch.known.size and family.counts else w
         sums = [w, batch.rows.wy.sum(axis=1), exposed]
-        return msg.OpenSums(np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), float(self.J))
+        return msg.OpenSums(np.stack(sums, axis=1), in_two(batch.rows.wyy.sum(axis=1)), self.n_standing)
 
     def _features(self, question: msg.Open) -> F64:
         """Features (J, k) of the sites about their means; none where the prior follows none."""

@@ -33,13 +33,15 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
     # sites of the sums: all, by region, visited; then of the group's own reports
     n_rows = len(axis.regions) + 1 + question.visited
     of = np.zeros((n_rows + len(program.parts), J), dtype=bool)
-    of[0] = True
+    of[0] = program.standing
     for i in range(len(axis.regions)):
         of[i + 1] = region == i
     if question.visited:
         # between organisations a few sites that nobody visited count as visited: the difference would tell their covariates
-        few = program.jointly and J - program.visited.sum() < max(axis.minimum, program.minimum)
-        of[n_rows - 1] = program.visited | few
+        few = program.jointly and program.n_standing - program.visited.sum() < max(
+            axis.minimum, program.minimum
+        )
+        of[n_rows - 1] = program.visited | (few & program.standing)
     for i, sites in enumerate(program.parts):
         of[n_rows + i, sites] = True
     first, full, x = _complete_years(axis.months, program.visits.calendar)
@@ -67,7 +69,7 @@ def totals(program: GroupProgram, batch: Batch, question: msg.Totals) -> msg.Reg
     if question.most > 0:
         _hide_large(program, question, out[:, :n_rows])
     # Of fewer sites than the custodian allows nothing is said, not even a total.
-    return msg.RegionTotals(out[:, :n_rows] * (J >= axis.minimum))
+    return msg.RegionTotals(out[:, :n_rows] * (program.n_standing >= axis.minimum))
 
 
 def _hide_large(program: GroupProgram, question: msg.Totals, out: F64) -> None:
@@ -105,7 +107,9 @@ def regions_of(program: GroupProgram) -> I64:
     region = np.full(program.J, -1, dtype=np.int64)
     for i, name in enumerate(program.axis.regions):
         region[program.visits.region == name] = i
-    return told_apart(region, program.axis.minimum)
+    here = program.standing
+    region[here], region[~here] = told_apart(region[here], program.axis.minimum), -1
+    return region
 
 
 def told_apart(region: I64, minimum: int) -> I64:

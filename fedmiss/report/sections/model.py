@@ -147,7 +147,8 @@ def _structure(findings: Findings) -> Iterator[str]:
         )
         if (ends := findings.data.fact("occupied")) is not None:
             start, end = (count(round(edge)) for edge in ends)
-            yield f"Of the sites of this panel about {start} were occupied in its first year, {end} in its last."
+            were = "was" if start == "1" else "were"
+            yield f"Of the sites of this panel about {start} {were} occupied in its first year, {end} in its last."
     if (less := findings.data.fact("learning")) is not None:
         yield f"At first a new observer counts {share(math.exp(-less))} of what the same observer counts later."
     tried = records(trials(findings).dropna(subset="shift"))

@@ -45,7 +45,7 @@ from fedmiss.federation.group.totals import told_apart
 from fedmiss.federation.group.visits import Visits, check_counts
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.directions import begin_factors
-from fedmiss.federation.hub.support import SEVERAL, release_pairs_of_finds
+from fedmiss.federation.hub.support import release_pairs_of_finds, sites_with_both
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.member import Look, Member
@@ -203,8 +203,9 @@ def begin_axes(ours: _Ours, terms: Terms) -> list[str]:
     if ours.hub.patterns:
         ours.hub = begin_factors(ours.link, ours.hub, [replace(plain_model(terms.settings), rank=1)])
         return []
+    both = sites_with_both(ours.hub.least, ours.hub.contributors)
     return [
-        f"no axes are fitted: no two species were found together at {SEVERAL} sites or more of each of {terms.contributors} "
+        f"no axes are fitted: no two species were found together at {both} sites or more of each of {terms.contributors} "
         "organisations, and sums of fewer would tell finds. Organisations with more checklists would help."
     ]
 

@@ -108,6 +108,8 @@ class Differences:
     ) -> list[dict[str, msg.Answer]]:
         """Everybody's answers (their sum, under masks) with the months' sums that follow from what was sent."""
         out = []
+        solved = (one for one in questions if isinstance(one, msg.Solve))
+        going_on = {(one.batch, fit) for one in solved for fit in one.fits.tolist()}
         for question, named in zip(questions, answers, strict=True):
             if isinstance(question, msg.Solve):
                 out.append(
@@ -123,11 +125,10 @@ class Differences:
                 source = self.memories[question.source, 0]
                 for fit in range(question.numbers.size):
                     self.memories[question.batch, fit] = replace(source, whole=dict(source.whole), last=1.0)
-            elif isinstance(
-                question, msg.Keep
-            ):  # fits that are kept ask for no sums of months in this exchange
+            elif isinstance(question, msg.Keep):
                 for fit in question.fits.tolist():
-                    if (question.batch, fit) in self.memories:
+                    # of a fit that goes on in this exchange the own sums are known already, the others' are not
+                    if (question.batch, fit) in self.memories.keys() - going_on:
                         source = self.memories[question.batch, fit]
                         self.memories[question.to, fit] = replace(source, whole=dict(source.whole))
             elif isinstance(question, msg.Close):

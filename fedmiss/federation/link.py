@@ -6,7 +6,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -74,6 +74,9 @@ class Link:
         self.transport, self.job, self.settings, self.watch = transport, job, settings, watch
         self.names = tuple(transport.names)
         self.ledger = Ledger()
+        self.known: dict[
+            tuple[object, ...], Any
+        ] = {}  # what was asked of the visits on the agreed axes, by question
         self.exchange = 0
         self.stage = "agree"
 

@@ -166,7 +166,7 @@ class Broadcast(Question):
     fits: np.ndarray = _f("which fits of the batch", "(n,)")
     begin: int = _f(
         "0 go on; 1 sites at zero; 2 one more factor, at zero; 3 from the full fit, with draws of the prior means "
-        "(replicates); 4 the same without draws"
+        "(replicates); 4 the same without draws; 5 sites from zero at their end for these months"
     )
     refill: np.ndarray = _f("1 where the weights of visits are to be computed again", "(n,)")
     mu: np.ndarray = _f("overall level", "(n,)", "link scale")

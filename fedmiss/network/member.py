@@ -355,7 +355,7 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     per = np.unique(visits.month[counted], return_counts=True)[1]
     few = (sites < kit.study.minimum) | (per < kit.study.minimum)
     least = kit.own_sites if own_sites is None else own_sites
-    when = steps(months)  # of a table of years no month is spoken of
+    when = steps(np.unique(visits.month))  # of a table of years no month is spoken of
     out, mine = int((sites < least).sum()), distinct(visits.site[counted]).size
     lines = [
         f"{kit.name}: {several(visits.site.size, 'visit')} at {several(np.unique(visits.site).size, 'site')}, "

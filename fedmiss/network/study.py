@@ -91,7 +91,7 @@ class Study:
     contributors : least number of organisations behind every released sum, 3 or more under masks; of two organisations
         without masks it is 2
     few_sites : whether sites may be so few that single counts can be worked out (:data:`.rules.SITES_A_MONTH`)
-    exchanges : most exchanges of the job, which needs some 200
+    exchanges : most exchanges of the job, which needs some 130
     compress : whether months' sums go as differences to the last ones, in half the bytes; results then differ by some 1e-6
     absence : seconds after which a round of [method] goes on without a cohort whose member is away, which keeps its last
         sums (:mod:`fedmiss.federation.attendance`); 0: all wait

@@ -198,3 +198,16 @@ def test_replicates_begin_and_copies_begin_from_the_memory_of_the_fit():
     kept, path = end.memories[9, 0], end.memories[0, 0]
     assert kept.whole is not path.whole  # each goes on by itself
     np.testing.assert_array_equal(kept.own, path.own)
+
+
+def test_a_copy_of_a_fit_that_goes_on_in_the_same_exchange_is_sent_whole():
+    """Own sums are those of the round that is under way, the others' those of the last one: together they are no memory."""
+    names = ["a", "b", "c"]
+    ends = Ends(names)
+    ends.go({n: np.ones((1, L, D)) for n in names}, begin=1)
+    asks = [msg.Keep(0, np.array([0]), 9), solve(fits=(0,), begin=0, L=L, f=2)]
+    done = msg.Done(0, 0, np.zeros(4), 0.0)
+    sent = {n: e.shrink(asks, [done, months(2 * np.ones((1, L, D)))], 1)[1] for n, e in ends.ends.items()}
+    for end in ends.ends.values():
+        end.expand(asks, [{}, sent])
+        assert set(end.memories) == {(0, 0)}

@@ -10,10 +10,11 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.job import Stages, preview_job, run_job
 from fedmiss.federation.hub.onward import Before, begun_beside, read_before, written
 from fedmiss.federation.link import InProcess, Link
+from fedmiss.federation.messages import Product
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
 
-from .network import JOB, SETTINGS, clubs_of, order, run
+from .network import JOB, SETTINGS, Tapped, clubs_of, order, run
 from .owners import owned
 
 
@@ -147,6 +148,19 @@ def test_what_is_handed_on_keeps_its_bits(first):
         assert one.settings == back.settings
         for name in ("months", "T", "tau", "noise", "series", "kappa", "chain"):
             np.testing.assert_array_equal(getattr(one, name), getattr(back, name))
+
+
+def test_a_preview_asks_what_a_job_with_factors_begins_with(tmp_path):
+    """Its journal holds these answers: a job that asked anything else there would be refused by all."""
+    held = clubs_of(owned(3, n=4000, J=150, L=24, size=2.0, seed=5), tmp_path)
+    ranks = [CountSettings(rank=r, dispersion="negbin", max_sweeps=6) for r in (0, 1)]
+    taps = []
+    for goes in (preview_job, run_job):
+        taps.append(Tapped({n: c.program() for n, c in held.items()}))
+        goes(Link(taps[-1], JOB[:8], SETTINGS), order(ranks, bootstrap=0))
+    preview, whole = ([asked for asked, _ in tap.frames] for tap in taps)
+    assert preview == whole[: len(preview)]
+    assert any(isinstance(asked, Product) for asked in taps[1].asked)
 
 
 def test_the_preview_is_the_beginning_of_the_same_job(clubs, first):

@@ -86,10 +86,10 @@ def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.Covar
             w[:] = 0.0
         if question.unit.size:
             x = np.nan_to_num(x) / question.unit[i]
-            out[i] = w.sum(), w @ x, w @ x**2, known.sum()
+            out[i] = w.sum(), w @ x, w @ x**2, (known & program.standing).sum()
         else:
             w = w if LEVEL in name else w * _differs(program, x)
-            out[i] = w.sum(), w.any(), 0.0, known.sum()
+            out[i] = w.sum(), w.any(), 0.0, (known & program.standing).sum()
     return msg.CovariateSums(out)
 
 

@@ -355,7 +355,10 @@ def folds_like_gaps(link: Link, panel: Panel) -> str:
     length = np.bincount(years)
     if length.max() <= 1:
         return "cell"  # a year is one cell
-    (answers,) = link.ask([msg.Gaps()])
+    question = ("gaps", panel.L, panel.visits)
+    if question not in link.known:
+        (link.known[question],) = link.ask([msg.Gaps()])
+    answers = link.known[question]
     cells, blocks, inside = (float(total(answers, name, ())) for name in ("cells", "blocks", "inside"))
     missing, in_empty = panel.J * L - cells, panel.J * L - inside
     return "block" if blocks > FEW_BLOCKS and in_empty > 0.5 * missing else "cell"

@@ -248,7 +248,7 @@ def _scorer(
         state = yield from polished(panel, path.settings, state, below, fold=True)
         if path.known is not None and not state.away:
             path.known[replace(path.settings, rank=state.rank)] = state
-        if not state.rank:
+        if not (state.rank or state.away):
             path.plain.append((batch, [state]))
         if path.ranks and not state.away:
             yield AskScore(state.smear, inverse_size, lambda sums: note(state.rank, sums))

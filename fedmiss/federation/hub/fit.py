@@ -258,7 +258,7 @@ def polished(
     )
     if end.rank and (yield from _far_above(panel, end, settings)):
         end = evolve(end, away=end.rank)
-    if end.away and not end.rank:
+    if end.away and not end.rank and begin == Begin.GO_ON:
         raise DomainError(_ran_away(end, settings))
     if end.away:
         return evolve(below, away=end.away)

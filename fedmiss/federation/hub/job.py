@@ -126,7 +126,8 @@ def run_job(
     stages = stages or Stages()
     agreement, panel = begun or _agreed(link, order)
     link.stage = "cross-validation"
-    if len(order.candidates) > 1 and not order.before:
+    if _chooses(order):
+        _folds(link, panel, order)
         panel = begin_factors(link, panel, order.candidates)
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
     models: Sequence[Before] = order.before or [Before(choice.best)]
@@ -206,16 +207,20 @@ def preview_job(link: Link, order: JobSpec) -> tuple[Agreement, np.ndarray]:
     """
     agreement, panel = _agreed(link, order)
     months = np.zeros(0, np.uint8)
-    if len(order.candidates) > 1 and not order.before:
+    if _chooses(order):
         link.stage = "cross-validation"
-        by = _held_out(link, panel, order)
-        months = released_months(link, panel, by=by, folds=order.folds, seed=order.seed)
+        months = _folds(link, panel, order)
     return agreement, months
 
 
-def _held_out(link: Link, panel: Panel, order: JobSpec) -> str:
-    """What folds hold out."""
-    return folds_like_gaps(link, panel) if order.by == "auto" else order.by
+def _chooses(order: JobSpec) -> bool:
+    return len(order.candidates) > 1 and not order.before
+
+
+def _folds(link: Link, panel: Panel, order: JobSpec) -> np.ndarray:
+    """Months (L,) that take part in cross-validation, 1 or 0; of all months empty."""
+    by = folds_like_gaps(link, panel) if order.by == "auto" else order.by
+    return released_months(link, panel, by=by, folds=order.folds, seed=order.seed)
 
 
 def _draws(link: Link, order: JobSpec, panel: Panel, members: Sequence[FittedModel], stages: Stages) -> F64:

@@ -83,11 +83,16 @@ def begun_beside(
 ) -> list[Before]:
     """The members of a choice, each to begin with what all visits came to beside the folds; without it from nothing."""
     return [
-        replace(before_of(FittedModel(member, known[member]), months), k=known[member].k)
+        replace(before_of(FittedModel(member, known[member]), months), k=_behind(known[member], member))
         if member in known
         else Before(member)
         for member in members
     ]
+
+
+def _behind(state: MonthState, settings: CountSettings) -> int:
+    """Rounds that a fit has behind it; none where they would leave it too few of those that it may take."""
+    return state.k if state.converged and 2 * state.k < settings.max_sweeps else 0
 
 
 def written(models: Sequence[Before]) -> list[dict[str, Any]]:

@@ -58,6 +58,8 @@ def directions(panel: Panel, first: AskProduct, W: F64 | None) -> Generator[AskP
     assert W is not None
     # Rayleigh and Ritz: eigenvectors of V' R'R V give the best directions in the block.
     values, vectors = np.linalg.eigh(0.5 * (V.T @ W + W.T @ V))
-    best = [V @ v if value > 0 else np.zeros(panel.L) for value, v in zip(values, vectors.T, strict=True)]
+    # Without some pairs of months R'R may have negative values, which are no directions of residuals.
+    best = [V @ v for value, v in zip(values[::-1], vectors.T[::-1], strict=True) if value > 0]
     # The sign is chosen, as an eigenvector has none: all runs must start alike.
-    return np.column_stack([v * (np.sqrt(panel.L) * (-1.0 if v.sum() < 0 else 1.0)) for v in best[::-1]])
+    signed = [v * (np.sqrt(panel.L) * (-1.0 if v.sum() < 0 else 1.0)) for v in best]
+    return np.column_stack(signed or [np.zeros(panel.L)])

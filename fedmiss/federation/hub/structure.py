@@ -230,6 +230,8 @@ def _tried(
     if plan is None:
         return score_folds(link, panel, contests, folds=folds, seed=seed, known=known, **more), {}
     models = plan.models
+    if not (contests or models):
+        return [], {}
     scores = contests[0] if contests and plan.known else None
     of_features = [plan.plain, *(models[feature] for feature in plan.features)] if plan.features else []
     of_steps = (

@@ -155,6 +155,10 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
     """Months (L,) that take part in cross-validation, 1 or 0: every fold's part may be released. Empty for all months."""
     if not panel.least:
         return np.zeros(0, np.uint8)
+    question = ("released", panel.L, panel.visits, by, folds, seed)
+    if question in link.known:
+        known: np.ndarray = link.known[question]
+        return known
     _, sums = _support(
         link,
         panel.share,
@@ -173,6 +177,7 @@ def released_months(link: Link, panel: Panel, *, by: str, folds: int, seed: int)
             "a model by. Use fewer folds, a lower least number, or name rank and model."
         )
     out: np.ndarray = months.astype(np.uint8)
+    link.known[question] = out
     return out
 
 
@@ -204,6 +209,11 @@ def release_pairs(link: Link, panel: Panel, months: I64) -> tuple[Panel, list[st
     return panel, [note]
 
 
+def sites_with_both(least: int, contributors: int) -> int:
+    """Sites with finds of two species that an organisation has at least behind their pair."""
+    return max(SEVERAL, -(-least // contributors))
+
+
 def release_pairs_of_finds(link: Link, panel: Panel) -> Panel:
     """Find the pairs of species of a community whose products of residuals may be released.
 
@@ -211,7 +221,7 @@ def release_pairs_of_finds(link: Link, panel: Panel) -> Panel:
     (``tests/attacks/test_finds.py``). Enough groups need finds of both at several sites each, as many as make the least
     number together: what they say of fewer would tell the finds themselves.
     """
-    _, groups = _behind_pairs(link, panel.L, max(SEVERAL, -(-panel.least // panel.contributors)))
+    _, groups = _behind_pairs(link, panel.L, sites_with_both(panel.least, panel.contributors))
     enough = groups >= panel.contributors
     pairs = np.where(enough | np.eye(panel.L, dtype=bool), np.uint8(1), np.uint8(0))
     return replace(panel, pairs=pairs, patterns=bool(enough.any()))

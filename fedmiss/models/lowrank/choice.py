@@ -98,6 +98,10 @@ def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
         raise ConfigError(f"cross-validation has {folds} folds (must be 2 to 1,000).")
     if not candidates:
         raise ConfigError("cross-validation has no candidate; give at least one rank.")
+    if any(candidate.time == "fixed" for candidate in candidates):
+        raise ConfigError(
+            "the plain site and time model (time fixed) is no candidate: it has no rank. Fit it alone."
+        )
     scales = {counted_family(candidate.family, candidate.scale).name for candidate in candidates}
     if len(scales) > 1:
         raise ConfigError(

@@ -126,7 +126,7 @@ def run_job(
     stages = stages or Stages()
     agreement, panel = begun or _agreed(link, order)
     link.stage = "cross-validation"
-    if _chooses(order):
+    if _released_by_fold(order, panel):
         _folds(link, panel, order)
         panel = begin_factors(link, panel, order.candidates)
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
@@ -207,14 +207,15 @@ def preview_job(link: Link, order: JobSpec) -> tuple[Agreement, np.ndarray]:
     """
     agreement, panel = _agreed(link, order)
     months = np.zeros(0, np.uint8)
-    if _chooses(order):
+    if _released_by_fold(order, panel):
         link.stage = "cross-validation"
         months = _folds(link, panel, order)
     return agreement, months
 
 
-def _chooses(order: JobSpec) -> bool:
-    return len(order.candidates) > 1 and not order.before
+def _released_by_fold(order: JobSpec, panel: Panel) -> bool:
+    """Whether a model is chosen, and least numbers hold for sums over groups."""
+    return len(order.candidates) > 1 and not order.before and panel.least > 0
 
 
 def _folds(link: Link, panel: Panel, order: JobSpec) -> np.ndarray:

@@ -86,7 +86,8 @@ def test_one_leaves_and_the_others_go_on(clubs, first):
     assert fitted[0].months is not None
     cold, more, _ = job(less, replace(WHOLE, before=chosen))
     warm, fewer, _ = job(less, replace(WHOLE, before=fitted))
-    assert fewer < min(more, exchanges)
+    assert fewer <= more
+    assert fewer < exchanges
     assert [m.settings for m in warm.members] == [m.settings for m in cold.members]
     assert apart(warm, cold) < 0.02
     assert apart(warm, first[0]) > 0.05  # it is another sum

@@ -318,5 +318,10 @@ def test_a_late_copy_does_not_lose_the_cached_answer():
     (first, _), (last, answers) = tap.frames
     program = federation.programs["owner-0"]
     assert b"came late" in program.answer(first)
+    envelope, _ = decode(last, None, asks=True, who="hub")
+    other = encode(
+        [msg.Close(np.array([5]))], envelope
+    )  # two questions of one exchange: their difference is nobody's
+    assert b"came late" in program.answer(other)
     assert program.answer(last) == answers["owner-0"]
     assert program.answer(b"") != b""

@@ -14,8 +14,8 @@ import polars as pl
 from fedmiss.arrays import F64, I32, Bool
 from fedmiss.errors import InputError, listed
 from fedmiss.etl.cells import MISSING, entry_of, sites_of, without_zeros
-from fedmiss.etl.columns import plain
 from fedmiss.etl.site_table import SiteTable
+from fedmiss.etl.species import fold
 from fedmiss.files import read_manifest
 from fedmiss.tables import read_table
 
@@ -238,12 +238,9 @@ def _enough(folder: Path, names: tuple[str, ...], J: int, min_sites: int, *, cou
 
 def agreed_names(held: Iterable[str], agreed: Sequence[str]) -> dict[str, str]:
     """Names that records write in other capitals, accents or blanks than an agreed list, with that of the list."""
-    held, by_key = (
-        tuple(held),
-        {" ".join(plain(name).split()): name for name in agreed if name not in set(held)},
-    )
-    keys = {name: " ".join(plain(name).split()) for name in held if name not in set(agreed)}
-    return {name: by_key[key] for name, key in keys.items() if key in by_key}
+    there, written = set(held), set(agreed)
+    by_key = {fold(name): name for name in agreed if name not in there}
+    return {name: by_key[key] for name in sorted(there - written) if (key := fold(name)) in by_key}
 
 
 def alike(first: str, second: str) -> bool:

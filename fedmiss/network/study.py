@@ -17,8 +17,8 @@ from fedmiss.community.model import check_rank
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.columns import plain
 from fedmiss.etl.community import read_lists
+from fedmiss.etl.species import fold
 from fedmiss.federation.attendance import Absence, cohorts_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec
@@ -268,9 +268,7 @@ class Study:
                 f"[community] has species = {named!r}; list the scientific names of three or more, or name a records folder "
                 "whose species are meant."
             )
-        keys = [
-            " ".join(plain(n).split()) for n in names
-        ]  # joined records take other capitals for the same species
+        keys = [fold(n) for n in names]  # joined records take other capitals for the same species
         twice = sorted({n for n, key in zip(names, keys, strict=True) if keys.count(key) > 1})
         if twice:
             raise ConfigError(f"[community] lists {listed(twice, 4)} twice; name each species once.")

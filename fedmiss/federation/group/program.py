@@ -193,14 +193,13 @@ class GroupProgram:
             raise UplinkError(
                 f"group {self.name!r}: batch {question.batch} was never opened here. Start the job again."  # type: ignore[attr-defined]
             )
+        answers.check(self, batch, question)
         if isinstance(question, msg.Keep):
-            answers.check(self, batch, question)
             if question.to in self.batches:
                 self.batches[question.to].take(batch, question.fits)
             else:
                 self.batches[question.to] = batch.copied()
             return self.ready()
-        answers.check(self, batch, question)
         return answers.ANSWER[type(question)](self, batch, question)
 
     def thin(self, site: I32, month: I32, part: I64, live: Bool | None = None) -> Bool:

@@ -160,8 +160,9 @@ def fit_path(
     for rank in range(most + 1):
         good = state
         if rank:
-            v = None if off else along(panel, settings, rank)
-            if ask is not None:
+            if ask is None:
+                v = None if off else along(panel, settings, rank)
+            else:
                 found = yield from directions(panel, ask, W)
                 v = found[:, 0]
                 if panel.least:  # one start is all that may be told (:mod:`.directions`)

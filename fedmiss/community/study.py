@@ -201,7 +201,7 @@ def begin_axes(ours: _Ours, terms: Terms) -> list[str]:
         ]
     ours.hub = release_pairs_of_finds(ours.link, ours.hub)
     if ours.hub.patterns:
-        ours.hub = begin_factors(ours.link, ours.hub, [replace(plain_model(terms.settings), rank=1)])
+        begin_factors(ours.link, ours.hub, plain_model(terms.settings))
         return []
     both = sites_with_both(ours.hub.least, ours.hub.contributors)
     return [

@@ -13,6 +13,7 @@ from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms, _Ours
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.program import GroupProgram
+from fedmiss.federation.hub.state import Start
 from fedmiss.federation.link import Link
 from tests.attacks.test_products import gram
 from tests.community.worlds import world
@@ -86,6 +87,7 @@ def test_products_of_a_community_would_tell_which_rare_species_were_found_togeth
             assert (clubs[travels] == 3).all()
         with monkeypatch.context() as without:
             without.setattr(study, "begin_axes", lambda ours, terms: [])
+            without.setattr(Start, "tell", lambda start, found: None)
             G = of_the_fit(told(cells))
         total, theirs = y[OTHERS].sum(axis=0), found[OTHERS]
         s, t = np.tril_indices(S, -1)

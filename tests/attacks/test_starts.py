@@ -7,10 +7,12 @@ import pytest
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import answers
-from fedmiss.federation.hub import fit, job
+from fedmiss.federation.hub import crossval
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.crossval import WHOLE
+from fedmiss.federation.hub.fit import fit_path
 from fedmiss.federation.hub.job import JobSpec, run_job
+from fedmiss.federation.hub.state import Start
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -124,8 +126,8 @@ def test_starts_of_several_ranks_would_tell_all_counts_and_the_one_of_a_job_does
     true = counts[~np.isnan(counts)]
     assert (once, len(known)) == (1, 1)
     assert (np.rint(solved(known, counts)) == true).mean() < 0.25  # what is expected is right at one of five
-    monkeypatch.setattr(job, "begin_factors", lambda link, panel, candidates: panel)
-    monkeypatch.setattr(fit, "replace", lambda panel, directions: panel)  # each factor has a start of its own
+    monkeypatch.setattr(Start, "tell", lambda start, found: None)  # each factor has a start of its own
+    monkeypatch.setattr(crossval, "fit_path", lambda *a, waits, **named: fit_path(*a, **named))
     often, known, counts = starts(tmp_path / "none", monkeypatch)
     assert (often, len(known)) == (6 * RANKS, RANKS)
     assert (np.rint(solved(known, counts)) == true).all()

@@ -111,9 +111,8 @@ def test_the_joint_community_is_the_pooled_one(clubs, tmp_path, masks, digits):
     whole = LocalFederation.of_panel(cells.panel({}, None))
     # the axis begins as between clubs: with the pairs that may be told
     pairs = next(q.pairs for q in asked if isinstance(q, msg.Product))
-    plain = [replace(plain_model(terms.settings), rank=1)]
-    begun = begin_factors(whole.link, replace(whole.hub, pairs=pairs, least=terms.minimum), plain)
-    whole.hub = replace(whole.hub, directions=begun.directions)
+    between = replace(whole.hub, pairs=pairs, least=terms.minimum)  # shares the start with the hub
+    begin_factors(whole.link, between, plain_model(terms.settings))
     fit, raised = _calibrated(whole.fit(some.fit.fit.settings))
     whole = replace(some.fit, fit=fit, cells=cells, raised=raised)
     axes = axes_of(whole)

@@ -172,10 +172,15 @@ def score_folds(
             paths += [
                 _Path(contest.first + i, fold, longest, ranks, opening, tables[-1]) for fold in range(folds)
             ]
-    first = paths[0].settings
-    if known is not None and all(replace(settings, rank=first.rank) != first for _, settings in whole):
-        paths.append(_Path(WHOLE, 0, first, known=known))
-    paths += [_Path(batch, 0, settings, known=known) for batch, settings in whole]
+    beside = [_Path(batch, 0, settings, known=known) for batch, settings in whole]
+    if known is not None:
+        first = replace(paths[0].settings, rank=max(path.settings.rank for path in paths))
+        if all(replace(path.settings, rank=first.rank) != first for path in beside):
+            beside.insert(0, _Path(WHOLE, 0, first, known=known))
+    # Where one start is all that may be told, a fit of all visits finds it, and so comes first.
+    unknown = panel.least > 0 and not panel.start.directions.size
+    finder = next((path for path in beside if path.settings.rank), None) if unknown else None
+    paths = [*beside, *paths]
     for part in _parts(panel, paths):
         together: dict[int, list[_Path]] = {}
         for path in part:
@@ -197,7 +202,9 @@ def score_folds(
                     )
                 told = watch if path.table is tables[0] else None
                 each = _scorer(panel, path, inverse_size, told)
-                lanes.append(FitTask(path.batch, at, fit_path(panel, path.settings, sums[at], each=each)))
+                waits = finder is not None and path is not finder
+                fitting = fit_path(panel, path.settings, sums[at], each=each, waits=waits)
+                lanes.append(FitTask(path.batch, at, fitting))
                 whose.append(path)
         ends = []
         run_lockstep(link, panel, lanes)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -101,6 +101,11 @@ class AskTotals:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class AwaitStart:
+    """Nothing is asked until another fit has found the start of the job."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class AskKeep:
     """Keep the groups' half of the fit, as it is now, in the batch ``to``: an errand. ``then`` goes on from there."""
 
@@ -109,7 +114,7 @@ class AskKeep:
 
 
 Errand = AskScore | AskKeep
-Request = AskRound | AskProduct | AskSummary | AskSiteTime | AskTotals | Errand
+Request = AskRound | AskProduct | AskSummary | AskSiteTime | AskTotals | AwaitStart | Errand
 Stage = tuple[MonthState, F64 | None]  # a finished rank, and the first product that the next one begins with
 Fitting = Generator[Request, Any, MonthState]  # a round is answered by a state, all else by sums
 
@@ -121,6 +126,7 @@ def fit_path(
     *,
     each: Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]],
     watch: Callable[[int, float], None] | None = None,
+    waits: bool = False,
 ) -> Fitting:
     """Fit ranks 0 to ``settings.rank`` to moves of ``PATH_TOL``, factors entering one by one.
 
@@ -131,6 +137,7 @@ def fit_path(
         begins with, None where there is none; may ask more (scores of held-out visits, the rounds to the end), and gives the
         state that the path goes on from, and the product if it was asked for in passing
     watch : called after each round with (round, root mean square move)
+    waits : for another fit to find the start of the job, which runs beside
 
     Returns
     -------
@@ -161,12 +168,14 @@ def fit_path(
         good = state
         if rank:
             if ask is None:
+                while waits and not (off or panel.start.directions.size):
+                    yield AwaitStart()
                 v = None if off else along(panel, settings, rank)
             else:
                 found = yield from directions(panel, ask, W)
                 v = found[:, 0]
-                if panel.least:  # one start is all that may be told (:mod:`.directions`)
-                    panel = replace(panel, directions=found)
+                if panel.least:  # one start is all that may be told (:class:`.state.Start`)
+                    panel.start.tell(found)
             state = with_factor(state, v, panel)
             state = yield from rounds(state, begin=Begin.NEW_FACTOR)
             if (yield from _far_above(panel, state, settings)):
@@ -178,7 +187,7 @@ def fit_path(
                 raise DomainError(_ran_away(state, settings))
             return evolve(good, away=rank)
         off = rank == most or switched_off(state)
-        known = off or panel.directions.size > 0
+        known = off or waits or panel.start.directions.size > 0
         ask = None if known else first_product(panel, settings, rank + 1, float(start[3]))
         state, W = yield from each(state, good, ask)
     return state

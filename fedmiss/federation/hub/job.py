@@ -20,7 +20,6 @@ from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_
 from fedmiss.federation.hub.bootstrap import effective_observers, lockstep_size, replicates, totals_of
 from fedmiss.federation.hub.coefficients import structure_facts
 from fedmiss.federation.hub.crossval import Known
-from fedmiss.federation.hub.directions import begin_factors
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import Before, before_of, begun_beside, choice_of, fit_onward
 from fedmiss.federation.hub.state import Panel
@@ -128,7 +127,6 @@ def run_job(
     link.stage = "cross-validation"
     if _released_by_fold(order, panel):
         _folds(link, panel, order)
-        panel = begin_factors(link, panel, order.candidates)
     choice = Choice(pd.DataFrame(), pd.DataFrame(), order.candidates[0], "")
     models: Sequence[Before] = order.before or [Before(choice.best)]
     if order.before:

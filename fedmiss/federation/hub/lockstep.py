@@ -18,6 +18,7 @@ from fedmiss.federation.hub.fit import (
     AskSiteTime,
     AskSummary,
     AskTotals,
+    AwaitStart,
     Errand,
     Fitting,
     Request,
@@ -64,11 +65,13 @@ def run_lockstep(link: Link, panel: Panel, lanes: Sequence[FitTask]) -> list[Mon
     waiting = list(lanes)
     while waiting:
         packs = _packs([lane for lane in waiting if lane.request is not None])
+        idle = [lane for lane in waiting if isinstance(lane.request, AwaitStart)]
         errands, begun = _errands(waiting)
+        assert packs or errands, "nobody finds the start that all wait for"
         for pack, rows in zip(packs, _ask(link, panel, packs, errands), strict=True):
             for lane, one in zip(pack, rows, strict=True):
                 lane.go_on(one)
-        for lane in begun:
+        for lane in [*idle, *begun]:
             lane.go_on(None)
         waiting = [lane for lane in [*waiting, *begun] if lane.request is not None or lane.errands]
     return [lane.result for lane in lanes if lane.result is not None]
@@ -137,7 +140,8 @@ def _packs(lanes: Sequence[FitTask]) -> list[list[FitTask]]:
     """Lanes that can be asked in one message: same batch, same kind and shape of question."""
     packs: dict[tuple[object, ...], list[FitTask]] = {}
     for lane in lanes:
-        packs.setdefault(_key(lane), []).append(lane)
+        if not isinstance(lane.request, AwaitStart):
+            packs.setdefault(_key(lane), []).append(lane)
     return list(packs.values())
 
 

@@ -25,7 +25,7 @@ class AskProduct:
 
 def along(panel: Panel, settings: CountSettings, rank: int) -> F64:
     """The direction (L,) that the job has for a factor: beyond those that it found a random one."""
-    known: F64 = panel.directions[:, rank - 1 : rank]
+    known: F64 = panel.start.directions[:, rank - 1 : rank]
     if not known.size:
         known = np.sqrt(panel.L) * first_product(panel, settings, rank, 1.0).V[:, :1]
     return known[:, 0]

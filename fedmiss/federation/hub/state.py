@@ -30,8 +30,7 @@ class Panel:
     two that all values stay below; ``frame``: whether totals of the visited sites are wanted beside those of all;
     ``features`` of sites that the groups agreed on, None: not asked; ``pairs`` (L, L) 1 where products of residuals of two
     months may be released (:func:`.support.release_pairs`), empty for all; ``patterns``: whether they are enough for
-    factors; ``directions`` (L, w) that factors begin along in all fits of the job, the first factor first; empty: each fit
-    finds its own; ``species`` of the job, whose draws have its own keys.
+    factors; ``start`` of all fits of the job; ``species`` of the job, whose draws have its own keys.
     """
 
     L: int
@@ -49,13 +48,29 @@ class Panel:
     contributors: int = CONTRIBUTORS
     pairs: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     patterns: bool = True
-    directions: F64 = field(default_factory=lambda: np.zeros((0, 0)))
+    start: Start = field(default_factory=lambda: Start())
     species: str = ""
 
     @property
     def rows(self) -> list[str]:
         """Names of the rows of totals."""
         return [ALL, *self.regions, *([VISITED] if self.frame else [])]
+
+
+@dataclass(slots=True, eq=False)
+class Start:
+    """What all fits of a job begin with: ``directions`` (L, w), the first factor first, empty until one fit has found them.
+
+    They are R'R V for three blocks V of six vectors, R the residuals of all visits at rank 0: 18 numbers of each month. Were
+    every rank, fold and candidate to begin with products of its own, they would together be more equations than there are
+    counts (``tests/attacks/test_starts.py``). Groups that see to least numbers by themselves have no need of it.
+    """
+
+    directions: F64 = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def tell(self, found: F64) -> None:
+        """Keep what was found for all fits."""
+        self.directions = found
 
 
 LATE = 30  # rounds of a rank after which a fit that does not end is led on, and its end comes sooner

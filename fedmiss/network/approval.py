@@ -172,7 +172,7 @@ def _seen_of_method(s: Study) -> list[str]:
         sums = ["  What the function adds up, NOT masked: they see yours."]
     return [
         *sums,
-        "  In clear: what it shows without adding up, what it computes from the sums, a digest of its file, the version",
+        "  In clear: what it shows without adding up, what it computes from the sums, a digest of its code, the version",
         "  of fedmiss.",
         "  fedmiss checks no least number of rows or contributors here: only the function knows what its sums are of.",
     ]

@@ -6,8 +6,8 @@ The function gets the organisation's place in the study, and the path of its dat
 
 What it tells the others goes through ``circle``: :meth:`~fedmiss.federation.circle.Circle.add_up` gives the sum of arrays
 over all organisations, masked where the study has masks; :class:`fedmiss.engines.StudyEngine` runs the core's algorithms.
-What it returns (numbers, texts, arrays) is the result. No code travels: only the function's name, and the digest of its
-module's file, which must be the same at all.
+What it returns (numbers, texts, arrays) is the result. No code travels: only the function's name, and a digest of its
+package's Python files, or of its module's where it is in no package, which must be the same at all.
 """
 
 from __future__ import annotations
@@ -60,13 +60,24 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
     return out
 
 
-def file_of(named: str) -> str:
-    """Digest of the source of the module that a study names; blank for one that is compiled."""
+def code_of(named: str) -> str:
+    """Digest of the Python files of the package that a study's function is in, or of its module; blank if it is compiled."""
+    module = named.partition(":")[0]
+    parts = module.split(".")
+    above = [sys.modules.get(".".join(parts[: i + 1])) for i in range(len(parts))]
+    # A folder without __init__.py may hold anything: the package begins below it.
+    root = next((Path(m.__file__).parent for m in above if m and m.__file__ and hasattr(m, "__path__")), None)
+    digest = hashlib.blake2b(digest_size=6)
     try:
-        text = inspect.getsource(sys.modules[named.partition(":")[0]])
+        if root is None:
+            digest.update(inspect.getsource(sys.modules[module]).encode())
+        else:
+            for file in sorted(root.rglob("*.py"), key=lambda file: file.relative_to(root).parts):
+                name, text = file.relative_to(root).as_posix(), file.read_text("utf-8", "surrogateescape")
+                digest.update(f"{name}\0{text}\0".encode("utf-8", "surrogateescape"))
     except (KeyError, OSError, TypeError):
         return ""
-    return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
+    return digest.hexdigest()
 
 
 def _not_finite(value: object) -> list[str]:
@@ -90,8 +101,8 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
             f"{run} does not take what [method] of the study says: {error}. Install the version that the organisations have "
             "agreed on, or ask the proposer for a revision."
         ) from None
-    # The job's number covers the function's name only: another file of that name would add up other things.
-    circle.begin([], f"{run} of the file {file_of(run)}")
+    # The job's number covers the function's name only: other code under that name would add up other things.
+    circle.begin([], f"{run} of the code {code_of(run)}")
     circle.share(b"")
     try:
         found = job(circle, data, **settings)
@@ -123,6 +134,8 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         raise ConfigError(
             f"{run} returned what no file can hold ({error}); return a mapping of names to numbers, texts, and arrays."
         ) from None
+    circle.begin([], f"the end of {run}")  # else who adds up more would wait for ever
+    circle.share(b"", all_needed=False)
     without = {name: n for name, n in circle.left_out.items() if n}
     if without:
         said = ", ".join(f"{name} in {n}" for name, n in without.items())

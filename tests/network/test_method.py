@@ -25,7 +25,7 @@ from fedmiss.network.engine import provision
 from fedmiss.network.folder import Folder
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
 from fedmiss.network.member import digest_of_path, dry_run, party_of, take_part
-from fedmiss.network.method import file_of, function_of
+from fedmiss.network.method import code_of, function_of
 from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study, read_study_toml
 from tests.core.toys import Linear
@@ -189,7 +189,7 @@ def test_a_fault_inside_the_function_is_one_sentence_with_its_line(job, said, tm
         assert "ask the proposer for a revision" in str(error)  # the first frame has gone
 
 
-def test_another_file_of_the_same_name_is_found_before_anything_is_added_up(tmp_path, monkeypatch):
+def test_another_code_of_the_same_name_is_found_before_anything_is_added_up(tmp_path, monkeypatch):
     """An older copy at one organisation put other numbers into the sums, without a word."""
     folder, data = prepared(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -200,15 +200,40 @@ def test_another_file_of_the_same_name_is_found_before_anything_is_added_up(tmp_
     ):
         (tmp_path / f"{name}.py").write_bytes(text.encode())
         importlib.import_module(name)
-    assert file_of("one_x:a") == file_of("two_x:a") != file_of("three_x:a")  # a copy from Windows is the same
-    assert file_of("math:sqrt") == "", "compiled"
+    assert code_of("one_x:a") == code_of("two_x:a") != code_of("three_x:a")  # a copy from Windows is the same
+    assert code_of("math:sqrt") == "", "compiled"
+    # of a package also what the function's module calls, however deep
+    for name, power in (("four_x", 1), ("five_x", 1), ("six_x", 2)):
+        inner = tmp_path / name / "inner"
+        inner.mkdir(parents=True)
+        for file in (tmp_path / name / "__init__.py", inner / "__init__.py"):
+            file.write_text("")
+        (inner / "job.py").write_text("from ..power import power\n")
+        (tmp_path / name / "power.py").write_text(f"power = {power}\n")
+        importlib.import_module(f"{name}.inner.job")
+    digests = [code_of(f"{name}.inner.job:power") for name in ("four_x", "five_x", "six_x")]
+    assert digests[0] == digests[1] != digests[2]
     files = iter(["new", "old", "new"])
-    monkeypatch.setattr("fedmiss.network.method.file_of", lambda run: next(files))
+    monkeypatch.setattr("fedmiss.network.method.code_of", lambda run: next(files))
     for error in all_take_part(folder, data).values():
         assert isinstance(error, EngineError)
         assert re.search(
-            "exchange 1: the copy of .*three_organisations:job of the file (old|new) instead of", str(error)
+            "exchange 1: the copy of .*three_organisations:job of the code (old|new) instead of", str(error)
         )
+
+
+def test_a_function_that_ends_before_the_others_is_named_and_no_one_waits_for_ever(tmp_path, monkeypatch):
+    """Its process was over with a result, and the others waited for its part of their next sum."""
+
+    def job(circle, data, components):
+        for _ in range(1 if circle.name == "north" else 2):
+            circle.add_up([], np.ones(2))
+        return {"n": 1}
+
+    for error in taken_part(tmp_path, monkeypatch, job).values():
+        assert isinstance(error, EngineError)
+        assert "the copy of north of the job asks something else" in str(error)
+        assert "the end of three_organisations:job" in str(error)
 
 
 def test_what_a_file_manager_leaves_beside_the_data_is_no_other_data(tmp_path):

@@ -175,11 +175,7 @@ def panel(
 
 @options_of(FitSettings)
 def fit(
-    panel: _Panel,
-    out: Out = Path("fit"),
-    *,
-    settings: FitSettings,
-    overwrite: Overwrite = False,
+    panel: _Panel, out: Out = Path("fit"), *, settings: FitSettings, overwrite: Overwrite = False
 ) -> None:
     """Fit the model of a panel over its groups; after an interruption, run it again to continue."""
     from fedmiss.pipeline.fitting import fit_panel

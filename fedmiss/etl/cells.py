@@ -188,9 +188,7 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     )
     totals = lists.filter("zero_ok").group_by("cell").agg(n_zero_ok=pl.len().cast(pl.Int64)).sort("cell")
     return Aggregate(
-        totals.select(**labels(pl.col("cell")), n_zero_ok="n_zero_ok"),
-        detections,
-        without_zeros(entries),
+        totals.select(**labels(pl.col("cell")), n_zero_ok="n_zero_ok"), detections, without_zeros(entries)
     )
 
 

@@ -13,14 +13,7 @@ from fedmiss.etl.checks import at_zero
 from fedmiss.etl.codes import COUNT_BAD, NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import KEEP, kept_columns, normal, resolve
 from fedmiss.etl.projection import Meta
-from fedmiss.etl.rows import (
-    Rows,
-    digest_ids,
-    parse_clock,
-    parse_count,
-    parse_dates,
-    write_projection,
-)
+from fedmiss.etl.rows import Rows, digest_ids, parse_clock, parse_count, parse_dates, write_projection
 from fedmiss.etl.sources import Source
 
 MYEBIRD: dict[str, tuple[str, ...]] = {

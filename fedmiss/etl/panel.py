@@ -110,13 +110,7 @@ def make_panel(
         if not settings.secrets:
             # Of the panel, not of its groups, whose folders may be handed over; the same for all species of the records.
             write_secret(tmp / SECRET, _secret_of(folders))
-        flow.append(
-            {
-                "step": "visits written",
-                "rows": visits.height,
-                "note": several(len(groups), "group"),
-            }
-        )
+        flow.append({"step": "visits written", "rows": visits.height, "note": several(len(groups), "group")})
         write_manifest(
             tmp,
             "panel",

@@ -316,7 +316,6 @@ def _make_kit(folder: Path, study: Study) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     study.write(folder / "study.json")
     write_json(
-        folder / "kit.json",
-        {"organisation": folder.name, "revision": study.revision, "version": __version__},
+        folder / "kit.json", {"organisation": folder.name, "revision": study.revision, "version": __version__}
     )
     folder.chmod(0o700)

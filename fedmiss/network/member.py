@@ -326,10 +326,7 @@ def warm_up() -> None:
         CountSettings(rank=1, family="bernoulli"),
     ):
         program = GroupProgram("warm", visits, secret=b"warm")
-        run_job(
-            Link(InProcess({"warm": program}), bytes(8), bytes(8)),
-            JobSpec(DataSpec(), [s], bootstrap=1),
-        )
+        run_job(Link(InProcess({"warm": program}), bytes(8), bytes(8)), JobSpec(DataSpec(), [s], bootstrap=1))
 
 
 def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:

@@ -37,10 +37,7 @@ def holder(
         go = kit.private / f"{_releases(kit)}{exchange}"
         if go.exists():
             return
-        lines = [
-            f"exchange {exchange} of job {kit.job.hex()[:16]}",
-            *_conversation(questions, answers),
-        ]
+        lines = [f"exchange {exchange} of job {kit.job.hex()[:16]}", *_conversation(questions, answers)]
         with atomic_file(kit.private / HELD) as tmp:
             # Only its owner may read it, before anything is in it: these are the organisation's numbers without masks.
             tmp.touch(mode=0o600)

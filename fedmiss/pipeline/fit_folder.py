@@ -128,10 +128,7 @@ def _write_factors(work: Path, fit: CountFit) -> None:
         for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
             # Lower triangles: covariances are symmetric.
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
-        for table, common in (
-            (sites, fit.posterior.common_sites),
-            (months, fit.posterior.common_months),
-        ):
+        for table, common in ((sites, fit.posterior.common_sites), (months, fit.posterior.common_months)):
             for i, errors in enumerate(common):
                 table |= {f"common_{i}_{k}": errors[:, k] for k in range(errors.shape[1])}
     if fit.presence is not None:

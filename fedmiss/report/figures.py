@@ -21,17 +21,7 @@ from fedmiss.report.maps import heatmap, site_map
 from fedmiss.report.plots import band, bars, base_line, index_line
 from fedmiss.report.prose import progress_words
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figure, lay_out, style
-from fedmiss.report.words import (
-    MINUS,
-    count,
-    marks,
-    number,
-    per_year,
-    percent,
-    records,
-    share,
-    with_limits,
-)
+from fedmiss.report.words import MINUS, count, marks, number, per_year, percent, records, share, with_limits
 from fedmiss.report.years import MONTH_NAMES, season_text
 
 A = TypeVar("A", bound=Findings)

@@ -74,10 +74,7 @@ def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
             x = visits.effort[known[:, term], term]
             effort[term] = x.size, float(x.size > 0 and x.max() > x.min())
     return msg.Tallies(
-        int(able.sum()),
-        0 if program.jointly else int(visits.detected.sum()),
-        effort,
-        blanks.astype(np.int64),
+        int(able.sum()), 0 if program.jointly else int(visits.detected.sum()), effort, blanks.astype(np.int64)
     )
 
 

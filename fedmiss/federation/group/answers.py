@@ -213,14 +213,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     if batch.F.shape[1]:
         equations, about = feature_sums(program, batch, fits, p)
     return msg.Months(
-        free,
-        stats,
-        equations,
-        about,
-        chain,
-        effort,
-        watched,
-        _dispersion(batch, fits, question.nodes),
+        free, stats, equations, about, chain, effort, watched, _dispersion(batch, fits, question.nodes)
     )
 
 

@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import polars as pl
 import polars.selectors as cs
 
+from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.columns import did_you_mean, near_names, several_species
-from fedmiss.files import atomic_file, making_files, read_manifest
+from fedmiss.files import making_files, read_manifest
 from fedmiss.folders import SpeciesRow
 from fedmiss.tables import load_schema
 

@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from fedmiss.atomic import read_checked, write_checked
 from fedmiss.errors import EngineError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.link import InProcess
-from fedmiss.files import read_checked, write_checked
 from fedmiss.owner import empty_part
 from fedmiss.parsing import parse_json
 from fedmiss.version import __version__

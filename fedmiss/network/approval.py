@@ -7,10 +7,10 @@ import textwrap
 import time
 from collections.abc import Callable
 
+from fedmiss.atomic import write_json
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.onward import differing, read_before
 from fedmiss.federation.masks import fingerprint
-from fedmiss.files import write_json
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.network.kits import Kit
 from fedmiss.network.study import Study

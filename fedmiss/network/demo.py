@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fedmiss.atomic import atomic_file, read_json, write_json
 from fedmiss.errors import EngineError
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import JobResult, run_job
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.files import SECRET, atomic_file, check_free, read_json, read_manifest, write_json
+from fedmiss.files import SECRET, check_free, read_manifest
 from fedmiss.folders import JointFacts
 from fedmiss.network.engine import provision
 from fedmiss.network.kits import Kit, collect_roster, enrol, make_study, open_kit

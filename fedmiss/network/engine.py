@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
+from fedmiss.atomic import read_json
 from fedmiss.errors import EngineError
 from fedmiss.federation.gather import Relay, RelayGone, Seat
-from fedmiss.files import read_json
 from fedmiss.network.kits import open_kit
 from fedmiss.network.member import DATA, take_part, warm_up
 from fedmiss.network.outbox import holder, note_refusal

@@ -18,9 +18,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedmiss.atomic import atomic_file, read_json, write_json
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.masks import FEWEST, fingerprint, identity, public_key
-from fedmiss.files import atomic_file, atomic_folder, read_json, write_json, write_manifest
+from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.network.study import Study, job_hash, least_for_absence, read_roster, read_study
 from fedmiss.owner import remove_state
 from fedmiss.version import __version__

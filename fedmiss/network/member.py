@@ -13,6 +13,7 @@ from unicodedata import normalize
 import numpy as np
 
 from fedmiss.arrays import distinct, pairs
+from fedmiss.atomic import read_json, write_json, write_secret
 from fedmiss.community.study import beside, run_community
 from fedmiss.errors import ConfigError, InputError, several
 from fedmiss.etl.columns import plain
@@ -30,7 +31,7 @@ from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
 from fedmiss.federation.member import Look, Member
-from fedmiss.files import SECRET, hash_file, read_json, write_json, write_secret
+from fedmiss.files import SECRET, hash_file
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.community import seat_of, write_community
 from fedmiss.network.kits import Kit

@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmiss.atomic import read_json, write_json
 from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, listed
 from fedmiss.federation.circle import frame_label
-from fedmiss.files import read_json, write_json
 from fedmiss.locks import locked
 from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.folder import Folder, check_folder

@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Entry, entries
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.member import Member
 from fedmiss.federation.words import told
-from fedmiss.files import atomic_file
 from fedmiss.network.kits import Kit
 from fedmiss.network.member import HELD, again_with, opened_journal, replay
 from fedmiss.owner import remove_state

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmiss.atomic import read_json, write_json
 from fedmiss.community.model import check_rank
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms
@@ -25,7 +26,6 @@ from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.hub.onward import read_before
 from fedmiss.federation.masks import FEWEST, fingerprint
 from fedmiss.federation.messages import PROTOCOL
-from fedmiss.files import read_json, write_json
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.plans import base_settings, candidates

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmiss.atomic import hash_json
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.compressors.registry import compressor_of
 from fedmiss.core import Compressor, Result
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.algorithm7 import run_algorithm7
 from fedmiss.federation.results import CountFit
-from fedmiss.files import hash_json
 from fedmiss.folders import FitFacts, PanelFacts
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors

@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow as pa
 
 from fedmiss.arrays import F64, I64, Columns
+from fedmiss.atomic import read_checked, work_of, write_checked
 from fedmiss.core import Result
 from fedmiss.errors import InputError
 from fedmiss.federation.results import (
@@ -22,16 +23,7 @@ from fedmiss.federation.results import (
     site_slopes,
     visited_totals,
 )
-from fedmiss.files import (
-    Manifest,
-    read_checked,
-    read_manifest,
-    replace_folder,
-    seal,
-    work_of,
-    write_checked,
-    write_manifest,
-)
+from fedmiss.files import Manifest, read_manifest, replace_folder, seal, write_manifest
 from fedmiss.folders import FitFacts, JointFacts, ModelFacts, PanelFacts, or_nan
 from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.own_lines import OwnLines

@@ -16,13 +16,14 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, Columns
+from fedmiss.atomic import hash_json, write_checked
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.job import Chosen, JobSpec, Stages, Watch, run_job
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import read_before, written
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
-from fedmiss.files import hash_file, hash_json, making, write_checked
+from fedmiss.files import hash_file, making
 from fedmiss.folders import ALL, FitFacts
 from fedmiss.models.lowrank.choice import Choice, Trial
 from fedmiss.models.lowrank.settings import CountSettings

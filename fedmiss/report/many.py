@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, listed
-from fedmiss.files import MANIFEST, atomic_file, hash_file, identity, read_manifest, write_manifest
+from fedmiss.files import MANIFEST, hash_file, identity, read_manifest, write_manifest
 from fedmiss.owner import remove_file, replaceable
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg, write_html

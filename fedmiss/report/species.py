@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedmiss.atomic import read_json
 from fedmiss.errors import InputError
-from fedmiss.files import read_json, read_manifest
+from fedmiss.files import read_manifest
 from fedmiss.report.classes import classify
 from fedmiss.report.html import assets, environment, inline_svg, write_html
 from fedmiss.report.indicator import TREND

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedmiss.atomic import read_json, write_json, write_secret
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.group.visits import check_counts
-from fedmiss.files import SECRET, read_json, read_manifest, write_json, write_manifest, write_secret
+from fedmiss.files import SECRET, read_manifest, write_manifest
 from fedmiss.network import member, report
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, in_process

@@ -26,7 +26,7 @@ import pandas as pd
 
 from fedmiss.federation.hub.structure import try_structure
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import totals_by_region
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON

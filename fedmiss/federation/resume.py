@@ -69,9 +69,8 @@ class Resumable(InProcess):
         """
         self._end()
         self._folder, self._base, self._told = folder, exchange, told
-        with suppress(
-            OSError, InputError, ValueError, KeyError, IndexError
-        ):  # damaged, or of another version
+        # damaged, or of another version
+        with suppress(OSError, InputError, ValueError, KeyError, IndexError):
             self._load()
         if not self._kept:
             empty_part(folder)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedmiss.atomic import write_json
+from fedmiss.federation.fit_tables import visited_totals
 from fedmiss.federation.hub.agree import Agreement
 from fedmiss.federation.hub.job import JobResult
 from fedmiss.federation.link import Link
-from fedmiss.federation.results import coefficient_names, visited_totals
+from fedmiss.federation.results import coefficient_names
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.tables import write_table
 

@@ -15,14 +15,8 @@ from fedmiss.arrays import F64, I64, Columns
 from fedmiss.atomic import read_checked, work_of, write_checked
 from fedmiss.core import Result
 from fedmiss.errors import InputError
-from fedmiss.federation.results import (
-    AverageFit,
-    CountFit,
-    Posterior,
-    coefficient_names,
-    site_slopes,
-    visited_totals,
-)
+from fedmiss.federation.fit_tables import site_slopes, visited_totals
+from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names
 from fedmiss.files import Manifest, read_manifest, replace_folder, seal, write_manifest
 from fedmiss.folders import FitFacts, JointFacts, ModelFacts, PanelFacts, or_nan
 from fedmiss.models.lowrank.occupancy import ChainPosterior

@@ -12,7 +12,8 @@ import scipy.sparse as sp
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
-from fedmiss.federation.results import POINTS_ONLY, AverageFit, row_blocks
+from fedmiss.federation.fit_tables import row_blocks
+from fedmiss.federation.results import POINTS_ONLY, AverageFit
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.folders import FitFacts, ImputedFacts, counted_by
 from fedmiss.pipeline.fit_folder import read_fit

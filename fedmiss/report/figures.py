@@ -417,9 +417,8 @@ def convergence(analysis: Analysis) -> Plot | None:
     if trace is None or trace.empty:
         return None
     megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6
-    known = bool(
-        megabytes.iloc[-1] > 0
-    )  # a journal holds no bytes of rounds: an organisation's own report has none
+    # a journal holds no bytes of rounds: an organisation's own report has none
+    known = bool(megabytes.iloc[-1] > 0)
     fig = figure(height=3.4 if known else 1.9)
     top, *rest = fig.subplots(1 + known, 1, sharex=True, squeeze=False)[:, 0]
     norm = np.sqrt(trace["h_norm2"].clip(lower=0.0))

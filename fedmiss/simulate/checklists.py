@@ -33,13 +33,8 @@ _FIRST_NUMBER = 100_000_000 - int(0.3 * _PRIME)
 
 # Shares of copies whose own list differs from the owner's, by what differs (from extracts with shared lists).
 _DIFFERS = {
-    "site": 0.015,
-    "duration": 0.018,
-    "distance": 0.007,
-    "complete": 0.005,
-    "time": 0.004,
-    "protocol": 0.003,
-}
+    "site": 0.015, "duration": 0.018, "distance": 0.007, "complete": 0.005, "time": 0.004, "protocol": 0.003,
+}  # fmt: skip
 _DROPPED, _RECOUNTED = 0.015, 0.010  # shares of a copy's records that are missing or have another number
 
 

@@ -200,7 +200,7 @@ def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, kit, monkeypatch):
     settings = asdict(CountSettings(rank=1))
     kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
     write_json(kit.onward, kept)
-    monkeypatch.setattr("fedmiss.network.study.__version__", "9.9")
+    monkeypatch.setattr("fedmiss.network.kits.__version__", "9.9")
     assert not open_kit(kit.folder).onward.exists()  # the job's number covers the version
     new = new_revision(folder, source=kit.folder)
     assert new.order().before[0].settings.rank == 1

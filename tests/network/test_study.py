@@ -19,9 +19,17 @@ from fedmiss.federation.masks import Masks, identity
 from fedmiss.federation.messages import Description
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
-from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
+from fedmiss.network.kits import (
+    collect_roster,
+    enrol,
+    job_hash,
+    make_study,
+    new_revision,
+    open_kit,
+    read_roster,
+)
 from fedmiss.network.member import held, take_part
-from fedmiss.network.study import Study, job_hash, read_roster, read_study_toml
+from fedmiss.network.study import Study, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 
 from .conftest import QUICK, engine_files, small_study

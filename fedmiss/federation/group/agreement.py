@@ -237,15 +237,7 @@ def gaps(program: GroupProgram, question: msg.Gaps) -> msg.GapSums:
 
 
 AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {
-    msg.Hello: hello,
-    msg.Axes: axes,
-    msg.Gaps: gaps,
-    msg.Tally: tally,
-    msg.Support: support,
-    msg.Pairs: together,
-    msg.SiteVisits: count_visits,
-    msg.Covariates: covariate_sums,
-    msg.Features: features,
-    msg.Outcome: outcome,
-    msg.Species: species,
-}
+    msg.Hello: hello, msg.Axes: axes, msg.Gaps: gaps, msg.Tally: tally, msg.Support: support,
+    msg.Pairs: together, msg.SiteVisits: count_visits, msg.Covariates: covariate_sums, msg.Features: features,
+    msg.Outcome: outcome, msg.Species: species,
+}  # fmt: skip

@@ -255,11 +255,8 @@ def feature_sums(program: GroupProgram, batch: Batch, fits: I64, p: int) -> tupl
     q = c * k
     equations, about = np.zeros((fits.size, q * (q + 3) // 2)), np.zeros((fits.size, p))
     for i, f in enumerate(fits):
-        away, tau, C = (
-            batch.site_mean[f, :, :p] - batch.site_prior[f, :, :p],
-            batch.tau[f, :c],
-            batch.site_cov[f, :, :c, :c],
-        )
+        away = batch.site_mean[f, :, :p] - batch.site_prior[f, :, :p]
+        tau, C = batch.tau[f, :c], batch.site_cov[f, :, :c, :c]
         about[i] = (away**2).sum(axis=0)
         # Curvature 1 / tau - C / (tau tau') of site j's marginal likelihood in its prior mean.
         w = np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :])

@@ -117,8 +117,7 @@ class Circle:
         self.cohorts = self.absence.cohorts if self.absence else (self.names,)
         self.left_out = dict.fromkeys(self.names, 0)  # rounds that went on without each
         self._said: dict[int, bytes] = {}  # by exchange who was there, where this organisation says so
-        self.replayed = 0
-        self.key = b""
+        self.replayed, self.key = 0, b""
         self.transcript = hashlib.blake2b(b"fedmiss " + party.context, digest_size=32).digest()
         self._mine = outline_of([])
         self.journal = journal if isinstance(journal, Journal) else Journal(journal)

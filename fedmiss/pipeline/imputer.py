@@ -20,7 +20,7 @@ except ImportError as error:  # pragma: no cover - the extra is in every develop
         "SiteMonthImputer needs the extra 'sklearn', which is not installed. Install fedmiss[sklearn]."
     ) from error
 
-from fedmiss.federation.local import cross_validate, fit_counts
+from fedmiss.federation.calls import cross_validate, fit_counts
 from fedmiss.federation.results import AverageFit, CountFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

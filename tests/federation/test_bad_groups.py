@@ -7,12 +7,13 @@ import pytest
 
 from fedmiss.errors import ConfigError, EngineError, InputError, UplinkError, shown
 from fedmiss.federation import messages as msg
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 

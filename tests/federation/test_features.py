@@ -8,12 +8,13 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.group.features import expanded, feature_sums, log_visits
 from fedmiss.federation.group.panel import stamps_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.coefficients import feature_step, start_coefficients
 from fedmiss.federation.hub.features import SiteFeatures, agree_features
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.triangle import from_triangle, to_triangle
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON

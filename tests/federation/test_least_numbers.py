@@ -8,6 +8,7 @@ import pytest
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.group.folds import draw_folds
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.totals import regions_of
@@ -15,7 +16,6 @@ from fedmiss.federation.group.visits import Visits, effort_columns
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.local import fit_counts
 from fedmiss.federation.rules import kept_effort, kept_regions, releasable
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

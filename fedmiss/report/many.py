@@ -204,8 +204,8 @@ def _render(
     return environment().get_template("index/page.html.j2").render(
         title=title, date=date, columns=COLUMNS, rows=rows,
         classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, reach=f"{reach:.0f}",
-        without=[name for name in groups if name not in indicators], failures=sorted(failures.items()), unclassed=unclassed, summary=summary,
-        compared=in_script(_compared(frame, found)), **assets("compare"),
+        without=[name for name in groups if name not in indicators], failures=sorted(failures.items()),
+        unclassed=unclassed, summary=summary, compared=in_script(_compared(frame, found)), **assets("compare"),
     )  # fmt: skip
 
 

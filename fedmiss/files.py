@@ -229,17 +229,11 @@ def write_manifest(
     folder = Path(folder)
     own = files_of(folder) if files is None else files
     manifest = {
-        "kind": kind,
-        "fedmiss": __version__,
-        "format": FORMAT,
-        "settings": content["settings"],
-        "inputs": content["inputs"],
-        "results": content.get("results") or {},
-        "flow": content.get("flow") or [],
-        "terms": content.get("terms") or {},
-        "warnings": content.get("warnings") or [],
-        "files": {name: _entry(folder / name) for name in own},
-    }
+        "kind": kind, "fedmiss": __version__, "format": FORMAT, "settings": content["settings"],
+        "inputs": content["inputs"], "results": content.get("results") or {},
+        "flow": content.get("flow") or [], "terms": content.get("terms") or {},
+        "warnings": content.get("warnings") or [], "files": {name: _entry(folder / name) for name in own},
+    }  # fmt: skip
     _write_sealed(folder, manifest)
 
 

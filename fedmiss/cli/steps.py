@@ -94,15 +94,9 @@ def ingest(
     from fedmiss.etl.ingest import ingest as run_ingest
 
     manifest = run_ingest(
-        files,
-        out,
-        ingest_settings(settings | {"preset": preset}),
-        sampling=sampling or (),
-        unvetted=unvetted or (),
-        cache=cache,
-        keep_cache=not no_cache,
-        overwrite=overwrite,
-    )
+        files, out, ingest_settings(settings | {"preset": preset}), sampling=sampling or (),
+        unvetted=unvetted or (), cache=cache, keep_cache=not no_cache, overwrite=overwrite,
+    )  # fmt: skip
     _show(manifest, out)
 
 

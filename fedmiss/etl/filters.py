@@ -192,12 +192,8 @@ def day_of(text: str | None, what: str) -> int | None:
 PRESETS = {
     # Strimas-Mackey et al., Best Practices for Using eBird Data, version 1 (2020), section 2.5
     "best-practices-v1": Filters(
-        protocols=("Stationary", "Traveling"),
-        complete_only=True,
-        duration=(None, 300.0),
-        distance=(None, 5.0),
-        party=(None, 10.0),
-        last_years=10,
+        protocols=("Stationary", "Traveling"), complete_only=True, duration=(None, 300.0),
+        distance=(None, 5.0), party=(None, 10.0), last_years=10,
     ),
     # the same, version 2 (2023): complete lists are a condition of its zero-filling
     "best-practices-v2": Filters(
@@ -208,7 +204,7 @@ PRESETS = {
         max_speed=100.0,
         party=(None, 10.0),
     ),
-}
+}  # fmt: skip
 
 
 def preset(name: str, **changes: Any) -> Filters:

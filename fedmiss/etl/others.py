@@ -17,24 +17,13 @@ from fedmiss.etl.rows import Rows, digest_ids, parse_clock, parse_count, parse_d
 from fedmiss.etl.sources import Source
 
 MYEBIRD: dict[str, tuple[str, ...]] = {
-    "submission": ("submission id",),
-    "common_name": ("common name",),
-    "scientific": ("scientific name",),
-    "count": ("count",),
-    "state_code": ("state province",),
-    "county": ("county",),
-    "site": ("location id",),
-    "site_name": ("location",),
-    "latitude": ("latitude",),
-    "longitude": ("longitude",),
-    "date": ("date",),
-    "time": ("time",),
-    "protocol": ("protocol",),
-    "duration": ("duration min",),
-    "complete": ("all obs reported",),
-    "distance": ("distance traveled km",),
+    "submission": ("submission id",), "common_name": ("common name",), "scientific": ("scientific name",),
+    "count": ("count",), "state_code": ("state province",), "county": ("county",), "site": ("location id",),
+    "site_name": ("location",), "latitude": ("latitude",), "longitude": ("longitude",), "date": ("date",),
+    "time": ("time",), "protocol": ("protocol",), "duration": ("duration min",),
+    "complete": ("all obs reported",), "distance": ("distance traveled km",),
     "n_observers": ("number of observers",),
-}
+}  # fmt: skip
 # The words of MyEBirdData for eBird's own protocol names
 PROTOCOLS = {
     "eBird - Traveling Count": "Traveling",

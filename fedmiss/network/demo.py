@@ -155,15 +155,10 @@ def compare(folder: Path, panels: dict[str, Path], kits: dict[str, Kit]) -> dict
     manifest = read_manifest(next(iter(kits.values())).result, "joint")
     r = JointFacts.of(manifest["results"], "the joint result")
     return {
-        "largest_relative_difference": gap,
-        "bits_equal": all(np.array_equal(a, b) for a, b in pairs),
-        "exchanges": r.ledger["exchanges"],
-        "bytes_of_frames": r.ledger["bytes_up"],
-        "seconds_of_job": r.seconds,
-        "model": r.model,
-        "rank": r.rank,
-        "withheld_visits": r.withheld_visits,
-    }
+        "largest_relative_difference": gap, "bits_equal": all(np.array_equal(a, b) for a, b in pairs),
+        "exchanges": r.ledger["exchanges"], "bytes_of_frames": r.ledger["bytes_up"],
+        "seconds_of_job": r.seconds, "model": r.model, "rank": r.rank, "withheld_visits": r.withheld_visits,
+    }  # fmt: skip
 
 
 def _fedmiss(arguments: list[str], log: Path, user: int | None) -> subprocess.Popen[bytes]:

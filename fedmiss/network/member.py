@@ -311,16 +311,11 @@ def warm_up() -> None:
     n, J = 60, 4
     visits = Visits(
         site_id=np.array([f"s{j}" for j in range(J)], dtype=object),
-        site=rng.integers(0, J, n).astype(np.int32),
-        month=24000 + rng.integers(0, 24, n),
-        count=rng.poisson(5, n).astype(float),
-        detected=np.ones(n, dtype=bool),
-        observer=rng.integers(0, 3, n).astype(np.int32),
-        effort=np.zeros((n, 0)),
-        weight=np.ones(n),
-        region=np.full(J, "", dtype=object),
-        given=True,
-    )
+        site=rng.integers(0, J, n).astype(np.int32), month=24000 + rng.integers(0, 24, n),
+        count=rng.poisson(5, n).astype(float), detected=np.ones(n, dtype=bool),
+        observer=rng.integers(0, 3, n).astype(np.int32), effort=np.zeros((n, 0)), weight=np.ones(n),
+        region=np.full(J, "", dtype=object), given=True,
+    )  # fmt: skip
     for s in (
         CountSettings(rank=1, dispersion="negbin"),
         CountSettings(rank=1, family="gaussian", scale="log1p"),

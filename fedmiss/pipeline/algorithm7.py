@@ -72,20 +72,10 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FedMissEMSetting
     # The paper's F has 1/n before the sum over groups: 1/n here is the penalty 1 of the pooled objective.
     penalty = 1.0 / len(panel.groups) if settings.penalty is None else settings.penalty
     result, model, rows = run_algorithm7(
-        panel,
-        family=family,
-        rank=rank,
-        penalty=penalty,
-        rounds=rounds,
-        gamma=settings.gamma,
-        alpha=settings.alpha,
-        compressor=_compressor(settings),
-        participation=settings.participation,
-        batch=settings.batch,
-        batch_sum=settings.batch_sum,
-        seed=settings.seed,
-        checkpoint=checkpoint(work),
-    )
+        panel, family=family, rank=rank, penalty=penalty, rounds=rounds, gamma=settings.gamma,
+        alpha=settings.alpha, compressor=_compressor(settings), participation=settings.participation,
+        batch=settings.batch, batch_sum=settings.batch_sum, seed=settings.seed, checkpoint=checkpoint(work),
+    )  # fmt: skip
     _check_finite(result, settings)
     fit = _count_fit(result, panel, raw, family, scale, penalty)
     write_fit(work, fit)

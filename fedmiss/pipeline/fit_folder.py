@@ -153,29 +153,19 @@ def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
     V = months[[month for _, month in names]].to_numpy(float)
     theta = Theta(facts.mu, sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
     settings = CountSettings(
-        family=facts.family,
-        scale=facts.scale,
-        rank=facts.rank,
-        penalty=facts.penalty,
-        dispersion=facts.dispersion_model,
-        effects=facts.effects,
-        observers=of.observer_effects,
+        family=facts.family, scale=facts.scale, rank=facts.rank, penalty=facts.penalty,
+        dispersion=facts.dispersion_model, effects=facts.effects, observers=of.observer_effects,
         occupancy=bool(facts.occupancy),
-    )
+    )  # fmt: skip
     J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
     if "cov_0_0" in sites.columns:
         posterior = Posterior(
-            theta.mu,
-            np.column_stack([theta.a, U]),
-            _covariances(sites, p),
-            np.column_stack([theta.b, V]),
-            _covariances(months, p),
-            np.asarray(facts.site_variances or np.full(p, np.inf)),
-            np.zeros((L, p)),
+            theta.mu, np.column_stack([theta.a, U]), _covariances(sites, p), np.column_stack([theta.b, V]),
+            _covariances(months, p), np.asarray(facts.site_variances or np.full(p, np.inf)), np.zeros((L, p)),
             np.asarray(facts.month_variances or np.full(p, np.inf)),
             *(_in_common(table, p) for table in (sites, months)),
-        )
+        )  # fmt: skip
     presence, year = None, None
     if facts.occupancy:
         year = months["year"].to_numpy(np.int64)

@@ -98,16 +98,11 @@ class _Cells:
             site = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), L)
             month = np.tile(np.arange(L, dtype=np.int32), rows.stop - rows.start)
             yield {
-                "site_index": site,
-                "month_index": month,
-                "site_id": names["site_id"].take(pa.array(site)),
-                "month": names["month"].take(pa.array(month)),
-                "expected": expected.ravel(),
-                **limits,
-                "occupied": present.ravel() if self.empty else blank,
-                "observed": (seen > 0).ravel(),
+                "site_index": site, "month_index": month, "site_id": names["site_id"].take(pa.array(site)),
+                "month": names["month"].take(pa.array(month)), "expected": expected.ravel(), **limits,
+                "occupied": present.ravel() if self.empty else blank, "observed": (seen > 0).ravel(),
                 "n_counted": seen.ravel(),
-            }
+            }  # fmt: skip
 
 
 @kinds_checked

@@ -51,16 +51,10 @@ def report_tables(analysis: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
     """Return file name -> (schema, table) of every table of the report."""
     weeks = {"month_of_year": "int32", "week": "int32", "n_years": "int32", "n_counted": "int64"}
     own = {
-        "weeks": analysis.weeks.astype(weeks),
-        "sites": analysis.sites,
-        "site_years": site_years(analysis),
-        "carriers": analysis.influential,
-        "visits": analysis.visits,
-        "entries": entry_table(analysis.entries),
-        "groups": analysis.data.groups,
-        "facts": fact_table(analysis),
-        "flow": flow_table(analysis),
-    }
+        "weeks": analysis.weeks.astype(weeks), "sites": analysis.sites, "site_years": site_years(analysis),
+        "carriers": analysis.influential, "visits": analysis.visits, "entries": entry_table(analysis.entries),
+        "groups": analysis.data.groups, "facts": fact_table(analysis), "flow": flow_table(analysis),
+    }  # fmt: skip
     schemas = {"visited": "report_regions", "cv": "cv"}
     return {
         name: (schemas.get(name, f"report_{name}"), value)

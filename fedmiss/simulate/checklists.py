@@ -131,25 +131,11 @@ def draw_block(world: World, block: int) -> Block:
     again = copy[checklist] & (rng.random(at.size) < _RECOUNTED)
     number_of = np.where(again, np.maximum(count[at], 1) * 2, count[at])
     return Block(
-        outing=outing,
-        number=number,
-        shared=together[owner],
-        observer=who,
-        site=place,
-        month=month[owner],
-        day=day[owner],
-        protocol=how,
-        complete=whole,
-        start=began,
-        duration=took,
-        distance=went,
-        area=area[owner],
-        n_observers=people[owner],
-        checklist=checklist[keep],
-        species=species[at][keep],
-        taxon=taxon[at][keep],
-        count=number_of[keep],
-    )
+        outing=outing, number=number, shared=together[owner], observer=who, site=place, month=month[owner],
+        day=day[owner], protocol=how, complete=whole, start=began, duration=took, distance=went,
+        area=area[owner], n_observers=people[owner], checklist=checklist[keep], species=species[at][keep],
+        taxon=taxon[at][keep], count=number_of[keep],
+    )  # fmt: skip
 
 
 def _effort(rng: np.random.Generator, protocol: I64) -> tuple[I64, I64, I64, I64, I64]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -23,7 +24,7 @@ class Line:
 
     def as_dict(self) -> dict[str, int]:
         """Plain numbers."""
-        return {"exchanges": self.exchanges, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
+        return asdict(self)
 
 
 @dataclass(slots=True)
@@ -37,7 +38,7 @@ class Ledger:
     total: Line = field(default_factory=Line)
     stages: dict[str, Line] = field(default_factory=dict)
     groups: dict[str, Line] = field(default_factory=dict)
-    kinds: dict[str, int] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
 
     def record(self, stage: str, down: Mapping[str, int], up: Mapping[str, int]) -> None:
         """Count one exchange: lengths of the frames to and from every group, whatever becomes of them."""
@@ -46,15 +47,9 @@ class Ledger:
         for name, n in down.items():
             self.groups.setdefault(name, Line()).add(up.get(name, 0), n)
 
-    def count(self, kinds: Mapping[str, int]) -> None:
-        """Count messages by kind."""
-        for kind, n in kinds.items():
-            self.kinds[kind] = self.kinds.get(kind, 0) + n
-
     def clear(self) -> None:
         """Start to count again."""
-        self.total = Line()
-        self.stages, self.groups, self.kinds = {}, {}, {}
+        self.total, self.stages, self.groups, self.kinds = Line(), {}, {}, Counter()
 
     def as_dict(self) -> dict[str, Any]:
         """For a manifest."""

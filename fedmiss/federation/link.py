@@ -132,7 +132,7 @@ class Link:
             _same_months(answers)
             answers = differences.expand(questions, answers)
         self.exchange += 1
-        self.ledger.count(kinds)
+        self.ledger.kinds.update(kinds)
         if self.watch:
             self.watch(self.stage, self.exchange)
         return answers

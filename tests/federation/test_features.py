@@ -52,7 +52,7 @@ def test_the_equations_are_the_derivatives_of_the_marginal_likelihood():
         site_mean=P[None, :, None], site_cov=C[None, :, None, None], site_prior=(F @ B)[None, :, None],
         tau=np.array([[tau]]), F=F, B=B[None, :, None],
     )  # fmt: skip
-    sums, distances = feature_sums(SimpleNamespace(share=np.ones(n)), batch, np.array([0]), 1)
+    sums, distances = feature_sums(batch, np.array([0]), 1)
 
     def log_likelihood(b):
         return float((-0.5 * (y - F @ b) ** 2 / (tau + 1.0 / H)).sum())

@@ -197,7 +197,7 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     free = month[:, :, free_places(p, slopes=batch.slopes)]
     equations, about = np.zeros((n, 0)), np.zeros((n, 0))
     if batch.F.shape[1]:
-        equations, about = feature_sums(program, batch, fits, p)
+        equations, about = feature_sums(batch, fits, p)
     return msg.Months(
         free, stats, equations, about, chain, effort, watched, _dispersion(batch, fits, question.nodes)
     )
@@ -321,7 +321,7 @@ def fit_sums(
         w = batch.weights[f]
         fitted = batch.fitted(int(f))
         weight = w if batch.off else batch.rows.w[f]
-        counted = _counted_log1p(program, w) if batch.scale.log else float(batch.rows.wy[f].sum())
+        counted = w @ (1.0 + program.need().count) if batch.scale.log else batch.rows.wy[f].sum()
         totals[i] = (w.sum(), counted, float(weight @ fitted))
         if months:
             by_month[i] = _by_month(program, batch, int(f), month, weight, fitted)
@@ -346,10 +346,6 @@ def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F
     rest = [np.bincount(month, weight * x, L) for x in sums]
     finds = np.bincount(used.month, used.weight * (used.count > 0), L)
     return np.column_stack([rest[0], counted, *rest[1:], finds + program.uncounted, program.uncounted])
-
-
-def _counted_log1p(program: GroupProgram, w: F64) -> float:
-    return float(w @ (1.0 + program.need().count))
 
 
 def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.ScoreSums:

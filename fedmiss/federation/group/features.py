@@ -243,7 +243,7 @@ def move_prior_means(batch: Batch, at: slice | I64, B: F64) -> None:
         batch.B[at] = B
 
 
-def feature_sums(program: GroupProgram, batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
+def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
     """Equations of the coefficients B of the features, and the squares of the sites' coefficients about their prior means.
 
     The marginal likelihood of site j's data has in its prior mean m (c,) the gradient (P - m) / tau and the curvature

@@ -32,28 +32,15 @@ PROTOCOLS = {
     "eBird - Exhaustive Area Count": "Area",
 }
 GBIF: dict[str, tuple[str, ...]] = {
-    "id": ("gbifid",),
-    "occurrence": ("occurrenceid",),
-    "species": ("species",),
-    "scientific": ("scientificname",),
-    "count": ("individualcount",),
-    "quantity": ("organismquantity",),
-    "quantity_type": ("organismquantitytype",),
-    "basis": ("basisofrecord",),
-    "status": ("occurrencestatus",),
-    "latitude": ("decimallatitude",),
-    "longitude": ("decimallongitude",),
-    "date": ("eventdate",),
-    "year": ("year",),
-    "month": ("month",),
-    "day": ("day",),
-    "observer": ("recordedby",),
-    "country_code": ("countrycode", "publishingcountry"),
-    "state": ("stateprovince",),
-    "licence": ("license",),
-    "effort": ("samplingeffortvalue",),  # of the Humboldt extension
-    "unit": ("samplingeffortunit",),
-}
+    "id": ("gbifid",), "occurrence": ("occurrenceid",), "species": ("species",), "scientific": ("scientificname",),
+    "count": ("individualcount",), "quantity": ("organismquantity",), "quantity_type": ("organismquantitytype",),
+    "basis": ("basisofrecord",), "status": ("occurrencestatus",), "latitude": ("decimallatitude",),
+    "longitude": ("decimallongitude",), "date": ("eventdate",), "year": ("year",), "month": ("month",),
+    "day": ("day",), "observer": ("recordedby",), "country_code": ("countrycode", "publishingcountry"),
+    "state": ("stateprovince",), "licence": ("license",),
+    # of the Humboldt extension
+    "effort": ("samplingeffortvalue",), "unit": ("samplingeffortunit",),
+}  # fmt: skip
 _MINUTES = {"minute": 1.0, "minutes": 1.0, "min": 1.0, "hour": 60.0, "hours": 60.0, "h": 60.0}
 
 

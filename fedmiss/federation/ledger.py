@@ -22,10 +22,6 @@ class Line:
         self.bytes_up += up
         self.bytes_down += down
 
-    def as_dict(self) -> dict[str, int]:
-        """Plain numbers."""
-        return asdict(self)
-
 
 @dataclass(slots=True)
 class Ledger:
@@ -53,8 +49,8 @@ class Ledger:
 
     def as_dict(self) -> dict[str, Any]:
         """For a manifest."""
-        return self.total.as_dict() | {
-            "stages": {k: v.as_dict() for k, v in self.stages.items()},
-            "groups": {k: v.as_dict() for k, v in self.groups.items()},
+        return asdict(self.total) | {
+            "stages": {k: asdict(v) for k, v in self.stages.items()},
+            "groups": {k: asdict(v) for k, v in self.groups.items()},
             "messages": dict(sorted(self.kinds.items())),
         }

@@ -343,11 +343,9 @@ def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
 
 
 def _close(admin: Control | None) -> None:
-    try:
-        if admin is not None:
+    if admin is not None:
+        with contextlib.suppress(Exception):  # the server may have ended
             admin.close()
-    except Exception:  # the server may have ended
-        pass
 
 
 def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Control | None:

@@ -270,7 +270,7 @@ class Kept:
 
     def save(self, stage: str, part: int = 0) -> None:
         """Write down what has crossed since the last call; a part that is done again replaces its line."""
-        line = self.ledger.total.as_dict() | {"messages": dict(self.ledger.kinds)}
+        line = asdict(self.ledger.total) | {"messages": dict(self.ledger.kinds)}
         # By stage and part: a part that is done twice counts once.
         self.parts.setdefault(stage, {})[str(part)] = line
         self.ledger.clear()

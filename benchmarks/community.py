@@ -37,7 +37,7 @@ from fedmiss.community.associations import associations as intervals
 from fedmiss.community.model import Cells, Community, fit_community
 from fedmiss.community.outputs import axes_of, left_out_scores
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.federation.local import fit_counts
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON, negbin_deviance

@@ -21,7 +21,7 @@ import numpy as np
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))
 
-from fedmiss.files import read_json  # noqa: E402
+from fedmiss.atomic import read_json  # noqa: E402
 from fedmiss.network.demo import CLUBS  # noqa: E402
 from tests.network.ends import Ends, prepared_study, result_of  # noqa: E402
 

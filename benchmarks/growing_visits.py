@@ -18,7 +18,7 @@ os.environ |= {"OPENBLAS_NUM_THREADS": "1", "FEDMISS_THREADS": "1"}
 import numpy as np
 from trend_truth import slope_of, yearly
 
-from fedmiss.federation.local import fit_counts
+from fedmiss.federation.calls import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 

@@ -22,10 +22,10 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 import numpy as np
 import pandas as pd
 
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.group.panel import stamps_of, visits_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.report.indicator import indicator, indicator_trends

@@ -18,8 +18,8 @@ import lowrank_peers as peers  # first: it limits the BLAS threads
 # isort: split
 import numpy as np
 
-from fedmiss.federation.local import bootstrap, fit_counts
-from fedmiss.federation.results import totals_by_region
+from fedmiss.federation.calls import bootstrap, fit_counts
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.simulate.panels import simulate_panel

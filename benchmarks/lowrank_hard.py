@@ -35,7 +35,7 @@ import lowrank_peers as peers  # first: it limits the BLAS threads
 import numpy as np
 import pandas as pd
 
-from fedmiss.federation.local import cross_validate, fit_counts
+from fedmiss.federation.calls import cross_validate, fit_counts
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON

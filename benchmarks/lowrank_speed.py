@@ -20,7 +20,7 @@ import lowrank_peers as peers  # first: it limits the BLAS threads
 # isort: split
 import numpy as np
 
-from fedmiss.federation.local import bootstrap, cross_validate, fit_counts
+from fedmiss.federation.calls import bootstrap, cross_validate, fit_counts
 from fedmiss.federation.results import CountFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON

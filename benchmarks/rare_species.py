@@ -30,8 +30,8 @@ import numpy as np
 from trend_truth import panel_of, slope_of, yearly
 
 from fedmiss.errors import FedmissError
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES

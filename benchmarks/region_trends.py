@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.hub.structure import try_structure
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

@@ -31,8 +31,8 @@ import pandas as pd
 from league_data import data_folder
 from trend_truth import slope_of
 
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

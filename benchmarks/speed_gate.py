@@ -21,7 +21,7 @@ SHARE, SECONDS, TURNS = 1.15, 0.3, 5
 FILES = "from fedmiss.simulate.ebird import *; simulate_ebird(Path('sim'), EbirdSettings(records=200_000, species=8))"
 MEMORY = """
 from fedmiss import CountSettings, Group, GroupPanel, fit_counts
-from fedmiss.federation.local import bootstrap
+from fedmiss.federation.calls import bootstrap
 from fedmiss.simulate.panels import simulate_panel
 def panel(J, L, share, **more):
     p = simulate_panel(J, L, share, observers=2465, seed=1, **more)

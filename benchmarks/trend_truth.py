@@ -35,9 +35,10 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
+from fedmiss.federation.calls import fit_counts
+from fedmiss.federation.fit_tables import site_slopes, totals_by_region
 from fedmiss.federation.hub.structure import try_structure
-from fedmiss.federation.local import LocalFederation, fit_counts
-from fedmiss.federation.results import site_slopes, totals_by_region
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

@@ -20,7 +20,7 @@ from fedmiss.pipeline.imputer import SiteMonthImputer as SiteMonthImputer
 from fedmiss.models.lowrank.data import Group as Group
 from fedmiss.models.lowrank.data import GroupPanel as GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings as CountSettings
-from fedmiss.federation.local import fit_counts as fit_counts
+from fedmiss.federation.calls import fit_counts as fit_counts
 from fedmiss.simulate.panels import simulate_panel as simulate_panel
 
 # Report

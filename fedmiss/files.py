@@ -1,53 +1,36 @@
-"""Files and folders written whole or not at all, their hashes, and the manifest beside them."""
+"""Folders made whole or not at all, and the manifest of each; :mod:`fedmiss.atomic` writes single files."""
 
 from __future__ import annotations
 
-import errno
-import hashlib
-import json
 import os
-import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
+from fedmiss.atomic import explained, hash_json, make_parent, plain_json, read_json, write_json
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.folders import FACTS
-from fedmiss.locks import clear_leftovers, lock_of, locked, tidy
+from fedmiss.locks import clear_leftovers, locked, tidy
 from fedmiss.owner import MANIFEST as MANIFEST
 from fedmiss.owner import (
     drop_unfinished,
     files_of,
     not_ours,
-    put_file,
     put_folder,
     refuse_others,
     remove_own,
     replaceable,
     temporary,
-    unfinished,
 )
 from fedmiss.owner import hash_file as hash_file
-from fedmiss.parsing import misfit, parse_json, said
+from fedmiss.parsing import misfit, said
 from fedmiss.system import to_disk
 from fedmiss.version import __version__
 
 SECRET = "secret.key"  # of a group, beside its visits
 # of produced folders; raised when a step reads what older versions did not write, or wrote otherwise
 FORMAT = 2
-
-# what a full disk or a forbidden place answers; other errors inside a step are not about writing
-_REFUSALS = {
-    errno.ENOSPC: "the disk is full; free some space or ",
-    errno.EDQUOT: "the disk quota is used up; free some space or ",
-    errno.EACCES: "this user may not write there; ask for the right to, or ",
-    errno.EPERM: "this user may not write there; ask for the right to, or ",
-    errno.EROFS: "the file system is read-only; ",
-}
-
-_RIGHTS = (errno.EACCES, errno.EPERM)
 
 
 class FlowRow(TypedDict):
@@ -86,67 +69,6 @@ class Manifest(Content):
     seal: str
 
 
-def _explain(error: OSError, path: Path) -> InputError:
-    known = {
-        errno.ENOTDIR: f"{path.parent} lies inside a file; ",
-        errno.EEXIST: f"{path.parent} is a file; ",
-        **_REFUSALS,
-    }.get(error.errno or 0)
-    reason = f"{known}choose another folder" if known else error.strerror or str(error)
-    if error.errno == errno.ENOSPC:
-        reason = reason.replace(";", f" ({_free(path)});", 1)
-    work = work_of(path)
-    left = (
-        f"What is done stays in {work}; the same command goes on with it"
-        if work.exists()
-        else "Nothing half-written was left"
-    )
-    return InputError(f"cannot write {path}: {reason}. {left}.", path=str(path))
-
-
-def _free(path: Path) -> str:
-    """How much of the disk of a path is free, where what was begun has been taken away."""
-    there = next(folder for folder in path.absolute().parents if folder.exists())
-    return f"{shutil.disk_usage(there).free / 1e6:,.1f} MB are free in {there}, without what was begun"
-
-
-def work_of(path: Path) -> Path:
-    """The folder of what is not finished and may go on, of a folder that is made at ``path``."""
-    return path.with_name(f"{path.name}.partial")
-
-
-def _make_parent(path: Path) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _explain(error, path) from error
-
-
-@contextmanager
-def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None) -> Iterator[Path]:
-    """Give a temporary name beside ``path``; rename it onto ``path`` on success, remove it on failure.
-
-    Parameters
-    ----------
-    ours : says of a file that is there already whether fedmiss wrote it, where the file itself tells
-
-    Raises
-    ------
-    ConfigError    a file is there that fedmiss did not write, or that was changed since
-    """
-    path = Path(path)
-    replaceable(path, ours)
-    tmp = temporary(path.absolute())  # pyarrow takes a relative name with a colon for an address
-    _make_parent(path)
-    with _explained(path):
-        try:
-            yield tmp
-            to_disk(tmp)  # a rename must not come first
-            put_file(tmp, path, ours)
-        finally:
-            remove_own(tmp)
-
-
 def replace_folder(new: Path, path: Path) -> None:
     """Put a finished folder in the place of ``path``: a kill at any moment leaves the one or the other."""
     # Content first, then the names: after a power cut the new folder is whole, or the old one is still there.
@@ -178,48 +100,12 @@ def making(
     except ConfigError:
         tidy(path)
         raise
-    _make_parent(path)
-    with _explained(path), locked(path) as first:
+    make_parent(path)
+    with explained(path), locked(path) as first:
         if first:
             clear_leftovers(path)
             check_free(path, kind, overwrite=overwrite, inputs=inputs)
         yield
-
-
-@contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Errors of writing something temporary name the folder that the user asked for."""
-    try:
-        yield
-    except InputError as error:
-        at = Path(error.fields.get("path", ""))
-        within = any(unfinished(place)[0] or place == work_of(path) for place in (at, *at.parents))
-        if isinstance(error.__cause__, OSError) and within:
-            raise _explain(error.__cause__, path) from error.__cause__
-        raise
-    except Exception as error:  # polars writes the number of what the disk refused into its text only
-        found = re.search(r"\(os error (\d+)\)", str(error))
-        number = int(found[1]) if found else getattr(error, "errno", None)
-        if re.match(r"Not enough free space|\d+ requested and \d+ written", str(error)):
-            number = errno.ENOSPC  # as numpy words it
-        if number in _REFUSALS and not (number in _RIGHTS and _elsewhere(error, path)):
-            refusal = OSError(number, "")
-            refusal.__cause__ = error
-            raise _explain(refusal, path) from refusal
-        raise
-
-
-def _elsewhere(error: Exception, path: Path) -> bool:
-    """Whether a refusal is of another file than what is made: of an input, which the error names itself."""
-    # polars leaves out the beginning of a long path, and says how to see it
-    told = re.search(r"\(os error \d+\): (.+?)(?: \(set POLARS_VERBOSE.*)?$", str(error))
-    named = getattr(error, "filename", None) or (told[1] if told else "")
-    here, there = (Path(one).parent.resolve() / Path(one).name for one in (path, os.fsdecode(named)))
-    return bool(named) and not (
-        there in (here, here.parent, lock_of(here))
-        or there.is_relative_to(here)
-        or any(unfinished(place)[0] for place in (there, *there.parents))
-    )
 
 
 @contextmanager
@@ -306,8 +192,8 @@ def making_files(*paths: Path, overwrite: bool) -> Iterator[None]:
                 )
             replaceable(path)
         for path in paths:
-            _make_parent(path)
-            held.enter_context(_explained(path))
+            make_parent(path)
+            held.enter_context(explained(path))
             held.enter_context(locked(path))
             clear_leftovers(path)
         yield
@@ -329,56 +215,6 @@ def _same_place(first: Path, second: Path) -> bool:
         return False
 
 
-def hash_json(value: object) -> str:
-    """Return the SHA-256 of a JSON value, independent of the order of its keys."""
-    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()
-
-
-def plain_json(value: object) -> Any:
-    """A value as JSON holds it, which knows no number that is not finite: null stands in its place."""
-    return json.loads(json.dumps(value, default=str), parse_constant=lambda _: None)
-
-
-def write_json(path: str | Path, value: object) -> None:
-    """Write a JSON file atomically, readable by a person."""
-    with atomic_file(path, ours=_sealed if Path(path).name == MANIFEST else None) as tmp:
-        text = json.dumps(plain_json(value), indent=2, ensure_ascii=False)
-        tmp.write_text(text + "\n", encoding="utf-8")
-
-
-def read_json(path: str | Path) -> Any:
-    """Read a JSON file; a missing or broken one is an :class:`InputError`."""
-    path = Path(path)
-    try:
-        return parse_json(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"there is no file {path}. Check its name and folder.", path=str(path)) from None
-    except ValueError as error:
-        raise InputError(f"{path} is not valid JSON ({error}); make it again.", path=str(path)) from None
-
-
-def write_checked(path: str | Path, content: bytes) -> None:
-    """Write bytes behind their SHA-256, atomically: for unfinished work, which a crash may damage."""
-    with atomic_file(path, ours=_is_checked) as tmp:
-        tmp.write_bytes(hashlib.sha256(content).digest() + content)
-
-
-def _is_checked(path: Path) -> bool:
-    try:
-        read_checked(path)
-    except InputError:
-        return False
-    return True
-
-
-def read_checked(path: str | Path) -> bytes:
-    """Read what :func:`write_checked` wrote; a damaged file is an :class:`InputError`."""
-    raw = Path(path).read_bytes()
-    if hashlib.sha256(raw[32:]).digest() != raw[:32]:
-        raise InputError(f"{path} is damaged.", path=str(path))
-    return raw[32:]
-
-
 def write_manifest(
     folder: str | Path, kind: str, *, files: Sequence[str] | None = None, **content: Unpack[Content]
 ) -> None:
@@ -393,17 +229,11 @@ def write_manifest(
     folder = Path(folder)
     own = files_of(folder) if files is None else files
     manifest = {
-        "kind": kind,
-        "fedmiss": __version__,
-        "format": FORMAT,
-        "settings": content["settings"],
-        "inputs": content["inputs"],
-        "results": content.get("results") or {},
-        "flow": content.get("flow") or [],
-        "terms": content.get("terms") or {},
-        "warnings": content.get("warnings") or [],
-        "files": {name: _entry(folder / name) for name in own},
-    }
+        "kind": kind, "fedmiss": __version__, "format": FORMAT, "settings": content["settings"],
+        "inputs": content["inputs"], "results": content.get("results") or {},
+        "flow": content.get("flow") or [], "terms": content.get("terms") or {},
+        "warnings": content.get("warnings") or [], "files": {name: _entry(folder / name) for name in own},
+    }  # fmt: skip
     _write_sealed(folder, manifest)
 
 
@@ -428,7 +258,7 @@ def _entry(path: Path) -> FileEntry:
 def _write_sealed(folder: Path, manifest: Mapping[str, object]) -> None:
     """Write a manifest with the hash of its own content."""
     content = plain_json({key: value for key, value in manifest.items() if key != "seal"})
-    write_json(folder / MANIFEST, content | {"seal": hash_json(content)})
+    write_json(folder / MANIFEST, content | {"seal": hash_json(content)}, _sealed)
 
 
 def update_manifest(folder: str | Path, **parts: object) -> None:
@@ -540,11 +370,3 @@ def _check_file(path: Path, entry: FileEntry, again: str) -> None:
     else:
         return
     raise InputError(f"{path} {fault}; {again}.", path=str(path))
-
-
-def write_secret(path: str | Path, secret: bytes = b"") -> None:
-    """Write 32 random bytes that only their owner may read; or a ``secret`` that follows from the data beside it."""
-    with atomic_file(path) as tmp:
-        if not secret:
-            tmp.touch(mode=0o600)
-        tmp.write_bytes(secret or os.urandom(32))

@@ -1,8 +1,8 @@
 """One definition of a setting: the command line, the checks, the recipes and the reference are made of it.
 
-A settings class is a frozen dataclass that inherits :class:`Settings`. Each field is ``Annotated[type, Setting(...)]``: the
-type, the help text, the limits. ``fedmiss.cli.options`` makes the options of a command of the fields, :func:`from_table`
-reads a table of a recipe, and :class:`Settings` checks every value when an object is made.
+A settings class is a frozen dataclass that inherits :class:`Settings`. Each field is ``name: type = setting(default, "help",
+limits)``. ``fedmiss.cli.options`` makes the options of a command of the fields, :func:`from_table` reads a table of a
+recipe, and :class:`Settings` checks every value when an object is made.
 """
 
 from __future__ import annotations
@@ -18,18 +18,7 @@ import sys
 import types
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import (
-    Annotated,
-    Any,
-    ClassVar,
-    Literal,
-    TypeVar,
-    Union,
-    get_args,
-    get_origin,
-    get_type_hints,
-    overload,
-)
+from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin, get_type_hints, overload
 
 from fedmiss.errors import ConfigError
 
@@ -93,6 +82,12 @@ class Setting:
         return " and ".join(filter(None, (least, "" if self.high is None else f"at most {self.high:g}")))
 
 
+def setting(default: T, help: str | Setting, **known: Any) -> T:
+    """Return a field of a settings class: its default, and its :class:`Setting` or what makes one."""
+    known_as = help if isinstance(help, Setting) else Setting(help, **known)
+    return dataclasses.field(default=default, metadata={Setting: known_as})
+
+
 class Settings:
     """Base of the settings classes: checks every field when an object is made, and lists the fields in the docstring."""
 
@@ -127,10 +122,11 @@ def _definitions(cls: type) -> dict[str, tuple[object, Setting]]:
     """Type and definition of every field of a settings class, by name."""
     if variants := vars(cls).get("variants", ()):
         return {name: value for kind in variants for name, value in _definitions(kind).items()}
+    fields, hints = getattr(cls, "__dataclass_fields__", vars(cls)), get_type_hints(cls)
     return {
-        name: (get_args(hint)[0], get_args(hint)[1])
-        for name, hint in get_type_hints(cls, include_extras=True).items()
-        if get_origin(hint) is Annotated
+        name: (hints[name], field.metadata[Setting])
+        for name, field in fields.items()
+        if isinstance(field, dataclasses.Field) and Setting in field.metadata
     }
 
 

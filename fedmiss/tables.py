@@ -17,8 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from fedmiss.atomic import atomic_file
 from fedmiss.errors import InputError, SchemaError
-from fedmiss.files import atomic_file
 from fedmiss.resources import resource
 
 

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numba.core.caching import CacheImpl
 
-from fedmiss import errors, files, loops, owner, tables
+from fedmiss import atomic, errors, files, loops, owner, tables
 from fedmiss.errors import ConfigError, FedmissError, InputError, SchemaError
 from fedmiss.resources import resource
 from fedmiss.rng import rng_for, uniforms
@@ -77,21 +77,21 @@ def test_draws_are_the_same_in_every_process():
 
 def test_a_file_is_there_whole_or_not_at_all(tmp_path):
     path = tmp_path / "deep" / "a.txt"
-    with pytest.raises(ZeroDivisionError), files.atomic_file(path) as tmp:
+    with pytest.raises(ZeroDivisionError), atomic.atomic_file(path) as tmp:
         tmp.write_text("half")
         raise ZeroDivisionError
     assert list(path.parent.iterdir()) == []
-    with files.atomic_file(path) as tmp:
+    with atomic.atomic_file(path) as tmp:
         tmp.write_text("whole")
         assert not path.exists()
     assert path.read_text() == "whole"
-    with pytest.raises(KeyboardInterrupt), files.atomic_file(path) as tmp:
+    with pytest.raises(KeyboardInterrupt), atomic.atomic_file(path) as tmp:
         tmp.write_text("other")
         raise KeyboardInterrupt
     assert path.read_text() == "whole"
     assert {p.name for p in path.parent.iterdir()} == {"a.txt", owner.MARK}
     path.write_text("edited")
-    with pytest.raises(ConfigError, match="was changed since"), files.atomic_file(path):
+    with pytest.raises(ConfigError, match="was changed since"), atomic.atomic_file(path):
         raise AssertionError("never reached")
     assert path.read_text() == "edited"
 
@@ -125,7 +125,7 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
         (errno.EPERM, "may not write"), (errno.EROFS, "read-only"),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("maker", [files.atomic_file, files.atomic_folder])
+@pytest.mark.parametrize("maker", [atomic.atomic_file, files.atomic_folder])
 def test_a_refusal_of_the_disk_is_explained(tmp_path, maker, number, word):
     with pytest.raises(InputError, match=word) as caught, maker(tmp_path / "out"):
         raise OSError(number, os.strerror(number))
@@ -137,7 +137,7 @@ def test_an_inner_refusal_names_the_folder_that_was_asked_for(tmp_path):
     with (
         pytest.raises(InputError) as caught,
         files.atomic_folder(tmp_path / "out") as tmp,
-        files.atomic_file(tmp / "t"),
+        atomic.atomic_file(tmp / "t"),
     ):
         raise OSError(errno.ENOSPC, "full")
     assert f"cannot write {tmp_path / 'out'}: " in str(caught.value)
@@ -145,7 +145,7 @@ def test_an_inner_refusal_names_the_folder_that_was_asked_for(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a disk that is always full")
-@pytest.mark.parametrize("maker", [files.atomic_file, files.atomic_folder])
+@pytest.mark.parametrize("maker", [atomic.atomic_file, files.atomic_folder])
 def test_a_refusal_that_polars_words_is_explained_too(tmp_path, maker):
     frame = pl.DataFrame({"a": [1]})
     for write in (frame.write_parquet, frame.lazy().sink_csv):
@@ -162,19 +162,19 @@ def test_a_full_disk_names_what_was_asked_for_how_much_is_free_and_what_stays(tm
         rf"cannot write {out}: the disk is full \([\d,.]+ MB are free in .*Nothing half-written was left\.$"
     )
     with pytest.raises(InputError, match=said), files.atomic_folder(out) as tmp:
-        with files.atomic_file(tmp / "cache"):
+        with atomic.atomic_file(tmp / "cache"):
             pl.DataFrame({"a": [1]}).write_parquet("/dev/full")
     said = (
         f"cannot write {tmp_path / 'fit'}: the disk is full .* What is done stays in {work}; the same command"
     )
     with pytest.raises(InputError, match=said), files.making(tmp_path / "fit"):
         work.mkdir()
-        with files.atomic_file(work / "part"):
+        with atomic.atomic_file(work / "part"):
             raise OSError(errno.ENOSPC, "full")
 
 
 def test_errors_that_are_not_about_writing_pass(tmp_path):
-    for maker in (files.atomic_file, files.atomic_folder):
+    for maker in (atomic.atomic_file, files.atomic_folder):
         with pytest.raises(FileNotFoundError), maker(tmp_path / "out"):
             open(tmp_path / "input")
         with pytest.raises(InputError, match="of the input"), maker(tmp_path / "out"):
@@ -191,8 +191,8 @@ JSON = st.recursive(
 @settings(max_examples=50, deadline=None)
 @given(st.dictionaries(st.text(max_size=5), JSON, max_size=4))
 def test_the_hash_of_a_value_forgets_the_order_of_keys_only(value):
-    assert files.hash_json(dict(reversed(list(value.items())))) == files.hash_json(value)
-    assert files.hash_json({**value, "one more": 1}) != files.hash_json({**value, "one more": 2})
+    assert atomic.hash_json(dict(reversed(list(value.items())))) == atomic.hash_json(value)
+    assert atomic.hash_json({**value, "one more": 1}) != atomic.hash_json({**value, "one more": 2})
 
 
 def test_json_files_have_null_for_a_number_that_is_not_finite(tmp_path):

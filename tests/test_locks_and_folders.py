@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fedmiss import files, locks, owner
+from fedmiss import atomic, files, locks, owner
 from fedmiss.errors import BusyError, ConfigError, InputError
 from fedmiss.parsing import DEEPEST, parse_json
 from fedmiss.pipeline.recipe import read_recipe
@@ -260,7 +260,7 @@ def test_a_manifest_keeps_its_seal_through_an_update(tmp_path):
 
 
 def test_a_secret_is_for_its_owner_alone(tmp_path):
-    files.write_secret(tmp_path / "secret.key")
+    atomic.write_secret(tmp_path / "secret.key")
     assert (tmp_path / "secret.key").stat().st_size == 32
     if os.name == "posix":
         assert (tmp_path / "secret.key").stat().st_mode & 0o777 == 0o600
@@ -302,19 +302,19 @@ def test_nested_lists_and_forged_types_are_sentences(tmp_path):
         ("flow", [{"step": "x", "rows": None}], "not a whole number"),
     ):
         forged = {k: v for k, v in whole.items() if k != "seal"} | {part: value}
-        (out / files.MANIFEST).write_text(json.dumps(forged | {"seal": files.hash_json(forged)}))
+        (out / files.MANIFEST).write_text(json.dumps(forged | {"seal": atomic.hash_json(forged)}))
         with pytest.raises(InputError, match=word):
             files.read_manifest(out)
     forged = {k: v for k, v in whole.items() if k not in ("seal", "results")}
-    (out / files.MANIFEST).write_text(json.dumps(forged | {"seal": files.hash_json(forged)}))
+    (out / files.MANIFEST).write_text(json.dumps(forged | {"seal": atomic.hash_json(forged)}))
     with pytest.raises(InputError, match="does not say 'results'"):
         files.read_manifest(out)["results"]
 
 
 def test_checked_files(tmp_path):
-    files.write_checked(tmp_path / "a", b"unfinished")
-    assert files.read_checked(tmp_path / "a") == b"unfinished"
+    atomic.write_checked(tmp_path / "a", b"unfinished")
+    assert atomic.read_checked(tmp_path / "a") == b"unfinished"
     for damage in (b"", b"short", (tmp_path / "a").read_bytes()[:-1]):
         (tmp_path / "a").write_bytes(damage)
         with pytest.raises(InputError, match="damaged"):
-            files.read_checked(tmp_path / "a")
+            atomic.read_checked(tmp_path / "a")

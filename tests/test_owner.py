@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import fedmiss
-from fedmiss import files, locks, owner
+from fedmiss import atomic, files, locks, owner
 from fedmiss.errors import ConfigError
 from fedmiss.pipeline.fit_folder import finish, partial_folder
 from tests.folders import content
@@ -130,7 +130,7 @@ def test_writers_into_named_folders_are_known():
         "report/trim/files.py": "the unfinished folder of the results",
         "report/many.py": "", "simulate/ebird.py": "the unfinished folder of the simulation",
         "simulate/truth.py": "the unfinished folder of the simulation",
-        "files.py": "", "owner.py": "", "locks.py": "", "tables.py": "through atomic_file",
+        "atomic.py": "", "files.py": "", "owner.py": "", "locks.py": "", "tables.py": "through atomic_file",
         "federation/resume.py": "into memory",
         "federation/journal.py": "its own file, known by its first bytes",
         "network/method.py": "into an unfinished folder",
@@ -218,16 +218,16 @@ def test_a_finished_folder_that_has_the_name_of_a_work_folder_stays(tmp_path):
 
 def test_a_work_folder_is_emptied_of_its_own_files_only(tmp_path):
     work = partial_folder(tmp_path / "fit", "one")
-    files.write_checked(work / "checkpoint" / "run.npz", b"x")
+    atomic.write_checked(work / "checkpoint" / "run.npz", b"x")
     (work / "photo.jpg").write_text("mine")
     with pytest.raises(ConfigError, match=r"holds photo\.jpg, which fedmiss did not write there"):
         partial_folder(tmp_path / "fit", "two")
     assert (work / "photo.jpg").read_text() == "mine"
-    assert files.read_checked(work / "checkpoint" / "run.npz") == b"x"
+    assert atomic.read_checked(work / "checkpoint" / "run.npz") == b"x"
     (work / "photo.jpg").unlink()
     (work / "trace.parquet").write_text("mine")
     with pytest.raises(ConfigError, match="was not written by fedmiss"):
-        files.write_json(work / "trace.parquet", {})
+        atomic.write_json(work / "trace.parquet", {})
     (work / "trace.parquet").unlink()
     partial_folder(tmp_path / "fit", "two")
     assert {p for p in content(work) if p != owner.MARK} == {"key.json"}
@@ -237,8 +237,8 @@ def test_a_work_folder_is_emptied_of_its_own_files_only(tmp_path):
 def test_a_file_of_a_users_in_unfinished_work_never_becomes_a_part_of_the_fit(tmp_path, name):
     """It was listed in the fit's manifest, and so removed with the fit at the next --overwrite."""
     work = partial_folder(tmp_path / "fit", "key")
-    files.write_checked(work / "checkpoint" / "fit" / "a.bin", b"x")
-    files.write_json(work / "members" / "2" / "a.json", 1)
+    atomic.write_checked(work / "checkpoint" / "fit" / "a.bin", b"x")
+    atomic.write_json(work / "members" / "2" / "a.json", 1)
     files.write_manifest(work, "fit", settings={}, inputs={})
     (work / name).write_text("mine")
     before = content(tmp_path)
@@ -261,8 +261,8 @@ def test_what_an_interrupted_write_left_deep_in_a_work_folder_is_dropped(tmp_pat
     partial_folder(tmp_path / "fit", "key")
     assert not left.exists()
     left.write_text("half")
-    files.write_checked(work / "checkpoint" / "run.npz", b"x")
-    files.write_json(work / "members" / "2" / "a.json", 1)
+    atomic.write_checked(work / "checkpoint" / "run.npz", b"x")
+    atomic.write_json(work / "members" / "2" / "a.json", 1)
     files.write_manifest(work, "fit", settings={}, inputs={})
     finish(work, tmp_path / "fit")
     assert set(content(tmp_path / "fit")) == {"manifest.json", "members/2/a.json"}
@@ -310,7 +310,7 @@ def test_the_names_in_a_forged_manifest_do_not_lead_outside(tmp_path):
 def test_what_a_dead_process_left_beside_a_whole_file_goes_although_the_file_stays(tmp_path):
     """It died between the last file and the removal of its lock; the next command refuses to overwrite, and tidies up."""
     out = tmp_path / "table.csv"
-    with files.making_files(out, overwrite=False), files.atomic_file(out) as tmp:
+    with files.making_files(out, overwrite=False), atomic.atomic_file(out) as tmp:
         tmp.write_text("whole")
     before = set(content(tmp_path))
     left = owner.temporary(out)

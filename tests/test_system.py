@@ -72,7 +72,7 @@ def run(*words, folder, code=None):
 FILES = """
 import os, sys, subprocess
 from pathlib import Path
-from fedmiss import files, system
+from fedmiss import atomic, files, system
 from fedmiss.errors import BusyError
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.masks import identity, public_key
@@ -97,7 +97,7 @@ for text in ("one", "two"):
         (tmp / "x.txt").write_text(text)
         files.write_manifest(tmp, "panel", settings={}, inputs={}, results={})
 assert Path("out/x.txt").read_text() == "two"
-with files.atomic_file("one.txt") as tmp:
+with atomic.atomic_file("one.txt") as tmp:
     tmp.write_text("text")
 with locked("out"):
     child = "from fedmiss.locks import locked\\nwith locked('out'): pass"

@@ -39,7 +39,7 @@ def new(
 
 def enrol(kit: _KIT) -> None:
     """Draw your key, once; the private part never leaves your computer."""
-    from fedmiss.files import read_json
+    from fedmiss.atomic import read_json
     from fedmiss.network.kits import enrol as draw
     from fedmiss.network.kits import open_kit
 
@@ -123,7 +123,7 @@ def join(
         refuse_typed(context, names, "--dry-run sends nothing")
     if preview:
         refuse_typed(context, ("report", "joint", "date", "unit"), "--preview makes no report")
-    from fedmiss.files import read_json
+    from fedmiss.atomic import read_json
     from fedmiss.network.approval import approve as approved
     from fedmiss.network.approval import page, terminal_ask
     from fedmiss.network.community import OWN

@@ -94,15 +94,9 @@ def ingest(
     from fedmiss.etl.ingest import ingest as run_ingest
 
     manifest = run_ingest(
-        files,
-        out,
-        ingest_settings(settings | {"preset": preset}),
-        sampling=sampling or (),
-        unvetted=unvetted or (),
-        cache=cache,
-        keep_cache=not no_cache,
-        overwrite=overwrite,
-    )
+        files, out, ingest_settings(settings | {"preset": preset}), sampling=sampling or (),
+        unvetted=unvetted or (), cache=cache, keep_cache=not no_cache, overwrite=overwrite,
+    )  # fmt: skip
     _show(manifest, out)
 
 
@@ -175,11 +169,7 @@ def panel(
 
 @options_of(FitSettings)
 def fit(
-    panel: _Panel,
-    out: Out = Path("fit"),
-    *,
-    settings: FitSettings,
-    overwrite: Overwrite = False,
+    panel: _Panel, out: Out = Path("fit"), *, settings: FitSettings, overwrite: Overwrite = False
 ) -> None:
     """Fit the model of a panel over its groups; after an interruption, run it again to continue."""
     from fedmiss.pipeline.fitting import fit_panel

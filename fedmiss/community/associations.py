@@ -20,7 +20,7 @@ from scipy.special import polygamma, stdtrit
 from fedmiss.arrays import F64
 from fedmiss.community.model import ROUNDS, Cells, Community
 from fedmiss.community.outputs import Axes, axes_of
-from fedmiss.federation.local import fit_counts
+from fedmiss.federation.calls import fit_counts
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.predictive import LEVEL
 from fedmiss.rng import rng_for

@@ -93,15 +93,9 @@ def fit_paper(
     tell("algorithm 7")
     panel = values.panel({}, None)
     result, model, rows = run_algorithm7(
-        panel,
-        family=family,
-        rank=rank,
-        penalty=ridge,
-        rounds=ROUNDS,
-        compressor=Identity(),
-        seed=seed,
+        panel, family=family, rank=rank, penalty=ridge, rounds=ROUNDS, compressor=Identity(), seed=seed,
         observe_every=ROUNDS,
-    )
+    )  # fmt: skip
     optimum = fit_observed(panel, family=family, rank=rank, penalty=ridge)[2]
     none, chosen = (float(np.nansum(community.gains[name])) / weight for name in ("none", "chosen"))
     return Paper(

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Literal
 
-from fedmiss.settings import Setting, Settings
+from fedmiss.settings import Settings, setting
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,36 +19,30 @@ class CommunitySettings(Settings):
     2
     """
 
-    model: Annotated[
-        str,
-        Setting(
-            "counts (negative binomial) or presence (found or not on a list).", among=("counts", "presence")
-        ),
-    ] = "counts"
-    rank: Annotated[
-        int | Literal["auto"],
-        Setting("Number of axes: auto (by left-out site x species cells) or a number.", low=0),
-    ] = "auto"
-    max_rank: Annotated[int, Setting("Most axes that auto tries.", low=0, high=20)] = 5
-    min_sites: Annotated[int, Setting("Least number of sites at which a species was found.", low=1)] = 3
-    site_table: Annotated[
-        str | None, Setting("CSV of the sites' covariates: species respond to them, each in its own way.")
-    ] = None
-    effort: Annotated[str, Setting("auto, none, or any of duration,distance,observers.")] = "auto"
-    season: Annotated[
-        str,
-        Setting(
-            "auto (how common each species is in each quarter of the year, where left-out counts are predicted clearly "
-            "better so) or none.",
-            among=("auto", "none"),
-        ),
-    ] = "auto"
-    fedmissem: Annotated[
-        bool,
-        Setting(
-            "Fit the paper's algorithm 7 too, and score both on the same left-out cells: minutes, no intervals."
-        ),
-    ] = False
-    folds: Annotated[int, Setting("Folds of the choice.", low=2, high=50)] = 5
-    seed: Annotated[int, Setting("Seed of folds and draws.", low=0)] = 0
-    title: Annotated[str, Setting("Title of the page.")] = "All species together"
+    model: str = setting(
+        "counts",
+        "counts (negative binomial) or presence (found or not on a list).",
+        among=("counts", "presence"),
+    )
+    rank: int | Literal["auto"] = setting(
+        "auto", "Number of axes: auto (by left-out site x species cells) or a number.", low=0
+    )
+    max_rank: int = setting(5, "Most axes that auto tries.", low=0, high=20)
+    min_sites: int = setting(3, "Least number of sites at which a species was found.", low=1)
+    site_table: str | None = setting(
+        None, "CSV of the sites' covariates: species respond to them, each in its own way."
+    )
+    effort: str = setting("auto", "auto, none, or any of duration,distance,observers.")
+    season: str = setting(
+        "auto",
+        "auto (how common each species is in each quarter of the year, where left-out counts are predicted clearly "
+        "better so) or none.",
+        among=("auto", "none"),
+    )
+    fedmissem: bool = setting(
+        False,
+        "Fit the paper's algorithm 7 too, and score both on the same left-out cells: minutes, no intervals.",
+    )
+    folds: int = setting(5, "Folds of the choice.", low=2, high=50)
+    seed: int = setting(0, "Seed of folds and draws.", low=0)
+    title: str = setting("All species together", "Title of the page.")

@@ -26,14 +26,7 @@ from fedmiss.community.model import (
     fit_by,
     plain_model,
 )
-from fedmiss.community.outputs import (
-    STEPS,
-    gains_by,
-    richness,
-    site_sums,
-    steps_of,
-    usual_visits,
-)
+from fedmiss.community.outputs import STEPS, gains_by, richness, site_sums, steps_of, usual_visits
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import numbers_of
 from fedmiss.errors import InputError, listed

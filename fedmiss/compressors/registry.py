@@ -14,14 +14,9 @@ from fedmiss.core.protocols import Compressor
 from fedmiss.errors import ConfigError
 
 COMPRESSORS: dict[str, Callable[..., Compressor]] = {
-    "block": block_quantization,
-    "blocks": Blocks,
-    "dithering": Dithering,
-    "identity": Identity,
-    "natural": Natural,
-    "randk": RandK,
-    "topk": TopK,
-}
+    "block": block_quantization, "blocks": Blocks, "dithering": Dithering, "identity": Identity,
+    "natural": Natural, "randk": RandK, "topk": TopK,
+}  # fmt: skip
 
 
 def register(name: str, make: Callable[..., Compressor]) -> None:

@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from fedmiss.arrays import F64
+from fedmiss.atomic import read_checked, write_checked
 from fedmiss.core.checks import first_statistic
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.fingerprint import describe, settings
 from fedmiss.core.protocols import Engine, Rows, Theta
 from fedmiss.core.state import Downlink, Dropped, Roster, RoundInfo, ServerState
 from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
-from fedmiss.files import read_checked, write_checked
 from fedmiss.progress import progress
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked

@@ -73,15 +73,12 @@ class Model(Protocol):
     @property
     def q(self) -> int:
         """Number of entries of the statistic."""
-        ...
 
     def s_bar(self, theta: Theta, rows: Rows) -> F64:
         """E-step: the (q,) MEAN over ``rows`` of E[s(y, Z) | y; theta]."""
-        ...
 
     def T(self, S: F64, /) -> Theta:
         """M-step: argmin psi(theta) + R(theta) - <S, phi(theta)>; raises DomainError outside its domain."""
-        ...
 
 
 @runtime_checkable
@@ -96,19 +93,15 @@ class Compressor(Protocol):
 
     def draws(self, q: int) -> int:
         """Return how many uniforms one message uses."""
-        ...
 
     def omega(self, q: int) -> float:
         """Return the exact variance factor, or a proved upper bound."""
-        ...
 
     def encode(self, x: F64, u: F64) -> bytes:
         """Quantize and pack the (q,) vector ``x``."""
-        ...
 
     def decode(self, payload: bytes, q: int) -> F64:
         """Unpack a message; a damaged one raises UplinkError."""
-        ...
 
 
 @runtime_checkable
@@ -117,11 +110,9 @@ class Participation(Protocol):
 
     def prob(self, n: int) -> F64:
         """(n,) probability that each worker answers."""
-        ...
 
     def active(self, seed: int, k: int, n: int) -> I64:
         """Return the slots that answer in round ``k``, increasing."""
-        ...
 
 
 class Oracle(Protocol):
@@ -141,25 +132,20 @@ class Oracle(Protocol):
     @property
     def draws(self) -> int:
         """How many uniforms one answer uses."""
-        ...
 
     def start_many(self, n: int, q: int) -> Any:
         """Memory of n workers, stacked; ``many`` changes it in place."""
-        ...
 
     def many(
         self, model: Model, memory: Any, down: Downlink, data: Shards, slots: I64, u: F64, *own: Any
     ) -> tuple[F64, int]:
         """Return (estimates (a, q), conditional expectations computed), to each the bits that it gets alone."""
-        ...
 
     def pack(self, memory: Any) -> dict[str, np.ndarray]:
         """Arrays of a stacked memory, for a checkpoint."""
-        ...
 
     def unpack(self, model: Model, arrays: dict[str, np.ndarray], n: int, q: int) -> Any:
         """Return the stacked memory that ``pack`` saw."""
-        ...
 
 
 class Engine(Protocol):
@@ -167,16 +153,12 @@ class Engine(Protocol):
 
     def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
         """Set the workers' memories V_c ("h", "zero" or (n, q) values) and return the server's first state."""
-        ...
 
     def round(self, algo: FedEM, server: ServerState, down: Downlink, active: I64) -> Replies:
         """Ask the active workers; return the answers that arrived."""
-        ...
 
     def save(self, algo: FedEM) -> dict[str, np.ndarray]:
         """Arrays from which :meth:`load` restores the workers' memories to the bit."""
-        ...
 
     def load(self, algo: FedEM, arrays: dict[str, np.ndarray]) -> None:
         """Restore the workers' memories."""
-        ...

@@ -36,19 +36,15 @@ class _Circle(Protocol):
 
     def begin(self, asks: Sequence[Any]) -> bytes:
         """Begin an exchange about what the own copy asks."""
-        ...
 
     def share(self, answer: bytes, *, all_needed: bool = True) -> dict[str, bytes]:
         """Show an answer; return the answers of all, or of those who are there."""
-        ...
 
     def add_up(self, asks: Sequence[Any], x: F64, bits: int = 32) -> F64:
         """Return the sum of arrays over all organisations."""
-        ...
 
     def add_up_here(self, asks: Sequence[Any], x: F64, bits: int = 32) -> dict[tuple[str, ...], F64]:
         """Return the sums over the cohorts that are there, by the names of their members."""
-        ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -197,12 +197,8 @@ def read_dates(buf: U8, start: I32, length: I32, out: I32) -> None:
             continue
         if buf[begin + 4] != 45 or buf[begin + 7] != 45:
             continue
-        century, rest, month, day = (
-            _two(buf, begin),
-            _two(buf, begin + 2),
-            _two(buf, begin + 5),
-            _two(buf, begin + 8),
-        )
+        century, rest = _two(buf, begin), _two(buf, begin + 2)
+        month, day = _two(buf, begin + 5), _two(buf, begin + 8)
         if century < 0 or rest < 0 or month < 1 or month > 12 or day < 1:
             continue
         year = century * 100 + rest

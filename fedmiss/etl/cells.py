@@ -10,9 +10,10 @@ from typing import Any, TypeVar
 import polars as pl
 import polars.selectors as cs
 
+from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.columns import did_you_mean, near_names, several_species
-from fedmiss.files import atomic_file, making_files, read_manifest
+from fedmiss.files import making_files, read_manifest
 from fedmiss.folders import SpeciesRow
 from fedmiss.tables import load_schema
 
@@ -188,9 +189,7 @@ def aggregate(folder: str | Path, species: Sequence[str] = ()) -> Aggregate:
     )
     totals = lists.filter("zero_ok").group_by("cell").agg(n_zero_ok=pl.len().cast(pl.Int64)).sort("cell")
     return Aggregate(
-        totals.select(**labels(pl.col("cell")), n_zero_ok="n_zero_ok"),
-        detections,
-        without_zeros(entries),
+        totals.select(**labels(pl.col("cell")), n_zero_ok="n_zero_ok"), detections, without_zeros(entries)
     )
 
 

@@ -14,19 +14,12 @@ KEEP = "keep "  # before the names of columns that are kept on request
 
 # Canonical name -> spellings in the order of preference. Compared by `normal`: case, '_', '/' and spaces are equal.
 EBD_RECORD: dict[str, tuple[str, ...]] = {
-    "event": ("sampling event identifier",),
-    "group": ("group identifier",),
-    "guid": ("global unique identifier",),
-    "edited": ("last edited date",),
-    "count": ("observation count",),
-    "category": ("category",),
-    "common_name": ("common name",),
-    "species": ("scientific name",),
-    "exotic": ("exotic code",),
-    "approved": ("approved",),
-    "reviewed": ("reviewed",),
+    "event": ("sampling event identifier",), "group": ("group identifier",),
+    "guid": ("global unique identifier",), "edited": ("last edited date",), "count": ("observation count",),
+    "category": ("category",), "common_name": ("common name",), "species": ("scientific name",),
+    "exotic": ("exotic code",), "approved": ("approved",), "reviewed": ("reviewed",),
     "breeding": ("breeding code", "breeding bird atlas code"),
-}
+}  # fmt: skip
 EVENT: dict[str, tuple[str, ...]] = {
     "event": ("sampling event identifier",),
     "group": ("group identifier",),
@@ -43,19 +36,12 @@ EVENT: dict[str, tuple[str, ...]] = {
     "complete": ("all species reported",),
 }
 PLACE: dict[str, tuple[str, ...]] = {
-    "country": ("country",),
-    "country_code": ("country code",),
-    "state": ("state", "state province"),
-    "state_code": ("state code", "subnational1 code"),
-    "county": ("county",),
-    "county_code": ("county code", "subnational2 code"),
-    "bcr": ("bcr code",),
-    "site_name": ("locality",),
-    "site": ("locality id",),
-    "site_type": ("locality type",),
-    "latitude": ("latitude",),
+    "country": ("country",), "country_code": ("country code",), "state": ("state", "state province"),
+    "state_code": ("state code", "subnational1 code"), "county": ("county",),
+    "county_code": ("county code", "subnational2 code"), "bcr": ("bcr code",), "site_name": ("locality",),
+    "site": ("locality id",), "site_type": ("locality type",), "latitude": ("latitude",),
     "longitude": ("longitude",),
-}
+}  # fmt: skip
 
 # Names that eBird changed between releases
 RENAMED = (

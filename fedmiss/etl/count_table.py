@@ -156,17 +156,10 @@ class Reading:
             for column in rest
         )
         return CountTable(
-            self.source,
-            tidy,
-            columns,
-            tuple(rest),
-            tuple(self.said),
-            rows_read=all_rows + more,
-            species=name,
-            common_name=common_name(raw, taxa),
-            other_species=all_rows - raw.height,
+            self.source, tidy, columns, tuple(rest), tuple(self.said), rows_read=all_rows + more, species=name,
+            common_name=common_name(raw, taxa), other_species=all_rows - raw.height,
             joined=before - tidy.height,
-        )
+        )  # fmt: skip
 
     def _texts(self, raw: pl.DataFrame, used: Sequence[str]) -> tuple[pl.DataFrame, list[str]]:
         """The columns by their canonical names, one row for each count; and the names of those not ``used``."""

@@ -293,20 +293,11 @@ def project_ebird(
         taxa.with_columns(pl.Series("rows", rows)).write_parquet(folder / "taxa.parquet")
     release = _RELEASE.search(source.short_name)
     return meta_of(
-        source,
-        reader.faults,
-        prefix="S",
-        group_prefix="G",
-        sha256=report.sha256,
-        rows=reader.rows,
-        long_rows=reader.long,
-        short_rows=reader.short,
-        unterminated=report.unterminated,
-        absent_columns=reader.absent,
-        dates=reader.dates,
-        record_dates=reader.record_dates,
+        source, reader.faults, prefix="S", group_prefix="G", sha256=report.sha256, rows=reader.rows,
+        long_rows=reader.long, short_rows=reader.short, unterminated=report.unterminated,
+        absent_columns=reader.absent, dates=reader.dates, record_dates=reader.record_dates,
         release=f"{release[1]}-{release[2]}" if release else "",
-    )
+    )  # fmt: skip
 
 
 def _check_end(source: Source, report: ReadReport, last_fields: int, reader: _Reader) -> None:

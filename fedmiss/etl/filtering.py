@@ -14,9 +14,9 @@ import numpy as np
 import polars as pl
 
 from fedmiss.arrays import F64, I32, Bool, Columns
+from fedmiss.atomic import read_json
 from fedmiss.errors import InputError
 from fedmiss.etl.filters import EPOCH, Filters, Words, day_of
-from fedmiss.files import read_json
 
 Step = tuple[str, Callable[[Columns], Bool]]
 Met = dict[tuple[str, Words], set[str]]  # name and words of a filter -> values in the files, in small letters

@@ -13,16 +13,16 @@ from dataclasses import dataclass, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 from fedmiss.errors import ConfigError
-from fedmiss.settings import Setting, Settings
+from fedmiss.settings import Settings, setting
 
 Range = tuple[float | None, float | None]
 Words = tuple[str, ...]
 EPOCH = date(1970, 1, 1)
-Where = partial(Setting, panel="Where")
-When = partial(Setting, panel="When and how")
+where = partial(setting, panel="Where")
+when = partial(setting, panel="When and how")
 
 
 def _halves(text: str, option: str, example: str) -> tuple[str, str]:
@@ -107,50 +107,46 @@ class Filters(Settings):
     season is two month-days and may wrap over New Year.
     """
 
-    countries: Annotated[Words, Where("Country code or name.", flags=("--country",))] = ()
-    states: Annotated[Words, Where("State code or name.", flags=("--state",))] = ()
-    counties: Annotated[Words, Where("County code or name.", flags=("--county",))] = ()
-    bcrs: Annotated[Words, Where("Code of a Bird Conservation Region.", flags=("--bcr",))] = ()
-    bbox: Annotated[
-        tuple[float, float, float, float] | None,
-        Where(
-            "west,south,east,north in degrees; west above east crosses the 180th meridian.", read=four_numbers,
-        ),
-    ] = None  # fmt: skip
-    polygon: Annotated[str | None, Where("GeoJSON file with polygons (WGS84).", typed=Path)] = None
-    localities: Annotated[Words, Where("Locality id.", flags=("--locality",))] = ()
-    hotspots_only: Annotated[bool, Where("Hotspots only.", flags=("--hotspots",))] = False
-    first_date: Annotated[str | None, When("First date, as 2015-01-01.", flags=("--start",))] = None
-    last_date: Annotated[str | None, When("Last date, included.", flags=("--end",))] = None
-    last_years: Annotated[int | None, When("Number of last calendar years of the data.", low=1)] = None
-    years: Annotated[
-        tuple[int, ...], When("Calendar year; repeat for more.", low=1800, high=2199, flags=("--year",))
-    ] = ()
-    last_edited: Annotated[
-        tuple[str | None, str | None],
-        When("Last edit of the checklist, as 2020-01-01..2021-12-31.", read=date_range),
-    ] = (None, None)
-    season: Annotated[
-        tuple[str, str] | None, When("Window of any year, as 11-15..02-15.", read=season_window)
-    ] = None
-    start: Annotated[
-        Range, When("Start time, as 05:00..10:30, both ends included.", flags=("--time",), read=clock_range)
-    ] = (None, None)
-    protocols: Annotated[Words, When("Protocol, as Traveling; repeat for more.", flags=("--protocol",))] = ()
-    projects: Annotated[Words, When("eBird project code; repeat for more.", flags=("--project",))] = ()
-    complete_only: Annotated[bool, When("Complete checklists only.", flags=("--complete",))] = False
-    duration: Annotated[
-        Range, When("Minutes, as 5..300.", read=partial(number_range, option="--duration"))
-    ] = (None, None)
-    distance: Annotated[
-        Range, When("Kilometres, as 0..10.", read=partial(number_range, option="--distance"))
-    ] = (None, None)
-    max_speed: Annotated[float | None, When("Largest speed, kilometres per hour.")] = None
-    party: Annotated[
-        Range, When("Maximum observers.", flags=("--max-observers",), typed=int, read=lambda n: (None, n))
-    ] = (None, None)
-    observers: Annotated[Words, When("Observer id to keep.", flags=("--observer",))] = ()
-    without_observers: Annotated[Words, When("Observer id to leave out.", flags=("--without-observer",))] = ()
+    countries: Words = where((), "Country code or name.", flags=("--country",))
+    states: Words = where((), "State code or name.", flags=("--state",))
+    counties: Words = where((), "County code or name.", flags=("--county",))
+    bcrs: Words = where((), "Code of a Bird Conservation Region.", flags=("--bcr",))
+    bbox: tuple[float, float, float, float] | None = where(
+        None,
+        "west,south,east,north in degrees; west above east crosses the 180th meridian.",
+        read=four_numbers,
+    )
+    polygon: str | None = where(None, "GeoJSON file with polygons (WGS84).", typed=Path)
+    localities: Words = where((), "Locality id.", flags=("--locality",))
+    hotspots_only: bool = where(False, "Hotspots only.", flags=("--hotspots",))
+    first_date: str | None = when(None, "First date, as 2015-01-01.", flags=("--start",))
+    last_date: str | None = when(None, "Last date, included.", flags=("--end",))
+    last_years: int | None = when(None, "Number of last calendar years of the data.", low=1)
+    years: tuple[int, ...] = when(
+        (), "Calendar year; repeat for more.", low=1800, high=2199, flags=("--year",)
+    )
+    last_edited: tuple[str | None, str | None] = when(
+        (None, None), "Last edit of the checklist, as 2020-01-01..2021-12-31.", read=date_range
+    )
+    season: tuple[str, str] | None = when(None, "Window of any year, as 11-15..02-15.", read=season_window)
+    start: Range = when(
+        (None, None), "Start time, as 05:00..10:30, both ends included.", flags=("--time",), read=clock_range
+    )
+    protocols: Words = when((), "Protocol, as Traveling; repeat for more.", flags=("--protocol",))
+    projects: Words = when((), "eBird project code; repeat for more.", flags=("--project",))
+    complete_only: bool = when(False, "Complete checklists only.", flags=("--complete",))
+    duration: Range = when(
+        (None, None), "Minutes, as 5..300.", read=partial(number_range, option="--duration")
+    )
+    distance: Range = when(
+        (None, None), "Kilometres, as 0..10.", read=partial(number_range, option="--distance")
+    )
+    max_speed: float | None = when(None, "Largest speed, kilometres per hour.")
+    party: Range = when(
+        (None, None), "Maximum observers.", flags=("--max-observers",), typed=int, read=lambda n: (None, n)
+    )
+    observers: Words = when((), "Observer id to keep.", flags=("--observer",))
+    without_observers: Words = when((), "Observer id to leave out.", flags=("--without-observer",))
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
@@ -196,12 +192,8 @@ def day_of(text: str | None, what: str) -> int | None:
 PRESETS = {
     # Strimas-Mackey et al., Best Practices for Using eBird Data, version 1 (2020), section 2.5
     "best-practices-v1": Filters(
-        protocols=("Stationary", "Traveling"),
-        complete_only=True,
-        duration=(None, 300.0),
-        distance=(None, 5.0),
-        party=(None, 10.0),
-        last_years=10,
+        protocols=("Stationary", "Traveling"), complete_only=True, duration=(None, 300.0),
+        distance=(None, 5.0), party=(None, 10.0), last_years=10,
     ),
     # the same, version 2 (2023): complete lists are a condition of its zero-filling
     "best-practices-v2": Filters(
@@ -212,7 +204,7 @@ PRESETS = {
         max_speed=100.0,
         party=(None, 10.0),
     ),
-}
+}  # fmt: skip
 
 
 def preset(name: str, **changes: Any) -> Filters:

@@ -30,16 +30,11 @@ def summarise(
         zeros = lists["zero_ok"] - on_zero_ok if zeros_allowed else 0
         species.append(
             {
-                "species": name,
-                "common_name": common,
-                "records": records,
-                "x": x,
-                "explicit_zeros": explicit_zeros,
-                "zeros": zeros,
-                "visits": records + zeros,
+                "species": name, "common_name": common, "records": records, "x": x,
+                "explicit_zeros": explicit_zeros, "zeros": zeros, "visits": records + zeros,
                 "zeros_allowed": zeros_allowed,
             }
-        )
+        )  # fmt: skip
     return {
         "n_checklists": lists["written"],
         "n_zero_ok": lists["zero_ok"],

@@ -13,35 +13,17 @@ from fedmiss.etl.checks import at_zero
 from fedmiss.etl.codes import COUNT_BAD, NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import KEEP, kept_columns, normal, resolve
 from fedmiss.etl.projection import Meta
-from fedmiss.etl.rows import (
-    Rows,
-    digest_ids,
-    parse_clock,
-    parse_count,
-    parse_dates,
-    write_projection,
-)
+from fedmiss.etl.rows import Rows, digest_ids, parse_clock, parse_count, parse_dates, write_projection
 from fedmiss.etl.sources import Source
 
 MYEBIRD: dict[str, tuple[str, ...]] = {
-    "submission": ("submission id",),
-    "common_name": ("common name",),
-    "scientific": ("scientific name",),
-    "count": ("count",),
-    "state_code": ("state province",),
-    "county": ("county",),
-    "site": ("location id",),
-    "site_name": ("location",),
-    "latitude": ("latitude",),
-    "longitude": ("longitude",),
-    "date": ("date",),
-    "time": ("time",),
-    "protocol": ("protocol",),
-    "duration": ("duration min",),
-    "complete": ("all obs reported",),
-    "distance": ("distance traveled km",),
+    "submission": ("submission id",), "common_name": ("common name",), "scientific": ("scientific name",),
+    "count": ("count",), "state_code": ("state province",), "county": ("county",), "site": ("location id",),
+    "site_name": ("location",), "latitude": ("latitude",), "longitude": ("longitude",), "date": ("date",),
+    "time": ("time",), "protocol": ("protocol",), "duration": ("duration min",),
+    "complete": ("all obs reported",), "distance": ("distance traveled km",),
     "n_observers": ("number of observers",),
-}
+}  # fmt: skip
 # The words of MyEBirdData for eBird's own protocol names
 PROTOCOLS = {
     "eBird - Traveling Count": "Traveling",
@@ -50,28 +32,15 @@ PROTOCOLS = {
     "eBird - Exhaustive Area Count": "Area",
 }
 GBIF: dict[str, tuple[str, ...]] = {
-    "id": ("gbifid",),
-    "occurrence": ("occurrenceid",),
-    "species": ("species",),
-    "scientific": ("scientificname",),
-    "count": ("individualcount",),
-    "quantity": ("organismquantity",),
-    "quantity_type": ("organismquantitytype",),
-    "basis": ("basisofrecord",),
-    "status": ("occurrencestatus",),
-    "latitude": ("decimallatitude",),
-    "longitude": ("decimallongitude",),
-    "date": ("eventdate",),
-    "year": ("year",),
-    "month": ("month",),
-    "day": ("day",),
-    "observer": ("recordedby",),
-    "country_code": ("countrycode", "publishingcountry"),
-    "state": ("stateprovince",),
-    "licence": ("license",),
-    "effort": ("samplingeffortvalue",),  # of the Humboldt extension
-    "unit": ("samplingeffortunit",),
-}
+    "id": ("gbifid",), "occurrence": ("occurrenceid",), "species": ("species",), "scientific": ("scientificname",),
+    "count": ("individualcount",), "quantity": ("organismquantity",), "quantity_type": ("organismquantitytype",),
+    "basis": ("basisofrecord",), "status": ("occurrencestatus",), "latitude": ("decimallatitude",),
+    "longitude": ("decimallongitude",), "date": ("eventdate",), "year": ("year",), "month": ("month",),
+    "day": ("day",), "observer": ("recordedby",), "country_code": ("countrycode", "publishingcountry"),
+    "state": ("stateprovince",), "licence": ("license",),
+    # of the Humboldt extension
+    "effort": ("samplingeffortvalue",), "unit": ("samplingeffortunit",),
+}  # fmt: skip
 _MINUTES = {"minute": 1.0, "minutes": 1.0, "min": 1.0, "hour": 60.0, "hours": 60.0, "h": 60.0}
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from fedmiss.atomic import write_secret
 from fedmiss.errors import ConfigError, InputError, listed, several
 from fedmiss.etl.cells import entry_of, resolve_species, sites_of, species_visits
 from fedmiss.etl.checks import spelt_alike
@@ -33,7 +34,6 @@ from fedmiss.files import (
     identity,
     read_manifest,
     write_manifest,
-    write_secret,
 )
 from fedmiss.folders import PanelFacts
 from fedmiss.group_names import group_folders
@@ -110,13 +110,7 @@ def make_panel(
         if not settings.secrets:
             # Of the panel, not of its groups, whose folders may be handed over; the same for all species of the records.
             write_secret(tmp / SECRET, _secret_of(folders))
-        flow.append(
-            {
-                "step": "visits written",
-                "rows": visits.height,
-                "note": several(len(groups), "group"),
-            }
-        )
+        flow.append({"step": "visits written", "rows": visits.height, "note": several(len(groups), "group")})
         write_manifest(
             tmp,
             "panel",

@@ -85,14 +85,10 @@ def check_map(
     proposal = familiar(source.header, FAMILIAR)
     proposal = familiar(source.header, {"site_name": names_beside(proposal.get("site", ""))}, proposal)
     missing = [name for name in REQUIRED if name not in proposal]
-    offer = ",".join(
-        f"{key}={value}" for key, value in {**proposal, **(column_map or {})}.items() if key != "auto"
-    )
-    nobody = (
-        " Where nobody noted the observer, say observer=..., too, with the column of the site."
-        if "observer" not in {**proposal, **(column_map or {})}
-        else ""
-    )
+    named = {**proposal, **(column_map or {})}
+    offer = ",".join(f"{key}={value}" for key, value in named.items() if key != "auto")
+    nobody = " Where nobody noted the observer, say observer=..., too, with the column of the site."
+    nobody = "" if "observer" in named else nobody
     if column_map is None:
         if missing and len(proposal) < 2:
             raise ConfigError(
@@ -121,8 +117,8 @@ def check_map(
     if not {"species", "common_name"} & set(chosen):
         # A column of species that the map leaves out would be counts of several added up.
         free = [column for column in source.header if column and column not in chosen.values()]
-        if named := species_columns(free):
-            chosen["species"] = named[0]
+        if found := species_columns(free):
+            chosen["species"] = found[0]
         elif one_species is None:
             raise ConfigError(
                 f"--map names no species column of {source.name}: add species=..., or name the one species of the table "

@@ -29,9 +29,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedmiss.arrays import I32, Columns
+from fedmiss.atomic import hash_json, read_json, write_json
 from fedmiss.errors import InputError
 from fedmiss.etl.sources import Faults, Source
-from fedmiss.files import atomic_folder, hash_json, read_json, read_manifest, write_json, write_manifest
+from fedmiss.files import atomic_folder, read_manifest, write_manifest
 from fedmiss.locks import locked
 from fedmiss.owner import remove_cache
 from fedmiss.progress import note

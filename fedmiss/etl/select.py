@@ -17,13 +17,14 @@ import numpy as np
 import polars as pl
 
 from fedmiss.arrays import I32, I64, U8, Bool
+from fedmiss.atomic import hash_json, read_json, write_json
 from fedmiss.etl.filtering import Met, steps_of, unmatched
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.projection import EVENT_COLUMNS, VERSION, Projection, kept, row_groups
 from fedmiss.etl.reach import NO_LIMIT, REGIONS, Limits, Reach
 from fedmiss.etl.sites import site_table
-from fedmiss.files import hash_file, hash_json, read_json, write_json
+from fedmiss.files import hash_file
 from fedmiss.tables import table_writer
 
 # fate of an event row

@@ -19,7 +19,7 @@ from fedmiss.compressors import Dithering
 from fedmiss.core import Result
 from fedmiss.experiments.folder import Folder
 from fedmiss.federation.algorithm7 import run_algorithm7
-from fedmiss.federation.local import fit_counts
+from fedmiss.federation.calls import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.paper import Factors, FedMissEM, thresholded_svd
 from fedmiss.models.lowrank.paper_step import fit_observed

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.experiments.folder import save, subplots
-from fedmiss.files import atomic_file, making_files
+from fedmiss.files import making_files
 from fedmiss.tables import read_table
 
 _AXES = {"round": "round", "epochs": "epochs", "bytes": "bytes up", "seconds": "seconds"}

@@ -27,7 +27,6 @@ class Latest(Protocol):
 
     def latest(self, name: str) -> int:
         """The last exchange of which a frame of this organisation has come, -1 for none."""
-        ...
 
 
 def cohorts_of(names: Sequence[str], *, masks: bool) -> tuple[tuple[str, ...], ...]:

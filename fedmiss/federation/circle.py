@@ -110,17 +110,14 @@ class Circle:
         self.watch = watch
         self.party, self.gather, self.held, self.most = party, gather, held, exchanges
         self.name, self.names = party.name, tuple(sorted(party.roster))
-        self.travelled: tuple[dict[str, int], dict[str, int]] = (
-            {},
-            {},
-        )  # bytes from each, and to each, at last
+        # bytes from each, and to each, at last
+        self.travelled: tuple[dict[str, int], dict[str, int]] = {}, {}
         self.exchange = 0  # of the next frame: the first one is that of keys
         self.absence = absence if absence is not None and len(absence.cohorts) > 1 else None
         self.cohorts = self.absence.cohorts if self.absence else (self.names,)
         self.left_out = dict.fromkeys(self.names, 0)  # rounds that went on without each
         self._said: dict[int, bytes] = {}  # by exchange who was there, where this organisation says so
-        self.replayed = 0
-        self.key = b""
+        self.replayed, self.key = 0, b""
         self.transcript = hashlib.blake2b(b"fedmiss " + party.context, digest_size=32).digest()
         self._mine = outline_of([])
         self.journal = journal if isinstance(journal, Journal) else Journal(journal)
@@ -158,8 +155,7 @@ class Circle:
         EngineError    another organisation has seen other frames, or asks something else
         UplinkError    a frame cannot be read, or is not signed by its organisation
         """
-        absence = None if all_needed else self.absence
-        chair = None if absence is None else absence.chair
+        chair = None if all_needed or self.absence is None else self.absence.chair
         head = self.transcript + self._mine.as_bytes()
         said, have = self._attendance() if chair == self.name else (b"", {})
         got = self._exchanged(head + said + answer, chair, have)
@@ -221,8 +217,7 @@ class Circle:
     def _compare(self, mine: Outline, theirs: Mapping[str, tuple[bytes, Outline]]) -> None:
         """Raise unless all have seen the same frames, and ask the same."""
         name, at = self.name, f"exchange {self.exchange}"
-        other = [n for n, (seen, _) in theirs.items() if seen != self.transcript]
-        if other:
+        if other := [n for n, (seen, _) in theirs.items() if seen != self.transcript]:
             raise EngineError(
                 f"{at}: {', '.join(other)} and {name} have seen different frames before it. Somebody sent two frames under "
                 "one number, or a kit was copied. Nothing of this exchange was used; begin a new revision of the study.",
@@ -232,15 +227,12 @@ class Circle:
         if not apart:
             return
         first = next(iter(apart))
-        who = (
-            f"the copy of {name}"
-            if len(apart) > len(theirs) / 2 and len(theirs) > 1
-            else f"the copy of {first}"
-        )
+        odd = name if len(apart) > len(theirs) / 2 and len(theirs) > 1 else first
         raise EngineError(
-            f"{at}: {who} of the job asks something else than the others' ({first} here: {apart[first]}). Nothing of this "
-            "exchange was used. Compare versions of fedmiss, numpy and the study's own package, whose settings may not "
-            f"follow from own data, at {', '.join([name, *apart])}; then begin a new revision of the study.",
+            f"{at}: the copy of {odd} of the job asks something else than the others' ({first} here: {apart[first]}). "
+            "Nothing of this exchange was used. Compare versions of fedmiss, numpy and the study's own package, whose "
+            f"settings may not follow from own data, at {', '.join([name, *apart])}; then begin a new revision of the "
+            "study.",
             groups=list(apart),
         )
 
@@ -251,21 +243,14 @@ class Circle:
 
         What each answers from is bound to all masks by it, without being told.
         """
-        party, name = self.party, self.name
-        first = self.names[0]
-        sealed = {}
+        party, name, first, sealed = self.party, self.name, self.names[0], {}
         if name == first:
             self.key = party.common_key()
             sealed = {n: party.seal(n, self.key).hex() for n in self.names if n != name}
         held = hashlib.blake2b(self.held + party.context, digest_size=16).hexdigest()
         # Else the first one could hand out two keys, and others would be blamed for frames that cannot be read.
-        body = {
-            "version": __version__,
-            "protocol": PROTOCOL,
-            "held": held,
-            "sealed": sealed,
-            "key": self._key_digest(),
-        }
+        key = self._key_digest()
+        body = {"version": __version__, "protocol": PROTOCOL, "held": held, "sealed": sealed, "key": key}
         got = self._exchanged(json.dumps(body).encode())
         for other, raw in got.items():
             if other == name:
@@ -342,7 +327,8 @@ class Circle:
         ``chair`` says whose frames count, None for those of all; ``have`` are frames of others that came already.
         """
         name, number = self.name, self.exchange
-        raw = self.party.sign(self._label(name), self._cipher(name, body))
+        label = self._label(name)
+        raw = self.party.sign(label, body if number == _KEYS else self.party.lock(self.key, label, body))
         if len(raw) > MOST_BYTES:  # the others would pass it over
             raise ConfigError(
                 f"the frame of {name!r} for exchange {number} has {len(raw):,} bytes (limit {MOST_BYTES:,}). Ask the others "
@@ -378,14 +364,11 @@ class Circle:
             for other, frame in others.items():
                 self._verified(other, frame)  # what is written down is genuine
             self.journal.append((_ALL, packed(number, others)))
-        self.travelled = (
-            {n: len(others.get(n, raw if n == name else b"")) for n in self.names},
-            {
-                n: sum(len(f) for o, f in others.items() if o != n) + (len(raw) if n != name else 0)
-                for n in self.names
-            },
-        )
         got = {**others, name: raw}
+        self.travelled = (
+            {n: len(got.get(n, b"")) for n in self.names},
+            {n: sum(len(f) for o, f in got.items() if o != n) for n in self.names},
+        )
         return {n: got[n] for n in self._there(chair, got)}
 
     def journal_open(self) -> None:
@@ -403,9 +386,6 @@ class Circle:
 
     def _label(self, name: str) -> bytes:
         return frame_label(self.party.context, name, self.exchange)
-
-    def _cipher(self, name: str, body: bytes) -> bytes:
-        return body if self.exchange == _KEYS else self.party.lock(self.key, self._label(name), body)
 
     def _verified(self, name: str, raw: bytes) -> bytes:
         """What an organisation has signed, still encrypted."""

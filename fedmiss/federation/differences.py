@@ -132,11 +132,9 @@ class Differences:
                         source = self.memories[question.batch, fit]
                         self.memories[question.to, fit] = replace(source, whole=dict(source.whole))
             elif isinstance(question, msg.Close):
-                self._forget(question.batches.tolist())
+                over = question.batches.tolist()
+                self.memories = {key: known for key, known in self.memories.items() if key[0] not in over}
         return out
-
-    def _forget(self, batches: Sequence[int]) -> None:
-        self.memories = {key: memory for key, memory in self.memories.items() if key[0] not in batches}
 
     def _expanded(self, question: msg.Solve, named: Mapping[str, msg.Months]) -> dict[str, msg.Answer]:
         out: dict[str, msg.Answer] = {}

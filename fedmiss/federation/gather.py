@@ -27,9 +27,8 @@ PAUSE = (
 SILENCE = 40.0  # seconds without a word of the relay after which it is gone: its engine has ended this job
 
 
-Enough = Callable[
-    [Mapping[str, bytes]], frozenset[str] | None
-]  # of the frames that are here: whose are wanted
+# of the frames that are here: whose are wanted
+Enough = Callable[[Mapping[str, bytes]], frozenset[str] | None]
 
 
 class Gather(Protocol):
@@ -37,7 +36,6 @@ class Gather(Protocol):
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Show a frame to the others; again, where it is one of the journal that another may not have received."""
-        ...
 
     def some_of(self, exchange: int, have: Mapping[str, bytes], enough: Enough) -> dict[str, bytes]:
         """Look until the frames are there that ``enough`` names, and return them by name, the own one with them.
@@ -47,11 +45,9 @@ class Gather(Protocol):
         have : the own frame by its name, where it has been made
         enough : is given the frames that are here, and names those that are wanted; None to look on
         """
-        ...
 
     def latest(self, name: str) -> int:
         """The last exchange of which a frame of this organisation has come, -1 where nobody can tell."""
-        ...
 
 
 def packed(exchange: int, frames: Mapping[str, bytes]) -> bytes:

@@ -69,9 +69,8 @@ class Journal:
             return lock_now(file.fileno())
 
     def _lock(self) -> None:
-        if not lock_now(
-            self._file
-        ):  # without such locks, exchange numbers refuse two programs on one journal
+        # without such locks, exchange numbers refuse two programs on one journal
+        if not lock_now(self._file):
             raise EngineError(
                 f"{self.path} is in use: another process runs this job. Wait for it, or stop it first.",
                 busy=True,

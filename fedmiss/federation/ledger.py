@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 
@@ -21,10 +22,6 @@ class Line:
         self.bytes_up += up
         self.bytes_down += down
 
-    def as_dict(self) -> dict[str, int]:
-        """Plain numbers."""
-        return {"exchanges": self.exchanges, "bytes_up": self.bytes_up, "bytes_down": self.bytes_down}
-
 
 @dataclass(slots=True)
 class Ledger:
@@ -37,7 +34,7 @@ class Ledger:
     total: Line = field(default_factory=Line)
     stages: dict[str, Line] = field(default_factory=dict)
     groups: dict[str, Line] = field(default_factory=dict)
-    kinds: dict[str, int] = field(default_factory=dict)
+    kinds: Counter[str] = field(default_factory=Counter)
 
     def record(self, stage: str, down: Mapping[str, int], up: Mapping[str, int]) -> None:
         """Count one exchange: lengths of the frames to and from every group, whatever becomes of them."""
@@ -46,20 +43,14 @@ class Ledger:
         for name, n in down.items():
             self.groups.setdefault(name, Line()).add(up.get(name, 0), n)
 
-    def count(self, kinds: Mapping[str, int]) -> None:
-        """Count messages by kind."""
-        for kind, n in kinds.items():
-            self.kinds[kind] = self.kinds.get(kind, 0) + n
-
     def clear(self) -> None:
         """Start to count again."""
-        self.total = Line()
-        self.stages, self.groups, self.kinds = {}, {}, {}
+        self.total, self.stages, self.groups, self.kinds = Line(), {}, {}, Counter()
 
     def as_dict(self) -> dict[str, Any]:
         """For a manifest."""
-        return self.total.as_dict() | {
-            "stages": {k: v.as_dict() for k, v in self.stages.items()},
-            "groups": {k: v.as_dict() for k, v in self.groups.items()},
+        return asdict(self.total) | {
+            "stages": {k: asdict(v) for k, v in self.stages.items()},
+            "groups": {k: asdict(v) for k, v in self.groups.items()},
             "messages": dict(sorted(self.kinds.items())),
         }

@@ -22,7 +22,6 @@ class Responder(Protocol):
 
     def answer(self, frame: bytes) -> bytes:
         """Answer one frame of questions."""
-        ...
 
 
 class Transport(Protocol):
@@ -31,11 +30,9 @@ class Transport(Protocol):
     @property
     def names(self) -> Sequence[str]:
         """Names of the groups, sorted."""
-        ...
 
     def ask(self, frame: bytes) -> dict[str, bytes]:
         """Carry a frame to every group and bring the answers back; a group that is missing has none."""
-        ...
 
 
 class InProcess:
@@ -74,9 +71,8 @@ class Link:
         self.transport, self.job, self.settings, self.watch = transport, job, settings, watch
         self.names = tuple(transport.names)
         self.ledger = Ledger()
-        self.known: dict[
-            tuple[object, ...], Any
-        ] = {}  # what was asked of the visits on the agreed axes, by question
+        # what was asked of the visits on the agreed axes, by question
+        self.known: dict[tuple[object, ...], Any] = {}
         self.exchange = 0
         self.stage = "agree"
 
@@ -136,7 +132,7 @@ class Link:
             _same_months(answers)
             answers = differences.expand(questions, answers)
         self.exchange += 1
-        self.ledger.count(kinds)
+        self.ledger.kinds.update(kinds)
         if self.watch:
             self.watch(self.stage, self.exchange)
         return answers

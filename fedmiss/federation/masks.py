@@ -125,9 +125,8 @@ class Party:
     roster: Mapping[str, str]
     context: bytes
     fewest: ClassVar[int] = 1
-    _agreed: dict[str, bytes] = field(
-        default_factory=dict, init=False, repr=False
-    )  # by Diffie and Hellman, once a job
+    # by Diffie and Hellman, once a job
+    _agreed: dict[str, bytes] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         if len(self.roster) < self.fewest:

@@ -7,27 +7,14 @@ from typing import Any, ClassVar
 
 
 def described(
-    words: str,
-    shape: str = "",
-    unit: str = "",
-    *,
-    bits: int | None = None,
-    clear: str = "",
+    words: str, shape: str = "", unit: str = "", *, bits: int | None = None, clear: str = ""
 ) -> Any:
     """Describe a field; of an answer also how it is hidden.
 
     ``bits``: the job needs only its sum over groups, which is masked with so many binary digits after the point (see
     ``masks``). ``clear``: why it cannot be masked, and what it tells. A field of an answer needs one of them.
     """
-    return field(
-        metadata={
-            "words": words,
-            "shape": shape,
-            "unit": unit,
-            "bits": bits,
-            "clear": clear,
-        }
-    )
+    return field(metadata={"words": words, "shape": shape, "unit": unit, "bits": bits, "clear": clear})
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -42,54 +42,11 @@ from fedmiss.federation.messages_agree import (
 )
 
 __all__ = [
-    "ANSWERS",
-    "PROTOCOL",
-    "QUESTIONS",
-    "SQUARES",
-    "Answer",
-    "Axes",
-    "Begin",
-    "Broadcast",
-    "Close",
-    "CovariateSums",
-    "Covariates",
-    "Description",
-    "Done",
-    "FeatureSums",
-    "Features",
-    "FitSums",
-    "GapSums",
-    "Gaps",
-    "Hello",
-    "Keep",
-    "Message",
-    "Months",
-    "Open",
-    "OpenSums",
-    "Outcome",
-    "PairSums",
-    "Pairs",
-    "Predict",
-    "Product",
-    "ProductSums",
-    "Question",
-    "Refusal",
-    "RegionTotals",
-    "Score",
-    "ScoreSums",
-    "SiteTime",
-    "SiteTimeSums",
-    "SiteVisits",
-    "Solve",
-    "Species",
-    "SpeciesSums",
-    "Support",
-    "SupportSums",
-    "Tallies",
-    "Tally",
-    "Totals",
-    "VisitSums",
-    "why_not_finite",
+    "ANSWERS", "PROTOCOL", "QUESTIONS", "SQUARES", "Answer", "Axes", "Begin", "Broadcast", "Close", "CovariateSums",
+    "Covariates", "Description", "Done", "FeatureSums", "Features", "FitSums", "GapSums", "Gaps", "Hello", "Keep",
+    "Message", "Months", "Open", "OpenSums", "Outcome", "PairSums", "Pairs", "Predict", "Product", "ProductSums",
+    "Question", "Refusal", "RegionTotals", "Score", "ScoreSums", "SiteTime", "SiteTimeSums", "SiteVisits", "Solve",
+    "Species", "SpeciesSums", "Support", "SupportSums", "Tallies", "Tally", "Totals", "VisitSums", "why_not_finite",
     "words",
 ]  # fmt: skip
 
@@ -440,17 +397,10 @@ def words(kind: type[Message]) -> list[tuple[str, str, str, str]]:
     ]
 
 
+# sums of what was read, before any fit
 OF_VISITS = (
-    CovariateSums,
-    Description,
-    FeatureSums,
-    GapSums,
-    OpenSums,
-    PairSums,
-    SupportSums,
-    Tallies,
-    VisitSums,
-)  # sums of what was read, before any fit
+    CovariateSums, Description, FeatureSums, GapSums, OpenSums, PairSums, SupportSums, Tallies, VisitSums,
+)  # fmt: skip
 
 
 def why_not_finite(kind: type[Answer]) -> str:

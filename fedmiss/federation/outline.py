@@ -19,9 +19,8 @@ from fedmiss.errors import shown
 from fedmiss.federation.messages import Message, Outcome
 
 CLOSE = 1e-6
-_TEXTS_OF_FLOATS = {
-    (Outcome, "results")
-}  # facts as JSON: their last digits differ too, and nothing is computed from them
+# facts as JSON: their last digits differ too, and nothing is computed from them
+_TEXTS_OF_FLOATS = {(Outcome, "results")}
 
 
 @dataclass(frozen=True, slots=True, eq=False)

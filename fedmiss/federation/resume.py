@@ -18,12 +18,12 @@ from typing import Any
 
 import numpy as np
 
+from fedmiss.atomic import read_checked, write_checked
 from fedmiss.errors import EngineError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.link import InProcess
-from fedmiss.files import read_checked, write_checked
 from fedmiss.owner import empty_part
 from fedmiss.parsing import parse_json
 from fedmiss.version import __version__
@@ -69,9 +69,8 @@ class Resumable(InProcess):
         """
         self._end()
         self._folder, self._base, self._told = folder, exchange, told
-        with suppress(
-            OSError, InputError, ValueError, KeyError, IndexError
-        ):  # damaged, or of another version
+        # damaged, or of another version
+        with suppress(OSError, InputError, ValueError, KeyError, IndexError):
             self._load()
         if not self._kept:
             empty_part(folder)

@@ -7,10 +7,10 @@ import textwrap
 import time
 from collections.abc import Callable
 
+from fedmiss.atomic import write_json
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.onward import differing, read_before
 from fedmiss.federation.masks import fingerprint
-from fedmiss.files import write_json
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.network.kits import Kit
 from fedmiss.network.study import Study
@@ -28,6 +28,7 @@ def page(kit: Kit, *, own_sites: int | None = None) -> str:
     """Return what a custodian reads before approving: one page of plain text; ``own_sites`` instead of the kit's number."""
     s = kit.study
     least = kit.own_sites if own_sites is None else own_sites
+    about = "all species of a site" if s.community else s.species
     way = (
         "a folder that all of you share; whoever keeps it sees sizes and times, no content"
         if s.engine == "folder"
@@ -35,7 +36,7 @@ def page(kit: Kit, *, own_sites: int | None = None) -> str:
     )
     return "\n".join(
         [
-            f"Study {s.name}, revision {s.revision}: {_about(s)}",
+            f"Study {s.name}, revision {s.revision}: {about or 'a method of its own'}",
             f"  job          {kit.job.hex()}",
             f"  you are      {kit.name}",
             f"  carried by   {way}",
@@ -76,10 +77,6 @@ def _absence(s: Study) -> list[str]:
             "               Do not join two such studies about the same data: the difference of two cohorts can be you",
         ]
     return lines
-
-
-def _about(s: Study) -> str:
-    return "all species of a site" if s.community else s.species or "a method of its own"
 
 
 def _community(s: Study) -> list[str]:

@@ -14,13 +14,14 @@ from typing import Any
 import numpy as np
 import polars as pl
 
+from fedmiss.atomic import atomic_file, read_json, write_json
 from fedmiss.errors import EngineError
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.job import JobResult, run_job
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.files import SECRET, atomic_file, check_free, read_json, read_manifest, write_json
+from fedmiss.files import SECRET, check_free, read_manifest
 from fedmiss.folders import JointFacts
 from fedmiss.network.engine import provision
 from fedmiss.network.kits import Kit, collect_roster, enrol, make_study, open_kit
@@ -154,15 +155,10 @@ def compare(folder: Path, panels: dict[str, Path], kits: dict[str, Kit]) -> dict
     manifest = read_manifest(next(iter(kits.values())).result, "joint")
     r = JointFacts.of(manifest["results"], "the joint result")
     return {
-        "largest_relative_difference": gap,
-        "bits_equal": all(np.array_equal(a, b) for a, b in pairs),
-        "exchanges": r.ledger["exchanges"],
-        "bytes_of_frames": r.ledger["bytes_up"],
-        "seconds_of_job": r.seconds,
-        "model": r.model,
-        "rank": r.rank,
-        "withheld_visits": r.withheld_visits,
-    }
+        "largest_relative_difference": gap, "bits_equal": all(np.array_equal(a, b) for a, b in pairs),
+        "exchanges": r.ledger["exchanges"], "bytes_of_frames": r.ledger["bytes_up"],
+        "seconds_of_job": r.seconds, "model": r.model, "rank": r.rank, "withheld_visits": r.withheld_visits,
+    }  # fmt: skip
 
 
 def _fedmiss(arguments: list[str], log: Path, user: int | None) -> subprocess.Popen[bytes]:

@@ -14,14 +14,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
+from fedmiss.atomic import read_json
 from fedmiss.errors import EngineError
 from fedmiss.federation.gather import Relay, RelayGone, Seat
-from fedmiss.files import read_json
-from fedmiss.network.kits import open_kit
+from fedmiss.network.kits import job_hash, open_kit, read_roster
 from fedmiss.network.member import DATA, take_part, warm_up
 from fedmiss.network.outbox import holder, note_refusal
 from fedmiss.network.status import STATUS, Status
-from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.network.study import Study, read_study
 from fedmiss.system import in_own_group
 
 
@@ -30,27 +30,21 @@ class Control(Protocol):
 
     def connected(self) -> list[str]:
         """Names of connected organisations."""
-        ...
 
     def submit(self) -> str:
         """Submit the study's job, when all are connected; return its number."""
-        ...
 
     def over(self, job: str) -> bool:
         """Whether the engine has ended the job."""
-        ...
 
     def idle(self, job: str) -> list[str]:
         """Names of organisations whose engine has no part in a job that others' engines run."""
-        ...
 
     def abort(self, job: str) -> None:
         """End a job of the engine; the study's goes on in the next one."""
-        ...
 
     def close(self) -> None:
         """Close the connection."""
-        ...
 
 
 class Carrier(Protocol):
@@ -58,19 +52,15 @@ class Carrier(Protocol):
 
     def provision(self, study: Study, out: Path) -> None:
         """Make certificates and addresses for the relay and every organisation."""
-        ...
 
     def start_member(self, kit: Path, name: str, log: Path) -> subprocess.Popen[bytes]:
         """Start the engine at an organisation."""
-        ...
 
     def start_relay(self, hub: Path, log: Path) -> subprocess.Popen[bytes]:
         """Start the engine at the relay."""
-        ...
 
     def control(self, hub: Path, study: Study) -> Control:
         """Connect to a relay that listens."""
-        ...
 
 
 def engine_of(study: Study) -> Carrier:

@@ -12,16 +12,20 @@ result-JOB/             joint result
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from fedmiss.atomic import atomic_file, read_json, write_json
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.masks import FEWEST, fingerprint, identity, public_key
-from fedmiss.files import atomic_file, atomic_folder, read_json, write_json, write_manifest
-from fedmiss.network.study import Study, job_hash, least_for_absence, read_roster, read_study
+from fedmiss.federation.messages import PROTOCOL
+from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.network.study import Study, least_for_absence, read_study
 from fedmiss.owner import remove_state
 from fedmiss.version import __version__
 
@@ -316,7 +320,41 @@ def _make_kit(folder: Path, study: Study) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     study.write(folder / "study.json")
     write_json(
-        folder / "kit.json",
-        {"organisation": folder.name, "revision": study.revision, "version": __version__},
+        folder / "kit.json", {"organisation": folder.name, "revision": study.revision, "version": __version__}
     )
     folder.chmod(0o700)
+
+
+def read_roster(folder: Path, study: Study) -> dict[str, str]:
+    """Public keys of all organisations."""
+    path = folder / "roster.json"
+    if not path.exists():
+        raise InputError(
+            f"{folder} has no roster.json yet: the proposer makes it when all organisations have sent their public keys "
+            "(`fedmiss federation roster`)."
+        )
+    keys = {str(k): str(v) for k, v in read_json(path).items()}
+    if sorted(keys) != list(study.organisations):
+        raise ConfigError(
+            f"{path} names {', '.join(sorted(keys))}, the study {', '.join(study.organisations)}. "
+            "Ask the proposer for the roster of this revision."
+        )
+    for name, key in keys.items():
+        try:
+            fingerprint(key)
+        except ValueError as error:
+            raise ConfigError(
+                f"{path}: the key of {name!r} is none ({error}). Ask the proposer for the roster again."
+            ) from None
+    return keys
+
+
+def job_hash(study: Study, roster: Mapping[str, str]) -> bytes:
+    """What custodians approve (32 bytes): the study, its roster and their keys, the protocol and the version."""
+    whole = {
+        "study": asdict(study),
+        "roster": dict(sorted(roster.items())),
+        "protocol": PROTOCOL,
+        "version": __version__,
+    }
+    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).digest()

@@ -13,6 +13,7 @@ from unicodedata import normalize
 import numpy as np
 
 from fedmiss.arrays import distinct, pairs
+from fedmiss.atomic import read_json, write_json, write_secret
 from fedmiss.community.study import beside, run_community
 from fedmiss.errors import ConfigError, InputError, several
 from fedmiss.etl.columns import plain
@@ -30,7 +31,7 @@ from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.masks import Masks, Party, identity
 from fedmiss.federation.member import Look, Member
-from fedmiss.files import SECRET, hash_file, read_json, write_json, write_secret
+from fedmiss.files import SECRET, hash_file
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.community import seat_of, write_community
 from fedmiss.network.kits import Kit
@@ -310,26 +311,18 @@ def warm_up() -> None:
     n, J = 60, 4
     visits = Visits(
         site_id=np.array([f"s{j}" for j in range(J)], dtype=object),
-        site=rng.integers(0, J, n).astype(np.int32),
-        month=24000 + rng.integers(0, 24, n),
-        count=rng.poisson(5, n).astype(float),
-        detected=np.ones(n, dtype=bool),
-        observer=rng.integers(0, 3, n).astype(np.int32),
-        effort=np.zeros((n, 0)),
-        weight=np.ones(n),
-        region=np.full(J, "", dtype=object),
-        given=True,
-    )
+        site=rng.integers(0, J, n).astype(np.int32), month=24000 + rng.integers(0, 24, n),
+        count=rng.poisson(5, n).astype(float), detected=np.ones(n, dtype=bool),
+        observer=rng.integers(0, 3, n).astype(np.int32), effort=np.zeros((n, 0)), weight=np.ones(n),
+        region=np.full(J, "", dtype=object), given=True,
+    )  # fmt: skip
     for s in (
         CountSettings(rank=1, dispersion="negbin"),
         CountSettings(rank=1, family="gaussian", scale="log1p"),
         CountSettings(rank=1, family="bernoulli"),
     ):
         program = GroupProgram("warm", visits, secret=b"warm")
-        run_job(
-            Link(InProcess({"warm": program}), bytes(8), bytes(8)),
-            JobSpec(DataSpec(), [s], bootstrap=1),
-        )
+        run_job(Link(InProcess({"warm": program}), bytes(8), bytes(8)), JobSpec(DataSpec(), [s], bootstrap=1))
 
 
 def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:

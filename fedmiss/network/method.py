@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 import fedmiss
+from fedmiss.atomic import write_json
 from fedmiss.errors import ConfigError, FedmissError, listed
 from fedmiss.federation.circle import Circle
-from fedmiss.files import atomic_folder, write_json, write_manifest
+from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.progress import note
 from fedmiss.version import __version__
 

@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from fedmiss.atomic import read_json, write_json
 from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, listed
 from fedmiss.federation.circle import frame_label
-from fedmiss.files import read_json, write_json
 from fedmiss.locks import locked
 from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.folder import Folder, check_folder
-from fedmiss.network.kits import Kit
+from fedmiss.network.kits import Kit, job_hash, read_roster
 from fedmiss.network.member import party_of, start, take_part
 from fedmiss.network.outbox import REFUSALS, holder, on_hold
 from fedmiss.network.preflight import check_certificate, check_connection, check_port, check_version
 from fedmiss.network.status import STATUS, Status, status
-from fedmiss.network.study import Study, job_hash, read_roster, read_study
+from fedmiss.network.study import Study, read_study
 from fedmiss.owner import remove_state
 from fedmiss.progress import interrupt, progress
 from fedmiss.system import command_lines, end_tree, kill, on_request_to_end, open_to_others
@@ -227,10 +227,8 @@ STILL = 60.0  # seconds without an exchange after which `join` says so
 LINGER = 120.0  # seconds that an organisation stays when its job is done and the relay still listens
 ENGINES = (b"nvflare.private.fed.app",)  # modules that engines are started as
 SHARED = "folder.json"  # where the shared folder lies
-CHECK, IDLE = (
-    5.0,
-    4,
-)  # seconds between two looks at who takes part in a job that begins; so many without somebody end it
+# seconds between two looks at who takes part in a job that begins; so many without somebody end it
+CHECK, IDLE = 5.0, 4
 QUICK, OFTEN = 20.0, 5  # give up on an engine that dies within so many seconds, so many times in a row
 
 
@@ -314,9 +312,8 @@ def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
             deaths = 0
             try:
                 _all_there(admin, hub, study, say)
-                waiting(
-                    hub, job_id, study, []
-                )  # what the status says from here on is of this job of the engine
+                # what the status says from here on is of this job of the engine
+                waiting(hub, job_id, study, [])
                 job = admin.submit()
             except FedmissError:
                 raise
@@ -346,11 +343,9 @@ def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
 
 
 def _close(admin: Control | None) -> None:
-    try:
-        if admin is not None:
+    if admin is not None:
+        with contextlib.suppress(Exception):  # the server may have ended
             admin.close()
-    except Exception:  # the server may have ended
-        pass
 
 
 def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Control | None:

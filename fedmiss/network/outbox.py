@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Entry, entries
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.member import Member
 from fedmiss.federation.words import told
-from fedmiss.files import atomic_file
 from fedmiss.network.kits import Kit
 from fedmiss.network.member import HELD, again_with, opened_journal, replay
 from fedmiss.owner import remove_state
@@ -37,10 +37,7 @@ def holder(
         go = kit.private / f"{_releases(kit)}{exchange}"
         if go.exists():
             return
-        lines = [
-            f"exchange {exchange} of job {kit.job.hex()[:16]}",
-            *_conversation(questions, answers),
-        ]
+        lines = [f"exchange {exchange} of job {kit.job.hex()[:16]}", *_conversation(questions, answers)]
         with atomic_file(kit.private / HELD) as tmp:
             # Only its owner may read it, before anything is in it: these are the organisation's numbers without masks.
             tmp.touch(mode=0o600)

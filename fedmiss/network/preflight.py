@@ -7,8 +7,8 @@ import socket
 import ssl
 from pathlib import Path
 
+from fedmiss.atomic import read_json
 from fedmiss.errors import ConfigError, EngineError, listed, shown
-from fedmiss.files import read_json
 from fedmiss.network.kits import Kit
 from fedmiss.version import __version__
 

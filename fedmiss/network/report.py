@@ -120,16 +120,9 @@ def _own_member(program: GroupProgram, outcome: Outcome, common: tuple[F64, ...]
     P, C = program.site_posterior(outcome.batch, 0)
     L, p = outcome.T.shape
     q = Posterior(
-        r.mu,
-        P,
-        C,
-        outcome.T,
-        outcome.D,
-        np.array(r.site_variances),
-        np.zeros((L, p)),
-        np.array(r.month_variances),
-        common_months=common,
-    )
+        r.mu, P, C, outcome.T, outcome.D, np.array(r.site_variances), np.zeros((L, p)),
+        np.array(r.month_variances), common_months=common,
+    )  # fmt: skip
     settings = CountSettings(family=r.family, scale=r.scale, rank=r.rank, dispersion=r.dispersion_model)
     aux = Auxiliary(np.zeros(0), (), r.negbin_size or float("inf"), r.phi, 0.0)
     edf = or_nan(r.edf)

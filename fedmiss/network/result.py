@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedmiss.atomic import write_json
+from fedmiss.federation.fit_tables import visited_totals
 from fedmiss.federation.hub.agree import Agreement
 from fedmiss.federation.hub.job import JobResult
 from fedmiss.federation.link import Link
-from fedmiss.federation.results import coefficient_names, visited_totals
-from fedmiss.files import atomic_folder, write_json, write_manifest
+from fedmiss.federation.results import coefficient_names
+from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.pipeline.fit_folder import write_totals
 from fedmiss.tables import write_table
 
 if TYPE_CHECKING:
@@ -65,8 +68,7 @@ def write_result(out: Path, kit: Kit, joint: JobResult, link: Link, *, seconds: 
         h_norm=float(joint.trace[-1]),
     )
     labels = joint.agreement.panel.rows
-    B, R, L = joint.draws.shape
-    state = joint.members[0].state
+    state, L = joint.members[0].state, joint.draws.shape[2]
     with atomic_folder(out) as tmp:
         months = {
             "month_index": np.arange(L, dtype=np.int32),
@@ -79,16 +81,7 @@ def write_result(out: Path, kit: Kit, joint: JobResult, link: Link, *, seconds: 
         write_table(months, tmp / "month_factors.parquet", "month_factors")
         visited = visited_totals([(m.state, m.settings) for m in joint.members])
         write_table(visited, tmp / "visited.parquet", "visited")
-        write_table(
-            {
-                "draw": np.repeat(np.arange(B, dtype=np.int32), R * L),
-                "region": np.tile(np.repeat(np.array(labels), L), B),
-                "month_index": np.tile(np.arange(L, dtype=np.int32), B * R),
-                "total": joint.draws.ravel(),
-            },
-            tmp / "draws.parquet",
-            "draws",
-        )
+        write_totals(tmp / "draws.parquet", joint.draws, labels)
         if len(joint.choice.table):
             write_table(joint.choice.table, tmp / "cv.parquet", "cv")
         behind = joint.agreement.behind

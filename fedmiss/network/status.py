@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmiss.files import read_json, write_json
+from fedmiss.atomic import read_json, write_json
 
 STATUS = "status.json"
 

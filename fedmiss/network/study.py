@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from fedmiss.atomic import read_json, write_json
 from fedmiss.community.model import check_rank
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms
@@ -23,33 +24,20 @@ from fedmiss.federation.attendance import Absence, cohorts_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.hub.onward import read_before
-from fedmiss.federation.masks import FEWEST, fingerprint
-from fedmiss.federation.messages import PROTOCOL
-from fedmiss.files import read_json, write_json
+from fedmiss.federation.masks import FEWEST
 from fedmiss.models.lowrank.structure import FEATURES
 from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings, named_features
 from fedmiss.settings import convert, from_table, unknown
-from fedmiss.version import __version__
 
 ENGINES = ("folder", "nvflare")
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that screens show as nothing
 _RELAY = ("host", "port", "patience")  # do nothing where a folder carries the frames
-_COUNTS = (
-    "species",
-    "season",
-    "months",
-    "minimum",
-    "share",
-    "sites",
-    "contributors",
-    "few_sites",
-    "compress",
-)  # of the count model only
 _OF_MONTHS = ("species", "season", "months", "sites", "few_sites", "compress")  # of one species' months only
+_COUNTS = (*_OF_MONTHS, "minimum", "share", "contributors")  # of the count model only
 _OF_ROUNDS = ("absence", "chair")
 _LIMITS = (
     ("exchanges", 50, 100_000, "50 and 100,000; 1,000 is customary"),
@@ -59,20 +47,12 @@ _LIMITS = (
 )
 _COMMUNITY = ("model", "rank", "max_rank", "effort", "folds", "seed")
 _MODEL = (
-    "model",
-    "rank",
-    "effort",
-    "observers",
-    "occupancy",
-    "folds",
-    "folds_by",
-    "one_se",
-    "average",
-    "structure",
-    "max_rank",
-    "bootstrap",
-    "seed",
-)
+    *(
+        "model", "rank", "effort", "observers", "occupancy", "folds", "folds_by", "one_se", "average",
+        "structure",
+    ),
+    *("max_rank", "bootstrap", "seed"),
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,31 +269,24 @@ class Study:
 
     def _refuse_idle(self) -> None:
         """Refuse what would be approved and would do nothing."""
-        idle = {
-            name: f"a relay's, and the engine is {self.engine}" for name in _RELAY if self.engine == "folder"
-        }
-        if not self.method or self.engine != "folder":
-            idle |= dict.fromkeys(
-                _OF_ROUNDS, "of a study with [method], over a folder: all others wait for who is away"
-            )
-        elif not self.absence:
-            idle["chair"] = "about who is away, and without absence all wait"
-        if self.method:
-            idle |= {
-                name: f"the count model's, and [method] runs {self.method.get('run')!r}" for name in _COUNTS
-            }
-        if self.community:
-            idle |= dict.fromkeys(
-                _OF_MONTHS, "of a study about one species, and [community] is about all of a site"
-            )
-        if not self.masks:
-            idle.setdefault("few_sites", "of masked sums, and nothing is masked")
         usual = {f.name: f.default for f in fields(Study)} | {"species": "", "contributors": 0}
-        for name, why in idle.items():
-            if getattr(self, name) != usual[name]:
-                raise ConfigError(
-                    f"{name} = {getattr(self, name)!r} does nothing here: it is {why}. Leave {name} out."
-                )
+        by_folder = self.engine == "folder"
+        for idle, names, why in (
+            (by_folder, _RELAY, f"a relay's, and the engine is {self.engine}"),
+            (
+                not (self.method and by_folder), _OF_ROUNDS,
+                "of a study with [method], over a folder: all others wait for who is away",
+            ),
+            (not self.absence, ("chair",), "about who is away, and without absence all wait"),
+            (self.community, _OF_MONTHS, "of a study about one species, and [community] is about all of a site"),
+            (self.method, _COUNTS, f"the count model's, and [method] runs {self.method.get('run')!r}"),
+            (not self.masks, ("few_sites",), "of masked sums, and nothing is masked"),
+        ):  # fmt: skip
+            for name in names if idle else ():
+                if getattr(self, name) != usual[name]:
+                    raise ConfigError(
+                        f"{name} = {getattr(self, name)!r} does nothing here: it is {why}. Leave {name} out."
+                    )
 
     @property
     def fit(self) -> FastSettings:
@@ -345,18 +318,11 @@ class Study:
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
         # how often a site was visited is not told to other organisations
         tried = FEATURES[1:] if s.structure == "auto" and len(chosen) > 1 else None
+        before = read_before(self.before["models"], f"study {self.name}, before") if self.before else ()
         return JobSpec(
-            plan,
-            chosen,
-            s.folds,
-            s.folds_by,
-            s.one_se,
-            s.bootstrap,
-            s.seed,
-            structure=tried,
-            average=s.average,
-            before=read_before(self.before["models"], f"study {self.name}, before") if self.before else (),
-        )
+            plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed,
+            structure=tried, average=s.average, before=before,
+        )  # fmt: skip
 
     def settings(self) -> bytes:
         """Digest of everything that the result depends on (8 bytes): in every frame."""
@@ -449,39 +415,3 @@ def _study(raw: Mapping[str, object], path: Path) -> Study:
         return Study(**values)
     except TypeError as error:
         raise ConfigError(f"{path}: {error}.") from None
-
-
-def read_roster(folder: Path, study: Study) -> dict[str, str]:
-    """Public keys of all organisations."""
-    path = folder / "roster.json"
-    if not path.exists():
-        raise InputError(
-            f"{folder} has no roster.json yet: the proposer makes it when all organisations have sent their public keys "
-            "(`fedmiss federation roster`)."
-        )
-    keys = {str(k): str(v) for k, v in read_json(path).items()}
-    if sorted(keys) != list(study.organisations):
-        raise ConfigError(
-            f"{path} names {', '.join(sorted(keys))}, the study {', '.join(study.organisations)}. "
-            "Ask the proposer for the "
-            "roster of this revision."
-        )
-    for name, key in keys.items():
-        try:
-            fingerprint(key)
-        except ValueError as error:
-            raise ConfigError(
-                f"{path}: the key of {name!r} is none ({error}). Ask the proposer for the roster again."
-            ) from None
-    return keys
-
-
-def job_hash(study: Study, roster: Mapping[str, str]) -> bytes:
-    """What custodians approve (32 bytes): the study, its roster and their keys, the protocol and the version."""
-    whole = {
-        "study": asdict(study),
-        "roster": dict(sorted(roster.items())),
-        "protocol": PROTOCOL,
-        "version": __version__,
-    }
-    return hashlib.sha256(json.dumps(whole, sort_keys=True).encode()).digest()

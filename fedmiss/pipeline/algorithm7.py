@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from fedmiss.atomic import hash_json
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.compressors.registry import compressor_of
 from fedmiss.core import Compressor, Result
 from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.algorithm7 import run_algorithm7
 from fedmiss.federation.results import CountFit
-from fedmiss.files import hash_json
 from fedmiss.folders import FitFacts, PanelFacts
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.paper import Factors
@@ -72,20 +72,10 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FedMissEMSetting
     # The paper's F has 1/n before the sum over groups: 1/n here is the penalty 1 of the pooled objective.
     penalty = 1.0 / len(panel.groups) if settings.penalty is None else settings.penalty
     result, model, rows = run_algorithm7(
-        panel,
-        family=family,
-        rank=rank,
-        penalty=penalty,
-        rounds=rounds,
-        gamma=settings.gamma,
-        alpha=settings.alpha,
-        compressor=_compressor(settings),
-        participation=settings.participation,
-        batch=settings.batch,
-        batch_sum=settings.batch_sum,
-        seed=settings.seed,
-        checkpoint=checkpoint(work),
-    )
+        panel, family=family, rank=rank, penalty=penalty, rounds=rounds, gamma=settings.gamma,
+        alpha=settings.alpha, compressor=_compressor(settings), participation=settings.participation,
+        batch=settings.batch, batch_sum=settings.batch_sum, seed=settings.seed, checkpoint=checkpoint(work),
+    )  # fmt: skip
     _check_finite(result, settings)
     fit = _count_fit(result, panel, raw, family, scale, penalty)
     write_fit(work, fit)

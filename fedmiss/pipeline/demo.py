@@ -8,7 +8,7 @@ from pathlib import Path
 
 import polars as pl
 
-from fedmiss.files import atomic_file
+from fedmiss.atomic import atomic_file
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.failures import SpeciesResult
 from fedmiss.pipeline.recipe import read_recipe

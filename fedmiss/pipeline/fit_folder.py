@@ -12,26 +12,12 @@ import pandas as pd
 import pyarrow as pa
 
 from fedmiss.arrays import F64, I64, Columns
+from fedmiss.atomic import read_checked, work_of, write_checked
 from fedmiss.core import Result
 from fedmiss.errors import InputError
-from fedmiss.federation.results import (
-    AverageFit,
-    CountFit,
-    Posterior,
-    coefficient_names,
-    site_slopes,
-    visited_totals,
-)
-from fedmiss.files import (
-    Manifest,
-    read_checked,
-    read_manifest,
-    replace_folder,
-    seal,
-    work_of,
-    write_checked,
-    write_manifest,
-)
+from fedmiss.federation.fit_tables import site_slopes, visited_totals
+from fedmiss.federation.results import AverageFit, CountFit, Posterior, coefficient_names
+from fedmiss.files import Manifest, read_manifest, replace_folder, seal, write_manifest
 from fedmiss.folders import FitFacts, JointFacts, ModelFacts, PanelFacts, or_nan
 from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.own_lines import OwnLines
@@ -128,10 +114,7 @@ def _write_factors(work: Path, fit: CountFit) -> None:
         for table, cov in ((sites, fit.posterior.C), (months, fit.posterior.D)):
             # Lower triangles: covariances are symmetric.
             table |= {f"cov_{i}_{j}": cov[:, i, j] for i in range(cov.shape[1]) for j in range(i + 1)}
-        for table, common in (
-            (sites, fit.posterior.common_sites),
-            (months, fit.posterior.common_months),
-        ):
+        for table, common in ((sites, fit.posterior.common_sites), (months, fit.posterior.common_months)):
             for i, errors in enumerate(common):
                 table |= {f"common_{i}_{k}": errors[:, k] for k in range(errors.shape[1])}
     if fit.presence is not None:
@@ -170,29 +153,19 @@ def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
     V = months[[month for _, month in names]].to_numpy(float)
     theta = Theta(facts.mu, sites["a"].to_numpy(float), months["b"].to_numpy(float), U, V)
     settings = CountSettings(
-        family=facts.family,
-        scale=facts.scale,
-        rank=facts.rank,
-        penalty=facts.penalty,
-        dispersion=facts.dispersion_model,
-        effects=facts.effects,
-        observers=of.observer_effects,
+        family=facts.family, scale=facts.scale, rank=facts.rank, penalty=facts.penalty,
+        dispersion=facts.dispersion_model, effects=facts.effects, observers=of.observer_effects,
         occupancy=bool(facts.occupancy),
-    )
+    )  # fmt: skip
     J, L, p = len(sites), len(months), 1 + len(names)
     posterior = None
     if "cov_0_0" in sites.columns:
         posterior = Posterior(
-            theta.mu,
-            np.column_stack([theta.a, U]),
-            _covariances(sites, p),
-            np.column_stack([theta.b, V]),
-            _covariances(months, p),
-            np.asarray(facts.site_variances or np.full(p, np.inf)),
-            np.zeros((L, p)),
+            theta.mu, np.column_stack([theta.a, U]), _covariances(sites, p), np.column_stack([theta.b, V]),
+            _covariances(months, p), np.asarray(facts.site_variances or np.full(p, np.inf)), np.zeros((L, p)),
             np.asarray(facts.month_variances or np.full(p, np.inf)),
             *(_in_common(table, p) for table in (sites, months)),
-        )
+        )  # fmt: skip
     presence, year = None, None
     if facts.occupancy:
         year = months["year"].to_numpy(np.int64)

@@ -16,13 +16,14 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, Columns
+from fedmiss.atomic import hash_json, write_checked
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.job import Chosen, JobSpec, Stages, Watch, run_job
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import read_before, written
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
-from fedmiss.files import hash_file, hash_json, making, write_checked
+from fedmiss.files import hash_file, making
 from fedmiss.folders import ALL, FitFacts
 from fedmiss.models.lowrank.choice import Choice, Trial
 from fedmiss.models.lowrank.settings import CountSettings
@@ -269,7 +270,7 @@ class Kept:
 
     def save(self, stage: str, part: int = 0) -> None:
         """Write down what has crossed since the last call; a part that is done again replaces its line."""
-        line = self.ledger.total.as_dict() | {"messages": dict(self.ledger.kinds)}
+        line = asdict(self.ledger.total) | {"messages": dict(self.ledger.kinds)}
         # By stage and part: a part that is done twice counts once.
         self.parts.setdefault(stage, {})[str(part)] = line
         self.ledger.clear()

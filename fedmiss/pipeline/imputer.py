@@ -20,7 +20,7 @@ except ImportError as error:  # pragma: no cover - the extra is in every develop
         "SiteMonthImputer needs the extra 'sklearn', which is not installed. Install fedmiss[sklearn]."
     ) from error
 
-from fedmiss.federation.local import cross_validate, fit_counts
+from fedmiss.federation.calls import cross_validate, fit_counts
 from fedmiss.federation.results import AverageFit, CountFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -232,9 +232,8 @@ class SiteMonthImputer(OneToOneFeatureMixin, TransformerMixin, BaseEstimator):  
         # What is fixed of the predictor: level and months. A row's own coefficients are a and u.
         base = theta.mu + theta.b
         own = np.column_stack([theta.a, theta.U])
-        precision = 1.0 / np.maximum(
-            (own**2).mean(axis=0), 1e-3
-        )  # prior variances: those of the fitted sites
+        # prior variances: those of the fitted sites
+        precision = 1.0 / np.maximum((own**2).mean(axis=0), 1e-3)
         size = fit.aux.size
         phi = max(fit.dispersion if self.dispersion == "quasi" else 1.0, 1.0)
         coef, H = np.zeros((y.shape[0], rows.shape[1])), np.zeros(0)

@@ -12,7 +12,8 @@ import scipy.sparse as sp
 
 from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
-from fedmiss.federation.results import POINTS_ONLY, AverageFit, row_blocks
+from fedmiss.federation.fit_tables import row_blocks
+from fedmiss.federation.results import POINTS_ONLY, AverageFit
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.folders import FitFacts, ImputedFacts, counted_by
 from fedmiss.pipeline.fit_folder import read_fit
@@ -97,16 +98,11 @@ class _Cells:
             site = np.repeat(np.arange(rows.start, rows.stop, dtype=np.int32), L)
             month = np.tile(np.arange(L, dtype=np.int32), rows.stop - rows.start)
             yield {
-                "site_index": site,
-                "month_index": month,
-                "site_id": names["site_id"].take(pa.array(site)),
-                "month": names["month"].take(pa.array(month)),
-                "expected": expected.ravel(),
-                **limits,
-                "occupied": present.ravel() if self.empty else blank,
-                "observed": (seen > 0).ravel(),
+                "site_index": site, "month_index": month, "site_id": names["site_id"].take(pa.array(site)),
+                "month": names["month"].take(pa.array(month)), "expected": expected.ravel(), **limits,
+                "occupied": present.ravel() if self.empty else blank, "observed": (seen > 0).ravel(),
                 "n_counted": seen.ravel(),
-            }
+            }  # fmt: skip
 
 
 @kinds_checked

@@ -71,9 +71,8 @@ class SpeciesFit:
     def _series(self) -> MonthlySeries:
         """The monthly totals with their replicates."""
         counted = usable_counts(self.observed, self.panel.months)
-        draws = (
-            self.draws if self.panel.facts.n_detected else None
-        )  # of a species that was never found all agree on 0
+        # of a species that was never found all agree on 0
+        draws = self.draws if self.panel.facts.n_detected else None
         return MonthlySeries.of(self.expected.sum(axis=0), self.panel.months, draws, counted)
 
     def _base(self, base: str | int | None) -> str | int | None:

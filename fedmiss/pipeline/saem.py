@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.atomic import hash_json
 from fedmiss.compressors import Identity
 from fedmiss.core import Bernoulli, Full, Result, Roster, SaemSteps, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import CountFit, Posterior
-from fedmiss.files import hash_json
 from fedmiss.folders import FitFacts
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit

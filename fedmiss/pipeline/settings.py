@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from fedmiss.errors import ConfigError
 from fedmiss.models.lowrank.structure import FEATURES
-from fedmiss.settings import Setting, Settings, checked, definitions
+from fedmiss.settings import Setting, Settings, checked, definitions, setting
 
 MODELS = {
     "quasi": {"family": "poisson", "dispersion": "quasi"},
@@ -28,35 +28,26 @@ WHY = {
     ("penalty", "saem"): "It estimates the variances of the factors.",
 }
 
-Method = Annotated[
-    str,
-    Setting(
-        "fast (count model), fedmissem (the paper's Algorithm 7), or saem (count model by chains: a check of fast on "
-        "small panels; rank auto is 0).",
-        among=("fast", "fedmissem", "saem"),
-    ),
-]
-Model = Annotated[
-    str, Setting("auto, quasi, negbin, log1p, gaussian or bernoulli; not saem.", among=("auto", *MODELS))
-]
-Rank = Annotated[int | Literal["auto"], Setting("auto (by cross-validation) or a number.", low=0)]
-Effort = Annotated[str, Setting("auto, none, or any of duration,distance,observers; not fedmissem.")]
-Observers = Annotated[
-    bool, Setting("fast, saem: observer effects, kept inside groups (fast: tried with --structure auto).")
-]
-Minimum = Annotated[
-    int,
-    Setting(
-        "fast, saem: minimum number of a group's sites in the sums of a month (groups that share sites are one group); "
-        "visits of months with fewer sites are withheld.",
-        low=0,
-    ),
-]
-Seed = Annotated[int, Setting("Seed of everything random.", low=0, high=2**63 - 1)]  # it travels in 64 bits
-Rounds = Annotated[int | None, Setting("fedmissem, saem: rounds; by default 2,000 and 900.", low=1)]
-Participation = Annotated[
-    float, Setting("fedmissem, saem: probability that a group answers a round.", above=0, high=1)
-]
+Rank = int | Literal["auto"]
+
+# what several methods have
+METHOD = Setting(
+    "fast (count model), fedmissem (the paper's Algorithm 7), or saem (count model by chains: a check of fast on "
+    "small panels; rank auto is 0).",
+    among=("fast", "fedmissem", "saem"),
+)
+MODEL = Setting("auto, quasi, negbin, log1p, gaussian or bernoulli; not saem.", among=("auto", *MODELS))
+RANK = Setting("auto (by cross-validation) or a number.", low=0)
+EFFORT = Setting("auto, none, or any of duration,distance,observers; not fedmissem.")
+OBSERVERS = Setting("fast, saem: observer effects, kept inside groups (fast: tried with --structure auto).")
+MINIMUM = Setting(
+    "fast, saem: minimum number of a group's sites in the sums of a month (groups that share sites are one group); "
+    "visits of months with fewer sites are withheld.",
+    low=0,
+)
+SEED = Setting("Seed of everything random.", low=0, high=2**63 - 1)  # it travels in 64 bits
+ROUNDS = Setting("fedmissem, saem: rounds; by default 2,000 and 900.", low=1)
+PARTICIPATION = Setting("fedmissem, saem: probability that a group answers a round.", above=0, high=1)
 
 
 class FitSettings(Settings):
@@ -100,54 +91,45 @@ class FastSettings(FitSettings):
 
     called: ClassVar[str] = "fast"
 
-    method: Method = "fast"
-    model: Model = "auto"
-    rank: Rank = "auto"
-    time: Annotated[
-        str,
-        Setting(
-            "fast: smooth, or fixed: the plain site and time model (Poisson, no effort), which is TRIM's model 3.",
-            among=("smooth", "fixed"),
-        ),
-    ] = "smooth"
-    effort: Effort = "auto"
-    observers: Observers = False
-    occupancy: Annotated[
-        bool,
-        Setting(
-            "fast: sites may be empty in some years, and be gained and lost (tried with --structure auto)."
-        ),
-    ] = False
-    folds: Annotated[int, Setting("fast: folds of the cross-validation.", low=2, high=1000)] = 5
-    folds_by: Annotated[
-        str,
-        Setting(
-            "fast: what a fold holds out: cell (site x month), block (site x year), visit, observer, or auto: cells or "
-            "blocks, like the gaps of the panel.",
-            among=("auto", "cell", "block", "visit", "observer"),
-        ),
-    ] = "auto"
-    one_se: Annotated[bool, Setting("fast: prefer the smallest rank within one standard error.")] = False
-    average: Annotated[
-        bool, Setting("fast: average the ranks that cross-validation cannot distinguish from the best rank.")
-    ] = True
-    structure: Annotated[
-        str,
-        Setting(
-            "fast: what the expectation for a site follows: a comma list of visits (their number), covariates, regions, "
-            "smooth (over places); none; or auto: each of these, observers, occupancy and slopes of sites are taken where "
-            "they predict held-out data clearly better, regions unless clearly worse."
-        ),
-    ] = "auto"
-    max_rank: Annotated[int, Setting("fast: largest rank tried.", low=0)] = 4
-    bootstrap: Annotated[
-        int, Setting("fast: bootstrap replicates for the intervals; 0 for none.", low=0, high=100_000)
-    ] = 200
-    seed: Seed = 0
-    minimum: Minimum = 0
-    own: Annotated[
-        bool, Setting("fast: keep what each group needs for a report about its own sites (fedmiss own).")
-    ] = False
+    method: str = setting("fast", METHOD)
+    model: str = setting("auto", MODEL)
+    rank: Rank = setting("auto", RANK)
+    time: str = setting(
+        "smooth",
+        "fast: smooth, or fixed: the plain site and time model (Poisson, no effort), which is TRIM's model 3.",
+        among=("smooth", "fixed"),
+    )
+    effort: str = setting("auto", EFFORT)
+    observers: bool = setting(False, OBSERVERS)
+    occupancy: bool = setting(
+        False, "fast: sites may be empty in some years, and be gained and lost (tried with --structure auto)."
+    )
+    folds: int = setting(5, "fast: folds of the cross-validation.", low=2, high=1000)
+    folds_by: str = setting(
+        "auto",
+        "fast: what a fold holds out: cell (site x month), block (site x year), visit, observer, or auto: cells or "
+        "blocks, like the gaps of the panel.",
+        among=("auto", "cell", "block", "visit", "observer"),
+    )
+    one_se: bool = setting(False, "fast: prefer the smallest rank within one standard error.")
+    average: bool = setting(
+        True, "fast: average the ranks that cross-validation cannot distinguish from the best rank."
+    )
+    structure: str = setting(
+        "auto",
+        "fast: what the expectation for a site follows: a comma list of visits (their number), covariates, regions, "
+        "smooth (over places); none; or auto: each of these, observers, occupancy and slopes of sites are taken where "
+        "they predict held-out data clearly better, regions unless clearly worse.",
+    )
+    max_rank: int = setting(4, "fast: largest rank tried.", low=0)
+    bootstrap: int = setting(
+        200, "fast: bootstrap replicates for the intervals; 0 for none.", low=0, high=100_000
+    )
+    seed: int = setting(0, SEED)
+    minimum: int = setting(0, MINIMUM)
+    own: bool = setting(
+        False, "fast: keep what each group needs for a report about its own sites (fedmiss own)."
+    )
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
@@ -160,44 +142,34 @@ class FedMissEMSettings(FitSettings):
 
     called: ClassVar[str] = "fedmissem"
 
-    method: Method = "fedmissem"
-    model: Model = "auto"
-    rank: Rank = "auto"
-    penalty: Annotated[
-        float | None, Setting("fedmissem: ridge on the factors; by default 1 / number of groups.", low=0)
-    ] = None
-    rounds: Rounds = None
-    gamma: Annotated[
-        float | None,
-        Setting(
-            "fedmissem: step of the server; by default p/(1+omega), less with minibatches.", above=0, high=1
-        ),
-    ] = None
-    alpha: Annotated[
-        float | None,
-        Setting("fedmissem: step size of the memories; by default 1/(1+omega).", above=0, high=1),
-    ] = None
-    levels: Annotated[int, Setting("fedmissem: levels of the random dithering; 0 sends floats.", low=0)] = 16
-    compressor: Annotated[
-        str,
-        Setting(
-            "fedmissem: the compressor, an unbiased one, by name and numbers, for example natural or randk:k=200. Default: "
-            "dithering with --levels."
-        ),
-    ] = ""
-    participation: Participation = 1.0
-    batch: Annotated[int | None, Setting("fedmissem: visits per round and group; by default all.", low=1)] = (
-        None
+    method: str = setting("fedmissem", METHOD)
+    model: str = setting("auto", MODEL)
+    rank: Rank = setting("auto", RANK)
+    penalty: float | None = setting(
+        None, "fedmissem: ridge on the factors; by default 1 / number of groups.", low=0
     )
-    batch_sum: Annotated[
-        str,
-        Setting(
-            "fedmissem, with --batch: full: the sum over a minibatch of b of a group's m cells counts m/b times; paper: as "
-            "it is (lines 8 to 13 of algorithm 7), so that groups count by their minibatches.",
-            among=("full", "paper"),
-        ),
-    ] = "full"
-    seed: Seed = 0
+    rounds: int | None = setting(None, ROUNDS)
+    gamma: float | None = setting(
+        None, "fedmissem: step of the server; by default p/(1+omega), less with minibatches.", above=0, high=1
+    )
+    alpha: float | None = setting(
+        None, "fedmissem: step size of the memories; by default 1/(1+omega).", above=0, high=1
+    )
+    levels: int = setting(16, "fedmissem: levels of the random dithering; 0 sends floats.", low=0)
+    compressor: str = setting(
+        "",
+        "fedmissem: the compressor, an unbiased one, by name and numbers, for example natural or randk:k=200. Default: "
+        "dithering with --levels.",
+    )
+    participation: float = setting(1.0, PARTICIPATION)
+    batch: int | None = setting(None, "fedmissem: visits per round and group; by default all.", low=1)
+    batch_sum: str = setting(
+        "full",
+        "fedmissem, with --batch: full: the sum over a minibatch of b of a group's m cells counts m/b times; paper: as "
+        "it is (lines 8 to 13 of algorithm 7), so that groups count by their minibatches.",
+        among=("full", "paper"),
+    )
+    seed: int = setting(0, SEED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,14 +178,14 @@ class SaemSettings(FitSettings):
 
     called: ClassVar[str] = "saem"
 
-    method: Method = "saem"
-    rank: Rank = "auto"
-    effort: Effort = "auto"
-    observers: Observers = False
-    minimum: Minimum = 0
-    rounds: Rounds = None
-    participation: Participation = 1.0
-    seed: Seed = 0
+    method: str = setting("saem", METHOD)
+    rank: Rank = setting("auto", RANK)
+    effort: str = setting("auto", EFFORT)
+    observers: bool = setting(False, OBSERVERS)
+    minimum: int = setting(0, MINIMUM)
+    rounds: int | None = setting(None, ROUNDS)
+    participation: float = setting(1.0, PARTICIPATION)
+    seed: int = setting(0, SEED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,10 +199,10 @@ class ImputeSettings(Settings):
     20
     """
 
-    draws: Annotated[
-        int, Setting("Draws of the whole matrix, for multiple imputation; 0 for none.", low=0, high=1000)
-    ] = 0
-    seed: Annotated[int, Setting("Seed of the draws.", low=0)] = 0
+    draws: int = setting(
+        0, "Draws of the whole matrix, for multiple imputation; 0 for none.", low=0, high=1000
+    )
+    seed: int = setting(0, "Seed of the draws.", low=0)
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.files import MANIFEST, atomic_file, read_manifest
+from fedmiss.files import MANIFEST, read_manifest
 from fedmiss.owner import remove_empty, remove_file, set_aside
 from fedmiss.parsing import parse_json
 from fedmiss.progress import note

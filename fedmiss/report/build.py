@@ -97,15 +97,9 @@ def write_report(analysis: Analysis, folder: Path) -> None:
     write_exchange(analysis, folder / "exchange")
     settings = asdict(analysis.settings) | {"date": analysis.date}
     write_manifest(
-        folder,
-        "report",
-        settings=settings,
-        inputs=dict(analysis.data.hashes),
-        results=_results(analysis),
-        flow=analysis.data.flow,
-        terms=dict(analysis.data.panel["terms"]),
-        warnings=caveats(analysis),
-    )
+        folder, "report", settings=settings, inputs=dict(analysis.data.hashes), results=_results(analysis),
+        flow=analysis.data.flow, terms=dict(analysis.data.panel["terms"]), warnings=caveats(analysis),
+    )  # fmt: skip
 
 
 def _translated(analysis: Analysis, html: str, folder: Path) -> str:

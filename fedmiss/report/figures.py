@@ -21,17 +21,7 @@ from fedmiss.report.maps import heatmap, site_map
 from fedmiss.report.plots import band, bars, base_line, index_line
 from fedmiss.report.prose import progress_words
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figure, lay_out, style
-from fedmiss.report.words import (
-    MINUS,
-    count,
-    marks,
-    number,
-    per_year,
-    percent,
-    records,
-    share,
-    with_limits,
-)
+from fedmiss.report.words import MINUS, count, marks, number, per_year, percent, records, share, with_limits
 from fedmiss.report.years import MONTH_NAMES, season_text
 
 A = TypeVar("A", bound=Findings)
@@ -427,9 +417,8 @@ def convergence(analysis: Analysis) -> Plot | None:
     if trace is None or trace.empty:
         return None
     megabytes = (trace["bytes_up"] + trace["bytes_down"]).cumsum() / 1e6
-    known = bool(
-        megabytes.iloc[-1] > 0
-    )  # a journal holds no bytes of rounds: an organisation's own report has none
+    # a journal holds no bytes of rounds: an organisation's own report has none
+    known = bool(megabytes.iloc[-1] > 0)
     fig = figure(height=3.4 if known else 1.9)
     top, *rest = fig.subplots(1 + known, 1, sharex=True, squeeze=False)[:, 0]
     norm = np.sqrt(trace["h_norm2"].clip(lower=0.0))

@@ -11,8 +11,9 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, Bool
+from fedmiss.atomic import read_json
 from fedmiss.errors import InputError
-from fedmiss.files import atomic_folder, hash_file, read_json, read_manifest, write_manifest
+from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
 from fedmiss.folders import ALL, VISITED, JointFacts
 from fedmiss.report.build import report_results, write_figures
 from fedmiss.report.cautions import absences, moved_season, none_found, uncounted

@@ -16,8 +16,9 @@ import numpy as np
 import pandas as pd
 from markupsafe import Markup
 
+from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, listed
-from fedmiss.files import MANIFEST, atomic_file, hash_file, identity, read_manifest, write_manifest
+from fedmiss.files import MANIFEST, hash_file, identity, read_manifest, write_manifest
 from fedmiss.owner import remove_file, replaceable
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg, write_html
@@ -120,16 +121,13 @@ def build_index(
         )
     for name in _FILES:
         replaceable(out / name, ours)
-    found = {}
-    for report in reports:
-        place = os.path.relpath(Path(report).resolve(), out.resolve())
-        found[Path(place).as_posix()] = read_species(Path(report))
+    places = {Path(report): os.path.relpath(Path(report).resolve(), out.resolve()) for report in reports}
+    found = {Path(place).as_posix(): read_species(report) for report, place in places.items()}
     frame = index_frame(found)
     date = date or dt.date.today().isoformat()
     found = {folder: found[folder] for folder in frame["folder"]}
     indicators = _indicators(found, groups)
-    without = [name for name in groups if name not in indicators]
-    html = _render(frame, found, failures, indicators, without, title, date)
+    html = _render(frame, found, failures, indicators, list(groups), title, date)
     out.mkdir(parents=True, exist_ok=True)
     with atomic_file(out / "index.html", ours=ours) as tmp:
         write_html(html, tmp)
@@ -144,14 +142,13 @@ def build_index(
             write_table(table, out / f"{name}.parquet", _TABLES[name])
         with atomic_file(out / f"{name}.csv", ours=ours) as tmp:
             write_csv(table, tmp)
-    places = {each: Path(os.path.normpath(out.resolve() / each)) for each in found}
     members = {key: list(group) for key, group in groups.items()}
     write_manifest(
         out,
         KIND,
         settings={"title": title, "date": date, "groups": members},
         files=[file for file in _FILES if (out / file).exists()],
-        inputs={f"{each}/{MANIFEST}": identity(place) for each, place in places.items()},
+        inputs={f"{each}/{MANIFEST}": identity(os.path.normpath(out.resolve() / each)) for each in found},
         results={"n_species": len(frame), "n_failed": len(failures)},
         warnings=[f"{name}: {why}" for name, why in sorted(failures.items())],
     )
@@ -185,7 +182,7 @@ def _render(
     found: Mapping[str, Species],
     failures: Mapping[str, str],
     indicators: Indicators,
-    without: Sequence[str],
+    groups: Sequence[str],
     title: str,
     date: str,
 ) -> str:
@@ -206,9 +203,9 @@ def _render(
     summary = "".join([_summary(frame, failures), _units(frame, found), *_unlike(frame, found)])
     return environment().get_template("index/page.html.j2").render(
         title=title, date=date, columns=COLUMNS, rows=rows,
-        classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, without=without, reach=f"{reach:.0f}",
-        failures=sorted(failures.items()), unclassed=unclassed, summary=summary,
-        compared=in_script(_compared(frame, found)), **assets("compare"),
+        classes=sorted(set(frame["trend_class"].astype(str))), indicators=shown, reach=f"{reach:.0f}",
+        without=[name for name in groups if name not in indicators], failures=sorted(failures.items()),
+        unclassed=unclassed, summary=summary, compared=in_script(_compared(frame, found)), **assets("compare"),
     )  # fmt: skip
 
 
@@ -234,15 +231,13 @@ def _bar(row: Mapping[Hashable, Any], reach: float, width: int = 120, height: in
     def x(value: float) -> float:
         return centre + max(-1.0, min(1.0, value / reach)) * (edge - centre)
 
-    def line(x1: str, y1: float, x2: str, y2: float, pen: str) -> str:
-        return f'<line x1="{x1}" y1="{y1}" x2="{x2}" y2="{y2}" {pen}/>'
-
     def arrow(base: int, tip: int) -> str:
         return f'<path d="M{base} {middle - 4}L{tip} {middle}L{base} {middle + 4}Z" fill="#555"/>'
 
-    parts = [line(f"{centre}", 1, f"{centre}", height - 1, 'stroke="#999" stroke-width=".8"')]
+    parts = [f'<line x1="{centre}" y1="1" x2="{centre}" y2="{height - 1}" stroke="#999" stroke-width=".8"/>']
     if math.isfinite(lo) and math.isfinite(hi):
-        parts.append(line(f"{x(lo):.1f}", middle, f"{x(hi):.1f}", middle, 'stroke="#555" stroke-width="2"'))
+        ends = f'x1="{x(lo):.1f}" y1="{middle}" x2="{x(hi):.1f}" y2="{middle}"'
+        parts.append(f'<line {ends} stroke="#555" stroke-width="2"/>')
         parts += [arrow(6, 1)] if lo < -reach else []
         parts += [arrow(edge, width - 1)] if hi > reach else []
     paint = f'fill="{CLASS_COLOURS[str(row["trend_class"])]}" stroke="#222" stroke-width=".8"'

@@ -65,10 +65,6 @@ def plot_index(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     table : from :func:`fedmiss.report.yearly_index` or ``SpeciesFit.index()``; years that are not used leave a gap
     ax : axes to draw into; new ones when None
 
-    Returns
-    -------
-    Axes : those drawn into
-
     Examples
     --------
     >>> import numpy as np, fedmiss
@@ -90,10 +86,6 @@ def plot_totals(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     ----------
     table : from :func:`fedmiss.report.monthly_totals` or ``SpeciesFit.totals()``
     ax : axes to draw into; new ones when None
-
-    Returns
-    -------
-    Axes : those drawn into
 
     Examples
     --------
@@ -120,10 +112,6 @@ def plot_season(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     table : from :func:`fedmiss.report.seasonal`
     ax : axes to draw into; new ones when None
 
-    Returns
-    -------
-    Axes : those drawn into
-
     Examples
     --------
     >>> import numpy as np, fedmiss
@@ -148,10 +136,6 @@ def plot_trim(fit: TrimFit, ax: Axes | None = None, base: Label | Sequence[Label
     fit : from :func:`fedmiss.fit_trim`
     ax : axes to draw into; new ones when None
     base : time point, or several, that are 100 (default: the first)
-
-    Returns
-    -------
-    Axes : those drawn into
 
     Examples
     --------
@@ -179,10 +163,6 @@ def plot_indicator(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     table : from :func:`fedmiss.report.indicator.indicator`
     ax : axes to draw into; new ones when None
 
-    Returns
-    -------
-    Axes : those drawn into
-
     Examples
     --------
     >>> import pandas as pd, fedmiss
@@ -208,10 +188,6 @@ def plot_matrix(expected: ArrayLike, observed: ArrayLike | None = None, ax: Axes
     expected : (J, L) expected counts, as ``CountFit.expected()``
     observed : (J, L) True where somebody counted; None draws all cells alike
     ax : axes to draw into; new ones when None
-
-    Returns
-    -------
-    Axes : those drawn into
 
     Examples
     --------

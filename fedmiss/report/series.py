@@ -138,20 +138,13 @@ class MonthlySeries:
             se = values.std(axis=0, ddof=1)
         frame = pd.DataFrame(
             {
-                "year": years.year,
-                "n_months": years.n_months,
-                "complete": years.complete,
-                "used": years.used,
-                "total": total,
-                "total_lo": limits.lo,
-                "total_hi": limits.hi,
-                "total_se": se,
-                "index": index,
+                "year": years.year, "n_months": years.n_months, "complete": years.complete, "used": years.used,
+                "total": total, "total_lo": limits.lo, "total_hi": limits.hi, "total_se": se, "index": index,
                 "index_lo": np.where(years.used, band.lo, np.nan),
                 "index_hi": np.where(years.used, band.hi, np.nan),
                 "index_se_log": np.where(years.used, band.se_log, np.nan),
             }
-        )
+        )  # fmt: skip
         frame.attrs.update(
             base=[int(year) for year in years.year[mask]], season=list(years.season), level=level
         )
@@ -254,16 +247,10 @@ class MonthlySeries:
         limits, band = interval(profile, by_draw, level), interval(relative, relative_draws, level)
         return pd.DataFrame(
             {
-                "month_of_year": season,
-                "n_years": member.sum(axis=1),
-                "total": profile,
-                "lo": limits.lo,
-                "hi": limits.hi,
-                "relative": relative,
-                "relative_lo": band.lo,
-                "relative_hi": band.hi,
+                "month_of_year": season, "n_years": member.sum(axis=1), "total": profile, "lo": limits.lo,
+                "hi": limits.hi, "relative": relative, "relative_lo": band.lo, "relative_hi": band.hi,
             }
-        )
+        )  # fmt: skip
 
     def smooth(self, n_missing: F64, span: float | None = None) -> pd.DataFrame:
         """Return the LOESS curve of the monthly totals, and that of ``n_missing`` (L,), what is missing in each month.

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import datetime as dt
 from dataclasses import dataclass
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 from fedmiss.errors import ConfigError
-from fedmiss.settings import Setting, Settings
+from fedmiss.settings import Settings, setting
 
 RULES = ("pecbms", "rtrim")
 CONVENTIONS = ("long-term", "trim")
@@ -46,59 +46,49 @@ class ReportSettings(Settings):
     'nests'
     """
 
-    base: Annotated[
-        str | None,
-        Setting("Base of the index: a year or a range, 2010 or 2005-2010.", shown="first complete year"),
-    ] = None
-    rule: Annotated[str, Setting("Rule of the trend classes: pecbms or rtrim.", among=RULES)] = "pecbms"
-    convention: Annotated[
-        str,
-        Setting(
-            "Error of the trend: long-term (with the scatter of years) or trim (without it, as in TRIM).",
-            among=CONVENTIONS,
-        ),
-    ] = "long-term"
-    min_counts: Annotated[
-        int,
-        Setting("Minimum of counted site-months in a year of the index; twice as many in its base.", low=1),
-    ] = Least().cells
-    min_sites: Annotated[
-        int, Setting("Minimum of counted sites in a year of the index; twice as many in its base.", low=1)
-    ] = Least().sites
-    date: Annotated[
-        str | None,
-        Setting("Date printed on the report, YYYY-MM-DD; set it to get the same bytes again.", shown="today"),
-    ] = None
-    span: Annotated[
-        float | None,
-        Setting("Span of the LOESS curve, 0 to 1.", above=0, high=1, shown="by cross-validation"),
-    ] = None
-    coarse_map: Annotated[
-        float,
-        Setting(
-            "Round positions of sites to this many degrees, and withhold their names (0: exact).",
-            low=0, high=10,
-        ),
-    ] = 0.0  # fmt: skip
-    title: Annotated[str | None, Setting("Title of the page.", shown="the species")] = None
-    unit: Annotated[str, Setting("What was counted: birds, nests, pairs, territories, or any word.")] = (
-        "birds"
+    base: str | None = setting(
+        None, "Base of the index: a year or a range, 2010 or 2005-2010.", shown="first complete year"
     )
-    trim: Annotated[bool, Setting("Also show TRIM's index (model 3) of the same counts.")] = False
-    free_sites: Annotated[
-        bool,
-        Setting("Sites were taken up without regard to the species, so late first visits say nothing of it."),
-    ] = False
-    photo: Annotated[str | None, Setting("A picture (JPEG or PNG) for the top of the page.")] = None
-    photo_credit: Annotated[str, Setting("Who took the picture, and its licence.")] = ""
-    language: Annotated[
-        str | None,
-        Setting(
-            "Language of the page: de, or a catalogue (.po); sentences without a translation stay English and are listed."
-        ),
-    ] = None
-    author: Annotated[str, Setting('Who publishes the report, for "cite as".')] = ""
-    url: Annotated[str, Setting("Address of the published report, for links and share images.")] = ""
+    rule: str = setting("pecbms", "Rule of the trend classes: pecbms or rtrim.", among=RULES)
+    convention: str = setting(
+        "long-term",
+        "Error of the trend: long-term (with the scatter of years) or trim (without it, as in TRIM).",
+        among=CONVENTIONS,
+    )
+    min_counts: int = setting(
+        Least().cells,
+        "Minimum of counted site-months in a year of the index; twice as many in its base.",
+        low=1,
+    )
+    min_sites: int = setting(
+        Least().sites, "Minimum of counted sites in a year of the index; twice as many in its base.", low=1
+    )
+    date: str | None = setting(
+        None, "Date printed on the report, YYYY-MM-DD; set it to get the same bytes again.", shown="today"
+    )
+    span: float | None = setting(
+        None, "Span of the LOESS curve, 0 to 1.", above=0, high=1, shown="by cross-validation"
+    )
+    coarse_map: float = setting(
+        0.0,
+        "Round positions of sites to this many degrees, and withhold their names (0: exact).",
+        low=0,
+        high=10,
+    )
+    title: str | None = setting(None, "Title of the page.", shown="the species")
+    unit: str = setting("birds", "What was counted: birds, nests, pairs, territories, or any word.")
+    trim: bool = setting(False, "Also show TRIM's index (model 3) of the same counts.")
+    free_sites: bool = setting(
+        False, "Sites were taken up without regard to the species, so late first visits say nothing of it."
+    )
+    photo: str | None = setting(None, "A picture (JPEG or PNG) for the top of the page.")
+    photo_credit: str = setting("", "Who took the picture, and its licence.")
+    language: str | None = setting(
+        None,
+        "Language of the page: de, or a catalogue (.po); sentences without a translation stay English and are listed.",
+    )
+    author: str = setting("", 'Who publishes the report, for "cite as".')
+    url: str = setting("", "Address of the published report, for links and share images.")
 
     def __post_init__(self) -> None:
         Settings.__post_init__(self)

@@ -64,23 +64,11 @@ def trend_row(
         verdict = classify(slope, se, n, rule, quantile)
     factor = float(np.exp(slope))
     return {
-        "from_year": int(year[0]) if n else -1,
-        "to_year": int(year[-1]) if n else -1,
-        "n_years": n,
-        "slope": slope,
-        "slope_se": se,
-        "multiplicative": factor,
-        "lo": verdict.lo,
-        "hi": verdict.hi,
-        "percent_per_year": 100.0 * (factor - 1.0),
-        "percent_lo": 100.0 * (verdict.lo - 1.0),
-        "percent_hi": 100.0 * (verdict.hi - 1.0),
-        "trend_class": verdict.name,
-        "label": verdict.label,
-        "convention": convention,
-        "year_sd": float(np.sqrt(scatter[0, 0])) if n else np.nan,
-        "slope_se_sampling": sampling,
-        "percent_lo_sampling": 100.0 * (narrow.lo - 1.0),
-        "percent_hi_sampling": 100.0 * (narrow.hi - 1.0),
-        "trend_class_sampling": narrow.name,
-    }
+        "from_year": int(year[0]) if n else -1, "to_year": int(year[-1]) if n else -1, "n_years": n,
+        "slope": slope, "slope_se": se, "multiplicative": factor, "lo": verdict.lo, "hi": verdict.hi,
+        "percent_per_year": 100.0 * (factor - 1.0), "percent_lo": 100.0 * (verdict.lo - 1.0),
+        "percent_hi": 100.0 * (verdict.hi - 1.0), "trend_class": verdict.name, "label": verdict.label,
+        "convention": convention, "year_sd": float(np.sqrt(scatter[0, 0])) if n else np.nan,
+        "slope_se_sampling": sampling, "percent_lo_sampling": 100.0 * (narrow.lo - 1.0),
+        "percent_hi_sampling": 100.0 * (narrow.hi - 1.0), "trend_class_sampling": narrow.name,
+    }  # fmt: skip

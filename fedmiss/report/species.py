@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedmiss.atomic import read_json
 from fedmiss.errors import InputError
-from fedmiss.files import read_json, read_manifest
+from fedmiss.files import read_manifest
 from fedmiss.report.classes import classify
 from fedmiss.report.html import assets, environment, inline_svg, write_html
 from fedmiss.report.indicator import TREND
@@ -113,15 +114,10 @@ def _trend(which: Mapping[str, Any], rule: str) -> dict[str, Any]:
     overall, years = which["overall"], [int(total["time"]) for total in which["totals"]]
     kind = classify(overall["slope"], overall["slope_se"], len(years), rule)
     return {
-        "from_year": years[0],
-        "to_year": years[-1],
-        "slope": overall["slope"],
-        "slope_se": overall["slope_se"],
-        "percent_per_year": 100 * (overall["multiplicative"] - 1),
-        "percent_lo": 100 * (kind.lo - 1),
-        "percent_hi": 100 * (kind.hi - 1),
-        "trend_class": kind.name,
-    }
+        "from_year": years[0], "to_year": years[-1], "slope": overall["slope"],
+        "slope_se": overall["slope_se"], "percent_per_year": 100 * (overall["multiplicative"] - 1),
+        "percent_lo": 100 * (kind.lo - 1), "percent_hi": 100 * (kind.hi - 1), "trend_class": kind.name,
+    }  # fmt: skip
 
 
 # -- TRIM's results of one species as a page -----------------------------------------------------------------

@@ -28,22 +28,12 @@ from fedmiss.tables import load_schema, write_table
 def shared_tables(findings: Findings) -> dict[str, pd.DataFrame]:
     """Return file name -> table of what every report states, of sites or of months alone."""
     out = {
-        "yearly": findings.yearly,
-        "monthly": findings.monthly,
-        "season": findings.season,
-        "smooth": findings.curve,
-        "trend": findings.trend.to_frame().T,
-        "periods": findings.periods,
-        "changepoints": findings.points,
-        "windows": window_trends(findings),
-        "smooth_index": smooth_index(findings),
-        "regions": findings.regions,
-        "visited": findings.visited,
-        "sensitivity": sensitivity(findings),
-        "draws": findings.replicates,
-        "fitted": fitted_years(findings.data.visited, findings.months),
-        "trials": trials(findings),
-    }
+        "yearly": findings.yearly, "monthly": findings.monthly, "season": findings.season, "smooth": findings.curve,
+        "trend": findings.trend.to_frame().T, "periods": findings.periods, "changepoints": findings.points,
+        "windows": window_trends(findings), "smooth_index": smooth_index(findings), "regions": findings.regions,
+        "visited": findings.visited, "sensitivity": sensitivity(findings), "draws": findings.replicates,
+        "fitted": fitted_years(findings.data.visited, findings.months), "trials": trials(findings),
+    }  # fmt: skip
     return out if findings.data.cv is None else out | {"cv": findings.data.cv}
 
 
@@ -51,16 +41,10 @@ def report_tables(analysis: Analysis) -> dict[str, tuple[str, pd.DataFrame]]:
     """Return file name -> (schema, table) of every table of the report."""
     weeks = {"month_of_year": "int32", "week": "int32", "n_years": "int32", "n_counted": "int64"}
     own = {
-        "weeks": analysis.weeks.astype(weeks),
-        "sites": analysis.sites,
-        "site_years": site_years(analysis),
-        "carriers": analysis.influential,
-        "visits": analysis.visits,
-        "entries": entry_table(analysis.entries),
-        "groups": analysis.data.groups,
-        "facts": fact_table(analysis),
-        "flow": flow_table(analysis),
-    }
+        "weeks": analysis.weeks.astype(weeks), "sites": analysis.sites, "site_years": site_years(analysis),
+        "carriers": analysis.influential, "visits": analysis.visits, "entries": entry_table(analysis.entries),
+        "groups": analysis.data.groups, "facts": fact_table(analysis), "flow": flow_table(analysis),
+    }  # fmt: skip
     schemas = {"visited": "report_regions", "cv": "cv"}
     return {
         name: (schemas.get(name, f"report_{name}"), value)
@@ -126,32 +110,19 @@ def _counted(analysis: Analysis) -> dict[str, float | None]:
     parts = groups_apart(analysis.data)
     return (
         {
-            "sites": coverage.n_sites,
-            "sites_with_coordinates": coverage.sites_with_coordinates,
-            "sites_in_two_years": coverage.sites_repeated,
-            "months": coverage.n_months,
-            "months_without_count": coverage.months_unseen,
-            "years": analysis.years.year.size,
-            "years_used": int(analysis.years.used.sum()),
-            "years_linked": coverage.linked_years,
+            "sites": coverage.n_sites, "sites_with_coordinates": coverage.sites_with_coordinates,
+            "sites_in_two_years": coverage.sites_repeated, "months": coverage.n_months,
+            "months_without_count": coverage.months_unseen, "years": analysis.years.year.size,
+            "years_used": int(analysis.years.used.sum()), "years_linked": coverage.linked_years,
             "years_sharing_months": coverage.years_sharing_months,
-            "median_cells_per_year": coverage.median_cells_per_year,
-            "cells": coverage.n_cells,
-            "cells_counted": coverage.n_observed,
-            "share_cells_counted": coverage.share_cells,
-            "share_total_imputed": coverage.share_imputed_total,
-            "visits": coverage.n_visits,
-            "visits_with_count": coverage.n_counted,
-            "visits_with_zero": coverage.n_zeros,
-            "counted": coverage.birds_counted,
-            "observers": analysis.data.fact("n_observers"),
-            "groups": len(analysis.data.groups),
-            "years_for_a_class": MIN_SITE_YEARS,
-            "year_needs_cells": year.cells,
-            "year_needs_sites": year.sites,
-            "base_needs_cells": base.cells,
-            "base_needs_sites": base.sites,
-            "parts_without_common_region": len(parts),
+            "median_cells_per_year": coverage.median_cells_per_year, "cells": coverage.n_cells,
+            "cells_counted": coverage.n_observed, "share_cells_counted": coverage.share_cells,
+            "share_total_imputed": coverage.share_imputed_total, "visits": coverage.n_visits,
+            "visits_with_count": coverage.n_counted, "visits_with_zero": coverage.n_zeros,
+            "counted": coverage.birds_counted, "observers": analysis.data.fact("n_observers"),
+            "groups": len(analysis.data.groups), "years_for_a_class": MIN_SITE_YEARS,
+            "year_needs_cells": year.cells, "year_needs_sites": year.sites, "base_needs_cells": base.cells,
+            "base_needs_sites": base.sites, "parts_without_common_region": len(parts),
             "visits_that_found": coverage.n_detected,
             "visits_without_number": coverage.n_visits - coverage.n_counted,
             "no_number_percent_per_year": 100 * math.expm1(coverage.uncounted_slope),
@@ -165,7 +136,7 @@ def _counted(analysis: Analysis) -> dict[str, float | None]:
             for name, value in zip(("visits", "finds", "share_of_others"), each[1:], strict=True)
         }
         | _without_finds_only(analysis)
-    )
+    )  # fmt: skip
 
 
 def _without_finds_only(analysis: Analysis) -> dict[str, float | None]:

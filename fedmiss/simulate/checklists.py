@@ -33,13 +33,8 @@ _FIRST_NUMBER = 100_000_000 - int(0.3 * _PRIME)
 
 # Shares of copies whose own list differs from the owner's, by what differs (from extracts with shared lists).
 _DIFFERS = {
-    "site": 0.015,
-    "duration": 0.018,
-    "distance": 0.007,
-    "complete": 0.005,
-    "time": 0.004,
-    "protocol": 0.003,
-}
+    "site": 0.015, "duration": 0.018, "distance": 0.007, "complete": 0.005, "time": 0.004, "protocol": 0.003,
+}  # fmt: skip
 _DROPPED, _RECOUNTED = 0.015, 0.010  # shares of a copy's records that are missing or have another number
 
 
@@ -136,25 +131,11 @@ def draw_block(world: World, block: int) -> Block:
     again = copy[checklist] & (rng.random(at.size) < _RECOUNTED)
     number_of = np.where(again, np.maximum(count[at], 1) * 2, count[at])
     return Block(
-        outing=outing,
-        number=number,
-        shared=together[owner],
-        observer=who,
-        site=place,
-        month=month[owner],
-        day=day[owner],
-        protocol=how,
-        complete=whole,
-        start=began,
-        duration=took,
-        distance=went,
-        area=area[owner],
-        n_observers=people[owner],
-        checklist=checklist[keep],
-        species=species[at][keep],
-        taxon=taxon[at][keep],
-        count=number_of[keep],
-    )
+        outing=outing, number=number, shared=together[owner], observer=who, site=place, month=month[owner],
+        day=day[owner], protocol=how, complete=whole, start=began, duration=took, distance=went,
+        area=area[owner], n_observers=people[owner], checklist=checklist[keep], species=species[at][keep],
+        taxon=taxon[at][keep], count=number_of[keep],
+    )  # fmt: skip
 
 
 def _effort(rng: np.random.Generator, protocol: I64) -> tuple[I64, I64, I64, I64, I64]:

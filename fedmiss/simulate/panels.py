@@ -227,29 +227,13 @@ def simulate_panel(
     dealt = rng_for(seed, "panel", "groups").permutation(observers) % groups
 
     panel = Panel(
-        kind=kind,
-        family=family,
-        seed=seed,
-        shape=(sites, months),
-        mu=mu,
-        a=a,
-        b=b,
-        U=U,
-        V=V,
-        observer_effect=effects,
-        group_of_observer=dealt.astype(np.int32),
-        effort_slope=effort_slope,
-        size=size if family == "negbin" else np.inf,
-        site_index=(cells // months).astype(np.int32),
-        month_index=(cells % months).astype(np.int32),
-        observer=observer,
-        effort=effort,
-        y=np.empty(0),
-        test_site=(test // months).astype(np.int32),
-        test_month=(test % months).astype(np.int32),
-        test_visited=visited,
-        y_test=np.empty(0),
-    )
+        kind=kind, family=family, seed=seed, shape=(sites, months), mu=mu, a=a, b=b, U=U, V=V,
+        observer_effect=effects, group_of_observer=dealt.astype(np.int32), effort_slope=effort_slope,
+        size=size if family == "negbin" else np.inf, site_index=(cells // months).astype(np.int32),
+        month_index=(cells % months).astype(np.int32), observer=observer, effort=effort, y=np.empty(0),
+        test_site=(test // months).astype(np.int32), test_month=(test % months).astype(np.int32),
+        test_visited=visited, y_test=np.empty(0),
+    )  # fmt: skip
     return _counted(panel)
 
 

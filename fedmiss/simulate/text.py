@@ -23,25 +23,14 @@ from fedmiss.simulate.world import World
 
 _CODES = ("P22", "P21", "P20", "P62", "P23")  # of PROTOCOLS
 _CHECKLIST_COMMENTS = (
-    'Cool and clear, "quiet" morning',
-    "Überzogen, später Regen; Wind SW 3",
-    "Con Íñigo y Zoë, mañana despejada",
-    'The "old pond" is dry again',
-    "Début à l'étang, puis forêt",
-    "wind 10-15 mph, 3°C",
-    'Birded with a "lister"',
-    "鳥見、晴れ",
-)
+    'Cool and clear, "quiet" morning', "Überzogen, später Regen; Wind SW 3",
+    "Con Íñigo y Zoë, mañana despejada", 'The "old pond" is dry again', "Début à l'étang, puis forêt",
+    "wind 10-15 mph, 3°C", 'Birded with a "lister"', "鳥見、晴れ",
+)  # fmt: skip
 _SPECIES_COMMENTS = (
-    'flushed from the "island"',
-    "♂ and ♀, seen well",
-    "heard only",
-    'one banded, code "A7"',
-    "estimación, grupo grande",
-    "juvénile près du nid",
-    "flyover",
-    "continuing bird",
-)
+    'flushed from the "island"', "♂ and ♀, seen well", "heard only", 'one banded, code "A7"',
+    "estimación, grupo grande", "juvénile près du nid", "flyover", "continuing bird",
+)  # fmt: skip
 _BREEDING = (("", ""), ("S ", "C2"), ("NY", "C4"), ("FL", "C4"), ("F ", "C1"))
 _PROJECTS = ("EBIRD", "EBIRD_XS_ATLAS")
 _COUNTIES = (

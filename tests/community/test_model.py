@@ -28,8 +28,8 @@ from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.tables import response_rows, tables_of
 from fedmiss.errors import ConfigError
 from fedmiss.etl.community import read_lists
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.hub import fit as rounds
-from fedmiss.federation.local import fit_counts
 from fedmiss.federation.results import AverageFit, Posterior, moments
 from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.families import POISSON

@@ -5,11 +5,11 @@ import io
 import numpy as np
 import pytest
 
+from fedmiss.atomic import read_checked, write_checked
 from fedmiss.compressors import Dithering, Identity, Natural, RandK
 from fedmiss.core import Bernoulli, FedEM, FixedSize, FullBatch, Minibatch, Roster, Spider, Stop, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.files import read_checked, write_checked
 from tests.core.one_by_one import PlainEngine, equal, same_everywhere
 from tests.core.toys import Linear, linear_data, mixture
 

@@ -6,12 +6,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.hub.onward import Before
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import choose
 from fedmiss.models.lowrank.settings import CountSettings
 

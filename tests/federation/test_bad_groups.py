@@ -1,18 +1,19 @@
 """What a group may bring or send: each case ends in one message that names the group and the next move."""
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
 from fedmiss.errors import ConfigError, EngineError, InputError, UplinkError, shown
 from fedmiss.federation import messages as msg
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -266,10 +267,10 @@ def test_a_group_can_serve_one_job_after_another():
 
 def test_what_crossed_is_in_the_ledger_even_when_it_was_refused():
     federation = opened()
-    before = federation.link.ledger.total.as_dict()
+    before = asdict(federation.link.ledger.total)
     with pytest.raises(UplinkError):
         federation.link.ask([predict(batch=77, L=36, f=2)])
-    after = federation.link.ledger.total.as_dict()
+    after = asdict(federation.link.ledger.total)
     assert after["exchanges"] == before["exchanges"] + 1
     assert after["bytes_up"] > before["bytes_up"]
 

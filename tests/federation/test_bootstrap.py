@@ -8,12 +8,13 @@ import pytest
 from scipy import stats
 
 from fedmiss.errors import ConfigError
+from fedmiss.federation.calls import bootstrap, cross_validate, fit_counts
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.group.folds import replicate_weights
 from fedmiss.federation.group.panel import stamps_of, visits_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.bootstrap import effective_observers, spread_of
-from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
-from fedmiss.federation.results import totals_by_region
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.models.panels import simulate

@@ -7,13 +7,14 @@ import numpy as np
 import pytest
 from numba import njit
 
+from fedmiss.federation.calls import bootstrap, cross_validate, fit_counts
 from fedmiss.federation.group import kernels, lane_kernels
 from fedmiss.federation.hub.begin import full_strides, switched_off, with_factor
 from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.hub.coefficients import start_coefficients
 from fedmiss.federation.hub.season import SeriesPrior
 from fedmiss.federation.hub.state import MonthState
-from fedmiss.federation.local import LocalFederation, bootstrap, cross_validate, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit, Posterior
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.data import Group, GroupPanel

@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.group import kernels
 from fedmiss.federation.hub import fit as hub_fit
 from fedmiss.federation.hub import steps
 from fedmiss.federation.hub.values import evolve
-from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON
 from fedmiss.models.lowrank.settings import CountSettings

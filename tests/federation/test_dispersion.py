@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from scipy.optimize import brentq
 
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.hub.dispersion import HIGH, LOW, inverse_size_of, pearson_at, table_nodes
-from fedmiss.federation.local import fit_counts
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.models.panels import simulate
 

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from fedmiss.errors import InputError
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.group.panel import stamps_of, visits_of
 from fedmiss.federation.group.visits import Visits, unite
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.bootstrap import totals_of
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.hub.season import SeriesPrior
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

@@ -8,12 +8,13 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.group.features import expanded, feature_sums, log_visits
 from fedmiss.federation.group.panel import stamps_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.coefficients import feature_step, start_coefficients
 from fedmiss.federation.hub.features import SiteFeatures, agree_features
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.triangle import from_triangle, to_triangle
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import POISSON
@@ -51,7 +52,7 @@ def test_the_equations_are_the_derivatives_of_the_marginal_likelihood():
         site_mean=P[None, :, None], site_cov=C[None, :, None, None], site_prior=(F @ B)[None, :, None],
         tau=np.array([[tau]]), F=F, B=B[None, :, None],
     )  # fmt: skip
-    sums, distances = feature_sums(SimpleNamespace(share=np.ones(n)), batch, np.array([0]), 1)
+    sums, distances = feature_sums(batch, np.array([0]), 1)
 
     def log_likelihood(b):
         return float((-0.5 * (y - F @ b) ** 2 / (tau + 1.0 / H)).sum())

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.hub import fit as hub_fit
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.begin import start_again
@@ -12,7 +13,7 @@ from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.hub.lockstep import totals_question
 from fedmiss.federation.hub.priors import LEVEL_SD
 from fedmiss.federation.hub.state import stacked
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 

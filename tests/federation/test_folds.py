@@ -7,9 +7,10 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
+from fedmiss.federation.calls import cross_validate
 from fedmiss.federation.group.folds import draw_folds
 from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
-from fedmiss.federation.local import LocalFederation, cross_validate
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import _above, _choose, default_candidates, model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

@@ -11,13 +11,14 @@ import numpy as np
 import pandas as pd
 from scipy.interpolate import AAA
 
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.codec import decode
 from fedmiss.federation.group.agreement import LEAST_VISITS
 from fedmiss.federation.group.folds import draw_folds, withhold
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.link import Link
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 

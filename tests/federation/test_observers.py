@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.calls import fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.models.panels import calendar, truth

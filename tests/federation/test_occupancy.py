@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 
 from fedmiss.federation import messages as msg
+from fedmiss.federation.calls import bootstrap, fit_counts
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.group import answers
 from fedmiss.federation.group.panel import stamps_of, visits_of
 from fedmiss.federation.group.presence import chain_posterior
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.local import LocalFederation, bootstrap, fit_counts
-from fedmiss.federation.results import AverageFit, totals_by_region
+from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.results import AverageFit
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from tests.designs import simulate_design
 from tests.federation.owners import PLAIN, panel_of, tried

@@ -7,9 +7,10 @@ import pytest
 from scipy.optimize import minimize_scalar
 
 from fedmiss.federation import messages as msg
+from fedmiss.federation.calls import fit_counts
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.hub import priors, season
-from fedmiss.federation.local import LocalFederation, fit_counts
-from fedmiss.federation.results import totals_by_region
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.hub.coefficients import Coefficients
 from fedmiss.federation.hub.few import drawn_variance
 from fedmiss.federation.hub.structure import MANY_REGIONS, _clear
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.choice import Trial
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmiss.federation.fit_tables import site_slopes
 from fedmiss.federation.group import answers
 from fedmiss.federation.group import totals as totals_module
 from fedmiss.federation.hub.bootstrap import totals_of
 from fedmiss.federation.hub.members import FULL
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import site_slopes
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.theta import moments

@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.group.visits import TO_LEARN, experience
 from fedmiss.federation.hub import fit
 from fedmiss.federation.hub.structure import FEWEST_NEW, slope_of
 from fedmiss.federation.local import LocalFederation
-from fedmiss.federation.results import totals_by_region
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 from tests.designs import NEW, simulate_design
 from tests.federation.owners import COVARIATES, PLAIN, country, panel_of, tried

@@ -6,7 +6,8 @@ from statsmodels.genmod.families import Poisson
 from statsmodels.genmod.generalized_linear_model import GLM
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.federation.local import LocalFederation, bootstrap, fit_counts
+from fedmiss.federation.calls import bootstrap, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.pipeline.plans import check_fixed

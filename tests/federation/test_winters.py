@@ -5,9 +5,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from fedmiss.federation.calls import fit_counts
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.local import LocalFederation, fit_counts
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 

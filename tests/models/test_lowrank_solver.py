@@ -9,7 +9,7 @@ import scipy.sparse as sp
 from scipy.special import xlogy
 
 from fedmiss.errors import ConfigError, InputError
-from fedmiss.federation.local import fit_counts
+from fedmiss.federation.calls import fit_counts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
 from fedmiss.models.lowrank.paper import FedMissEM

@@ -14,8 +14,9 @@ import numpy as np
 import pytest
 
 import fedmiss
+from fedmiss.atomic import read_json, write_secret
 from fedmiss.errors import EngineError
-from fedmiss.files import SECRET, read_json, write_secret
+from fedmiss.files import SECRET
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, demo_study, in_process, prepare, stop
 from fedmiss.network.kits import open_kit

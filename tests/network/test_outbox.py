@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedmiss.atomic import read_json
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import EngineError, InputError
 from fedmiss.federation.gather import Board
-from fedmiss.files import read_json
 from fedmiss.network import operate
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import new_revision, open_kit

@@ -12,8 +12,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from fedmiss.atomic import read_json, write_json
 from fedmiss.errors import ConfigError, EngineError
-from fedmiss.files import read_json, write_json
 from fedmiss.network.kits import make_study, new_revision, open_kit
 from fedmiss.network.preflight import check_certificate, check_connection, check_version
 

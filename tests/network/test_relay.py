@@ -12,12 +12,12 @@ from fedmiss.locks import locked
 from fedmiss.network import operate
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.engine import relay
-from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.kits import collect_roster, enrol, job_hash, make_study, open_kit, read_roster
 from fedmiss.network.member import DATA
 from fedmiss.network.nvflare import Admin
 from fedmiss.network.operate import _all_there
 from fedmiss.network.status import STATUS, Status, status
-from fedmiss.network.study import job_hash, read_roster, read_study
+from fedmiss.network.study import read_study
 from tests.federation.network import all_of, together
 
 from .conftest import engine_files, small_study

@@ -8,13 +8,14 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedmiss import files
+from fedmiss import atomic
+from fedmiss.atomic import read_json, write_json
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.journal import Journal
-from fedmiss.files import read_json, read_manifest, write_json
+from fedmiss.files import read_manifest
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
@@ -151,7 +152,7 @@ def test_a_revision_that_was_killed_is_made_again(folder, tmp_path, monkeypatch)
     mine = open_kit(folder / "kits" / "north")
     write_json(mine.onward, {"job": "first", "revision": 1, "models": []})
     monkeypatch.setattr("fedmiss.network.study.read_before", lambda *_: ())
-    genuine, left = files.atomic_file, [0]
+    genuine, left = atomic.atomic_file, [0]
 
     def killed(path, **more):
         left[0] -= 1
@@ -159,7 +160,7 @@ def test_a_revision_that_was_killed_is_made_again(folder, tmp_path, monkeypatch)
             raise KeyboardInterrupt
         return genuine(path, **more)
 
-    monkeypatch.setattr(files, "atomic_file", killed)
+    monkeypatch.setattr(atomic, "atomic_file", killed)
     for writes in range(50):
         there = tmp_path / str(writes)
         shutil.copytree(folder, there)
@@ -199,7 +200,7 @@ def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, kit, monkeypatch):
     settings = asdict(CountSettings(rank=1))
     kept = {"job": kit.job.hex(), "revision": 1, "models": [{"settings": settings}]}
     write_json(kit.onward, kept)
-    monkeypatch.setattr("fedmiss.network.study.__version__", "9.9")
+    monkeypatch.setattr("fedmiss.network.kits.__version__", "9.9")
     assert not open_kit(kit.folder).onward.exists()  # the job's number covers the version
     new = new_revision(folder, source=kit.folder)
     assert new.order().before[0].settings.rank == 1

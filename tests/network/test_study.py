@@ -10,18 +10,26 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from fedmiss.atomic import read_json, write_json
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.masks import Masks, identity
 from fedmiss.federation.messages import Description
-from fedmiss.files import read_json, write_json
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
-from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
+from fedmiss.network.kits import (
+    collect_roster,
+    enrol,
+    job_hash,
+    make_study,
+    new_revision,
+    open_kit,
+    read_roster,
+)
 from fedmiss.network.member import held, take_part
-from fedmiss.network.study import Study, job_hash, read_roster, read_study_toml
+from fedmiss.network.study import Study, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 
 from .conftest import QUICK, engine_files, small_study

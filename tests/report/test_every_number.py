@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 from scipy import stats
 
-from fedmiss.files import read_json
+from fedmiss.atomic import read_json
 from fedmiss.report.build import build_report
 from fedmiss.report.many import build_index
 from fedmiss.report.settings import ReportSettings

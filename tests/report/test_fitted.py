@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmiss.federation.local import LocalFederation, fit_counts
-from fedmiss.federation.results import visited_totals
+from fedmiss.federation.calls import fit_counts
+from fedmiss.federation.fit_tables import visited_totals
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.report.fitted import effort_caution, fitted_years, lack_of_fit, no_clear_miss, sensitivity

@@ -7,8 +7,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from fedmiss.atomic import read_json, write_json
 from fedmiss.errors import InputError
-from fedmiss.files import read_json, read_manifest, write_json, write_manifest
+from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.changes import smooth_index, window_trends
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report

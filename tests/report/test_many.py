@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedmiss import files, owner
+from fedmiss import atomic, owner
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest
 from fedmiss.report.analysis import ReportSettings
@@ -110,10 +110,10 @@ def test_an_index_that_was_stopped_between_two_files_is_made_again(three, tmp_pa
             if len(put) == stop:
                 raise KeyboardInterrupt
 
-        monkeypatch.setattr(files, "put_file", stopped)
+        monkeypatch.setattr(atomic, "put_file", stopped)
         with pytest.raises(KeyboardInterrupt):
             build_index(reports, out, date="2026-01-02")
-        monkeypatch.setattr(files, "put_file", real)
+        monkeypatch.setattr(atomic, "put_file", real)
         build_index(reports, out, date="2026-01-02")
         assert {p.name: p.read_bytes() for p in out.iterdir() if p.name in wanted} == wanted
 

@@ -17,10 +17,9 @@ from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
 from fedmiss.report.classes import by_limits
-from fedmiss.report.coverage import coverage, thin_counts
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import Source, read_inputs
-from fedmiss.report.prose import basis, caveats, headline, limits
+from fedmiss.report.prose import caveats, headline, limits
 from fedmiss.report.sections.headline import _stretches
 from fedmiss.report.sections.index import build as indices
 from fedmiss.report.sections.model import build as model_section
@@ -201,49 +200,6 @@ def test_numbers_of_the_tables_are_those_of_the_matrix(full, report):
     np.testing.assert_allclose(table["total"], a.data.expected.sum(axis=0))
     seen = np.where(a.data.observed, a.data.expected, 0).sum(axis=0)
     np.testing.assert_allclose(table["imputed_share"], 1 - seen / table["total"])
-
-
-def test_coverage_counts_what_was_seen(full):
-    a = full
-    c, data = a.coverage, a.data
-    assert c.n_observed == len(data.cells) == int(data.observed.sum())
-    hidden = float(np.where(data.observed, 0.0, data.expected).sum() / data.expected.sum())
-    assert c.share_imputed_total == pytest.approx(hidden)
-    assert hidden > 0.6
-    year = data.months["year"].to_numpy()[data.cells["month_index"]]
-    assert c.sites_repeated == 40
-    once = replace(data, cells=data.cells[(data.cells["site_index"] < 35) | (year == 2010)])
-    assert coverage(once, a.years).sites_repeated == 35
-    assert c.n_zeros == int((data.cells["count_sum"] == 0).sum())
-    assert c.linked_years == 14
-    np.testing.assert_allclose(a.yearly["imputed_share"].mean(), hidden, atol=0.05)
-
-
-def test_what_was_counted_and_what_was_imputed_are_of_the_same_years(folders):
-    data = read_inputs(**folders)
-    data.observed[:, data.months["year"] == 2012] = False
-    a = analysed(data)
-    c, used = a.coverage, a.yearly[a.yearly["used"]]
-    assert len(used) == 13
-    assert c.n_cells_used == used["cells"].sum()
-    assert c.share_observed == pytest.approx(used["cells_observed"].sum() / used["cells"].sum())
-    assert f"of their {used['cells'].sum():,} site-months were counted" in basis(a)
-
-
-def test_a_species_that_was_never_found_was_still_looked_for(full):
-    data = replace(full.data, cells=full.data.cells.assign(n_detected=0, count_sum=0))
-    a = analysed(data)
-    assert a.coverage.sites_repeated == (a.sites["years_counted"] >= 2).sum() == 40
-    assert a.monthly[["lo", "hi"]].isna().all(axis=None), "replicates of nought agree, and say nothing"
-    assert a.yearly[["total_lo", "total_hi", "total_se"]].isna().all(axis=None)
-    assert full.yearly["total_lo"].notna().all()
-
-
-def test_a_median_below_the_limit_is_not_written_as_the_limit(full):
-    c = replace(full.coverage, median_cells_per_year=9.5)
-    assert list(thin_counts(c, full.data, 14)) == [
-        "the median year has 9.5 site-months with a count; a class needs 10"
-    ]
 
 
 @pytest.mark.parametrize(

@@ -74,10 +74,7 @@ def tally(program: GroupProgram, question: msg.Tally) -> msg.Tallies:
             x = visits.effort[known[:, term], term]
             effort[term] = x.size, float(x.size > 0 and x.max() > x.min())
     return msg.Tallies(
-        int(able.sum()),
-        0 if program.jointly else int(visits.detected.sum()),
-        effort,
-        blanks.astype(np.int64),
+        int(able.sum()), 0 if program.jointly else int(visits.detected.sum()), effort, blanks.astype(np.int64)
     )
 
 
@@ -240,15 +237,7 @@ def gaps(program: GroupProgram, question: msg.Gaps) -> msg.GapSums:
 
 
 AGREEMENT: dict[type[msg.Message], Callable[..., msg.Answer]] = {
-    msg.Hello: hello,
-    msg.Axes: axes,
-    msg.Gaps: gaps,
-    msg.Tally: tally,
-    msg.Support: support,
-    msg.Pairs: together,
-    msg.SiteVisits: count_visits,
-    msg.Covariates: covariate_sums,
-    msg.Features: features,
-    msg.Outcome: outcome,
-    msg.Species: species,
-}
+    msg.Hello: hello, msg.Axes: axes, msg.Gaps: gaps, msg.Tally: tally, msg.Support: support,
+    msg.Pairs: together, msg.SiteVisits: count_visits, msg.Covariates: covariate_sums, msg.Features: features,
+    msg.Outcome: outcome, msg.Species: species,
+}  # fmt: skip

@@ -37,10 +37,8 @@ STEPS = 20  # of sites, to come to their end for given months
 def start_from(batch: Batch, full: Batch) -> None:
     """Let every fit of a batch of replicates start at the full fit (fit 0 of ``full``)."""
     p = int(full.rank[0])
-    batch.site_mean[:, :, :p], batch.site_cov[:, :, :p, :p] = (
-        full.site_mean[0, :, :p],
-        full.site_cov[0, :, :p, :p],
-    )
+    batch.site_mean[:, :, :p] = full.site_mean[0, :, :p]
+    batch.site_cov[:, :, :p, :p] = full.site_cov[0, :, :p, :p]
     batch.effects[:] = full.effects[0]
     batch.rank[:] = p
     if batch.presence is not None and full.presence is not None:
@@ -57,13 +55,8 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
     if last is not None and last[0] is question and last[1] == there:
         return  # in one process the very same question goes to every group
     wrong = []
-    if (
-        fits.ndim != 1
-        or not fits.size
-        or fits.min() < 0
-        or fits.max() >= n
-        or np.unique(fits).size < fits.size
-    ):
+    one_each = fits.ndim == 1 and 0 < fits.size == np.unique(fits).size
+    if not (one_each and fits.min() >= 0 and fits.max() < n):
         wrong.append(f"fits {fits.tolist()[:5]} of {n}")
     p = batch.slopes + 1
     if isinstance(question, msg.Broadcast | msg.Totals):
@@ -100,9 +93,8 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
 def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int:
     """Take the months' parameters; return the number of coefficients p."""
     fits, p = question.fits, int(question.T.shape[2]) + batch.slopes
-    at = (
-        slice(None) if fits.size == len(batch.mu) and (np.diff(fits) > 0).all() else fits
-    )  # a slice is a view
+    # a slice is a view
+    at = slice(None) if fits.size == len(batch.mu) and (np.diff(fits) > 0).all() else fits
     if question.begin in (msg.Begin.FROM_ZERO, msg.Begin.AT_REST):
         batch.site_mean[at], batch.site_cov[at] = 0.0, 0.0
         known = slice(1 + batch.slopes, 1 + batch.slopes + batch.responses.shape[1])
@@ -113,11 +105,8 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int
             for f in fits:
                 batch.weigh(int(f))
     elif question.begin == msg.Begin.NEW_FACTOR:
-        batch.site_mean[at, :, p - 1], batch.site_cov[at, :, p - 1, :], batch.site_cov[at, :, :, p - 1] = (
-            0.0,
-            0.0,
-            0.0,
-        )
+        batch.site_mean[at, :, p - 1] = 0.0
+        batch.site_cov[at, :, p - 1, :] = batch.site_cov[at, :, :, p - 1] = 0.0
     # The hub has moved the sites' mean effect and slope to level and line; taken off here, they leave eta as it was.
     if question.shift.any():
         batch.site_mean[at, :, :p] -= question.shift[:, None, :]
@@ -128,16 +117,13 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int
             batch.eta[at] += common
         batch.set_offsets(fits)
     batch.rank[at] = p
-    batch.mu[at], (batch.month_mean[at, :, :p], batch.month_cov[at, :, :p, :p]) = (
-        question.mu,
-        batch.months(question),
-    )
-    batch.tau[at, :p], batch.phi[at], batch.inverse_size[at] = (
-        question.tau,
+    batch.month_mean[at, :, :p], batch.month_cov[at, :, :p, :p] = batch.months(question)
+    batch.mu[at], batch.tau[at, :p], batch.kappa[at] = question.mu, question.tau, question.kappa
+    batch.phi[at], batch.inverse_size[at], batch.ridge[at] = (
         question.phi,
         question.inverse_size,
+        question.ridge,
     )
-    batch.kappa[at], batch.ridge[at] = question.kappa, question.ridge
     if batch.presence is not None:
         batch.presence.chain[at] = question.chain
     move_prior_means(batch, at, question.B)
@@ -211,16 +197,9 @@ def solve(program: GroupProgram, batch: Batch, question: msg.Solve) -> msg.Month
     free = month[:, :, free_places(p, slopes=batch.slopes)]
     equations, about = np.zeros((n, 0)), np.zeros((n, 0))
     if batch.F.shape[1]:
-        equations, about = feature_sums(program, batch, fits, p)
+        equations, about = feature_sums(batch, fits, p)
     return msg.Months(
-        free,
-        stats,
-        equations,
-        about,
-        chain,
-        effort,
-        watched,
-        _dispersion(batch, fits, question.nodes),
+        free, stats, equations, about, chain, effort, watched, _dispersion(batch, fits, question.nodes)
     )
 
 
@@ -342,7 +321,7 @@ def fit_sums(
         w = batch.weights[f]
         fitted = batch.fitted(int(f))
         weight = w if batch.off else batch.rows.w[f]
-        counted = _counted_log1p(program, w) if batch.scale.log else float(batch.rows.wy[f].sum())
+        counted = w @ (1.0 + program.need().count) if batch.scale.log else batch.rows.wy[f].sum()
         totals[i] = (w.sum(), counted, float(weight @ fitted))
         if months:
             by_month[i] = _by_month(program, batch, int(f), month, weight, fitted)
@@ -369,10 +348,6 @@ def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F
     return np.column_stack([rest[0], counted, *rest[1:], finds + program.uncounted, program.uncounted])
 
 
-def _counted_log1p(program: GroupProgram, w: F64) -> float:
-    return float(w @ (1.0 + program.need().count))
-
-
 def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.ScoreSums:
     """Deviance, squared log error, predicted and counted total and number of the held-out visits."""
     used = program.used
@@ -394,17 +369,12 @@ def score(program: GroupProgram, batch: Batch, question: msg.Score) -> msg.Score
         mu, y = batch.scale.counts(family.mean(eta), question.smear[i]), family.values(y)
         if family.counts:
             mu = np.maximum(mu, 1e-3)  # a mean of 0 would make any bird impossible
-        judge = (
-            negbin_deviance(y, mu, question.inverse_size[i])
-            if question.inverse_size[i] > 0
-            else family.deviance(y, mu)
-        )
+        size = question.inverse_size[i]
+        judge = negbin_deviance(y, mu, size) if size > 0 else family.deviance(y, mu)
         out[i] = (w @ judge, w @ family.log_error(y, mu) ** 2, w @ mu, w @ y, w.sum())
         if program.left_out is not None:
-            program.left_out[question.batch, int(batch.numbers[f]), int(batch.rank[f])] = (
-                np.flatnonzero(test),
-                w * judge,
-            )
+            fit = question.batch, int(batch.numbers[f]), int(batch.rank[f])
+            program.left_out[fit] = np.flatnonzero(test), w * judge
     return msg.ScoreSums(out)
 
 
@@ -455,10 +425,6 @@ def site_time_sums(program: GroupProgram, batch: Batch, question: msg.SiteTime) 
 
 
 ANSWER: dict[type, Callable[[GroupProgram, Batch, Any], msg.Answer]] = {
-    msg.Solve: solve,
-    msg.Predict: predict,
-    msg.Score: score,
-    msg.Product: product,
-    msg.Totals: totals,
+    msg.Solve: solve, msg.Predict: predict, msg.Score: score, msg.Product: product, msg.Totals: totals,
     msg.SiteTime: site_time_sums,
-}
+}  # fmt: skip

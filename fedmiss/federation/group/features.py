@@ -243,7 +243,7 @@ def move_prior_means(batch: Batch, at: slice | I64, B: F64) -> None:
         batch.B[at] = B
 
 
-def feature_sums(program: GroupProgram, batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
+def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
     """Equations of the coefficients B of the features, and the squares of the sites' coefficients about their prior means.
 
     The marginal likelihood of site j's data has in its prior mean m (c,) the gradient (P - m) / tau and the curvature
@@ -255,11 +255,8 @@ def feature_sums(program: GroupProgram, batch: Batch, fits: I64, p: int) -> tupl
     q = c * k
     equations, about = np.zeros((fits.size, q * (q + 3) // 2)), np.zeros((fits.size, p))
     for i, f in enumerate(fits):
-        away, tau, C = (
-            batch.site_mean[f, :, :p] - batch.site_prior[f, :, :p],
-            batch.tau[f, :c],
-            batch.site_cov[f, :, :c, :c],
-        )
+        away = batch.site_mean[f, :, :p] - batch.site_prior[f, :, :p]
+        tau, C = batch.tau[f, :c], batch.site_cov[f, :, :c, :c]
         about[i] = (away**2).sum(axis=0)
         # Curvature 1 / tau - C / (tau tau') of site j's marginal likelihood in its prior mean.
         w = np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :])

@@ -283,9 +283,8 @@ def _of_width(p: int) -> Callable[..., None]:
     return loop
 
 
-_done: Counter[tuple[int, int]] = (
-    Counter()
-)  # cells times fits, by p and family; family -1 where it is no constant
+# cells times fits, by p and family; family -1 where it is no constant
+_done: Counter[tuple[int, int]] = Counter()
 PAYS = 20_000_000  # of them after which a loop for one p alone is worth its compilation, some seconds once
 
 

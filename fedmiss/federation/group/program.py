@@ -251,15 +251,9 @@ class GroupProgram:
     def _weigh(self, seed: int, number: int, spread: F64, used: IncludedVisits) -> F64:
         # Weights of replicates follow from the group's secret alone: the hub could solve for observers if it knew them.
         return replicate_weights(
-            self.secret,
-            seed,
-            number,
-            spread,
-            self.visits.who,
-            self.place[used.site],
-            used.observer,
+            self.secret, seed, number, spread, self.visits.who, self.place[used.site], used.observer,
             used.weight,
-        )
+        )  # fmt: skip
 
     def fold_of(self, by: str, folds: int, seed: int, visits: IncludedVisits) -> I64:
         """Fold of every visit."""
@@ -304,15 +298,9 @@ class GroupProgram:
         # Bernoulli: the mean of detections with unlike offsets is no function of their sum, so each visit is a cell.
         by_visit = not family.sums_offsets and offsets
         batch = Batch.of(
-            question,
-            used,
-            self._indexed(by_visit),
-            weights,
-            test=test,
-            F=self._features(question),
-            year=self.axis.year,
-            found=self.found,
-        )
+            question, used, self._indexed(by_visit), weights, test=test, F=self._features(question),
+            year=self.axis.year, found=self.found,
+        )  # fmt: skip
         if question.source >= 0 and question.source not in self.batches:
             raise UplinkError(
                 f"group {self.name!r}: batch {question.source} was never opened here. Start the job again."

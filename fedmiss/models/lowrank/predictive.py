@@ -31,11 +31,9 @@ class Law(Protocol):
 
     def interval(self, eta: F64, var: F64, level: float = LEVEL) -> tuple[F64, F64]:
         """Quantiles (1 - level) / 2 and (1 + level) / 2 of an observation whose predictor is N(eta, var)."""
-        ...
 
     def draw(self, eta: F64, rng: np.random.Generator) -> F64:
         """One observation for each predictor."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)

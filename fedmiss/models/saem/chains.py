@@ -27,7 +27,6 @@ class Kernel(Protocol):
         self, rng: np.random.Generator, z: F64, P: F64, target: Target, starts: I64
     ) -> tuple[F64, float]:
         """Return new z, share accepted."""
-        ...
 
 
 class Latent(Protocol):
@@ -36,33 +35,26 @@ class Latent(Protocol):
     @property
     def q(self) -> int:
         """Number of entries of the statistic."""
-        ...
 
     def latent_start(self, rows: Rows, M: int) -> State:
         """Return the first state of M chains."""
-        ...
 
     def move(
         self, theta: Theta, rows: Rows, state: State, kernel: Kernel, rng: np.random.Generator
     ) -> tuple[State, float]:
         """Return the state after one step, and the share accepted."""
-        ...
 
     def statistic(self, rows: Rows, state: State) -> F64:
         """(q,) mean over chains and rows."""
-        ...
 
     def unit_totals(self, rows: Rows, state: State) -> F64:
         """(M, units, q) statistics of the units that are independent given theta."""
-        ...
 
     def vector(self, theta: Theta) -> F64:
         """(k,) the parameter as numbers."""
-        ...
 
     def complete(self, vector: F64, S: F64) -> float:
         """Mean complete log-likelihood at a statistic, without what theta does not touch."""
-        ...
 
 
 def quantize(g: F64, u: F64, levels: int, starts: I64) -> F64:

@@ -49,8 +49,7 @@ def _yearly(findings: Findings) -> HtmlTable:
         none = " (no count)" if by_cell else " (left out)"
         few = few if (row.cells_observed if by_cell else row.visits) else none
         return Cell(
-            f"{row.year}{'' if row.used else few if row.complete else ' (incomplete)'}",
-            float(row.year),
+            f"{row.year}{'' if row.used else few if row.complete else ' (incomplete)'}", float(row.year)
         )
 
     def interval(row: Any) -> Cell:

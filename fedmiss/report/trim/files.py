@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
+from fedmiss.atomic import write_json
 from fedmiss.errors import listed, several
-from fedmiss.files import write_json
 from fedmiss.report.exchange import (
     FIRST_LINE,
     file_stem,

@@ -47,11 +47,8 @@ _LIMITS = (
 )
 _COMMUNITY = ("model", "rank", "max_rank", "effort", "folds", "seed")
 _MODEL = (
-    *(
-        "model", "rank", "effort", "observers", "occupancy", "folds", "folds_by", "one_se", "average",
-        "structure",
-    ),
-    *("max_rank", "bootstrap", "seed"),
+    "model", "rank", "effort", "observers", "occupancy", "folds", "folds_by", "one_se", "average", "structure",
+    "max_rank", "bootstrap", "seed",
 )  # fmt: skip
 
 

@@ -372,6 +372,11 @@ def project_counts(
     asked = " ".join(one_species.split())
     species = table.species or asked or source.path.name.split(".")[0]
     frame = table.frame.filter(pl.col("count").is_not_null())
+    if frame.is_empty():
+        raise InputError(
+            f"{source.name}: the count of {species} is missing (NA or blank) in every row ({table.frame.height:,}), so "
+            "there is nothing to import. Leave this table out, or see whether its counts stand in another column."
+        )
     _refuse_parts(source, frame["count"], frame["line"])
     frame = frame.with_columns(year=_years(frame["year"], source, first_year))
     if "month" not in frame.columns:

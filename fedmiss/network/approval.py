@@ -39,6 +39,7 @@ def page(kit: Kit, *, own_sites: int | None = None) -> str:
             f"  job          {kit.job.hex()}",
             f"  you are      {kit.name}",
             f"  carried by   {way}",
+            f"  computed by  fedmiss {__version__}; another version has another job",
             *(_method(s) if s.method else _community(s) if s.community else _model(kit)),
             "  organisations and the fingerprints of their keys (compare them by telephone):",
             *(f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())),

@@ -145,7 +145,7 @@ class Filters(Settings):
     distance: Annotated[
         Range, When("Kilometres, as 0..10.", read=partial(number_range, option="--distance"))
     ] = (None, None)
-    max_speed: Annotated[float | None, When("Largest speed, kilometres per hour.")] = None
+    max_speed: Annotated[float | None, When("Largest speed, kilometres per hour.", low=0)] = None
     party: Annotated[
         Range, When("Maximum observers.", flags=("--max-observers",), typed=int, read=lambda n: (None, n))
     ] = (None, None)
@@ -158,8 +158,8 @@ class Filters(Settings):
             low, high = getattr(self, name)
             if low is not None and high is not None and low > high:
                 raise ConfigError(f"the range of {name} is empty: {low:g} is above {high:g}; swap the two.")
-        for name in ("first_date", "last_date"):
-            day_of(getattr(self, name), name)
+        day_of(self.first_date, "--start")
+        day_of(self.last_date, "--end")
         for edge in self.last_edited:
             day_of(edge, "last edited")
         low, high = self.last_edited

@@ -325,6 +325,7 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         for start in ("No class where", "No class and no alert where", "No class")
     ]
     lines += [
+        "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",
         "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
         "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
         "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",

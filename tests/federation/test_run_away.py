@@ -23,13 +23,13 @@ def ibises(seed=0, J=30, L=48):
     return GroupPanel.of(J, L, [Group.of("all", site, month, count)], calendar)
 
 
-def _runs_away_at(monkeypatch, rank):
-    """The hub takes every fit of this rank for one that runs away in its sixth round."""
+def _runs_away_at(monkeypatch, rank, rounds=6):
+    """The hub takes every fit of this rank for one that runs away in its sixth round, or in another."""
     real = lockstep.after_round
 
     def after(state, *rest):
         new = real(state, *rest)
-        at = (new.k == 6) & (new.rank == rank)
+        at = (new.k == rounds) & (new.rank == rank)
         moves = np.where(at[:, None], 10 * fit.FAR, new.moves)
         return replace(new, moves=moves, mu=new.mu if rank else np.where(at, np.nan, new.mu))
 
@@ -74,6 +74,17 @@ def test_scores_of_such_a_rank_are_those_of_the_rank_below(panel, monkeypatch):
 def test_members_that_fall_to_one_rank_are_one(panel, monkeypatch):
     _runs_away_at(monkeypatch, 1)
     average = LocalFederation.of_panel(panel).fit_average([settings(r) for r in (2, 0, 1)])
+    assert [f.settings.rank for f in average.fits] == [0]
+
+
+@pytest.mark.parametrize("ranks", [(0, 2), (2, 0)])
+def test_a_member_that_runs_away_again_at_the_rank_below_is_one_with_that_of_its_last_rank(
+    panel, monkeypatch, ranks
+):
+    """A path hurries through rank 1, which runs away when it goes to its end: rank 0 was averaged with rank 0."""
+    _runs_away_at(monkeypatch, 2)
+    _runs_away_at(monkeypatch, 1, rounds=15)
+    average = LocalFederation.of_panel(panel).fit_average([settings(r) for r in ranks])
     assert [f.settings.rank for f in average.fits] == [0]
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedmiss import CountSettings, Group, GroupPanel
-from fedmiss.errors import DomainError
+from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.hub import fit, lockstep
 from fedmiss.federation.local import LocalFederation
 
@@ -113,6 +113,14 @@ def test_rank_0_that_runs_away_is_an_error_that_says_what_to_do(panel, monkeypat
         LocalFederation.of_panel(panel).fit(settings(1))
     with pytest.raises(DomainError, match="rank 0"):
         LocalFederation.of_panel(panel).cross_validate([settings(r) for r in (0, 1)])
+
+
+def test_a_single_visit_is_told_what_needs_no_folds():
+    """The sentence named other folds and --minimum only, none of which helps here."""
+    federation = LocalFederation.of_panel(GroupPanel.of(1, 1, [Group.of("all", [0], [0], [3.0])]))
+    with pytest.raises(ConfigError, match="name the model, as --model negbin --rank 0, which needs no folds"):
+        federation.cross_validate([settings(0), settings(1)], folds=2)
+    assert federation.fit(settings(0)).expected().shape == (1, 1)
 
 
 @pytest.mark.slow

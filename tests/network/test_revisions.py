@@ -14,6 +14,7 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.journal import Journal
+from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_json, read_manifest, write_json
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
@@ -256,7 +257,7 @@ def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder, kit):
 def test_the_page_names_the_version_and_a_wrong_one_approves_nothing(folder, panels, monkeypatch):
     """The approval of a job that nobody could join stood in the history, and the right job warned of differences to it."""
     kit = open_kit(folder / "kits" / "north")
-    assert f"computed by  fedmiss {__version__}" in page(kit)
+    assert f"computed by  fedmiss {__version__}, protocol {PROTOCOL};" in page(kit)
     kept = [(kit.private / name).read_bytes() for name in ("approval.json", "history.json")]
     for at in ("fedmiss.network.study", "fedmiss.network.preflight", "fedmiss.network.approval"):
         monkeypatch.setattr(f"{at}.__version__", "99.0")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+from fedmiss.models.lowrank.structure import effort_words
 from fedmiss.settings import Setting, Settings
 
 
@@ -52,3 +53,7 @@ class CommunitySettings(Settings):
     folds: Annotated[int, Setting("Folds of the choice.", low=2, high=50)] = 5
     seed: Annotated[int, Setting("Seed of folds and draws.", low=0)] = 0
     title: Annotated[str, Setting("Title of the page.")] = "All species together"
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        effort_words(self.effort)

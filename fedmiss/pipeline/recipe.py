@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import re
 from dataclasses import dataclass, field, fields
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -163,21 +162,11 @@ def _raw(path: Path) -> dict[str, Any]:
         raise InputError(f"there is no recipe {path}. Check its name and folder.", path=str(path)) from None
     except (ValueError, IsADirectoryError) as error:
         raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
-    raw = {key: _dates_as_text(value) for key, value in raw.items()}
     tables = {item.name for item in fields(Recipe)} - {*INPUTS, "path"}
     for key in raw:
         if key not in tables:
             raise unknown(key, sorted(tables), path.name)
     return raw
-
-
-def _dates_as_text(value: Any) -> Any:
-    """Write the dates of a value as text: TOML has them without quotes too."""
-    if isinstance(value, dict):
-        return {key: _dates_as_text(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_dates_as_text(item) for item in value]
-    return value.isoformat() if isinstance(value, date) else value
 
 
 def _with_sites(raw: dict[str, Any], name: str, where: str, base: Path) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
 from fedmiss.errors import ConfigError
-from fedmiss.models.lowrank.structure import FEATURES
+from fedmiss.models.lowrank.structure import FEATURES, effort_words
 from fedmiss.settings import Setting, Settings, checked, definitions
 
 MODELS = {
@@ -152,6 +152,7 @@ class FastSettings(FitSettings):
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         named_features(self.structure)
+        effort_words(self.effort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -214,6 +215,10 @@ class SaemSettings(FitSettings):
     rounds: Rounds = None
     participation: Participation = 1.0
     seed: Seed = 0
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        effort_words(self.effort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

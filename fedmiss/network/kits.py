@@ -215,7 +215,8 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
             ) from None
         if name not in study.organisations or one.get("study") != study.name:
             raise ConfigError(
-                f"{path} is of {name!r} in study {one.get('study')!r}; that is not in {study.name!r}."
+                f"{path} is of {name!r} in study {one.get('study')!r}; this is {study.name!r}, "
+                f"revision {study.revision}, of {', '.join(study.organisations)}."
             )
         if keys.get(name, key) != key or shown != one.get("fingerprint"):
             raise ConfigError(

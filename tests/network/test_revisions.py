@@ -269,6 +269,15 @@ def test_the_page_names_the_version_and_a_wrong_one_approves_nothing(folder, pan
     assert kept == [(kit.private / name).read_bytes() for name in ("approval.json", "history.json")]
 
 
+def test_a_key_of_somebody_who_is_not_in_the_study_is_refused_by_who_is(folder, tmp_path):
+    """It said of a club that had left that study egrets "is not in 'egrets'"."""
+    key = read_json(enrol(open_kit(folder / "kits" / "north")))
+    write_json(tmp_path / "west.json", key | {"organisation": "west"})
+    said = "is of 'west' in study 'egrets'; this is 'egrets', revision 1, of central, north, south"
+    with pytest.raises(ConfigError, match=said):
+        collect_roster(folder, [tmp_path / "west.json"])
+
+
 def test_a_kit_is_not_revised_as_if_it_were_the_study(folder):
     kit = folder / "kits" / "north"
     before = {path: path.read_bytes() for path in kit.rglob("*.json")}

@@ -325,6 +325,11 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         for start in ("No class where", "No class and no alert where", "No class")
     ]
     lines += [
+        *(
+            f"{n} coordinates more than 1 degree apart (W1); {their} the mean of them, which may be far from all. See "
+            "whether latitude and longitude are swapped in some rows, or two sites have one name."
+            for n, their in (("1 site has", "its place is"), ("2 sites have", "their places are"))
+        ),
         "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",
         "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
         "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable
+from datetime import date, time
 from functools import cache
 from types import UnionType
 from typing import Any, NotRequired, Required, Union, get_args, get_origin, get_type_hints, is_typeddict
@@ -20,9 +21,17 @@ def parse_json(text: str) -> Any:
 
 
 def parse_toml(text: str) -> dict[str, Any]:
-    """Parse TOML; a ValueError where it is none, or too deep."""
-    found: dict[str, Any] = _limited(tomllib.loads, text)
+    """Parse TOML, dates without quotes as text; a ValueError where it is none, or too deep."""
+    found: dict[str, Any] = _dates_as_text(_limited(tomllib.loads, text))
     return found
+
+
+def _dates_as_text(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _dates_as_text(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_dates_as_text(item) for item in value]
+    return value.isoformat() if isinstance(value, date | time) else value
 
 
 class Said(dict[str, Any]):

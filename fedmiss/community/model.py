@@ -32,6 +32,7 @@ from fedmiss.models.lowrank.choice import Choice
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES, negbin_deviance
 from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import effort_words
 
 SIZES = (1.0, 0.5, 0.25, 0.125)  # fractions of the 1 / size of rank 0 that are tried
 COVARIATES = ("covariates",)
@@ -60,8 +61,7 @@ def effort_visits(lists: Lists) -> Visits:
 
 def effort_plan(wanted: str) -> DataSpec:
     """What :func:`effort_by` needs to be agreed; ``wanted``: auto, or terms with commas between them."""
-    terms = wanted if wanted == "auto" else tuple(term.strip() for term in wanted.split(","))
-    return DataSpec(months=np.arange(12, dtype=np.int64), effort=terms)
+    return DataSpec(months=np.arange(12, dtype=np.int64), effort=effort_words(wanted))
 
 
 def effort_by(federation: LocalFederation, lists: Lists) -> Effort:

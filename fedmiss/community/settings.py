@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from fedmiss.models.lowrank.structure import effort_words
 from fedmiss.settings import Settings, setting
 
 
@@ -46,3 +47,7 @@ class CommunitySettings(Settings):
     folds: int = setting(5, "Folds of the choice.", low=2, high=50)
     seed: int = setting(0, "Seed of folds and draws.", low=0)
     title: str = setting("All species together", "Title of the page.")
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        effort_words(self.effort)

@@ -11,7 +11,7 @@ import polars as pl
 import polars.selectors as cs
 
 from fedmiss.atomic import atomic_file
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, InputError, listed, several
 from fedmiss.etl.columns import did_you_mean, near_names, several_species
 from fedmiss.files import making_files, read_manifest
 from fedmiss.folders import SpeciesRow
@@ -232,6 +232,29 @@ def sites_of(visits: pl.DataFrame) -> pl.DataFrame:
         pl.col("longitude").mean(),
         pl.col("region").drop_nulls().sort().first(),
     )
+
+
+FAR_APART = 1.0  # degrees between two places of one site: about 100 km, more than a site has
+
+
+def scattered(visits: pl.DataFrame) -> list[str]:
+    """Say which sites have places far from each other: the mean of them is the place of none."""
+    width = [pl.col(name).max() - pl.col(name).min() for name in ("latitude", "longitude")]
+    far = (
+        visits.group_by("site_id")
+        .agg(*width)
+        .filter(pl.max_horizontal("latitude", "longitude") > FAR_APART)
+        .sort("site_id")["site_id"]
+        .to_list()
+    )
+    if not far:
+        return []
+    have, their = ("has", "its place is") if len(far) == 1 else ("have", "their places are")
+    return [
+        f"{several(len(far), 'site')} {have} coordinates more than {FAR_APART:g} degree apart ({listed(far, 3)}); {their} "
+        "the mean of them, which may be far from all. See whether latitude and longitude are swapped in some rows, or two "
+        "sites have one name."
+    ]
 
 
 def export_table(

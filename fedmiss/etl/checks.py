@@ -74,6 +74,24 @@ _WORDS = frozenset(
 _TIMES, _SITES, _SUMS, _LARGEST = 5, 3, 3, 10
 
 
+def no_count(source: Source, rows: int, of: str = "") -> InputError:
+    """Return the refusal of a table in which nobody counted."""
+    return InputError(
+        f"{source.name}: the count{of} is missing (NA or blank) in every row ({rows:,}), so there is nothing to import. "
+        "Leave this table out, or see whether its counts stand in another column."
+    )
+
+
+def refuse_parts(source: Source, counts: pl.Series, lines: pl.Series) -> None:
+    """Refuse the first count that is no whole number."""
+    odd = counts != counts.round()
+    source.refuse(
+        odd, lines, "",
+        lambda row: f"the count {counts[row]:g} is no whole number (rows: {odd.sum():,}), and this model is one of whole "
+        "counts. Round them if they are rounded means, or use `fedmiss trim`, which takes them as they are.",
+    )  # fmt: skip
+
+
 def refuse_totals(frame: pl.DataFrame, source: Source, column: str) -> None:
     """Refuse a site that is called a total, or that has the sum of all other sites at every time point.
 

@@ -278,7 +278,8 @@ class Reading:
         first = frame.filter(doubled).row(0, named=True)
         same = frame.filter(*(pl.col(key) == first[key] for key in keys))
         cell = ", ".join(f"{key} {first[key]}" for key in keys)
-        apart = tells_apart(frame, keys, rest)
+        # a column that was renamed, as the month that is left out, names no species
+        apart = tells_apart(frame, keys, [column for column in rest if column in self.source.header])
         perhaps = (
             f" The column {apart!r} tells them apart ({listed(frame[apart].drop_nulls().unique().sort().to_list(), 3)}): if "
             f"it names a species, choose one with --columns species={apart} (`fedmiss ingest`: --map) --species NAME."

@@ -141,7 +141,7 @@ class Filters(Settings):
     distance: Range = when(
         (None, None), "Kilometres, as 0..10.", read=partial(number_range, option="--distance")
     )
-    max_speed: float | None = when(None, "Largest speed, kilometres per hour.")
+    max_speed: float | None = when(None, "Largest speed, kilometres per hour.", low=0)
     party: Range = when(
         (None, None), "Maximum observers.", flags=("--max-observers",), typed=int, read=lambda n: (None, n)
     )
@@ -154,8 +154,8 @@ class Filters(Settings):
             low, high = getattr(self, name)
             if low is not None and high is not None and low > high:
                 raise ConfigError(f"the range of {name} is empty: {low:g} is above {high:g}; swap the two.")
-        for name in ("first_date", "last_date"):
-            day_of(getattr(self, name), name)
+        day_of(self.first_date, "--start")
+        day_of(self.last_date, "--end")
         for edge in self.last_edited:
             day_of(edge, "last edited")
         low, high = self.last_edited

@@ -163,8 +163,10 @@ def source_warnings(projection: Projection) -> list[str]:
     name = meta["source"]
     bad = sum(meta["malformed"].values())
     if bad:
-        were = "row was" if bad == 1 else "rows were"
-        out.append(f"{name}: {bad:,} of {meta['rows']:,} {were} left out; {'; '.join(meta['examples'])}.")
+        were = "was" if bad == 1 else "were"
+        out.append(
+            f"{name}: {bad:,} of {meta['rows']:,} rows {were} left out; {'; '.join(meta['examples'])}."
+        )
     for column, value in meta["unreadable"].items():
         at = f": {column} "
         first = next(("; " + one.replace(at, ": ", 1) for one in meta["examples"] if at in one), "")

@@ -17,7 +17,7 @@ import polars as pl
 
 from fedmiss.atomic import write_secret
 from fedmiss.errors import ConfigError, InputError, listed, several
-from fedmiss.etl.cells import entry_of, resolve_species, sites_of, species_visits
+from fedmiss.etl.cells import entry_of, resolve_species, scattered, sites_of, species_visits
 from fedmiss.etl.checks import spelt_alike
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.community import scores_without
@@ -90,7 +90,7 @@ def make_panel(
         visits = _once(visits, flow, warnings)
         settings = _never_seen(settings, species, visits, warnings)
         visits = _choose_sites(visits, settings, flow)
-        warnings += _odd_counts(species, visits)
+        warnings += [*_odd_counts(species, visits), *scattered(visits)]
         table = _about_sites(settings, species, common)
         sites = _sites(visits, table, flow, warnings, frame=settings.sites == "frame")
         months = panel_months(visits["date"], warnings, yearly=_yearly(visits))

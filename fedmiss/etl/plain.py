@@ -9,7 +9,14 @@ import polars as pl
 import polars.selectors as cs
 
 from fedmiss.errors import ConfigError, InputError, listed
-from fedmiss.etl.checks import advice, observers_alike, refuse_thousands, settle_spellings
+from fedmiss.etl.checks import (
+    advice,
+    no_count,
+    observers_alike,
+    refuse_parts,
+    refuse_thousands,
+    settle_spellings,
+)
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import (
     DATE_NAMES,
@@ -188,6 +195,8 @@ def project_plain(
     height = frame.height
     frame = frame.filter(~blank | (pl.col("complete") == 1))
     missing = height - frame.height
+    if height and frame.is_empty():
+        raise no_count(source, height)
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
     alike = observers_alike(frame)
     frame = frame.drop("line")
@@ -368,7 +377,9 @@ def project_counts(
     asked = " ".join(one_species.split())
     species = table.species or asked or source.path.name.split(".")[0]
     frame = table.frame.filter(pl.col("count").is_not_null())
-    _refuse_parts(source, frame["count"], frame["line"])
+    if frame.is_empty():
+        raise no_count(source, table.frame.height, f" of {species}")
+    refuse_parts(source, frame["count"], frame["line"])
     frame = frame.with_columns(year=_years(frame["year"], source, first_year))
     if "month" not in frame.columns:
         frame = frame.with_columns(month=pl.lit(MONTH_OF_YEARLY, pl.Int64))
@@ -410,16 +421,6 @@ def project_counts(
     return rows.meta(
         dates=dates, explicit_zeros=True, any_name=True, said=said,
         missing=table.frame.height - frame.height, other_species=table.other_species, joined=table.joined,
-    )  # fmt: skip
-
-
-def _refuse_parts(source: Source, counts: pl.Series, lines: pl.Series) -> None:
-    """Refuse the first count that is no whole number."""
-    odd = counts != counts.round()
-    source.refuse(
-        odd, lines, "",
-        lambda row: f"the count {counts[row]:g} is no whole number (rows: {odd.sum():,}), and this model is one of whole "
-        "counts. Round them if they are rounded means, or use `fedmiss trim`, which takes them as they are.",
     )  # fmt: skip
 
 

@@ -11,6 +11,7 @@ from fedmiss.atomic import write_json
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.onward import differing, read_before
 from fedmiss.federation.masks import fingerprint
+from fedmiss.federation.messages import PROTOCOL
 from fedmiss.models.lowrank.choice import model_name
 from fedmiss.network.kits import Kit
 from fedmiss.network.study import Study
@@ -40,6 +41,7 @@ def page(kit: Kit, *, own_sites: int | None = None) -> str:
             f"  job          {kit.job.hex()}",
             f"  you are      {kit.name}",
             f"  carried by   {way}",
+            f"  computed by  fedmiss {__version__}, protocol {PROTOCOL}; another version has another job",
             *(_method(s) if s.method else _community(s) if s.community else _model(kit)),
             "  organisations and the fingerprints of their keys (compare them by telephone):",
             *(f"    {name:12s} {fingerprint(key)}" for name, key in sorted(kit.roster.items())),

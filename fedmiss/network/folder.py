@@ -107,7 +107,8 @@ class Folder(Gather):
         self._shown: dict[int, bytes] = {}  # the last own frames
         # what lies there and this user may not read, or the shared folder if it is away, as seen at the last look
         self.closed: tuple[str, ...] = ()
-        self._said: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+        # who was missing, what was closed, and which other jobs lay there, when it was said last
+        self._said: tuple[tuple[str, ...], ...] = ((), (), ())
 
     def restore(self, exchange: int, frame: bytes) -> None:
         """Write the own frame, unless it lies there."""
@@ -204,7 +205,7 @@ class Folder(Gather):
 
     def _tell(self, missing: tuple[str, ...], waited: float) -> None:
         """Say who is missing, or that all are there again, when that or what stands in the way changes."""
-        now = (missing, self.closed)
+        now = (missing, self.closed, tuple(self.others_here()) if missing else ())
         if now != self._said and (waited > QUIET or (self._said[0] and not missing)):
             self.told(missing)
             self._said = now

@@ -17,6 +17,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ class Kit:
             )
         self.private = self.folder / "private"
 
-    @property
+    @cached_property  # a kit that gets another roster while its job runs stays what it was for that process
     def roster(self) -> dict[str, str]:
         """Public keys of all organisations."""
         return read_roster(self.folder, self.study)
@@ -191,9 +192,20 @@ def enrol(kit: Kit) -> Path:
     return path
 
 
+def _of_proposer(folder: Path) -> Study:
+    """Read the study of its proposer's folder: a kit has the same file, which only its organisation may replace."""
+    if (folder / "kit.json").exists():
+        raise InputError(
+            f"{folder} is the kit of one organisation; nothing was changed. Name the study's folder, which "
+            "`fedmiss federation new` made.",
+            path=str(folder),
+        )
+    return read_study(folder)
+
+
 def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
     """Collect the organisations' public keys, and write them into every kit of this folder."""
-    study = read_study(study_folder)
+    study = _of_proposer(study_folder)
     before = _known_keys(study_folder)  # of an earlier collection: who stays has its key there
     keys: dict[str, str] = {}
     for path in files:
@@ -207,7 +219,8 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
             ) from None
         if name not in study.organisations or one.get("study") != study.name:
             raise ConfigError(
-                f"{path} is of {name!r} in study {one.get('study')!r}; that is not in {study.name!r}."
+                f"{path} is of {name!r} in study {one.get('study')!r}; this is {study.name!r}, "
+                f"revision {study.revision}, of {', '.join(study.organisations)}."
             )
         if keys.get(name, key) != key or shown != one.get("fingerprint"):
             raise ConfigError(
@@ -257,9 +270,9 @@ def new_revision(
     Raises
     ------
     ConfigError    a name is not in the study, or is in it already; the engine cannot admit one; months are not of that form
-    InputError    the kit is of another job, or that job has not chosen its model yet
+    InputError    the kit is of another job, or that job has not chosen its model yet; the study's folder is a kit
     """
-    old = read_study(study_folder)
+    old = _of_proposer(study_folder)
     keys = _known_keys(study_folder)
     if unknown := [n for n in without if n not in old.organisations]:
         raise ConfigError(f"{unknown[0]!r} is not in the study; it has {', '.join(old.organisations)}.")

@@ -78,9 +78,11 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
             )
             for line in shared.closed_here():
                 say(f"  {line}")
-            if others := shared.others_here():
+            before = {f"{kit.study.name}-{line['job'][:16]}" for line in kit.history()}
+            if others := [name for name in shared.others_here() if name not in before]:
                 say(
-                    f"  the folder also has {listed(others, 4)}: another study, revision or version of fedmiss."
+                    f"  the folder also has {listed(others, 4)}: another study, revision, roster or version "
+                    "of fedmiss. Compare the numbers of your jobs."
                 )
         else:
             say(f"{kit.name}: all are there; going on.")
@@ -88,12 +90,47 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
     shared = Folder(
         there, kit.name, kit.study.organisations, kit.study.name, kit.job, told=told,
         genuine=lambda name, exchange, raw: party.verified(name, frame_label(kit.job, name, exchange), raw),
+        sleep=sleeper(kit, say),
     )  # fmt: skip
     with progress(f"{kit.name}: exchanges of study {kit.study.name}") as shown:
         take_part(
             kit, data, shared, look=holder(kit, say) if look else None, preview=preview,
             watch=lambda stage, exchanges: shown(exchanges),
         )  # fmt: skip
+
+
+def sleeper(kit: Kit, say: Say) -> Callable[[float], None]:
+    """Return what waits for some seconds and says, once, that the kit has another revision or roster than this process."""
+    said = False
+
+    def sleep(seconds: float) -> None:
+        nonlocal said
+        if not said and (news := _news(kit)):
+            say(f"{kit.name}: {news}")
+            said = True
+        time.sleep(seconds)
+
+    return sleep
+
+
+def _news(kit: Kit) -> str:
+    runs = f"This process still runs revision {kit.study.revision}, job {kit.job.hex()[:12]}"
+    try:
+        now = Kit(kit.folder)
+    except ConfigError as error:  # it takes no part in the new one
+        return f"{error} {runs}; Ctrl-C ends it."
+    except FedmissError:  # amid the copying
+        return ""
+    try:
+        job = now.job
+    except FedmissError:
+        return ""
+    if job == kit.job:
+        return ""
+    return (
+        f"the kit has revision {now.study.revision} of the study now, job {job.hex()[:12]}. {runs}. To begin the other one: "
+        "Ctrl-C, and the same command again."
+    )
 
 
 def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, preview: bool) -> None:

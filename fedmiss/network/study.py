@@ -25,7 +25,7 @@ from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.hub.onward import read_before
 from fedmiss.federation.masks import FEWEST
-from fedmiss.models.lowrank.structure import FEATURES
+from fedmiss.models.lowrank.structure import FEATURES, effort_words
 from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings, named_features
@@ -124,6 +124,8 @@ class Study:
         if self.engine not in ENGINES:
             raise ConfigError(f"the engine {self.engine!r} is unknown; choose {' or '.join(ENGINES)}.")
         self._check_absence()
+        if not (self.species.strip() or self.method or self.community):
+            raise ConfigError("species is blank; give the scientific name that the panels have.")
         if self.sites not in ("seen", "all"):
             raise ConfigError(f"sites is {self.sites!r} (must be seen or all).")
         for name, low, high, limits in _LIMITS:
@@ -305,9 +307,8 @@ class Study:
             stamps = np.arange(first, last + 1, dtype=np.int64)
             if self.season:
                 stamps = stamps[np.isin(stamps % 12 + 1, self.season)]
-        effort = s.effort if s.effort in ("auto", "none") else tuple(t.strip() for t in s.effort.split(","))
         plan = DataSpec(
-            species=self.species, season=self.season, months=stamps, effort=effort,
+            species=self.species, season=self.season, months=stamps, effort=effort_words(s.effort),
             detections=MODELS.get(s.model, MODELS["quasi"])["family"] == "bernoulli",
             minimum=self.minimum, jointly=True, share=self.share, contributors=self.contributors,
             few_sites=self.few_sites or not self.masks,

@@ -11,7 +11,7 @@ from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.local import MOST_PROGRAMS, LocalFederation
 from fedmiss.models.lowrank.choice import default_candidates
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.models.lowrank.structure import FEATURES
+from fedmiss.models.lowrank.structure import FEATURES, effort_words
 from fedmiss.pipeline.panels import PanelFolder
 from fedmiss.pipeline.settings import MODELS, FastSettings, SaemSettings, named_features
 
@@ -107,11 +107,10 @@ def _fixed(settings: FastSettings | SaemSettings) -> bool:
 def plan_of(folder: PanelFolder, settings: FastSettings | SaemSettings) -> DataSpec:
     """What is wanted of the groups of a panel folder."""
     wanted = "none" if _fixed(settings) else settings.effort
-    terms = tuple(term.strip() for term in wanted.split(",") if term.strip())
     return DataSpec(
         species=folder.facts.species,
         months=folder.stamps,
-        effort=wanted if wanted in ("auto", "none") else terms,
+        effort=effort_words(wanted),
         detections=isinstance(settings, FastSettings) and settings.model == "bernoulli",
         minimum=settings.minimum,
     )

@@ -83,7 +83,10 @@ def _ingest(table: dict[str, Any], where: str, base: Path) -> IngestSettings:
         values["polygon"] = str(_beside(base, values["polygon"]))
     if "preset" in table:
         values["preset"] = convert(table["preset"], str, f"{where}.preset")
-    return ingest_settings(values)
+    try:
+        return ingest_settings(values)
+    except ConfigError as error:  # a value that only its own check refuses, or some that do not go together
+        raise ConfigError(f"{where}: {error}") from None
 
 
 def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:

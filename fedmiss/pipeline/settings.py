@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from fedmiss.errors import ConfigError
-from fedmiss.models.lowrank.structure import FEATURES
+from fedmiss.models.lowrank.structure import FEATURES, effort_words
 from fedmiss.settings import Setting, Settings, checked, definitions, setting
 
 MODELS = {
@@ -134,6 +134,7 @@ class FastSettings(FitSettings):
     def __post_init__(self) -> None:
         Settings.__post_init__(self)
         named_features(self.structure)
+        effort_words(self.effort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,6 +187,10 @@ class SaemSettings(FitSettings):
     rounds: int | None = setting(None, ROUNDS)
     participation: float = setting(1.0, PARTICIPATION)
     seed: int = setting(0, SEED)
+
+    def __post_init__(self) -> None:
+        Settings.__post_init__(self)
+        effort_words(self.effort)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

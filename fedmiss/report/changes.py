@@ -198,7 +198,8 @@ def window_trends(findings: Findings) -> pd.DataFrame:
     """Return the trend of all years and of the last 25, 10 and 5, longest first, each with its alert.
 
     A window of N years goes from the year N years before the last one to the last one, and is left out when the series
-    is not longer. The change over a window is that of its straight trend, so it agrees with the change per year.
+    is not longer, or when its years in the trend are those of a shorter one. The change over a window is that
+    of its straight trend, so it agrees with the change per year.
     Schema ``report_windows``.
     """
     used = findings.years.year[findings.years.used]
@@ -207,7 +208,10 @@ def window_trends(findings: Findings) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     last = int(used[-1])
     trends = {"all years": findings.trend}
-    for window in (window for window in WINDOWS if last - window > used[0]):
+    for window, shorter in zip(WINDOWS, (*WINDOWS[1:], -1), strict=True):
+        within = (used >= last - window) & (used < last - shorter)
+        if last - window <= used[0] or not within.any():
+            continue
         trends[f"{window} years"] = findings.whole.trend(findings.settings, years=(last - window, last))
     rows = []
     for name, trend in trends.items():
@@ -218,6 +222,12 @@ def window_trends(findings: Findings) -> pd.DataFrame:
         row = trend.to_dict() | {"window": name, "change_percent": change, "change_lo": lo, "change_hi": hi}
         rows.append(row | {"alert": "" if trend["reason"] else alert_of(change, hi)})
     return pd.DataFrame(rows, columns=columns)
+
+
+def shortened(findings: Findings) -> bool:
+    """Whether a window of the series begins in a year that is not in the trend."""
+    used = findings.years.year[findings.years.used]
+    return any(used[0] < used[-1] - window and used[-1] - window not in used for window in WINDOWS)
 
 
 def smooth_index(findings: Findings) -> pd.DataFrame:

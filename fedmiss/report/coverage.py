@@ -15,6 +15,7 @@ from scipy.sparse.csgraph import connected_components
 from scipy.special import stdtr
 
 from fedmiss.arrays import F64, I64, Bool
+from fedmiss.errors import several
 from fedmiss.report.settings import Least
 from fedmiss.report.slopes import log_slope
 from fedmiss.report.years import Years, make_years
@@ -147,7 +148,7 @@ def thin_counts(found: Coverage, data: ReportInputs, n_used: int) -> Iterator[st
     if largest > MAX_COUNT_SHARE:
         yield f"one {cell} holds {100 * largest:.0f} % of all that was counted"
     if found.n_detected < MIN_DETECTIONS:
-        yield f"{found.n_detected} visits found the species; a class needs {MIN_DETECTIONS}"
+        yield f"{several(found.n_detected, 'visit')} found the species; a class needs {MIN_DETECTIONS}"
     if found.sites_repeated < MIN_SITES_REPEATED:
         were = "site was" if found.sites_repeated == 1 else "sites were"
         yield f"{found.sites_repeated} {were} counted in two or more years; a class needs {MIN_SITES_REPEATED}"

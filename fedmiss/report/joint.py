@@ -12,7 +12,7 @@ import pandas as pd
 
 from fedmiss.arrays import F64, Bool
 from fedmiss.atomic import read_json
-from fedmiss.errors import InputError
+from fedmiss.errors import InputError, several
 from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
 from fedmiss.folders import ALL, VISITED, JointFacts
 from fedmiss.report.build import report_results, write_figures
@@ -148,7 +148,7 @@ class JointFindings(Findings):
 
 def _thin(data: JointSource, counted: float, series: MonthlySeries, yearly: pd.DataFrame) -> Iterator[str]:
     if data.told is not None and (found := data.told[1]) < MIN_DETECTIONS:
-        yield f"{found} visits found the species; a class needs {MIN_DETECTIONS}"
+        yield f"{several(found, 'visit')} found the species; a class needs {MIN_DETECTIONS}"
     elif counted < MIN_DETECTIONS:
         yield f"{count(counted)} birds were counted; a class needs {MIN_DETECTIONS}"
     per_year = yearly.loc[yearly["used"], "visits"]

@@ -224,6 +224,24 @@ def languages() -> list[str]:
     return sorted(path.stem for path in resource("reports", "languages").glob("*.po"))
 
 
+def known_language(name: str) -> None:
+    """Refuse a name that is no language of fedmiss's own, in the words for a catalogue that is not there.
+
+    Raises
+    ------
+    ConfigError    no such language
+    """
+    if name not in languages():
+        raise _no_catalog(name)
+
+
+def _no_catalog(path: str | Path) -> ConfigError:
+    return ConfigError(
+        f"--language: there is no file {path}; fedmiss itself has {', '.join(languages())}. Begin with a copy of "
+        "one, or with a .po file whose header says its Language."
+    )
+
+
 def read_catalog(name: str | Path) -> Catalog:
     """Read a catalogue: one of :func:`languages`, or a ``.po`` file.
 
@@ -237,10 +255,7 @@ def read_catalog(name: str | Path) -> Catalog:
     try:
         entries = list(parse_po(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise ConfigError(
-            f"--language: there is no file {path}; fedmiss itself has {', '.join(languages())}. Begin with a copy of "
-            "one, or with a .po file whose header says its Language."
-        ) from None
+        raise _no_catalog(path) from None
     except (ValueError, OSError) as error:
         raise ConfigError(f"--language: {path} cannot be read as a .po file: {error}.") from None
     said = next((entry.other for entry in entries if not entry.english and not entry.context), "")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from fedmiss.errors import ConfigError
@@ -11,6 +13,25 @@ from fedmiss.settings import Settings, setting
 
 RULES = ("pecbms", "rtrim")
 CONVENTIONS = ("long-term", "trim")
+
+
+def base_range(base: str | int) -> tuple[int, int]:
+    """Return the first and last year of a base: ``"2010"``, ``"2005-2010"``.
+
+    Raises
+    ------
+    ConfigError : when it is not a year or a range of years
+    """
+    text = str(base).strip()
+    parts = text.split("-")
+    if not (1 <= len(parts) <= 2 and all(part.strip().isdecimal() for part in parts)):
+        raise ConfigError(
+            f"the base {text!r} is not a year or a range of years; write 2010 or 2005-2010.", base=text
+        )
+    first, last = int(parts[0]), int(parts[-1])
+    if first > last:
+        raise ConfigError(f"the base {text} ends before it begins; write --base {last}-{first}.", base=text)
+    return first, last
 
 
 class Least(NamedTuple):
@@ -99,6 +120,12 @@ class ReportSettings(Settings):
                 raise ConfigError(
                     f"--date is {self.date!r}; write it as YYYY-MM-DD.", date=self.date
                 ) from None
+        if self.base is not None:  # here, not after the fit that a recipe makes first
+            base_range(self.base)
+        if self.language is not None and not Path(self.language).suffix and not os.path.exists(self.language):
+            from fedmiss.report.language import known_language
+
+            known_language(self.language)
         if not self.unit.strip() or len(self.unit) > 40:
             raise ConfigError(f"--unit is {self.unit!r}; give a word, as nests.", unit=self.unit)
 

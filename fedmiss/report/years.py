@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, listed
+from fedmiss.report.settings import base_range
 from fedmiss.seasons import first_month
 from fedmiss.tables import load_schema
 
@@ -118,22 +119,14 @@ def base_years(base: str | int | None, years: Years) -> Bool:
         if usable.size == 0:
             return np.zeros(years.year.size, dtype=bool)
         return np.asarray(years.year == usable[0])
-    text = str(base).strip()
-    parts = text.split("-")
-    if not (1 <= len(parts) <= 2 and all(part.strip().isdigit() for part in parts)):
-        raise ConfigError(
-            f"the base {text!r} is not a year or a range of years; write 2010 or 2005-2010.", base=text
-        )
-    first, last = int(parts[0]), int(parts[-1])
-    if first > last:
-        raise ConfigError(f"the base {text} ends before it begins; write --base {last}-{first}.", base=text)
+    first, last = base_range(base)
     mask = (years.year >= first) & (years.year <= last) & years.used
     if not mask.any():
         known = listed([str(year) for year in usable], 80) or "none"
         raise ConfigError(
-            f"the base {text} has no year that can be used; complete years with enough counts are: {known}. "
+            f"the base {base} has no year that can be used; complete years with enough counts are: {known}. "
             "Choose another with --base.",
-            base=text,
+            base=base,
         )
     return np.asarray(mask)
 

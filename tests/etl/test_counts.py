@@ -184,6 +184,15 @@ def test_ingest_keeps_every_count_and_no_missing_one(plain):
     assert "column_map" in json.dumps(out.manifest["settings"])
 
 
+@pytest.mark.parametrize("missing", ["NA", ""])
+def test_a_table_without_any_count_is_refused_by_one_sentence(plain, missing):
+    with pytest.raises(InputError, match=r"t.csv: the count of Lark is missing .* in every row \(2\)"):
+        plain(
+            f"species,site,year,count\nLark,A,2001,{missing}\nLark,B,2002,{missing}\nCrow,A,2001,3\n",
+            species=("Lark",),
+        )
+
+
 @pytest.mark.parametrize(("month", "period"), [("", "year"), ("5", "month")])
 @pytest.mark.parametrize(("observer", "n_observers"), [("", 0), ("ann", 1)])
 def test_counts_without_months_are_yearly_and_sites_are_no_observers(

@@ -147,6 +147,10 @@ def test_a_column_under_a_name_of_its_own_is_found_by_what_it_holds_or_named(rea
     with pytest.raises(InputError, match="'x9' tells them apart"):
         read(text)
     assert any("'x9' tells them apart" in s for s in read(text, repeats="sum").said)
+    # months that are left out name no species, and are repeats
+    months = "site,year,month,count\na,2001,5,1\na,2001,6,2\n"
+    with pytest.raises(InputError, match=r"stands 2 times .*Repeated cells: 1\.$"):
+        read(months, months=False)
     # A column in which the species asked for stands is the column of species.
     for named in ({"species": "x9"}, None):
         assert read(text, columns=named, species="Tit").frame["count"].to_list() == [2.0]

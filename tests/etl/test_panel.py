@@ -233,6 +233,18 @@ def test_the_order_of_rows_does_not_matter(tmp_path):
     assert one != other, "another seed deals the observers anew"
 
 
+def test_a_site_with_places_far_apart_is_told(tmp_path):
+    """Where latitude and longitude are swapped in one row the mean of them was taken without a word."""
+    rows = "a,2010,3,48.1,10.5\na,2011,4,10.5,48.1\nb,2010,3,47,9\nb,2011,4,47.2,9\nc,2010,1,60,179.9\nc,2011,1,60,-179.9\n"
+    (tmp_path / "t.csv").write_text("site,year,count,latitude,longitude\n" + rows)
+    ingest([tmp_path / "t.csv"], tmp_path / "r", IngestSettings(species=("Lark",)), keep_cache=False)
+    said = read_manifest(make_panel(tmp_path / "r", tmp_path / "p"))["warnings"]
+    assert any(
+        s.startswith("2 sites have coordinates more than 1 degree apart (a, c); their places are")
+        for s in said
+    )
+
+
 def test_a_panel_is_one_group_unless_more_are_asked_for(tmp_path):
     source = records(tmp_path / "in", ROWS)
     made = make_panel(source, tmp_path / "p", PanelSettings(sites="all"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedmiss import CountSettings, Group, GroupPanel
-from fedmiss.errors import DomainError
+from fedmiss.errors import ConfigError, DomainError
 from fedmiss.federation.hub import fit, lockstep
 from fedmiss.federation.local import LocalFederation
 
@@ -23,13 +23,13 @@ def ibises(seed=0, J=30, L=48):
     return GroupPanel.of(J, L, [Group.of("all", site, month, count)], calendar)
 
 
-def _runs_away_at(monkeypatch, rank):
-    """The hub takes every fit of this rank for one that runs away in its sixth round."""
+def _runs_away_at(monkeypatch, rank, rounds=6):
+    """The hub takes every fit of this rank for one that runs away in its sixth round, or in another."""
     real = lockstep.after_round
 
     def after(state, *rest):
         new = real(state, *rest)
-        at = (new.k == 6) & (new.rank == rank)
+        at = (new.k == rounds) & (new.rank == rank)
         moves = np.where(at[:, None], 10 * fit.FAR, new.moves)
         return replace(new, moves=moves, mu=new.mu if rank else np.where(at, np.nan, new.mu))
 
@@ -77,6 +77,17 @@ def test_members_that_fall_to_one_rank_are_one(panel, monkeypatch):
     assert [f.settings.rank for f in average.fits] == [0]
 
 
+@pytest.mark.parametrize("ranks", [(0, 2), (2, 0)])
+def test_a_member_that_runs_away_again_at_the_rank_below_is_one_with_that_of_its_last_rank(
+    panel, monkeypatch, ranks
+):
+    """A path hurries through rank 1, which runs away when it goes to its end: rank 0 was averaged with rank 0."""
+    _runs_away_at(monkeypatch, 2)
+    _runs_away_at(monkeypatch, 1, rounds=15)
+    average = LocalFederation.of_panel(panel).fit_average([settings(r) for r in ranks])
+    assert [f.settings.rank for f in average.fits] == [0]
+
+
 @pytest.mark.slow
 def test_replicates_follow_a_fit_that_ran_away(panel, monkeypatch):
     """The same draws as of a fit that was asked for that rank."""
@@ -102,6 +113,14 @@ def test_rank_0_that_runs_away_is_an_error_that_says_what_to_do(panel, monkeypat
         LocalFederation.of_panel(panel).fit(settings(1))
     with pytest.raises(DomainError, match="rank 0"):
         LocalFederation.of_panel(panel).cross_validate([settings(r) for r in (0, 1)])
+
+
+def test_a_single_visit_is_told_what_needs_no_folds():
+    """The sentence named other folds and --minimum only, none of which helps here."""
+    federation = LocalFederation.of_panel(GroupPanel.of(1, 1, [Group.of("all", [0], [0], [3.0])]))
+    with pytest.raises(ConfigError, match="name the model, as --model negbin --rank 0, which needs no folds"):
+        federation.cross_validate([settings(0), settings(1)], folds=2)
+    assert federation.fit(settings(0)).expected().shape == (1, 1)
 
 
 @pytest.mark.slow

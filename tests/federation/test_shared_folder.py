@@ -148,6 +148,22 @@ def test_names_that_no_study_made_are_not_shown(panel, tmp_path):
     assert seat.others_here() == ["egrets-" + "0" * 16]
 
 
+def test_who_waits_is_told_when_another_job_comes_to_the_folder(panel, tmp_path):
+    """Another version of fedmiss at one organisation makes another job: those who had begun to wait never heard of it."""
+    _, seat = one_seat(tmp_path, panel)
+    said = []
+    seat.told = said.append
+    seat._tell(("owner-1",), 10.0)
+    seat._tell(("owner-1",), 11.0)
+    assert said == [("owner-1",)]
+    (tmp_path / "shared" / ("egrets-" + "0" * 16)).mkdir()
+    seat._tell(("owner-1",), 12.0)
+    seat._tell(("owner-1",), 13.0)
+    assert said == [("owner-1",)] * 2
+    seat._tell((), 14.0)
+    assert said[2:] == [()]
+
+
 @pytest.mark.slow
 def test_who_is_missing_is_said_and_the_job_goes_on_later(panel, masked, tmp_path, monkeypatch):
     clubs = with_the_same_keys(panel, masked, tmp_path / "clubs")

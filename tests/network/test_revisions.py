@@ -15,15 +15,19 @@ from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.journal import Journal
+from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_manifest
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
 from fedmiss.network.member import take_part
+from fedmiss.network.operate import sleeper
 from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import read_study
 from fedmiss.system import POSIX
+from fedmiss.version import __version__
+from tests.cli.terminal import fedmiss
 
 from .conftest import all_take_part, engine_files, small_study
 
@@ -249,3 +253,65 @@ def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder, kit):
         write_json(kit.private / f"onward-{digit * 16}.json", other)
     new = new_revision(folder, source=kit.folder)
     assert new.before["job"] == kept["job"]
+
+
+def test_the_page_names_the_version_and_a_wrong_one_approves_nothing(folder, panels, monkeypatch):
+    """The approval of a job that nobody could join stood in the history, and the right job warned of differences to it."""
+    kit = open_kit(folder / "kits" / "north")
+    assert f"computed by  fedmiss {__version__}, protocol {PROTOCOL};" in page(kit)
+    kept = [(kit.private / name).read_bytes() for name in ("approval.json", "history.json")]
+    for at in ("fedmiss.network.study", "fedmiss.network.preflight", "fedmiss.network.approval"):
+        monkeypatch.setattr(f"{at}.__version__", "99.0")
+    for words in (["--dry-run"], ["--approve", open_kit(kit.folder).job.hex()]):
+        done = fedmiss("federation", "join", kit.folder, panels["north"], *words)
+        assert done.code == 2
+        assert "kit of 'north' was made by fedmiss" in done.err
+        assert "To approve" not in done.out
+    assert kept == [(kit.private / name).read_bytes() for name in ("approval.json", "history.json")]
+
+
+def test_a_key_of_somebody_who_is_not_in_the_study_is_refused_by_who_is(folder, tmp_path):
+    """It said of a club that had left that study egrets "is not in 'egrets'"."""
+    key = read_json(enrol(open_kit(folder / "kits" / "north")))
+    write_json(tmp_path / "west.json", key | {"organisation": "west"})
+    said = "is of 'west' in study 'egrets'; this is 'egrets', revision 1, of central, north, south"
+    with pytest.raises(ConfigError, match=said):
+        collect_roster(folder, [tmp_path / "west.json"])
+
+
+def test_a_kit_is_not_revised_as_if_it_were_the_study(folder):
+    kit = folder / "kits" / "north"
+    before = {path: path.read_bytes() for path in kit.rglob("*.json")}
+    for call in (lambda: new_revision(kit), lambda: collect_roster(kit, [enrol(open_kit(kit))])):
+        with pytest.raises(InputError, match="is the kit of one organisation; nothing was changed"):
+            call()
+    assert before == {path: path.read_bytes() for path in kit.rglob("*.json")}
+
+
+def test_a_kit_that_gets_a_revision_while_its_job_runs_stays_the_one_that_runs_and_says_so(folder):
+    """With a new key of another the running process took the new job's number, and would have named its result so."""
+    kit, said = open_kit(folder / "kits" / "north"), []
+    wait, job = sleeper(kit, said.append), kit.job
+    wait(0.0)
+    assert not said
+    (folder / "kits" / "south" / "private" / "identity.key").unlink()
+    collect_roster(folder, [enrol(open_kit(folder / "kits" / "south"))])
+    wait(0.0)
+    wait(0.0)
+    assert kit.job == job != open_kit(kit.folder).job
+    assert len(said) == 1
+    assert f"This process still runs revision 1, job {job.hex()[:12]}" in said[0]
+    assert f"has revision 1 of the study now, job {open_kit(kit.folder).job.hex()[:12]}" in said[0]
+
+
+def test_who_has_left_is_told_while_its_process_waits(tmp_path):
+    four = make_study(small_study(organisations=(*CLUBS, "west")), tmp_path / "study", engine_files)
+    collect_roster(four, [enrol(open_kit(four / "kits" / c)) for c in (*CLUBS, "west")])
+    kit, said = open_kit(four / "kits" / "west"), []
+    wait = sleeper(kit, said.append)
+    wait(0.0)
+    new_revision(four, ["west"])
+    shutil.copy(four / "study.json", kit.folder)
+    wait(0.0)
+    assert "is of 'west', which is not in study egrets, revision 2" in said[0]
+    assert "still runs revision 1" in said[0]

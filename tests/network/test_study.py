@@ -321,6 +321,12 @@ def test_folds_are_named_where_there_is_something_to_choose(model, said, tmp_pat
         ("season = [11.5]", "season is [11.5]; give numbers"),
         ("season = [true]", "season is [True]; give numbers"),
         ("months = [2013, 2018]", "months is [2013, 2018]; give the first and the last one as 2004-01"),
+        ("months = [2013-01-01, 2018-01-01]", "months is ['2013-01-01', '2018-01-01']; give the first"),
+        (
+            "[model]\neffort = 'duration, wind'",
+            "the effort term 'wind' is unknown; choose auto, none, or some of",
+        ),
+        ("[model]\neffort = 1", "the effort term '1' is unknown"),
         ("organisations = [1, 2, 3]", "the name '1' cannot be used"),
     ],
 )
@@ -330,3 +336,9 @@ def test_entries_of_another_kind_are_refused_with_what_to_write(tmp_path, line, 
     (tmp_path / "study.toml").write_text(f"name = 'larks'\nspecies = 'Alauda arvensis'\n{names}{line}\n")
     with pytest.raises(ConfigError, match=re.escape(said)):
         read_study_toml(tmp_path / "study.toml")
+
+
+def test_a_study_of_one_species_names_it():
+    """The page said of it that it has a method of its own."""
+    with pytest.raises(ConfigError, match="species is blank"):
+        small_study(species=" ")

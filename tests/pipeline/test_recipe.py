@@ -110,6 +110,11 @@ def test_numbers_words_and_what_is_left_out(tmp_path):
         ("countries = 'US'\n", "'countries' is unknown. Did you mean 'country'"),
         ('preset = "best"\n', "no preset 'best'"), ("[fit]\nseed = true\n", "fit.seed is True"),
         ("[report]\nrule = 'trim'\n", "'trim'"), ("map = 3\n", "ingest.map is 3"),
+        ('start = "2020"\n', r"r.toml: ingest: '2020' is not a date \(--start\)"),
+        ("max-speed = -1\n", "ingest.max-speed is -1"),
+        ('[report]\nbase = "x"\n', "r.toml: report: the base 'x' is not a year"),
+        ("[report]\nbase = '2012-2010'\n", "write --base 2010-2012"),
+        ('[report]\nlanguage = "xx"\n', "r.toml: report: --language: there is no file xx; fedmiss itself has de"),
         ('duration = "5"\n', "r.toml: ingest.duration: .*write it as 5..300"),
     ],
 )  # fmt: skip
@@ -117,6 +122,15 @@ def test_mistakes_are_told_by_their_place(text, message, tmp_path):
     with pytest.raises(ConfigError, match=message) as caught:
         recipe(tmp_path, text)
     assert len(str(caught.value).splitlines()) == 1
+
+
+def test_dates_may_stand_without_quotes_as_toml_has_them(tmp_path):
+    bare = recipe(
+        tmp_path, "start = 2020-01-01\nlast-edited = [2020-01-01, 2021-01-01]\n[report]\ndate = 2026-01-02\n"
+    )
+    assert bare.ingest.filters.first_date == "2020-01-01"
+    assert bare.ingest.filters.last_edited == ("2020-01-01", "2021-01-01")
+    assert bare.report.date == "2026-01-02"
 
 
 def test_settings_of_a_recipe_can_be_written_down(tmp_path):

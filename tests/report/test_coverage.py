@@ -270,3 +270,5 @@ def test_a_median_below_the_limit_is_not_written_as_the_limit(full):
     assert list(thin_counts(c, full.data, 14)) == [
         "the median year has 9.5 site-months with a count; a class needs 10"
     ]
+    c = replace(full.coverage, n_detected=1)
+    assert next(thin_counts(c, full.data, 14)) == "1 visit found the species; a class needs 20"

@@ -312,7 +312,8 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "the region has 1 site; a class needs 3", "the region has 2 sites; a class needs 3",
         *(_reason(n, np.ones(n), np.ones((draws, n))) for n, draws in ((1, 30), (2, 30), (9, 12), (9, 0))),
         _reason(9, np.zeros(9), None), _reason(9, np.ones(9), np.zeros((30, 9))),
-        "9 visits found the species; a class needs 10", "1 site was counted in two or more years; a class needs 5",
+        "9 visits found the species; a class needs 10", "1 visit found the species; a class needs 10",
+        "1 site was counted in two or more years; a class needs 5",
         "2 sites were counted in two or more years; a class needs 5",
         "the median year has 2.5 site-years with a count; a class needs 3",
         "the median year has 1 site-year with a count; a class needs 3",
@@ -324,11 +325,18 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         for start in ("No class where", "No class and no alert where", "No class")
     ]
     lines += [
+        *(
+            f"{n} coordinates more than 1 degree apart (W1); {their} the mean of them, which may be far from all. See "
+            "whether latitude and longitude are swapped in some rows, or two sites have one name."
+            for n, their in (("1 site has", "its place is"), ("2 sites have", "their places are"))
+        ),
+        "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",
         "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
         "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
         "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
     ]
     lines += [
+        "A window begins with its first year in the trend; one that has the years of a shorter one has no row.",
         "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
         "Strong decline, provisional since the fit has not converged",
         "81 % of all birds counted are from the site W1 in 2013.",

@@ -197,8 +197,8 @@ def score_folds(
             for at, path in enumerate(mine):
                 if not sums[at, 0] > 0:
                     raise ConfigError(
-                        f"fold {path.fold} leaves no visit to train on; use fewer folds, folds by visit, or a lower least "
-                        "number of sites (--minimum)."
+                        f"fold {path.fold} leaves no visit to train on; use fewer folds, folds by visit, a lower least "
+                        "number of sites (--minimum), or name the model, as --model negbin --rank 0, which needs no folds."
                     )
                 told = watch if path.table is tables[0] else None
                 each = _scorer(panel, path, inverse_size, told)

@@ -167,6 +167,11 @@ def _borne(
             (member,) = fit_members(
                 link, panel, [replace(member.settings, rank=rank)], batch=member.batch, watch=mine
             )
+            # going to its end it may have run away at this rank too, through which the path had hurried
+            rank, away = member.state.rank, member.state.away or away
+            if rank in out:
+                continue
+            member = kept.get(rank, member)
         out[rank] = replace(member, state=replace(member.state, away=away)) if away else member
     return list(out.values())
 

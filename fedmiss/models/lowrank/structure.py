@@ -1,6 +1,8 @@
-"""Kinds of features of sites that the model's prior may follow; light, because settings and reports name them too."""
+"""Features of sites that the model's prior may follow, and terms of effort; light, because settings name them too."""
 
 from __future__ import annotations
+
+from fedmiss.errors import ConfigError
 
 LIMIT = 2.5  # deviations from the mean of visited sites beyond which nothing more is made of a number
 
@@ -11,3 +13,26 @@ IN_WORDS = {  # what the expectation for a site follows, in the order of their c
     "smooth": "its place",
 }
 FEATURES = tuple(IN_WORDS)
+EFFORT = (
+    "duration",
+    "distance",
+    "observers",
+)  # what a visit's effort is made of, in the order of its columns
+
+
+def effort_words(effort: str) -> str | tuple[str, ...]:
+    """Read a setting of effort: ``auto``, ``none``, or the terms of a list with commas, each once.
+
+    Raises
+    ------
+    ConfigError    a term that is none, or no term
+    """
+    if effort in ("auto", "none"):
+        return effort
+    terms = tuple(dict.fromkeys(term.strip() for term in effort.split(",") if term.strip()))
+    wrong = [term for term in terms or (effort,) if term not in EFFORT]
+    if wrong:
+        raise ConfigError(
+            f"the effort term {wrong[0]!r} is unknown; choose auto, none, or some of {', '.join(EFFORT)}."
+        )
+    return terms

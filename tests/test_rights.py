@@ -75,7 +75,7 @@ def test_the_lock_of_another_user_is_named_with_its_owner(tmp_path, mode):
 
 
 def test_what_another_user_notes_of_a_folder_is_named_with_its_owner(tmp_path):
-    write = "import sys; from fedmiss.files import write_json; write_json(sys.argv[1], {})"
+    write = "import sys; from fedmiss.atomic import write_json; write_json(sys.argv[1], {})"
     as_user(write, tmp_path / "first.json")
     give_away(tmp_path / ".fedmiss-made")
     caught = write.replace("write_json(sys", "\ntry: write_json(sys") + "\nexcept Exception as e: print(e)"

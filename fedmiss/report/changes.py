@@ -169,6 +169,7 @@ def periods(
 
 
 WINDOWS = (25, 10, 5)
+LACKING = 0.2  # part of a window that may lie before its first used year
 ALERTS = ((-50.0, "decline above 50 %"), (-25.0, "decline above 25 %"))
 _SPAN_YEARS = 10  # a local line over about ten years, as the smooths of monitoring schemes
 
@@ -194,12 +195,32 @@ def over_window(percent: float, steps: int) -> float:
     return float(100.0 * ((1.0 + float(percent) / 100.0) ** steps - 1.0))
 
 
+def windows_of(used: I64) -> dict[int, int]:
+    """Return the windows of a series with these years (Y,): how many steps, longest first -> the calendar year it begins in.
+
+    Windows shorter than the series. Where years lack at its beginning a window has fewer steps; where they are more than
+    ``LACKING`` of them it is left out: a change of three years is none of ten.
+
+    Examples
+    --------
+    >>> windows_of(np.arange(2000, 2025))
+    {10: 2014, 5: 2019}
+    >>> windows_of(np.array([2000, 2001, 2020, 2021, 2022, 2023, 2024]))
+    {5: 2019}
+    """
+    starts = {window: int(used[-1]) - window for window in WINDOWS if used[-1] - window > used[0]}
+    return {
+        window: start
+        for window, start in starts.items()
+        if used[np.searchsorted(used, start)] - start <= LACKING * window
+    }
+
+
 def window_trends(findings: Findings) -> pd.DataFrame:
     """Return the trend of all years and of the last 25, 10 and 5, longest first, each with its alert.
 
-    A window of N years goes from the year N years before the last one to the last one, and is left out when the series
-    is not longer, or when its years in the trend are those of a shorter one. The change over a window is that
-    of its straight trend, so it agrees with the change per year.
+    A window of N years goes from the year N years before the last one to the last one (see ``windows_of``). The change over
+    a window is that of its straight trend, so it agrees with the change per year.
     Schema ``report_windows``.
     """
     used = findings.years.year[findings.years.used]
@@ -208,11 +229,8 @@ def window_trends(findings: Findings) -> pd.DataFrame:
         return pd.DataFrame(columns=columns)
     last = int(used[-1])
     trends = {"all years": findings.trend}
-    for window, shorter in zip(WINDOWS, (*WINDOWS[1:], -1), strict=True):
-        within = (used >= last - window) & (used < last - shorter)
-        if last - window <= used[0] or not within.any():
-            continue
-        trends[f"{window} years"] = findings.whole.trend(findings.settings, years=(last - window, last))
+    for window, start in windows_of(used).items():
+        trends[f"{window} years"] = findings.whole.trend(findings.settings, years=(start, last))
     rows = []
     for name, trend in trends.items():
         steps = int(trend["to_year"]) - int(trend["from_year"])
@@ -222,12 +240,6 @@ def window_trends(findings: Findings) -> pd.DataFrame:
         row = trend.to_dict() | {"window": name, "change_percent": change, "change_lo": lo, "change_hi": hi}
         rows.append(row | {"alert": "" if trend["reason"] else alert_of(change, hi)})
     return pd.DataFrame(rows, columns=columns)
-
-
-def shortened(findings: Findings) -> bool:
-    """Whether a window of the series begins in a year that is not in the trend."""
-    used = findings.years.year[findings.years.used]
-    return any(used[0] < used[-1] - window and used[-1] - window not in used for window in WINDOWS)
 
 
 def smooth_index(findings: Findings) -> pd.DataFrame:

@@ -18,7 +18,7 @@ import pandas as pd
 from scipy.special import betaln, chdtri, gammaln
 
 from fedmiss.arrays import F64, I64, Bool
-from fedmiss.report.changes import WINDOWS, alert_of, over_window
+from fedmiss.report.changes import alert_of, over_window, windows_of
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.words import count, per_year, share, year_list
@@ -120,8 +120,7 @@ def finds_reason(found: Sequence[FindsOnly], series: MonthlySeries, settings: Re
     used = years.year[years.used]
     first, last = int(used[0]), int(used[-1])
     without = series.without(doubted)
-    spans = [first, *(last - window for window in WINDOWS if last - window > first)]
-    for start in spans:
+    for start in (first, *windows_of(used).values()):
         if _told(series, (start, last), settings) != _told(without, (start, last), settings):
             named = year_list([str(year) for year in years.year[doubted]])
             return (

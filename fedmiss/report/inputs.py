@@ -19,6 +19,22 @@ from fedmiss.group_names import group_name
 from fedmiss.tables import read_table
 
 _FACTS = {field.name for cls in FACTS.values() for field in fields(cls)}
+_INTERACTIONS = ("rank", "slopes", "features", "occupancy", "family", "site_variances")
+LEAST_VARIANCE = 1e-4  # least prior variance of counts' coefficients in a fit
+_OF_LEVELS = {"visits"}  # features that no slope follows
+
+
+def _without_interaction(model: Mapping[str, Any]) -> bool:
+    """Whether the sites of a fitted model, by its facts, have no trends of their own."""
+    if model.get("occupancy"):
+        return False
+    if model.get("rank") == 0 and not model.get("slopes"):
+        return True
+    if set(model.get("features") or ()) - _OF_LEVELS:
+        return False
+    # The first is of levels. On other scales the least variance is in units of theirs.
+    own = (model.get("site_variances") or ())[1:]
+    return bool(own) and model.get("family") == "poisson" and max(own) <= 1.001 * LEAST_VARIANCE
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,8 +72,12 @@ class Source:
 
     @property
     def one_trend(self) -> bool:
-        """True when the model has no site x month interaction: all sites then share one trend."""
-        return bool(self.fact("rank") == 0 and not self.fact("slopes", default=False))
+        """True when the model has no site x month interaction: all sites then share one trend.
+
+        Of models that are averaged none has one. A term whose variance is the least one switched itself off.
+        """
+        members = self.fact("members", default=None) or [{name: self.fact(name) for name in _INTERACTIONS}]
+        return all(_without_interaction(member) for member in members)
 
     @property
     def cell(self) -> str:

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError
-from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, interval
+from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED, interval, normal_quantile
 from fedmiss.report.loess import choose_span, loess
 from fedmiss.report.scatter import contrast_error, scatter_of_years
 from fedmiss.report.slopes import trend_row
@@ -222,8 +222,16 @@ class MonthlySeries:
             weights = -mask[used].astype(np.float64) / mask.sum()
             weights[-1] += 1.0
             scatter = scatter_of_years(*self.within(self.years.used))
-            se, quantile = contrast_error(weights, float(band.se_log[0]), scatter, level)
-            lo, hi = ratio * np.exp(-quantile * se), ratio * np.exp(quantile * se)
+            sd, quantile = contrast_error(weights, 0.0, scatter, level)
+            # Squares of the distances add up; those of quantiles differ on the two sides.
+            with np.errstate(divide="ignore"):
+                ends = (
+                    np.log(np.array([lo, hi]) / ratio) / normal_quantile(level)
+                    if ratio > 0
+                    else np.full(2, np.nan)
+                )
+            down, up = quantile * np.hypot(ends, sd)
+            lo, hi = ratio * np.exp(-down), ratio * np.exp(up)
         changes = (100.0 * (ratio - 1.0), 100.0 * (lo - 1.0), 100.0 * (hi - 1.0))
         return out | dict(zip(names[:3], changes, strict=True))
 

@@ -260,7 +260,7 @@ def test_the_page_names_the_version_and_a_wrong_one_approves_nothing(folder, pan
     kit = open_kit(folder / "kits" / "north")
     assert f"computed by  fedmiss {__version__}, protocol {PROTOCOL};" in page(kit)
     kept = [(kit.private / name).read_bytes() for name in ("approval.json", "history.json")]
-    for at in ("fedmiss.network.study", "fedmiss.network.preflight", "fedmiss.network.approval"):
+    for at in ("fedmiss.network.kits", "fedmiss.network.preflight", "fedmiss.network.approval"):
         monkeypatch.setattr(f"{at}.__version__", "99.0")
     for words in (["--dry-run"], ["--approve", open_kit(kit.folder).job.hex()]):
         done = fedmiss("federation", "join", kit.folder, panels["north"], *words)

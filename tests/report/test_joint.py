@@ -10,7 +10,8 @@ import pytest
 from fedmiss.atomic import read_json, write_json
 from fedmiss.errors import InputError
 from fedmiss.files import read_manifest, write_manifest
-from fedmiss.report.changes import smooth_index, window_trends
+from fedmiss.report.changes import over_window, smooth_index, window_trends
+from fedmiss.report.findings import ONE_TREND
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report
 from fedmiss.report.series import MonthlySeries
@@ -161,7 +162,7 @@ def test_without_regions_years_or_birds(tmp_path):
 def test_one_trend_is_not_repeated_by_region(tmp_path):
     a = findings(result_of(tmp_path / "r", rank=0))
     assert set(a.regions["trend_class"]) == {"not classified"}
-    assert a.regions["reason"].str.contains("rank 0").all()
+    assert (a.regions["reason"] == ONE_TREND).all()
     html = joint_report(tmp_path / "r", tmp_path / "out", {}).read_text(encoding="utf-8")
     assert "All regions share one trend in this model" in html
     assert "fig-regions" not in html
@@ -289,16 +290,15 @@ def test_it_says_what_a_local_report_says_of_thin_and_strange_visits(tmp_path):
     ]
 
 
-def test_a_window_of_one_year_has_no_change(tmp_path):
+def test_a_window_of_one_year_has_no_change_and_no_row(tmp_path):
     a = findings(result_of(tmp_path / "r"))
     used = a.years.year[a.years.used]
     lone = a.whole._replace(
         series=a.series.without((used[-1] - 12 < a.years.year) & (a.years.year < used[-1]))
     )
-    row = window_trends(replace(a, whole=lone, trend=lone.trend(a.settings))).iloc[-1]
-    assert row["from_year"] == row["to_year"]
-    assert row[["change_percent", "change_lo", "change_hi"]].isna().all()
-    assert not row["alert"]
+    windows = window_trends(replace(a, whole=lone, trend=lone.trend(a.settings)))
+    assert list(windows["window"]) == ["all years"]
+    assert np.isnan(over_window(-3.0, 0))
 
 
 def test_the_band_of_the_smoothed_index_holds_the_error_of_its_base(tmp_path):

@@ -336,7 +336,6 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
     ]
     lines += [
-        "A window begins with its first year in the trend; one that has the years of a shorter one has no row.",
         "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
         "Strong decline, provisional since the fit has not converged",
         "81 % of all birds counted are from the site W1 in 2013.",

@@ -9,12 +9,13 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_rgb
 
 from fedmiss.errors import ConfigError
+from fedmiss.federation.hub.priors import SMALLEST
 from fedmiss.report.analysis import ReportSettings, trim_beside
 from fedmiss.report.basemap import LAND, SEA, draw_basemap, draw_scale, empty_map, frame_of, on_map
 from fedmiss.report.changes import alert_of
 from fedmiss.report.classes import by_limits
 from fedmiss.report.html import cite_as, photo_uri
-from fedmiss.report.inputs import read_inputs
+from fedmiss.report.inputs import LEAST_VARIANCE, read_inputs
 from fedmiss.report.maps import _nearest_centre, _size_legend, hexagons, site_map
 from fedmiss.report.question import stored
 from fedmiss.report.sections.places import _sites
@@ -151,6 +152,29 @@ def test_hexagons_are_the_nearest_and_keep_the_sums(full):
     assert (h["n_sites"].sum(), h["visits"].sum()) == (40, 40)
     assert h["mean_total"].sum() == pytest.approx(table["mean_total"].sum())
     assert h["percent_per_year"].to_numpy() == pytest.approx(np.full(len(h), 100 * np.expm1(-0.04)), rel=1e-6)
+
+
+def test_sites_share_one_trend_where_no_averaged_model_lets_them_differ(full):
+    assert LEAST_VARIANCE == SMALLEST
+
+    def one(*members):
+        known = [{"family": "poisson", "features": [], "occupancy": []} | member for member in members]
+        results = {**full.data.fit["results"], **known[0], "members": known if len(known) > 1 else []}
+        return replace(full.data, fit={**full.data.fit, "results": results}).one_trend
+
+    flat = {"rank": 0, "slopes": False, "site_variances": [0.8]}
+    assert one(flat)
+    assert one(flat | {"features": ["smooth"]})  # levels alone follow it
+    # Index and regions are of the average, whose other models know trends of sites.
+    assert not one(flat, {"rank": 1, "slopes": False, "site_variances": [0.8, 0.02]})
+    assert not one(flat | {"occupancy": [0.9, 0.1, 0.1]})
+    # Slopes and patterns that switched themselves off: intervals would be those of the common trend.
+    off = {"rank": 1, "slopes": True, "site_variances": [0.8, SMALLEST, SMALLEST]}
+    assert one(off, flat)
+    assert one(off | {"features": ["visits"]})
+    assert not one(off | {"features": ["regions"]})
+    assert not one(off | {"site_variances": [0.8, SMALLEST, 0.02]})
+    assert not one(off | {"site_variances": None})
 
 
 @pytest.mark.slow

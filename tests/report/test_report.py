@@ -16,12 +16,11 @@ from fedmiss.errors import ConfigError, InputError
 from fedmiss.files import read_manifest, write_manifest
 from fedmiss.report.analysis import ReportSettings, analyse
 from fedmiss.report.build import build_report
-from fedmiss.report.changes import shortened, window_trends
 from fedmiss.report.classes import by_limits
 from fedmiss.report.exchange import read_ocv, read_out_totals, write_exchange
 from fedmiss.report.inputs import Source, read_inputs
 from fedmiss.report.prose import caveats, headline, limits
-from fedmiss.report.sections.headline import _stretches, _windows
+from fedmiss.report.sections.headline import _stretches
 from fedmiss.report.sections.index import build as indices
 from fedmiss.report.sections.model import build as model_section
 from fedmiss.report.sections.places import build as places
@@ -125,25 +124,6 @@ def test_years_at_an_end_that_found_nothing_are_named_and_no_base(full, end):
     assert sum(each.startswith(said) for each in caveats(a)) == 1
     assert int(a.yearly.attrs["base"][0]) not in gone
     assert not any(each.startswith("None of") for each in caveats(full))
-
-
-@pytest.mark.parametrize(
-    ("gone", "names", "short"),
-    [
-        (range(2009, 2016), ["5 years"], True), (range(2010, 2013), ["10 years", "5 years"], True),
-        (range(2012, 2016), ["10 years", "5 years"], False), (range(2013, 2017), ["10 years", "5 years"], True),
-    ],
-)  # fmt: skip
-def test_a_window_that_a_gap_cuts_to_the_years_of_a_shorter_one_has_no_row(full, gone, names, short):
-    """A row "10 years (2016 to 2021)" held the trend of five years, and no alert of ten."""
-    series = full.whole.series
-    whole = full.whole._replace(series=series.without(np.isin(series.years.year, gone)))
-    a = replace(full, whole=whole)
-    table = window_trends(a)
-    assert list(table["window"]) == ["all years", *names]
-    assert table["from_year"].is_unique
-    assert shortened(a) == short
-    assert ("begins with its first year in the trend" in _windows(a, table).note) == short
 
 
 @pytest.mark.slow

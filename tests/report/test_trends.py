@@ -1,5 +1,6 @@
 """Laws of totals, indices, trends, seasons, curves and change points."""
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -8,9 +9,11 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.report import trends
-from fedmiss.report.changes import _candidates, change_points, period_trends
-from fedmiss.report.classes import interval, normal_quantile, ratio_to_base
+from fedmiss.report.changes import _candidates, change_points, period_trends, window_trends, windows_of
+from fedmiss.report.classes import interval, normal_quantile, ratio_to_base, student_quantile
 from fedmiss.report.loess import choose_span, loess
+from fedmiss.report.prose import headline
+from fedmiss.report.sections.headline import found
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.years import MONTH_NAMES, make_years, season_text
 
@@ -80,6 +83,29 @@ def test_the_base_is_100_and_other_bases_rescale_the_index():
     change = trends.overall_trend(totals, months, draws, base=2003).iloc[0]
     assert change["change_percent"] == pytest.approx(one["index"].iloc[-1] - 100)
     assert change["change_lo_sampling"] == pytest.approx(one["index_lo"].iloc[-1] - 100)
+
+
+def test_a_last_year_without_birds_has_a_change_whose_two_limits_differ_as_the_replicates_do():
+    months = axis(n_years=12, season=(6,))
+    totals = np.where(np.arange(12) < 11, 100.0, 0.5)
+    rng = np.random.default_rng(2)
+    log = np.where(np.arange(12) < 11, rng.normal(0, 0.1, (200, 12)), rng.normal(-1, 2.5, (200, 12)))
+    draws = totals * np.exp(log)  # replicates of the last year go down without end, and hardly up
+    index = trends.yearly_index(totals, months, draws).iloc[-1]
+    row = trends.overall_trend(totals, months, draws).iloc[0]
+    narrow = [100 + row["change_lo_sampling"], 100 + row["change_hi_sampling"]]
+    assert narrow == pytest.approx([index["index_lo"], index["index_hi"]])
+    # Nothing scatters but the replicates, so Student's quantile alone makes the difference.
+    wider = student_quantile(0.95, 10) / normal_quantile(0.95)
+    wide = np.log(np.array([row["change_lo"], row["change_hi"]]) / 100 + 1) - np.log(0.005)
+    np.testing.assert_allclose(wide, wider * (np.log(narrow) - np.log(0.5)), rtol=0.02)
+    # Where the replicates are not skewed both are as far.
+    totals, draws = series(axis(), noise=0.2)
+    row = trends.overall_trend(totals, axis(), draws).iloc[0]
+    down, up = (
+        np.log((100 + row[name]) / (100 + row["change_percent"])) for name in ("change_lo", "change_hi")
+    )
+    assert -down == pytest.approx(up)
 
 
 def test_the_error_of_the_slope_is_the_sandwich_of_the_replicates():
@@ -384,3 +410,17 @@ def test_log_limits_cover_at_their_level():
     cover = np.mean((got.lo < 1) & (got.hi > 1))
     # the standard deviation over 200 replicates widens nothing: expected coverage of a t with 199 df at 1.96
     assert abs(cover - 0.949) < 4 * np.sqrt(0.05 * 0.95 / n)
+
+
+def test_a_change_of_few_years_is_not_shown_as_one_of_ten(full):
+    year = full.years.year
+    for lacking, shown in (([], [2011, 2016]), ([2011, 2012], [2013, 2016]), (range(2011, 2015), [2016])):
+        whole = full.whole._replace(series=full.series.without(np.isin(year, list(lacking))))
+        a = replace(full, whole=whole, trend=whole.trend(full.settings))
+        windows = window_trends(a)
+        assert list(windows["from_year"][1:]) == shown
+        note = found(a, headline(a), []).values["windows"].note
+        assert ("more than a fifth" in note) == (len(shown) < 2)
+    assert windows_of(np.arange(1990, 2025)) == {25: 1999, 10: 2014, 5: 2019}
+    assert windows_of(np.array([1990, *range(2005, 2025)])) == {10: 2014, 5: 2019}
+    assert windows_of(np.array([1990, *range(2004, 2025)])) == {25: 1999, 10: 2014, 5: 2019}

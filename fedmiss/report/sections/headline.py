@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.changes import SUPPORTED, WINDOWS, shortened, window_trends
+from fedmiss.report.changes import SUPPORTED, WINDOWS, window_trends
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.findings import Findings
 from fedmiss.report.prose import Headline, area, caveats, headline, latest, other_convention, over_the_period
@@ -75,9 +75,12 @@ def _windows(findings: Findings, table: pd.DataFrame) -> HtmlTable | None:
     note = (
         "Change over the window: that of its straight trend, so it can differ from the change between two single "
         "years. Alert: a decline above 25 % or 50 % over the window whose 95 % interval does not include 0."
-    ) + ("" if len(table) > len(WINDOWS) else " A window as long as the series, or longer, has no row.")
-    if shortened(findings):
-        note += " A window begins with its first year in the trend; one that has the years of a shorter one has no row."
+    )
+    first, last = int(table["from_year"].iloc[0]), int(table["to_year"].iloc[0])
+    shorter = sum(window < last - first for window in WINDOWS)
+    note += "" if shorter == len(WINDOWS) else " A window as long as the series, or longer, has no row."
+    if len(table) - 1 < shorter:
+        note += " A window that lacks more than a fifth of its years at its beginning has no row."
     if refused := reasons(table):
         note += f" No class and no alert where: {refused}."
     return table_of(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from functools import cached_property
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.atomic import atomic_file, read_json, write_json
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.federation.masks import FEWEST, fingerprint, identity, public_key
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import atomic_folder, write_manifest
@@ -178,6 +179,40 @@ class Kit:
 def open_kit(folder: str | Path) -> Kit:
     """Open a kit."""
     return Kit(Path(folder))
+
+
+def sleeper(kit: Kit, say: Callable[[str], None]) -> Callable[[float], None]:
+    """Return what waits for some seconds and says, once, that the kit has another revision or roster than this process."""
+    said = False
+
+    def sleep(seconds: float) -> None:
+        nonlocal said
+        if not said and (news := _news(kit)):
+            say(f"{kit.name}: {news}")
+            said = True
+        time.sleep(seconds)
+
+    return sleep
+
+
+def _news(kit: Kit) -> str:
+    runs = f"This process still runs revision {kit.study.revision}, job {kit.job.hex()[:12]}"
+    try:
+        now = Kit(kit.folder)
+    except ConfigError as error:  # it takes no part in the new one
+        return f"{error} {runs}; Ctrl-C ends it."
+    except FedmissError:  # amid the copying
+        return ""
+    try:
+        job = now.job
+    except FedmissError:
+        return ""
+    if job == kit.job:
+        return ""
+    return (
+        f"the kit has revision {now.study.revision} of the study now, job {job.hex()[:12]}. {runs}. To begin the other one: "
+        "Ctrl-C, and the same command again."
+    )
 
 
 def enrol(kit: Kit) -> Path:

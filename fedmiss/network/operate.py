@@ -16,7 +16,7 @@ from fedmiss.federation.circle import frame_label
 from fedmiss.locks import locked
 from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.folder import Folder, check_folder
-from fedmiss.network.kits import Kit, job_hash, read_roster
+from fedmiss.network.kits import Kit, job_hash, read_roster, sleeper
 from fedmiss.network.member import party_of, start, take_part
 from fedmiss.network.outbox import REFUSALS, holder, on_hold
 from fedmiss.network.preflight import check_certificate, check_connection, check_port, check_version
@@ -97,40 +97,6 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
             kit, data, shared, look=holder(kit, say) if look else None, preview=preview,
             watch=lambda stage, exchanges: shown(exchanges),
         )  # fmt: skip
-
-
-def sleeper(kit: Kit, say: Say) -> Callable[[float], None]:
-    """Return what waits for some seconds and says, once, that the kit has another revision or roster than this process."""
-    said = False
-
-    def sleep(seconds: float) -> None:
-        nonlocal said
-        if not said and (news := _news(kit)):
-            say(f"{kit.name}: {news}")
-            said = True
-        time.sleep(seconds)
-
-    return sleep
-
-
-def _news(kit: Kit) -> str:
-    runs = f"This process still runs revision {kit.study.revision}, job {kit.job.hex()[:12]}"
-    try:
-        now = Kit(kit.folder)
-    except ConfigError as error:  # it takes no part in the new one
-        return f"{error} {runs}; Ctrl-C ends it."
-    except FedmissError:  # amid the copying
-        return ""
-    try:
-        job = now.job
-    except FedmissError:
-        return ""
-    if job == kit.job:
-        return ""
-    return (
-        f"the kit has revision {now.study.revision} of the study now, job {job.hex()[:12]}. {runs}. To begin the other one: "
-        "Ctrl-C, and the same command again."
-    )
 
 
 def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, preview: bool) -> None:

@@ -20,9 +20,8 @@ from fedmiss.files import read_manifest
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
-from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit
+from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit, sleeper
 from fedmiss.network.member import take_part
-from fedmiss.network.operate import sleeper
 from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import read_study
 from fedmiss.system import POSIX

@@ -7,13 +7,19 @@ import pandas as pd
 import pytest
 
 from fedmiss.errors import ConfigError
+from fedmiss.federation import messages as msg
 from fedmiss.federation.calls import cross_validate
 from fedmiss.federation.group.folds import draw_folds
+from fedmiss.federation.hub import crossval
 from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
+from fedmiss.federation.hub.job import run_job
+from fedmiss.federation.link import Link
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import _above, _choose, default_candidates, model_name
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
+from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of, order
+from tests.federation.owners import owned
 from tests.models.panels import simulate, split
 
 
@@ -142,6 +148,25 @@ def test_candidates_are_scored_the_same_alone_and_together():
 
 
 @pytest.mark.slow
+@pytest.mark.slow
+def test_folds_that_wait_for_the_start_are_scored_as_those_that_come_after_it(tmp_path, monkeypatch):
+    """Side by side they wait; where memory holds one path at a time its fit of all visits comes first."""
+    clubs = clubs_of(owned(5, n=2500, J=80, L=60, size=2.0, seed=5), tmp_path)
+    models = default_candidates(CountSettings(dispersion="negbin"), 2)
+    taps, results = [], []
+    for numbers in (crossval.NUMBERS, 1):
+        monkeypatch.setattr(crossval, "NUMBERS", numbers)
+        taps.append(Tapped({name: club.program() for name, club in clubs.items()}))
+        results.append(run_job(Link(taps[-1], JOB[:8], SETTINGS), order(models, structure=())))
+    assert results[0].agreement.panel.start.directions.shape[1] > 1
+    beside, after = (result.choice for result in results)
+    assert max(model.rank for model in beside.members) > 0
+    tables = [c.table.sort_values(["model", "rank", "fold"], ignore_index=True) for c in (beside, after)]
+    pd.testing.assert_frame_equal(*tables, check_exact=True)
+    whole = {(q.batch, len(q.fits)) for q in taps[0].asked if isinstance(q, msg.Product)}
+    assert len(whole) == 1, "only the fit of all visits asks for products"
+
+
 def test_cross_validation_finds_the_rank():
     flat, _ = simulate(J=60, L=36, n=2500, scale=0.0)
     rich, _ = simulate(J=60, L=36, n=2500, scale=0.8)

@@ -274,7 +274,7 @@ def _scorer(
 
     def note(rank: int, sums: Sums) -> None:
         row: dict[str, object] = {"candidate": -1, "model": model_name(path.settings), "rank": -1}
-        row.update(penalty=np.nan, fold=path.fold, **scores(sums["sums"], path.settings))
+        row.update(penalty=np.nan, fold=path.fold, **scores(sums["sums"]))
         path.scored[rank] = row
         for wanted, candidate in path.ranks.items():
             if min(wanted, most) == rank:

@@ -109,7 +109,7 @@ def check_candidates(candidates: Sequence[CountSettings], folds: int) -> None:
         )
 
 
-def scores(sums: F64, settings: CountSettings) -> dict[str, float]:
+def scores(sums: F64) -> dict[str, float]:
     """Row of the table of scores from five sums over held-out visits.
 
     ``sums`` (5,): deviance, squared log error, predicted and counted total, visits.

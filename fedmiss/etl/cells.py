@@ -229,21 +229,37 @@ def sites_of(visits: pl.DataFrame) -> pl.DataFrame:
     return visits.group_by("site_id").agg(
         pl.col("site_name").drop_nulls().sort().first(),
         pl.col("latitude").mean(),
-        pl.col("longitude").mean(),
+        _middle(pl.col("longitude")),
         pl.col("region").drop_nulls().sort().first(),
     )
 
 
-FAR_APART = 1.0  # degrees between two places of one site: about 100 km, more than a site has
+def _middle(longitude: pl.Expr) -> pl.Expr:
+    """Mean longitude, of a site on the 180th meridian too."""
+    east = _eastward(longitude).mean()
+    over = pl.when(east > 180.0).then(east - 360.0).otherwise(east)
+    return pl.when(_width(longitude) > 180.0).then(over).otherwise(longitude.mean())
+
+
+def _eastward(longitude: pl.Expr) -> pl.Expr:
+    return pl.when(longitude < 0.0).then(longitude + 360.0).otherwise(longitude)
+
+
+def _width(degrees: pl.Expr) -> pl.Expr:
+    return degrees.max() - degrees.min()
+
+
+FAR_APART = 0.9  # degrees of latitude between two places of one site: 100 km, more than a site has
 
 
 def scattered(visits: pl.DataFrame) -> list[str]:
     """Say which sites have places far from each other: the mean of them is the place of none."""
-    width = [pl.col(name).max() - pl.col(name).min() for name in ("latitude", "longitude")]
+    latitude, longitude = pl.col("latitude"), pl.col("longitude")
+    narrow = pl.min_horizontal(_width(longitude), _width(_eastward(longitude)))
     far = (
         visits.group_by("site_id")
-        .agg(*width)
-        .filter(pl.max_horizontal("latitude", "longitude") > FAR_APART)
+        .agg(north=_width(latitude), east=narrow * latitude.mean().radians().cos())
+        .filter(pl.max_horizontal("north", "east") > FAR_APART)
         .sort("site_id")["site_id"]
         .to_list()
     )
@@ -251,7 +267,7 @@ def scattered(visits: pl.DataFrame) -> list[str]:
         return []
     have, their = ("has", "its place is") if len(far) == 1 else ("have", "their places are")
     return [
-        f"{several(len(far), 'site')} {have} coordinates more than {FAR_APART:g} degree apart ({listed(far, 3)}); {their} "
+        f"{several(len(far), 'site')} {have} places more than 100 km apart ({listed(far, 3)}); {their} "
         "the mean of them, which may be far from all. See whether latitude and longitude are swapped in some rows, or two "
         "sites have one name."
     ]

@@ -74,11 +74,11 @@ _WORDS = frozenset(
 _TIMES, _SITES, _SUMS, _LARGEST = 5, 3, 3, 10
 
 
-def no_count(source: Source, rows: int, of: str = "") -> InputError:
+def no_count(source: Source, rows: int, species: str) -> InputError:
     """Return the refusal of a table in which nobody counted."""
     return InputError(
-        f"{source.name}: the count{of} is missing (NA or blank) in every row ({rows:,}), so there is nothing to import. "
-        "Leave this table out, or see whether its counts stand in another column."
+        f"{source.name}: the count of {species} is missing (NA or blank) in every row ({rows:,}), so there is nothing to "
+        "import. Leave the species out, or see whether its counts stand in another column."
     )
 
 

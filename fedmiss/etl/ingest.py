@@ -13,6 +13,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.checks import refuse_spellings
+from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import is_count_table, kept_columns
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import species_of_counts
@@ -118,7 +119,7 @@ def _import(
         projections = _project(sources, store, settings)
         releases = {projection.meta["release"] for projection in projections} - {""}
         warnings += _read_warnings(projections, releases)
-        _refuse_empty(projections, sources)
+        _refuse_empty(projections, sources, family)
         records = [projection for projection in projections if projection.has("records")]
         lists = [projection for projection in projections if projection.has("events")]
         presence_only = family == "gbif" or (
@@ -163,13 +164,28 @@ def _import(
             )
 
 
-def _refuse_empty(projections: list[Projection], sources: list[Source]) -> None:
+def _refuse_empty(projections: list[Projection], sources: list[Source], family: str) -> None:
+    names = listed([source.short_name for source in sources], 4)
     if not any(each.meta["rows"] or each.meta["role"] == "sampling" for each in projections):
-        names = ", ".join(source.short_name for source in sources)
         raise InputError(
             f"{names}: a header and no rows, so there is nothing to import; widen the choice made at the "
             "download, or name the sampling file with --sampling."
         )
+    if family == "plain" and not any(_says_something(each) for each in projections):
+        rows, found = (sum(each.meta["rows"] for each in projections)), projections[0].meta["examples"]
+        why = found[0] if found else "the count is missing, NA or blank"
+        raise InputError(
+            f"{names}: none of {rows:,} rows has a site, a date and a count that can be used ({why}), so there is nothing "
+            "to import. See whether these are the right tables, and the right column for each (--map).",
+            rows=rows,
+        )
+
+
+def _says_something(table: Projection) -> bool:
+    """Whether a plain table has a count, or a list without birds."""
+    return bool(table.meta.get("without_birds")) or any(
+        (part["count"] != COUNT_BLANK).any() for part in table.slices("records", ["count"])
+    )
 
 
 def _terms(

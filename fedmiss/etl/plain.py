@@ -195,8 +195,6 @@ def project_plain(
     height = frame.height
     frame = frame.filter(~blank | (pl.col("complete") == 1))
     missing = height - frame.height
-    if height and frame.is_empty():
-        raise no_count(source, height)
     frame = frame.with_columns(approved=pl.when(blank).then(pl.lit("0")).otherwise(pl.lit("")))
     alike = observers_alike(frame)
     frame = frame.drop("line")
@@ -378,7 +376,7 @@ def project_counts(
     species = table.species or asked or source.path.name.split(".")[0]
     frame = table.frame.filter(pl.col("count").is_not_null())
     if frame.is_empty():
-        raise no_count(source, table.frame.height, f" of {species}")
+        raise no_count(source, table.frame.height, species)
     refuse_parts(source, frame["count"], frame["line"])
     frame = frame.with_columns(year=_years(frame["year"], source, first_year))
     if "month" not in frame.columns:

@@ -139,9 +139,9 @@ class Faults:
             self.examples.append(f"line {line}: {what} {value!r}")
 
     def refuse_mostly_bad(self, source: Source, rows: int, cannot: str, remedy: str) -> None:
-        """Raise InputError where most rows were left out, unknown dates and specimens aside; of few, where all were."""
+        """Raise InputError where most of a file's rows were left out, unknown dates and specimens aside."""
         bad = sum(value for what, value in self.malformed.items() if what not in (NO_DATE, NO_SIGHTING))
-        if (bad > 10 or bad == rows) and 2 * bad > rows:
+        if bad > 10 and 2 * bad > rows:
             raise InputError(
                 f"{source.name}: {bad:,} of {rows:,} rows cannot {cannot} ({self.examples[0]}); {remedy}",
                 rows=bad,

@@ -51,6 +51,9 @@ def make_study(
     return out
 
 
+LOOK = 2.0  # seconds of waiting between two looks at the own kit
+
+
 class Kit:
     """An organisation's kit: its study, its name, its private folder."""
 
@@ -183,13 +186,16 @@ def open_kit(folder: str | Path) -> Kit:
 
 def sleeper(kit: Kit, say: Callable[[str], None]) -> Callable[[float], None]:
     """Return what waits for some seconds and says, once, that the kit has another revision or roster than this process."""
-    said = False
+    said, waited = False, LOOK
 
     def sleep(seconds: float) -> None:
-        nonlocal said
-        if not said and (news := _news(kit)):
-            say(f"{kit.name}: {news}")
-            said = True
+        nonlocal said, waited
+        if waited >= LOOK and not said:
+            waited = 0.0
+            if news := _news(kit):
+                say(f"{kit.name}: {news}")
+                said = True
+        waited += seconds
         time.sleep(seconds)
 
     return sleep
@@ -198,19 +204,19 @@ def sleeper(kit: Kit, say: Callable[[str], None]) -> Callable[[float], None]:
 def _news(kit: Kit) -> str:
     runs = f"This process still runs revision {kit.study.revision}, job {kit.job.hex()[:12]}"
     try:
-        now = Kit(kit.folder)
-    except ConfigError as error:  # it takes no part in the new one
-        return f"{error} {runs}; Ctrl-C ends it."
-    except FedmissError:  # amid the copying
-        return ""
-    try:
-        job = now.job
-    except FedmissError:
+        now = read_study(kit.folder)
+        if kit.name not in now.organisations:
+            return (
+                f"the kit has revision {now.revision} of study {now.name} now, which {kit.name!r} is not in. {runs}; Ctrl-C "
+                "ends it."
+            )
+        job = Kit(kit.folder).job
+    except (FedmissError, OSError):  # amid the copying, or a disk that is away for a moment
         return ""
     if job == kit.job:
         return ""
     return (
-        f"the kit has revision {now.study.revision} of the study now, job {job.hex()[:12]}. {runs}. To begin the other one: "
+        f"the kit has revision {now.revision} of the study now, job {job.hex()[:12]}. {runs}. To begin the other one: "
         "Ctrl-C, and the same command again."
     )
 

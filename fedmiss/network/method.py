@@ -62,22 +62,37 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
 
 
 def code_of(named: str) -> str:
-    """Digest of the Python files of the package that a study's function is in, or of its module; blank if it is compiled."""
+    """Digest of the Python files of the package that a study's function is in, or of its module; blank if it is compiled.
+
+    Raises
+    ------
+    ConfigError    a file of the package cannot be read
+    """
     module = named.partition(":")[0]
     parts = module.split(".")
     above = [sys.modules.get(".".join(parts[: i + 1])) for i in range(len(parts))]
     # A folder without __init__.py may hold anything: the package begins below it.
     root = next((Path(m.__file__).parent for m in above if m and m.__file__ and hasattr(m, "__path__")), None)
     digest = hashlib.blake2b(digest_size=6)
-    try:
-        if root is None:
+    if root is None:
+        try:
             digest.update(inspect.getsource(sys.modules[module]).encode())
-        else:
-            for file in sorted(root.rglob("*.py"), key=lambda file: file.relative_to(root).parts):
-                name, text = file.relative_to(root).as_posix(), file.read_text("utf-8", "surrogateescape")
-                digest.update(f"{name}\0{text}\0".encode("utf-8", "surrogateescape"))
-    except (KeyError, OSError, TypeError):
-        return ""
+        except (KeyError, OSError, TypeError):
+            return ""
+        return digest.hexdigest()
+    for file in sorted(root.rglob("*.py"), key=lambda file: file.relative_to(root).parts):
+        name = file.relative_to(root)
+        # what editors, notebooks and environments keep beside the code begins with a dot
+        if any(part.startswith(".") for part in name.parts) or not file.is_file():
+            continue
+        try:
+            text = file.read_text("utf-8", "surrogateescape")
+        except OSError as error:
+            raise ConfigError(
+                f"the study runs {named}, and {file} of its package cannot be read: {error.strerror}. All organisations "
+                "compare the package's code before they begin. Make the file readable, or install the package again."
+            ) from None
+        digest.update(f"{name.as_posix()}\0{text}\0".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()
 
 
@@ -116,9 +131,14 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         raise ConfigError(
             f"{run} failed in {Path(last[0].filename).name}, line {last[0].lineno}: {type(error).__name__}: {error}. The "
             "others wait. If the package is wrong, agree on a version without the fault; if the data here are wrong, "
-            "correct them. Then ask the proposer for a revision: a job is bound to the function's file and to the data "
+            "correct them. Then ask the proposer for a revision: a job is bound to the function's code and to the data "
             "that it was begun with. fedmiss --debug shows the traceback."
         ) from error
+    without = {name: n for name, n in circle.left_out.items() if n}
+    # Together, else who adds up more would wait for ever; it is none of the function's exchanges.
+    circle.most += 1
+    circle.begin([], f"the end of {run}")
+    circle.share(b"", all_needed=False)
     try:
         plain: dict[Any, Any] = {
             k: v.item() if isinstance(v, np.generic) else v for k, v in dict(found).items()
@@ -133,11 +153,10 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
             raise TypeError(f"the array {bad[0]!r}")
     except (TypeError, ValueError) as error:
         raise ConfigError(
-            f"{run} returned what no file can hold ({error}); return a mapping of names to numbers, texts, and arrays."
+            f"{run} returned what no file can hold ({error}); it has to be a mapping of names to numbers, texts, and "
+            "arrays. The others have their results. Agree on a version that returns one, and ask the proposer for a "
+            "revision."
         ) from None
-    circle.begin([], f"the end of {run}")  # else who adds up more would wait for ever
-    circle.share(b"", all_needed=False)
-    without = {name: n for name, n in circle.left_out.items() if n}
     if without:
         said = ", ".join(f"{name} in {n}" for name, n in without.items())
         # who shares masks with somebody who is away was there, and is left out with it

@@ -230,7 +230,7 @@ class MonthlySeries:
                     if ratio > 0
                     else np.full(2, np.nan)
                 )
-            down, up = quantile * np.hypot(ends, sd)
+            down, up = quantile * np.hypot(ends, sd) if np.isfinite(sd) else (np.nan, np.nan)
             lo, hi = ratio * np.exp(-down), ratio * np.exp(up)
         changes = (100.0 * (ratio - 1.0), 100.0 * (lo - 1.0), 100.0 * (hi - 1.0))
         return out | dict(zip(names[:3], changes, strict=True))

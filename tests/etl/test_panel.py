@@ -235,14 +235,14 @@ def test_the_order_of_rows_does_not_matter(tmp_path):
 
 def test_a_site_with_places_far_apart_is_told(tmp_path):
     """Where latitude and longitude are swapped in one row the mean of them was taken without a word."""
-    rows = "a,2010,3,48.1,10.5\na,2011,4,10.5,48.1\nb,2010,3,47,9\nb,2011,4,47.2,9\nc,2010,1,60,179.9\nc,2011,1,60,-179.9\n"
+    rows = "a,2010,3,48.1,10.5\na,2011,4,10.5,48.1\nb,2010,3,47,9\nb,2011,4,47.2,9\nc,2010,1,60,179.9\nc,2011,1,60,-179.7\n"
+    rows += "d,2010,1,78,15\nd,2011,1,78,16.2\n"
     (tmp_path / "t.csv").write_text("site,year,count,latitude,longitude\n" + rows)
     ingest([tmp_path / "t.csv"], tmp_path / "r", IngestSettings(species=("Lark",)), keep_cache=False)
     said = read_manifest(make_panel(tmp_path / "r", tmp_path / "p"))["warnings"]
-    assert any(
-        s.startswith("2 sites have coordinates more than 1 degree apart (a, c); their places are")
-        for s in said
-    )
+    assert any(s.startswith("1 site has places more than 100 km apart (a); its place is") for s in said)
+    sites = pl.read_parquet(tmp_path / "p" / "sites.parquet").sort("site_id")
+    np.testing.assert_allclose(sites["longitude"], [29.3, 9.0, -179.9, 15.6])  # on the 180th meridian too
 
 
 def test_a_panel_is_one_group_unless_more_are_asked_for(tmp_path):

@@ -280,14 +280,16 @@ def test_two_spellings_of_a_site(rows):
 @pytest.mark.parametrize(
     ("rows", "said"),
     [
-        ("a,s1,31 May 2020,3\na,s1,5 Mai 2021,2\n", r"2 of 2 rows cannot be used \(line 2: no usable .* '31 May 2020'\)"),
-        ("a,s1,2020-05-31,NA\na,s1,2021-05-31,\n", r"the count is missing \(NA or blank\) in every row \(2\)"),
+        ("a,s1,31 May 2020,3\na,s1,5 Mai 2021,2\n", r"none of 2 rows .* \(line 2: no usable .* '31 May 2020'\)"),
+        ("a,s1,2020-05-31,NA\na,s1,2021-05-31,\n", r"none of 2 rows .* \(the count is missing, NA or blank\)"),
     ],
 )  # fmt: skip
 def test_a_table_of_which_no_row_can_be_used_is_refused(plain, rows, said):
     """It was imported as nothing, with the note that every complete checklist counts as a zero."""
-    with pytest.raises(InputError, match=said):
-        plain("observer,site,date,count\n" + rows, column_map={"auto": ""}, species=("Lark",))
+    table = "observer,site,date,count\n" + rows
+    for complete in (False, True):
+        with pytest.raises(InputError, match=said):
+            plain(table, column_map={"auto": ""}, species=("Lark",), assume_complete=complete)
 
 
 def test_one_row_that_is_left_out_is_one_of_so_many_rows(plain):

@@ -6,6 +6,7 @@ import json
 import re
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,15 @@ def test_a_result_that_no_file_holds_is_said(bad, tmp_path, monkeypatch):
         assert "returned what no file can hold" in str(error)
 
 
+def test_a_result_of_one_that_no_file_holds_takes_nothing_from_the_others(tmp_path, monkeypatch):
+    def job(circle, data, components):
+        return {"n": object() if circle.name == "north" else 1}
+
+    got = taken_part(tmp_path, monkeypatch, job)
+    assert "The others have their results" in str(got.pop("north"))
+    assert all((result / "result.json").exists() for result in got.values())
+
+
 def ends_with(word):
     def job(circle, data, components):
         sys.exit(word)
@@ -211,6 +221,9 @@ def test_another_code_of_the_same_name_is_found_before_anything_is_added_up(tmp_
         (inner / "job.py").write_text("from ..power import power\n")
         (tmp_path / name / "power.py").write_text(f"power = {power}\n")
         importlib.import_module(f"{name}.inner.job")
+    (tmp_path / "five_x" / ".ipynb_checkpoints").mkdir()
+    (tmp_path / "five_x" / ".ipynb_checkpoints" / "power.py").write_text("what a notebook keeps is no code")
+    (tmp_path / "five_x" / "folder.py").mkdir()
     digests = [code_of(f"{name}.inner.job:power") for name in ("four_x", "five_x", "six_x")]
     assert digests[0] == digests[1] != digests[2]
     files = iter(["new", "old", "new"])
@@ -323,31 +336,50 @@ def absent_toml(line='absence = 1\nchair = "north"'):
     )
 
 
+def _by_folder(folder, data, name, until=None):
+    """Take part over a shared folder, to the exchange ``until``."""
+    kit, shared = open_kit(folder / "kits" / name), folder / "shared"
+    shared.mkdir(exist_ok=True)
+    party = party_of(kit)
+    carrier = Folder(
+        shared, name, kit.study.organisations, kit.study.name, kit.job, patience=60.0,
+        genuine=lambda n, e, raw: party.verified(n, frame_label(kit.job, n, e), raw),
+    )  # fmt: skip
+
+    def watch(stage, exchanges):
+        if exchanges == until:
+            raise Kill
+
+    return take_part(kit, data[name], carrier, watch=watch)
+
+
+@pytest.mark.slow
+def test_who_is_in_every_sum_and_ends_late_is_left_out_of_none(tmp_path, monkeypatch):
+    """The others do not wait at the end for longer than in a round; no sum lacked anybody."""
+    import three_organisations
+
+    def job(circle, data, components, rounds):
+        circle.add_up_here([], np.ones(2))
+        time.sleep(4.0 * (circle.name == "east"))
+        return {"n": 1}
+
+    folder, data = prepared(tmp_path, absent_toml(), SIX)
+    monkeypatch.setattr(three_organisations, "job", job)
+    got = together({n: (lambda n=n: _by_folder(folder, data, n)) for n in SIX})
+    for result in got.values():
+        assert json.loads((result / "manifest.json").read_text())["results"]["rounds_without"] == {}
+
+
 @pytest.mark.slow
 def test_a_club_that_is_off_for_a_third_of_the_study_holds_nobody_up_and_has_the_result(tmp_path, capsys):
     """Over a shared folder: its process is killed, the others go on, and it goes through what it missed."""
     folder, data = prepared(tmp_path, absent_toml(), SIX)
-    shared = tmp_path / "shared"
-    shared.mkdir()
-
-    def one(name, until=None):
-        kit = open_kit(folder / "kits" / name)
-        party = party_of(kit)
-        carrier = Folder(
-            shared, name, kit.study.organisations, kit.study.name, kit.job, patience=60.0,
-            genuine=lambda n, e, raw: party.verified(n, frame_label(kit.job, n, e), raw),
-        )  # fmt: skip
-
-        def watch(stage, exchanges):
-            if exchanges == until:
-                raise Kill
-
-        return take_part(kit, data[name], carrier, watch=watch)
+    one = partial(_by_folder, folder, data)
 
     def west():
         with contextlib.suppress(Kill):
             one("west", until=9)
-        while not list(shared.glob("*/000025/north-*")):
+        while not list((folder / "shared").glob("*/000025/north-*")):
             time.sleep(0.01)
         return one("west")
 

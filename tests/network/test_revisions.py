@@ -4,6 +4,7 @@ import json
 import shutil
 from dataclasses import asdict
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -287,11 +288,17 @@ def test_a_kit_is_not_revised_as_if_it_were_the_study(folder):
     assert before == {path: path.read_bytes() for path in kit.rglob("*.json")}
 
 
-def test_a_kit_that_gets_a_revision_while_its_job_runs_stays_the_one_that_runs_and_says_so(folder):
+def test_a_kit_that_gets_a_revision_while_its_job_runs_stays_the_one_that_runs_and_says_so(
+    folder, monkeypatch
+):
     """With a new key of another the running process took the new job's number, and would have named its result so."""
+    monkeypatch.setattr("fedmiss.network.kits.LOOK", 0.0)
     kit, said = open_kit(folder / "kits" / "north"), []
     wait, job = sleeper(kit, said.append), kit.job
-    wait(0.0)
+    for error in (OSError("a disk that is away"), ConfigError("a file that is half copied")):
+        with monkeypatch.context() as now:
+            now.setattr("fedmiss.network.kits.read_study", Mock(side_effect=error))
+            wait(0.0)
     assert not said
     (folder / "kits" / "south" / "private" / "identity.key").unlink()
     collect_roster(folder, [enrol(open_kit(folder / "kits" / "south"))])
@@ -303,7 +310,8 @@ def test_a_kit_that_gets_a_revision_while_its_job_runs_stays_the_one_that_runs_a
     assert f"has revision 1 of the study now, job {open_kit(kit.folder).job.hex()[:12]}" in said[0]
 
 
-def test_who_has_left_is_told_while_its_process_waits(tmp_path):
+def test_who_has_left_is_told_while_its_process_waits(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedmiss.network.kits.LOOK", 0.0)
     four = make_study(small_study(organisations=(*CLUBS, "west")), tmp_path / "study", engine_files)
     collect_roster(four, [enrol(open_kit(four / "kits" / c)) for c in (*CLUBS, "west")])
     kit, said = open_kit(four / "kits" / "west"), []
@@ -312,5 +320,5 @@ def test_who_has_left_is_told_while_its_process_waits(tmp_path):
     new_revision(four, ["west"])
     shutil.copy(four / "study.json", kit.folder)
     wait(0.0)
-    assert "is of 'west', which is not in study egrets, revision 2" in said[0]
+    assert "has revision 2 of study egrets now, which 'west' is not in" in said[0]
     assert "still runs revision 1" in said[0]

@@ -326,7 +326,7 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
     ]
     lines += [
         *(
-            f"{n} coordinates more than 1 degree apart (W1); {their} the mean of them, which may be far from all. See "
+            f"{n} places more than 100 km apart (W1); {their} the mean of them, which may be far from all. See "
             "whether latitude and longitude are swapped in some rows, or two sites have one name."
             for n, their in (("1 site has", "its place is"), ("2 sites have", "their places are"))
         ),

@@ -99,6 +99,10 @@ def test_a_last_year_without_birds_has_a_change_whose_two_limits_differ_as_the_r
     wider = student_quantile(0.95, 10) / normal_quantile(0.95)
     wide = np.log(np.array([row["change_lo"], row["change_hi"]]) / 100 + 1) - np.log(0.005)
     np.testing.assert_allclose(wide, wider * (np.log(narrow) - np.log(0.5)), rtol=0.02)
+    draws[:6, -1] = 0.0  # then nothing can be said of the years' scatter, and of both limits nothing
+    row = trends.overall_trend(totals, months, draws).iloc[0]
+    assert np.isnan(row["change_lo"])
+    assert np.isnan(row["change_hi"])
     # Where the replicates are not skewed both are as far.
     totals, draws = series(axis(), noise=0.2)
     row = trends.overall_trend(totals, axis(), draws).iloc[0]

@@ -69,8 +69,9 @@ class Start:
     directions: F64 = field(default_factory=lambda: np.zeros((0, 0)))
 
     def tell(self, found: F64) -> None:
-        """Keep what was found for all fits."""
-        self.directions = found
+        """Keep what was found for all fits; what another one finds later is its own."""
+        if not self.directions.size:
+            self.directions = found
 
 
 LATE = 30  # rounds of a rank after which a fit that does not end is led on, and its end comes sooner

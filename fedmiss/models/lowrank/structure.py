@@ -27,12 +27,14 @@ def effort_words(effort: str) -> str | tuple[str, ...]:
     ------
     ConfigError    a term that is none, or no term
     """
-    if effort in ("auto", "none"):
-        return effort
+    if effort.strip() in ("auto", "none"):
+        return effort.strip()
     terms = tuple(dict.fromkeys(term.strip() for term in effort.split(",") if term.strip()))
     wrong = [term for term in terms or (effort,) if term not in EFFORT]
     if wrong:
         raise ConfigError(
             f"the effort term {wrong[0]!r} is unknown; choose auto, none, or some of {', '.join(EFFORT)}."
+            if wrong[0] not in ("auto", "none")
+            else f"the effort {effort!r} has terms beside {wrong[0]}; {wrong[0]} stands alone."
         )
     return terms

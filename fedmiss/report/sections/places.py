@@ -43,9 +43,13 @@ def _sites(analysis: Analysis) -> HtmlTable:
     trend = "All sites share one trend in this model, so it is not repeated here."
     if not analysis.data.one_trend:
         trend = (
-            "A site counted in fewer than three years has no class: its trend is borrowed from the others. Where the counts "
-            "hardly tell sites apart, the model draws their trends together, and the intervals do not cover that."
+            "A site counted in fewer than three years has no class: its trend is borrowed from the others."
         )
+        if analysis.sites["slope_se"].notna().any():
+            trend += (
+                " Where the counts hardly tell sites apart, the model draws their trends together, and the intervals do not "
+                "cover that."
+            )
         columns += [
             ("Change per year", lambda r: cell(percent, r.percent_per_year)),
             ("95 % interval", lambda r: range_cell(*_limits(analysis, r.slope, r.slope_se))),

@@ -78,19 +78,6 @@ def test_the_fit_of_a_choice_begins_beside_its_folds(clubs, first):
     assert apart(whole, nothing) < 0.01
 
 
-def test_a_fit_without_slopes_begins_where_its_rank_came_to_with_them(clubs, first):
-    """A structure of two steps was not fitted beside the folds, and began from nothing."""
-    whole, _, kept = first
-    assert kept[-1][0].settings.slopes
-    member = whole.members[0]
-    plain = replace(member.settings, slopes=False)
-    near = begun_beside([plain], {plain: member.state}, kept[-1][0].months)
-    assert near[0].T.shape[1] == member.state.p - 1
-    begun, nothing = (job(clubs, replace(WHOLE, before=tuple(m)))[0] for m in (near, [Before(plain)]))
-    assert begun.members[0].state.rounds < nothing.members[0].state.rounds
-    assert apart(begun, nothing) < 0.01
-
-
 def test_one_leaves_and_the_others_go_on(clubs, first):
     _, exchanges, kept = first
     less = without(clubs, "owner-4")

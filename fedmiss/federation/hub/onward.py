@@ -83,17 +83,11 @@ def begun_beside(
 ) -> list[Before]:
     """The members of a choice, each to begin with what all visits came to beside the folds; without it from nothing."""
     return [
-        _begun(member, known[member], months) if member in known else Before(member) for member in members
+        replace(before_of(FittedModel(member, known[member]), months), k=_behind(known[member], member))
+        if member in known
+        else Before(member)
+        for member in members
     ]
-
-
-def _begun(member: CountSettings, state: MonthState, months: I64) -> Before:
-    """What a member begins with; a state of sites with slopes serves for sites without, its line left out."""
-    before = replace(before_of(FittedModel(member, state), months), k=_behind(state, member))
-    if not state.slopes or member.slopes or before.T is None:
-        return before
-    T, tau, noise = (np.delete(x, 1, axis=-1) for x in (before.T, state.tau, state.noise))
-    return replace(before, T=T, tau=tau, noise=noise)
 
 
 def _behind(state: MonthState, settings: CountSettings) -> int:

@@ -76,6 +76,11 @@ def check_folder(folder: Path, kit: Path, data: Path) -> Path:
     return there
 
 
+def place_of(study: str, job: str) -> str:
+    """Name of a job's own folder in the shared one; ``job`` is its hash in hexadecimal digits."""
+    return f"{study}-{job[:16]}"
+
+
 class Folder(Gather):
     """The frames of one job in a shared folder.
 
@@ -101,7 +106,7 @@ class Folder(Gather):
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.root, self.name, self.names = root, name, tuple(sorted(names))
-        self.at = root / f"{study}-{job.hex()[:16]}"
+        self.at = root / place_of(study, job.hex())
         self.genuine, self.told, self.patience, self._sleep = genuine, told, patience, sleep
         self._latest: dict[str, int] = {}
         self._shown: dict[int, bytes] = {}  # the last own frames

@@ -210,7 +210,7 @@ def _news(kit: Kit) -> str:
                 f"the kit has revision {now.revision} of study {now.name} now, which {kit.name!r} is not in. {runs}; Ctrl-C "
                 "ends it."
             )
-        job = Kit(kit.folder).job
+        job = job_hash(now, read_roster(kit.folder, now))
     except (FedmissError, OSError):  # amid the copying, or a disk that is away for a moment
         return ""
     if job == kit.job:

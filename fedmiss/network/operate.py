@@ -15,7 +15,7 @@ from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, li
 from fedmiss.federation.circle import frame_label
 from fedmiss.locks import locked
 from fedmiss.network.engine import Control, engine_of
-from fedmiss.network.folder import Folder, check_folder
+from fedmiss.network.folder import Folder, check_folder, place_of
 from fedmiss.network.kits import Kit, job_hash, read_roster, sleeper
 from fedmiss.network.member import party_of, start, take_part
 from fedmiss.network.outbox import REFUSALS, holder, on_hold
@@ -78,7 +78,7 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
             )
             for line in shared.closed_here():
                 say(f"  {line}")
-            before = {f"{kit.study.name}-{line['job'][:16]}" for line in kit.history()}
+            before = {place_of(kit.study.name, line["job"]) for line in kit.history()}
             if others := [name for name in shared.others_here() if name not in before]:
                 say(
                     f"  the folder also has {listed(others, 4)}: another study, revision, roster or version "

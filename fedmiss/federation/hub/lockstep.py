@@ -64,8 +64,8 @@ def run_lockstep(link: Link, panel: Panel, lanes: Sequence[FitTask]) -> list[Mon
         lane.go_on(None)
     waiting = list(lanes)
     while waiting:
-        packs = _packs([lane for lane in waiting if lane.request is not None])
         idle = [lane for lane in waiting if isinstance(lane.request, AwaitStart)]
+        packs = _packs([lane for lane in waiting if not isinstance(lane.request, AwaitStart | None)])
         errands, begun = _errands(waiting)
         assert packs or errands, "nobody finds the start that all wait for"
         for pack, rows in zip(packs, _ask(link, panel, packs, errands), strict=True):
@@ -140,8 +140,7 @@ def _packs(lanes: Sequence[FitTask]) -> list[list[FitTask]]:
     """Lanes that can be asked in one message: same batch, same kind and shape of question."""
     packs: dict[tuple[object, ...], list[FitTask]] = {}
     for lane in lanes:
-        if not isinstance(lane.request, AwaitStart):
-            packs.setdefault(_key(lane), []).append(lane)
+        packs.setdefault(_key(lane), []).append(lane)
     return list(packs.values())
 
 

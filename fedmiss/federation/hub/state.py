@@ -19,6 +19,23 @@ from fedmiss.federation.triangle import free_columns
 from fedmiss.folders import ALL, VISITED
 
 
+@dataclass(slots=True, eq=False)
+class Start:
+    """What all fits of a job begin with: ``directions`` (L, w), the first factor first, empty until one fit has found them.
+
+    They are R'R V for three blocks V of six vectors, R the residuals of all visits at rank 0: 18 numbers of each month. Were
+    every rank, fold and candidate to begin with products of its own, they would together be more equations than there are
+    counts (``tests/attacks/test_starts.py``). Groups that see to least numbers by themselves have no need of it.
+    """
+
+    directions: F64 = field(default_factory=lambda: np.zeros((0, 0)))
+
+    def tell(self, found: F64) -> None:
+        """Keep what was found for all fits; what another one finds later is its own."""
+        if not self.directions.size:
+            self.directions = found
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Panel:
     """What the hub knows of the panel after the agreement.
@@ -48,30 +65,13 @@ class Panel:
     contributors: int = CONTRIBUTORS
     pairs: U8 = field(default_factory=lambda: np.zeros((0, 0), np.uint8))
     patterns: bool = True
-    start: Start = field(default_factory=lambda: Start())
+    start: Start = field(default_factory=Start)
     species: str = ""
 
     @property
     def rows(self) -> list[str]:
         """Names of the rows of totals."""
         return [ALL, *self.regions, *([VISITED] if self.frame else [])]
-
-
-@dataclass(slots=True, eq=False)
-class Start:
-    """What all fits of a job begin with: ``directions`` (L, w), the first factor first, empty until one fit has found them.
-
-    They are R'R V for three blocks V of six vectors, R the residuals of all visits at rank 0: 18 numbers of each month. Were
-    every rank, fold and candidate to begin with products of its own, they would together be more equations than there are
-    counts (``tests/attacks/test_starts.py``). Groups that see to least numbers by themselves have no need of it.
-    """
-
-    directions: F64 = field(default_factory=lambda: np.zeros((0, 0)))
-
-    def tell(self, found: F64) -> None:
-        """Keep what was found for all fits; what another one finds later is its own."""
-        if not self.directions.size:
-            self.directions = found
 
 
 LATE = 30  # rounds of a rank after which a fit that does not end is led on, and its end comes sooner

@@ -92,7 +92,6 @@ def _texts(sources: list[Projection]) -> pl.DataFrame:
 
 
 def _table(found: pl.DataFrame, events: Events, choice: SpeciesChoice, texts: Sequence[str]) -> pl.DataFrame:
-    assert events.written_row is not None
     row, reason = found["row"].to_numpy(), pl.col("reason")
     names = pl.DataFrame(
         {"species": choice.names, "common_name": choice.common},
@@ -101,7 +100,7 @@ def _table(found: pl.DataFrame, events: Events, choice: SpeciesChoice, texts: Se
     return found.select(
         *(pl.col(text).alias(text.removeprefix(KEEP)) for text in texts),
         checklist_id=_ids_of_rows(events, row),
-        checklist_row=events.written_row[row],
+        checklist_row=events.written_rows(row),
         species=names["species"].gather(found["species"]),
         common_name=names["common_name"].gather(found["species"]),
         count=pl.when(reason == 0).then("count"),
@@ -151,6 +150,7 @@ def _portions(
             ends = np.cumsum(np.bincount(bucket, minlength=n))
             for file, mine in zip(files, np.split(ordered, ends[:-1]), strict=True):
                 mine.tofile(file)
+        events.all_found()
         for file in files:
             file.seek(0)
             yield pl.DataFrame(np.fromfile(file, dtype=record))

@@ -29,6 +29,7 @@ from fedmiss.tables import table_writer
 
 # fate of an event row
 KEPT, KEPT_ZERO_OK, DUPLICATE, COPY, NO_SITE, FILTERED = 0, 1, 2, 3, 4, 5  # FILTERED + i: the i-th filter
+BLOCK = 1 << 16  # rows whose places among the written ones are counted together
 _ARRAYS = ("fate", "event", "kept_row", "group", "group_row")  # of ``Events``, which the cache keeps
 
 
@@ -59,7 +60,7 @@ class Events:
     group_row: I32  # (groups,) row of the kept copy
     kept_event: Any  # (rows,) id by row
     copies_speak_alone: bool = False  # policy raw
-    written_row: I32 | None = None  # (rows,) row in checklists.parquet, known once that is written
+    written_before: I64 | None = None  # checklists written before each block of rows, known once all are
     members: dict[int, str] = field(default_factory=dict)  # row -> joined observers, policy merged
     steps: list[str] = field(default_factory=list)
     met: Met = field(default_factory=dict)  # values that the filters have met
@@ -162,8 +163,23 @@ class Events:
     def set_fate(self, fate: U8, steps: list[str]) -> None:
         """Take the fate of every row under some filters, whose names are ``steps``."""
         self.fate, self.steps = fate, steps
-        self.written_row = np.cumsum(fate <= KEPT_ZERO_OK, dtype=np.int32)
-        self.written_row -= 1
+        blocks = (fate[i : i + BLOCK] <= KEPT_ZERO_OK for i in range(0, fate.size, BLOCK))
+        self.written_before = np.cumsum([0, *(np.count_nonzero(block) for block in blocks)])
+
+    def written_rows(self, rows: I32) -> I32:
+        """Return the row in ``checklists.parquet`` of each of the ascending ``rows``, all of which are written."""
+        assert self.written_before is not None
+        if not rows.size:
+            return rows
+        block = int(rows[0]) // BLOCK
+        begin = block * BLOCK
+        written = self.fate[begin : int(rows[-1]) + 1] <= KEPT_ZERO_OK
+        at = np.cumsum(written, dtype=np.int32)[rows - begin]
+        return at + np.int32(self.written_before[block] - 1)
+
+    def all_found(self) -> None:
+        """Give back what only ``rows_of`` looks at: after this it finds nothing."""
+        self.event = self.kept_row = self.group = self.group_row = np.zeros(0, np.int32)
 
 
 def _whole(sources: list[Projection], column: str) -> Any:
@@ -310,7 +326,7 @@ def write_checklists(events: Events, rules: ListRules, path: Path) -> dict[str, 
     counts["written"] = table_writer(path, "checklists", chunks(), unique=("checklist_id", "group_id"))
     give_back()
     size = FILTERED + len(events.steps)  # in slices: numpy counts 64-bit copies
-    slices = (events.fate[i : i + (1 << 16)] for i in range(0, events.fate.size, 1 << 16))
+    slices = (events.fate[i : i + BLOCK] for i in range(0, events.fate.size, BLOCK))
     fates = sum((np.bincount(part, minlength=size) for part in slices), np.zeros(size, np.int64))
     counts |= {
         "read": int(events.fate.size),

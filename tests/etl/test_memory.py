@@ -61,3 +61,17 @@ def test_columns_are_narrow_where_they_and_their_opposites_fit(monkeypatch, valu
     got = select._whole([source], "edited")
     assert (got.tolist(), got.itemsize) == (values, size)
     assert (-got).tolist() == [-v for v in values]
+
+
+def test_rows_written_are_counted_from_the_block_in_which_they_begin():
+    rng = np.random.default_rng()
+    fate = rng.choice(
+        np.array([select.KEPT, select.KEPT_ZERO_OK, select.COPY], np.uint8), 3 * select.BLOCK + 7
+    )
+    none = np.zeros(0, np.int32)
+    events = select.Events([], [0], fate, *[none] * 5)
+    events.set_fate(fate, [])
+    written = np.flatnonzero(fate != select.COPY).astype(np.int32)
+    for begin, end in ((0, None), (5, 900), (select.BLOCK, -3), (-2, None), (4, 4)):
+        got = events.written_rows(written[begin:end])
+        assert got.tolist() == list(range(written.size))[begin:end]

@@ -161,7 +161,7 @@ SENTENCES = [
     *(f"{words}: {{{u.lower()}_{way}}} {u}" for words, way in _WAYS for u in _BYTES),
     "Bootstrap replicates: {#replicates}",
     # data
-    "Months: {#y0}-{#m0} to {#y1}-{#m1}, {#months} in all",
+    "Months: {#panel_y0}-{#panel_m0} to {#panel_y1}-{#panel_m1}, {#months} in all",
     "Sites: {#sites}, {#map_all} with coordinates",
     "Visits: {#visits}; {#visits_with_count} with a count, {#visits_with_zero} that found none",
     "counted: {#counted}",
@@ -209,12 +209,13 @@ class Sources:
         return self.facts | self._head() | self._trend() | self._data() | self._figures() | self._model()
 
     def _head(self):
-        month = self.tables["monthly"]["month"]
+        months, visits = self.tables["monthly"]["month"], self.tables["monthly"]["visits"]
+        visited = months[visits > 0]
         date, version = self.manifest["settings"]["date"], self.manifest["fedmiss"]
-        keys = ("v1", "v2", "v3", "d1", "d2", "d3", "y0", "m0", "y1", "m1")
-        parts = [
-            *version.split("."), *date.split("-"), *month.iloc[0].split("-"), *month.iloc[-1].split("-"),
-        ]  # fmt: skip
+        ends = ("y0", "m0", "y1", "m1")
+        keys = ("v1", "v2", "v3", "d1", "d2", "d3", *ends, *(f"panel_{end}" for end in ends))
+        texts = (visited.iloc[0], visited.iloc[-1], months.iloc[0], months.iloc[-1])
+        parts = [*version.split("."), *date.split("-"), *"-".join(texts).split("-")]
         return dict(zip(keys, (int(p) for p in parts), strict=True))
 
     def _trend(self):

@@ -350,7 +350,11 @@ def _calibrated(fit: CountFit) -> tuple[CountFit, F64]:
 
 def _folds(choice: Choice, measure: str = "deviance") -> F64:
     """A measure of left-out cells by fold (rows) and candidate."""
-    return choice.table.pivot(index="fold", columns="candidate", values=measure).to_numpy(dtype=float)
+    wide = choice.table.pivot(index="fold", columns="candidate", values=measure)
+    # numbers of axes that were left out predict worse
+    out = np.full((len(wide), int(max(wide.columns)) + 1), np.inf)
+    out[:, wide.columns] = wide
+    return out
 
 
 def _best(choice: Choice, candidates: Sequence[CountSettings], ranks: Sequence[int]) -> CountSettings:
@@ -359,7 +363,7 @@ def _best(choice: Choice, candidates: Sequence[CountSettings], ranks: Sequence[i
     Of those whose deviance is within ``SAME`` of the lowest the one with the fewest axes: an axis too many is switched off.
     """
     mean = _folds(choice).mean(axis=0)
-    able = [i for i, candidate in enumerate(candidates) if candidate.rank in ranks]
+    able = [i for i, candidate in enumerate(candidates[: mean.size]) if candidate.rank in ranks]
     lowest = min(mean[candidate] for candidate in able)
     near = [candidate for candidate in able if mean[candidate] <= (1.0 + SAME) * lowest]
     return candidates[min(near, key=lambda i: (candidates[i].rank, mean[i]))]

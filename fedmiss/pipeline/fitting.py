@@ -165,6 +165,7 @@ class KeptStages(Stages):
 
             with self.federation.kept(self.work / "checkpoint" / "cross-validation", announce):
                 choice, begun = choose(watch)
+            show(len(cands) * folds)  # of which some may have been left out
         if choice.advice:
             choice = replace(choice, advice=choice.advice + self.advice)
         self.ledger.save("cross-validation")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import takewhile
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,7 @@ from fedmiss.federation.hub.begin import known_line, most_rank, responding
 from fedmiss.federation.hub.fit import (
     AskKeep,
     AskScore,
+    Enough,
     Fitting,
     Request,
     Stage,
@@ -34,7 +36,7 @@ from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums
 from fedmiss.federation.hub.support import released_months
 from fedmiss.federation.link import Link, total
-from fedmiss.models.lowrank.choice import Choice, choose, model_name, scores
+from fedmiss.models.lowrank.choice import Choice, choose, enough, model_name, scores
 from fedmiss.models.lowrank.settings import CountSettings
 
 FOLDS, WHOLE = 1000, 1900  # first batch of the folds; that of all visits beside them
@@ -88,16 +90,44 @@ class Contest:
     first: int = FOLDS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
+class _Climb:
+    """How far the paths of a model climb: to the rank ``most``, once the ``scores`` of its ``ranks`` in all folds say so.
+
+    ``scores``: rank -> fold -> deviance; see :func:`.choice.enough`.
+    """
+
+    folds: int
+    ranks: Sequence[int]
+    scores: dict[int, dict[int, float]] = field(default_factory=dict)
+    most: float = np.inf
+
+    def note(self, rank: int, fold: int, deviance: float) -> None:
+        self.scores.setdefault(rank, {})[fold] = deviance
+        there = takewhile(lambda rank: len(self.scores.get(rank, ())) == self.folds, self.ranks)
+        below: list[list[float]] = []
+        for one in there:
+            below.append([self.scores[one][fold] for fold in range(self.folds)])
+            if enough(np.array(below)):
+                self.most = min(self.most, one)
+
+    def check(self, rank: int) -> None:
+        if rank > self.most:
+            raise Enough
+
+
+@dataclass(slots=True)
 class _Path:
     """Candidates of a contest that differ in rank only are stages of one path: ``ranks``, with their places in it.
 
-    ``fold`` of it; ``scored``: the rows of the ranks that did not run away; ``plain``: where rank 0 has come to its end.
+    ``fold`` of it; ``climb``: how far it goes; ``scored``: the rows of the ranks that did not run away; ``plain``: where
+    rank 0 has come to its end; ``rank``: where the path is.
     """
 
     batch: int
     fold: int
     settings: CountSettings
+    climb: _Climb
     ranks: dict[int, int] = field(default_factory=dict)
     opening: dict[str, Any] = field(default_factory=dict)
     table: list[dict[str, object]] = field(default_factory=list)
@@ -105,6 +135,7 @@ class _Path:
     scored: dict[int, dict[str, object]] = field(default_factory=dict)
     copies: set[int] = field(default_factory=set)  # batches that keep its ranks
     plain: list[tuple[int, list[MonthState]]] = field(default_factory=list)
+    rank: int = 0
 
 
 def cross_validate(
@@ -169,14 +200,16 @@ def score_folds(
                 if base[place] == model
             }
             longest = replace(model, rank=max(ranks))
+            climb = _Climb(folds, sorted(ranks))
             paths += [
-                _Path(contest.first + i, fold, longest, ranks, opening, tables[-1]) for fold in range(folds)
+                _Path(contest.first + i, fold, longest, climb, ranks, opening, tables[-1])
+                for fold in range(folds)
             ]
-    beside = [_Path(batch, 0, settings, known=known) for batch, settings in whole]
+    beside = [_Path(batch, 0, settings, paths[0].climb, known=known) for batch, settings in whole]
     if known is not None:
         first = replace(paths[0].settings, rank=max(path.settings.rank for path in paths))
         if all(replace(path.settings, rank=first.rank) != first for path in beside):
-            beside.insert(0, _Path(WHOLE, 0, first, known=known))
+            beside.insert(0, _Path(WHOLE, 0, first, paths[0].climb, known=known))
     # Where one start is all that may be told, a fit of all visits finds it, and so comes first.
     unknown = panel.least > 0 and not panel.start.directions.size
     finder = next((path for path in beside if path.settings.rank), None) if unknown else None
@@ -203,13 +236,15 @@ def score_folds(
                 told = watch if path.table is tables[0] else None
                 each = _scorer(panel, path, inverse_size, told)
                 waits = finder is not None and path is not finder
-                fitting = fit_path(panel, path.settings, sums[at], each=each, waits=waits)
+                fitting = fit_path(
+                    panel, path.settings, sums[at], each=each, watch=_checks(path), waits=waits
+                )
                 lanes.append(FitTask(path.batch, at, fitting))
                 whose.append(path)
         ends = []
         run_lockstep(link, panel, lanes)
         for path in whose:
-            _fill_ranks_that_ran_away(path)
+            _complete(path)
             if not path.ranks and path.batch != WHOLE:
                 ends += path.plain
         if watch:
@@ -237,11 +272,21 @@ def _parts(panel: Panel, paths: Sequence[_Path]) -> Iterator[list[_Path]]:
     yield part
 
 
-def _fill_ranks_that_ran_away(path: _Path) -> None:
-    """Give ranks without a score that of the largest rank below them: so much the panel can bear."""
+def _checks(path: _Path, rank: int | None = None) -> Callable[[int, float], None]:
+    """What ends a fit of this rank, or of the one that the path is at, when it is too high."""
+    return lambda *_: path.climb.check(path.rank if rank is None else rank)
+
+
+def _complete(path: _Path) -> None:
+    """Take out ranks that are too high, and give others without a score that of the largest rank below them.
+
+    So much the panel can bear where a rank ran away.
+    """
+    high = {candidate for rank, candidate in path.ranks.items() if rank > path.climb.most}
+    path.table[:] = [row for row in path.table if row["candidate"] not in high]
     there = {row["candidate"] for row in path.table if row["fold"] == path.fold}
     for rank, candidate in path.ranks.items():
-        if candidate not in there:
+        if candidate not in there | high:
             row = path.scored[max(below for below in path.scored if below < rank)]
             path.table.append(row | {"candidate": candidate, "rank": rank})
 
@@ -252,7 +297,7 @@ def _scorer(
     most = most_rank(panel, path.settings)  # a small panel cannot have the ranks above: they are this one
 
     def to_the_end(batch: int, state: MonthState, below: MonthState) -> Fitting:
-        state = yield from polished(panel, path.settings, state, below, fold=True)
+        state = yield from polished(panel, path.settings, state, below, _checks(path, state.rank), fold=True)
         if path.known is not None and not state.away:
             path.known[replace(path.settings, rank=state.rank)] = state
         if not (state.rank or state.away):
@@ -269,6 +314,7 @@ def _scorer(
         copy = path.batch + KEPT * (state.rank + 1)
         path.copies.add(copy)
         yield AskKeep(copy, to_the_end(copy, state, below))
+        path.rank = state.rank + 1
         # at every rank, since it brings the groups' half to the last round's end
         return (yield from summary(panel, state, path.settings, ahead=ahead))
 
@@ -276,6 +322,7 @@ def _scorer(
         row: dict[str, object] = {"candidate": -1, "model": model_name(path.settings), "rank": -1}
         row.update(penalty=np.nan, fold=path.fold, **scores(sums["sums"]))
         path.scored[rank] = row
+        path.climb.note(rank, path.fold, float(row["deviance"]))  # type: ignore[arg-type]
         for wanted, candidate in path.ranks.items():
             if min(wanted, most) == rank:
                 path.table.append(row | {"candidate": candidate, "rank": wanted})

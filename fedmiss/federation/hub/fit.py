@@ -105,6 +105,10 @@ class AwaitStart:
     """Nothing is asked until another fit has found the start of the job."""
 
 
+class Enough(Exception):
+    """Raised by the ``watch`` of a fit that nobody needs any more."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class AskKeep:
     """Keep the groups' half of the fit, as it is now, in the batch ``to``: an errand. ``then`` goes on from there."""

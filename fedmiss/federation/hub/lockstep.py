@@ -19,6 +19,7 @@ from fedmiss.federation.hub.fit import (
     AskSummary,
     AskTotals,
     AwaitStart,
+    Enough,
     Errand,
     Fitting,
     Request,
@@ -52,6 +53,8 @@ class FitTask:
                 self.request = self.fitting.send(None)
         except StopIteration as end:
             self.request, self.result = None, end.value
+        except Enough:
+            self.request = None
 
 
 def run_lockstep(link: Link, panel: Panel, lanes: Sequence[FitTask]) -> list[MonthState]:

@@ -125,6 +125,15 @@ def scores(sums: F64) -> dict[str, float]:
     }
 
 
+def enough(deviance: F64) -> bool:
+    """Whether further ranks are worth no fit, given the held-out deviance (ranks, folds) of those so far.
+
+    Each of the last two predicts worse than the best by more than a model may that is averaged with it.
+    """
+    mean = np.nanmean(deviance, axis=1)
+    return len(mean) > 2 and bool((mean[-2:] > (1.0 + NEAR_SHARE) * mean.min()).all())
+
+
 def choose(
     table: pd.DataFrame, candidates: Sequence[CountSettings], *, by: str, one_se: bool = False
 ) -> Choice:
@@ -136,18 +145,24 @@ def choose(
 
     Parameters
     ----------
-    table : columns candidate, model, rank, penalty, fold and those of :func:`scores`
+    table : columns candidate, model, rank, penalty, fold and those of :func:`scores`; candidates without a row are ranks
+        that were left out (:func:`enough`)
     by : what a fold held out
     one_se : choose the smallest rank within one standard error of the lowest deviance,
         the standard error being that of the paired difference over folds
     """
     table = table.sort_values(["candidate", "fold"], ignore_index=True)
-    summary = _summarise(table)
-    chosen = _choose(table, summary, candidates, one_se)
-    near = () if one_se else tuple(candidates[at] for at in _near(table, summary, chosen))
-    return Choice(
-        table, summary, candidates[chosen], f"{_advice(summary, chosen)} Folds held out {HELD_OUT[by]}.", near
-    )
+    there = np.unique(table["candidate"])
+    scored = [candidates[i] for i in there]
+    among = table.assign(candidate=np.searchsorted(there, table["candidate"]))
+    summary = _summarise(among)
+    chosen = _choose(among, summary, scored, one_se)
+    near = () if one_se else tuple(scored[at] for at in _near(among, summary, chosen))
+    said = f"{_advice(summary, chosen)} Folds held out {HELD_OUT[by]}."
+    if len(scored) < len(candidates):
+        most = max(one.rank for one in scored if model_name(one) == model_name(scored[0]))
+        said += f" Ranks above {most} were left out: each of the last two predicts worse by more than {NEAR_SHARE:.0%}."
+    return Choice(table, summary, scored[chosen], said, near)
 
 
 def _near(table: pd.DataFrame, summary: pd.DataFrame, chosen: int) -> list[int]:

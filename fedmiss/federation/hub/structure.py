@@ -244,9 +244,13 @@ def _tried(
     ]
     slopes: dict[int, float] = {}
     whole = [plan.plain, *models.values()] if models and panel.calendar is not None else []
-    ranks = [
-        0 if known is None or model not in (plan.plain, models.get("occupancy")) else most for model in whole
-    ]
+    begins: list[CountSettings | None] = [plan.plain, models.get("occupancy")]
+    if whole and panel.least and {"occupancy", "slopes"} <= plan.steps.keys():
+        # Between organisations rounds cost more than work: the choice may take both steps, and begins where they end.
+        both = replace(models["slopes"], occupancy=True)
+        begins += [models["slopes"], both]
+        whole.append(both)
+    ranks = [0 if known is None or model not in begins else most for model in whole]
 
     def ended(fits: list[tuple[int, list[MonthState]]], close: msg.Close) -> None:
         assert panel.calendar is not None
@@ -262,7 +266,7 @@ def _tried(
         ended=ended, known=known,
     )  # fmt: skip
     base, *others = [slopes[batch] for batch in sorted(slopes)] or [0.0]
-    shifts: list[float | None] = [slope - base for slope in others] or [None] * len(models)
+    shifts: list[float | None] = [slope - base for slope in others[: len(models)]] or [None] * len(models)
     scored, rest = tables[: len(contests)], tables[len(contests) :]
     out: dict[str, Trial] = {}
     if of_features:

@@ -172,7 +172,7 @@ def refuse_doubles(columns: tuple[str, ...], name: str) -> None:
 
 def _role(columns: tuple[str, ...], name: str) -> str:
     names = {normal(column) for column in columns}
-    if "sampling event identifier" in names:
+    if "sampling event identifier" in names and "checklist id" not in names:  # auk's tables have both
         if "scientific name" not in names:
             return "sampling"
         low = name.lower()
@@ -342,6 +342,12 @@ def _describe(
     source = Source(path, member, role, separator, columns, size, stamp, header_row=row, encoding=encoding)
     if role in EBIRD_ROLES and encoding == "utf-16":  # their reader takes UTF-8 only
         raise InputError(f"{name} is UTF-16 text; save it as UTF-8 and try again.", path=name)
+    if role in EBIRD_ROLES and separator != "\t":  # their reader knows no quotes
+        raise InputError(
+            f"{name} is {ROLES[role]} with {separator!r} between its columns, as R and spreadsheets write it; give the text "
+            "with tabs, as eBird or auk_filter() wrote it.",
+            path=name,
+        )
     if role != "plain" and wrong:
         raise wrong
     if role == "plain" and encoding != "utf-16":

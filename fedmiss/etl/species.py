@@ -27,7 +27,9 @@ _NAMES = (
     "euring euringcode euringnr alphacode aou aoucode specieskey"
 ).split()
 _COMMON = ("commonname", "englishname", "vernacularname", "birdname")
-_NO_NAME = set("n number num total all richness reported complete target group other".split())
+_NO_NAME = set(
+    "n number num total all richness reported complete target group other observed detected".split()
+)
 
 
 def fold(name: str) -> str:

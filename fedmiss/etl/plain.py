@@ -388,13 +388,13 @@ def project_counts(
     found = familiar(table.covariates, _PLACE | {"site_name": names})
     if others := [covariate for covariate in table.covariates if covariate not in found.values()]:
         said.append(
-            f"the columns {', '.join(others)} are not used: `fedmiss trim --covariate` uses them, and what belongs to the "
-            "sites the model gets by `fedmiss panel --site-table`."
+            f"columns that are not used: {', '.join(map(repr, others))}. `fedmiss trim --covariate` uses them, and what "
+            "belongs to the sites the model gets by `fedmiss panel --site-table`."
         )
     name = frame.select(pl.concat_str("site", "year", "month", separator="|").alias("name")).to_series()
     effort = {key: _amount(frame, found.pop(key), source) for key in _EFFORT if key in found}
     for key, (column, _) in effort.items():
-        said.append(f"the column {column!r} is the {key} of the visits, in {_EFFORT[key]}.")
+        said.append(f"{key} of the visits, in {_EFFORT[key]}: the column {column!r}.")
     out = frame.select(
         name,
         "site",

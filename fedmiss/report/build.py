@@ -118,6 +118,7 @@ def _translated(analysis: Analysis, html: str, folder: Path) -> str:
         ),
         *data.fact("site_covariates", default=[]),
         *data.groups["group"].astype(str),
+        *(row["note"] for row in data.flow if row["step"].endswith(": read")),  # files that were imported
         *data.sites[["site_id", "site_name", "region"]].stack().dropna().astype(str),
         *(str(said).rstrip(".") for said in data.panel["terms"].values() if " " in str(said)),
     ]

@@ -301,3 +301,14 @@ def test_one_row_that_is_left_out_is_one_of_so_many_rows(plain):
     assert any(
         "1 of 2 rows was left out; line 2: no usable date" in said for said in got.manifest["warnings"]
     )
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_zero_byte_in_a_value_is_refused_where_it_stands(plain, at):
+    """It became part of the name of a site, which every screen shows like another."""
+    values = ["A", "2001", "3"]
+    values[at] += "\0"
+    with pytest.raises(InputError, match=rf"line 3, column '{'site year count'.split()[at]}'.*zero byte"):
+        plain(f"site,year,count\nA,2002,3\n{','.join(values)}\n", species=("Wren",))
+    with pytest.raises(InputError, match=r"line 2, column 'site'.*zero byte"):
+        plain("observer,site,date,species,count\no,A\0,2024-05-06,Wren,3\n", column_map={"auto": ""})

@@ -248,7 +248,7 @@ def test_a_table_of_counts_may_name_observer_and_effort(run, tmp_path):
     lists = out.checklists.sort("date")
     assert lists["observer_id"].to_list() == [r[4] for r in rows]
     assert lists["duration_minutes"].to_list() == [r[5] for r in rows]
-    assert "'effort' is the duration of the visits, in minutes" in out.warnings
+    assert "duration of the visits, in minutes: the column 'effort'" in out.warnings
     rows[2][5] = "long"
     with pytest.raises(InputError, match=r"Counts!F4, column 'effort': 'long' is no effort"):
         run(xlsx(tmp_path / "d.xlsx", [head, *rows]))

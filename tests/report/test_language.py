@@ -17,9 +17,12 @@ from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
 from fedmiss.etl.flow import _RECORD_STEPS, row_flow, source_warnings
+from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.months import panel_months
+from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.etl.sources import Faults
 from fedmiss.federation.hub.structure import STEPS
+from fedmiss.files import read_manifest
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
@@ -333,6 +336,8 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",
         "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
         "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
+        "birds 2021.xlsx: the column names stand in row 3; what is above them is left out (--header-row says otherwise).",
+        "birds 2021.xlsx: site = Ort, year = Jahr, count = Anzahl; covariates = Wer + Wie.",
         "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
     ]
     lines += [
@@ -363,7 +368,39 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         read = [SimpleNamespace(meta=of, has=name.__eq__) for name in tables]
         flow = row_flow(read, counted, kept, {"species": []}, presence_only=False)
         lines += [row[key] for row in flow for key in ("step", "note") if row["rows"]]
-    assert not lacking(language, *lines, names=["Wren", "W1", "birds"])
+    assert not lacking(language, *lines, names=["Wren", "W1", "birds", "birds 2021.xlsx"])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_is_said_of_the_columns_of_a_table_and_of_a_folder_without_the_species_is_translated(
+    language, n, tmp_path
+):
+    header = "Ort;Jahr;Art;Anzahl;effort;distance;Länge;Wer's war"
+    rows = [f"O{k};2011;Wren;{'3,0' if k < n else 3};5;1;a;b" for k in range(4)]
+    rows += [f"P{k};2011;;3;5;1;a;b" for k in range(n)]
+    (tmp_path / "t.csv").write_text("\n".join([header, *rows]), encoding="utf-8")
+    (tmp_path / "no.csv").write_text("site,year,count,species\na,2011,1,Robin\n")
+    (tmp_path / "c.csv").write_text(
+        "observer,site,date,species,count,complete\n" + "o,s,2011-05-06,Robin,1,1\n" * n
+    )
+    ingest([tmp_path / "t.csv"], tmp_path / "t", IngestSettings())
+    ingest([tmp_path / "no.csv"], tmp_path / "no", IngestSettings())
+    ingest([tmp_path / "c.csv"], tmp_path / "Club A", IngestSettings(column_map={"auto": ""}))
+    folders = [tmp_path / name for name in ("t", "no", "Club A")]
+    make_panel(folders, tmp_path / "panel", PanelSettings(species="Wren"))
+    said = read_manifest(tmp_path / "panel", "panel")["warnings"]
+    for words in (
+        "decimal comma",
+        "no species in",
+        "duration",
+        "distance",
+        "not used",
+        "no part",
+        "zeros of",
+    ):
+        assert any(words in line for line in said), words
+    assert not lacking(language, *map(html.escape, said), names=["Wren"])
 
 
 @pytest.mark.parametrize("language", languages())

@@ -152,6 +152,7 @@ def report_results(findings: Findings) -> dict[str, object]:
         "species": findings.species,
         "common_name": findings.common_name,
         "unit": findings.unit,
+        "yearly_counts": findings.yearly_counts,
         **{name: plain(findings.trend[name]) for name in keep},
         "n_draws": findings.n_draws,
         "span": findings.curve.attrs["span"],

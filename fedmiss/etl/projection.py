@@ -39,7 +39,8 @@ from fedmiss.progress import note
 
 T = TypeVar("T")
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 18
+CACHE = ".fedmiss-cache"  # beside the records, where no other place is named
+VERSION = 19
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 AT_ONCE = 3_000_000  # identifiers compared at once, so that memory does not follow the number of records
@@ -238,6 +239,16 @@ class ParquetSink:
         self._writer.close()
 
 
+def is_full(cause: BaseException | None) -> bool:
+    """Whether an error says that a disk, or a user's share of it, is full."""
+    return getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+
+
+def size_of(cache: Path) -> int:
+    """Return how many bytes a cache holds."""
+    return sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
+
+
 class Cache:
     """Projections by the identity of their source: path, member, size, time of change, first and last megabyte.
 
@@ -252,8 +263,9 @@ class Cache:
         try:
             return build(self.folder)
         except (InputError, OSError) as error:
-            cause = error if isinstance(error, OSError) else error.__cause__
-            if self.folder == self.spare or getattr(cause, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+            if self.folder == self.spare or not is_full(
+                error if isinstance(error, OSError) else error.__cause__
+            ):
                 raise
             note(f"the disk is full; this import goes on without the cache {self.folder}.")
             self.folder = self.spare

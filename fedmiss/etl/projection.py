@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedmiss.arrays import I32, Columns
-from fedmiss.atomic import hash_json, read_json, write_json
+from fedmiss.atomic import hash_json, make_parent, read_json, write_json
 from fedmiss.errors import InputError
 from fedmiss.etl.sources import Faults, Source
 from fedmiss.files import atomic_folder, read_manifest, write_manifest
@@ -299,7 +299,7 @@ def kept(folder: Path, build: Callable[[Path], None]) -> Path:
 
     If another process makes the same folder, this one waits. A damaged folder is made again, with a note.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_parent(folder)
     if not os.access(folder.parent, os.W_OK | os.X_OK):
         raise InputError(
             f"this user may not write to the cache {folder.parent}; name another folder with --cache, or pass --no-cache.",

@@ -51,7 +51,7 @@ from fedmiss.etl.species import columns_with, refuse_mixed, same_names, species_
 _FAMILIAR = {
     "observer": "observer observerid who recorder recordedby surveyor counter beobachter waarnemer observateur",
     "site": "siteid site plotid plot station colony square localityid locality locationid location transect "
-    "gebiet ort standort fläche probefläche gebied lieu",
+    "gebiet ort standort flache flaeche probeflache probeflaeche gebied lieu",
     "date": " ".join([*DATE_NAMES, "day"]),
     "species": "species scientificname speciesname taxon speciescode",
     "common_name": "commonname englishname vernacularname",
@@ -59,8 +59,8 @@ _FAMILIAR = {
     "visit": "visit visitid checklist checklistid samplingeventidentifier surveyid eventid submissionid",
     "site_name": "sitename locationname plotname",
     "region": "region county state countycode statecode province",
-    "latitude": "latitude lat decimallatitude",
-    "longitude": "longitude lon long lng decimallongitude",
+    "latitude": "latitude lat decimallatitude breitengrad latitud",
+    "longitude": "longitude lon long lng decimallongitude langengrad laengengrad longitud",
     "start": "start starttime time timestarted timeobservationsstarted",
     "duration": "duration minutes durationminutes effortminutes",
     "distance": "distance distancekm km effortdistancekm",

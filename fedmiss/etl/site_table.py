@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedmiss.errors import InputError, listed
+from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.checks import AT_ZERO, at_zero, refuse_thousands, site_key
 from fedmiss.etl.columns import NAMES, PLACES, familiar
 from fedmiss.etl.rows import LINE, decimals, read_texts
@@ -181,7 +181,13 @@ def read_site_table(path: str | Path) -> SiteTable:
     >>> read_site_table("sites.csv").covariates
     ('elevation', 'habitat')
     """
-    found = expand(path)
+    try:
+        found = expand(path)
+    except ConfigError:
+        raise ConfigError(
+            f"--site-table: {path} has several sheets; save the one of the sites as a file of its own.",
+            path=str(path),
+        ) from None
     if len(found) != 1:
         raise InputError(f"{path} holds {len(found)} tables; give one table of sites.", path=str(path))
     source = found[0]

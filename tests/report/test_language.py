@@ -337,6 +337,10 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
         "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
         "birds 2021.xlsx: the column names stand in row 3; what is above them is left out (--header-row says otherwise).",
+        "log(hours) 0.25, log(1 + km) -0.1",
+        "log(hours) 0.2, duration unknown 0.1, log(observers) 0.3",
+        "log(1 + km) 0.1, distance unknown -0.1, observers unknown 0.2",
+        "log(observers) 1.02",
         "birds 2021.xlsx: site = Ort, year = Jahr, count = Anzahl; covariates = Wer + Wie.",
         "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
     ]

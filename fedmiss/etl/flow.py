@@ -169,7 +169,7 @@ def source_warnings(projection: Projection) -> list[str]:
         )
     for column, value in meta["unreadable"].items():
         at = f": {column} "
-        first = next(("; " + one.replace(at, ": ", 1) for one in meta["examples"] if at in one), "")
+        first = next(("; " + one.replace(at, ": ", 1) for one in meta["odd"] if at in one), "")
         s, count = ("", "counts") if value == 1 else ("s", "count")
         where, what = f"{name}, {column!r}", f"value{s} could not be read and {count} as blank"
         if column == AT_ZERO:

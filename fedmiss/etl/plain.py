@@ -79,7 +79,8 @@ _TO = r"\s*(-|\u2013|/|to)\s*"
 _TIMES = rf"^(\D*|{_TIME}({_TO}{_TIME})?({_TO})?\s*)$"
 _EITHER = r"^\d{1,2}/\d{1,2}/\d{4}"
 DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
-_TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
+_TRUE = ("1", "true", "t", "yes", "y", "wahr", "ja", "vrai", "oui")
+_FALSE = ("0", "false", "f", "no", "n", "falsch", "nein", "faux", "non", "")
 
 
 def check_map(

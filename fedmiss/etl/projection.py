@@ -86,6 +86,7 @@ class Meta(TypedDict, total=False):
     malformed: dict[str, int]  # reason -> rows left out
     unreadable: dict[str, int]  # column -> values that read as blank
     examples: list[str]
+    odd: list[str]
     long_rows: int
     short_rows: int
     unterminated: bool
@@ -111,6 +112,7 @@ def meta_of(source: Source, faults: Faults, /, **more: Unpack[Meta]) -> Meta:
         "malformed": faults.malformed,
         "unreadable": faults.unreadable,
         "examples": faults.examples,
+        "odd": faults.odd,
         "release": "",
         **more,
     }

@@ -130,13 +130,15 @@ class Faults:
     def __init__(self) -> None:
         self.malformed: dict[str, int] = {}
         self.unreadable: dict[str, int] = {}
-        self.examples: list[str] = []
+        self.examples: list[str] = []  # of rows that were left out
+        self.odd: list[str] = []  # of values that read as blank
 
     def add(self, kinds: dict[str, int], what: str, n: int, line: int, value: str) -> None:
         """Count ``n`` faults, of which the first has this line and value, among the ``malformed`` or ``unreadable``."""
         kinds[what] = kinds.get(what, 0) + n
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(f"line {line}: {what} {value!r}")
+        examples = self.examples if kinds is self.malformed else self.odd
+        if len(examples) < EXAMPLES:
+            examples.append(f"line {line}: {what} {value!r}")
 
     def refuse_mostly_bad(self, source: Source, rows: int, cannot: str, remedy: str) -> None:
         """Raise InputError where most of a file's rows were left out, unknown dates and specimens aside."""

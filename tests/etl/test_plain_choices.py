@@ -312,3 +312,15 @@ def test_a_zero_byte_in_a_value_is_refused_where_it_stands(plain, at):
         plain(f"site,year,count\nA,2002,3\n{','.join(values)}\n", species=("Wren",))
     with pytest.raises(InputError, match=r"line 2, column 'site'.*zero byte"):
         plain("observer,site,date,species,count\no,A\0,2024-05-06,Wren,3\n", column_map={"auto": ""})
+
+
+def test_a_value_that_reads_as_blank_is_no_row_that_was_left_out(plain):
+    """The note of the rows left out gave values of rows that were kept as examples."""
+    said = plain(
+        "observer,site,date,species,count,complete\n"
+        "o,A,2024-05-06,Wren,3,perhaps\n,A,2024-05-07,Wren,3,ja\no,A,2024-05-08,Wren,3,WAHR\no,A,2024-05-09,Wren,3,nein\n",
+        column_map={"auto": ""},
+    )
+    assert "1 of 4 rows was left out; line 3: no usable observer ''.\n" in said.warnings
+    assert "'complete': 1 value could not be read and counts as blank; line 2: 'perhaps'." in said.warnings
+    assert said.checklists.sort("date")["complete"].to_list() == [False, True, False]

@@ -25,10 +25,13 @@ from fedmiss.federation.hub.structure import STEPS
 from fedmiss.files import read_manifest
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
+from fedmiss.report.cautions import least_words
+from fedmiss.report.coverage import seasons_apart
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
-from fedmiss.report.prose import _SAID, headline
+from fedmiss.report.prose import _SAID, _room, headline
 from fedmiss.report.series import _reason
 from fedmiss.report.settings import ReportSettings
+from fedmiss.report.years import season_text
 
 from .conftest import analysed
 from .page import NUMBER, Page
@@ -425,6 +428,65 @@ def test_every_headline_is_translated(full, language, kind):
     limits = pd.Series({"trend_class": kind, "percent_lo": -6.0, "percent_hi": 2.0})
     head = headline(replace(full, trend=limits.combine_first(full.trend)))
     assert not lacking(language, head.sentence, head.sure, head.support, names=[full.name, full.unit])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("season", [tuple(range(1, 13)), (6,), (1, 12), (4, 5, 7), (1, 2, 6, 10, 11)])
+@pytest.mark.parametrize("n", [1, 12])
+def test_headlines_of_one_site_and_of_every_season_are_translated(language, season, n):
+    """Of a study of Junes, and of one site, the first sentence of the page was English."""
+    where = f"at {several(n, 'site')}, {season_text(season)}"
+    sites = "of the one site" if n == 1 else f"over all {n} sites"
+    years = "2009 and 2022 lack" if n > 1 else "2009 lacks"
+    are = "are" if n > 1 else "is"
+    interval = "95 % interval −12.6 % to +3.1 %"
+    said = [
+        *(f"For orientation only, the estimated change is −4.8 % per year ({of}), {where}."
+          for of in (interval, "no interval available")),
+        *(f"The estimate is −4.8 % per year ({interval}); the interval includes no change and leaves room for "
+          f"{_room(lo, hi)}, {where}."
+          for lo, hi in ((-12.0, 9.0), (-12.0, 1.0), (-1.0, 9.0), (-2.0, 2.0))),
+        *(f"Wren{found} {kind} from 2010 to 2019: −4.8 % per year ({interval}), {where}."
+          for kind in _SAID.values() for found in ("", ", as counted where it was found,")),
+        f"Wren was found on none of 153 visits {where}.",
+        f"Between the two years the total changed by −3.1 % per year ({interval}, of the error of the totals alone), {where}; "
+        "two years cannot tell a trend from the ups and downs of single years.",
+        f"Index of the mean total {sites} ({season_text(season)}), 2010 = 100.",
+        f"{years} some months of the season ({season_text(season)}) and {are} left out of index and trend.",
+        "Wren: the panel has 0 complete years with enough counts, so there is no trend to report.",
+    ]  # fmt: skip
+    assert not lacking(language, *said, names=["Wren"])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("cell", ["site-month", "site-year"])
+def test_what_a_panel_of_few_sites_asks_of_a_year_is_translated(language, cell):
+    said = set()
+    for n_sites in range(1, 15):
+        for months in range(1, 13) if cell == "site-month" else (1,):
+            analysis = SimpleNamespace(
+                cell=cell, coverage=SimpleNamespace(n_sites=n_sites), years=SimpleNamespace(season=range(months)),
+                settings=ReportSettings(),
+            )  # fmt: skip
+            said.add(f": {least_words(analysis)}")
+    why = (
+        f"one {cell} holds 64 % of all that was counted", f"the median year has 1 {cell} with a count",
+        f"the median year has 2.5 {cell}s with a count", "0 sites were counted in two or more years; a class needs 5",
+        "only 1 of 7 years is linked by sites counted in more than one of them", *seasons_apart(3, 5),
+        "only 3 of 7 years are linked by sites counted in more than one of them",
+    )  # fmt: skip
+    for first in why:
+        for start in (
+            "No class where: ",
+            "No class and no alert where: ",
+            "Wren: no trend class is given for 2010 to 2019, because ",
+        ):
+            said.add(f"{start}{first}; 1 visit found the species; a class needs 20.")
+    said |= {
+        "group 'g1' never saw the species.",
+        "Wren is in none of the files; every complete checklist counts as a zero for it.",
+    }
+    assert not lacking(language, *said, names=["Wren", "birds", "g1"])
 
 
 @pytest.mark.parametrize("language", languages())

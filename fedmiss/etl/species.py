@@ -349,7 +349,7 @@ def _named(
                     f"{name!r} is not in the files; give its scientific name (two words).", species=name
                 )
             warnings.append(
-                f"{name} is in none of the files; every complete checklist counts as a zero for it."
+                f"in none of the files: {name!r}; every complete checklist counts as a zero for it."
             )
             hit = name
         if hit not in chosen:

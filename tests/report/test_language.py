@@ -449,8 +449,8 @@ def test_headlines_of_one_site_and_of_every_season_are_translated(language, seas
         *(f"Wren{found} {kind} from 2010 to 2019: −4.8 % per year ({interval}), {where}."
           for kind in _SAID.values() for found in ("", ", as counted where it was found,")),
         f"Wren was found on none of 153 visits {where}.",
-        f"Between the two years the total changed by −3.1 % per year ({interval}, of the error of the totals alone), {where}; "
-        "two years cannot tell a trend from the ups and downs of single years.",
+        f"Between the two years the total changed by −3.1 % per year ({interval}, of the error of the totals alone), {where}"
+        "; two years cannot tell a trend from the ups and downs of single years.",
         f"Index of the mean total {sites} ({season_text(season)}), 2010 = 100.",
         f"{years} some months of the season ({season_text(season)}) and {are} left out of index and trend.",
         "Wren: the panel has 0 complete years with enough counts, so there is no trend to report.",
@@ -484,7 +484,7 @@ def test_what_a_panel_of_few_sites_asks_of_a_year_is_translated(language, cell):
             said.add(f"{start}{first}; 1 visit found the species; a class needs 20.")
     said |= {
         "group 'g1' never saw the species.",
-        "Wren is in none of the files; every complete checklist counts as a zero for it.",
+        "in none of the files: 'Otis tarda'; every complete checklist counts as a zero for it.",
     }
     assert not lacking(language, *said, names=["Wren", "birds", "g1"])
 

@@ -218,6 +218,8 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
         raise InputError(f"there is no file {path}. {near}", path=str(path))
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the files in it.", path=str(path))
+    if not path.is_file():  # it can be read once, and not from its beginning again
+        raise InputError(f"{path} is a pipe or a device; write the table into a file first.", path=str(path))
     stamp = _stamp(path)
     if stamp[0] == 0:
         raise InputError(f"{path} is empty (0 bytes); download it again.", path=str(path))

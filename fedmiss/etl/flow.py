@@ -51,7 +51,7 @@ _RECORD_STEPS = {  # key of the counts -> step and note
     "explicit zeros": ("explicit zeros", "reported as 0: not detected"),
     "orphans": ("checklist not in the sampling file", ""),
     "unvetted": ("not accepted or not asked for, or count missing", "hold back zeros only"),
-    "escapees": ("escapees", "hold back zeros only"),
+    "escapees": ("exotic codes not asked for", "hold back zeros only"),
     "copies": ("copies on shared lists", "the lowest id that lists the species counts"),
     "rolled up": ("rolled up", "further counts of a species on one visit, as of subspecies, added up"),
 }

@@ -491,6 +491,10 @@ def test_what_a_panel_of_few_sites_asks_of_a_year_is_translated(language, cell):
             said.add(f"{start}{first}; 1 visit found the species; a class needs 20.")
     said |= {
         "group 'g1' never saw the species.",
+        "group 'g1' alone has visits before all others.",
+        "group 'g1' alone has visits after all others.",
+        "g1: no region in common with another group.",
+        "Groups share the course of the months; where regions differ in it, make a panel of each region.",
         "in none of the files: 'Otis tarda'; every complete checklist counts as a zero for it.",
     }
     assert not lacking(language, *said, names=["Wren", "birds", "g1"])

@@ -28,6 +28,8 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
 from fedmiss.report.cautions import least_words
 from fedmiss.report.coverage import seasons_apart
+from fedmiss.report.figures import all_figures
+from fedmiss.report.html import page as whole_page
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.prose import _SAID, _room, headline
 from fedmiss.report.series import _reason
@@ -228,13 +230,37 @@ def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, 
     monkeypatch.setitem(full.data.fit["results"], "site_covariates", ["altitude"])
     page = _translated(
         full,
-        "<p>Nests counted</p><p>3 of 9 sites have no altitude; they count as the mean of the others.</p>",
+        "<p>Nests counted</p><p>3 of 9 sites have no altitude; they count as the mean of the others.</p>"
+        "<p>1 of 9 sites has no altitude; it counts as the mean of the others.</p>",
         tmp_path,
     )
     assert "Gezählt: Nester" in page
     assert "keine Angabe zu altitude" in page
     assert "21,9 besetzte Gebiete" in _translated(full, "<p>21.9 occupied sites</p>", tmp_path)
     assert not (tmp_path / UNTRANSLATED).exists()
+
+
+@pytest.mark.usefixtures("blank_figures")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rule": "rtrim", "convention": "trim", "base": "2010-2012"},
+        {"rule": "rtrim"},
+        {"convention": "trim", "coarse_map": 0.1},
+    ],
+)
+def test_pages_by_other_rules_and_of_a_base_of_several_years_are_translated(folders, tmp_path, options):
+    """Each option left a dozen of sentences in English, and sentences of two languages."""
+    missing = []
+    for at, more in enumerate(({}, options)):
+        analysis, folder = analysed(folders, language="de", **more), tmp_path / str(at)
+        folder.mkdir()
+        _translated(analysis, whole_page(analysis, all_figures(analysis)), folder)
+        file = folder / UNTRANSLATED
+        missing.append(
+            {e.english for e in parse_po(file.read_text(encoding="utf-8"))} if file.exists() else set()
+        )
+    assert not missing[1] - missing[0]
 
 
 # What a change of the page may add before somebody has translated it: it stays English, and is listed beside the page.
@@ -490,6 +516,11 @@ def test_what_a_panel_of_few_sites_asks_of_a_year_is_translated(language, cell):
         ):
             said.add(f"{start}{first}; 1 visit found the species; a class needs 20.")
     said |= {
+        "sites of the panel that the table of sites lacks: 1 of 4 (g1).",
+        "Covariates of such a site count as the mean of the others.",
+        "sites of the panel that the table of sites lacks: 4 of 9 (g1, g1, g1, ...).",
+        "g1 is at 50.00, 9.00 in the records and at 50.00, 9.95 in the table of sites; the records' place is used.",
+        "1 of 9 sites of the table lies beyond what visited sites span in g1 (1.2 to 3.4); it counts as the edge of it.",
         "group 'g1' never saw the species.",
         "group 'g1' alone has visits before all others.",
         "group 'g1' alone has visits after all others.",

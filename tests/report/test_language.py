@@ -17,7 +17,7 @@ from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
 from fedmiss.etl.filtering import unmatched
-from fedmiss.etl.flow import _RECORD_STEPS, row_flow, source_warnings
+from fedmiss.etl.flow import _RECORD_STEPS, row_flow, source_warnings, why_no_zeros
 from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.months import panel_months
 from fedmiss.etl.panel import PanelSettings, make_panel
@@ -147,12 +147,13 @@ def test_what_is_said_of_values_and_rows_that_could_not_be_used_is_translated(la
             said += source_warnings(SimpleNamespace(meta={**meta, **vars(faults)}))
     lost = {"absent_columns": ["CATEGORY", "GROUP IDENTIFIER", "GLOBAL UNIQUE IDENTIFIER"], "malformed": {}}
     absent = source_warnings(SimpleNamespace(meta={**meta, **lost, "unreadable": {}}))
+    absent += [why_no_zeros(family) for family in ("gbif", "ebird")]
     filters = ("protocol", "project", "observer")
     absent += unmatched({(name, ("Stationary",)): {"x"} for name in filters})
     for n in (1, 2):
         rows = {"long_rows": n, "short_rows": n, "unterminated": True, "malformed": {}, "unreadable": {}}
         absent += source_warnings(SimpleNamespace(meta={**meta, **rows}))
-    assert len(absent) == 12
+    assert len(absent) == 14
     assert not lacking(language, *map(html.escape, absent))
     page = read_catalog(language)
     text = page.page("".join(f"<p>{html.escape(line)}</p>" for line in said), [])

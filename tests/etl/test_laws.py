@@ -250,6 +250,14 @@ def test_a_disk_that_the_cache_fills_is_told_with_the_way_without_it(tmp_path, m
     assert "--no-cache" not in str(told.value)
 
 
+def test_a_cache_inside_a_file_is_refused_in_words(tmp_path):
+    """It ended with the words of the system, File exists."""
+    (tmp_path / "t.csv").write_text("site,year,count\na,2001,3\na,2002,4\n")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file is a file; choose another folder"):
+        ingest([tmp_path / "t.csv"], tmp_path / "out", cache=tmp_path / "file")
+
+
 @pytest.mark.parametrize("groups", ["first", "merged", "raw"])
 def test_other_filters_take_over_which_copies_stand(tmp_path, monkeypatch, groups):
     """With filters not used before, the copies are not resolved again, and the answer is that of a fresh import."""

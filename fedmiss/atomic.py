@@ -26,6 +26,7 @@ _REFUSALS = {
     errno.EACCES: "this user may not write there; ask for the right to, or ",
     errno.EPERM: "this user may not write there; ask for the right to, or ",
     errno.EROFS: "the file system is read-only; ",
+    errno.EFBIG: "a file is larger than this disk (FAT: 4 GB) or `ulimit -f` allows; ",
 }
 
 _RIGHTS = (errno.EACCES, errno.EPERM)

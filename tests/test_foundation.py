@@ -123,6 +123,7 @@ def test_a_folder_is_there_whole_or_not_at_all(tmp_path):
     [
         (errno.ENOSPC, "disk is full"), (errno.EDQUOT, "quota"), (errno.EACCES, "may not write"),
         (errno.EPERM, "may not write"), (errno.EROFS, "read-only"),
+        (errno.EFBIG, "larger than this disk"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("maker", [atomic.atomic_file, files.atomic_folder])

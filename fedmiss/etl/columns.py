@@ -60,10 +60,11 @@ DATE_NAMES = (
 # the module `species`.
 NAMES: dict[str, tuple[str, ...]] = {
     "site": ("siteid", "sitecode", "site", "plotid", "plotcode", "plot", "station", "colony", "square", "transect",
-             "localityid", "locality", "locationid", "location", "route", "lieu", "ort", "gebiet", "fläche", "probefläche",
+             "localityid", "locality", "locationid", "location", "route", "lieu", "ort", "gebiet", "flache", "flaeche",
+             "probeflache", "probeflaeche",
              "standort", "gebied", "sitio",
              "eeacellcode", "eqdcellcode", "isea3hcellcode", "mgrscellcode"),
-    "year": ("year", "time", "timepoint", "annee", "année", "jahr", "jaar", "ano", "año", "yearmonth"),
+    "year": ("year", "time", "timepoint", "annee", "jahr", "jaar", "ano", "yearmonth"),
     "month": ("month", "mois", "monat", "maand", "mes"),
     "count": ("count", "counts", "n", "number", "abundance", "individuals", "total", "birds", "pairs", "nests",
               "territories", "nombre", "anzahl", "aantal",
@@ -75,8 +76,18 @@ NAMES: dict[str, tuple[str, ...]] = {
 # What the columns of a place are called, in tables of counts and of sites
 PLACES: dict[str, tuple[str, ...]] = {
     "site_name": ("sitename", "name", "localityname"),
-    "latitude": ("latitude", "lat", "decimallatitude", "y"),
-    "longitude": ("longitude", "lon", "long", "lng", "decimallongitude", "x"),
+    "latitude": ("latitude", "lat", "decimallatitude", "breitengrad", "latitud", "y"),
+    "longitude": (
+        "longitude",
+        "lon",
+        "long",
+        "lng",
+        "decimallongitude",
+        "langengrad",
+        "laengengrad",
+        "longitud",
+        "x",
+    ),
     "region": ("region", "county", "state", "stratum", "province"),
 }
 
@@ -120,8 +131,8 @@ def normal(name: str) -> str:
 
 
 def squeezed(header: Iterable[str]) -> dict[str, str]:
-    """Return the columns by their normal names without blanks; of two that are alike, the first."""
-    return {normal(column).replace(" ", ""): column for column in reversed(tuple(header))}
+    """Return the columns by their normal names without blanks and accents; of two that are alike, the first."""
+    return {normal(plain(column)).replace(" ", ""): column for column in reversed(tuple(header))}
 
 
 def familiar(

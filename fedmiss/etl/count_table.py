@@ -249,7 +249,8 @@ class Reading:
         commas = text.str.contains(r"^\d+,\d+$")
         if commas.any():
             self.said.append(
-                f"{column}: {int(commas.sum()):,} values with a decimal comma ({text.filter(commas)[0]})."
+                f"{several(int(commas.sum()), 'value')} with a decimal comma, as {text.filter(commas)[0]!r}, in the column "
+                f"{column!r}."
             )
         refuse_thousands(self.source, column, text, frame["line"])
         value, bad = decimals(text, [*_MISSING, *(word.upper() for word in self.options.missing)])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from fedmiss.errors import listed
+from fedmiss.errors import listed, several
 from fedmiss.etl.checks import AT_ZERO
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.resolve import RecordCounts
@@ -51,7 +51,7 @@ _RECORD_STEPS = {  # key of the counts -> step and note
     "explicit zeros": ("explicit zeros", "reported as 0: not detected"),
     "orphans": ("checklist not in the sampling file", ""),
     "unvetted": ("not accepted or not asked for, or count missing", "hold back zeros only"),
-    "escapees": ("escapees", "hold back zeros only"),
+    "escapees": ("exotic codes not asked for", "hold back zeros only"),
     "copies": ("copies on shared lists", "the lowest id that lists the species counts"),
     "rolled up": ("rolled up", "further counts of a species on one visit, as of subspecies, added up"),
 }
@@ -150,9 +150,9 @@ def orphan_warning(lists: list[Projection], counts: RecordCounts, folder: Path) 
     text = [f"{lists[0].meta['prefix']}{step}" for step in ids]
     (folder / "orphans.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
     return (
-        f"{counts.steps['orphans']:,} records stand on {len(text):,} checklists that the sampling file does not have "
-        f"({listed(text, 5)}; all in orphans.txt); they were left out, since "
-        "their effort is unknown. Download both files together."
+        f"{several(counts.steps['orphans'], 'record')} on {several(len(text), 'checklist')} that the sampling file does not "
+        f"have ({listed(text, 5)}; all in orphans.txt): left out, since their effort is unknown. Download both "
+        "files together."
     )
 
 
@@ -169,19 +169,19 @@ def source_warnings(projection: Projection) -> list[str]:
         )
     for column, value in meta["unreadable"].items():
         at = f": {column} "
-        first = next(("; " + one.replace(at, ": ", 1) for one in meta["examples"] if at in one), "")
+        first = next(("; " + one.replace(at, ": ", 1) for one in meta["odd"] if at in one), "")
         s, count = ("", "counts") if value == 1 else ("s", "count")
         where, what = f"{name}, {column!r}", f"value{s} could not be read and {count} as blank"
         if column == AT_ZERO:
             where, what = name, f"place{s} at {column} {count} as blank"
         out.append(f"{where}: {value:,} {what}{first}.")
-    if meta.get("long_rows"):
+    if n := meta.get("long_rows"):
+        have = "has" if n == 1 else "have"
+        out.append(f"{name}: {several(n, 'row')} {have} more columns than the header (tabs in comments).")
+    if n := meta.get("short_rows"):
+        have = "has" if n == 1 else "have"
         out.append(
-            f"{name}: {meta['long_rows']:,} rows have more columns than the header (tabs in comments)."
-        )
-    if meta.get("short_rows"):
-        out.append(
-            f"{name}: {meta['short_rows']:,} rows have fewer columns than the header; the rest counts as blank."
+            f"{name}: {several(n, 'row')} {have} fewer columns than the header; the rest counts as blank."
         )
     if meta.get("unterminated"):
         out.append(f"{name}: the last line has no line end; the file may have been cut short.")

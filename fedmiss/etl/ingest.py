@@ -29,7 +29,7 @@ from fedmiss.etl.flow import (
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
 from fedmiss.etl.plain import check_map, project_counts, project_plain
-from fedmiss.etl.projection import Cache, Meta, Projection
+from fedmiss.etl.projection import CACHE, Cache, Meta, Projection, is_full, size_of
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
 from fedmiss.etl.rows import read_texts
@@ -96,15 +96,22 @@ def ingest(
             "--allow-absent does nothing here: no --species is named, so all are taken. Leave --allow-absent out."
         )
     refuse_idle(settings, {source.short_name: _kind(source, settings) for source in sources})
-    with making(out, "records", overwrite=overwrite, inputs=[source.path for source in sources]):
-        _import(sources, out, settings, Path(cache) if cache else None, keep_cache)
+    place = Path(cache) if cache else out.parent / CACHE
+    try:
+        with making(out, "records", overwrite=overwrite, inputs=[source.path for source in sources]):
+            _import(sources, out, settings, place if keep_cache else None)
+    except InputError as error:
+        if keep_cache and is_full(error.__cause__) and (held := size_of(place)):
+            raise InputError(
+                f"{error} The cache {place} holds {held / 1e6:,.1f} MB: delete it, and run this again with --no-cache.",
+                **error.fields,
+            ) from error.__cause__
+        raise
     return read_manifest(out, "records")
 
 
-def _import(
-    sources: list[Source], out: Path, settings: IngestSettings, cache: Path | None, keep_cache: bool
-) -> None:
-    """Make the records folder ``out``, whose lock is held."""
+def _import(sources: list[Source], out: Path, settings: IngestSettings, cache: Path | None) -> None:
+    """Make the records folder ``out``, whose lock is held; without a ``cache`` projections are temporary."""
     site_km = parse_site_rule(settings.site)
     family = _family(sources)
     if settings.filters.complete_only and any(_kind(source, settings) == COUNTS for source in sources):
@@ -114,7 +121,7 @@ def _import(
         )
     warnings: list[str] = []
     with scratch_folder(out) as scratch:
-        store = Cache(cache or (out.parent / ".fedmiss-cache" if keep_cache else scratch), scratch)
+        store = Cache(cache or scratch, scratch)
         clear_inside(store.folder)
         projections = _project(sources, store, settings)
         releases = {projection.meta["release"] for projection in projections} - {""}

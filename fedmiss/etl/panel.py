@@ -261,9 +261,9 @@ def _all_visits(
         mine = entry_of(held, entry["species"])
         part = species_visits(folder, entry["species"], absent=mine is None).collect().sort("checklist_id")
         if mine is None:
-            zeros = f"its {part.height:,} complete checklists are zeros"
+            zeros = f"zeros of its complete checklists: {part.height:,}"
             what = zeros if part.height else "it has no part in the panel"
-            warnings.append(f"{name} holds no record of {entry['species']}: {what}.")
+            warnings.append(f"no record of {entry['species']} in {name!r}: {what}.")
         parts.append(part.with_columns(pl.lit(name if len(folders) > 1 else "").alias("_source")))
     return entry["species"], entry["common_name"] or "", pl.concat(parts)
 

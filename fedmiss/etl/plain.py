@@ -51,21 +51,21 @@ from fedmiss.etl.species import columns_with, refuse_mixed, same_names, species_
 _FAMILIAR = {
     "observer": "observer observerid who recorder recordedby surveyor counter beobachter waarnemer observateur",
     "site": "siteid site plotid plot station colony square localityid locality locationid location transect "
-    "gebiet ort standort fläche probefläche gebied lieu",
+    "gebiet ort standort flache flaeche probeflache probeflaeche gebied lieu",
     "date": " ".join([*DATE_NAMES, "day"]),
     "species": "species scientificname speciesname taxon speciescode",
     "common_name": "commonname englishname vernacularname",
-    "count": "count n number abundance individuals total howmany individualcount birds anzahl aantal",
-    "visit": "visit visitid checklist checklistid surveyid eventid submissionid",
+    "count": "count n number abundance individuals total howmany individualcount observationcount birds anzahl aantal",
+    "visit": "visit visitid checklist checklistid samplingeventidentifier surveyid eventid submissionid",
     "site_name": "sitename locationname plotname",
     "region": "region county state countycode statecode province",
-    "latitude": "latitude lat decimallatitude",
-    "longitude": "longitude lon long lng decimallongitude",
-    "start": "start starttime time timestarted",
+    "latitude": "latitude lat decimallatitude breitengrad latitud",
+    "longitude": "longitude lon long lng decimallongitude langengrad laengengrad longitud",
+    "start": "start starttime time timestarted timeobservationsstarted",
     "duration": "duration minutes durationminutes effortminutes",
     "distance": "distance distancekm km effortdistancekm",
     "n_observers": "nobservers numberobservers partysize observers",
-    "protocol": "protocol method surveytype",
+    "protocol": "protocol protocoltype protocolname method surveytype",
     "complete": "complete completelist allspeciesreported allobsreported",
 }
 FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
@@ -79,7 +79,8 @@ _TO = r"\s*(-|\u2013|/|to)\s*"
 _TIMES = rf"^(\D*|{_TIME}({_TO}{_TIME})?({_TO})?\s*)$"
 _EITHER = r"^\d{1,2}/\d{1,2}/\d{4}"
 DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
-_TRUE, _FALSE = ("1", "true", "t", "yes", "y"), ("0", "false", "f", "no", "n", "")
+_TRUE = ("1", "true", "t", "yes", "y", "wahr", "ja", "vrai", "oui")
+_FALSE = ("0", "false", "f", "no", "n", "falsch", "nein", "faux", "non", "")
 
 
 def check_map(
@@ -388,13 +389,13 @@ def project_counts(
     found = familiar(table.covariates, _PLACE | {"site_name": names})
     if others := [covariate for covariate in table.covariates if covariate not in found.values()]:
         said.append(
-            f"the columns {', '.join(others)} are not used: `fedmiss trim --covariate` uses them, and what belongs to the "
-            "sites the model gets by `fedmiss panel --site-table`."
+            f"columns that are not used: {', '.join(map(repr, others))}. `fedmiss trim --covariate` uses them, and what "
+            "belongs to the sites the model gets by `fedmiss panel --site-table`."
         )
     name = frame.select(pl.concat_str("site", "year", "month", separator="|").alias("name")).to_series()
     effort = {key: _amount(frame, found.pop(key), source) for key in _EFFORT if key in found}
     for key, (column, _) in effort.items():
-        said.append(f"the column {column!r} is the {key} of the visits, in {_EFFORT[key]}.")
+        said.append(f"{key} of the visits, in {_EFFORT[key]}: the column {column!r}.")
     out = frame.select(
         name,
         "site",

@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fedmiss.arrays import I32, Columns
-from fedmiss.atomic import hash_json, read_json, write_json
+from fedmiss.atomic import hash_json, make_parent, read_json, write_json
 from fedmiss.errors import InputError
 from fedmiss.etl.sources import Faults, Source
 from fedmiss.files import atomic_folder, read_manifest, write_manifest
@@ -39,7 +39,8 @@ from fedmiss.progress import note
 
 T = TypeVar("T")
 # Raised whenever the meaning of a projection changes: older ones are then made again.
-VERSION = 18
+CACHE = ".fedmiss-cache"  # beside the records, where no other place is named
+VERSION = 19
 ROW_GROUP = 1 << 16
 STRETCH = 8  # row groups that are sorted together
 AT_ONCE = 3_000_000  # identifiers compared at once, so that memory does not follow the number of records
@@ -85,6 +86,7 @@ class Meta(TypedDict, total=False):
     malformed: dict[str, int]  # reason -> rows left out
     unreadable: dict[str, int]  # column -> values that read as blank
     examples: list[str]
+    odd: list[str]
     long_rows: int
     short_rows: int
     unterminated: bool
@@ -110,6 +112,7 @@ def meta_of(source: Source, faults: Faults, /, **more: Unpack[Meta]) -> Meta:
         "malformed": faults.malformed,
         "unreadable": faults.unreadable,
         "examples": faults.examples,
+        "odd": faults.odd,
         "release": "",
         **more,
     }
@@ -238,6 +241,16 @@ class ParquetSink:
         self._writer.close()
 
 
+def is_full(cause: BaseException | None) -> bool:
+    """Whether an error says that a disk, or a user's share of it, is full."""
+    return getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+
+
+def size_of(cache: Path) -> int:
+    """Return how many bytes a cache holds."""
+    return sum(file.stat().st_size for file in cache.rglob("*") if file.is_file())
+
+
 class Cache:
     """Projections by the identity of their source: path, member, size, time of change, first and last megabyte.
 
@@ -252,8 +265,9 @@ class Cache:
         try:
             return build(self.folder)
         except (InputError, OSError) as error:
-            cause = error if isinstance(error, OSError) else error.__cause__
-            if self.folder == self.spare or getattr(cause, "errno", None) not in (errno.ENOSPC, errno.EDQUOT):
+            if self.folder == self.spare or not is_full(
+                error if isinstance(error, OSError) else error.__cause__
+            ):
                 raise
             note(f"the disk is full; this import goes on without the cache {self.folder}.")
             self.folder = self.spare
@@ -287,7 +301,7 @@ def kept(folder: Path, build: Callable[[Path], None]) -> Path:
 
     If another process makes the same folder, this one waits. A damaged folder is made again, with a note.
     """
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    make_parent(folder)
     if not os.access(folder.parent, os.W_OK | os.X_OK):
         raise InputError(
             f"this user may not write to the cache {folder.parent}; name another folder with --cache, or pass --no-cache.",

@@ -70,7 +70,7 @@ class Rows(Faults):
 
         Raises
         ------
-        InputError : not UTF-8 (with its line), a quote that is never closed, a damaged archive
+        InputError : not UTF-8 or a zero byte (with its line), a quote that is never closed, a damaged archive
         """
         absent = [pl.lit("").alias(blank) for blank in blanks if blank not in columns]
         if self.source.sheet:
@@ -93,8 +93,18 @@ class Rows(Faults):
         )
         got, first = list(islice(values, CHUNK)), True
         while got or first:
-            yield pl.DataFrame(got, schema, orient="row")
+            chunk = pl.DataFrame(got, schema, orient="row")
+            for key in columns:
+                self._refuse_zero_bytes(chunk, key, self.source.header[columns[key]])
+            yield chunk
             got, first = list(islice(values, CHUNK)), False
+
+    def _refuse_zero_bytes(self, chunk: pl.DataFrame, key: str, column: str) -> None:
+        """Refuse a value that a screen shows like another one, and that would be a site or an observer of its own."""
+        self.source.refuse(
+            chunk[key].str.contains("\0", literal=True), chunk[LINE], column,
+            lambda row: f"{chunk[key][row]!r} holds a zero byte, which no text has; write the value again.",
+        )  # fmt: skip
 
     def _of_parquet(self, columns: dict[str, int]) -> pl.DataFrame:
         title = {key: self.source.header[column] for key, column in columns.items()}

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from fedmiss.errors import InputError, listed
+from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.etl.checks import AT_ZERO, at_zero, refuse_thousands, site_key
 from fedmiss.etl.columns import NAMES, PLACES, familiar
 from fedmiss.etl.rows import LINE, decimals, read_texts
@@ -111,9 +111,10 @@ class SiteTable:
             mean, reach = float(seen.mean() or 0.0), LIMIT * float(seen.std(ddof=0) or 0.0)  # type: ignore[arg-type]
             out = int(((self.frame[name] - mean).abs() > reach).sum())
             if out:
+                lie, they = ("lies", "it counts") if out == 1 else ("lie", "they count")
                 said.append(
-                    f"{out:,} of {self.frame.height:,} sites of the table lie beyond what visited sites span in {name} "
-                    f"({mean - reach:,.4g} to {mean + reach:,.4g}); they count as the edge of it."
+                    f"{out:,} of {self.frame.height:,} sites of the table {lie} beyond what visited sites span in {name} "
+                    f"({mean - reach:,.4g} to {mean + reach:,.4g}); {they} as the edge of it."
                 )
         return said
 
@@ -136,8 +137,8 @@ class SiteTable:
                     "them)."
                 )
             said.append(
-                f"{len(lacking):,} of {len(own):,} sites of the panel are not in the table of sites "
-                f"({listed(lacking, 3)}); their covariates count as the mean of the others."
+                f"sites of the panel that the table of sites lacks: {len(lacking):,} of {len(own):,} ({listed(lacking, 3)})"
+                ". Covariates of such a site count as the mean of the others."
             )
         both = sites.join(self._places(), on="site_id", suffix="_table").drop_nulls(
             ["latitude", "longitude", "latitude_table", "longitude_table"]
@@ -181,7 +182,13 @@ def read_site_table(path: str | Path) -> SiteTable:
     >>> read_site_table("sites.csv").covariates
     ('elevation', 'habitat')
     """
-    found = expand(path)
+    try:
+        found = expand(path)
+    except ConfigError:
+        raise ConfigError(
+            f"--site-table: {path} has several sheets; save the one of the sites as a file of its own.",
+            path=str(path),
+        ) from None
     if len(found) != 1:
         raise InputError(f"{path} holds {len(found)} tables; give one table of sites.", path=str(path))
     source = found[0]

@@ -130,13 +130,15 @@ class Faults:
     def __init__(self) -> None:
         self.malformed: dict[str, int] = {}
         self.unreadable: dict[str, int] = {}
-        self.examples: list[str] = []
+        self.examples: list[str] = []  # of rows that were left out
+        self.odd: list[str] = []  # of values that read as blank
 
     def add(self, kinds: dict[str, int], what: str, n: int, line: int, value: str) -> None:
         """Count ``n`` faults, of which the first has this line and value, among the ``malformed`` or ``unreadable``."""
         kinds[what] = kinds.get(what, 0) + n
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(f"line {line}: {what} {value!r}")
+        examples = self.examples if kinds is self.malformed else self.odd
+        if len(examples) < EXAMPLES:
+            examples.append(f"line {line}: {what} {value!r}")
 
     def refuse_mostly_bad(self, source: Source, rows: int, cannot: str, remedy: str) -> None:
         """Raise InputError where most of a file's rows were left out, unknown dates and specimens aside."""
@@ -172,7 +174,7 @@ def refuse_doubles(columns: tuple[str, ...], name: str) -> None:
 
 def _role(columns: tuple[str, ...], name: str) -> str:
     names = {normal(column) for column in columns}
-    if "sampling event identifier" in names:
+    if "sampling event identifier" in names and "checklist id" not in names:  # auk's tables have both
         if "scientific name" not in names:
             return "sampling"
         low = name.lower()
@@ -216,6 +218,8 @@ def expand(path: str | Path, sheet: str = "", header_row: int | None = None) -> 
         raise InputError(f"there is no file {path}. {near}", path=str(path))
     if path.is_dir():
         raise InputError(f"{path} is a folder; name the files in it.", path=str(path))
+    if not path.is_file():  # it can be read once, and not from its beginning again
+        raise InputError(f"{path} is a pipe or a device; write the table into a file first.", path=str(path))
     stamp = _stamp(path)
     if stamp[0] == 0:
         raise InputError(f"{path} is empty (0 bytes); download it again.", path=str(path))
@@ -342,6 +346,12 @@ def _describe(
     source = Source(path, member, role, separator, columns, size, stamp, header_row=row, encoding=encoding)
     if role in EBIRD_ROLES and encoding == "utf-16":  # their reader takes UTF-8 only
         raise InputError(f"{name} is UTF-16 text; save it as UTF-8 and try again.", path=name)
+    if role in EBIRD_ROLES and separator != "\t":  # their reader knows no quotes
+        raise InputError(
+            f"{name} is {ROLES[role]} with {separator!r} between its columns, as R and spreadsheets write it; give the text "
+            "with tabs, as eBird or auk_filter() wrote it.",
+            path=name,
+        )
     if role != "plain" and wrong:
         raise wrong
     if role == "plain" and encoding != "utf-16":

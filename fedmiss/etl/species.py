@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 
 from fedmiss.arrays import I32, U8, Bool
-from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.errors import ConfigError, InputError, listed, several
 from fedmiss.etl.columns import did_you_mean, familiar, near_names, plain, quoted, several_species
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.rows import LINE, read_texts
@@ -27,7 +27,9 @@ _NAMES = (
     "euring euringcode euringnr alphacode aou aoucode specieskey"
 ).split()
 _COMMON = ("commonname", "englishname", "vernacularname", "birdname")
-_NO_NAME = set("n number num total all richness reported complete target group other".split())
+_NO_NAME = set(
+    "n number num total all richness reported complete target group other observed detected".split()
+)
 
 
 def fold(name: str) -> str:
@@ -161,7 +163,7 @@ def only(
     in_all = f", in {spellings} spellings" if spellings > 1 else ""
     said = [f"{where}: {column} = {held[column][key][0]}, {kept.height:,} of {frame.height:,} rows{in_all}."]
     if blank:
-        said.append(f"{blank:,} rows name no species in the column {column!r}; they are left out.")
+        said.append(f"no species in the column {column!r}: {several(blank, 'row')} left out.")
     return kept, name, said
 
 
@@ -347,7 +349,7 @@ def _named(
                     f"{name!r} is not in the files; give its scientific name (two words).", species=name
                 )
             warnings.append(
-                f"{name} is in none of the files; every complete checklist counts as a zero for it."
+                f"in none of the files: {name!r}; every complete checklist counts as a zero for it."
             )
             hit = name
         if hit not in chosen:

@@ -25,6 +25,7 @@ from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
 from fedmiss.files import hash_file, making
 from fedmiss.folders import ALL, FitFacts
+from fedmiss.group_names import group_name
 from fedmiss.models.lowrank.choice import Choice, Trial
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.owner import empty_part
@@ -117,6 +118,8 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         }
     )  # fmt: skip
     notes = list(dict.fromkeys([*federation.notes, *job.facts.notes]))
+    for name in {*federation.groups_of, *(group.name for group in folder.groups)}:
+        notes = [said.replace(f"group {name!r} ", f"group {group_name(name)!r} ") for said in notes]
     write_fit_manifest(work, folder, settings, hashes, facts, notes)
     return finish(work, out)
 

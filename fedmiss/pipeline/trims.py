@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.atomic import hash_json
-from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.errors import ConfigError, FedmissError, InputError, several
 from fedmiss.etl.count_table import CountOptions, CountTable
 from fedmiss.etl.counts import SplitCounts, read_counts, split_counts
 from fedmiss.etl.rows import read_texts
@@ -147,7 +147,7 @@ def run_trims(
     for line in table.source.said:
         say(f"note: {line}")
     if table.unnamed:
-        say(f"note: {table.unnamed:,} rows name no species; they are left out.")
+        say(f"note: no species is named: {several(table.unnamed, 'row')} left out.")
     asked = [name for members in grouped.values() for name in members]
     missing = not_counted(asked, table.names | {name: species[0] for name, species in table.shared.items()})
     results = several_in_groups(asked, table.shared, out, str(groups))

@@ -118,6 +118,7 @@ def _translated(analysis: Analysis, html: str, folder: Path) -> str:
         ),
         *data.fact("site_covariates", default=[]),
         *data.groups["group"].astype(str),
+        *(row["note"] for row in data.flow if row["step"].endswith(": read")),  # files that were imported
         *data.sites[["site_id", "site_name", "region"]].stack().dropna().astype(str),
         *(str(said).rstrip(".") for said in data.panel["terms"].values() if " " in str(said)),
     ]
@@ -151,6 +152,7 @@ def report_results(findings: Findings) -> dict[str, object]:
         "species": findings.species,
         "common_name": findings.common_name,
         "unit": findings.unit,
+        "yearly_counts": findings.yearly_counts,
         **{name: plain(findings.trend[name]) for name in keep},
         "n_draws": findings.n_draws,
         "span": findings.curve.attrs["span"],

@@ -16,6 +16,7 @@ from scipy.special import stdtr
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import several
+from fedmiss.group_names import group_name
 from fedmiss.report.settings import Least
 from fedmiss.report.slopes import log_slope
 from fedmiss.report.years import Years, make_years
@@ -349,7 +350,7 @@ def groups_apart(data: ReportInputs) -> list[tuple[list[str], list[str], float]]
     total = {region: float(data.expected[home == region].sum()) for region in data.region_names()}
     whole, parts = sum(total.values()), []
     for part in np.unique(label):
-        inside = [names[at] for at in np.flatnonzero(label == part)]
+        inside = [group_name(names[at]) for at in np.flatnonzero(label == part)]
         here = [region for region, row in zip(regions, held, strict=True) if row[label == part].any()]
         share = sum(total[region] for region in here) / whole if whole > 0 else np.nan
         parts.append((inside, here, share))

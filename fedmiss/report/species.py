@@ -70,14 +70,17 @@ def read_species(folder: Path) -> Species:
         table.pivot(index="draw", columns="year", values="total") if len(table) else None,
         trends,
         results.get("unit", ""),
-        _season(tables / "season.parquet"),
+        _season(tables / "season.parquet", yearly=results.get("yearly_counts")),
     )
 
 
-def _season(path: Path) -> tuple[int, ...]:
+def _season(path: Path, *, yearly: bool | None) -> tuple[int, ...]:
+    if yearly:
+        return ()
     months = read_table(path, "report_season").to_pandas()["month_of_year"] if path.exists() else []
     season = tuple(int(month) for month in months)
-    return season if season != (6,) else ()  # an import puts yearly counts into June
+    # a report of before 0.3 does not say whether its counts are yearly, which an import puts into June
+    return () if yearly is None and season == (6,) else season
 
 
 def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:

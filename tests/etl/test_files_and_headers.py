@@ -102,8 +102,8 @@ def test_tabs_in_comments_and_short_rows_are_counted(tmp_path, run):
     out = run(ebd, sampling=[sed])
     assert out.visits() == {"S11": 3, "S12": 4, "S13": 5}
     joined = out.warnings
-    assert "1 rows have more columns" in joined
-    assert "1 rows have fewer columns" in joined
+    assert "1 row has more columns" in joined
+    assert "1 row has fewer columns" in joined
 
 
 def test_header_only_gives_no_rows(pair):
@@ -150,6 +150,13 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, run, name, content, words)
     (tmp_path / name).write_bytes(content)
     with pytest.raises((InputError, ConfigError), match=words):
         run(tmp_path / name)
+
+
+def test_a_pipe_is_told_as_one(tmp_path, run):
+    """It was called an empty file, to be downloaded again."""
+    os.mkfifo(tmp_path / "pipe.csv")
+    with pytest.raises(InputError, match="is a pipe or a device; write the table into a file first"):
+        run(tmp_path / "pipe.csv")
 
 
 def test_missing_required_column_is_named(tmp_path, run):

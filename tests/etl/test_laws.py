@@ -25,7 +25,7 @@ from ebird_files import (
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedmiss.errors import FedmissError
+from fedmiss.errors import FedmissError, InputError
 from fedmiss.etl import projection, resolve
 from fedmiss.etl.cells import aggregate, species_visits
 from fedmiss.etl.filters import Filters
@@ -231,6 +231,31 @@ def test_an_import_goes_on_without_its_cache_where_the_disk_is_full(tmp_path, mo
     assert f"without the cache {tmp_path / '.fedmiss-cache'}." in capsys.readouterr().err
     for name in ("records.parquet", "checklists.parquet"):
         assert (tmp_path / "full" / name).read_bytes() == (tmp_path / "usual" / name).read_bytes()
+
+
+def test_a_disk_that_the_cache_fills_is_told_with_the_way_without_it(tmp_path, monkeypatch):
+    """The message asked to free some space, and said nothing of the cache that took it."""
+    ebd, sed = write_pair(tmp_path, *random_rows(3))
+
+    def full(*args, **more):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("fedmiss.etl.ingest.write_records", full)
+    with pytest.raises(
+        InputError, match=r"disk is full.*The cache .*\.fedmiss-cache holds 0\.\d MB.*--no-cache"
+    ):
+        ingest([ebd], tmp_path / "out", sampling=[sed])
+    with pytest.raises(InputError, match="disk is full") as told:
+        ingest([ebd], tmp_path / "out", sampling=[sed], keep_cache=False)
+    assert "--no-cache" not in str(told.value)
+
+
+def test_a_cache_inside_a_file_is_refused_in_words(tmp_path):
+    """It ended with the words of the system, File exists."""
+    (tmp_path / "t.csv").write_text("site,year,count\na,2001,3\na,2002,4\n")
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="file is a file; choose another folder"):
+        ingest([tmp_path / "t.csv"], tmp_path / "out", cache=tmp_path / "file")
 
 
 @pytest.mark.parametrize("groups", ["first", "merged", "raw"])

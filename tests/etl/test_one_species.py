@@ -182,7 +182,7 @@ def test_sites_that_look_like_scientific_names_are_sites(read):
 def test_rows_without_a_name_are_left_out_and_said(read):
     got = read("site,year,count,species\na,2001,1,Parus major\na,2002,2,\nb,2001,3,Parus major\n")
     assert got.frame["count"].to_list() == [1.0, 3.0]
-    assert any("1 rows name no species" in s for s in got.said)
+    assert any("no species in the column 'species': 1 row left out." in s for s in got.said)
     # A column that is blank says nothing.
     assert read("site,year,count,species\na,2001,1,\na,2002,2,\n").frame.height == 2
 

@@ -304,3 +304,44 @@ def test_windows_text_in_a_csv_is_read_and_said_and_other_bytes_name_the_line(tm
     path.write_bytes(rows + b"\xa3,p1,2020-05-01,greg,3,30,1\n")
     with pytest.raises(InputError, match="line 5"):
         run(path, column_map=MAP)
+
+
+AUK = (
+    "checklist_id,observer_id,sampling_event_identifier,locality_id,locality,observation_date,all_species_reported,"
+    "scientific_name,observation_count,species_observed\n"
+    'G1,"obsr1,obsr2","S1,S2",L1,"Mill, old",2020-06-01,TRUE,Hylocichla mustelina,X,TRUE\n'
+    'S3,obsr1,S3,L1,"Mill, old",2020-06-02,TRUE,Hylocichla mustelina,0,FALSE\n'
+    "S4,obsr1,S4,L2,Pond,2020-06-02,TRUE,Hylocichla mustelina,7,TRUE\n"
+)
+
+
+def test_a_zero_filled_table_of_auk_is_a_plain_table(plain):
+    """Its commas in quotes were read as eBird's text, in which quotes are data."""
+    out = plain(AUK, column_map={"auto": ""})
+    assert sorted(out.visits("Hylocichla mustelina").items()) == [
+        ("G1|L1|2020-06-01", None),
+        ("S3|L1|2020-06-02", 0),
+        ("S4|L2|2020-06-02", 7),
+    ]
+    assert set(out.checklists["site_name"]) == {"Mill, old", "Pond"}
+    nameless = "\n".join(
+        ",".join(cell for at, cell in enumerate(line.split(",")) if at not in (2, 7))
+        for line in AUK.replace('"obsr1,obsr2","S1,S2"', "obsr1,S1")
+        .replace('"Mill, old"', "Mill")
+        .splitlines()
+    )
+    assert "species_observed" in nameless
+    assert "scientific" not in nameless
+    assert len(plain(nameless, column_map={"auto": ""}, species=("Wood Thrush",)).visits("Wood Thrush")) == 3
+
+
+def test_ebird_text_with_commas_is_refused(tmp_path, run):
+    """Rows with a comma in a comment or a place lost their columns, were left out, and became zeros."""
+    ebd, sed = write_pair(tmp_path, [seen(visit("S1"), "1")], [visit("S1")])
+    for file in (ebd, sed):
+        frame = pl.read_csv(file, separator="\t", quote_char=None, infer_schema=False)
+        frame.write_csv(tmp_path / f"{file.stem}.csv")
+    with pytest.raises(InputError, match=r"with ',' between its columns.*tabs"):
+        run(tmp_path / "ebd_test.csv", sampling=[sed])
+    with pytest.raises(InputError, match=r"with ',' between its columns.*tabs"):
+        run(ebd, sampling=[tmp_path / "ebd_test_sampling.csv"])

@@ -346,7 +346,7 @@ def test_a_species_that_one_folder_never_met_has_zeros_there(tmp_path):
         v = visits(out)
         assert set(v["group"]) == {"one-records", "two-records"}
         assert v.filter(pl.col("group") == "two-records")["count"].to_list() == [0] * 24
-        assert any("two-records holds no record of Wood Stork" in w for w in read_manifest(out)["warnings"])
+        assert any("no record of Wood Stork in 'two-records'" in w for w in read_manifest(out)["warnings"])
     with pytest.raises(ConfigError, match="named twice"):
         panel([one, tmp_path / "one" / ".." / "one" / "records"], tmp_path / "never", species="Limpkin")
 

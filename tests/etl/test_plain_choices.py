@@ -301,3 +301,26 @@ def test_one_row_that_is_left_out_is_one_of_so_many_rows(plain):
     assert any(
         "1 of 2 rows was left out; line 2: no usable date" in said for said in got.manifest["warnings"]
     )
+
+
+@pytest.mark.parametrize("at", range(3))
+def test_a_zero_byte_in_a_value_is_refused_where_it_stands(plain, at):
+    """It became part of the name of a site, which every screen shows like another."""
+    values = ["A", "2001", "3"]
+    values[at] += "\0"
+    with pytest.raises(InputError, match=rf"line 3, column '{'site year count'.split()[at]}'.*zero byte"):
+        plain(f"site,year,count\nA,2002,3\n{','.join(values)}\n", species=("Wren",))
+    with pytest.raises(InputError, match=r"line 2, column 'site'.*zero byte"):
+        plain("observer,site,date,species,count\no,A\0,2024-05-06,Wren,3\n", column_map={"auto": ""})
+
+
+def test_a_value_that_reads_as_blank_is_no_row_that_was_left_out(plain):
+    """The note of the rows left out gave values of rows that were kept as examples."""
+    said = plain(
+        "observer,site,date,species,count,complete\n"
+        "o,A,2024-05-06,Wren,3,perhaps\n,A,2024-05-07,Wren,3,ja\no,A,2024-05-08,Wren,3,WAHR\no,A,2024-05-09,Wren,3,nein\n",
+        column_map={"auto": ""},
+    )
+    assert "1 of 4 rows was left out; line 3: no usable observer ''.\n" in said.warnings
+    assert "'complete': 1 value could not be read and counts as blank; line 2: 'perhaps'." in said.warnings
+    assert said.checklists.sort("date")["complete"].to_list() == [False, True, False]

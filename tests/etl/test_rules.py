@@ -71,6 +71,13 @@ def test_visits_are_those_of_the_rules(pair, records, lists, asked, wanted):
         assert out.visits(species) == found
 
 
+@pytest.mark.parametrize(("asked", "n"), [({}, 1), ({"exotic": ("X",)}, 2)])
+def test_exotic_codes_that_are_left_out_are_not_all_escapees(pair, asked, n):
+    """With --exotic X the naturalised birds were called escapees in the row flow."""
+    out = pair(ESCAPED, [A, B, C], **asked)
+    assert out.flow("records: exotic codes not asked for") == -n
+
+
 def test_group_id_with_one_copy_in_the_file(pair):
     """Line 9: still its group's id."""
     out = pair([seen(shared("S1")[0], "3")], shared("S1"))

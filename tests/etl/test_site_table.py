@@ -55,7 +55,7 @@ def test_numbers_categories_and_gaps_reach_the_panel(panel):
     manifest = read_manifest(made, "panel")
     assert manifest["settings"]["site_table"] == "sites.csv", "the name, not the path"
     said = " ".join(manifest["warnings"])
-    assert "1 of 4 sites of the panel are not in the table of sites (c)" in said
+    assert "sites of the panel that the table of sites lacks: 1 of 4 (c)." in said
     assert "'empty'" in said
     held, at = folder.visits()
     for name, v in held.items():

@@ -248,7 +248,7 @@ def test_a_table_of_counts_may_name_observer_and_effort(run, tmp_path):
     lists = out.checklists.sort("date")
     assert lists["observer_id"].to_list() == [r[4] for r in rows]
     assert lists["duration_minutes"].to_list() == [r[5] for r in rows]
-    assert "'effort' is the duration of the visits, in minutes" in out.warnings
+    assert "duration of the visits, in minutes: the column 'effort'" in out.warnings
     rows[2][5] = "long"
     with pytest.raises(InputError, match=r"Counts!F4, column 'effort': 'long' is no effort"):
         run(xlsx(tmp_path / "d.xlsx", [head, *rows]))
@@ -277,3 +277,33 @@ def test_a_cube_of_gbif_is_a_table_of_records_by_cell_and_month(run, tmp_path):
     by_key = read_counts(text(tmp_path / "k.csv", [[h for h in head if h != "species"], *([r[0], *r[2:]] for r in rows)]),
                          CountOptions(species="2481139"))  # fmt: skip
     assert by_key.frame.height == 8
+
+
+@pytest.mark.parametrize("site", ["Probefläche", "PROBEFLÄCHE", "Probeflaeche", "Fläche", "lieu"])
+@pytest.mark.parametrize("year", ["Année", "año", "Jahr"])
+def test_names_of_columns_with_accents_are_known(read, site, year):
+    """They stood in the list of usual names, and no column was ever found by them."""
+    table = read(f"{site};{year};Anzahl;Längengrad\nA;2001;3;8,5\nA;2002;4;8,5\n")
+    assert table.columns == {"site": site, "year": year, "count": "Anzahl"}
+
+
+def test_a_workbook_of_sites_with_several_sheets_is_refused_with_what_can_be_done(tmp_path):
+    """The message named the sheet of the counts, and an option that the command does not have."""
+    path = xlsx(
+        tmp_path / "b.xlsx",
+        [["site", "x"], ["A", 1]],
+        change=lambda book, _: book.create_sheet("more").append(["a"]),
+    )
+    with pytest.raises(
+        ConfigError, match="several sheets; save the one of the sites as a file of its own"
+    ) as told:
+        read_site_table(path)
+    assert "--sheet " not in str(told.value)
+
+
+def test_degrees_in_german_are_the_place(tmp_path):
+    path = tmp_path / "Gebiete.csv"
+    path.write_text("Gebiet;Breitengrad;Längengrad;Höhe\nA;49,5;8,5;300\n", encoding="utf-8")
+    table = read_site_table(path)
+    assert table.covariates == ("Höhe",)
+    assert table.frame.select("latitude", "longitude").row(0) == (49.5, 8.5)

@@ -8,6 +8,7 @@ import pytest
 
 from fedmiss.cli.show import _describe
 from fedmiss.errors import ConfigError, InputError
+from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.files import read_manifest, write_manifest
 from fedmiss.folders import FitFacts
@@ -370,3 +371,20 @@ def test_a_folder_of_a_species_that_is_a_link_is_refused(tmp_path):
     with pytest.raises(ConfigError, match="is a link to"):
         run_species(None, "Wigeon", tmp_path / "records", tmp_path / "wigeon")
     assert [p.name for p in (tmp_path / "elsewhere").iterdir()] == ["mine.txt"]
+
+
+def test_notes_of_a_fit_name_groups_and_not_their_folders(tmp_path):
+    """The page said that the group 'Club%20S%C3%BCd' never saw the species."""
+    header = "observer,site,date,species,count,complete\n"
+    for name, count, other in (("Nord", 3, ""), ("Süd", 0, "Robin")):
+        rows = [
+            f"o,{name}{s},{year}-05-06,{other or 'Wren'},{count or 1},1\n"
+            for s in range(4)
+            for year in range(2010, 2016)
+        ]
+        (tmp_path / f"{name}.csv").write_text(header + "".join(rows), encoding="utf-8")
+        ingest([tmp_path / f"{name}.csv"], tmp_path / f"Club {name}", IngestSettings(column_map={"auto": ""}))
+    folders = [tmp_path / "Club Nord", tmp_path / "Club Süd"]
+    panel = make_panel(folders, tmp_path / "panel", PanelSettings(species="Wren", sites="all"))
+    fit = fit_panel(panel, tmp_path / "fit", FitSettings(model="quasi", rank="0", bootstrap=0))
+    assert "group 'Club Süd' never saw the species." in read_manifest(fit, "fit")["warnings"]

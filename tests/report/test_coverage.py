@@ -158,6 +158,8 @@ def test_groups_without_a_common_region_are_told_apart_and_only_those():
     assert parts(chain | {"e": ()}) == []
     assert parts(chain, group_by="region") == []
     assert parts({"a": ("X",)}) == []
+    # the page says names, not those of folders
+    assert ["Club Süd"] in [groups for groups, *_ in parts({"Club%20S%C3%BCd": ("X",), "b": ("Y",)})]
 
 
 def test_visits_that_follow_birds_or_end_with_them_are_seen_and_others_are_not():

@@ -16,16 +16,25 @@ from fedmiss.etl.checks import AT_ZERO
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
-from fedmiss.etl.flow import _RECORD_STEPS, row_flow, source_warnings
+from fedmiss.etl.filtering import unmatched
+from fedmiss.etl.flow import _RECORD_STEPS, row_flow, source_warnings, why_no_zeros
+from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.months import panel_months
+from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.etl.sources import Faults
 from fedmiss.federation.hub.structure import STEPS
+from fedmiss.files import read_manifest
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
+from fedmiss.report.cautions import least_words
+from fedmiss.report.coverage import seasons_apart
+from fedmiss.report.figures import all_figures
+from fedmiss.report.html import page as whole_page
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
-from fedmiss.report.prose import _SAID, headline
+from fedmiss.report.prose import _SAID, _room, headline
 from fedmiss.report.series import _reason
 from fedmiss.report.settings import ReportSettings
+from fedmiss.report.years import season_text
 
 from .conftest import analysed
 from .page import NUMBER, Page
@@ -138,7 +147,14 @@ def test_what_is_said_of_values_and_rows_that_could_not_be_used_is_translated(la
             said += source_warnings(SimpleNamespace(meta={**meta, **vars(faults)}))
     lost = {"absent_columns": ["CATEGORY", "GROUP IDENTIFIER", "GLOBAL UNIQUE IDENTIFIER"], "malformed": {}}
     absent = source_warnings(SimpleNamespace(meta={**meta, **lost, "unreadable": {}}))
-    assert not lacking(language, *absent)
+    absent += [why_no_zeros(family) for family in ("gbif", "ebird")]
+    filters = ("protocol", "project", "observer")
+    absent += unmatched({(name, ("Stationary",)): {"x"} for name in filters})
+    for n in (1, 2):
+        rows = {"long_rows": n, "short_rows": n, "unterminated": True, "malformed": {}, "unreadable": {}}
+        absent += source_warnings(SimpleNamespace(meta={**meta, **rows}))
+    assert len(absent) == 14
+    assert not lacking(language, *map(html.escape, absent))
     page = read_catalog(language)
     text = page.page("".join(f"<p>{html.escape(line)}</p>" for line in said), [])
     assert not page.missing
@@ -215,13 +231,37 @@ def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, 
     monkeypatch.setitem(full.data.fit["results"], "site_covariates", ["altitude"])
     page = _translated(
         full,
-        "<p>Nests counted</p><p>3 of 9 sites have no altitude; they count as the mean of the others.</p>",
+        "<p>Nests counted</p><p>3 of 9 sites have no altitude; they count as the mean of the others.</p>"
+        "<p>1 of 9 sites has no altitude; it counts as the mean of the others.</p>",
         tmp_path,
     )
     assert "Gezählt: Nester" in page
     assert "keine Angabe zu altitude" in page
     assert "21,9 besetzte Gebiete" in _translated(full, "<p>21.9 occupied sites</p>", tmp_path)
     assert not (tmp_path / UNTRANSLATED).exists()
+
+
+@pytest.mark.usefixtures("blank_figures")
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"rule": "rtrim", "convention": "trim", "base": "2010-2012"},
+        {"rule": "rtrim"},
+        {"convention": "trim", "coarse_map": 0.1},
+    ],
+)
+def test_pages_by_other_rules_and_of_a_base_of_several_years_are_translated(folders, tmp_path, options):
+    """Each option left a dozen of sentences in English, and sentences of two languages."""
+    missing = []
+    for at, more in enumerate(({}, options)):
+        analysis, folder = analysed(folders, language="de", **more), tmp_path / str(at)
+        folder.mkdir()
+        _translated(analysis, whole_page(analysis, all_figures(analysis)), folder)
+        file = folder / UNTRANSLATED
+        missing.append(
+            {e.english for e in parse_po(file.read_text(encoding="utf-8"))} if file.exists() else set()
+        )
+    assert not missing[1] - missing[0]
 
 
 # What a change of the page may add before somebody has translated it: it stays English, and is listed beside the page.
@@ -333,6 +373,12 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",
         "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
         "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
+        "birds 2021.xlsx: the column names stand in row 3; what is above them is left out (--header-row says otherwise).",
+        "log(hours) 0.25, log(1 + km) -0.1",
+        "log(hours) 0.2, duration unknown 0.1, log(observers) 0.3",
+        "log(1 + km) 0.1, distance unknown -0.1, observers unknown 0.2",
+        "log(observers) 1.02",
+        "birds 2021.xlsx: site = Ort, year = Jahr, count = Anzahl; covariates = Wer + Wie.",
         "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
     ]
     lines += [
@@ -363,7 +409,39 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         read = [SimpleNamespace(meta=of, has=name.__eq__) for name in tables]
         flow = row_flow(read, counted, kept, {"species": []}, presence_only=False)
         lines += [row[key] for row in flow for key in ("step", "note") if row["rows"]]
-    assert not lacking(language, *lines, names=["Wren", "W1", "birds"])
+    assert not lacking(language, *lines, names=["Wren", "W1", "birds", "birds 2021.xlsx"])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_is_said_of_the_columns_of_a_table_and_of_a_folder_without_the_species_is_translated(
+    language, n, tmp_path
+):
+    header = "Ort;Jahr;Art;Anzahl;effort;distance;Länge;Wer's war"
+    rows = [f"O{k};2011;Wren;{'3,0' if k < n else 3};5;1;a;b" for k in range(4)]
+    rows += [f"P{k};2011;;3;5;1;a;b" for k in range(n)]
+    (tmp_path / "t.csv").write_text("\n".join([header, *rows]), encoding="utf-8")
+    (tmp_path / "no.csv").write_text("site,year,count,species\na,2011,1,Robin\n")
+    (tmp_path / "c.csv").write_text(
+        "observer,site,date,species,count,complete\n" + "o,s,2011-05-06,Robin,1,1\n" * n
+    )
+    ingest([tmp_path / "t.csv"], tmp_path / "t", IngestSettings())
+    ingest([tmp_path / "no.csv"], tmp_path / "no", IngestSettings())
+    ingest([tmp_path / "c.csv"], tmp_path / "Club A", IngestSettings(column_map={"auto": ""}))
+    folders = [tmp_path / name for name in ("t", "no", "Club A")]
+    make_panel(folders, tmp_path / "panel", PanelSettings(species="Wren"))
+    said = read_manifest(tmp_path / "panel", "panel")["warnings"]
+    for words in (
+        "decimal comma",
+        "no species in",
+        "duration",
+        "distance",
+        "not used",
+        "no part",
+        "zeros of",
+    ):
+        assert any(words in line for line in said), words
+    assert not lacking(language, *map(html.escape, said), names=["Wren"])
 
 
 @pytest.mark.parametrize("language", languages())
@@ -384,6 +462,74 @@ def test_every_headline_is_translated(full, language, kind):
     limits = pd.Series({"trend_class": kind, "percent_lo": -6.0, "percent_hi": 2.0})
     head = headline(replace(full, trend=limits.combine_first(full.trend)))
     assert not lacking(language, head.sentence, head.sure, head.support, names=[full.name, full.unit])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("season", [tuple(range(1, 13)), (6,), (1, 12), (4, 5, 7), (1, 2, 6, 10, 11)])
+@pytest.mark.parametrize("n", [1, 12])
+def test_headlines_of_one_site_and_of_every_season_are_translated(language, season, n):
+    """Of a study of Junes, and of one site, the first sentence of the page was English."""
+    where = f"at {several(n, 'site')}, {season_text(season)}"
+    sites = "of the one site" if n == 1 else f"over all {n} sites"
+    years = "2009 and 2022 lack" if n > 1 else "2009 lacks"
+    are = "are" if n > 1 else "is"
+    interval = "95 % interval −12.6 % to +3.1 %"
+    said = [
+        *(f"For orientation only, the estimated change is −4.8 % per year ({of}), {where}."
+          for of in (interval, "no interval available")),
+        *(f"The estimate is −4.8 % per year ({interval}); the interval includes no change and leaves room for "
+          f"{_room(lo, hi)}, {where}."
+          for lo, hi in ((-12.0, 9.0), (-12.0, 1.0), (-1.0, 9.0), (-2.0, 2.0))),
+        *(f"Wren{found} {kind} from 2010 to 2019: −4.8 % per year ({interval}), {where}."
+          for kind in _SAID.values() for found in ("", ", as counted where it was found,")),
+        f"Wren was found on none of 153 visits {where}.",
+        f"Between the two years the total changed by −3.1 % per year ({interval}, of the error of the totals alone), {where}"
+        "; two years cannot tell a trend from the ups and downs of single years.",
+        f"Index of the mean total {sites} ({season_text(season)}), 2010 = 100.",
+        f"{years} some months of the season ({season_text(season)}) and {are} left out of index and trend.",
+        "Wren: the panel has 0 complete years with enough counts, so there is no trend to report.",
+    ]  # fmt: skip
+    assert not lacking(language, *said, names=["Wren"])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("cell", ["site-month", "site-year"])
+def test_what_a_panel_of_few_sites_asks_of_a_year_is_translated(language, cell):
+    said = set()
+    for n_sites in range(1, 15):
+        for months in range(1, 13) if cell == "site-month" else (1,):
+            analysis = SimpleNamespace(
+                cell=cell, coverage=SimpleNamespace(n_sites=n_sites), years=SimpleNamespace(season=range(months)),
+                settings=ReportSettings(),
+            )  # fmt: skip
+            said.add(f": {least_words(analysis)}")
+    why = (
+        f"one {cell} holds 64 % of all that was counted", f"the median year has 1 {cell} with a count",
+        f"the median year has 2.5 {cell}s with a count", "0 sites were counted in two or more years; a class needs 5",
+        "only 1 of 7 years is linked by sites counted in more than one of them", *seasons_apart(3, 5),
+        "only 3 of 7 years are linked by sites counted in more than one of them",
+    )  # fmt: skip
+    for first in why:
+        for start in (
+            "No class where: ",
+            "No class and no alert where: ",
+            "Wren: no trend class is given for 2010 to 2019, because ",
+        ):
+            said.add(f"{start}{first}; 1 visit found the species; a class needs 20.")
+    said |= {
+        "sites of the panel that the table of sites lacks: 1 of 4 (g1).",
+        "Covariates of such a site count as the mean of the others.",
+        "sites of the panel that the table of sites lacks: 4 of 9 (g1, g1, g1, ...).",
+        "g1 is at 50.00, 9.00 in the records and at 50.00, 9.95 in the table of sites; the records' place is used.",
+        "1 of 9 sites of the table lies beyond what visited sites span in g1 (1.2 to 3.4); it counts as the edge of it.",
+        "group 'g1' never saw the species.",
+        "group 'g1' alone has visits before all others.",
+        "group 'g1' alone has visits after all others.",
+        "g1: no region in common with another group.",
+        "Groups share the course of the months; where regions differ in it, make a panel of each region.",
+        "in none of the files: 'Otis tarda'; every complete checklist counts as a zero for it.",
+    }
+    assert not lacking(language, *said, names=["Wren", "birds", "g1"])
 
 
 @pytest.mark.parametrize("language", languages())

@@ -12,7 +12,7 @@ from fedmiss.files import read_manifest
 from fedmiss.report.analysis import ReportSettings
 from fedmiss.report.build import build_report
 from fedmiss.report.many import ALL, _indicator_words, _indicators, _shown, _units, _unlike, build_index
-from fedmiss.report.species import Species
+from fedmiss.report.species import Species, _season, read_species
 
 from .conftest import World, make_folders
 
@@ -67,6 +67,20 @@ def test_reports_of_one_species_or_of_other_seasons_are_said():
         "May to Jun of Alauda arvensis; Nov to Feb of Alauda arvensis. An indicator of these mixes" in other
     )
     assert not list(_unlike(frame.iloc[[0, 2]], found))
+
+
+def test_visits_in_june_alone_are_a_season_and_yearly_counts_are_none(tmp_path):
+    """A study of Junes was taken for yearly counts, and joined with winters without a word."""
+    folders = make_folders(
+        tmp_path, World(n_sites=6, n_years=6, season=(6,), last_months=1, trace=False, cv=False)
+    )
+    report = build_report(
+        **folders, out=tmp_path / "report", settings=ReportSettings(date="2026-01-02")
+    ).parent
+    assert read_species(report).season == (6,)
+    table = report / "tables" / "season.parquet"
+    assert _season(table, yearly=True) == ()
+    assert _season(table, yearly=None) == ()  # of a report that does not say it
 
 
 @pytest.mark.slow

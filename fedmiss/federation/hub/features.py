@@ -239,8 +239,10 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
                 f"the covariate {name} is the same at all visited sites that have it; it is left out."
             )
         elif sums[i, 3] < panel.J and name not in PLACE:
+            without = round(panel.J - sums[i, 3])
+            have, they = ("has", "it counts") if without == 1 else ("have", "they count")
             notes.append(
-                f"{panel.J - sums[i, 3]:.0f} of {panel.J:.0f} sites have no {name}; they count as the mean of the others."
+                f"{without} of {panel.J:.0f} sites {have} no {name}; {they} as the mean of the others."
             )
     mean, deviation = mean * unit, deviation * unit
     if PLACE[0] in names:

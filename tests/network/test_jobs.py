@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedmiss.atomic import read_json, write_json, write_secret
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.files import SECRET, read_manifest, write_manifest
 from fedmiss.network import report
@@ -282,6 +282,18 @@ def test_a_copied_kit_without_its_journal_cannot_take_over(folder, kit, panels):
     write_json(kit.folder / "kit.json", read_json(kit.folder / "kit.json") | {"organisation": "south"})
     with pytest.raises(ConfigError, match="the roster's key of 'south' is not this group's"):
         party_of(open_kit(kit.folder))
+
+
+def test_a_journal_that_is_gone_is_not_said_to_have_sent_nothing(kit, panels):
+    with pytest.raises(InputError, match="has sent nothing for job"):
+        ledger_of(kit)
+    with pytest.raises(EngineError, match="no frame from"):
+        take_part(kit, panels["north"], NOBODY)
+    kit.journal.unlink()
+    with pytest.raises(
+        InputError, match=rf"the journal of job {kit.job.hex()[:12]}, .*, is gone: .* no own report"
+    ):
+        ledger_of(kit)
 
 
 def test_why_a_job_stopped_is_on_the_own_screen_and_in_a_file(folder):

@@ -15,7 +15,7 @@ from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
-from fedmiss.federation.masks import Masks, identity
+from fedmiss.federation.masks import Masks, fingerprint, identity
 from fedmiss.federation.messages import Description
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
@@ -31,6 +31,7 @@ from fedmiss.network.kits import (
 from fedmiss.network.member import held, take_part
 from fedmiss.network.study import Study, read_study_toml
 from fedmiss.pipeline.panels import open_panel
+from tests.cli.terminal import fedmiss
 
 from .conftest import QUICK, engine_files, small_study
 
@@ -184,6 +185,25 @@ def test_a_key_that_somebody_changed_is_noticed(tmp_path):
     write_json(files[1], mine)
     with pytest.raises(ConfigError, match="another key of 'north'"):
         collect_roster(out, [*files, tmp_path / "second.json"])
+
+
+def test_a_lost_key_is_said_before_a_job_is_approved_that_cannot_be_joined(folder, kit, panels):
+    (kit.private / "approval.json").unlink()
+    (kit.private / "history.json").unlink()
+    words = ["federation", "join", str(kit.folder), str(panels["north"])]
+    known = fingerprint(kit.roster["north"])
+    kit.key_file.unlink()
+    for more in (["--dry-run"], ["--approve", kit.job.hex()]):
+        refused = fedmiss(*words, *more)
+        assert refused.code == 2
+        assert f"the roster has {known} as the key of 'north', and there is no" in " ".join(
+            refused.err.split()
+        )
+    enrol(kit)
+    refused = fedmiss(*words, "--approve", kit.job.hex())
+    assert "identity.key holds" in " ".join(refused.err.split())
+    assert kit.approval() is None
+    assert not kit.history(), "nobody took part"
 
 
 def test_two_custodians_are_told_what_the_other_can_compute(tmp_path):

@@ -67,6 +67,14 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         ("bootstrap = 20", "folds = 1", "must be between 2 and 1000"),
         ("season = [2, 3, 4]", "season = [13]", "1 to 12"),
         ("minimum = 5", 'engine = "nvflare"\nport = 80', "port is 80"),
+        (
+            "minimum = 5",
+            'engine = "nvflare"\nhost = "http://relay.org"',
+            "host is 'http://relay.org' (must be",
+        ),
+        ("minimum = 5", 'engine = "nvflare"\nhost = "relay.org:8102"', "The port has a line of its own"),
+        ("minimum = 5", 'engine = "nvflare"\nhost = ""', "host is '' (must be"),
+        ("minimum = 5", 'engine = "nvflare"\nhost = "south"', "called 'south': that is the relay's end"),
         ("minimum = 5", "port = 9000", "port = 9000 does nothing here: it is a relay's"),
         ("minimum = 5", "patience = 60", "patience = 60 does nothing here"),
         ("minimum = 5", 'host = "hub.example"', "host = 'hub.example' does nothing here"),
@@ -77,6 +85,9 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         path.write_text(TOML.replace(old, new))
         with pytest.raises((ConfigError, InputError), match=re.escape(words)):
             read_study_toml(path)
+    with pytest.raises(ConfigError, match="called 'server': that is the relay's end"):
+        small_study(organisations=("server", "north", "south"), engine="nvflare")
+    assert small_study(organisations=("server", "north", "south")), "a folder has no relay"
 
 
 @pytest.mark.parametrize(

@@ -153,8 +153,8 @@ class StudyEngine:
             own = collect(algo, down, {c: answer})
             if own.dropped:
                 raise UplinkError(
-                    f"{own.dropped[0].reason} Where all organisations say so of this round S has left the domain of T, and no "
-                    'data are to blame: lower gamma or, where rounds go on without some, take memory="statistic".',
+                    f"{own.dropped[0].reason} Where all organisations say so of this round, S has left the domain of T, and "
+                    'no data are to blame: lower gamma or, where rounds go on without some, take memory="statistic".',
                     worker=ids[c], k=down.k,
                 )  # fmt: skip
             replies = self._sum(algo, ask, own)

@@ -167,7 +167,7 @@ def join(
         return
     typer.echo("\n".join(brought))
     approved(mine, ask=terminal_ask(), given=approve)
-    result = take_part(mine, data, say=typer.echo, look=look, preview=preview, folder=folder)
+    result = take_part(mine, data, say=typer.echo, look=look, preview=preview, folder=folder, report=report)
     if preview:
         typer.echo("\n".join(preview_lines(read_json(result))))
         typer.echo(f"Wrote {result}. Say the same without --preview to go on.")

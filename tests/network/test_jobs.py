@@ -113,10 +113,10 @@ def test_who_is_done_shows_its_frames_again_over_a_folder_too(folder, panels, tm
     for made in (kit.result, shared):
         made.mkdir()
     kit.journal.touch()
-    _join_folder(kit, panels["north"], shared, **how)
+    _join_folder(kit, panels["north"], shared, None, **how)
     assert [given[:2] for given in asked] == [(kit, panels["north"])]
     kit.journal.unlink()  # then nothing can be shown again, and the result stands
-    _join_folder(kit, panels["north"], shared, **how)
+    _join_folder(kit, panels["north"], shared, None, **how)
     assert len(asked) == 1
 
 
@@ -260,6 +260,11 @@ def test_the_commands_work_without_a_terminal(folder, panels, tmp_path_factory):
     for words, said, code in (  # 2 for what was asked, 1 for what lies there
         (["join", kit, str(panels["south"])], "Name yours: fedmiss federation join", 2),
         (["join", kit, str(panels["south"]), "--folder", str(folder)], "lies in the shared folder", 1),
+        (
+            ["join", kit, str(panels["south"]), "--folder", str(tmp_path), "--report", str(tmp_path / "own")],
+            "the others would receive your visits",
+            1,
+        ),
         (["run", str(folder)], "there is no relay to run", 2),
         (["status", str(folder)], "has no relay: how the study stands is known at each organisation", 2),
         (["status", str(tmp_path)], "is neither a kit nor a study's folder", 1),

@@ -78,7 +78,8 @@ def _join_folder(
         waiting(kit.private, kit.job.hex(), kit.study, missing)
         if missing:
             say(
-                f"{kit.name}: waiting for {', '.join(missing)}; Ctrl-C stops here, and the same command goes on later."
+                f"{kit.name}: waiting for {', '.join(missing)} in {there}; Ctrl-C stops here, and the same command goes on "
+                "later."
             )
             for line in shared.closed_here():
                 say(f"  {line}")

@@ -121,6 +121,19 @@ def test_who_is_done_shows_its_frames_again_over_a_folder_too(folder, panels, tm
 
 
 @pytest.mark.slow
+def test_who_waits_is_told_in_which_folder(kit, panels, tmp_path, monkeypatch):
+    """A wrong one, or a copy of the shared one, looked like others who are away."""
+    shared = tmp_path / "another"
+    shared.mkdir()
+    monkeypatch.setattr("fedmiss.network.folder.QUIET", -1.0)
+
+    def say(line):
+        raise KeyboardInterrupt(line)
+
+    with pytest.raises(KeyboardInterrupt, match=f"waiting for central, south in {shared}; Ctrl-C"):
+        _join_folder(kit, panels["north"], shared, None, say=say, look=False, preview=False)
+
+
 def test_the_least_number_of_own_sites_stands_once_a_job_is_begun(folder, panels):
     """Changed in between, every later join failed, and blamed the processor."""
     register(app)

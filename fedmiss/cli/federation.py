@@ -131,14 +131,16 @@ def join(
     from fedmiss.network.kits import open_kit
     from fedmiss.network.member import dry_run as brings
     from fedmiss.network.operate import join as take_part
-    from fedmiss.network.preflight import check_version
+    from fedmiss.network.preflight import check_key, check_version
     from fedmiss.network.report import joint_report, no_own_report, own_report
     from fedmiss.network.result import preview_lines
     from fedmiss.report.settings import ReportSettings
 
     ReportSettings(date=date, unit=unit)  # refused before the job, not at its end
     mine = open_kit(kit)
-    check_version(mine)  # before the page: its number is of another job, which nobody can join
+    # before the page: else a job is shown and approved that cannot be joined
+    check_version(mine)
+    check_key(mine)
     if mine.study.method:
         names = ("look", "preview", "own_sites", "report", "joint", "date", "unit")
         refuse_typed(context, names, f"the study runs {mine.study.method['run']}, not the count model")
@@ -165,7 +167,7 @@ def join(
         return
     typer.echo("\n".join(brought))
     approved(mine, ask=terminal_ask(), given=approve)
-    result = take_part(mine, data, say=typer.echo, look=look, preview=preview, folder=folder)
+    result = take_part(mine, data, say=typer.echo, look=look, preview=preview, folder=folder, report=report)
     if preview:
         typer.echo("\n".join(preview_lines(read_json(result))))
         typer.echo(f"Wrote {result}. Say the same without --preview to go on.")

@@ -25,7 +25,7 @@ from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.visits import Visits, effort_columns
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.begin import responding
-from fedmiss.federation.hub.crossval import FOLDS
+from fedmiss.federation.hub.crossval import FOLDS, KEPT
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import CountFit, Posterior
 from fedmiss.models.lowrank.choice import Choice
@@ -425,11 +425,14 @@ def _gains(
             most += responding(federation.hub, model)
             value = np.full(used.site.size, np.nan)  # of a species whose folds may not be told
             for fold in range(folds):
-                sizes = [
-                    part for block, kind, part in kept if (block, kind) == (batch, fold) and part <= most
-                ]
-                if sizes:
-                    at, judged = kept[batch, fold, max(sizes)]
+                # ranks below the largest are scored in copies of the batch
+                scored = {
+                    part: found
+                    for (block, kind, part), found in kept.items()
+                    if block % KEPT == batch and kind == fold and part <= most
+                }
+                if scored:
+                    at, judged = scored[max(scored)]
                     value[at] = judged
             table[column] = value
         parts.append(pd.DataFrame(table))

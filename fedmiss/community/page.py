@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 import pandas as pd
@@ -50,6 +51,8 @@ def _headline(tables: Tables) -> str:
         return f"The species of these sites say nothing of each other that left-out {cells} would show."
     beside = "covariates and levels" if tables.fit.responses else "levels"
     one, gain = "s" if tables.fit.rank == 1 else "", tables.gain
+    if math.isnan(gain):  # of an organisation whose own least number keeps its sites out of all folds
+        return f"No {cells} of these sites were left out and predicted: how near the axes come to them is not known."
     # A number of axes that was asked for may be worse than none.
     does = f"take{one} {share(gain)} off" if gain >= 0 else f"add{one} {share(-gain)} to"
     return (
@@ -72,7 +75,7 @@ def _species(tables: Tables) -> HtmlTable:
 
 def _signed(value: float) -> str:
     """A share, or minus one, in per cent."""
-    return share(value) if value >= 0 else f"{MINUS}{share(-value)}"
+    return f"{MINUS}{share(-value)}" if value < 0 else share(value)
 
 
 def _correlation(value: float) -> str:

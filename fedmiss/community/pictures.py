@@ -33,7 +33,8 @@ def all_pictures(tables: Tables) -> dict[str, Plot]:
         if tables.fit.rank:
             maps = [_axis_map(tables, i) for i in range(min(tables.fit.rank, MAPPED))]
             made = [_ordination(tables), *maps, _associations(tables), *made]
-            made += [_gains_by_lists(tables), _gains_by_species(tables)]
+            if not np.isnan(tables.gain):
+                made += [_gains_by_lists(tables), _gains_by_species(tables)]
     return {picture.name: picture for picture in made if picture is not None}
 
 

@@ -54,9 +54,10 @@ class Tables:
 
     @property
     def gain(self) -> float:
-        """Share of the deviance of left-out cells that the axes take off."""
+        """Share of the deviance of left-out cells that the axes take off; NaN where no cell could be left out."""
         whole = self.species[["deviance_alone", "deviance"]].sum()
-        return 1.0 - float(whole["deviance"]) / max(float(whole["deviance_alone"]), 1e-12)
+        alone = float(whole["deviance_alone"])
+        return 1.0 - float(whole["deviance"]) / alone if alone > 0 else float("nan")
 
     @cached_property  # read for each row of a table
     def names(self) -> dict[str, str]:

@@ -152,7 +152,11 @@ class StudyEngine:
         if self.masked:
             own = collect(algo, down, {c: answer})
             if own.dropped:
-                raise UplinkError(own.dropped[0].reason, worker=ids[c], k=down.k)
+                raise UplinkError(
+                    f"{own.dropped[0].reason} Where all organisations say so of this round, S has left the domain of T, and "
+                    'no data are to blame: lower gamma or, where rounds go on without some, take memory="statistic".',
+                    worker=ids[c], k=down.k,
+                )  # fmt: skip
             replies = self._sum(algo, ask, own)
         else:
             self.circle.begin([ask])

@@ -45,12 +45,12 @@ def _bytes(path: Path) -> bytes:
         return stream.read(MOST_BYTES)
 
 
-def check_folder(folder: Path, kit: Path, data: Path) -> Path:
-    """A folder that frames may be written to.
+def check_folder(folder: Path, kit: Path, data: Path, report: Path | None = None) -> Path:
+    """A folder that frames may be written to; ``report`` is where the own report is to be, None inside the kit.
 
     Raises
     ------
-    InputError    there is no such folder, it cannot be written to, or the kit or the data lie in it
+    InputError    there is no such folder, it cannot be written to, or the kit, the data or the own report lie in it
     """
     there = folder.expanduser().resolve()
     if not there.is_dir():
@@ -60,12 +60,16 @@ def check_folder(folder: Path, kit: Path, data: Path) -> Path:
             else f"there is no folder {folder}. Make the shared folder first, and see that it comes to the others.",
             path=str(folder),
         )
-    for what, own, gone in (("kit", kit, "its private keys"), ("data", data, "all of it")):
+    for what, own, gone in (
+        ("kit", kit, "its private keys"),
+        ("data", data, "all of it"),
+        ("own report", report or kit, "your visits, which it has beside its page"),
+    ):
         # the same folder may have names in capitals and small letters, or two places
         if any(p.exists() and p.samefile(there) for p in (own.resolve(), *own.resolve().parents)):
             raise InputError(
-                f"the {what} {own} lies in the shared folder {folder}, where the others would receive {gone}. Move the "
-                f"{what} to a place of your own, and say `fedmiss federation join` again.",
+                f"the {what} {own} lies in the shared folder {folder}, where the others would receive {gone}. Choose a "
+                f"place of your own for the {what}, and say `fedmiss federation join` again.",
                 path=str(own),
             )
     if not os.access(there, os.R_OK | os.W_OK | os.X_OK):

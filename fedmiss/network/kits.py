@@ -350,6 +350,10 @@ def new_revision(
 
 def _onward_of(source: Path, study: Study) -> dict[str, Any]:
     """What the present revision's job has come to, as a kit that took part in it has kept it."""
+    if study.method or study.community:
+        raise ConfigError(
+            f"study {study.name} is not about one species: its next job begins from nothing. Leave --from out."
+        )
     kit = open_kit(source)
     # a kit in the study's folder has the next revision already where `revise` was killed amid it
     if kit.study.name != study.name or kit.study.revision not in (study.revision, study.revision + 1):

@@ -184,8 +184,7 @@ def take_part(
 
 def _begun(kit: Kit) -> Journal:
     """The present job's journal, ours until it is closed; the job is noted as begun."""
-    begun = kit.private / BEGUN
-    jobs = list(read_json(begun)) if begun.exists() else []
+    jobs = _jobs_begun(kit)
     if kit.job.hex() in jobs and not kit.journal.exists():
         raise ConfigError(
             f"job {kit.job.hex()[:12]} was begun here and its journal is gone, so nobody knows what was sent under its "
@@ -194,7 +193,7 @@ def _begun(kit: Kit) -> Journal:
     journal = Journal(kit.journal)
     remove_state(kit.private / HELD)  # of a process that ended while it held one: the journal is ours now
     if kit.job.hex() not in jobs:
-        write_json(begun, [*jobs, kit.job.hex()])
+        write_json(kit.private / BEGUN, [*jobs, kit.job.hex()])
     return journal
 
 
@@ -268,8 +267,20 @@ def _read_again(kit: Kit, data: Path, program: GroupProgram | None = None) -> Ci
 def opened_journal(kit: Kit) -> Journal:
     """The present job's journal, to be read while another process may go on writing it."""
     if not kit.journal.exists():
-        raise InputError(f"{kit.name!r} has sent nothing for job {kit.job.hex()[:12]} yet.")
+        job = kit.job.hex()
+        raise InputError(
+            f"the journal of job {job[:12]}, {kit.journal}, is gone: what {kit.name!r} sent can be listed no more, and no "
+            "own report be made. The joint result and reports that were made before stay."
+            if job in _jobs_begun(kit)
+            else f"{kit.name!r} has sent nothing for job {job[:12]} yet."
+        )
     return Journal.reading(kit.journal)
+
+
+def _jobs_begun(kit: Kit) -> list[str]:
+    """Numbers of the jobs that were begun here, with and without a journal."""
+    path = kit.private / BEGUN
+    return list(read_json(path)) if path.exists() else []
 
 
 def again_with(kit: Kit, data: Path, told: Callable[[Member], None]) -> None:

@@ -37,12 +37,14 @@ def join(
     look: bool = False,
     preview: bool = False,
     folder: Path | None = None,
+    report: Path | None = None,
 ) -> Path:
     """Take part in the approved job until it is done; return the joint result (or the file of the preview).
 
     Parameters
     ----------
     folder : the folder that all organisations share, where the study has one; by default that of the last time
+    report : where the own report is to be, which must not be in that folder
     """
     stop_on_request()
     check_version(kit)
@@ -50,21 +52,23 @@ def join(
     if kit.private.is_dir() and open_to_others(kit.private):  # copied by a way that keeps no rights
         kit.private.chmod(0o700)
     if kit.study.engine == "folder":
-        _join_folder(kit, data, folder, say=say, look=look, preview=preview)
+        _join_folder(kit, data, folder, report, say=say, look=look, preview=preview)
     else:
         with _alone(kit.folder / "engine", "`fedmiss federation join`"):
             _join_engine(kit, data, out, say=say, look=look, preview=preview)
     return out
 
 
-def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: bool, preview: bool) -> None:
+def _join_folder(
+    kit: Kit, data: Path, folder: Path | None, report: Path | None, *, say: Say, look: bool, preview: bool
+) -> None:
     at = kit.private / SHARED
     if folder is None and not at.exists():
         raise ConfigError(
             f"study {kit.study.name} is carried by a folder that all organisations share. Name yours: "
             f"fedmiss federation join {kit.folder} {data} --folder FOLDER"
         )
-    there = check_folder(Path(read_json(at)["folder"]) if folder is None else folder, kit.folder, data)
+    there = check_folder(folder or Path(read_json(at)["folder"]), kit.folder, data, report)
     write_json(at, {"folder": str(there)})
     if kit.result.exists() and not preview and not kit.journal.exists():
         return  # with a journal it goes through the job again: the others may lack its last frames
@@ -74,7 +78,8 @@ def _join_folder(kit: Kit, data: Path, folder: Path | None, *, say: Say, look: b
         waiting(kit.private, kit.job.hex(), kit.study, missing)
         if missing:
             say(
-                f"{kit.name}: waiting for {', '.join(missing)}; Ctrl-C stops here, and the same command goes on later."
+                f"{kit.name}: waiting for {', '.join(missing)} in {there}; Ctrl-C stops here, and the same command goes on "
+                "later."
             )
             for line in shared.closed_here():
                 say(f"  {line}")

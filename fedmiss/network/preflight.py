@@ -9,6 +9,7 @@ from pathlib import Path
 
 from fedmiss.atomic import read_json
 from fedmiss.errors import ConfigError, EngineError, listed, shown
+from fedmiss.federation.masks import fingerprint, identity, public_key
 from fedmiss.network.kits import Kit
 from fedmiss.version import __version__
 
@@ -25,6 +26,18 @@ def check_version(kit: Kit) -> None:
             f"the kit of {kit.name!r} was made by fedmiss {made_by}, here runs {__version__}. "
             "Install the version of the kit: "
             f"pip install fedmiss=={made_by}"
+        )
+
+
+def check_key(kit: Kit) -> None:
+    """Raise when the roster has another key of this organisation than the kit."""
+    mine = public_key(identity(kit.key_file)) if kit.key_file.exists() else ""
+    if mine != (known := kit.roster[kit.name]):
+        has = f"{kit.key_file} holds {fingerprint(mine)}" if mine else f"there is no {kit.key_file}"
+        raise ConfigError(
+            f"the roster has {fingerprint(known)} as the key of {kit.name!r}, and {has}. If the kit's key was lost or drawn "
+            f"anew: fedmiss federation enrol {kit.folder}, and send the proposer the file that it names, for a new roster. "
+            "If not, somebody else may be answering in your name: ask the others whose key they have."
         )
 
 

@@ -251,6 +251,22 @@ def test_gains_are_those_of_fits_without_the_cells_left_out(fitted, monkeypatch)
     assert g["chosen"].sum() < 0.9 * g["none"].sum()
 
 
+@pytest.mark.parametrize("model", ["counts", "presence"])
+def test_a_gain_compares_both_models_also_where_they_are_ranks_of_one_path(model, monkeypatch):
+    """Then the lower rank is scored in a copy of the batch; its deviance was told as 0, and the gain as -5e14."""
+    monkeypatch.setattr("fedmiss.community.model.SIZES", (1.0,))
+    w = world(4, J=60, S=10, rank=1)
+    c, y, _ = w.cells()
+    if model == "presence":
+        j, s = np.tile(np.indices(y.shape).reshape(2, -1), 2)
+        found = w.rng.binomial(12, 1 / (1 + np.exp(-w.eta))).ravel().astype(float)
+        n = np.concatenate([found, 12 - found])
+        c = Cells(*y.shape, j, s, np.repeat([1.0, 0.0], y.size), None, n).take(n > 0)
+    g = fit_community(c, CommunitySettings(model=model, rank=1, folds=2)).gains
+    assert np.isfinite(g[["none", "chosen"]]).all(axis=None)
+    assert 0.3 < g["chosen"].sum() / g["none"].sum() < 1.0
+
+
 def test_the_seed_of_the_settings_is_that_of_all_draws(fitted, monkeypatch):
     """Richness and associations were drawn from seed 0 whatever --seed said."""
     monkeypatch.setattr(

@@ -13,7 +13,7 @@ import pytest
 
 from fedmiss.community.associations import _found
 from fedmiss.community.model import Effort, cells_of, fit_community
-from fedmiss.community.page import _headline
+from fedmiss.community.page import _headline, write_page
 from fedmiss.community.pictures import LETTER, LINE, _associations, ends, named_places
 from fedmiss.community.run import _said, build_community
 from fedmiss.community.settings import CommunitySettings
@@ -26,6 +26,7 @@ from fedmiss.files import hash_file, read_manifest, update_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe
+from fedmiss.report.words import MINUS
 from fedmiss.tables import read_table
 from tests.blank import draw_nothing
 from tests.cli.terminal import fedmiss as run
@@ -157,7 +158,7 @@ def test_species_of_one_common_name_are_told_apart(made, tmp_path):
     assert len(set(header)) == len(header) == 15
 
 
-def test_axes_that_were_asked_for_and_are_worse_than_none_add_to_the_deviance(made):
+def test_axes_that_were_asked_for_and_are_worse_than_none_add_to_the_deviance(made, tmp_path):
     _, records, _ = made
     lists = read_lists(records, counted=True)
     effort = Effort(np.ones(lists.site.size))
@@ -165,6 +166,23 @@ def test_axes_that_were_asked_for_and_are_worse_than_none_add_to_the_deviance(ma
     worse = tables.species.assign(deviance=1.04 * tables.species["deviance_alone"])
     assert "takes" in _headline(tables)
     assert "adds 4.0 % to the deviance" in _headline(replace(tables, species=worse))
+    # an organisation whose own least number keeps its sites out of all folds was told that axes take 100 % off
+    unjudged = tables.species.assign(deviance=0.0, deviance_alone=0.0, gain=np.nan)
+    write_page(
+        tmp_path,
+        replace(tables, species=unjudged, visits=tables.visits[:0]),
+        replace(BARE, rank=1),
+        [],
+        "2026-01-02",
+    )
+    page = (tmp_path / "index.html").read_text()
+    assert (
+        "No counts of these sites were left out and predicted: how near the axes come to them is not known."
+        in page
+    )
+    assert "100 %" not in page
+    assert "gain-by-species" not in page
+    assert f"{MINUS}n/a" not in page
     assert tables.names is tables.names  # asked for by each row of a table, and put together once
 
 

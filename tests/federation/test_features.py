@@ -13,7 +13,7 @@ from fedmiss.federation.group.features import expanded, feature_sums, log_visits
 from fedmiss.federation.group.panel import stamps_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.coefficients import feature_step, start_coefficients
-from fedmiss.federation.hub.features import SiteFeatures, agree_features
+from fedmiss.federation.hub.features import SiteFeatures, agree_features, covariates_of
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.triangle import from_triangle, to_triangle
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -447,3 +447,18 @@ def test_a_site_without_a_counted_visit_has_the_prior_of_the_mean_site():
     np.testing.assert_allclose(z[visits > 0], (want - want.mean()) / want.std(), rtol=1e-9)
     low = federation.fit(SETTINGS).expected().mean(axis=1)
     assert low[[3, 17]].min() > np.quantile(low, 0.1), "not at the bottom, where the line ends"
+
+
+def test_a_note_that_others_read_names_no_organisation_without_a_covariate():
+    """Members alone know who has which: notes of a study stand in its joint report."""
+    has = SimpleNamespace(site_covariates=("elevation",), magnitudes=np.array([10]))
+    lacks = SimpleNamespace(site_covariates=(), magnitudes=np.zeros(0))
+    of_one_person, of_a_study = [], []
+    covariates_of({"north": has, "south": lacks}, of_one_person)
+    covariates_of({"north": has, "south": lacks, "west": lacks}, of_a_study, jointly=True)
+    assert of_one_person == [
+        "group 'south' has no covariate elevation; its sites count as the mean of the others."
+    ]
+    assert of_a_study == [
+        "an organisation has no covariate elevation; its sites count as the mean of the others."
+    ]

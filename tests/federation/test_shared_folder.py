@@ -21,6 +21,11 @@ def test_a_kit_or_data_in_the_shared_folder_would_be_given_away(tmp_path):
         check_folder(shared, shared / "kits" / "north", data)
     with pytest.raises(InputError, match=r"the data .* lies in the shared folder .* all of it"):
         check_folder(shared, kit, shared / "panel")
+    with pytest.raises(
+        InputError, match=r"the own report .* lies in the shared folder .* receive your visits"
+    ):
+        check_folder(shared, kit, data, shared / "new" / "report")
+    assert check_folder(shared, kit, data, tmp_path / "report") == shared
     with pytest.raises(InputError, match="there is no folder"):
         check_folder(tmp_path / "none", kit, data)
     (tmp_path / "file").write_text("")

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 from fedmiss.atomic import read_json, write_json, write_secret
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.files import SECRET, read_manifest, write_manifest
 from fedmiss.network import report
@@ -113,14 +113,27 @@ def test_who_is_done_shows_its_frames_again_over_a_folder_too(folder, panels, tm
     for made in (kit.result, shared):
         made.mkdir()
     kit.journal.touch()
-    _join_folder(kit, panels["north"], shared, **how)
+    _join_folder(kit, panels["north"], shared, None, **how)
     assert [given[:2] for given in asked] == [(kit, panels["north"])]
     kit.journal.unlink()  # then nothing can be shown again, and the result stands
-    _join_folder(kit, panels["north"], shared, **how)
+    _join_folder(kit, panels["north"], shared, None, **how)
     assert len(asked) == 1
 
 
 @pytest.mark.slow
+def test_who_waits_is_told_in_which_folder(kit, panels, tmp_path, monkeypatch):
+    """A wrong one, or a copy of the shared one, looked like others who are away."""
+    shared = tmp_path / "another"
+    shared.mkdir()
+    monkeypatch.setattr("fedmiss.network.folder.QUIET", -1.0)
+
+    def say(line):
+        raise KeyboardInterrupt(line)
+
+    with pytest.raises(KeyboardInterrupt, match=f"waiting for central, south in {shared}; Ctrl-C"):
+        _join_folder(kit, panels["north"], shared, None, say=say, look=False, preview=False)
+
+
 def test_the_least_number_of_own_sites_stands_once_a_job_is_begun(folder, panels):
     """Changed in between, every later join failed, and blamed the processor."""
     register(app)
@@ -260,6 +273,11 @@ def test_the_commands_work_without_a_terminal(folder, panels, tmp_path_factory):
     for words, said, code in (  # 2 for what was asked, 1 for what lies there
         (["join", kit, str(panels["south"])], "Name yours: fedmiss federation join", 2),
         (["join", kit, str(panels["south"]), "--folder", str(folder)], "lies in the shared folder", 1),
+        (
+            ["join", kit, str(panels["south"]), "--folder", str(tmp_path), "--report", str(tmp_path / "own")],
+            "the others would receive your visits",
+            1,
+        ),
         (["run", str(folder)], "there is no relay to run", 2),
         (["status", str(folder)], "has no relay: how the study stands is known at each organisation", 2),
         (["status", str(tmp_path)], "is neither a kit nor a study's folder", 1),
@@ -282,6 +300,18 @@ def test_a_copied_kit_without_its_journal_cannot_take_over(folder, kit, panels):
     write_json(kit.folder / "kit.json", read_json(kit.folder / "kit.json") | {"organisation": "south"})
     with pytest.raises(ConfigError, match="the roster's key of 'south' is not this group's"):
         party_of(open_kit(kit.folder))
+
+
+def test_a_journal_that_is_gone_is_not_said_to_have_sent_nothing(kit, panels):
+    with pytest.raises(InputError, match="has sent nothing for job"):
+        ledger_of(kit)
+    with pytest.raises(EngineError, match="no frame from"):
+        take_part(kit, panels["north"], NOBODY)
+    kit.journal.unlink()
+    with pytest.raises(
+        InputError, match=rf"the journal of job {kit.job.hex()[:12]}, .*, is gone: .* no own report"
+    ):
+        ledger_of(kit)
 
 
 def test_why_a_job_stopped_is_on_the_own_screen_and_in_a_file(folder):

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.compressors import Identity
-from fedmiss.core import FedEM, Roster, pooled_s_bar, run
+from fedmiss.core import FedEM, Roster, Stop, pooled_s_bar, run
 from fedmiss.engines import StudyEngine
 from fedmiss.errors import ConfigError, DomainError, EngineError, InputError
 from fedmiss.federation.circle import frame_label
@@ -314,6 +314,26 @@ def test_a_number_that_is_missing_is_not_sent_and_its_owner_named(tmp_path, monk
     assert isinstance(got["north"], DomainError)
     assert "what 'north' adds up holds a number that is missing" in str(got["north"])
     assert "no frame from north" in str(got["south"])
+
+
+@pytest.mark.filterwarnings("ignore:invalid value")
+def test_a_statistic_that_left_its_domain_at_all_is_said_to_be_no_fault_of_the_data(tmp_path, monkeypatch):
+    outside = np.r_[-0.5, 1.5, 1.0, 4.0]  # a share below 0
+
+    def job(circle, data, components):
+        from poisson_mixture import PoissonMixture
+
+        rows = np.loadtxt(data)
+        algo = FedEM(PoissonMixture(components), Identity(), StudyEngine.roster(circle, rows.size), gamma=1.0)
+        return {
+            "S": run(
+                algo, StudyEngine(circle, rows, masked=True), outside, stop=Stop(rounds=9), init="zero"
+            ).S_hat
+        }
+
+    for club, error in taken_part(tmp_path, monkeypatch, job).items():
+        assert f"worker {club!r} has nothing to send" in str(error)
+        assert "S has left the domain of T, and no data are to blame: lower gamma" in str(error)
 
 
 def test_a_dry_run_looks_for_the_package_and_runs_nothing_of_it(tmp_path):

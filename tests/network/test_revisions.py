@@ -183,6 +183,16 @@ def test_a_revision_that_was_killed_is_made_again(folder, tmp_path, monkeypatch)
     assert writes > 10
 
 
+def test_a_study_of_all_species_or_of_a_method_goes_on_from_none(tmp_path):
+    """It was said that a job had not chosen its model which was done."""
+    for at, more in enumerate(
+        ({"method": {"run": "a:b"}}, {"community": {"species": ["Avis a", "Avis b", "Avis c"]}})
+    ):
+        folder = make_study(small_study(species="", model={}, **more), tmp_path / str(at), engine_files)
+        with pytest.raises(ConfigError, match=r"is not about one species: .* Leave --from out"):
+            new_revision(folder, source=folder / "kits" / "north")
+
+
 def test_certificates_admit_nobody_later(tmp_path):
     study = small_study(engine="nvflare", patience=60.0)
     out = make_study(study, tmp_path / "study", engine_files)

@@ -15,7 +15,7 @@ from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
-from fedmiss.federation.masks import Masks, identity
+from fedmiss.federation.masks import Masks, fingerprint, identity
 from fedmiss.federation.messages import Description
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
@@ -31,6 +31,7 @@ from fedmiss.network.kits import (
 from fedmiss.network.member import held, take_part
 from fedmiss.network.study import Study, read_study_toml
 from fedmiss.pipeline.panels import open_panel
+from tests.cli.terminal import fedmiss
 
 from .conftest import QUICK, engine_files, small_study
 
@@ -66,6 +67,14 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         ("bootstrap = 20", "folds = 1", "must be between 2 and 1000"),
         ("season = [2, 3, 4]", "season = [13]", "1 to 12"),
         ("minimum = 5", 'engine = "nvflare"\nport = 80', "port is 80"),
+        (
+            "minimum = 5",
+            'engine = "nvflare"\nhost = "http://relay.org"',
+            "host is 'http://relay.org' (must be",
+        ),
+        ("minimum = 5", 'engine = "nvflare"\nhost = "relay.org:8102"', "The port has a line of its own"),
+        ("minimum = 5", 'engine = "nvflare"\nhost = ""', "host is '' (must be"),
+        ("minimum = 5", 'engine = "nvflare"\nhost = "south"', "called 'south': that is the relay's end"),
         ("minimum = 5", "port = 9000", "port = 9000 does nothing here: it is a relay's"),
         ("minimum = 5", "patience = 60", "patience = 60 does nothing here"),
         ("minimum = 5", 'host = "hub.example"', "host = 'hub.example' does nothing here"),
@@ -76,6 +85,9 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         path.write_text(TOML.replace(old, new))
         with pytest.raises((ConfigError, InputError), match=re.escape(words)):
             read_study_toml(path)
+    with pytest.raises(ConfigError, match="called 'server': that is the relay's end"):
+        small_study(organisations=("server", "north", "south"), engine="nvflare")
+    assert small_study(organisations=("server", "north", "south")), "a folder has no relay"
 
 
 @pytest.mark.parametrize(
@@ -184,6 +196,25 @@ def test_a_key_that_somebody_changed_is_noticed(tmp_path):
     write_json(files[1], mine)
     with pytest.raises(ConfigError, match="another key of 'north'"):
         collect_roster(out, [*files, tmp_path / "second.json"])
+
+
+def test_a_lost_key_is_said_before_a_job_is_approved_that_cannot_be_joined(folder, kit, panels):
+    (kit.private / "approval.json").unlink()
+    (kit.private / "history.json").unlink()
+    words = ["federation", "join", str(kit.folder), str(panels["north"])]
+    known = fingerprint(kit.roster["north"])
+    kit.key_file.unlink()
+    for more in (["--dry-run"], ["--approve", kit.job.hex()]):
+        refused = fedmiss(*words, *more)
+        assert refused.code == 2
+        assert f"the roster has {known} as the key of 'north', and there is no" in " ".join(
+            refused.err.split()
+        )
+    enrol(kit)
+    refused = fedmiss(*words, "--approve", kit.job.hex())
+    assert "identity.key holds" in " ".join(refused.err.split())
+    assert kit.approval() is None
+    assert not kit.history(), "nobody took part"
 
 
 def test_two_custodians_are_told_what_the_other_can_compute(tmp_path):

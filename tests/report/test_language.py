@@ -34,6 +34,7 @@ from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, par
 from fedmiss.report.prose import _SAID, _room, headline
 from fedmiss.report.series import _reason
 from fedmiss.report.settings import ReportSettings
+from fedmiss.report.words import left_out
 from fedmiss.report.years import season_text
 
 from .conftest import analysed
@@ -392,6 +393,11 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "Index of the mean total of the one site, 2010 = 100.",
         "trend report · 2010 to 2019 · 1 site · made on 2026-01-02 with fedmiss 0.3.0",
         "For orientation only, the estimated change is −2 % per year (95 % interval −8 % to +2 %), at 1 site.",
+        *(
+            left_out(years, "lacks", "lack", f"some months of the season ({season})")[0]
+            for years in ([2014], [2014, 2020], [2014, 2015, 2016, 2020])
+            for season in ("all months", "Nov to Feb")
+        ),
         "1 of 10 years has no visit (2014); it is estimated from the others.",
     ]  # fmt: skip
     lines += [

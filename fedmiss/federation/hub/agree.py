@@ -159,7 +159,7 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         least=minimum if plan.jointly else 0,
         share=plan.share,
         patterns=not few[1],
-        covariates=covariates_of(groups, notes),
+        covariates=covariates_of(groups, notes, jointly=plan.jointly),
         frame=any(given.frame for given in groups.values()),
         species=plan.species,
     )

@@ -277,8 +277,13 @@ def _ask_visits(link: Link, panel: Panel) -> F64:
     return np.array([first, variance**0.5]) if variance > 1e-6 else none
 
 
-def covariates_of(groups: dict[str, msg.Description], notes: list[str]) -> dict[str, int]:
-    """Names of the covariates of all groups with the power of two that all values stay below; says who lacks which."""
+def covariates_of(
+    groups: dict[str, msg.Description], notes: list[str], *, jointly: bool = False
+) -> dict[str, int]:
+    """Names of the covariates of all groups with the power of two that all values stay below; says who lacks which.
+
+    Between organisations nobody is named: notes stand in a report that others read.
+    """
     out: dict[str, int] = {}
     least: dict[str, int] = {}
     for name, given in groups.items():
@@ -297,9 +302,9 @@ def covariates_of(groups: dict[str, msg.Description], notes: list[str]) -> dict[
             columns - {covariate.split(LEVEL)[0] for covariate in given.site_covariates} - set(PLACE)
         )
         if missing:
-            notes.append(
-                f"group {name!r} has no covariate {listed(missing, 4)}; its sites count as the mean of the others."
-            )
+            who = "an organisation" if jointly else f"group {name!r}"
+            said = f"{who} has no covariate {listed(missing, 4)}; its sites count as the mean of the others."
+            notes += [said] if said not in notes else []
     for covariate in sorted(out):
         if (
             covariate not in PLACE

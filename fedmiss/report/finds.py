@@ -31,9 +31,7 @@ FEWEST = 10  # visits of such a year
 OTHERS = 3  # other years that tell how much years differ
 CHANCE = 0.01  # of as many finds, if the year were as the others
 ALIKE = 0.03  # least correlation of the visits of a year
-AS_EVER = (
-    0.25  # of what unreported absences would take: so much may sites' visits differ from those of other years
-)
+AS_EVER = 0.4  # of what unreported absences would take: so much may visits of sites differ from other years'
 DOUBT = 0.75  # the correlation is taken at this upper limit: few years tell it badly
 
 Split = tuple[F64, F64]  # (Y, S) visits and finds of each year, by site or by month of the year

@@ -22,6 +22,7 @@ from fedmiss.etl.sources import Faults
 from fedmiss.federation.hub.structure import STEPS
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
+from fedmiss.report.fitted import lack_of_fit
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.prose import _SAID, headline
 from fedmiss.report.series import _reason
@@ -335,6 +336,11 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
         "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
     ]
+    for drift in (0.1, -0.1):
+        table = pd.DataFrame(
+            {"year": range(2001, 2010), "ratio": np.exp(drift * np.arange(9)), "ratio_se": 0.05}
+        )
+        lines.append(lack_of_fit(table))
     lines += [
         "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
         "Strong decline, provisional since the fit has not converged",

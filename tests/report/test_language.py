@@ -22,6 +22,7 @@ from fedmiss.etl.sources import Faults
 from fedmiss.federation.hub.structure import STEPS
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
+from fedmiss.report.coverage import seasons_apart
 from fedmiss.report.fitted import lack_of_fit
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.prose import _SAID, headline
@@ -316,8 +317,17 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "9 visits found the species; a class needs 10", "1 visit found the species; a class needs 10",
         "1 site was counted in two or more years; a class needs 5",
         "2 sites were counted in two or more years; a class needs 5",
-        "the median year has 2.5 site-years with a count; a class needs 3",
-        "the median year has 1 site-year with a count; a class needs 3",
+        *(f"one site-{time} holds 84 % of all that was counted" for time in ("month", "year")),
+        *(
+            f"the median year has {n} with a count; a class needs 3"
+            for time in ("month", "year")
+            for n in (f"1 site-{time}", f"2.5 site-{time}s")
+        ),
+        *(f"only {n} of 9 years {are} linked by sites counted in more than one of them" for n, are in ((1, "is"), (4, "are"))),
+        *seasons_apart(4, 9),
+        *(f"the class or an alert depends on {years}, when next to no visit without a find was reported" for years in (
+            "2008", "2008 and 2009", "9 years (2005 to 2013)"
+        )),
     ]  # fmt: skip
     assert all(few)
     lines = [
@@ -331,6 +341,8 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
             "whether latitude and longitude are swapped in some rows, or two sites have one name."
             for n, their in (("1 site has", "its place is"), ("2 sites have", "their places are"))
         ),
+        "one count, 1,000 birds at W1 on 2012-05-01, is larger than all others together (900 birds); check it, since it can "
+        "decide totals and trend.",
         "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",
         "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
         "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",

@@ -323,7 +323,7 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
             for time in ("month", "year")
             for n in (f"1 site-{time}", f"2.5 site-{time}s")
         ),
-        *(f"only {n} of 9 years {'is' if n == 1 else 'are'} linked by sites counted in more than one of them" for n in (1, 4)),
+        *(f"only {years} linked by sites counted in more than one of them" for years in ("1 of 9 years is", "4 of 9 years are")),
         *seasons_apart(4, 9),
         *(f"the class or an alert depends on {years}, when next to no visit without a find was reported" for years in (
             "2008", "2008 and 2009", "9 years (2005 to 2013)"

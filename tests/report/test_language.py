@@ -20,6 +20,7 @@ from fedmiss.etl.flow import _RECORD_STEPS, row_flow, source_warnings
 from fedmiss.etl.months import panel_months
 from fedmiss.etl.sources import Faults
 from fedmiss.federation.hub.structure import STEPS
+from fedmiss.report import prose
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
 from fedmiss.report.coverage import seasons_apart
@@ -28,6 +29,7 @@ from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, par
 from fedmiss.report.prose import _SAID, headline
 from fedmiss.report.series import _reason
 from fedmiss.report.settings import ReportSettings
+from fedmiss.report.years import season_text
 
 from .conftest import analysed
 from .page import NUMBER, Page
@@ -323,7 +325,8 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
             for time in ("month", "year")
             for n in (f"1 site-{time}", f"2.5 site-{time}s")
         ),
-        *(f"only {years} linked by sites counted in more than one of them" for years in ("1 of 9 years is", "4 of 9 years are")),
+        "only 1 of 9 years is linked by sites counted in more than one of them",
+        "only 4 of 9 years are linked by sites counted in more than one of them",
         *seasons_apart(4, 9),
         *(f"the class or an alert depends on {years}, when next to no visit without a find was reported" for years in (
             "2008", "2008 and 2009", "9 years (2005 to 2013)"
@@ -402,6 +405,23 @@ def test_every_headline_is_translated(full, language, kind):
     limits = pd.Series({"trend_class": kind, "percent_lo": -6.0, "percent_hi": 2.0})
     head = headline(replace(full, trend=limits.combine_first(full.trend)))
     assert not lacking(language, head.sentence, head.sure, head.support, names=[full.name, full.unit])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("season", [(5,), (4, 5, 9), (11, 12, 1, 2), (4, 6), tuple(range(1, 13))])
+@pytest.mark.parametrize(("low", "high"), [(-6.0, 2.0), (-6.0, 6.0), (-2.0, 6.0), (-2.0, 2.0)])
+def test_every_season_and_room_of_a_headline_is_translated(full, language, season, low, high, monkeypatch):
+    """German pages of counts of one month began in English."""
+    monkeypatch.setattr(prose, "season_text", lambda _: season_text(season))
+    for kind in ("uncertain", "stable", "not classified"):
+        said = {
+            "trend_class": kind,
+            "percent_lo": low,
+            "percent_hi": high,
+            "reason": "there are 20 bootstrap replicates",
+        }
+        head = headline(replace(full, trend=pd.Series(said).combine_first(full.trend)))
+        assert not lacking(language, head.sentence, names=[full.name, full.unit])
 
 
 @pytest.mark.parametrize("language", languages())

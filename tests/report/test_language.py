@@ -344,6 +344,11 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
             "whether latitude and longitude are swapped in some rows, or two sites have one name."
             for n, their in (("1 site has", "its place is"), ("2 sites have", "their places are"))
         ),
+        *(
+            f"None of the 20 visits of {years} found the species: how near to 0 the total came then is the model's guess, "
+            "and the change per year depends on it. Check whether these zeros are true."
+            for years in ("2009", "2005 and 2009", "2003, 2005 and 2009", "7 years (2003 to 2019)")
+        ),
         "one count, 1,000 birds at W1 on 2012-05-01, is larger than all others together (900 birds); check it, since it can "
         "decide totals and trend.",
         "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",

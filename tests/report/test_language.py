@@ -243,6 +243,16 @@ def test_german_says_the_page_and_changes_no_number(report, german_report):
     assert digits(german) == digits(english)
 
 
+@pytest.mark.parametrize("language", languages())
+def test_what_other_settings_say_is_translated(folders, tmp_path, language):
+    """TRIM's convention, the rule of rtrim, and a base of several years: sixteen sentences were English."""
+    settings = ReportSettings(language=language, rule="rtrim", convention="trim", base="2010-2012")
+    page = build_report(**folders, out=tmp_path / "page", settings=settings)
+    text = (page.parent / UNTRANSLATED).read_text(encoding="utf-8")
+    # of the folders themselves
+    assert {entry.english for entry in parse_po(text)} == {"", "v1", "a warning"}
+
+
 def digits(page: str) -> list[str]:
     """All numbers of the text, without the signs between their digits."""
     text = " ".join(block for _, block in Page(page).blocks)
@@ -349,6 +359,10 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
             "and the change per year depends on it. Check whether these zeros are true."
             for years in ("2009", "2005 and 2009", "2003, 2005 and 2009", "7 years (2003 to 2019)")
         ),
+        "TRIM's model cannot be fitted to these counts: the model needs a site with a positive count and two time points; "
+        "there are fewer.",
+        "TRIM's model cannot be fitted to these counts: time point 2009 has no positive count (1 such points), so its effect "
+        "cannot be estimated; leave it out, join it with its neighbour, or fit model 2, which draws a line through it.",
         "one count, 1,000 birds at W1 on 2012-05-01, is larger than all others together (900 birds); check it, since it can "
         "decide totals and trend.",
         "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",

@@ -83,7 +83,7 @@ def _visited_as_ever(visits: F64, at: int, others: Bool, without: float) -> bool
     """Whether the sites had as many visits (Y, S) as in other years, of which a share ``without`` found nothing."""
     usual = np.median(visits[others], axis=0)
     differ = float(np.abs(visits[at] - usual).sum())
-    return np.count_nonzero(usual) >= FEWEST and differ <= AS_EVER * without * float(usual.sum())
+    return bool(np.count_nonzero(usual) >= FEWEST and differ <= AS_EVER * without * float(usual.sum()))
 
 
 def _improbable(by: Split, at: int, others: Bool) -> bool:

@@ -362,7 +362,8 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "TRIM's model cannot be fitted to these counts: the model needs a site with a positive count and two time points; "
         "there are fewer.",
         "TRIM's model cannot be fitted to these counts: time point 2009 has no positive count (1 such points), so its "
-        "effect cannot be estimated; leave it out, join it with its neighbour, or fit model 2, which draws a line through it.",
+        "effect cannot be estimated; leave it out, join it with its neighbour, or fit model 2, which draws a line "
+        "through it.",
         "one count, 1,000 birds at W1 on 2012-05-01, is larger than all others together (900 birds); check it, since it can "
         "decide totals and trend.",
         "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",

@@ -138,7 +138,7 @@ def _finds_only(data: ReportInputs, years: Years) -> list[FindsOnly]:
     )
     of_year = data.months["month_of_year"].to_numpy()[month]
     both = [split(years, month, part, visits, finds) for part in (site, of_year)]
-    return finds_only(years.year[years.used], both)
+    return finds_only(years.year[years.used], both, by_site=True)
 
 
 def _series(data: ReportInputs, settings: ReportSettings, name: str, at: Bool) -> MonthlySeries:

@@ -22,6 +22,7 @@ LEAST_MOVED = 1.0  # per cent of the trend a year that finds without a number ar
 SEASON_MOVED = 0.4  # share of the counts that would have to be moved to other months of the year
 PARTS_NAMED = 5
 NONE_FOUND = 3  # years in a row, at either end
+FELL = 0.1  # of the median total of years with finds: below it a year without one is named by itself
 SITE_CARRIES = 0.5  # share of the fitted total at one site
 
 
@@ -90,7 +91,7 @@ def _thin_years(analysis: Analysis) -> Iterator[str]:
 
 
 def none_found(findings: Findings, found: Bool, visits: F64 | I64) -> Iterator[str]:
-    """Say it when the first or the last years found nothing: their totals are near 0, and logarithms of them arbitrary.
+    """Say it when the first or the last years, or a year that fell, found nothing: logarithms of such totals are arbitrary.
 
     ``found`` (L,) whether a visit of a month found the species, ``visits`` (L,) its visits.
     """
@@ -98,13 +99,21 @@ def none_found(findings: Findings, found: Bool, visits: F64 | I64) -> Iterator[s
     found = np.asarray((member & found).any(axis=1))
     if not found.any():
         return
-    visits = member @ visits
+    visits, totals = member @ visits, findings.series.yearly[findings.years.used]
+    fell = ~found & (totals < FELL * float(np.median(totals[found])))
     for part in (slice(0, int(found.argmax())), slice(used.size - int(found[::-1].argmax()), used.size)):
         if used[part].size >= NONE_FOUND:
+            fell[part] = False
             yield (
                 f"None of the {count(visits[part].sum())} visits of {used[part][0]} to {used[part][-1]} found the species: "
                 "how near to 0 the totals of these years are is the model's guess, and so is the change per year in them."
             )
+    if fell.any():
+        yield (
+            f"None of the {count(visits[fell].sum())} visits of {year_list([str(year) for year in used[fell]])} found the "
+            "species: how near to 0 the total came then is the model's guess, and the change per year depends on it. Check "
+            "whether these zeros are true."
+        )
 
 
 def _uncounted(analysis: Analysis) -> Iterator[str]:

@@ -5,7 +5,8 @@ everywhere. A single year with every visit a find is rare among honest years: fi
 the birds, the sites and the people, so the number of finds of n visits is taken as beta-binomial, with the mean and the
 correlation that the other years have. Visits are compared with those of other years at the same sites (where a page knows
 sites) and in the same months of the year. The other years' own rise or fall is part of the correlation, so a species that
-comes to be found everywhere is not named.
+comes to be found everywhere is not named. Nor is a year in which the same sites were visited as often as ever, as in a
+scheme of fixed sites: no visit lacks there, and birds that were everywhere are gone.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ FEWEST = 10  # visits of such a year
 OTHERS = 3  # other years that tell how much years differ
 CHANCE = 0.01  # of as many finds, if the year were as the others
 ALIKE = 0.03  # least correlation of the visits of a year
+AS_EVER = 0.4  # of what unreported absences would take: so much may visits of sites differ from other years'
 DOUBT = 0.75  # the correlation is taken at this upper limit: few years tell it badly
 
 Split = tuple[F64, F64]  # (Y, S) visits and finds of each year, by site or by month of the year
@@ -55,8 +57,11 @@ def split(years: Years, month: I64, part: I64, visits: F64 | I64, finds: F64 | I
     return out[0, years.used], out[1, years.used]
 
 
-def finds_only(year: I64, splits: Sequence[Split]) -> list[FindsOnly]:
-    """Return the years (Y,) that look as if only finds had been reported; each split has all their visits."""
+def finds_only(year: I64, splits: Sequence[Split], *, by_site: bool = False) -> list[FindsOnly]:
+    """Return the years (Y,) that look as if only finds had been reported; each split has all their visits.
+
+    ``by_site``: the first split is by site, and tells whether visits lack.
+    """
     if year.size <= OTHERS:
         return []
     visits, finds = (np.rint(each.sum(axis=1)) for each in splits[0])
@@ -68,8 +73,17 @@ def finds_only(year: I64, splits: Sequence[Split]) -> list[FindsOnly]:
     return [
         FindsOnly(int(year[at]), int(visits[at]), int(finds[at]), usual)
         for at in np.flatnonzero(full)
-        if usual <= LOWER and all(_improbable(each, int(at), others) for each in splits)
+        if usual <= LOWER
+        and all(_improbable(each, int(at), others) for each in splits)
+        and not (by_site and _visited_as_ever(splits[0][0], int(at), others, 1.0 - usual))
     ]
+
+
+def _visited_as_ever(visits: F64, at: int, others: Bool, without: float) -> bool:
+    """Whether the sites had as many visits (Y, S) as in other years, of which a share ``without`` found nothing."""
+    usual = np.median(visits[others], axis=0)
+    differ = float(np.abs(visits[at] - usual).sum())
+    return bool(np.count_nonzero(usual) >= FEWEST and differ <= AS_EVER * without * float(usual.sum()))
 
 
 def _improbable(by: Split, at: int, others: Bool) -> bool:

@@ -58,11 +58,11 @@ def lack_of_fit(table: pd.DataFrame, unit: str = "birds") -> str:
     slope, error = float(weight @ (year * log_ratio)) / spread, spread**-0.5
     drift = math.expm1(slope * (year[-1] - year[0]))
     if abs(slope) > 2.0 * error and abs(drift) > LEAST_DRIFT:
-        way = "above" if drift > 0 else "below"
+        way, wrong = ("above", "low") if drift > 0 else ("below", "high")
         return (
             f"The fitted totals do not follow the counts: over the period counted {unit} drift "
-            f"{number(100 * abs(drift), 2)} % {way} the fitted ones at the same visits, so the trend may be too flat. See "
-            f"the table of counted and fitted {unit}."
+            f"{number(100 * abs(drift), 2)} % {way} the fitted ones at the same visits, so the change per year may be too "
+            f"{wrong}. See the table of counted and fitted {unit}."
         )
     far = rows[np.abs(rows["ratio"] - 1.0) > np.maximum(LEAST_GAP, CLEAR_GAP * rows["ratio_se"])]
     if far.empty:

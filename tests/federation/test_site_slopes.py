@@ -9,6 +9,7 @@ from fedmiss.federation.fit_tables import site_slopes
 from fedmiss.federation.group import answers
 from fedmiss.federation.group import totals as totals_module
 from fedmiss.federation.hub.bootstrap import totals_of
+from fedmiss.federation.hub.few import drawn_of_slopes
 from fedmiss.federation.hub.members import FULL
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
@@ -144,3 +145,46 @@ def test_totals_of_a_replicate_follow_the_drawn_slopes_of_its_sites(monkeypatch)
         np.testing.assert_allclose(parts.sum(axis=0)[0], expected.sum(axis=0), rtol=1e-9)
         assert np.array_equal(changes != 0, lines.variance() > 0)
     assert not np.array_equal(seen[0][3], seen[1][3])
+
+
+def differing_panel(seed: int) -> tuple[GroupPanel, np.ndarray]:
+    """60 sites, a quarter of six months of 12 years visited, few birds; the slopes a year, which differ by 0.06."""
+    rng = np.random.default_rng(seed)
+    J, years, size = 60, 12, 4.0
+    year, month = np.divmod(np.arange(6 * years), 6)
+    slope = -0.02 + 0.06 * rng.normal(size=J)
+    mean = np.exp(-2.5 + rng.normal(size=(J, 1)) + slope[:, None] * (year - 5.5) + 0.4 * np.sin(month))
+    at = np.nonzero(rng.random(mean.shape) < 0.25)
+    count = rng.negative_binomial(size, size / (size + mean[at]))
+    group = Group.of("a", *at, count, rng.integers(0, 8, count.size))
+    return GroupPanel.of(J, year.size, [group], (month + 4, 2001 + year)), slope
+
+
+def test_intervals_of_the_trends_of_sites_hold_where_few_birds_tell_how_much_they_differ():
+    """With the likeliest variance of slopes, often near 0 by chance, in all replicates they held 73 to 83 %."""
+    held = []
+    for seed in range(8):
+        panel, slope = differing_panel(seed)
+        federation = LocalFederation.of_panel(panel)
+        fit = federation.fit(CountSettings(rank=0, dispersion="negbin"))
+        found, _ = site_slopes(fit, panel.calendar[1], panel.calendar[0])
+        drawn = federation.replicates(range(40), seed=seed).slopes
+        held.append(np.abs(found - slope) < 1.96 * drawn.std(axis=0, ddof=1))
+    assert np.mean(held) > 0.88
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_the_variance_of_slopes_is_drawn_from_its_posterior(seed):
+    """Slopes that are told alike: the integral over the standard deviation of the density of their estimates."""
+    rng = np.random.default_rng(seed)
+    J, unit, scale, error, tau = int(rng.integers(4, 40)), float(rng.uniform(0.5, 2.0)), 0.3, 0.2, 0.03
+    estimates = rng.normal(0, np.hypot(error, 0.15), J) * unit
+    C = 1 / (1 / (error * unit) ** 2 + 1 / tau)  # under the variance tau
+    told = np.array([J, np.mean((C * estimates / (error * unit) ** 2) ** 2), C, tau])
+    sd = np.linspace(1e-3, 2.0, 4000) * unit
+    total = (error * unit) ** 2 + sd**2
+    log = -0.5 * (np.sum(estimates**2) / total + J * np.log(total) + (sd / unit / scale) ** 2)
+    cdf = np.cumsum(np.exp(log - log.max()))
+    for level in (0.1, 0.5, 0.9):
+        exact = np.interp(level, cdf / cdf[-1], sd)
+        assert drawn_of_slopes(told, scale, unit, level) ** 0.5 == pytest.approx(exact, rel=0.05)

@@ -79,6 +79,7 @@ SENTENCES = [
     "The base is {#base}, the first year with enough counts for one; {#first_used} has fewer",
     "The base is {#base}, the first year that found the species",
     "the class or an alert depends on {_}, when next to no visit without a find was reported",
+    "None of the {_} visits of {_} found the species: how near to 0 the total came",
     "None of the {#visits_none} visits of {#none_from} to {#none_to} found the species: how near to 0 the totals",
     "{#visits_without_number} of the {#visits_that_found} visits that found the species have no number (X). Nothing takes",
     "moves the trend by about {no_number_percent_per_year} % per year. Compare presence",

@@ -70,6 +70,23 @@ def test_a_year_of_finds_only_is_named_where_the_others_make_it_improbable(visit
     assert named(visits, finds) == years
 
 
+@pytest.mark.parametrize("gaps", [0.0, 0.1])
+@pytest.mark.parametrize("later", [0.0, 0.3])
+def test_birds_that_were_at_all_sites_of_a_scheme_may_be_gone(later, gaps):
+    """The same sites counted in every year: no visit lacks in the years in which all found the species."""
+    rng = np.random.default_rng(1)
+    visits = (rng.random((14, 30)) >= gaps).astype(float)
+    finds = visits * (rng.random((14, 30)) < np.where(np.arange(14) < 6, 1.0, later)[:, None])
+    assert named(visits, finds)
+    assert not finds_only(YEAR, [(visits, finds)], by_site=True)
+    # without the visits that found nothing such years would look the same, but for the sites that lack
+    finds = visits * (rng.random((14, 30)) < 0.5)
+    visits[:6] = finds[:6]
+    found = [each.year for each in finds_only(YEAR, [(visits, finds)], by_site=True)]
+    assert found == named(visits, finds)
+    assert len(found) >= 3
+
+
 def test_visits_are_compared_with_those_at_the_same_sites():
     """A year that went to the one site where the birds always are has no absence, and that is honest."""
     visits = np.tile([10.0, 30.0], (14, 1))

@@ -41,8 +41,9 @@ def test_a_drift_is_told_with_its_direction():
     down = lack_of_fit(fitted_years(*data(1000 * np.exp(-0.04 * x), np.full(10, 840.0))))
     up = lack_of_fit(fitted_years(*data(840 * np.exp(0.04 * (x - 4.5)), np.full(10, 840.0))))
     assert "30 % below" in down
-    assert "may be too flat" in down
+    assert "the change per year may be too high" in down
     assert "% above" in up
+    assert "the change per year may be too low" in up
 
 
 def test_one_year_that_is_missed_is_named():

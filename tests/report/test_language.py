@@ -24,11 +24,13 @@ from fedmiss.etl.panel import PanelSettings, make_panel
 from fedmiss.etl.sources import Faults
 from fedmiss.federation.hub.structure import STEPS
 from fedmiss.files import read_manifest
+from fedmiss.report import prose
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
 from fedmiss.report.cautions import least_words
 from fedmiss.report.coverage import seasons_apart
 from fedmiss.report.figures import all_figures
+from fedmiss.report.fitted import lack_of_fit
 from fedmiss.report.html import page as whole_page
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.prose import _SAID, _room, headline
@@ -280,6 +282,16 @@ def test_german_says_the_page_and_changes_no_number(report, german_report):
     assert digits(german) == digits(english)
 
 
+@pytest.mark.parametrize("language", languages())
+def test_what_other_settings_say_is_translated(folders, tmp_path, language):
+    """TRIM's convention, the rule of rtrim, and a base of several years: sixteen sentences were English."""
+    settings = ReportSettings(language=language, rule="rtrim", convention="trim", base="2010-2012")
+    page = build_report(**folders, out=tmp_path / "page", settings=settings)
+    text = (page.parent / UNTRANSLATED).read_text(encoding="utf-8")
+    # of the folders themselves
+    assert {entry.english for entry in parse_po(text)} == {"", "v1", "a warning"}
+
+
 def digits(page: str) -> list[str]:
     """All numbers of the text, without the signs between their digits."""
     text = " ".join(block for _, block in Page(page).blocks)
@@ -356,8 +368,18 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "9 visits found the species; a class needs 10", "1 visit found the species; a class needs 10",
         "1 site was counted in two or more years; a class needs 5",
         "2 sites were counted in two or more years; a class needs 5",
-        "the median year has 2.5 site-years with a count; a class needs 3",
-        "the median year has 1 site-year with a count; a class needs 3",
+        *(f"one site-{time} holds 84 % of all that was counted" for time in ("month", "year")),
+        *(
+            f"the median year has {n} with a count; a class needs 3"
+            for time in ("month", "year")
+            for n in (f"1 site-{time}", f"2.5 site-{time}s")
+        ),
+        "only 1 of 9 years is linked by sites counted in more than one of them",
+        "only 4 of 9 years are linked by sites counted in more than one of them",
+        *seasons_apart(4, 9),
+        *(f"the class or an alert depends on {years}, when next to no visit without a find was reported" for years in (
+            "2008", "2008 and 2009", "9 years (2005 to 2013)"
+        )),
     ]  # fmt: skip
     assert all(few)
     lines = [
@@ -371,6 +393,18 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
             "whether latitude and longitude are swapped in some rows, or two sites have one name."
             for n, their in (("1 site has", "its place is"), ("2 sites have", "their places are"))
         ),
+        *(
+            f"None of the 20 visits of {years} found the species: how near to 0 the total came then is the model's guess, "
+            "and the change per year depends on it. Check whether these zeros are true."
+            for years in ("2009", "2005 and 2009", "2003, 2005 and 2009", "7 years (2003 to 2019)")
+        ),
+        "TRIM's model cannot be fitted to these counts: the model needs a site with a positive count and two time points; "
+        "there are fewer.",
+        "TRIM's model cannot be fitted to these counts: time point 2009 has no positive count (1 such points), so its "
+        "effect cannot be estimated; leave it out, join it with its neighbour, or fit model 2, which draws a line "
+        "through it.",
+        "one count, 1,000 birds at W1 on 2012-05-01, is larger than all others together (900 birds); check it, since it can "
+        "decide totals and trend.",
         "birds.csv: 1 of 2 rows was left out; line 2: no usable date (write it as 2024-05-31) '31.05.20'.",
         "birds.csv: not UTF-8, read as Windows text (CP1252); look at the names in line 2.",
         "birds.csv: Art = Wren, 4 of 6 rows, in 3 spellings.",
@@ -382,6 +416,11 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
         "birds 2021.xlsx: site = Ort, year = Jahr, count = Anzahl; covariates = Wer + Wie.",
         "It speaks of the one site in the panel, not of a country or a population: places that nobody visits are not in it.",
     ]
+    for drift in (0.1, -0.1):
+        table = pd.DataFrame(
+            {"year": range(2001, 2010), "ratio": np.exp(drift * np.arange(9)), "ratio_se": 0.05}
+        )
+        lines.append(lack_of_fit(table))
     lines += [
         "Stable, resting on one site or count", "Wren: uncertain, resting on one site or count",
         "Strong decline, provisional since the fit has not converged",
@@ -536,6 +575,23 @@ def test_what_a_panel_of_few_sites_asks_of_a_year_is_translated(language, cell):
         "in none of the files: 'Otis tarda'; every complete checklist counts as a zero for it.",
     }
     assert not lacking(language, *said, names=["Wren", "birds", "g1"])
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("season", [(5,), (4, 5, 9), (11, 12, 1, 2), (4, 6), tuple(range(1, 13))])
+@pytest.mark.parametrize(("low", "high"), [(-6.0, 2.0), (-6.0, 6.0), (-2.0, 6.0), (-2.0, 2.0)])
+def test_every_season_and_room_of_a_headline_is_translated(full, language, season, low, high, monkeypatch):
+    """German pages of counts of one month began in English."""
+    monkeypatch.setattr(prose, "season_text", lambda _: season_text(season))
+    for kind in ("uncertain", "stable", "not classified"):
+        said = {
+            "trend_class": kind,
+            "percent_lo": low,
+            "percent_hi": high,
+            "reason": "there are 20 bootstrap replicates",
+        }
+        head = headline(replace(full, trend=pd.Series(said).combine_first(full.trend)))
+        assert not lacking(language, head.sentence, names=[full.name, full.unit])
 
 
 @pytest.mark.parametrize("language", languages())

@@ -126,6 +126,20 @@ def test_years_at_an_end_that_found_nothing_are_named_and_no_base(full, end):
     assert not any(each.startswith("None of") for each in caveats(full))
 
 
+@pytest.mark.parametrize(("share", "named"), [(0.03, True), (0.6, False)])
+@pytest.mark.parametrize("place", [-1, 5])
+def test_a_single_year_that_found_nothing_and_fell_is_named(full, place, share, named):
+    """The last of 20 years had only zeros, decided the windows, and no sentence said so."""
+    gone = np.unique(full.data.months["year"])[place]
+    cells, at = full.data.cells.copy(), (full.data.months["year"] == gone).to_numpy()
+    inside = at[cells["month_index"]]
+    cells.loc[inside, ["n_detected", "count_sum"]] = 0
+    expected = full.data.expected * np.where(at, share, 1.0)
+    a = analyse(replace(full.data, cells=cells, expected=expected), full.settings)
+    said = f"None of the {cells.loc[inside, 'n_visits'].sum():,} visits of {gone} found the species"
+    assert sum(each.startswith(said) for each in caveats(a)) == named
+
+
 @pytest.mark.slow
 def test_settings_of_a_simulated_panel_are_no_facts_of_a_fit():
     fit, panel = {"results": {"observer_sd": None}}, {"settings": {"observer_sd": 0.5, "n_groups": 3}}

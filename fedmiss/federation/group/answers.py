@@ -155,12 +155,13 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
         seed_key("observer noise", species, batch.seed, program.name),
     )
     for f in fits:
-        # Sites: prior mean M + z sqrt(tau), and the response C K z sqrt(tau) = C z / sqrt(tau).
+        # Sites: prior mean M + z sqrt(tau), and the response C K z sqrt(tau), K = 1 / tau. The replicate's tau is not
+        # that of C: a coefficient answers by its whole move at most.
         z = normals(place, p, "sites", batch.seed, int(batch.numbers[f]))
-        batch.site_prior[f, :, :p] += z * np.sqrt(batch.tau[f, :p])
-        batch.site_mean[f, :, :p] += np.einsum(
-            "nab,nb->na", batch.site_cov[f, :, :p, :p], z / np.sqrt(batch.tau[f, :p])
-        )
+        move, C = z * np.sqrt(batch.tau[f, :p]), batch.site_cov[f, :, :p, :p]
+        batch.site_prior[f, :, :p] += move
+        wide = np.maximum(batch.tau[f, :p], np.einsum("naa->na", C))
+        batch.site_mean[f, :, :p] += np.einsum("nab,nb->na", C, move / wide)
         if batch.observers:
             drawn = normals(who, 1, "observers", batch.seed, int(batch.numbers[f]))[:, 0]
             batch.leaning[f] = drawn * np.sqrt(1.0 / batch.ridge[f])

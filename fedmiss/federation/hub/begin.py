@@ -6,7 +6,8 @@ import numpy as np
 
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.coefficients import start_coefficients
-from fedmiss.federation.hub.priors import FEWEST_BIRDS, LEFT_OUT, SMALLEST
+from fedmiss.federation.hub.few import drawn_of_slopes
+from fedmiss.federation.hub.priors import FEWEST_BIRDS, LEFT_OUT, SLOPE_SD, SMALLEST
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.values import evolve
@@ -111,7 +112,7 @@ def full_strides(p: int) -> F64:
 
 
 def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | None) -> MonthState:
-    """Start of a bootstrap replicate: the full fit with its variances, and prior means drawn from the prior.
+    """Start of a bootstrap replicate: the full fit with its variances (of slopes a draw), and prior means from the prior.
 
     Data are perturbed by the weights of observers, the prior by its means: the solution of the perturbed problem is a draw
     from the joint posterior of sites and months, with the noise of the data measured instead of modelled (perturb and solve:
@@ -141,14 +142,19 @@ def start_replicate(full: MonthState, weight: float, rng: np.random.Generator | 
     # variances may have moved since the covariances were computed: a month answers by its whole move at most
     pull = np.zeros_like(move)
     pull[:, free] = move[:, free] / np.maximum(full.widths, np.einsum("naa->na", full.D)[:, free])
+    features, tau = full.features.drawn(rng, full.unit), full.tau.copy()
+    if full.slopes:
+        least = SMALLEST * full.unit**2
+        tau[1] = max(drawn_of_slopes(full.told, SLOPE_SD, full.unit, rng.random()), least)
     return evolve(
         state,
+        tau=tau,
         # Solve, for each month alone: a coefficient answers to a prior mean m by C K m, C = D and K = 1 / width.
         T=full.T + np.einsum("nab,nb->na", full.D, pull),
         prior=full.prior + move,
         jolt=jolt,
         series=series,
-        features=full.features.drawn(rng, full.unit),
+        features=features,
     )
 
 

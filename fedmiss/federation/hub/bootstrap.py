@@ -1,8 +1,9 @@
 """Uncertainty by a Bayesian bootstrap of observers inside each group, all replicates in lockstep.
 
 Each replicate draws one weight per observer, inside the observer's group and from the group's own secret, so nothing about
-single observers travels; the model is refitted from the full fit with its variances held. That covers the noise of the data
-(counting, observers, over-dispersion). The part of a random effect that the data do not determine is added: a coefficient
+single observers travels; the model is refitted from the full fit with its variances, but for those that counts hardly tell,
+of regions and of sites' slopes: they are drawn (:mod:`.few`). That covers the noise of the data (counting, observers,
+over-dispersion). The part of a random effect that the data do not determine is added: a coefficient
 with posterior covariance C = (H + K)^-1, H from the data and K the prior precision, has sampling covariance C H C, which
 the bootstrap shows, and prior covariance C K C: every replicate draws the prior's means too, at home for sites, at the hub
 for months, before it is fitted, so that sites and months err together as they do in the joint posterior.

@@ -1,4 +1,4 @@
-"""The prior variance of a few coefficients: that of a handful of regions is hardly known, and its posterior is drawn from.
+"""The prior variance of a few coefficients: regions' lines, and sites' slopes, hardly tell it; its posterior is drawn from.
 
 Coefficients B (k,) ~ N(0, rho) have the likelihood exp(g' B - B' H B / 2). With H = U diag(lambda) U' and h = U' g,
 
@@ -30,9 +30,28 @@ def drawn_variance(cov: F64, mean: F64, rho: float, scale: float, unit: float, l
     values, vectors = np.linalg.eigh(0.5 * (precision + precision.T))
     # The prior's part is the same in all directions: H = cov^-1 - 1 / rho, and g = cov^-1 mean.
     information, h = np.maximum(values - 1.0 / rho, 0.0), vectors.T @ (precision @ mean)
+    return _quantile(information, h**2, 1.0, scale, unit, level)
+
+
+def drawn_of_slopes(told: F64, scale: float, unit: float, level: float) -> float:
+    """The same of the sites' slopes; ``told`` (4,) as in :class:`.state.MonthState`.
+
+    The hub knows means over the sites only, and takes all slopes for told alike. Where some are told better than others
+    that makes the posterior wider: its curvature is that of sum (1 - C / tau)^2, which is least where all are equal.
+    """
+    number, square, spread, tau = told
+    # C = 1 / (information + 1 / tau), and a slope is C h more than its prior mean.
+    information = np.array([max(1.0 / spread - 1.0 / tau, 0.0)])
+    return _quantile(information, np.array([square / spread**2]), float(number), scale, unit, level)
+
+
+def _quantile(
+    information: F64, squares: F64, number: float, scale: float, unit: float, level: float
+) -> float:
+    """Quantile of the posterior of a variance; ``number`` coefficients have each ``information`` and h^2 = ``squares``."""
     grid = (SD * unit) ** 2
     known = 1.0 + information * grid[:, None]
-    log = 0.5 * (h**2 * grid[:, None] / known - np.log(known)).sum(axis=1)
+    log = 0.5 * number * (squares * grid[:, None] / known - np.log(known)).sum(axis=1)
     # Half-normal in the standard deviation; steps of the grid are as long as its values.
     log += np.log(SD) - 0.5 * (SD / scale) ** 2
     weight = np.exp(log - log.max())

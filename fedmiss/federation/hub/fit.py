@@ -342,7 +342,7 @@ def fit_replicate(
     start: F64,
     rng: np.random.Generator | None = None,
 ) -> Fitting:
-    """Fit a bootstrap replicate from the full fit, with its variances.
+    """Fit a bootstrap replicate from the full fit, with its variances (:func:`.begin.start_replicate`).
 
     ``rng`` draws the prior means of the months, and lets sites draw theirs; None leaves all prior means where they are.
     """

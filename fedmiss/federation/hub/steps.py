@@ -117,6 +117,11 @@ def after_round(
         features = (
             feature_step(state, sums["features"], learn=learn) if turn.settled or not learn else features
         )
+    told = (
+        np.stack([J, about[..., 1], spread[..., 1], state.tau[..., 1]], axis=-1)
+        if state.slopes
+        else state.told
+    )
     tau = state.tau
     if learn and turn.settled:
         # M-step of tau, equation variance: the mean of squares and variances about B' f_j, under half-normal priors.
@@ -152,7 +157,7 @@ def after_round(
     prior[..., 0] += line - level[..., None]
     changed: dict[str, Any] = {
         "mu": state.mu + shift[..., 0] + level + pull, "T": T, "D": D, "prior": prior, "tau": tau, "features": features,
-        "chain": chain, "weight": weight, "shift": shift, "squares": squares,
+        "chain": chain, "weight": weight, "shift": shift, "squares": squares, "told": told,
         "common": np.zeros(np.shape(k)),
         "edf": sites[..., 0] + edf_months + features.edf + 1.0, "k": k, "damping": damping,
         # replicates weigh visits again where their observers or effort have moved

@@ -47,8 +47,8 @@ def _sites(analysis: Analysis) -> HtmlTable:
         )
         if analysis.sites["slope_se"].notna().any():
             trend += (
-                " Where the counts hardly tell sites apart, the model draws their trends together, and the intervals do not "
-                "cover that."
+                " Where the counts hardly tell sites apart, the model draws their trends together; the intervals allow for "
+                "that."
             )
         columns += [
             ("Change per year", lambda r: cell(percent, r.percent_per_year)),

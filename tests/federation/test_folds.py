@@ -15,7 +15,15 @@ from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.link import Link
 from fedmiss.federation.local import LocalFederation
-from fedmiss.models.lowrank.choice import _above, _choose, default_candidates, model_name
+from fedmiss.models.lowrank.choice import (
+    WORSE,
+    _above,
+    _choose,
+    choose,
+    default_candidates,
+    enough,
+    model_name,
+)
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of, order
@@ -148,7 +156,6 @@ def test_candidates_are_scored_the_same_alone_and_together():
 
 
 @pytest.mark.slow
-@pytest.mark.slow
 def test_folds_that_wait_for_the_start_are_scored_as_those_that_come_after_it(tmp_path, monkeypatch):
     """Side by side they wait; where memory holds one path at a time its fit of all visits comes first."""
     clubs = clubs_of(owned(5, n=2500, J=80, L=60, size=2.0, seed=5), tmp_path)
@@ -165,6 +172,47 @@ def test_folds_that_wait_for_the_start_are_scored_as_those_that_come_after_it(tm
     pd.testing.assert_frame_equal(*tables, check_exact=True)
     whole = {(q.batch, len(q.fits)) for q in taps[0].asked if isinstance(q, msg.Product)}
     assert len(whole) == 1, "only the fit of all visits asks for products"
+
+
+def test_ranks_above_one_that_is_clearly_worse_are_left_out_and_the_others_scored_as_ever(monkeypatch):
+    """For every way in which the scores may come in: a rank counts once all folds have it."""
+    panel, _ = simulate(J=60, L=36, n=2500, scale=0.8)
+    grid = [CountSettings(rank=r) for r in range(5)]
+    whole = cross_validate(panel, grid)
+    monkeypatch.setattr(crossval, "enough", lambda deviance: len(deviance) == 3)
+    known = {}
+    cut = LocalFederation.of_panel(panel)
+    cut = crossval.cross_validate(cut.link, cut.hub, grid, known=known)
+    pd.testing.assert_frame_equal(
+        cut.table, whole.table[whole.table["rank"] <= 2].reset_index(drop=True), check_exact=True
+    )
+    assert max(model.rank for model in known) == 2, "the fit of all visits beside the folds ends with them"
+    assert "Ranks above 2 were left out" in cut.advice
+    assert "left out" not in whole.advice
+
+
+@pytest.mark.parametrize(("last", "said"), [(1.0 + 0.9 * WORSE, False), (1.0 + 1.1 * WORSE, True)])
+def test_a_rank_that_predicts_worse_than_the_best_by_a_tenth_is_the_last(last, said):
+    rng = np.random.default_rng()
+    folds = rng.uniform(1.0, 9.0, 5)
+    assert enough(np.stack([1.2 * folds, folds, last * folds])) == said
+    assert not enough(folds[None])
+    assert not enough(np.stack([folds * 2.0, folds])), "the last is the best"
+
+
+def test_a_choice_without_some_candidates_is_that_among_the_others():
+    rng = np.random.default_rng(3)
+    models = default_candidates(CountSettings(dispersion="negbin"))
+    rows = [(model_name(m), m.rank, rng.uniform(1.0, 9.0, 5)) for m in models]
+    table = judged(*rows)[0].assign(n=10, log_rmse=0.5, total_bias=1.0)
+    there = [i for i, model in enumerate(models) if model.rank < 3]
+    part = choose(table[table["candidate"].isin(there)], models, by="cell")
+    alone = choose(
+        judged(*(rows[i] for i in there))[0].assign(n=10, log_rmse=0.5, total_bias=1.0),
+        [models[i] for i in there], by="cell",
+    )  # fmt: skip
+    assert part.members == alone.members
+    assert sorted(set(part.table["candidate"])) == there
 
 
 def test_cross_validation_finds_the_rank():

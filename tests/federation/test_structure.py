@@ -7,12 +7,15 @@ import pytest
 
 from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.group.visits import TO_LEARN, experience
-from fedmiss.federation.hub import fit
-from fedmiss.federation.hub.structure import FEWEST_NEW, slope_of
+from fedmiss.federation.hub import fit, job
+from fedmiss.federation.hub.job import run_job
+from fedmiss.federation.hub.structure import FEWEST_NEW, choose_model, slope_of
+from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
 from tests.designs import NEW, simulate_design
-from tests.federation.owners import COVARIATES, PLAIN, country, panel_of, tried
+from tests.federation.network import JOB, SETTINGS, clubs_of, order
+from tests.federation.owners import COVARIATES, PLAIN, country, owned, panel_of, tried
 
 
 def test_the_slope_is_that_of_the_years_whatever_the_season_and_the_first_month():
@@ -132,6 +135,30 @@ def test_a_choice_that_was_kept_is_fitted_again_as_it_was():
     federation.ask_features([COVARIATES], FEATURES)
     alone = LocalFederation.of_panel(panel_of(visits, "site", covariates)).fit(COVARIATES)
     np.testing.assert_allclose(federation.fit(COVARIATES).expected(), alone.expected(), rtol=1e-10)
+
+
+def test_what_the_choice_of_a_study_may_take_together_is_fitted_beside_the_folds(tmp_path, monkeypatch):
+    """In one process, where work costs more than rounds do, each step is fitted alone."""
+    panel = owned(3, n=900, J=45, L=60, size=2.0, seed=5)
+    found = []
+
+    def chosen(*words, known, **more):
+        out = choose_model(*words, known=known, **more)
+        found.append(known)
+        return out
+
+    monkeypatch.setattr(job, "choose_model", chosen)
+    programs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
+    models = [PLAIN, replace(PLAIN, rank=1)]
+    study = run_job(Link(InProcess(programs), JOB[:8], SETTINGS), order(models, structure=()))
+    alone = LocalFederation.of_panel(panel)
+    _, choice = chosen(alone.link, alone.hub, models, structure=(), known={})
+    assert [t.what for t in study.choice.trials] == [t.what for t in choice.trials]
+    empty = replace(PLAIN, occupancy=True)
+    assert [(empty in known, replace(empty, slopes=False) in known) for known in found] == [
+        (True, True),
+        (True, False),
+    ]
 
 
 def test_few_sites_are_not_tried():

@@ -109,6 +109,7 @@ SENTENCES = [
     "10 and beyond in full colour",
     "which is 0 at a solution",
     "a ratio of 1 is unbiased",
+    "the first that predicts worse by 10 % than the best",
     # figures: numbers
     "Index of the mean total over all {#sites} sites{_}, {#base} = 100.",
     "index ({#base} = 100)",

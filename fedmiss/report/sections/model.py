@@ -291,5 +291,6 @@ def _cv(findings: Findings) -> HtmlTable | None:
             ("Predicted / counted total", lambda r: cell(number, r.total_bias)),
             ("Visits held out", lambda r: cell(count, r.n)),
         ],
-        "On visits that the fit did not see; lower deviance is better, a ratio of 1 is unbiased.",
+        "On visits that the fit did not see; lower deviance is better, a ratio of 1 is unbiased. Ranks end with the first "
+        "that predicts worse by 10 % than the best of its distribution.",
     )

@@ -58,7 +58,7 @@ def once(
     """Seconds of one round, and all that it changes."""
     mine = [x.copy() if isinstance(x, np.ndarray) else x for x in given]
     fits = len(mine[3])
-    month, stats = np.zeros((fits, L, p * (p + 3) // 2)), np.zeros((fits, 4 + 3 * p))
+    month, stats = np.zeros((fits, L, p * (p + 3) // 2)), np.zeros((fits, 5 + 3 * p))
     tasks, width = (-(-fits // lane_kernels.LANES), lane_kernels.LANES) if together else (fits, p)
     began = time.perf_counter()
     loop(0, tasks, np.arange(fits), width, *mine, month, stats)

@@ -157,8 +157,9 @@ class Months(Answer):
     )
     sites: np.ndarray = _f(
         "effective parameters, squared move and weight of the cells; number of visited sites, and sums over them of "
-        "coefficients about their prior means (p), their squares (p), their variances (p)",
-        "(n, 4 + 3 p)",
+        "coefficients about their prior means (p), their squares (p), their variances (p), and squared shares of the second "
+        "one that counts tell",
+        "(n, 5 + 3 p)",
         bits=32,
     )
     features: np.ndarray = _f(

@@ -70,7 +70,7 @@ def sums(c, q, family, by_site):
         add_sites(p, c.ptr, c.col, c.y, c.E, off[0], q.mu, q.P, q.C, q.T, q.D, code, out)
     else:
         # no step is allowed; the sites' covariances are those that the round comes to
-        P, C, eta, stats = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz)), np.zeros((1, 4 + 3 * p))
+        P, C, eta, stats = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz)), np.zeros((1, 5 + 3 * p))
         kernels._round(
             0, 1, np.zeros(1, np.int64), p, 1, c.ptr, c.col, c.y[None], c.E[None], off, False, np.array([q.mu]), q.T[None],
             q.D[None], np.ones((1, p)), np.ones(1), np.zeros(1), 0.0, np.zeros((1, J, p)), P, C, eta, code, out[None], stats,

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from scipy.stats import norm
 
 from fedmiss.federation.fit_tables import site_slopes
 from fedmiss.federation.group import answers
@@ -173,14 +174,17 @@ def test_intervals_of_the_trends_of_sites_hold_where_few_birds_tell_how_much_the
     assert np.mean(held) > 0.88
 
 
+@pytest.mark.parametrize("silent", [0, 1000])
 @pytest.mark.parametrize("seed", range(4))
-def test_the_variance_of_slopes_is_drawn_from_its_posterior(seed):
-    """Slopes that are told alike: the integral over the standard deviation of the density of their estimates."""
+def test_the_variance_of_slopes_is_drawn_from_its_posterior(seed, silent):
+    """The integral over the standard deviation of the density of estimates that err alike, some of no visit to speak of."""
     rng = np.random.default_rng(seed)
     J, unit, scale, error, tau = int(rng.integers(4, 40)), float(rng.uniform(0.5, 2.0)), 0.3, 0.2, 0.03
     estimates = rng.normal(0, np.hypot(error, 0.15), J) * unit
-    C = 1 / (1 / (error * unit) ** 2 + 1 / tau)  # under the variance tau
-    told = np.array([J, np.mean((C * estimates / (error * unit) ** 2) ** 2), C, tau])
+    information = np.r_[np.full(J, (error * unit) ** -2), np.full(silent, 1e-6)]
+    C = 1 / (information + 1 / tau)  # under the variance tau
+    slopes = (C * information)[:J] * estimates
+    told = np.array([J + silent, np.sum(slopes**2) / (J + silent), C.mean(), tau, np.sum((1 - C / tau) ** 2)])
     sd = np.linspace(1e-3, 2.0, 4000) * unit
     total = (error * unit) ** 2 + sd**2
     log = -0.5 * (np.sum(estimates**2) / total + J * np.log(total) + (sd / unit / scale) ** 2)
@@ -188,3 +192,22 @@ def test_the_variance_of_slopes_is_drawn_from_its_posterior(seed):
     for level in (0.1, 0.5, 0.9):
         exact = np.interp(level, cdf / cdf[-1], sd)
         assert drawn_of_slopes(told, scale, unit, level) ** 0.5 == pytest.approx(exact, rel=0.05)
+
+
+@pytest.mark.parametrize("told", [(7.0, 0.0, 0.03, 0.03, 0.0), (7.0, 1e-9, 0.04, 0.03, 1e-4)])
+def test_slopes_that_no_count_tells_are_drawn_from_their_prior(told):
+    sd = np.array([drawn_of_slopes(np.array(told), 0.3, 1.0, level) ** 0.5 for level in (0.1, 0.5, 0.9)])
+    np.testing.assert_allclose(sd, 0.3 * norm.ppf(0.5 + np.array([0.1, 0.5, 0.9]) / 2), rtol=0.05)
+
+
+def test_what_counts_tell_of_slopes_is_summed_over_the_visited_sites():
+    """One at a time and side by side: at rest the shares are those of the posterior that the sites hold."""
+    for groups in (1, 3):
+        federation = LocalFederation.of_panel(windows_panel(groups))
+        fit = federation.fit(CountSettings(rank=0))
+        state = federation.members[0].state
+        C = fit.posterior.C[:-1, 1, 1]  # the last site has no visit
+        number, _, spread, tau, squared = state.told
+        assert number == len(C)
+        assert squared == pytest.approx(np.sum((1 - C / tau) ** 2), rel=1e-3)
+        assert spread == pytest.approx(C.mean(), rel=1e-3)

@@ -38,7 +38,7 @@ from fedmiss.tables import read_table
 from .browser import in_browser, needs_browser
 from .conftest import analysed, page_of
 from .test_joint import result_of
-from .test_language import lacking
+from .test_language_sentences import lacking
 
 DATE = ReportSettings(date="2026-01-02")
 NUMBERS = ("slope", "slope_se", "percent_per_year", "percent_lo", "percent_hi")

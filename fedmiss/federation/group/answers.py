@@ -210,10 +210,10 @@ def _evidence(batch: Batch, fits: I64) -> list[F64]:
 
 
 def _site_steps(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
-    """One step of every site; sums of the months (n, L, p + p (p + 1) / 2) and over sites (n, 4 + 3 p)."""
+    """One step of every site; sums of the months (n, L, p + p (p + 1) / 2) and over sites (n, 5 + 3 p)."""
     n, L, cells, chunks = fits.size, batch.month_mean.shape[1], batch.cells, batch.chunks
     month = np.zeros((n * chunks, L, p + p * (p + 1) // 2))
-    stats = np.zeros((n * chunks, 4 + 3 * p))
+    stats = np.zeros((n * chunks, 5 + 3 * p))
     offset, by_visit = batch.cell_offset()
     # Sites in their own order of chunks, added in that order: the bits do not depend on the number of threads.
     begin = 0

@@ -211,8 +211,9 @@ def _round(
     ----------
     month : (n chunks, L, p (p + 3) / 2)      out: gradient and lower triangle of the curvature of every month
     M : (n, J, p)                             prior means of the sites' coefficients
-    stats : (n chunks, 4 + 3 p)               out: edf, sum E (move)^2, sum E, number of sites whose cells say something,
-                                              then their sums of P - M, P^2 and diag C (p each)
+    stats : (n chunks, 5 + 3 p)               out: edf, sum E (move)^2, sum E, number of sites whose cells say something,
+                                              then their sums of P - M, P^2 and diag C (p each), and of the squared
+                                              share (1 - C / tau)^2 of the second coefficient that counts tell
     """
     J, width = ptr.size - 1, p + p * (p + 1) // 2
     own, e, A, B, step = np.zeros(width), np.empty(p), np.empty((p, p)), np.empty((p, p)), np.empty(p)
@@ -244,6 +245,9 @@ def _round(
                     stats[task, 4 + a] += Pf[j, a] - Mf[j, a]
                     stats[task, 4 + p + a] += Pf[j, a] * Pf[j, a]
                     stats[task, 4 + 2 * p + a] += Cf[j, a, a]
+                if p > 1:
+                    share = max(1.0 - Cf[j, 1, 1] / tauf[1], 0.0)
+                    stats[task, 4 + 3 * p] += share * share
             # The cells enter the months' sums at the site's new coefficients: a round is one pass over the data.
             for k in range(ptr[j], ptr[j + 1]):
                 if Ef[k] == 0.0:

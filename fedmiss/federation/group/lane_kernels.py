@@ -217,7 +217,7 @@ def _round(
     C, eta, month, stats,
 ):  # fmt: skip
     J, L, width = ptr.size - 1, T.shape[1], p + p * (p + 1) // 2
-    c0, m0, _, _, own, _, _, _, _, rows = _rows(p)
+    c0, m0, prior, _, own, _, _, _, _, rows = _rows(p)
     S, R, sums = np.empty((rows, LANES)), np.empty((L, p + p * p, LANES)), np.empty((L, width, LANES))
     at = np.empty(LANES, np.int64)
     bends = np.empty((most_in(ptr), LANES))
@@ -255,6 +255,9 @@ def _round(
                         out[4 + a] += u - S[m0 + a, q]
                         out[4 + p + a] += u * u
                         out[4 + 2 * p + a] += S[c0 + a * p + a, q]
+                if says and p > 1:
+                    share = max(1.0 - S[c0 + p + 1, q] / S[prior + 1, q], 0.0)
+                    out[4 + 3 * p] += share * share
             for k in range(ptr[j], ptr[j + 1]):
                 _read(S, at, k, y, E, offset, off)
                 _cell(p, family, False, lanes, S, R[col[k]], sums[col[k]])

@@ -15,6 +15,7 @@ import numpy as np
 
 from fedmiss.arrays import F64
 
+KNOWN = 1.0 - 1e-6  # share of a coefficient that counts tell, at most
 SD: F64 = np.geomspace(1e-3, 2.0, 80)  # standard deviations sqrt(rho) that are weighed, in units of the link
 
 
@@ -34,15 +35,19 @@ def drawn_variance(cov: F64, mean: F64, rho: float, scale: float, unit: float, l
 
 
 def drawn_of_slopes(told: F64, scale: float, unit: float, level: float) -> float:
-    """The same of the sites' slopes; ``told`` (4,) as in :class:`.state.MonthState`.
+    """The same of the sites' slopes; ``told`` (5,) as in :class:`.state.MonthState`.
 
-    The hub knows means over the sites only, and takes all slopes for told alike. Where some are told better than others
-    that makes the posterior wider: its curvature is that of sum (1 - C / tau)^2, which is least where all are equal.
+    The hub knows sums over the sites only. The shares k = 1 - C / tau of slopes that counts tell are taken for those of n
+    sites that are told alike and others that are told nothing, with the same sums of k and of k^2, hence the same curvature.
     """
-    number, square, spread, tau = told
+    number, square, spread, tau, squared = told
+    shares = number * (1.0 - spread / tau)
+    if shares <= 0.0 or squared <= 0.0:
+        return _quantile(np.zeros(1), np.zeros(1), 1.0, scale, unit, level)
+    n, k = shares**2 / squared, min(squared / shares, KNOWN)
     # C = 1 / (information + 1 / tau), and a slope is C h more than its prior mean.
-    information = np.array([max(1.0 / spread - 1.0 / tau, 0.0)])
-    return _quantile(information, np.array([square / spread**2]), float(number), scale, unit, level)
+    C = (1.0 - k) * tau
+    return _quantile(np.array([k / C]), np.array([number * square / (n * C**2)]), n, scale, unit, level)
 
 
 def _quantile(

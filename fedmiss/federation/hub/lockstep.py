@@ -243,7 +243,7 @@ def _answered(
         q = (1 + request.state.slopes) * (request.state.features.k + 1)
         shapes = {
             "months": (n, panel.L, f + f * (f + 1) // 2),
-            "sites": (n, 4 + 3 * p),
+            "sites": (n, 5 + 3 * p),
             "features": (n, q * (q + 3) // 2 * follows),
             "distances": (n, p * follows),
             "chain": (n, 8 if request.state.chain.size else 0),

@@ -116,8 +116,8 @@ class MonthState:
     damping : (L, n) last steps of the months, and (L,) the share of a full step that each takes
     strides : (2, 1 + 2 p) last steps of the logarithms of 1 / size, ``tau`` and ``noise``, and the share that each takes
     squares : (p,)               mean squared coefficient of the sites
-    told : (4,) of the sites' slopes: how many, mean squares of what they are more than their prior mean, mean posterior
-        variance, and the prior variance ``tau`` that these were computed with
+    told : (5,) of the sites' slopes: how many, mean squares of what they are more than their prior mean, mean posterior
+        variance C, the prior variance ``tau`` that these were computed with, and the sum of (1 - C / tau)^2
     weight : sum of the visits' weights
     smear : factor that makes the fitted total of the visits the counted one
     found : what the mean observer finds at the mean experience of what one with an effect of zero does who has it all
@@ -138,7 +138,7 @@ class MonthState:
     shift: F64
     squares: F64
     features: Coefficients
-    told: F64 = field(default_factory=lambda: np.zeros(4))
+    told: F64 = field(default_factory=lambda: np.zeros(5))
     common: float = 0.0
     slopes: bool = False
     responses: int = 0

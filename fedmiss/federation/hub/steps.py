@@ -96,7 +96,7 @@ def after_round(
     Parameters
     ----------
     state : of one fit, or of many (:func:`.state.stacked`); then sums and nodes have their leading axis
-    sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (4 + 3 p,), ``effort``
+    sums : of ``messages.Months``: ``months`` (L, p (p + 3) / 2) of the free columns, ``sites`` (5 + 3 p,), ``effort``
         ((K + 1) (K + 2),), ``observers`` (4,), ``dispersion`` (m,)
     nodes : (m,) values of 1 / size at which ``dispersion`` was computed
     """
@@ -109,19 +109,19 @@ def after_round(
     moved = np.sqrt(sites[..., 1] / cells)
     mean, squares, spread = (sites[..., 4 + i * p : 4 + (i + 1) * p] / J[..., None] for i in range(3))
     about, features = squares, state.features
+    told = state.told
+    if state.slopes:
+        told = np.stack([J, squares[..., 1], spread[..., 1], state.tau[..., 1], sites[..., -1]], axis=-1)
     if sums["distances"].size:
         about = sums["distances"] / J[..., None]  # tau is about the prior means that follow the features
+        if state.slopes:  # a site that is told nothing goes along with its prior mean
+            told[..., 1] = about[..., 1] + features.uncertainty(panel)[..., 1] * sites[..., -1] / J
         # E (B' f - B_hat' f)^2 is added whole, though the sites' posterior shares it: too wide rather than too narrow, since
         # with a tau of 0 sites without visits would have no error of their own.
         about[..., : features.B.shape[-1]] += features.uncertainty(panel)
         features = (
             feature_step(state, sums["features"], learn=learn) if turn.settled or not learn else features
         )
-    told = (
-        np.stack([J, about[..., 1], spread[..., 1], state.tau[..., 1]], axis=-1)
-        if state.slopes
-        else state.told
-    )
     tau = state.tau
     if learn and turn.settled:
         # M-step of tau, equation variance: the mean of squares and variances about B' f_j, under half-normal priors.

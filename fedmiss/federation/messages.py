@@ -157,8 +157,8 @@ class Months(Answer):
     )
     sites: np.ndarray = _f(
         "effective parameters, squared move and weight of the cells; number of visited sites, and sums over them of "
-        "coefficients about their prior means (p), their squares (p), their variances (p), and squared shares of the second "
-        "one that counts tell",
+        "coefficients about their prior means (p), their squares (p), their variances (p), "
+        "squared shares told of the second",
         "(n, 5 + 3 p)",
         bits=32,
     )

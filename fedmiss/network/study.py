@@ -34,7 +34,9 @@ from fedmiss.settings import convert, from_table, unknown
 ENGINES = ("folder", "nvflare")
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
+_HOST = re.compile(
+    r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|[0-9A-Fa-f]*(:[0-9A-Fa-f]*){2,}"
+)  # a name; an address
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that screens show as nothing
 _RELAY = ("host", "port", "patience")  # do nothing where a folder carries the frames
 _OF_MONTHS = ("species", "season", "months", "sites", "few_sites", "compress")  # of one species' months only
@@ -180,9 +182,9 @@ class Study:
         if by_relay and not _HOST.fullmatch(self.host):
             raise ConfigError(
                 f"host is {self.host!r} (must be the relay's name or address alone, as relay.example.org or 192.0.2.7: "
-                "letters of English, digits, dots, dashes). The port has a line of its own."
+                "letters of English, digits, dots, dashes, underscores). The port has a line of its own."
             )
-        taken = ("hub", "server", self.host) if by_relay else ("hub",)
+        taken = ("hub", "server", self.host.lower()) if by_relay else ("hub",)
         if clash := [n for n in self.organisations if n in taken]:
             raise ConfigError(
                 f"no organisation can be called {clash[0]!r}: that is the relay's end. Choose another name."

@@ -27,7 +27,7 @@ from fedmiss.report.years import Years
 
 NEARLY = 0.95  # share of the visits with a find, in such a year
 LOWER = 0.8  # share in the other years, at most: a species found nearly everywhere has such years
-FEWEST = 10  # visits of such a year
+FEWEST = 10  # visits of such a year, and sites that are visited in others
 OTHERS = 3  # other years that tell how much years differ
 CHANCE = 0.01  # of as many finds, if the year were as the others
 ALIKE = 0.03  # least correlation of the visits of a year

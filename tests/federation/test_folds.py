@@ -12,6 +12,7 @@ from fedmiss.federation.calls import cross_validate
 from fedmiss.federation.group.folds import draw_folds
 from fedmiss.federation.hub import crossval
 from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
+from fedmiss.federation.hub.fit import Enough
 from fedmiss.federation.hub.job import run_job
 from fedmiss.federation.link import Link
 from fedmiss.federation.local import LocalFederation
@@ -187,17 +188,29 @@ def test_ranks_above_one_that_is_clearly_worse_are_left_out_and_the_others_score
         cut.table, whole.table[whole.table["rank"] <= 2].reset_index(drop=True), check_exact=True
     )
     assert max(model.rank for model in known) == 2, "the fit of all visits beside the folds ends with them"
-    assert "Ranks above 2 were left out" in cut.advice
+    assert "Of the quasi-Poisson ranks above 2 were left out" in cut.advice
     assert "left out" not in whole.advice
 
 
 @pytest.mark.parametrize(("last", "said"), [(1.0 + 0.9 * WORSE, False), (1.0 + 1.1 * WORSE, True)])
 def test_a_rank_that_predicts_worse_than_the_best_by_a_tenth_is_the_last(last, said):
-    rng = np.random.default_rng()
-    folds = rng.uniform(1.0, 9.0, 5)
-    assert enough(np.stack([1.2 * folds, folds, last * folds])) == said
-    assert not enough(folds[None])
-    assert not enough(np.stack([folds * 2.0, folds])), "the last is the best"
+    best = np.random.default_rng().uniform(1.0, 9.0)
+    assert enough([1.2 * best, best, last * best]) == said
+    assert not enough([best])
+    assert not enough([2.0 * best, best]), "the last is the best"
+
+
+def test_folds_weigh_by_their_visits_where_ranks_end_as_on_the_page():
+    """Three folds, the smallest of which decides the plain mean."""
+    climb = crossval._Climb(3, [0, 1])
+    for fold, (visits, *deviance) in enumerate([(900, 1.0, 1.0), (900, 1.0, 1.0), (30, 1.0, 3.0)]):
+        for rank, one in enumerate(deviance):
+            climb.note(rank, fold, visits * one, visits)
+    assert climb.most == np.inf
+    climb.note(1, 2, 30 * 9.0, 30)
+    assert climb.most == 1
+    with pytest.raises(Enough):
+        climb.check(2)
 
 
 def test_a_choice_without_some_candidates_is_that_among_the_others():
@@ -212,6 +225,8 @@ def test_a_choice_without_some_candidates_is_that_among_the_others():
         [models[i] for i in there], by="cell",
     )  # fmt: skip
     assert part.members == alone.members
+    assert "Of the negative binomial ranks above 2 were left out" in part.advice
+    assert part.advice.count("left out") == 1, "rivals have no ranks above 2"
     assert sorted(set(part.table["candidate"])) == there
 
 

@@ -6,6 +6,7 @@ and for each candidate five numbers. Count models are scored on the same scale, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import takewhile
@@ -94,21 +95,21 @@ class Contest:
 class _Climb:
     """How far the paths of a model climb: to the rank ``most``, once the ``scores`` of its ``ranks`` in all folds say so.
 
-    ``scores``: rank -> fold -> deviance; see :func:`.choice.enough`.
+    ``scores``: rank -> fold -> deviance and weight of the held-out visits; see :func:`.choice.enough`.
     """
 
     folds: int
     ranks: Sequence[int]
-    scores: dict[int, dict[int, float]] = field(default_factory=dict)
+    scores: dict[int, dict[int, tuple[float, float]]] = field(default_factory=dict)
     most: float = np.inf
 
-    def note(self, rank: int, fold: int, deviance: float) -> None:
-        self.scores.setdefault(rank, {})[fold] = deviance
-        there = takewhile(lambda rank: len(self.scores.get(rank, ())) == self.folds, self.ranks)
-        below: list[list[float]] = []
-        for one in there:
-            below.append([self.scores[one][fold] for fold in range(self.folds)])
-            if enough(np.array(below)):
+    def note(self, rank: int, fold: int, deviance: float, weight: float) -> None:
+        self.scores.setdefault(rank, {})[fold] = deviance, weight
+        below: list[float] = []
+        for one in takewhile(lambda rank: len(self.scores.get(rank, ())) == self.folds, self.ranks):
+            sums = [math.fsum(part) for part in zip(*self.scores[one].values(), strict=True)]
+            below.append(sums[0] / sums[1] if sums[1] else 0.0)
+            if enough(below):
                 self.most = min(self.most, one)
 
     def check(self, rank: int) -> None:
@@ -322,7 +323,7 @@ def _scorer(
         row: dict[str, object] = {"candidate": -1, "model": model_name(path.settings), "rank": -1}
         row.update(penalty=np.nan, fold=path.fold, **scores(sums["sums"]))
         path.scored[rank] = row
-        path.climb.note(rank, path.fold, float(row["deviance"]))  # type: ignore[arg-type]
+        path.climb.note(rank, path.fold, float(sums["sums"][0]), float(sums["sums"][4]))
         for wanted, candidate in path.ranks.items():
             if min(wanted, most) == rank:
                 path.table.append(row | {"candidate": candidate, "rank": wanted})

@@ -97,7 +97,8 @@ def choose_model(
     The structure is tried with the first candidate's distribution beside the cross-validation, and again where another wins.
     Returns the panel that knows the features, and the choice. ``known`` is given what all visits come to beside the folds,
     for the fit of the choice to begin with: at every rank by the first candidate's distribution, also with sites that may be
-    empty, and with each other step at rank 0. A model that was not fitted has what its rank came to without the structure.
+    empty (in a study without slopes too), and with each other step at rank 0. A model that was not fitted has what its rank
+    came to without the structure.
     """
     if structure is None:
         choice = cross_validate(

@@ -84,7 +84,7 @@ class Choice:
 
     def _repr_html_(self) -> str:
         """Show which candidate won in a notebook."""
-        score = {f"deviance of candidate {i}": row["deviance"] for i, row in self.summary.iterrows()}
+        score = {f"deviance of {_label(row)}": row["deviance"] for _, row in self.summary.iterrows()}
         return card("Cross-validation", {"chosen rank": self.best.rank, "advice": self.advice, **score})
 
     @property
@@ -126,13 +126,12 @@ def scores(sums: F64) -> dict[str, float]:
     }
 
 
-def enough(deviance: F64) -> bool:
-    """Whether further ranks are worth no fit, given the held-out deviance (ranks, folds) of those so far.
+def enough(deviance: Sequence[float]) -> bool:
+    """Whether further ranks are worth no fit, given the deviance per held-out visit of those so far.
 
     The last one predicts worse by ``WORSE`` than the best. Of 121 panels none chose otherwise without the ranks above it.
     """
-    mean = np.nanmean(deviance, axis=1)
-    return bool(mean[-1] > (1.0 + WORSE) * mean.min())
+    return deviance[-1] > (1.0 + WORSE) * min(deviance)
 
 
 def choose(
@@ -160,9 +159,11 @@ def choose(
     chosen = _choose(among, summary, scored, one_se)
     near = () if one_se else tuple(scored[at] for at in _near(among, summary, chosen))
     said = f"{_advice(summary, chosen)} Folds held out {HELD_OUT[by]}."
-    if len(scored) < len(candidates):
-        most = max(one.rank for one in scored if model_name(one) == model_name(scored[0]))
-        said += f" Ranks above {most} were left out: that one predicts worse by more than {WORSE:.0%} than the best."
+    left = {replace(candidates[i], rank=0) for i in set(range(len(candidates))) - set(there)}
+    cut = {(model_name(one), max(s.rank for s in scored if replace(s, rank=0) == one)) for one in left}
+    for name, most in sorted(cut):
+        worse = f"that one predicts worse by more than {WORSE:.0%} than its best"
+        said += f" Of the {name} ranks above {most} were left out: {worse}."
     return Choice(table, summary, scored[chosen], said, near)
 
 

@@ -129,7 +129,7 @@ def scores(sums: F64) -> dict[str, float]:
 def enough(deviance: Sequence[float]) -> bool:
     """Whether further ranks are worth no fit, given the deviance per held-out visit of those so far.
 
-    The last one predicts worse by ``WORSE`` than the best. Of 121 panels none chose otherwise without the ranks above it.
+    The last one predicts worse by ``WORSE`` than the best. Of 128 panels none chose otherwise without the ranks above it.
     """
     return deviance[-1] > (1.0 + WORSE) * min(deviance)
 

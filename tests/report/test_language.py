@@ -22,12 +22,6 @@ from .conftest import analysed
 from .page import NUMBER, Page
 
 DATE = ReportSettings(date="2026-01-02")
-# what rows of the kinds of files must have
-USABLE = (
-    "observer", "site", "species", "date (write it as 2024-05-31)", "Submission ID", "Date", "record id",
-    "eventDate (a full day)", "coordinates", "SAMPLING EVENT IDENTIFIER", "GROUP IDENTIFIER", "OBSERVATION DATE",
-    "SCIENTIFIC NAME", "LOCALITY ID",
-)  # fmt: skip
 
 
 def catalog(**more) -> Catalog:

@@ -249,7 +249,7 @@ def _tried(
     if whole and panel.least and {"occupancy", "slopes"} <= plan.steps.keys():
         # Between organisations rounds cost more than work: the choice may take both steps, and begins where they end.
         both = replace(models["slopes"], occupancy=True)
-        begins += [models["slopes"], both]
+        begins.append(both)
         whole.append(both)
     ranks = [0 if known is None or model not in begins else most for model in whole]
 

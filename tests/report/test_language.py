@@ -17,6 +17,7 @@ from fedmiss.report.figures import all_figures
 from fedmiss.report.html import page as whole_page
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.settings import ReportSettings
+from tests.blank import draw_nothing
 
 from .conftest import analysed
 from .page import NUMBER, Page
@@ -163,7 +164,6 @@ def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, 
     assert not (tmp_path / UNTRANSLATED).exists()
 
 
-@pytest.mark.usefixtures("blank_figures")
 @pytest.mark.parametrize(
     "options",
     [
@@ -172,8 +172,11 @@ def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, 
         {"convention": "trim", "coarse_map": 0.1},
     ],
 )
-def test_pages_by_other_rules_and_of_a_base_of_several_years_are_translated(folders, tmp_path, options):
+def test_pages_by_other_rules_and_of_a_base_of_several_years_are_translated(
+    folders, tmp_path, options, monkeypatch
+):
     """Each option left a dozen of sentences in English, and sentences of two languages."""
+    draw_nothing(monkeypatch)
     missing = []
     for at, more in enumerate(({}, options)):
         analysis, folder = analysed(folders, language="de", **more), tmp_path / str(at)

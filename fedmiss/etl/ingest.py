@@ -101,7 +101,7 @@ def ingest(
         with making(out, "records", overwrite=overwrite, inputs=[source.path for source in sources]):
             _import(sources, out, settings, place if keep_cache else None)
     except InputError as error:
-        if keep_cache and is_full(error.__cause__) and (held := size_of(place)):
+        if keep_cache and is_full(error) and (held := size_of(place)):
             raise InputError(
                 f"{error} The cache {place} holds {held / 1e6:,.1f} MB: delete it, and run this again with --no-cache.",
                 **error.fields,

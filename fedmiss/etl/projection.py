@@ -241,9 +241,9 @@ class ParquetSink:
         self._writer.close()
 
 
-def is_full(cause: BaseException | None) -> bool:
-    """Whether an error says that a disk, or a user's share of it, is full."""
-    return getattr(cause, "errno", None) in (errno.ENOSPC, errno.EDQUOT)
+def is_full(error: Exception) -> bool:
+    """Whether an error, or its cause, is that a disk, or a user's share of it, is full."""
+    return any(getattr(e, "errno", None) in (errno.ENOSPC, errno.EDQUOT) for e in (error, error.__cause__))
 
 
 def size_of(cache: Path) -> int:
@@ -265,9 +265,7 @@ class Cache:
         try:
             return build(self.folder)
         except (InputError, OSError) as error:
-            if self.folder == self.spare or not is_full(
-                error if isinstance(error, OSError) else error.__cause__
-            ):
+            if self.folder == self.spare or not is_full(error):
                 raise
             note(f"the disk is full; this import goes on without the cache {self.folder}.")
             self.folder = self.spare

@@ -114,11 +114,12 @@ def after_round(
         told = np.stack([J, squares[..., 1], spread[..., 1], state.tau[..., 1], sites[..., -1]], axis=-1)
     if sums["distances"].size:
         about = sums["distances"] / J[..., None]  # tau is about the prior means that follow the features
+        unsure = features.uncertainty(panel)
         if state.slopes:  # a site that is told nothing goes along with its prior mean
-            told[..., 1] = about[..., 1] + features.uncertainty(panel)[..., 1] * sites[..., -1] / J
+            told[..., 1] = about[..., 1] + unsure[..., 1] * sites[..., -1] / J
         # E (B' f - B_hat' f)^2 is added whole, though the sites' posterior shares it: too wide rather than too narrow, since
         # with a tau of 0 sites without visits would have no error of their own.
-        about[..., : features.B.shape[-1]] += features.uncertainty(panel)
+        about[..., : features.B.shape[-1]] += unsure
         features = (
             feature_step(state, sums["features"], learn=learn) if turn.settled or not learn else features
         )

@@ -9,6 +9,7 @@ from typing import Any
 import pandas as pd
 
 from fedmiss.errors import listed
+from fedmiss.models.lowrank.choice import WORSE
 from fedmiss.models.lowrank.structure import IN_WORDS
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
@@ -292,5 +293,5 @@ def _cv(findings: Findings) -> HtmlTable | None:
             ("Visits held out", lambda r: cell(count, r.n)),
         ],
         "On visits that the fit did not see; lower deviance is better, a ratio of 1 is unbiased. Ranks end with the first "
-        "that predicts worse by 10 % than the best of its distribution.",
+        f"that predicts worse by {100 * WORSE:.0f} % than the best of its distribution.",
     )

@@ -317,6 +317,8 @@ def revise(
         )
     elif before.chair != new.chair:
         typer.echo(f"{new.organisations[0]} says who is there now, in place of {before.chair}.")
+    if new.masks and not before.masks:
+        typer.echo("Sums are masked now: with two organisations they could not be.")
     typer.echo(f"study {new.name} is now revision {new.revision}, of {', '.join(new.organisations)}.")
     for name in added or []:
         typer.echo(

@@ -328,8 +328,9 @@ def new_revision(
     values = asdict(old) | {"revision": old.revision + 1, "organisations": (*stay, *added), "before": {}}
     n = len(values["organisations"])
     values["contributors"] = min(max(old.contributors, FEWEST if n > 2 and not old.method else 0), n)
+    values["masks"] = old.masks or len(old.organisations) < FEWEST <= n  # of two, sums cannot be masked
     # other cohorts than before would tell, by the difference of their sums, what one that stays has
-    if n < least_for_absence(old.masks) or (old.masks and (without or added)):
+    if n < least_for_absence(values["masks"]) or (old.masks and (without or added)):
         values["absence"] = 0.0
     if not values["absence"] or old.chair in without:
         values["chair"] = ""

@@ -207,7 +207,12 @@ def test_a_study_of_two_admits_a_third(tmp_path):
     out = make_study(study, tmp_path / "study", engine_files)
     collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in ("north", "south")])
     new = new_revision(out, added=["west"])
-    assert (new.contributors, new.organisations) == (3, ("north", "south", "west"))
+    assert (new.contributors, new.organisations, new.masks) == (3, ("north", "south", "west"), True)
+
+
+def test_three_that_chose_no_masks_keep_their_choice(tmp_path):
+    out = make_study(small_study(masks=False), tmp_path / "study", engine_files)
+    assert not new_revision(out, added=["west"]).masks
 
 
 def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, kit, monkeypatch):

@@ -78,7 +78,7 @@ def unmatched(met: Met) -> list[str]:
         for value in wanted:
             if value.casefold() not in known:
                 near = get_close_matches(value.casefold(), sorted(known - {""}), n=3, cutoff=0.6)
-                hint = f"; near names: {', '.join(near)}" if near else ""
+                hint = f"; near names: {', '.join(map(repr, near))}" if near else ""
                 out.append(f"the filter {name} names {value!r}, which is nowhere in the files{hint}.")
     return out
 

@@ -147,11 +147,12 @@ def _record_flow(projections: list[Projection], records: dict[str, int]) -> list
 def orphan_warning(lists: list[Projection], counts: RecordCounts, folder: Path) -> str:
     """List the checklists that no sampling file has in ``orphans.txt``; return the sentence about them."""
     ids = sorted(counts.orphans)
-    text = [f"{lists[0].meta['prefix']}{step}" for step in ids]
+    text = [f"{lists[0].meta['prefix']}{number}" for number in ids]
     (folder / "orphans.txt").write_text("\n".join(text) + "\n", encoding="utf-8")
+    some = listed([repr(name) for name in text], 5)
     return (
         f"{several(counts.steps['orphans'], 'record')} on {several(len(text), 'checklist')} that the sampling file does not "
-        f"have ({listed(text, 5)}; all in orphans.txt): left out, since their effort is unknown. Download both "
+        f"have ({some}; all in orphans.txt): left out, since their effort is unknown. Download both "
         "files together."
     )
 

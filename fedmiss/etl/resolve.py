@@ -78,7 +78,7 @@ def write_records(
     names = [column.removeprefix(KEEP) for column in texts.columns]
     unique = ("checklist_id", "checklist_row", *names)
     steps["written"] = table_writer(path, "records", chunks(), unique=unique, texts=names)
-    lost = {FILTERED + i: f"left out by {name}" for i, name in enumerate(events.steps)}
+    lost = {FILTERED + i: f"left out: {name}" for i, name in enumerate(events.steps)}
     for fate, why in (lost | {NO_SITE: "without coordinates"}).items():
         if counts.fates[fate]:
             steps[f"on checklists {why}"] = counts.fates[fate]

@@ -29,7 +29,7 @@ def test_a_value_that_no_row_has_is_told(pair):
     rows = many("BCR CODE", ["5"])
     asked = Filters(bcrs=("55",), projects=("X",), states=("Wahsington",))
     told = pair([seen(rows[0], "2")], rows, filters=asked).warnings
-    for words in ("Bird Conservation Region names '55'", "project names 'X'", "near names: washington"):
+    for words in ("Bird Conservation Region names '55'", "project names 'X'", "near names: 'washington'"):
         assert words in told
 
 

@@ -457,8 +457,8 @@ def test_a_note_that_others_read_names_no_organisation_without_a_covariate():
     covariates_of({"north": has, "south": lacks}, of_one_person)
     covariates_of({"north": has, "south": lacks, "west": lacks}, of_a_study, jointly=True)
     assert of_one_person == [
-        "group 'south' has no covariate elevation; its sites count as the mean of the others."
+        "group 'south' has no covariate 'elevation'; its sites count as the mean of the others."
     ]
     assert of_a_study == [
-        "an organisation has no covariate elevation; its sites count as the mean of the others."
+        "an organisation has no covariate 'elevation'; its sites count as the mean of the others."
     ]

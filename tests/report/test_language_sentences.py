@@ -1,6 +1,7 @@
 """Every sentence that pages may hold is said in the languages that come along."""
 
 import html
+import json
 from dataclasses import replace
 from datetime import date
 from types import SimpleNamespace
@@ -13,12 +14,15 @@ import pytest
 from fedmiss.errors import several
 from fedmiss.etl.checks import AT_ZERO
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
-from fedmiss.etl.filtering import unmatched
-from fedmiss.etl.flow import _RECORD_STEPS, row_flow, source_warnings, why_no_zeros
+from fedmiss.etl.filtering import steps_of, unmatched
+from fedmiss.etl.filters import Filters
+from fedmiss.etl.flow import _RECORD_STEPS, orphan_warning, row_flow, source_warnings, why_no_zeros
 from fedmiss.etl.ingest import IngestSettings, ingest
 from fedmiss.etl.months import panel_months
 from fedmiss.etl.panel import PanelSettings, make_panel
+from fedmiss.etl.reach import Limits, Reach, reach_warnings
 from fedmiss.etl.sources import Faults
+from fedmiss.federation.hub.features import covariates_of
 from fedmiss.federation.hub.structure import STEPS
 from fedmiss.files import read_manifest
 from fedmiss.report import prose
@@ -31,6 +35,7 @@ from fedmiss.report.series import _reason
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.words import left_out
 from fedmiss.report.years import season_text
+from fedmiss.settings import definitions
 
 DATE = ReportSettings(date="2026-01-02")
 # what rows of the kinds of files must have
@@ -66,17 +71,61 @@ def test_what_is_said_of_values_and_rows_that_could_not_be_used_is_translated(la
     lost = {"absent_columns": ["CATEGORY", "GROUP IDENTIFIER", "GLOBAL UNIQUE IDENTIFIER"], "malformed": {}}
     absent = source_warnings(SimpleNamespace(meta={**meta, **lost, "unreadable": {}}))
     absent += [why_no_zeros(family) for family in ("gbif", "ebird")]
-    filters = ("protocol", "project", "observer")
-    absent += unmatched({(name, ("Stationary",)): {"x"} for name in filters})
     for n in (1, 2):
         rows = {"long_rows": n, "short_rows": n, "unterminated": True, "malformed": {}, "unreadable": {}}
         absent += source_warnings(SimpleNamespace(meta={**meta, **rows}))
-    assert len(absent) == 14
+    assert len(absent) == 11
     assert not lacking(language, *map(html.escape, absent))
     page = read_catalog(language)
     text = page.page("".join(f"<p>{html.escape(line)}</p>" for line in said), [])
     assert not page.missing
     assert html.unescape(text).count(repr(value)) == len(said)
+
+
+@pytest.mark.parametrize("language", languages())
+def test_every_filter_is_named_in_each_language(language, tmp_path):
+    square = {"type": "Polygon", "coordinates": [[[0, 0], [0, 9], [9, 9], [0, 0]]]}
+    (tmp_path / "p.json").write_text(json.dumps(square))
+    texts = "countries states counties bcrs localities protocols projects observers".split()
+    every = Filters(
+        **dict.fromkeys(texts, ("Abe",)), without_observers=("me",), bbox=(0, 0, 9, 9), polygon=str(tmp_path / "p.json"),
+        hotspots_only=True, first_date="2015-01-01", last_date="2019-01-01", last_years=5, years=(2016,), party=(1, 4),
+        last_edited=("2020-01-01", None), max_speed=9.0, season=("05-01", "07-01"), start=(300, 600), complete_only=True,
+        duration=(5, 300), distance=(0, 9),
+    )  # fmt: skip
+    assert all(getattr(every, name) != getattr(Filters(), name) for name in definitions(Filters))
+    met = {}
+    text = iter(["5"] * 99)
+    names = [name for name, _ in steps_of(every, lambda *_: pl.Series([next(text)]), 18000, met)]
+    steps = [f"checklists: filter: {name}" for name in names]
+    steps += [f"records: on checklists left out: {name}" for name in names]
+    said = unmatched({key: {"x", "abel"} for key in met})
+    assert (len(set(names)), len(said)) == (23, 9)
+    assert not lacking(language, *steps, *map(html.escape, said))
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize("n", [1, 2])
+def test_what_is_said_of_files_that_do_not_cover_each_other_is_translated(language, n, tmp_path):
+    lists = [SimpleNamespace(meta={"prefix": "S"})]
+    said = [
+        orphan_warning(lists, SimpleNamespace(steps={"orphans": rows}, orphans=set(range(k))), tmp_path)
+        for rows in (1, 9)
+        for k in (n, 9)
+    ]
+    for reach in (Reach(10000, 12000, "", None), Reach(None, None, "US", ("US",))):
+        said += reach_warnings(
+            Limits(((reach,),), (reach,)), {"out of reach": n, "nothing seen": n, "zero_ok": 2}
+        )
+    for names in (["height"], ["a", "b", "c", "d", "e"]):
+        sides = {
+            "north": SimpleNamespace(site_covariates=names, magnitudes=np.full(len(names), 20)),
+            "south": SimpleNamespace(site_covariates=[], magnitudes=np.zeros(0)),
+            "west": SimpleNamespace(site_covariates=names, magnitudes=np.ones(len(names))),
+        }
+        for jointly in (True, False):
+            covariates_of(sides, said, jointly=jointly)
+    assert not lacking(language, *map(html.escape, said), names=["south"])
 
 
 @pytest.mark.parametrize("language", languages())

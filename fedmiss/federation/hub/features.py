@@ -303,7 +303,8 @@ def covariates_of(
         )
         if missing:
             who = "an organisation" if jointly else f"group {name!r}"
-            said = f"{who} has no covariate {listed(missing, 4)}; its sites count as the mean of the others."
+            what = listed([repr(covariate) for covariate in missing], 4)
+            said = f"{who} has no covariate {what}; its sites count as the mean of the others."
             notes += [said] if said not in notes else []
     for covariate in sorted(out):
         if (
@@ -312,7 +313,7 @@ def covariates_of(
             and out[covariate] - least[covariate] >= OTHER_UNITS
         ):
             notes.append(
-                f"the values of the covariate {covariate} are below {2.0 ** out[covariate]:g} in one group and below "
-                f"{2.0 ** least[covariate]:g} in another; check that both give it in the same unit."
+                f"values of the covariate {covariate!r}: below {2.0 ** out[covariate]:,.15g} in one group and below "
+                f"{2.0 ** least[covariate]:,.15g} in another; check that both give it in the same unit."
             )
     return dict(sorted(out.items()))

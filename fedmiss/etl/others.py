@@ -13,7 +13,7 @@ from fedmiss.etl.checks import at_zero
 from fedmiss.etl.codes import COUNT_BAD, NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import KEEP, kept_columns, normal, resolve
 from fedmiss.etl.projection import Meta
-from fedmiss.etl.rows import Rows, digest_ids, parse_clock, parse_count, parse_dates, write_projection
+from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, write_projection
 from fedmiss.etl.sources import Source
 
 MYEBIRD: dict[str, tuple[str, ...]] = {
@@ -81,8 +81,7 @@ def _myebird(frame: pl.DataFrame, rows: Rows, observer: str) -> pl.DataFrame:
             ("duration", "Duration"), ("distance", "Distance"), ("n_observers", "Number of Observers"),
         )
     }  # fmt: skip
-    start = parse_clock(frame["time"])
-    rows.blank(frame, start.is_null() & (frame["time"] != ""), "Time", "time")
+    start = rows.clock(frame, "time", "Time")
     place = pl.concat_str("site_name", "latitude", "longitude", separator=" | ")
     record = frame.select(pl.concat_str("submission", "scientific", separator="|")).to_series()
     species = _two_words()

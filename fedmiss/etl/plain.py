@@ -37,8 +37,8 @@ from fedmiss.etl.rows import (
     Rows,
     decimals,
     digest_ids,
+    gap_as_blank,
     joined_texts,
-    parse_clock,
     parse_count,
     parse_dates,
     write_projection,
@@ -314,8 +314,7 @@ def _visits(
         "(--missing takes a value as NA).", title,
     )  # fmt: skip
     rows.places(chunk)
-    seconds = parse_clock(chunk["start"])
-    rows.blank(chunk, seconds.is_null() & (chunk["start"] != ""), "start", "start")
+    seconds = rows.clock(chunk, "start", "start")
     said = chunk["complete"].str.to_lowercase()
     rows.blank(chunk, ~said.is_in([*_TRUE, *_FALSE]), "complete", "complete")
     return chunk.select(
@@ -329,7 +328,9 @@ def _visits(
         "longitude",
         "protocol",
         line=pl.col(LINE),
-        clock=pl.coalesce((seconds.cast(pl.Int64) * 10**9).cast(pl.Time).cast(pl.String), "start"),
+        clock=pl.coalesce(
+            (seconds.cast(pl.Int64) * 10**9).cast(pl.Time).cast(pl.String), gap_as_blank("start")
+        ),
         count=count,
         species=pl.col("species" if "species" in columns else "common_name"),
         county_code=pl.col("region"),

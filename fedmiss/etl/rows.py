@@ -41,7 +41,7 @@ CHUNK = 100_000
 YEARS = (1500, 2200)  # a number outside is no year
 LINE = "line\n"  # the column with the number of each row's line; no column of a table is called like this
 _IN_QUOTES = re.compile(r'"(?:[^"]|""|\\")*"')
-_NOTHING = ("", "NA", "NAN", "NULL", "NONE")
+NOTHING = ("", "NA", "NAN", "NULL", "NONE")
 # What a column holds that a table does not have.
 _ABSENT: dict[str, pl.Expr] = {
     **{name: pl.lit("") for name in (*PLACE_COLUMNS, *TAXON_COLUMNS, *PROTOCOL_COLUMNS)},
@@ -186,16 +186,23 @@ class Rows(Faults):
 
     def numbers(self, frame: pl.DataFrame, column: str, what: str, *, comma: bool = False) -> pl.Series:
         """Read non-negative decimals of a column, with a decimal comma too where asked; null for blank or bad."""
-        number, bad = decimals(frame[column], _NOTHING, comma=comma)
+        number, bad = decimals(frame[column], NOTHING, comma=comma)
         bad |= (number < 0).fill_null(False)
         self.blank(frame, bad, what, column)
         return number.set(bad, None)
+
+    def clock(self, frame: pl.DataFrame, column: str, what: str) -> pl.Series:
+        """Read times of day as seconds after midnight; null for blank or bad."""
+        text = frame.select(gap_as_blank(column)).to_series()
+        seconds = parse_clock(text)
+        self.blank(frame, seconds.is_null() & (text != ""), what, column)
+        return seconds
 
     def places(self, frame: pl.DataFrame) -> None:
         """Remember coordinates that read as blank: no numbers, no degrees, or 0 and 0."""
         place = []
         for key, limit in (("latitude", 90.0), ("longitude", 180.0)):
-            degrees, bad = decimals(frame[key], _NOTHING)
+            degrees, bad = decimals(frame[key], NOTHING)
             self.blank(frame, bad | (degrees.abs() > limit).fill_null(False), key, key)
             place.append(degrees)
         self.blank(frame, at_zero(*place), AT_ZERO, "latitude")
@@ -297,6 +304,11 @@ def decimals(
     return value.set(gap | no_number, None), ~gap & no_number
 
 
+def gap_as_blank(column: str) -> pl.Expr:
+    """A column of texts, with a blank for each word that says that a value is missing."""
+    return pl.when(pl.col(column).str.to_uppercase().is_in(NOTHING)).then(pl.lit("")).otherwise(column)
+
+
 def parse_clock(values: pl.Series) -> pl.Series:
     """Read '07:05 PM' or '19:05:30' as seconds after midnight; null for anything else."""
     groups = pl.col("t").str.extract_groups(r"^(\d{1,2}):(\d{2})(?::(\d{2}))?(?: (AM|PM))?$")
@@ -329,7 +341,7 @@ def parse_count(values: pl.Series) -> tuple[pl.Series, pl.Series]:
             .then(text.cast(pl.Int64, strict=False))
             .when(text == "X")
             .then(COUNT_X)
-            .when(text.is_in(_NOTHING))
+            .when(text.is_in(NOTHING))
             .then(COUNT_BLANK)
             .otherwise(COUNT_BAD)
         )

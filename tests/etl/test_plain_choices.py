@@ -178,6 +178,15 @@ def test_one_time_in_two_forms_is_one_visit(plain, other):
     assert got.flow("visits: zeros implied") == 0
 
 
+@pytest.mark.parametrize("word", ["NA", "nan", ""])
+def test_a_missing_time_is_no_fault(plain, word):
+    """As R writes it; visits without a time are one per observer, site and day."""
+    text = f"start,observer,site,date,species,count\n{word},o,A,2024-05-06,Wren,1\n,o,A,2024-05-06,Robin,2\n"
+    got = plain(text, column_map={"auto": ""}, assume_complete=True)
+    assert got.checklists.height == 1
+    assert "start" not in got.warnings
+
+
 @pytest.mark.parametrize("other", ["a ", "\u00c1"])
 def test_a_site_in_two_spellings_that_are_joined_is_one_visit(rows, other):
     got = rows(

@@ -10,6 +10,7 @@ from difflib import get_close_matches
 from fedmiss.errors import ConfigError, SchemaError, listed
 from fedmiss.tables import load_schema
 
+UNITS = {"duration": "minutes", "distance": "km"}  # of effort
 KEEP = "keep "  # before the names of columns that are kept on request
 
 # Canonical name -> spellings in the order of preference. Compared by `normal`: case, '_', '/' and spaces are equal.
@@ -189,6 +190,16 @@ def resolve(
             missing=missing,
         )
     return found
+
+
+def said_of_unused(header: Sequence[str], columns: Mapping[str, int]) -> list[str]:
+    """A sentence on the columns of a table of visits that no name was given, as ``columns`` has them: name -> place."""
+    unused = [column for at, column in enumerate(header) if column and at not in columns.values()]
+    said = f"columns that are not used: {', '.join(map(repr, unused))}."
+    known = {key: f"{key} ({unit})" for key, unit in UNITS.items()} | {"n_observers": "n_observers"}
+    if effort := [name for key, name in known.items() if key not in columns]:
+        said += f" If one of them tells the effort of the visits, name it in --map: {', '.join(effort)}."
+    return [said] if unused else []
 
 
 def kept_columns(header: Sequence[str], keep: Iterable[str], where: str) -> dict[str, int]:

@@ -22,11 +22,13 @@ from fedmiss.etl.columns import (
     DATE_NAMES,
     KEEP,
     PLACES,
+    UNITS,
     check_named,
     familiar,
     kept_columns,
     names_beside,
     quoted,
+    said_of_unused,
 )
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
@@ -207,7 +209,7 @@ def project_plain(
         dates=days,
         explicit_zeros=True,
         any_name=True,
-        said=[*source.said, *spelt, *alike, *said],
+        said=[*source.said, *said_of_unused(source.header, columns), *spelt, *alike, *said],
         missing=missing,
         without_birds=without.height,
     )
@@ -354,7 +356,6 @@ _PLACE = {
     "duration": ("effort", "duration", "minutes", "durationminutes", "effortminutes"),
     "distance": ("distance", "distancekm", "km"),
 }
-_EFFORT = {"duration": "minutes", "distance": "km"}
 
 
 def project_counts(
@@ -394,9 +395,9 @@ def project_counts(
             "belongs to the sites the model gets by `fedmiss panel --site-table`."
         )
     name = frame.select(pl.concat_str("site", "year", "month", separator="|").alias("name")).to_series()
-    effort = {key: _amount(frame, found.pop(key), source) for key in _EFFORT if key in found}
+    effort = {key: _amount(frame, found.pop(key), source) for key in UNITS if key in found}
     for key, (column, _) in effort.items():
-        said.append(f"{key} of the visits, in {_EFFORT[key]}: the column {column!r}.")
+        said.append(f"{key} of the visits, in {UNITS[key]}: the column {column!r}.")
     out = frame.select(
         name,
         "site",

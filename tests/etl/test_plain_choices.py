@@ -178,6 +178,16 @@ def test_one_time_in_two_forms_is_one_visit(plain, other):
     assert got.flow("visits: zeros implied") == 0
 
 
+def test_columns_that_nothing_is_made_of_are_named(plain):
+    """Effort in a column of another name would be lost without a word."""
+    text = "observer,site,date,species,count,km,hours walked,sky\no,A,2024-05-06,Wren,1,2,3,blue\n"
+    told = plain(text, column_map={"auto": ""}).warnings
+    assert "columns that are not used: 'hours walked', 'sky'. " in told
+    assert "name it in --map: duration (minutes), n_observers." in told
+    kept = plain(text, column_map={"auto": ""}, keep=("hours walked", "sky")).warnings
+    assert "not used" not in kept
+
+
 @pytest.mark.parametrize("word", ["NA", "nan", ""])
 def test_a_missing_time_is_no_fault(plain, word):
     """As R writes it; visits without a time are one per observer, site and day."""

@@ -14,6 +14,7 @@ import pytest
 from fedmiss.errors import several
 from fedmiss.etl.checks import AT_ZERO
 from fedmiss.etl.codes import NO_DATE, NO_SIGHTING
+from fedmiss.etl.columns import said_of_unused
 from fedmiss.etl.filtering import steps_of, unmatched
 from fedmiss.etl.filters import Filters
 from fedmiss.etl.flow import _RECORD_STEPS, orphan_warning, row_flow, source_warnings, why_no_zeros
@@ -125,6 +126,8 @@ def test_what_is_said_of_files_that_do_not_cover_each_other_is_translated(langua
         }
         for jointly in (True, False):
             covariates_of(sides, said, jointly=jointly)
+    for known in ({"site": 0}, {"site": 0, "distance": 1}):
+        said += said_of_unused(["plot", "km", "sky", "ground"], known)
     assert not lacking(language, *map(html.escape, said), names=["south"])
 
 

@@ -44,9 +44,10 @@ def arrays(
 
     E = rng.random(shape) * (rng.random(shape) > 0.05)
     y = E * rng.random(shape) if family.code == 2 else rng.poisson(3, shape) * (E > 0)
+    major = rng.integers(-1, sites, fits) if p > 1 else np.full(fits, -1)
     return [
         1, ptr, col, y.astype(float), E, np.zeros((1, 1)), False, np.ones(fits),
-        rng.normal(0, 0.3, (fits, L, p)), covariance(L), np.ones((fits, p)), np.ones(fits), np.full(fits, 1 / size),
+        rng.normal(0, 0.3, (fits, L, p)), covariance(L), np.ones((fits, p)), major, np.ones(fits), np.full(fits, 1 / size),
         family.max_step, np.zeros((fits, sites, p)), rng.normal(0, 0.3, (fits, sites, p)), covariance(sites),
         np.zeros(shape), family.code,
     ]  # fmt: skip
@@ -62,7 +63,7 @@ def once(
     tasks, width = (-(-fits // lane_kernels.LANES), lane_kernels.LANES) if together else (fits, p)
     began = time.perf_counter()
     loop(0, tasks, np.arange(fits), width, *mine, month, stats)
-    return time.perf_counter() - began, [month, stats, *mine[15:18]]
+    return time.perf_counter() - began, [month, stats, *mine[16:19]]
 
 
 def main() -> None:

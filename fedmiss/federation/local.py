@@ -245,20 +245,21 @@ class LocalFederation:
         # of sites that groups share and keep apart this is the mean over their owners
         P /= np.maximum(owners, 1)[:, None]
         C /= np.maximum(owners, 1)[:, None, None]
-        posterior = Posterior(
-            state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise,
-            # without a calendar columns are species (:mod:`fedmiss.community`), whose organisations hold their own sites
-            errors_of_sites(C, state.tau, F, state.features.covariance(state.unit)) if state.series else (), state.in_common,
-        )  # fmt: skip
-        chains = {name: program.site_presence(batch, fit) for name, program in self.programs.items()}
-        known = [chain for chain in chains.values() if chain is not None]
-        presence = ChainPosterior.mean_of(known, list(self.at.values()), J) if known else None
         own = [program.own_lines(batch, fit) for program in self.programs.values()]
         lines = (
             OwnLines.joined([one for one in own if one is not None], self.at.values(), J)
             if state.slopes
             else None
         )
+        posterior = Posterior(
+            state.mu, P, C, state.T, state.D, state.tau, state.prior, state.noise,
+            # without a calendar columns are species (:mod:`fedmiss.community`), whose organisations hold their own sites
+            errors_of_sites(C, state.tau, F, state.features.covariance(state.unit), lines) if state.series else (),
+            state.in_common,
+        )  # fmt: skip
+        chains = {name: program.site_presence(batch, fit) for name, program in self.programs.items()}
+        known = [chain for chain in chains.values() if chain is not None]
+        presence = ChainPosterior.mean_of(known, list(self.at.values()), J) if known else None
         history = Fit(posterior.theta(), [], state.converged, state.stop_reason, state.rounds, edf=state.edf)
         return CountFit(
             replace(settings, rank=state.rank), J, self.L, history, self.auxiliary(batch, fit, state),

@@ -51,7 +51,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 32  # raise it whenever a type below changes
+PROTOCOL = 33  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -130,6 +130,9 @@ class Broadcast(Question):
     T: np.ndarray = _f("months' coefficients: effect and factors", "(n, L, f)", "link scale")
     D: np.ndarray = _f("their covariances", "(n, L, f (f + 1) / 2)", "link scale squared")
     tau: np.ndarray = _f("prior variances of the sites' coefficients", "(n, p)")
+    half: np.ndarray = _f(
+        "a site with more birds than this has a slope of its own, 0 for none", "(n,)", "birds"
+    )
     phi: np.ndarray = _f("dispersion", "(n,)")
     inverse_size: np.ndarray = _f("1 / size of the negative binomial, 0 for none", "(n,)")
     kappa: np.ndarray = _f("effort coefficients", "(n, K)")

@@ -55,10 +55,9 @@ class Posterior:
                 cov[:, a, a] += (errors**2).sum(axis=1)
         return C, D
 
-    @property
-    def share_of_slopes(self) -> F64:
-        """By how much of a move of its prior mean each site's slope moves, (J,): C / tau."""
-        out: F64 = np.maximum(self.C[:, 1, 1] / self.tau[1], 1e-9)
+    def share_of_slopes(self, lines: OwnLines) -> F64:
+        """By how much of a move of its prior mean each site's slope moves, (J,): C over its prior variance."""
+        out: F64 = np.maximum(self.C[:, 1, 1] / (self.tau[1] + lines.more), 1e-9)
         return out
 
     def theta(self) -> Theta:
@@ -66,7 +65,7 @@ class Posterior:
         return Theta(self.mu, self.P[:, 0], self.T[:, 0], self.P[:, 1:], self.T[:, 1:])
 
 
-def errors_of_sites(C: F64, tau: F64, F: F64, coefficients: F64) -> tuple[F64, ...]:
+def errors_of_sites(C: F64, tau: F64, F: F64, coefficients: F64, lines: OwnLines | None) -> tuple[F64, ...]:
     """Errors of the prior means B' f_j that sites have in common: ``Posterior.common_sites``.
 
     Parameters
@@ -81,8 +80,9 @@ def errors_of_sites(C: F64, tau: F64, F: F64, coefficients: F64) -> tuple[F64, .
         return ()
     out = [np.zeros((len(C), 0)) for _ in tau]
     for a, cov in enumerate(coefficients):
-        share = C[:, a, a] / tau[a]
-        known = max(float((1.0 - share).sum()), 1.0)
+        own = lines.more if a == 1 and lines is not None else np.zeros(len(C))
+        share = C[:, a, a] / (tau[a] + own)
+        known = max(float((1.0 - share)[own == 0.0].sum()), 1.0)
         errors = np.column_stack([np.full(len(C), np.sqrt(tau[a] / known)), F @ root_of(cov)])
         out[a] = leading(share[:, None] * errors)
     return tuple(out)
@@ -319,8 +319,12 @@ class AverageFit:
         states = None if fit.presence is None else fit.presence.draw(rng.random(fit.presence.came.shape))
         lines, changes, prior_mean = fit.lines, np.zeros((0, 0)), np.zeros(0)
         if lines is not None:
-            changes = np.sqrt(posterior.tau[1]) * lines.path(rng.standard_normal((fit.J, lines.n_years)))
-            prior_mean = lines.mean + of_sites[1] / posterior.share_of_slopes if of_sites else lines.mean
+            changes = np.sqrt(posterior.tau[1] + lines.more)[:, None] * lines.path(
+                rng.standard_normal((fit.J, lines.n_years))
+            )
+            prior_mean = (
+                lines.mean + of_sites[1] / posterior.share_of_slopes(lines) if of_sites else lines.mean
+            )
 
         def predictor(site: slice | I64) -> F64:
             eta: F64 = base + P[site][:, :1] + T[:, 0] + P[site][:, 1:] @ T[:, 1:].T
@@ -410,6 +414,6 @@ def moments(
         # An error e of the prior mean slope moves s by share e, and s - m, which bends, by (share - 1) e.
         x, bend = q.T[:, 1], lines.bend(site)[:, lines.year]
         own = np.sqrt((q.common_sites[1][site] ** 2).sum(axis=1))[:, None]
-        of_mean = own / q.share_of_slopes[site][:, None]
+        of_mean = own / q.share_of_slopes(lines)[site][:, None]
         more += (own * (x + bend) - of_mean * bend) ** 2 - (own * x) ** 2
     return eta + further, var + more

@@ -126,7 +126,12 @@ def _write_factors(work: Path, fit: CountFit) -> None:
                 f"stayed_{year}": fit.presence.stayed[:, year],
             }
     if (lines := fit.lines) is not None:
-        sites |= {"s_mean": lines.mean, "first_year": lines.first, "last_year": lines.last}
+        sites |= {
+            "s_mean": lines.mean,
+            "first_year": lines.first,
+            "last_year": lines.last,
+            "s_more": lines.more,
+        }
         months["line_year"] = lines.year
     write_table(sites, work / "site_factors.parquet", "site_factors")
     write_table(months, work / "month_factors.parquet", "month_factors")
@@ -183,6 +188,7 @@ def _read_member(path: Path, facts: ModelFacts, of: FitFacts) -> CountFit:
             sites["s_mean"].to_numpy(float),
             months["line_year"].to_numpy(np.int64),
             months["x"].to_numpy(float),
+            sites["s_more"].to_numpy(float) if "s_more" in sites.columns else np.zeros(J),
         )
     # Observer effects stay in the groups; what prediction needs of them is their variance.
     ridge = of.observer_sd**-2 if of.observer_sd else 0.0

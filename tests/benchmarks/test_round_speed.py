@@ -46,3 +46,24 @@ def test_lanes_stay_empty_only_where_that_is_as_quick():
         0, 0, 3, 8, 8, 8, 11, 16,
     ]  # fmt: skip
     assert [lane_kernels.together(p, 16, 16) for p in range(1, 8)] == [0, 0, 16, 16, 16, 0, 0]
+
+
+def test_a_site_with_most_birds_says_as_little_of_slopes_as_one_without_visits():
+    """Sums over sites: what it adds to those of slopes is its prior mean, squared, its prior variance, and nothing told."""
+    p, sites = 3, 12
+    given = rounds.arrays(sites, 6.0, p, fits=1)
+    given[11] = np.array([-1])
+    plain = rounds.once(kernels._round, given, p)[1]
+    given[11] = np.array([4])
+    major = rounds.once(kernels._round, given, p)[1]
+    kinds = [4 + i * p for i in range(3)]
+    for a in (0, 2):  # effects and factors move with its slope, the other sites' sums stay
+        assert np.isfinite([major[1][0, k + a] for k in kinds]).all()
+    others = np.arange(sites) != 4
+    np.testing.assert_array_equal(major[2][0, others], plain[2][0, others])  # P
+    M, tau = given[15][0, :, 1], given[10][0, 1]
+    np.testing.assert_allclose(major[1][0, kinds[0] + 1], (plain[2][0, :, 1] - M)[others].sum(), rtol=1e-9)
+    np.testing.assert_allclose(
+        major[1][0, kinds[1] + 1], (plain[2][0, others, 1] ** 2).sum() + M[4] ** 2, rtol=1e-9
+    )
+    np.testing.assert_allclose(major[1][0, kinds[2] + 1], plain[3][0, others, 1, 1].sum() + tau, rtol=1e-9)

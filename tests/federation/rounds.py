@@ -10,9 +10,9 @@ def parameters(batch=0, fits=(0,), *, L, f, begin=0, nodes=0):
     n, none = len(fits), np.zeros((len(fits), 0))
     return {
         "batch": batch, "fits": np.array(fits), "begin": begin, "refill": np.zeros(n, np.uint8), "mu": np.zeros(n),
-        "T": np.zeros((n, L, f)), "D": np.zeros((n, L, f * (f + 1) // 2)), "tau": np.ones((n, f)), "phi": np.ones(n),
-        "inverse_size": np.zeros(n), "kappa": none, "ridge": np.ones(n), "B": np.zeros((n, 0, 1)), "chain": none,
-        "shift": np.zeros((n, f)), "common": np.zeros(n), "nodes": np.zeros((n, nodes)),
+        "T": np.zeros((n, L, f)), "D": np.zeros((n, L, f * (f + 1) // 2)), "tau": np.ones((n, f)), "half": np.zeros(n),
+        "phi": np.ones(n), "inverse_size": np.zeros(n), "kappa": none, "ridge": np.ones(n), "B": np.zeros((n, 0, 1)),
+        "chain": none, "shift": np.zeros((n, f)), "common": np.zeros(n), "nodes": np.zeros((n, nodes)),
     }  # fmt: skip
 
 

@@ -73,7 +73,8 @@ def sums(c, q, family, by_site):
         P, C, eta, stats = q.P[None].copy(), q.C[None].copy(), np.zeros((1, c.nnz)), np.zeros((1, 5 + 3 * p))
         kernels._round(
             0, 1, np.zeros(1, np.int64), p, 1, c.ptr, c.col, c.y[None], c.E[None], off, False, np.array([q.mu]), q.T[None],
-            q.D[None], np.ones((1, p)), np.ones(1), np.zeros(1), 0.0, np.zeros((1, J, p)), P, C, eta, code, out[None], stats,
+            q.D[None], np.ones((1, p)),
+            np.array([-1]), np.ones(1), np.zeros(1), 0.0, np.zeros((1, J, p)), P, C, eta, code, out[None], stats,
         )  # fmt: skip
         np.testing.assert_array_equal(P[0], q.P)
         assert not np.array_equal(C[0], q.C)

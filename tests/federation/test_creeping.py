@@ -85,7 +85,7 @@ def test_a_site_with_flocks_comes_to_rest_where_its_score_is_zero(birds, size, t
         score = X.T @ (w * (y - np.exp(h))) - P[0, 0] / tau
         kernels._round(
             0, 1, np.zeros(1, np.int64), 2, 1, np.array([0, 25]), np.arange(25, dtype=np.int32), (w * y)[None], w[None],
-            np.zeros((1, 1)), False, np.zeros(1), T, D, tau_, np.ones(1), np.array([1.0 / size]), 1.0,
+            np.zeros((1, 1)), False, np.zeros(1), T, D, tau_, np.array([-1]), np.ones(1), np.array([1.0 / size]), 1.0,
             np.zeros((1, 1, 2)), P, C, np.zeros((1, 25)), POISSON.code, np.zeros((1, 25, 5)), np.zeros((1, 10)),
         )  # fmt: skip
     np.testing.assert_allclose(score, 0.0, atol=1e-4)

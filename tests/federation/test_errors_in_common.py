@@ -93,8 +93,8 @@ def test_draws_have_the_variances_of_the_intervals_beyond_the_visits_of_a_site()
     eta = np.array([fit.draw(rng)(slice(13, None))[:, 60:] for _ in range(1500)])
     _, var = fit.moments(slice(13, None))
     np.testing.assert_allclose((eta.var(axis=0, ddof=1) / var[:, 60:]).mean(), 1.0, atol=0.08)
-    q = fit.fits[0].posterior
-    e = ((q.common_sites[1] / q.share_of_slopes[:, None]) ** 2).sum(axis=1)
+    q, lines = fit.fits[0].posterior, fit.fits[0].lines
+    e = ((q.common_sites[1] / q.share_of_slopes(lines)[:, None]) ** 2).sum(axis=1)
     np.testing.assert_allclose(e, e[0], rtol=1e-6)  # one error of one mean
 
 

@@ -37,7 +37,12 @@ def test_sums_over_sites_and_years_are_those_of_the_matrix(family, scale, drawn,
     of = np.stack([np.ones(J, bool), np.arange(J) % 3 == 0, np.zeros(J, bool)])
     first_year = np.where(np.arange(J) % 5 == 0, -1, np.arange(J) % 3)  # every fifth site was never visited
     lines = OwnLines(
-        first_year, np.minimum(first_year + (first_year >= 0), 2), rng.normal(0, 0.3, J), year, 0.7
+        first_year,
+        np.minimum(first_year + (first_year >= 0), 2),
+        rng.normal(0, 0.3, J),
+        year,
+        0.7,
+        np.zeros(J),
     )
     # Drawn changes stand in the place of their variance; one coefficient a site is a model without slopes.
     changes = rng.normal(0, 0.3, (J, 3)) * (lines.variance() > 0) if drawn else 0.4 * lines.variance()

@@ -11,7 +11,7 @@ YEAR = np.repeat(np.arange(12), 3)
 
 def lines_of(first, last, mean=0.0, unit=0.4) -> OwnLines:
     first, last = np.asarray(first), np.asarray(last)
-    return OwnLines(first, last, np.full(first.size, mean), YEAR, unit)
+    return OwnLines(first, last, np.full(first.size, mean), YEAR, unit, np.zeros(first.size))
 
 
 def test_between_its_visits_a_line_is_straight_and_a_site_without_visits_keeps_its_prior():
@@ -32,7 +32,9 @@ def test_each_further_year_goes_a_fixed_share_of_the_one_before_and_all_together
 
 def test_draws_of_later_slopes_have_the_variance_that_is_added():
     lines, n = lines_of([5], [6]), 40_000
-    many = OwnLines(np.repeat(lines.first, n), np.repeat(lines.last, n), np.zeros(n), YEAR, lines.unit)
+    many = OwnLines(
+        np.repeat(lines.first, n), np.repeat(lines.last, n), np.zeros(n), YEAR, lines.unit, np.zeros(n)
+    )
     paths = many.path(np.random.default_rng(1).standard_normal((n, 12)))
     said = lines.variance()[0]
     assert said[5] == said[6] == 0

@@ -41,6 +41,7 @@ def start_from(batch: Batch, full: Batch) -> None:
     batch.site_cov[:, :, :p, :p] = full.site_cov[0, :, :p, :p]
     batch.effects[:] = full.effects[0]
     batch.rank[:] = p
+    batch.major[:] = full.major[0]
     if batch.presence is not None and full.presence is not None:
         batch.presence.q[:] = full.presence.q[0]
         for f in range(len(batch.mu)):
@@ -69,6 +70,7 @@ def check(program: GroupProgram, batch: Batch, question: Any) -> None:
         "T": (k, L, f), "D": (k, L, f * (f + 1) // 2), "tau": (k, p), "mu": (k,), "phi": (k,), "inverse_size": (k,),
         "kappa": (k, K), "ridge": (k,), "chain": (k, 3 if batch.presence is not None else 0),
         "B": (k, *batch.B.shape[1:]), "time": (k, L), "shift": (k, p), "common": (k,), "refill": (k,), "smear": (k,),
+        "half": (k,),
     }  # fmt: skip
     if isinstance(question, msg.Product):
         shapes |= {"V": (k, L, question.V.shape[-1]), "unit": (k,)}
@@ -97,6 +99,7 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int
     at = slice(None) if fits.size == len(batch.mu) and (np.diff(fits) > 0).all() else fits
     if question.begin in (msg.Begin.FROM_ZERO, msg.Begin.AT_REST):
         batch.site_mean[at], batch.site_cov[at] = 0.0, 0.0
+        batch.major[at] = batch.with_more_than(question.half, fits)
         known = slice(1 + batch.slopes, 1 + batch.slopes + batch.responses.shape[1])
         batch.site_mean[at, :, known] = batch.site_prior[at, :, known] = batch.responses
         batch.effects[at], batch.effect_var[at] = 0.0, 0.0
@@ -158,9 +161,10 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
         # Sites: prior mean M + z sqrt(tau), and the response C K z sqrt(tau), K = 1 / tau. The replicate's tau is not
         # that of C: a coefficient answers by its whole move at most.
         z = normals(place, p, "sites", batch.seed, int(batch.numbers[f]))
-        move, C = z * np.sqrt(batch.tau[f, :p]), batch.site_cov[f, :, :p, :p]
+        tau = batch.prior_variances(int(f), p)
+        move, C = z * np.sqrt(tau), batch.site_cov[f, :, :p, :p]
         batch.site_prior[f, :, :p] += move
-        wide = np.maximum(batch.tau[f, :p], np.einsum("naa->na", C))
+        wide = np.maximum(tau, np.einsum("naa->na", C))
         batch.site_mean[f, :, :p] += np.einsum("nab,nb->na", C, move / wide)
         if batch.observers:
             drawn = normals(who, 1, "observers", batch.seed, int(batch.numbers[f]))[:, 0]
@@ -221,7 +225,7 @@ def _site_steps(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
         here, parts = slice(begin, begin + count), slice(begin * chunks, (begin + count) * chunks)
         spread_out(
             loop, tasks, count * cells.nnz, fits[here], width, chunks, cells.ptr, cells.col, batch.y, batch.E, offset,
-            by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.phi, batch.inverse_size,
+            by_visit, batch.mu, batch.month_mean, batch.month_cov, batch.tau, batch.major, batch.phi, batch.inverse_size,
             batch.family.max_step, batch.site_prior, batch.site_mean, batch.site_cov, batch.eta,
             batch.family.code, month[parts], stats[parts],
         )  # fmt: skip

@@ -18,7 +18,7 @@ from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.data import index_cells
 from fedmiss.models.lowrank.families import FAMILIES, SCALES, Family, Scale
 from fedmiss.models.lowrank.occupancy import SURE, log_zero
-from fedmiss.models.lowrank.own_lines import OwnLines
+from fedmiss.models.lowrank.own_lines import MAJOR, OwnLines
 
 # The last question, its slopes, and its months: in one process the very same question goes to every group, and is read once.
 _LAST: list[tuple[msg.Broadcast | msg.Totals, bool, F64, F64] | None] = [None]
@@ -83,6 +83,7 @@ _ZERO = np.zeros((1, 1))
 _CHANGING = (
     "mu", "month_mean", "month_cov", "tau", "phi", "inverse_size", "kappa", "ridge", "B", "site_prior", "site_mean",
     "site_cov", "eta", "y", "E", "shrink", "offset", "effects", "effect_var", "leaning", "rank", "old",
+    "major",
 )  # fmt: skip
 
 
@@ -139,6 +140,9 @@ class Batch:
     terms: int  # columns of effort but for experience
     rank: I64  # coefficients that every fit uses now
     old: U8  # whether ``shrink`` holds earlier weights
+    major: (
+        I64  # (n,) the site with more than half of all birds, whose slope is its own; -1 where there is none
+    )
     presence: Presence | None = None  # where sites may be empty
 
     @classmethod
@@ -189,7 +193,7 @@ class Batch:
             shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),
             effects=np.zeros((n, I)), effect_var=np.zeros((n, I)), leaning=np.zeros((n, I)),
             slopes=question.line.size > 0, terms=visits.effort.shape[1], rank=np.ones(n, dtype=np.int64),
-            old=np.zeros(n, dtype=np.uint8), presence=presence,
+            old=np.zeros(n, dtype=np.uint8), major=np.full(n, -1), presence=presence,
         )  # fmt: skip
 
     def changing(self) -> dict[str, Any]:
@@ -330,7 +334,27 @@ class Batch:
         some = ptr[1:] > ptr[:-1]
         first, last = np.full(J, -1), np.full(J, -1)
         first[some], last[some] = (year[col[ends[some]]] for ends in (ptr[:-1], ptr[1:] - 1))
-        return OwnLines.of(first, last, self.common_slopes(f), year, self.month_mean[f, :, 1])
+        more = np.where(np.arange(J) == self.major[f], MAJOR, 0.0)
+        return OwnLines.of(first, last, self.common_slopes(f), year, self.month_mean[f, :, 1], more)
+
+    def with_more_than(self, half: F64, fits: I64) -> I64:
+        """The site (n,) of each of these fits that has more birds than ``half`` of all; -1 where there is none."""
+        row_site = np.repeat(
+            np.repeat(np.arange(self.cells.J), np.diff(self.cells.ptr)), np.diff(self.rows.ptr)
+        )
+        out = np.full(fits.size, -1)
+        for i, f in enumerate(fits if half.any() else ()):
+            birds = np.bincount(row_site, self.rows.wy[f], self.cells.J)
+            if birds.max(initial=0.0) > half[i] > 0.0:
+                out[i] = birds.argmax()
+        return out
+
+    def prior_variances(self, f: int, p: int) -> F64:
+        """Prior variances (J, p) of the sites' coefficients in fit ``f``."""
+        tau = np.tile(self.tau[f, :p], (self.cells.J, 1))
+        if (major := self.major[f]) >= 0:
+            tau[major, 1] += MAJOR
+        return tau
 
     def common_slopes(self, f: int) -> F64:
         """Slopes (J,) that the sites' features give them in fit ``f``."""

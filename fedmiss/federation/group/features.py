@@ -255,11 +255,15 @@ def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
     q = c * k
     equations, about = np.zeros((fits.size, q * (q + 3) // 2)), np.zeros((fits.size, p))
     for i, f in enumerate(fits):
-        away = batch.site_mean[f, :, :p] - batch.site_prior[f, :, :p]
+        away, major = batch.site_mean[f, :, :p] - batch.site_prior[f, :, :p], int(batch.major[f])
+        if major >= 0:  # its slope says nothing of the others'
+            away[major, 1] = 0.0
         tau, C = batch.tau[f, :c], batch.site_cov[f, :, :c, :c]
         about[i] = (away**2).sum(axis=0)
         # Curvature 1 / tau - C / (tau tau') of site j's marginal likelihood in its prior mean.
         w = np.diag(1.0 / tau) - C / (tau[:, None] * tau[None, :])
+        if major >= 0:
+            w[major, 1, :] = w[major, :, 1] = 0.0
         A = np.zeros((c, k, c, k))
         for x in range(c):
             # Gradient (P - M) / tau, times f_j.

@@ -24,6 +24,7 @@ from fedmiss.federation.group import lane_kernels
 from fedmiss.federation.group.lane_kernels import LANES
 from fedmiss.loops import compiled, most_in, part, stored
 from fedmiss.models.lowrank.family_kernels import bend, curvature, far_above, mean, predictor, tilts
+from fedmiss.models.lowrank.own_lines import MAJOR
 
 
 def chunks_of(cells: int) -> int:
@@ -202,7 +203,7 @@ def _solve(p, j, acc, phi, tau, max_step, M, P, C, T, bends, square, family, A, 
 
 @compiled
 def _round(
-    first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step, M, P,
+    first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, major, phi, size, max_step, M, P,
     C, eta, family, month, stats,
 ):  # fmt: skip
     """One round: every site takes its Newton step, then adds its cells to the months' sums.
@@ -230,12 +231,17 @@ def _round(
             square[a] = 0.0
             for l in range(T.shape[1]):
                 square[a] += Tf[l, a] * Tf[l, a] / T.shape[1]
+        # The slope of a site with more than half of all birds is its own.
+        alone = tauf.copy()
+        if p > 1:
+            alone[1] += MAJOR
         parameters = moved = weight = 0.0
         for j in range(c * J // chunks, (c + 1) * J // chunks):
             own[:] = 0.0
             n = _site(j, p, ptr, col, yf, Ef, of, off, muf, Pf, Cf, Tf, Df, family, size[f], e, own, bends)
+            prior = alone if j == major[f] else tauf
             edf = _solve(
-                p, j, own, phif, tauf, max_step, Mf, Pf, Cf, Tf, bends[:n], square, family, A, B, step
+                p, j, own, phif, prior, max_step, Mf, Pf, Cf, Tf, bends[:n], square, family, A, B, step
             )
             parameters += edf
             # a site without a visit is its prior, and says nothing of the variance between sites
@@ -245,7 +251,11 @@ def _round(
                     stats[task, 4 + a] += Pf[j, a] - Mf[j, a]
                     stats[task, 4 + p + a] += Pf[j, a] * Pf[j, a]
                     stats[task, 4 + 2 * p + a] += Cf[j, a, a]
-                if p > 1:
+                if j == major[f]:  # it says as little of the others' slopes as a site without a visit
+                    stats[task, 5] -= Pf[j, 1] - Mf[j, 1]
+                    stats[task, 5 + p] += Mf[j, 1] * Mf[j, 1] - Pf[j, 1] * Pf[j, 1]
+                    stats[task, 5 + 2 * p] += tauf[1] - Cf[j, 1, 1]
+                elif p > 1:
                     share = max(1.0 - Cf[j, 1, 1] / tauf[1], 0.0)
                     stats[task, 4 + 3 * p] += share * share
             # The cells enter the months' sums at the site's new coefficients: a round is one pass over the data.
@@ -276,11 +286,11 @@ def _round(
 def _of_width(p: int) -> Callable[..., None]:
     @compiled
     def loop(
-        first, last, fits, _, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step, M,
+        first, last, fits, _, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, major, phi, size, max_step, M,
         P, C, eta, family, month, stats,
     ):  # fmt: skip
         _round(
-            first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size,
+            first, last, fits, p, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, major, phi, size,
             max_step, M, P, C, eta, family, month, stats,
         )  # fmt: skip
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedmiss.loops import CORES, compiled, most_in, part
 from fedmiss.models.lowrank.family_kernels import bend, curvature, far_above, mean, predictor, tilts
+from fedmiss.models.lowrank.own_lines import MAJOR
 
 # Fits at a time: a processor's widest instruction, or two of them that need not wait for each other.
 LANES = 8
@@ -213,8 +214,8 @@ def _start(p, S, R, fits, mu, T, D, tau, phi, size):
 
 @compiled
 def _round(
-    p, family, first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step, M, P,
-    C, eta, month, stats,
+    p, family, first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, major, phi, size, max_step, M,
+    P, C, eta, month, stats,
 ):  # fmt: skip
     J, L, width = ptr.size - 1, T.shape[1], p + p * (p + 1) // 2
     c0, m0, prior, _, own, _, _, _, _, rows = _rows(p)
@@ -235,6 +236,8 @@ def _round(
                     S[_P + a, q], S[m0 + a, q] = P[f, j, a], M[f, j, a]
                     for b in range(p):
                         S[c0 + a * p + b, q] = C[f, j, a, b]
+                if p > 1:
+                    S[prior + 1, q] = tau[f, 1] + (MAJOR if j == major[f] else 0.0)
             S[own : own + width] = 0.0
             for k in range(ptr[j], ptr[j + 1]):
                 _read(S, at, k, y, E, offset, off)
@@ -255,7 +258,11 @@ def _round(
                         out[4 + a] += u - S[m0 + a, q]
                         out[4 + p + a] += u * u
                         out[4 + 2 * p + a] += S[c0 + a * p + a, q]
-                if says and p > 1:
+                if says and j == major[f]:
+                    out[5] -= S[_P + 1, q] - S[m0 + 1, q]
+                    out[5 + p] += S[m0 + 1, q] * S[m0 + 1, q] - S[_P + 1, q] * S[_P + 1, q]
+                    out[5 + 2 * p] += tau[f, 1] - S[c0 + p + 1, q]
+                elif says and p > 1:
                     share = max(1.0 - S[c0 + p + 1, q] / S[prior + 1, q], 0.0)
                     out[4 + 3 * p] += share * share
             for k in range(ptr[j], ptr[j + 1]):
@@ -293,12 +300,12 @@ def side_by_side(p: int, family: int) -> Callable[..., None]:
     # ``lanes`` is LANES, which the compiler must not know: it would write every step eight times.
     @compiled
     def loop(
-        first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step, M,
+        first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, major, phi, size, max_step, M,
         P, C, eta, _, month, stats,
     ):  # fmt: skip
         _round(
-            p, family, first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, phi, size, max_step,
-            M, P, C, eta, month, stats,
+            p, family, first, last, fits, lanes, chunks, ptr, col, y, E, offset, off, mu, T, D, tau, major, phi, size,
+            max_step, M, P, C, eta, month, stats,
         )  # fmt: skip
 
     return loop

@@ -70,7 +70,8 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     state = MonthState(
         mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit), tau,
         kappa=np.zeros(panel.K + settings.learning), shift=np.zeros(p), squares=np.zeros(p),
-        slopes=slopes, responses=known, inverse_size=settings.inverse_size or 0.0,
+        slopes=slopes, half=value / 2 if slopes and family.counts else 0.0, responses=known,
+        inverse_size=settings.inverse_size or 0.0,
         chain=START_CHAIN if settings.occupancy else np.zeros(0),
         features=start_coefficients(panel, settings.features, unit, slopes=slopes), weight=weight,
         phi=unit,

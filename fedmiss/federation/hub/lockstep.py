@@ -164,7 +164,7 @@ def _parameters(pack: list[FitTask], states: MonthState | None, begin: msg.Begin
     free = states.free  # the line x is known to all
     many: dict[str, Any] = {
         name: getattr(states, name)
-        for name in ("mu", "tau", "phi", "inverse_size", "kappa", "ridge", "chain", "shift", "common")
+        for name in ("mu", "tau", "half", "phi", "inverse_size", "kappa", "ridge", "chain", "shift", "common")
     }
     return many | {
         "batch": pack[0].batch, "fits": _fits(pack), "begin": begin, "refill": np.asarray(states.refill, np.uint8),

@@ -115,6 +115,7 @@ class MonthState:
     refill : whether visits' weights must be computed again
     damping : (L, n) last steps of the months, and (L,) the share of a full step that each takes
     strides : (2, 1 + 2 p) last steps of the logarithms of 1 / size, ``tau`` and ``noise``, and the share that each takes
+    half : half of all counts where sites have slopes: a site with more has a slope of its own; 0 for none
     squares : (p,)               mean squared coefficient of the sites
     told : (5,) of the sites' slopes: how many, mean squares of what they are more than their prior mean, mean posterior
         variance C, the prior variance ``tau`` that these were computed with, and the sum of (1 - C / tau)^2
@@ -138,6 +139,7 @@ class MonthState:
     shift: F64
     squares: F64
     features: Coefficients
+    half: float = 0.0
     told: F64 = field(default_factory=lambda: np.zeros(5))
     common: float = 0.0
     slopes: bool = False

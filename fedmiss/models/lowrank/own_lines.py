@@ -19,6 +19,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
 
+MAJOR = 0.3**2  # variance, beside tau_s, of the slope of a site with more than half of all birds
 DAMPING = 0.8  # of the slope of a year, the next year's share
 LATE = np.iinfo(np.int64).max
 
@@ -29,7 +30,7 @@ class OwnLines:
 
     ``first``, ``last`` (J,) first and last year with a visit that takes part, from 0; -1 where there is none: such a site
     has its whole prior. ``mean`` (J,) prior means of the slopes; ``year`` (L,) of every month, from 0; ``unit`` what the
-    known line x rises by in a year.
+    known line x rises by in a year; ``more`` (J,) variance of the slope beside tau_s.
     """
 
     first: I64
@@ -37,29 +38,37 @@ class OwnLines:
     mean: F64
     year: I64
     unit: float
+    more: F64
 
     @classmethod
-    def of(cls, first: I64, last: I64, mean: F64, year: I64, line: F64) -> OwnLines:
+    def of(cls, first: I64, last: I64, mean: F64, year: I64, line: F64, more: F64) -> OwnLines:
         """Take the years, which begin anywhere, from those of the months; ``line`` (L,) is the known line x."""
         start = int(year[0])
         seen = first >= 0
         rise = float(line[-1] - line[0]) / max(int(year[-1]) - start, 1)
         return cls(
-            np.where(seen, first - start, -1), np.where(seen, last - start, -1), mean, year - start, rise
+            np.where(seen, first - start, -1),
+            np.where(seen, last - start, -1),
+            mean,
+            year - start,
+            rise,
+            more,
         )
 
     @classmethod
     def joined(cls, parts: Iterable[OwnLines], at: Iterable[I64], J: int) -> OwnLines:
         """Lines of the sites of several groups, whose places among the J sites are ``at``."""
         known = list(zip(parts, at, strict=True))
-        first, last, mean, owners = np.full(J, LATE), np.full(J, -1), np.zeros(J), np.zeros(J)
+        first, last = np.full(J, LATE), np.full(J, -1)
+        mean, more, owners = np.zeros(J), np.zeros(J), np.zeros(J)
         for part, rows in known:
             first[rows] = np.minimum(first[rows], np.where(part.first < 0, LATE, part.first))
             last[rows] = np.maximum(last[rows], part.last)
             mean[rows] += part.mean
+            more[rows] = np.maximum(more[rows], part.more)
             owners[rows] += 1
         year, unit = known[0][0].year, known[0][0].unit
-        return cls(np.where(last < 0, -1, first), last, mean / np.maximum(owners, 1), year, unit)
+        return cls(np.where(last < 0, -1, first), last, mean / np.maximum(owners, 1), year, unit, more)
 
     def _beyond(self, rows: slice | I64) -> tuple[I64, I64]:
         """Years (rows, Y) that each year lies before the first visit and after the last."""
@@ -110,7 +119,10 @@ class OwnLines:
         """What mean and variance (rows, L) of the predictor change by: sites N(P, C) (rows, p), months ``T`` (L, p)."""
         bend = self.bend(rows)[:, self.year]
         own = C[:, 1, :1] + C[:, 1, 1:] @ T[:, 1:].T  # covariance of the slope with the predictor
-        more = bend * (2.0 * own + bend * C[:, 1, 1, None]) + tau[1] * self.variance(rows)[:, self.year]
+        more = (
+            bend * (2.0 * own + bend * C[:, 1, 1, None])
+            + (tau[1] + self.more[rows])[:, None] * self.variance(rows)[:, self.year]
+        )
         return (P[:, 1] - self.mean[rows])[:, None] * bend, more
 
     def beyond(self, site: I64, month: I64) -> Bool:
@@ -123,6 +135,5 @@ class OwnLines:
         years = self._years(self.first[site], self.last[site], self.year[month])
         bend = self._lost(*years)
         own = C[:, 1, 0] + np.einsum("na,na->n", C[:, 1, 1:], T[:, 1:])
-        return (P[:, 1] - self.mean[site]) * bend, bend * (2.0 * own + bend * C[:, 1, 1]) + tau[
-            1
-        ] * self._spread(*years)
+        more = bend * (2.0 * own + bend * C[:, 1, 1]) + (tau[1] + self.more[site]) * self._spread(*years)
+        return (P[:, 1] - self.mean[site]) * bend, more

@@ -1,0 +1,66 @@
+"""A site with more than half of all birds has a slope of its own: the prior of the others' slopes is not its prior."""
+
+import numpy as np
+import pytest
+
+from fedmiss.federation.calls import bootstrap, fit_counts
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.own_lines import MAJOR
+from fedmiss.models.lowrank.settings import CountSettings
+
+YEARS, SIZE = 12, 5.0
+T = np.arange(YEARS) - (YEARS - 1) / 2
+X = T / np.sqrt((T**2).mean())  # the known line
+SETTINGS = CountSettings(rank=0, dispersion="negbin", inverse_size=1.0 / SIZE)
+
+
+def colony(birds: float, own: float = -0.1, owners: int = 1) -> GroupPanel:
+    """Expected counts themselves, without noise: 30 sites of 20 birds without a trend, and one that has its own."""
+    mean = np.tile(20.0, (31, YEARS))
+    mean[7] = birds * np.exp(own * T)
+    site, year = (x.ravel() for x in np.indices(mean.shape))
+    groups = [
+        Group.of(f"g{k}", site[at], year[at], mean[site[at], year[at]])
+        for k, at in ((k, site % owners == k) for k in range(owners))
+    ]
+    return GroupPanel.of(31, YEARS, groups, (np.full(YEARS, 6), 2001 + np.arange(YEARS)))
+
+
+def slope_of(totals: np.ndarray) -> np.ndarray:
+    return np.polyfit(T, np.log(totals).T, 1)[0]
+
+
+def test_its_slope_is_what_its_own_counts_and_its_own_prior_say():
+    fit = fit_counts(colony(2000.0), SETTINGS)
+    q, step = fit.posterior, np.sqrt((T**2).mean())
+    line = np.polyfit(X, q.T[:, 0], 1)[0]
+    # Each year says 1 / (1 / mean + 1 / size) of the logarithm of its mean.
+    told = float((X**2 / (1.0 / (2000.0 * np.exp(-0.1 * T)) + 1.0 / SIZE)).sum())
+    expected = line + (-0.1 * step - line) * told / (told + 1.0 / (q.tau[1] + MAJOR))
+    np.testing.assert_allclose(line + q.P[7, 1], expected, atol=0.02)
+    assert q.tau[1] < 1e-3  # and it does not make the others' slopes differ
+    assert abs(slope_of(fit.expected().sum(axis=0)) + 0.1) < abs(slope_of(fit.expected()[7]) + 0.1) + 0.03
+
+
+def test_a_site_with_less_than_half_goes_with_the_others():
+    """Where sites are many and alike their slopes are, and one that is not large says little against that."""
+    large, small = (fit_counts(colony(birds), SETTINGS).posterior for birds in (700.0, 550.0))
+    assert large.P[7, 1] < 3.0 * small.P[7, 1] < 0.0
+
+
+@pytest.mark.parametrize("owners", [2, 3])
+def test_whose_site_it_is_does_not_matter(owners):
+    whole, parts = (fit_counts(colony(2000.0, owners=n), SETTINGS) for n in (1, owners))
+    np.testing.assert_allclose(parts.expected(), whole.expected(), rtol=1e-8)
+    assert (parts.lines.more > 0).tolist() == (whole.lines.more > 0).tolist() == [j == 7 for j in range(31)]
+
+
+def test_replicates_draw_its_slope_from_its_own_prior():
+    panel = colony(2000.0)
+    whole = fit_counts(panel, SETTINGS)
+    slopes = slope_of(bootstrap(panel, whole, draws=300).totals[:, 0])
+    step = np.sqrt((T**2).mean())
+    # The counts have no noise, so replicates vary by the prior's part alone: C^2 / (tau + MAJOR) of the slope.
+    C = whole.posterior.C[7, 1, 1]
+    prior = C / np.sqrt(whole.posterior.tau[1] + MAJOR) / step
+    assert slopes.std(ddof=1) > 0.5 * prior

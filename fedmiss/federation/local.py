@@ -304,6 +304,7 @@ class LocalFederation:
                 batch.presence.q[0] = fit.presence.present[self.at[name]]
                 batch.weigh(0)
             batch.rank[:] = p
+            batch.major[:] = batch.with_more_than(np.array([fit.state.half]), np.zeros(1, np.int64))
         self.members, self.last = [FittedModel(fit.settings, fit.state)], fit
 
     def cross_validate(

@@ -8,6 +8,9 @@ from fedmiss.errors import ConfigError
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.plans import base_settings, federation_of
+from fedmiss.report.analysis import analyse
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.settings import ReportSettings
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from tests.folders import frame
@@ -78,6 +81,17 @@ def test_draws_do_not_depend_on_their_number_and_follow_the_seed(chain, tmp_path
     for number in (2.5, "x", True):
         with pytest.raises(ConfigError, match=r"draw_counts: number is .* \(must be an? "):
             result.draw_counts(number)
+
+
+@pytest.mark.parametrize("n_sites", [3, 12])
+def test_a_fit_read_in_python_has_the_class_of_its_page_and_the_reason_for_none(tmp_path, n_sites):
+    panel = write_panel(simulate_panel(n_sites, 84, 0.6, seed=2), tmp_path / "panel")
+    fit = fit_panel(panel, tmp_path / "fit", FitSettings(rank=0, bootstrap=20))
+    page = analyse(read_inputs(panel, fit, impute_panel(panel, fit, tmp_path / "imputed")), ReportSettings())
+    told = open_fit(panel, fit).trend().iloc[0]
+    for name in ("trend_class", "reason", "n_years", "percent_lo"):
+        assert told[name] == page.trend[name], name
+    assert ("counted in two or more years" in told["reason"]) == (n_sites < 5)
 
 
 @pytest.mark.slow

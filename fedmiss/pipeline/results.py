@@ -104,8 +104,7 @@ class SpeciesFit:
         No class where the report gives none, with the ``reason``. ``rule`` is ``pecbms`` or ``rtrim``;
         ``convention`` is ``long-term`` or ``trim`` (without the scatter of years).
         """
-        settings = ReportSettings(base=None if base is None else str(base), rule=rule, convention=convention)
-        refuse = why_no_class(self.data, settings)
+        refuse = why_no_class(self.data, ReportSettings(rule=rule, convention=convention))
         return self._series.trend(base=self._base(base), rule=rule, refuse=refuse, convention=convention)
 
     def plot_index(self, ax: Axes | None = None, base: str | int | None = None) -> Axes:

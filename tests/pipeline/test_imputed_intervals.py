@@ -1,5 +1,7 @@
 """Imputed cells with intervals and draws: what is held out is covered, and draws have the laws of the intervals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -92,6 +94,14 @@ def test_a_fit_read_in_python_has_the_class_of_its_page_and_the_reason_for_none(
     for name in ("trend_class", "reason", "n_years", "percent_lo"):
         assert told[name] == page.trend[name], name
     assert ("counted in two or more years" in told["reason"]) == (n_sites < 5)
+
+
+def test_a_species_that_was_never_found_has_no_class_whatever_the_base(tmp_path):
+    p = simulate_panel(6, 24, 0.6, seed=3)
+    panel = write_panel(replace(p, y=0 * p.y), tmp_path / "panel")
+    species = open_fit(panel, fit_panel(panel, tmp_path / "fit", FitSettings(rank=0, bootstrap=0)))
+    for base in (None, 2000):
+        assert species.trend(base).iloc[0]["trend_class"] == "not classified"
 
 
 @pytest.mark.slow

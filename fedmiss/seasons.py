@@ -6,6 +6,7 @@ import datetime as dt
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from fedmiss.arrays import I64
 
@@ -25,6 +26,12 @@ def first_month(season: Sequence[int] | I64) -> int:
     if not {1, 12} <= set(season) or gaps.max() <= LONGEST_STEP:
         return 13
     return int(season[int(gaps.argmax()) + 1])
+
+
+def along_season(month_of_year: ArrayLike) -> I64:
+    """Return where the months of a season (L,) stand on an axis: over the New Year November at -1, before January at 1."""
+    month = np.asarray(month_of_year, dtype=np.int64)
+    return month - 12 * (month >= first_month(np.unique(month)))
 
 
 def season_years(year: I64, month_of_year: I64) -> I64:

@@ -19,10 +19,11 @@ from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.imputing import LIMITS, drawn, visits_in_cells
 from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
 from fedmiss.report import plots
+from fedmiss.report.analysis import why_no_class
 from fedmiss.report.coverage import first_base, usable_counts
-from fedmiss.report.inputs import read_draws
+from fedmiss.report.inputs import ReportInputs, inputs_of, read_draws
 from fedmiss.report.series import MonthlySeries
-from fedmiss.report.settings import Least
+from fedmiss.report.settings import Least, ReportSettings
 from fedmiss.report.words import per_year
 from fedmiss.settings import kinds_checked
 
@@ -41,6 +42,7 @@ class SpeciesFit:
     observed : (J, L) whether some group has a count in the cell
     found : (J, L) whether the species was found in the cell
     draws : (B, L) bootstrap replicates of the monthly totals, or None
+    data : what a report is computed from
 
     Examples
     --------
@@ -62,6 +64,7 @@ class SpeciesFit:
     observed: Bool
     found: Bool
     draws: F64 | None
+    data: ReportInputs
 
     @property
     def _facts(self) -> FitFacts:
@@ -98,9 +101,11 @@ class SpeciesFit:
     ) -> pd.DataFrame:
         """Overall trend: change per year with interval and class; one row.
 
-        ``rule`` is ``pecbms`` or ``rtrim``; ``convention`` is ``long-term`` or ``trim`` (without the scatter of years).
+        No class where the report gives none, with the ``reason``. ``rule`` is ``pecbms`` or ``rtrim``;
+        ``convention`` is ``long-term`` or ``trim`` (without the scatter of years).
         """
-        return self._series.trend(base=self._base(base), rule=rule, convention=convention)
+        refuse = why_no_class(self.data, ReportSettings(rule=rule, convention=convention))
+        return self._series.trend(base=self._base(base), rule=rule, refuse=refuse, convention=convention)
 
     def plot_index(self, ax: Axes | None = None, base: str | int | None = None) -> Axes:
         """Draw the yearly index with its 95 % intervals into ``ax`` (a new one when None); return the axes."""
@@ -213,4 +218,10 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     observed, found = (
         visits.toarray() > 0 for visits in visits_in_cells(folder, counts.J, counts.L, used, "n_detected")
     )
-    return SpeciesFit(folder, counts, manifest, counts.expected(), observed, found, draws)
+    expected = counts.expected()
+    blank = np.full(expected.shape, np.nan, np.float32)  # limits of cells have no part in a trend
+    manifests = {"panel": folder.manifest, "fit": manifest, "imputed": manifest}
+    data = inputs_of(
+        Path(panel), Path(fit), manifests, lambda *size: (expected, (blank, blank), observed), {}
+    )
+    return SpeciesFit(folder, counts, manifest, expected, observed, found, draws, data)

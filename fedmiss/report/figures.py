@@ -23,6 +23,7 @@ from fedmiss.report.prose import progress_words
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figure, lay_out, style
 from fedmiss.report.words import MINUS, count, marks, number, per_year, percent, records, share, with_limits
 from fedmiss.report.years import MONTH_NAMES, season_text
+from fedmiss.seasons import along_season
 
 A = TypeVar("A", bound=Findings)
 
@@ -294,13 +295,14 @@ def season(findings: Findings) -> Plot | None:
     used = findings.monthly[np.isin(findings.years.of_month, findings.years.year[findings.years.used])]
     ends = used.groupby("month_of_year")["total"].agg(low_year="min", high_year="max")
     profile = profile.merge(ends, left_on="month_of_year", right_index=True, how="left")
-    month = profile["month_of_year"].to_numpy()
+    month = along_season(profile["month_of_year"])
+    profile, month = profile.iloc[np.argsort(month)], np.sort(month)
     ax.fill_between(month, profile["low_year"], profile["high_year"], color="#dcdcdc", alpha=0.7, lw=0)
     if profile["lo"].notna().any():
         error = np.abs(np.vstack([profile["total"] - profile["lo"], profile["hi"] - profile["total"]]))
         ax.errorbar(month, profile["total"], yerr=error, fmt="none", ecolor=SKY, elinewidth=4, alpha=0.7)
     ax.plot(month, profile["total"], color=BLUE, marker="o", ms=5, lw=1)
-    ax.set_xticks(month, [MONTH_NAMES[each - 1] for each in month])
+    ax.set_xticks(month, [MONTH_NAMES[each - 1] for each in month])  # 0 is December: the last name
     top = float(np.nanmax(profile[["total", "hi", "high_year"]].to_numpy(dtype=float)))
     ax.set_ylim(0 if profile["total"].min() >= 0 else None, top * 1.08)
     ax.set_ylabel(f"{findings.unit}, all sites")
@@ -317,7 +319,7 @@ def season(findings: Findings) -> Plot | None:
         name = MONTH_NAMES[row.month_of_year - 1]
         return f"{name}: {with_limits(row.total, row.lo, row.hi)} {findings.unit}"
 
-    at = marks(profile, "month_of_year", said)
+    at = marks(profile.assign(at=month), "at", said)
     return Plot("season", "Seasonal profile", caption, alt, fig, profile, at)
 
 
@@ -328,11 +330,14 @@ def weeks(analysis: Analysis) -> Plot | None:
         return None
     fig = figure(height=4.8)
     ax = fig.subplots()
-    time = (table["month_of_year"] + (table["week"] - 2.5) / 4).to_numpy()
+    month = along_season(table["month_of_year"])
+    table = table.iloc[np.argsort(month, kind="stable")]
+    month.sort()
+    time = month + (table["week"].to_numpy() - 2.5) / 4
     ax.vlines(time, table["low_year"], table["high_year"], color="#d0d0d0", lw=5)  # blank ranges draw nothing
     ax.plot(time, table["total"], color=BLUE, marker="o", ms=3.5, lw=1.2)
-    at = sorted(set(table["month_of_year"]))
-    ax.set_xticks(at, [MONTH_NAMES[month - 1] for month in at])
+    at = np.unique(month)
+    ax.set_xticks(at, [MONTH_NAMES[each - 1] for each in at])
     ax.set_ylim(0, float(np.nanmax(table[["total", "high_year"]].to_numpy(dtype=float))) * 1.08)
     ax.set_ylabel(f"{analysis.unit}, all sites")
     _thousands(ax)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -303,6 +303,20 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         for name, folder in (("panel", panel), ("fit", fit), ("imputed", imputed))
     }
     _check_one_chain(manifests["panel"], manifests["fit"], manifests["imputed"], fit, imputed)
+    hashes = {f"{folder.name}/{MANIFEST}": identity(folder) for folder in (panel, fit, imputed)}
+    return inputs_of(
+        panel, fit, manifests, lambda *size: _read_matrix(imputed / "imputed.parquet", *size), hashes
+    )
+
+
+def inputs_of(
+    panel: Path,
+    fit: Path,
+    manifests: Mapping[str, Manifest],
+    matrix: Callable[[int, int], tuple[F64, tuple[F32, F32], Bool]],
+    hashes: Mapping[str, str],
+) -> ReportInputs:
+    """Read what a report takes of panel and fit; ``matrix`` gives the imputed one of so many sites and months."""
     sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
     months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
     if sites.empty or months.empty:
@@ -312,7 +326,7 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
     cells, groups, group_regions = _read_cells(
         panel, sites, len(months), counted_by(manifests["fit"]["results"].get("family", ""))
     )
-    expected, limits, observed = _read_matrix(imputed / "imputed.parquet", len(sites), len(months))
+    expected, limits, observed = matrix(len(sites), len(months))
     site_trends = _optional(fit / "site_trends.parquet", "site_trends")
     if site_trends is not None and len(site_trends) != len(sites):
         raise InputError(
@@ -335,6 +349,6 @@ def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> Repo
         cv=_optional(fit / "cv.parquet", "cv"),
         site_trends=site_trends,
         visited=_optional(fit / "visited.parquet", "visited"),
-        hashes={f"{folder.name}/{MANIFEST}": identity(folder) for folder in (panel, fit, imputed)},
+        hashes=hashes,
         weeks=_read_weeks(panel),
     )

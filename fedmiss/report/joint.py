@@ -220,8 +220,8 @@ def analyse_joint(data: JointSource, settings: ReportSettings) -> JointFindings:
 def headline(findings: JointFindings) -> Headline:
     """The sentence of a local report, and what this one rests on."""
     support = (
-        f"It rests on {count(findings.data.result.n_counted)} {findings.data.rests_on} in "
-        f"{int(findings.years.used.sum())} of {findings.years.year.size} years, of {findings.organisations} together."
+        f"It rests on {count(findings.data.result.n_counted)} {findings.data.rests_on}, of {findings.organisations} "
+        f"together. Index and trend are of {int(findings.years.used.sum())} of {findings.years.year.size} years."
     )
     if not findings.found:
         return Headline(

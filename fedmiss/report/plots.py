@@ -14,6 +14,7 @@ import pandas as pd
 from numpy.typing import ArrayLike
 
 from fedmiss.report.style import BLUE, GREY, ORANGE, PEACH, SKY
+from fedmiss.seasons import along_season
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -121,8 +122,12 @@ def plot_season(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     >>> ax.figure.savefig("figure.png")
     """
     ax = _axes(ax)
-    bars(ax, table["month_of_year"], table["lo"], table["hi"])
-    ax.plot(table["month_of_year"], table["total"], color=BLUE, marker="o", ms=4)
+    month = along_season(table["month_of_year"])
+    order = np.argsort(month)
+    bars(ax, month, table["lo"], table["hi"])
+    ax.plot(month[order], table["total"].to_numpy()[order], color=BLUE, marker="o", ms=4)
+    if (month < 1).any():
+        ax.set_xticks(month, table["month_of_year"])
     ax.set_xlabel("month")
     ax.set_ylabel("expected count, all sites")
     return ax

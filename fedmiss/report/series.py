@@ -135,7 +135,7 @@ class MonthlySeries:
         band = interval(index, ratio_draws, level)
         se = np.full(total.size, np.nan)
         if values is not None and len(values) >= 2:
-            se = values.std(axis=0, ddof=1)
+            se = _on_log_scale(total, values).std(axis=0, ddof=1)
         frame = pd.DataFrame(
             {
                 "year": years.year, "n_months": years.n_months, "complete": years.complete, "used": years.used,
@@ -155,16 +155,14 @@ class MonthlySeries:
 
         The covariance is on the delta-method scale, ``diag(total) cov(log replicates) diag(total)``, so that a
         standard error divided by its total is the standard error of the logarithm that every interval of the report
-        uses; where a replicate is not positive it is the plain covariance.
+        uses; of years of which a replicate is not positive it is the plain covariance.
         """
         year, total, values = self.within(self.years.used)
         if values is None or len(values) < 2:
             raise ConfigError(
                 "covariances need bootstrap replicates (fit/draws.parquet); fit with --bootstrap 200."
             )
-        if (values > 0).all() and (total > 0).all():
-            return year, total, np.atleast_2d(np.cov(np.log(values), rowvar=False)) * np.outer(total, total)
-        return year, total, np.atleast_2d(np.cov(values, rowvar=False))
+        return year, total, np.atleast_2d(np.cov(_on_log_scale(total, values), rowvar=False))
 
     def trend(
         self,
@@ -302,6 +300,12 @@ class MonthlySeries:
         frame.loc[keep, "missing_smooth"] = loess(xs, n_missing[keep], span, it)
         frame.attrs.update(span=span, it=it, span_chosen=chosen)
         return frame
+
+
+def _on_log_scale(total: F64, values: F64) -> F64:
+    """Return replicates (B, Y) as totals (Y,) times their logarithms; as they are in years where one is not positive."""
+    ok = (values > 0).all(axis=0) & (total > 0)
+    return np.where(ok, total * np.log(np.where(ok, values, 1.0)), values)
 
 
 def _reason(n_years: int, total: F64, values: F64 | None) -> str:

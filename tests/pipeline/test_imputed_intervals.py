@@ -1,5 +1,7 @@
 """Imputed cells with intervals and draws: what is held out is covered, and draws have the laws of the intervals."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -8,6 +10,9 @@ from fedmiss.errors import ConfigError
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.plans import base_settings, federation_of
+from fedmiss.report.analysis import analyse
+from fedmiss.report.inputs import read_inputs
+from fedmiss.report.settings import ReportSettings
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from tests.folders import frame
@@ -78,6 +83,25 @@ def test_draws_do_not_depend_on_their_number_and_follow_the_seed(chain, tmp_path
     for number in (2.5, "x", True):
         with pytest.raises(ConfigError, match=r"draw_counts: number is .* \(must be an? "):
             result.draw_counts(number)
+
+
+@pytest.mark.parametrize("n_sites", [3, 12])
+def test_a_fit_read_in_python_has_the_class_of_its_page_and_the_reason_for_none(tmp_path, n_sites):
+    panel = write_panel(simulate_panel(n_sites, 84, 0.6, seed=2), tmp_path / "panel")
+    fit = fit_panel(panel, tmp_path / "fit", FitSettings(rank=0, bootstrap=20))
+    page = analyse(read_inputs(panel, fit, impute_panel(panel, fit, tmp_path / "imputed")), ReportSettings())
+    told = open_fit(panel, fit).trend().iloc[0]
+    for name in ("trend_class", "reason", "n_years", "percent_lo"):
+        assert told[name] == page.trend[name], name
+    assert ("counted in two or more years" in told["reason"]) == (n_sites < 5)
+
+
+def test_a_species_that_was_never_found_has_no_class_whatever_the_base(tmp_path):
+    p = simulate_panel(6, 24, 0.6, seed=3)
+    panel = write_panel(replace(p, y=0 * p.y), tmp_path / "panel")
+    species = open_fit(panel, fit_panel(panel, tmp_path / "fit", FitSettings(rank=0, bootstrap=0)))
+    for base in (None, 2000):
+        assert species.trend(base).iloc[0]["trend_class"] == "not classified"
 
 
 @pytest.mark.slow

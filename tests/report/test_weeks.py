@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from fedmiss.report.analysis import analyse
+from fedmiss.report.figures import season, weeks
 from fedmiss.report.fitted import fitted_years
+from fedmiss.report.plots import plot_season
 from fedmiss.rng import rng_for
 
 from .conftest import analysed
@@ -74,6 +76,12 @@ def test_a_winter_has_the_numbers_of_the_same_counts_in_spring(a):
         pd.testing.assert_frame_equal(
             x, shifted.sort_values(by, ignore_index=True), check_dtype=False, rtol=1e-9
         )
+    # Nor has its picture a line over a summer that nobody counted: November stands before January.
+    for draw in (season, weeks):
+        steps = [np.diff(draw(each).figure.axes[0].lines[-1].get_xydata(), axis=0) for each in (a, b)]
+        np.testing.assert_allclose(*steps, rtol=1e-6)
+    steps = [np.diff(plot_season(each.season).lines[-1].get_xydata(), axis=0) for each in (a, b)]
+    np.testing.assert_allclose(*steps, rtol=1e-6)
 
 
 def _exposure(a, m):

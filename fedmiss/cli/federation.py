@@ -223,6 +223,9 @@ def status(
         mine = open_kit(folder) if kit else None
         if mine and now.get("job", "") not in ("", mine.job.hex()):
             typer.echo("The kit's present job is not begun. The last one:")
+        elif mine and now["state"] in ("running", "waiting", "stopped") and mine.result.exists():
+            # whoever says `join` again goes through a job that is done, and may stop amid it
+            now |= {"state": "done", "result": str(mine.result)}
         elif mine and now["state"] in ("running", "waiting") and Journal.idle(mine.journal):
             # whoever was killed, or lost power, could not write that it ended
             ended = ", when its process ended; `fedmiss federation join` goes on"

@@ -99,9 +99,21 @@ def program_of(kit: Kit, data: Path) -> GroupProgram:
 
 
 def secret_of(kit: Kit) -> bytes:
-    """The organisation's own secret, drawn at first: folds and weights of replicates follow from it."""
+    """The organisation's own secret, drawn at first: folds and weights of replicates follow from it.
+
+    Raises
+    ------
+    InputError    the present job was begun with a secret that is gone
+    """
     secret = kit.private / SECRET
     if not secret.exists():
+        if kit.journal.exists():
+            raise InputError(
+                f"{secret} is gone, from which {kit.name!r} has answered job {kit.job.hex()[:12]}. Put this file back, if "
+                "there is a copy; without it the job cannot go on, nor be gone through again: ask the proposer for a new "
+                "revision.",
+                path=str(secret),
+            )
         write_secret(secret)
     return secret.read_bytes()
 

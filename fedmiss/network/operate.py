@@ -70,9 +70,16 @@ def _join_folder(
         )
     there = check_folder(folder or Path(read_json(at)["folder"]), kit.folder, data, report)
     write_json(at, {"folder": str(there)})
-    if kit.result.exists() and not preview and not kit.journal.exists():
-        return  # with a journal it goes through the job again: the others may lack its last frames
+    done = kit.result.exists() and not preview
     party = party_of(kit)
+
+    def told_of_others() -> None:
+        before = {place_of(kit.study.name, line["job"]) for line in kit.history()}
+        if others := [name for name in shared.others_here() if name not in before]:
+            say(
+                f"  the folder also has {listed(others, 4)}: another study, revision, roster or version "
+                "of fedmiss. Compare the numbers of your jobs."
+            )
 
     def told(missing: Sequence[str]) -> None:
         waiting(kit.private, kit.job.hex(), kit.study, missing)
@@ -83,12 +90,7 @@ def _join_folder(
             )
             for line in shared.closed_here():
                 say(f"  {line}")
-            before = {place_of(kit.study.name, line["job"]) for line in kit.history()}
-            if others := [name for name in shared.others_here() if name not in before]:
-                say(
-                    f"  the folder also has {listed(others, 4)}: another study, revision, roster or version "
-                    "of fedmiss. Compare the numbers of your jobs."
-                )
+            told_of_others()
         else:
             say(f"{kit.name}: all are there; going on.")
 
@@ -97,6 +99,11 @@ def _join_folder(
         genuine=lambda name, exchange, raw: party.verified(name, frame_label(kit.job, name, exchange), raw),
         sleep=sleeper(kit, say),
     )  # fmt: skip
+    if done:  # the others may wait in a revision that this kit has not yet
+        say(f"{kit.name}: job {kit.job.hex()[:12]}, revision {kit.study.revision}, was done before.")
+        told_of_others()
+        if not kit.journal.exists():
+            return  # with a journal it goes through the job again: the others may lack its last frames
     with progress(f"{kit.name}: exchanges of study {kit.study.name}") as shown:
         take_part(
             kit, data, shared, look=holder(kit, say) if look else None, preview=preview,

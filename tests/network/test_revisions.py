@@ -13,7 +13,7 @@ from fedmiss import atomic
 from fedmiss.atomic import read_json, write_json
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.messages import PROTOCOL
@@ -256,6 +256,20 @@ def test_a_status_says_that_its_process_has_ended(folder, kit):
     said = CliRunner().invoke(app, words).output
     assert said.startswith("state      running, when its process ended; `fedmiss federation join` goes on\n")
     Journal(kit.journal).close()
+
+
+def test_a_job_that_is_done_stays_done_when_it_is_joined_again(kit, panels):
+    """With other data by mistake, or stopped amid it: `stopped` was said, and no word of the result."""
+    register(app)
+    with pytest.raises(EngineError, match="no frame from"):
+        take_part(kit, panels["north"], NOBODY)
+    kit.result.mkdir()
+    with pytest.raises(ConfigError, match="of other data of 'north'"):
+        take_part(kit, panels["south"], NOBODY)
+    said = CliRunner().invoke(app, ["federation", "status", str(kit.folder)]).output
+    assert said.startswith("state      done\n")
+    assert "other data of 'north'" in said
+    assert f"result     {kit.result}\n" in said
 
 
 def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder, kit):

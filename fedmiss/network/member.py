@@ -29,7 +29,7 @@ from fedmiss.federation.hub.onward import Before, written
 from fedmiss.federation.hub.support import MOST_PAIRS, steps
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.masks import Masks, Party, identity
+from fedmiss.federation.masks import Masks, Party, identity, read_secret
 from fedmiss.federation.member import Look, Member
 from fedmiss.files import SECRET, hash_file
 from fedmiss.models.lowrank.settings import CountSettings
@@ -103,7 +103,7 @@ def secret_of(kit: Kit) -> bytes:
 
     Raises
     ------
-    InputError    the present job was begun with a secret that is gone
+    InputError    the present job was begun with a secret that is gone, or the secret is damaged
     """
     secret = kit.private / SECRET
     if not secret.exists():
@@ -115,7 +115,7 @@ def secret_of(kit: Kit) -> bytes:
                 path=str(secret),
             )
         write_secret(secret)
-    return secret.read_bytes()
+    return read_secret(secret)
 
 
 def party_of(kit: Kit) -> Party:

@@ -342,6 +342,9 @@ def test_a_secret_that_is_gone_is_not_drawn_anew_amid_a_job(kit, panels):
         with pytest.raises(InputError, match=rf"{re.escape(str(secret))} is gone, .* Put this file back"):
             use()
     assert not secret.exists()
+    secret.touch()  # of an empty one everybody would know the folds
+    with pytest.raises(InputError, match="is damaged: it has 0 bytes"):
+        take_part(kit, panels["north"], NOBODY)
     secret.write_bytes(copy)
     with pytest.raises(EngineError, match="no frame from"):  # it goes on
         take_part(kit, panels["north"], NOBODY)

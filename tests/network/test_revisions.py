@@ -258,6 +258,17 @@ def test_a_status_says_that_its_process_has_ended(folder, kit):
     Journal(kit.journal).close()
 
 
+def test_a_revision_that_loses_its_third_says_what_can_be_done(folder):
+    """`masks = false` was advised, which `revise` cannot say."""
+    with pytest.raises(ConfigError, match=r"revise --with NAME.*masks = false \(`fedmiss federation new`\)"):
+        new_revision(folder, without=["south"])
+    assert new_revision(folder, without=["south"], added=["west"]).organisations == (
+        "central",
+        "north",
+        "west",
+    )
+
+
 def test_a_job_that_is_done_stays_done_when_it_is_joined_again(kit, panels):
     """With other data by mistake, or stopped amid it: `stopped` was said, and no word of the result."""
     register(app)

@@ -218,6 +218,8 @@ def status(
             f"{folder} has no relay: how the study stands is known at each organisation, by `fedmiss federation status KIT`."
         )
     now = status_of(folder / ("private" if kit else "hub"))
+    if kit and "result" in now:  # the kit may have been moved since
+        now["result"] = str(folder.resolve() / Path(now["result"]).name)
     ended = ""
     with suppress(FedmissError):  # a kit that has left, or lacks its roster, says how it stood
         mine = open_kit(folder) if kit else None

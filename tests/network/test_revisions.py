@@ -283,6 +283,15 @@ def test_a_job_that_is_done_stays_done_when_it_is_joined_again(kit, panels):
     assert f"result     {kit.result}\n" in said
 
 
+def test_a_status_names_the_result_where_the_kit_lies_now(kit, tmp_path):
+    """A kit that was moved, or copied to a new computer, named a folder that is not there."""
+    register(app)
+    Status(kit.private / STATUS, kit.job.hex(), CLUBS).write(state="done", result=str(kit.result))
+    moved = kit.folder.rename(tmp_path / "moved")
+    said = CliRunner().invoke(app, ["federation", "status", str(moved)]).output
+    assert f"result     {moved.resolve() / kit.result.name}\n" in said
+
+
 def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder, kit):
     """One with a key that was lost is another job of the same revision: which one was taken was chance."""
     settings = asdict(CountSettings(rank=1))

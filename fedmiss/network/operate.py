@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.atomic import read_json, write_json
-from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, listed
+from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, InputError, listed
 from fedmiss.federation.circle import frame_label
 from fedmiss.locks import locked
 from fedmiss.network.engine import Control, engine_of
@@ -68,7 +68,15 @@ def _join_folder(
             f"study {kit.study.name} is carried by a folder that all organisations share. Name yours: "
             f"fedmiss federation join {kit.folder} {data} --folder FOLDER"
         )
-    there = check_folder(folder or Path(read_json(at)["folder"]), kit.folder, data, report)
+    if folder is None:
+        folder = Path(read_json(at)["folder"])
+        if not folder.exists():
+            raise InputError(
+                f"the shared folder of the last time, {folder}, is not there now. Connect its drive; or, if it was moved or "
+                "has another name, say the same with --folder FOLDER: the job goes on.",
+                path=str(folder),
+            )
+    there = check_folder(folder, kit.folder, data, report)
     write_json(at, {"folder": str(there)})
     done = kit.result.exists() and not preview
     party = party_of(kit)

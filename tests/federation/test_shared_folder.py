@@ -147,7 +147,14 @@ def test_a_second_folder_that_a_synchronising_program_made_is_read_too(panel, tm
 
 
 @pytest.mark.parametrize(
-    "said", [" (conflicted copy 2026-01-02)", "_conflict-20260102-030405", ".sync-conflict-20260102", "-LAPTOP", "_1"]
+    "said",
+    [
+        " (conflicted copy 2026-01-02)",
+        "_conflict-20260102-030405",
+        ".sync-conflict-20260102",
+        "-LAPTOP",
+        "_1",
+    ],
 )
 def test_a_frame_under_a_name_that_a_synchronising_program_gave_it_is_read(panel, tmp_path, said):
     """With `_` behind the digest it was passed over, and all waited for ever for whom had sent it."""

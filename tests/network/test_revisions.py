@@ -23,6 +23,7 @@ from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit, sleeper
 from fedmiss.network.member import take_part
+from fedmiss.network.operate import join
 from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import read_study
 from fedmiss.system import POSIX
@@ -290,6 +291,13 @@ def test_a_status_names_the_result_where_the_kit_lies_now(kit, tmp_path):
     moved = kit.folder.rename(tmp_path / "moved")
     said = CliRunner().invoke(app, ["federation", "status", str(moved)]).output
     assert f"result     {moved.resolve() / kit.result.name}\n" in said
+
+
+def test_a_shared_folder_that_has_moved_is_not_made_anew(kit, panels, tmp_path):
+    """ "Make the shared folder first" was said: in an empty one all would wait for ever."""
+    write_json(kit.private / "folder.json", {"folder": str(tmp_path / "gone")})
+    with pytest.raises(InputError, match=r"of the last time, .*gone, is not there now.*--folder FOLDER"):
+        join(kit, panels["north"])
 
 
 def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder, kit):

@@ -218,11 +218,16 @@ def status(
             f"{folder} has no relay: how the study stands is known at each organisation, by `fedmiss federation status KIT`."
         )
     now = status_of(folder / ("private" if kit else "hub"))
+    if kit and "result" in now:  # the kit may have been moved since
+        now["result"] = str(folder.resolve() / Path(now["result"]).name)
     ended = ""
     with suppress(FedmissError):  # a kit that has left, or lacks its roster, says how it stood
         mine = open_kit(folder) if kit else None
         if mine and now.get("job", "") not in ("", mine.job.hex()):
             typer.echo("The kit's present job is not begun. The last one:")
+        elif mine and now["state"] in ("running", "waiting", "stopped") and mine.result.exists():
+            # whoever says `join` again goes through a job that is done, and may stop amid it
+            now |= {"state": "done", "result": str(mine.result)}
         elif mine and now["state"] in ("running", "waiting") and Journal.idle(mine.journal):
             # whoever was killed, or lost power, could not write that it ended
             ended = ", when its process ended; `fedmiss federation join` goes on"

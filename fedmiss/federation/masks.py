@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from fedmiss.errors import ConfigError, DomainError, UplinkError
+from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError, several
 from fedmiss.federation.messages import ANSWERS, Answer
 from fedmiss.system import open_own, open_to_others
 
@@ -90,9 +90,21 @@ def identity(path: Path) -> Identity:
             stream.write(raw)
     if open_to_others(path):
         raise ConfigError(f"{path} can be read by others. Say: chmod 600 {path}")
-    raw = path.read_bytes()
+    raw = read_secret(path)
     signer = Ed25519PrivateKey.from_private_bytes(_derived(raw, b"fedmiss signatures"))
     return Identity(X25519PrivateKey.from_private_bytes(raw), signer)
+
+
+def read_secret(path: Path) -> bytes:
+    """Read 32 secret bytes; a file cut short is an InputError: what follows from an empty one everybody knows."""
+    secret = path.read_bytes()
+    if len(secret) != 32:
+        raise InputError(
+            f"{path} is damaged: it has {several(len(secret), 'byte')}, not 32. Put this file back from a copy; if there is "
+            "none, move it away, and a new one is drawn.",
+            path=str(path),
+        )
+    return secret
 
 
 def public_key(private: Identity) -> str:

@@ -25,7 +25,7 @@ from fedmiss.federation.circle import MOST_BYTES
 from fedmiss.federation.gather import Enough, Gather
 from fedmiss.system import open_plain, owner_of, share_like, to_disk
 
-_FRAME = re.compile(r"([a-z][a-z0-9-]{0,30})-[0-9a-f]{32}\b.*\.frame.*", re.DOTALL)
+_FRAME = re.compile(r"([a-z][a-z0-9-]{0,30})-[0-9a-f]{32}.*\.frame.*", re.DOTALL)
 _JOB = re.compile(r"[a-z][a-z0-9-]{0,30}-[0-9a-f]{16}")
 FIRST, LAST = 0.02, 2.0  # seconds between two looks: at first, and after a while
 QUIET = 5.0  # seconds before somebody is said to be missing

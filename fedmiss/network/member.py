@@ -29,7 +29,7 @@ from fedmiss.federation.hub.onward import Before, written
 from fedmiss.federation.hub.support import MOST_PAIRS, steps
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.masks import Masks, Party, identity
+from fedmiss.federation.masks import Masks, Party, identity, read_secret
 from fedmiss.federation.member import Look, Member
 from fedmiss.files import SECRET, hash_file
 from fedmiss.models.lowrank.settings import CountSettings
@@ -99,11 +99,23 @@ def program_of(kit: Kit, data: Path) -> GroupProgram:
 
 
 def secret_of(kit: Kit) -> bytes:
-    """The organisation's own secret, drawn at first: folds and weights of replicates follow from it."""
+    """The organisation's own secret, drawn at first: folds and weights of replicates follow from it.
+
+    Raises
+    ------
+    InputError    the present job was begun with a secret that is gone, or the secret is damaged
+    """
     secret = kit.private / SECRET
     if not secret.exists():
+        if kit.journal.exists():
+            raise InputError(
+                f"{secret} is gone, from which {kit.name!r} has answered job {kit.job.hex()[:12]}. Put this file back, if "
+                "there is a copy; without it the job cannot go on, nor be gone through again: ask the proposer for a new "
+                "revision.",
+                path=str(secret),
+            )
         write_secret(secret)
-    return secret.read_bytes()
+    return read_secret(secret)
 
 
 def party_of(kit: Kit) -> Party:

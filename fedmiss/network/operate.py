@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.atomic import read_json, write_json
-from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, listed
+from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, InputError, listed
 from fedmiss.federation.circle import frame_label
 from fedmiss.locks import locked
 from fedmiss.network.engine import Control, engine_of
@@ -68,11 +68,26 @@ def _join_folder(
             f"study {kit.study.name} is carried by a folder that all organisations share. Name yours: "
             f"fedmiss federation join {kit.folder} {data} --folder FOLDER"
         )
-    there = check_folder(folder or Path(read_json(at)["folder"]), kit.folder, data, report)
+    if folder is None:
+        folder = Path(read_json(at)["folder"])
+        if not folder.exists():
+            raise InputError(
+                f"the shared folder of the last time, {folder}, is not there now. Connect its drive; or, if it was moved or "
+                "has another name, say the same with --folder FOLDER: the job goes on.",
+                path=str(folder),
+            )
+    there = check_folder(folder, kit.folder, data, report)
     write_json(at, {"folder": str(there)})
-    if kit.result.exists() and not preview and not kit.journal.exists():
-        return  # with a journal it goes through the job again: the others may lack its last frames
+    done = kit.result.exists() and not preview
     party = party_of(kit)
+
+    def told_of_others() -> None:
+        before = {place_of(kit.study.name, line["job"]) for line in kit.history()}
+        if others := [name for name in shared.others_here() if name not in before]:
+            say(
+                f"  the folder also has {listed(others, 4)}: another study, revision, roster or version "
+                "of fedmiss. Compare the numbers of your jobs."
+            )
 
     def told(missing: Sequence[str]) -> None:
         waiting(kit.private, kit.job.hex(), kit.study, missing)
@@ -83,12 +98,7 @@ def _join_folder(
             )
             for line in shared.closed_here():
                 say(f"  {line}")
-            before = {place_of(kit.study.name, line["job"]) for line in kit.history()}
-            if others := [name for name in shared.others_here() if name not in before]:
-                say(
-                    f"  the folder also has {listed(others, 4)}: another study, revision, roster or version "
-                    "of fedmiss. Compare the numbers of your jobs."
-                )
+            told_of_others()
         else:
             say(f"{kit.name}: all are there; going on.")
 
@@ -97,6 +107,11 @@ def _join_folder(
         genuine=lambda name, exchange, raw: party.verified(name, frame_label(kit.job, name, exchange), raw),
         sleep=sleeper(kit, say),
     )  # fmt: skip
+    if done:  # the others may wait in a revision that this kit has not yet
+        say(f"{kit.name}: job {kit.job.hex()[:12]}, revision {kit.study.revision}, was done before.")
+        told_of_others()
+        if not kit.journal.exists():
+            return  # with a journal it goes through the job again: the others may lack its last frames
     with progress(f"{kit.name}: exchanges of study {kit.study.name}") as shown:
         take_part(
             kit, data, shared, look=holder(kit, say) if look else None, preview=preview,

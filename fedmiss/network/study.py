@@ -191,8 +191,9 @@ class Study:
             )
         if self.masks and len(self.organisations) < FEWEST:
             raise ConfigError(
-                f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one, or say "
-                "masks = false; both custodians will then be shown what the other can compute."
+                f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Find a third one "
+                "(`fedmiss federation revise --with NAME`), or make a study with masks = false (`fedmiss federation new`); "
+                "both custodians will then be shown what the other can compute."
             )
 
     def _check_before(self) -> None:

@@ -6,7 +6,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from fedmiss.errors import ConfigError, DomainError, UplinkError
+from fedmiss.errors import ConfigError, DomainError, InputError, UplinkError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import frame_label
 from fedmiss.federation.masks import (
@@ -161,6 +161,17 @@ def test_keys_are_their_owners_alone(parties, tmp_path):
     path.chmod(0o644)
     with pytest.raises(ConfigError, match="can be read by others"):
         identity(path)
+
+
+def test_a_key_cut_short_is_a_sentence(tmp_path):
+    """As a full disk or a synchronised drive leaves it: it was a traceback of the package cryptography."""
+    path = tmp_path / "identity.key"
+    identity(path)
+    whole = path.read_bytes()
+    for length in (0, 31):
+        path.write_bytes(whole[:length])
+        with pytest.raises(InputError, match=r"is damaged: .* Put this file back"):
+            identity(path)
 
 
 def test_every_answer_has_a_rule_and_one_without_fails():

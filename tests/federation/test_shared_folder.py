@@ -146,6 +146,28 @@ def test_a_second_folder_that_a_synchronising_program_made_is_read_too(panel, tm
     assert [seats["owner-0"].latest(n) for n in clubs] == [0, 0, 0]
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        " (conflicted copy 2026-01-02)",
+        "_conflict-20260102-030405",
+        ".sync-conflict-20260102",
+        "-LAPTOP",
+        "_1",
+    ],
+)
+def test_a_frame_under_a_name_that_a_synchronising_program_gave_it_is_read(panel, tmp_path, said):
+    """With `_` behind the digest it was passed over, and all waited for ever for whom had sent it."""
+    clubs = clubs_of(panel, tmp_path / "clubs")
+    seats = seats_in(tmp_path / "shared", clubs)
+    frames = {n: c.party.sign(frame_label(JOB, n, 0), b"sums") for n, c in clubs.items()}
+    for name, frame in frames.items():
+        seats[name].restore(0, frame)
+    for path in (tmp_path / "shared").rglob("owner-[12]-*.frame"):
+        path.rename(path.with_name(f"{path.stem}{said}.frame"))
+    assert seats["owner-0"]._look(0, {}) == frames
+
+
 def test_names_that_no_study_made_are_not_shown(panel, tmp_path):
     _, seat = one_seat(tmp_path, panel)
     for name in ("egrets-" + "0" * 16, "x-\x1b[2J", "egrets-paste your key"):

@@ -17,6 +17,7 @@ from fedmiss.files import SECRET, read_manifest, write_manifest
 from fedmiss.network import report
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, in_process
+from fedmiss.network.folder import place_of
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
 from fedmiss.network.member import (
     answered_from,
@@ -118,6 +119,22 @@ def test_who_is_done_shows_its_frames_again_over_a_folder_too(folder, panels, tm
     kit.journal.unlink()  # then nothing can be shown again, and the result stands
     _join_folder(kit, panels["north"], shared, None, **how)
     assert len(asked) == 1
+
+
+def test_who_joins_a_job_that_is_done_is_told_of_another_one(folder, panels, tmp_path):
+    """The others waited in the next revision, and `join` with a kit that had not got it said only that all was done."""
+    kit, lines, shared = open_kit(folder / "kits" / "north"), [], tmp_path / "shared"
+    next_one = shared / f"egrets-{'0' * 16}"
+    for made in (kit.result, shared / place_of("egrets", kit.job.hex()), next_one):
+        made.mkdir(parents=True)
+    how = {"say": lines.append, "look": False, "preview": False}
+    _join_folder(kit, panels["north"], shared, None, **how)
+    assert "revision 1, was done before" in lines[0]
+    assert next_one.name in lines[1]
+    next_one.rmdir()
+    del lines[:]
+    _join_folder(kit, panels["north"], shared, None, **how)
+    assert len(lines) == 1
 
 
 @pytest.mark.slow
@@ -312,6 +329,25 @@ def test_a_journal_that_is_gone_is_not_said_to_have_sent_nothing(kit, panels):
         InputError, match=rf"the journal of job {kit.job.hex()[:12]}, .*, is gone: .* no own report"
     ):
         ledger_of(kit)
+
+
+def test_a_secret_that_is_gone_is_not_drawn_anew_amid_a_job(kit, panels):
+    """Another one was drawn, and the custodian was told that the data had changed."""
+    with pytest.raises(EngineError, match="no frame from"):
+        take_part(kit, panels["north"], NOBODY)
+    secret = kit.private / SECRET
+    copy = secret.read_bytes()
+    secret.unlink()
+    for use in (lambda: take_part(kit, panels["north"], NOBODY), lambda: outbox(kit, panels["north"])):
+        with pytest.raises(InputError, match=rf"{re.escape(str(secret))} is gone, .* Put this file back"):
+            use()
+    assert not secret.exists()
+    secret.touch()  # of an empty one everybody would know the folds
+    with pytest.raises(InputError, match="is damaged: it has 0 bytes"):
+        take_part(kit, panels["north"], NOBODY)
+    secret.write_bytes(copy)
+    with pytest.raises(EngineError, match="no frame from"):  # it goes on
+        take_part(kit, panels["north"], NOBODY)
 
 
 def test_why_a_job_stopped_is_on_the_own_screen_and_in_a_file(folder):

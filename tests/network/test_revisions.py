@@ -13,7 +13,7 @@ from fedmiss import atomic
 from fedmiss.atomic import read_json, write_json
 from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.messages import PROTOCOL
@@ -23,6 +23,7 @@ from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit, sleeper
 from fedmiss.network.member import take_part
+from fedmiss.network.operate import join
 from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import read_study
 from fedmiss.system import POSIX
@@ -256,6 +257,47 @@ def test_a_status_says_that_its_process_has_ended(folder, kit):
     said = CliRunner().invoke(app, words).output
     assert said.startswith("state      running, when its process ended; `fedmiss federation join` goes on\n")
     Journal(kit.journal).close()
+
+
+def test_a_revision_that_loses_its_third_says_what_can_be_done(folder):
+    """`masks = false` was advised, which `revise` cannot say."""
+    with pytest.raises(ConfigError, match=r"revise --with NAME.*masks = false \(`fedmiss federation new`\)"):
+        new_revision(folder, without=["south"])
+    assert new_revision(folder, without=["south"], added=["west"]).organisations == (
+        "central",
+        "north",
+        "west",
+    )
+
+
+def test_a_job_that_is_done_stays_done_when_it_is_joined_again(kit, panels):
+    """With other data by mistake, or stopped amid it: `stopped` was said, and no word of the result."""
+    register(app)
+    with pytest.raises(EngineError, match="no frame from"):
+        take_part(kit, panels["north"], NOBODY)
+    kit.result.mkdir()
+    with pytest.raises(ConfigError, match="of other data of 'north'"):
+        take_part(kit, panels["south"], NOBODY)
+    said = CliRunner().invoke(app, ["federation", "status", str(kit.folder)]).output
+    assert said.startswith("state      done\n")
+    assert "other data of 'north'" in said
+    assert f"result     {kit.result}\n" in said
+
+
+def test_a_status_names_the_result_where_the_kit_lies_now(kit, tmp_path):
+    """A kit that was moved, or copied to a new computer, named a folder that is not there."""
+    register(app)
+    Status(kit.private / STATUS, kit.job.hex(), CLUBS).write(state="done", result=str(kit.result))
+    moved = kit.folder.rename(tmp_path / "moved")
+    said = CliRunner().invoke(app, ["federation", "status", str(moved)]).output
+    assert f"result     {moved.resolve() / kit.result.name}\n" in said
+
+
+def test_a_shared_folder_that_has_moved_is_not_made_anew(kit, panels, tmp_path):
+    """ "Make the shared folder first" was said: in an empty one all would wait for ever."""
+    write_json(kit.private / "folder.json", {"folder": str(tmp_path / "gone")})
+    with pytest.raises(InputError, match=r"of the last time, .*gone, is not there now.*--folder FOLDER"):
+        join(kit, panels["north"])
 
 
 def test_a_revision_goes_on_from_the_job_that_was_approved_last(folder, kit):

@@ -20,7 +20,7 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.report.years import Years
 from fedmiss.tables import load_schema
 
-ONE_TREND = "the model gives all sites one trend, so every region has the same by construction"
+ONE_TREND = "the model gives all sites one trend, so it tells no region from another"
 
 
 class Part(NamedTuple):

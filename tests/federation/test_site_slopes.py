@@ -110,7 +110,8 @@ def test_held_out_visits_are_scored_by_the_lines_of_the_visits_that_are_left(mon
         ):
             first[j] = year if first[j] < 0 else first[j]
             last[j] = year
-        lines = type(fit.lines).of(first, last, np.zeros(len(P)), years_of(program.axis.months), T[:, 1])
+        none = np.zeros(len(P))
+        lines = type(fit.lines).of(first, last, none, years_of(program.axis.months), T[:, 1], none)
         eta, var = moments(float(batch.mu[f]), P, C, T, D)
         more = lines.moved(P, C, T, batch.tau[f], slice(None))
         wanted = batch.family.marginal(eta + more[0], var + more[1])[used.site[visits], used.month[visits]]

@@ -254,8 +254,8 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
     if findings.data.one_trend:
         yield (
             "The model in use gives all sites and regions one trend: differences between them would not predict counts any "
-            "better, or were not asked for. They are not shown. Only a site with more than half of all birds counted has a trend of "
-            "its own."
+            "better, or were not asked for. They are not shown. Only a site with more than half of all birds counted has a "
+            "trend of its own."
         )
     if findings.data.fact("scale") == "log1p":
         smear, how = findings.data.fact("smear"), "without a correction for flocks"

@@ -39,6 +39,7 @@ from fedmiss.models.lowrank.occupancy import ChainPosterior
 from fedmiss.models.lowrank.own_lines import OwnLines
 from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
+from fedmiss.seasons import years_of
 
 REPLICATES = 1  # first of their batches
 MOST_PROGRAMS = 16  # each costs a tenth of a millisecond in every round
@@ -304,7 +305,11 @@ class LocalFederation:
                 batch.presence.q[0] = fit.presence.present[self.at[name]]
                 batch.weigh(0)
             batch.rank[:] = p
-            batch.major[:] = batch.with_more_than(np.array([fit.state.half]), np.zeros(1, np.int64))
+            if fit.state.half:
+                years = years_of(program.axis.months)
+                batch.major[:] = batch.with_more_than(
+                    np.array([fit.state.half]), np.zeros(1, np.int64), years
+                )
         self.members, self.last = [FittedModel(fit.settings, fit.state)], fit
 
     def cross_validate(

@@ -1,5 +1,7 @@
 """A site with more than half of all birds has a slope of its own: the prior of the others' slopes is not its prior."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -44,8 +46,22 @@ def test_its_slope_is_what_its_own_counts_and_its_own_prior_say():
 
 def test_a_site_with_less_than_half_goes_with_the_others():
     """Where sites are many and alike their slopes are, and one that is not large says little against that."""
-    large, small = (fit_counts(colony(birds), SETTINGS).posterior for birds in (700.0, 550.0))
+    large, small = (fit_counts(colony(birds), SETTINGS).posterior for birds in (1000.0, 550.0))
     assert large.P[7, 1] < 3.0 * small.P[7, 1] < 0.0
+
+
+@pytest.mark.parametrize(
+    ("times", "what"), [(np.eye(YEARS)[-1] * 300, "a flock"), (np.full(YEARS, 0.001), "few birds")]
+)
+def test_a_flock_that_came_once_and_few_birds_are_no_reason(times, what):
+    """Half of all birds is soon one site's where a species is rare; its slope would run where no count holds it."""
+    panel = colony(20.0, own=0.0)
+    group = panel.groups[0]
+    rest = 1.0 if what == "a flock" else 0.00001
+    count = np.where(group.site == 7, 2000.0 * times[group.month], 20.0 * rest)
+    rare = GroupPanel.of(panel.J, panel.L, [replace(group, count=count)], panel.calendar)
+    assert count[group.site == 7].sum() > count.sum() / 2, what
+    assert not fit_counts(rare, SETTINGS).lines.more.any()
 
 
 @pytest.mark.parametrize("owners", [2, 3])

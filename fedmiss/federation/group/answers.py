@@ -22,6 +22,7 @@ from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.families import negbin_deviance
 from fedmiss.models.lowrank.occupancy import SURE
 from fedmiss.models.site_time import site_effects, site_time
+from fedmiss.seasons import years_of
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.program import GroupProgram
@@ -99,7 +100,9 @@ def receive(program: GroupProgram, batch: Batch, question: msg.Broadcast) -> int
     at = slice(None) if fits.size == len(batch.mu) and (np.diff(fits) > 0).all() else fits
     if question.begin in (msg.Begin.FROM_ZERO, msg.Begin.AT_REST):
         batch.site_mean[at], batch.site_cov[at] = 0.0, 0.0
-        batch.major[at] = batch.with_more_than(question.half, fits)
+        batch.major[at] = -1
+        if question.half.any():
+            batch.major[at] = batch.with_more_than(question.half, fits, years_of(program.axis.months))
         known = slice(1 + batch.slopes, 1 + batch.slopes + batch.responses.shape[1])
         batch.site_mean[at, :, known] = batch.site_prior[at, :, known] = batch.responses
         batch.effects[at], batch.effect_var[at] = 0.0, 0.0

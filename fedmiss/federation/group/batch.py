@@ -79,6 +79,7 @@ class CellParts:
         return cls(np.arange(nnz + 1, dtype=np.int64), *parts)
 
 
+LEAST_BIRDS = 50.0  # of a site with a slope of its own
 _ZERO = np.zeros((1, 1))
 _CHANGING = (
     "mu", "month_mean", "month_cov", "tau", "phi", "inverse_size", "kappa", "ridge", "B", "site_prior", "site_mean",
@@ -337,16 +338,24 @@ class Batch:
         more = np.where(np.arange(J) == self.major[f], MAJOR, 0.0)
         return OwnLines.of(first, last, self.common_slopes(f), year, self.month_mean[f, :, 1], more)
 
-    def with_more_than(self, half: F64, fits: I64) -> I64:
-        """The site (n,) of each of these fits that has more birds than ``half`` of all; -1 where there is none."""
-        row_site = np.repeat(
-            np.repeat(np.arange(self.cells.J), np.diff(self.cells.ptr)), np.diff(self.rows.ptr)
-        )
-        out = np.full(fits.size, -1)
-        for i, f in enumerate(fits if half.any() else ()):
-            birds = np.bincount(row_site, self.rows.wy[f], self.cells.J)
-            if birds.max(initial=0.0) > half[i] > 0.0:
-                out[i] = birds.argmax()
+    def with_more_than(self, half: F64, fits: I64, year: I64) -> I64:
+        """The site (n,) of each of these fits that has more than ``half`` of all birds; -1 where there is none.
+
+        Without its best of the years (L,) too: a flock that came once is no reason for a slope. Of few birds there is none.
+        """
+        cells, out = self.cells, np.full(fits.size, -1)
+        if not cells.J:
+            return out
+        sizes = np.diff(self.rows.ptr)
+        site = np.repeat(np.repeat(np.arange(cells.J), np.diff(cells.ptr)), sizes)
+        when = np.repeat(year[cells.col] - year.min(), sizes)
+        for i, f in enumerate(fits):
+            birds = np.bincount(site, self.rows.wy[f], cells.J)
+            most, least = int(birds.argmax()), max(half[i], LEAST_BIRDS)
+            if half[i] > 0.0 and birds[most] > least:
+                mine = site == most
+                best = np.bincount(when[mine], self.rows.wy[f, mine]).max()
+                out[i] = most if birds[most] - best > least else -1
         return out
 
     def prior_variances(self, f: int, p: int) -> F64:

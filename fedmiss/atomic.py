@@ -158,6 +158,19 @@ def read_json(path: str | Path) -> Any:
         raise InputError(f"{path} is not valid JSON ({error}); make it again.", path=str(path)) from None
 
 
+def read_object(path: str | Path, *needed: str) -> dict[str, Any]:
+    """Read a JSON file that holds an object with the names ``needed``; any other is an :class:`InputError`."""
+    out = read_json(path)
+    lacking = [repr(name) for name in needed if not isinstance(out, dict) or name not in out]
+    if lacking or not isinstance(out, dict):
+        what = f"no {', '.join(lacking)}" if lacking else "no names with values"
+        raise InputError(
+            f"{path} has {what}: it was changed, or is another file. Take it again from where you had it.",
+            path=str(path),
+        )
+    return out
+
+
 def write_checked(path: str | Path, content: bytes) -> None:
     """Write bytes behind their SHA-256, atomically: for unfinished work, which a crash may damage."""
     with atomic_file(path, ours=_is_checked) as tmp:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from fedmiss.atomic import read_json
+from fedmiss.atomic import read_object
 from fedmiss.errors import EngineError
 from fedmiss.federation.gather import Relay, RelayGone, Seat
 from fedmiss.network.kits import job_hash, open_kit, read_roster
@@ -122,7 +122,7 @@ class Responding:
         threading.Thread(target=self._run, daemon=True).start()
 
     def _run(self) -> None:
-        local = read_json(self.kit.private / DATA)
+        local = read_object(self.kit.private / DATA)
         look = holder(self.kit) if local["look"] else None
         for attempt in range(120):  # the job before may still end, and hold the journal
             try:

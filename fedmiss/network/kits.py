@@ -22,7 +22,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from fedmiss.atomic import atomic_file, read_json, write_json
+from fedmiss.atomic import atomic_file, read_json, read_object, write_json
 from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.federation.masks import FEWEST, fingerprint, identity, public_key
 from fedmiss.federation.messages import PROTOCOL
@@ -63,7 +63,7 @@ class Kit:
                 f"{folder} is no kit: it has no kit.json. Name the folder that the proposer sent."
             )
         self.folder = folder.resolve()
-        self.name = str(read_json(folder / "kit.json")["organisation"])
+        self.name = str(read_object(folder / "kit.json", "organisation")["organisation"])
         self.study = read_study(folder)
         if self.name not in self.study.organisations:
             raise ConfigError(
@@ -101,7 +101,7 @@ class Kit:
     def own_sites(self) -> int:
         """The custodian's least number of own sites in a month: months with fewer take no part."""
         path = self.private / OWN
-        return int(read_json(path)["sites"]) if path.exists() else 0
+        return int(read_object(path, "sites")["sites"]) if path.exists() else 0
 
     def keep_own_sites(self, least: int) -> None:
         """Write the custodian's least number down; it holds for every later job too.
@@ -159,7 +159,7 @@ class Kit:
     def approval(self) -> dict[str, object] | None:
         """The stored approval of the present job, if there is one."""
         path = self.private / "approval.json"
-        stored = read_json(path) if path.exists() else {}
+        stored = read_object(path) if path.exists() else {}
         return stored if stored.get("job") == self.job.hex() else None
 
     def kept_of(self, revision: int) -> list[dict[str, Any]]:
@@ -282,7 +282,7 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
 def _known_keys(study_folder: Path) -> dict[str, str]:
     """Public keys that have been collected so far."""
     path = study_folder / "roster.json"
-    return {n: str(k) for n, k in read_json(path).items()} if path.exists() else {}
+    return {n: str(k) for n, k in read_object(path).items()} if path.exists() else {}
 
 
 def _ends(study_folder: Path, study: Study) -> list[Path]:
@@ -392,7 +392,7 @@ def read_roster(folder: Path, study: Study) -> dict[str, str]:
             f"{folder} has no roster.json yet: the proposer makes it when all organisations have sent their public keys "
             "(`fedmiss federation roster`)."
         )
-    keys = {str(k): str(v) for k, v in read_json(path).items()}
+    keys = {str(k): str(v) for k, v in read_object(path).items()}
     if sorted(keys) != list(study.organisations):
         raise ConfigError(
             f"{path} names {', '.join(sorted(keys))}, the study {', '.join(study.organisations)}. "

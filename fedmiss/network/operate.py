@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmiss.atomic import read_json, write_json
+from fedmiss.atomic import read_object, write_json
 from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, InputError, listed
 from fedmiss.federation.circle import frame_label
 from fedmiss.locks import locked
@@ -69,7 +69,7 @@ def _join_folder(
             f"fedmiss federation join {kit.folder} {data} --folder FOLDER"
         )
     if folder is None:
-        folder = Path(read_json(at)["folder"])
+        folder = Path(read_object(at, "folder")["folder"])
         if not folder.exists():
             raise InputError(
                 f"the shared folder of the last time, {folder}, is not there now. Connect its drive; or, if it was moved or "

@@ -7,7 +7,7 @@ import socket
 import ssl
 from pathlib import Path
 
-from fedmiss.atomic import read_json
+from fedmiss.atomic import read_object
 from fedmiss.errors import ConfigError, EngineError, listed, shown
 from fedmiss.federation.masks import fingerprint, identity, public_key
 from fedmiss.network.kits import Kit
@@ -19,7 +19,7 @@ def check_version(kit: Kit) -> None:
 
     A later revision may be of a newer fedmiss: kits stay, and the job's number covers the version.
     """
-    made = read_json(kit.folder / "kit.json")
+    made = read_object(kit.folder / "kit.json")
     made_by = str(made.get("version", ""))
     if made_by != __version__ and kit.study.revision == made.get("revision", 1):
         raise ConfigError(

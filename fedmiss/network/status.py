@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedmiss.atomic import read_json, write_json
+from fedmiss.atomic import read_object, write_json
 
 STATUS = "status.json"
 
@@ -18,7 +18,7 @@ class Usage:
     def __init__(self, path: Path) -> None:
         # The wall clock may be set back while a job runs, the monotonic one may not.
         self.path, self.begun = path, time.monotonic()
-        self.before = float(read_json(path).get("seconds", 0.0)) if path.exists() else 0.0
+        self.before = float(read_object(path).get("seconds", 0.0)) if path.exists() else 0.0
 
     @property
     def seconds(self) -> float:
@@ -64,4 +64,4 @@ class Status:
 def status(folder: Path) -> dict[str, Any]:
     """Return how a study stands at the relay (``STUDY/hub``) or at an organisation (``KIT/private``)."""
     path = folder / STATUS
-    return dict(read_json(path)) if path.exists() else {"state": "not begun", "missing": []}
+    return read_object(path) if path.exists() else {"state": "not begun", "missing": []}

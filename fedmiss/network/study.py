@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedmiss.atomic import read_json, write_json
+from fedmiss.atomic import read_object, write_json
 from fedmiss.community.model import check_rank
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms
@@ -386,7 +386,7 @@ def read_study_toml(path: Path) -> Study:
 
 def read_study(folder: Path) -> Study:
     """Read ``study.json`` of a study's or kit's folder."""
-    return _study(read_json(folder / "study.json"), folder / "study.json")
+    return _study(read_object(folder / "study.json"), folder / "study.json")
 
 
 # Kinds of settings by the names of their types, with what to write

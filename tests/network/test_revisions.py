@@ -1,6 +1,7 @@
 """Revisions of a study: another roster, another version, and jobs that go on from the one before."""
 
 import json
+import re
 import shutil
 from dataclasses import asdict
 from pathlib import Path
@@ -21,10 +22,18 @@ from fedmiss.files import read_manifest
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
-from fedmiss.network.kits import collect_roster, enrol, make_study, new_revision, open_kit, sleeper
+from fedmiss.network.kits import (
+    collect_roster,
+    enrol,
+    make_study,
+    new_revision,
+    open_kit,
+    read_roster,
+    sleeper,
+)
 from fedmiss.network.member import take_part
 from fedmiss.network.operate import join
-from fedmiss.network.status import STATUS, Status
+from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import read_study
 from fedmiss.system import POSIX
 from fedmiss.version import __version__
@@ -379,3 +388,17 @@ def test_who_has_left_is_told_while_its_process_waits(tmp_path, monkeypatch):
     wait(0.0)
     assert "has revision 2 of study egrets now, which 'west' is not in" in said[0]
     assert "still runs revision 1" in said[0]
+
+
+@pytest.mark.parametrize("file", ["kit.json", "roster.json", "study.json", "private/status.json"])
+@pytest.mark.parametrize("content", ["[]", '"x"', "3", "null"])
+def test_a_file_that_holds_something_else_is_named(kit, file, content):
+    """A file that a synchronising program or an editor has changed is said by its name, not by a traceback."""
+    (kit.folder / file).write_text(content)
+
+    def read() -> None:
+        read_roster(kit.folder, open_kit(kit.folder).study)
+        status(kit.private)
+
+    with pytest.raises((InputError, ConfigError), match=re.escape(Path(file).name)):
+        read()

@@ -163,7 +163,7 @@ def _draw_support(ax: Axes, table: pd.DataFrame) -> None:
         _thousands(ax, whole=True)
     else:
         counted = table["cells_observed"] / table["cells"]
-        ax.plot(table["year"], counted, ls="none", marker="o", ms=3.5, color=INK)
+        ax.plot(table["year"], counted, ls="none", marker="o", ms=3.5, color=INK, clip_on=False)
         ax.set_ylim(0, 1)
         ax.yaxis.set_major_formatter(PercentFormatter(1.0, decimals=0))
         ax.set_ylabel("imputed (bars)\ncounted (dots)")

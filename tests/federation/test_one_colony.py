@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from fedmiss.federation.calls import bootstrap, fit_counts
+from fedmiss.federation.group import answers
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.own_lines import MAJOR
 from fedmiss.models.lowrank.settings import CountSettings
@@ -71,12 +72,25 @@ def test_whose_site_it_is_does_not_matter(owners):
     assert (parts.lines.more > 0).tolist() == (whole.lines.more > 0).tolist() == [j == 7 for j in range(31)]
 
 
-def test_replicates_draw_its_slope_from_its_own_prior():
+def test_replicates_draw_its_slope_from_its_own_prior(monkeypatch):
     panel = colony(2000.0)
     whole = fit_counts(panel, SETTINGS)
+    perturb, drawn = answers._perturb_prior, []
+
+    def watched(program, batch, fits, p):
+        before = batch.site_prior[fits, :, 1].copy()
+        perturb(program, batch, fits, p)
+        drawn.append(batch.site_prior[fits, :, 1] - before)
+
+    monkeypatch.setattr(answers, "_perturb_prior", watched)
     slopes = bootstrap(panel, whole, draws=200).slopes[:, 7]
     posterior = np.sqrt(whole.posterior.C[7, 1, 1]) / np.sqrt((T**2).mean())
     # Its observer's counts are weighed anew in each, and a weight near 0 leaves its prior: hence the middle of them.
     assert abs(np.median(slopes) - slope_of(whole.expected()[7])) < 0.3 * posterior
     low, high = np.quantile(slopes, [0.16, 0.84])
     assert 0.6 * posterior < (high - low) / 2 < 1.6 * posterior
+    variance = np.concatenate(drawn).var(axis=0)
+    others = np.delete(variance, 7).mean()
+    # A standard error of the variance of 200 normal draws is a tenth of it.
+    np.testing.assert_allclose(variance[7], others + MAJOR, rtol=0.4)
+    assert others < 0.3 * MAJOR

@@ -135,7 +135,8 @@ class ModelFacts(Facts):
 
     ``mu`` is the level on the link scale, ``phi`` the dispersion that enters the fit, ``negbin_size`` None for other models,
     ``edf`` the effective degrees of freedom, ``smear`` the factor of expected counts (``lognormal``: with a log scale it is
-    that of exp(eta + variance / 2)), ``features`` what the expectation for a site follows, ``occupancy`` the probabilities
+    that of exp(eta + variance / 2)), ``features`` what the expectation for a site follows, ``abundance`` what the slope
+    on x rises by where a site has e times the birds, 0 where that switched itself off, ``occupancy`` the probabilities
     that a site is occupied in the first year, gained and lost from one year to the next; empty where no site may be empty.
     """
 
@@ -160,6 +161,7 @@ class ModelFacts(Facts):
     time: str = "smooth"
     slopes: bool = False
     features: list[str] = field(default_factory=list)
+    abundance: float = 0.0
     occupancy: list[float] = field(default_factory=list)
     lognormal: bool = False
 
@@ -226,7 +228,10 @@ class JobFacts(ModelFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitFacts(JobFacts):
-    """Facts of a fit folder; the last ones are of ``fedmissem`` and ``saem``."""
+    """Facts of a fit folder; those by default None are of ``fedmissem`` and ``saem``.
+
+    ``large_site``: whether a site with more than half of all birds has a slope of its own.
+    """
 
     effort: dict[str, float]
     n_visits: int
@@ -236,6 +241,7 @@ class FitFacts(JobFacts):
     objective_start: float | None = field(default=None, metadata=_SOMETIMES)
     workers: int | None = field(default=None, metadata=_SOMETIMES)
     overdispersion: float | None = field(default=None, metadata=_SOMETIMES)
+    large_site: bool | None = field(default=None, metadata=_SOMETIMES)
     standard_errors: dict[str, float] | None = field(default=None, metadata=_SOMETIMES)
 
     @property

@@ -279,6 +279,12 @@ class FeatureSums(Answer):
     """What is behind each feature; for those that are used their sums over sites."""
 
     about: ClassVar[str] = "what is behind each feature of sites, and sums of those that are used"
+    counted: np.ndarray = _f(
+        "for abundance: weights and weighted counts of every month's visits, before their means are known",
+        "(2, L)",
+        "visits, birds",
+        bits=24,
+    )
     behind: np.ndarray = _f(
         "visited sites behind each feature (once kept: where those before it do not tell it), and in all",
         "(u + 1,)",
@@ -302,12 +308,17 @@ class Features(Question):
 
     about: ClassVar[str] = "which features of sites the prior may follow, and what is behind each"
     answer: ClassVar[type[Answer]] = FeatureSums
-    blocks: tuple[str, ...] = _f("kinds of features: visits, covariates, regions, smooth")
+    blocks: tuple[str, ...] = _f("kinds of features: visits, covariates, regions, smooth, abundance")
     names: tuple[str, ...] = _f("names of the covariates")
     mean: np.ndarray = _f("their means over visited sites", "(c,)")
     deviation: np.ndarray = _f("their standard deviations over visited sites", "(c,)")
     visits: np.ndarray = _f("mean and deviation over sites of log(visits + 1/2), or empty", "(2,)")
     knots: np.ndarray = _f("places of the smooth's knots, in deviations of longitude and latitude", "(m, 2)")
+    level: np.ndarray = _f(
+        "for abundance mean counts of a visit, in every month and in all; empty: not known yet",
+        "(L + 1,)",
+        "birds",
+    )
     kept: np.ndarray = _f("1 for features that are used; empty: not known yet", "(u,)")
     behind: np.ndarray = _f(
         "visited sites of all groups behind each feature, and in all; empty: not known yet, then no sums",

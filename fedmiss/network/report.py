@@ -21,7 +21,7 @@ from fedmiss.models.lowrank.settings import Auxiliary, CountSettings
 from fedmiss.models.lowrank.theta import Fit
 from fedmiss.network.kits import Kit
 from fedmiss.network.member import Replay, open_data, replay
-from fedmiss.pipeline.fit_folder import effort_of, job_trace, write_draws, write_fit
+from fedmiss.pipeline.fit_folder import effort_of, has_large_site, job_trace, write_draws, write_fit
 from fedmiss.pipeline.own import describe_panel, finish_own
 from fedmiss.pipeline.panels import PanelFolder, open_panel, panel_hash
 from fedmiss.report.joint import joint_report as write_joint
@@ -162,6 +162,7 @@ def _own_fit(kit: Kit, again: Replay, panel: PanelFolder, out: Path) -> None:
         r.as_results() | {
             "n_visits": own.n_visits, "n_counted": own.n_counted, "n_cells_observed": own.n_cells_observed,
             "n_sites": len(panel.sites), "common_name": own.common_name, "effort": effort_of(r),
+            "large_site": has_large_site(fit),
         }
     )  # fmt: skip
     note = (

@@ -322,6 +322,11 @@ def run_facts(fit: CountFit, panel: PanelFacts, result: Result) -> dict[str, Any
     }  # fmt: skip
 
 
+def has_large_site(fit: CountFit | AverageFit) -> bool:
+    """Whether a site has so many of the birds that it has a slope of its own."""
+    return any(one.lines is not None and bool(one.lines.more.any()) for one in fit.fits)
+
+
 def effort_of(job: JointFacts) -> dict[str, float]:
     """Effort coefficients of a job by the names of their covariates."""
     return dict(zip(effort_names(tuple(job.terms), tuple(job.blanks)), job.kappa, strict=True))

@@ -33,6 +33,7 @@ from fedmiss.pipeline.algorithm7 import fit_algorithm7
 from fedmiss.pipeline.fit_folder import (
     effort_of,
     finish,
+    has_large_site,
     job_trace,
     partial_folder,
     saved,
@@ -114,6 +115,7 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
             "n_visits": folder.facts.n_visits, "n_sites": federation.J, "n_cells_observed": federation.n_cells(),
             "h_norm": job.trace[-1] if job.trace.size else None, "duplicate_visits": federation.dropped,
             "n_groups": len(folder.groups), "n_solved": len(federation.programs),
+            "large_site": has_large_site(fit),
             **{name: traffic[name] for name in ("exchanges", "bytes_up", "bytes_down")},
         }
     )  # fmt: skip

@@ -16,12 +16,12 @@ from fedmiss.errors import InputError
 from fedmiss.files import MANIFEST, FlowRow, Manifest, identity, panel_beside, read_manifest
 from fedmiss.folders import FACTS, counted_by
 from fedmiss.group_names import group_name
+from fedmiss.models.lowrank.structure import OF_LEVELS, OF_SLOPES
 from fedmiss.tables import read_table
 
 _FACTS = {field.name for cls in FACTS.values() for field in fields(cls)}
-_INTERACTIONS = ("rank", "slopes", "features", "occupancy", "family", "site_variances")
+_INTERACTIONS = ("rank", "slopes", "features", "abundance", "occupancy", "family", "site_variances")
 LEAST_VARIANCE = 1e-4  # least prior variance of counts' coefficients in a fit
-_OF_LEVELS = {"visits"}  # features that no slope follows
 
 
 def _without_interaction(model: Mapping[str, Any]) -> bool:
@@ -30,7 +30,7 @@ def _without_interaction(model: Mapping[str, Any]) -> bool:
         return False
     if model.get("rank") == 0 and not model.get("slopes"):
         return True
-    if set(model.get("features") or ()) - _OF_LEVELS:
+    if set(model.get("features") or ()) - {*OF_LEVELS, *OF_SLOPES} or model.get("abundance"):
         return False
     # The first is of levels. On other scales the least variance is in units of theirs.
     own = (model.get("site_variances") or ())[1:]
@@ -72,7 +72,12 @@ class Source:
 
     @property
     def one_trend(self) -> bool:
-        """True when the model has no site x month interaction: all sites then share one trend.
+        """True when all sites share one trend: :attr:`shared_trend`, and none has so many birds that it has its own."""
+        return self.shared_trend and not self.fact("large_site")
+
+    @property
+    def shared_trend(self) -> bool:
+        """True when the model has no site x month interaction.
 
         Of models that are averaged none has one. A term whose variance is the least one switched itself off.
         """

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedmiss.arrays import Bool
+from fedmiss.models.lowrank.structure import OF_SLOPES
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import absences, carried, cautions
 from fedmiss.report.classes import MIN_DRAWS
@@ -188,7 +189,7 @@ def area(findings: Findings) -> str:
     visited = findings.visited.iloc[0]
     went = f"of which {count(visited['n_sites'])} were visited" if visited["n_sites"] else "visited and not"
     follows = "are those of a mean site, since nothing that is known of the sites predicts their counts clearly better"
-    if findings.data.fact("features", default=[]):
+    if set(findings.data.fact("features", default=[])) - {*OF_SLOPES}:
         follows = "follow from what they have in common with the visited ones"
     said = (
         f"The area is {count(findings.n_sites)} sites, {went}; the numbers of those that nobody visited, "
@@ -254,8 +255,14 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
     if findings.data.one_trend:
         yield (
             "The model in use gives all sites and regions one trend: differences between them would not predict counts any "
-            "better, or were not asked for. They are not shown. Only a site with more than half of all birds counted has a "
-            "trend of its own."
+            "better, or were not asked for. They are not shown."
+        )
+        if findings.data.fact("slopes") and findings.data.fact("large_site") is None:
+            yield "A site with more than half of all birds counted, where there is one, has a trend of its own."
+    elif findings.data.shared_trend:
+        yield (
+            "The model in use gives all sites but the one with most birds the same trend: other differences between them "
+            "would not predict counts any better, or were not asked for."
         )
     if findings.data.fact("scale") == "log1p":
         smear, how = findings.data.fact("smear"), "without a correction for flocks"

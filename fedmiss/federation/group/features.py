@@ -7,6 +7,8 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
                 most LIMIT deviations from the mean, so that a site beyond what was seen gets what was seen at the edge; of
                 a category 0 or 1; a gap counts as the mean
 ``regions``     0 or 1 for every region of the job
+``abundance``   log of the site's birds over what the mean site would have had at the same visits, both with a visit more at
+                the mean, so that one visit says little
 ``smooth``      a Gaussian process over longitude and latitude by its values at knots: k(x, knots) K^(-1/2) (predictive
                 process: Banerjee et al., JRSS B 2008); longitudes are counted from their mean the short way round
 """
@@ -168,6 +170,8 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, B
                     # Mean 0 and variance 1 for a normal z: the second Hermite polynomial, nearly uncorrelated with z.
                     both = np.column_stack([x, (x**2 - 1.0) / np.sqrt(2.0)])
                     add(np.nan_to_num(both), np.repeat(known, 2, axis=1))
+        elif block == "abundance":
+            add(_abundance(program, question.level)[:, None], np.ones((J, 1)))
         elif block == "regions":
             at = np.column_stack([program.visits.region == name for name in program.axis.regions])
             add(at.astype(float), at)
@@ -176,6 +180,29 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, B
             near = np.nan_to_num(_near(x, question.knots))
             add(near, near > NEAR)
     return np.hstack(columns), np.hstack(support), np.concatenate(knots)
+
+
+def _counted(program: GroupProgram) -> F64:
+    """Weights and weighted counts (2, L) of every month's visits."""
+    used, L = program.need(), program.axis.L
+    return np.stack([np.bincount(used.month, w, L) for w in (used.weight, used.weight * used.count)])
+
+
+def _abundance(program: GroupProgram, level: F64) -> F64:
+    """Log abundance (J,) of the sites at mean counts ``level`` (L + 1,) of a visit; 0 before these are known."""
+    if not level.size:
+        return np.zeros(program.J)
+    if level.shape != (program.axis.L + 1,) or not level[-1] > 0:
+        raise UplinkError(
+            f"group {program.name!r} was sent mean counts that it cannot use. Install the same fedmiss on all sides, and "
+            "start the job again."
+        )
+    used = program.need()
+    birds, usual = (
+        np.bincount(used.site, used.weight * each, program.J) for each in (used.count, level[used.month])
+    )
+    out: F64 = np.log((birds + level[-1]) / (usual + level[-1]))
+    return out
 
 
 def _near(x: F64, knots: F64) -> F64:
@@ -212,7 +239,9 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     over = (behind > question.share * question.behind) | few if question.behind.size else few
     flags = ((behind > 0).astype(float), over.astype(float))
     if not kept.size or (program.jointly and not question.behind.size):
-        return msg.FeatureSums(behind, *flags, np.zeros(0), np.zeros(0))
+        wanted = "abundance" in question.blocks and not question.level.size
+        counted = _counted(program) if wanted else np.zeros((0, 0))
+        return msg.FeatureSums(counted, behind, *flags, np.zeros(0), np.zeros(0))
     x = x[:, kept]
     if smooth.any():
         knots = question.knots[kept[smooth]]
@@ -232,7 +261,7 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
         )
         rng = secret_rng(program.secret, program.name, "withheld", hashlib.blake2b(asked).hexdigest())
         sums, products = (rng.uniform(-NOISE, NOISE, v.shape) for v in (sums, products))
-    return msg.FeatureSums(behind, *flags, sums, products)
+    return msg.FeatureSums(np.zeros((0, 0)), behind, *flags, sums, products)
 
 
 def move_prior_means(batch: Batch, at: slice | I64, B: F64) -> None:

@@ -37,7 +37,7 @@ def own_lines(program: GroupProgram, batch: Batch, *, drawn: bool) -> Callable[[
         variance = lines.variance()
 
     def of(f: int) -> Lines:
-        tau = (batch.tau[f, 1] + lines.more)[:, None]
+        tau = batch.prior_variances(f, 2)[:, 1:]
         if drawn:
             z = normals(place, lines.n_years, "own line", batch.seed, int(batch.numbers[f]))
             changes = np.sqrt(tau) * lines.path(z)

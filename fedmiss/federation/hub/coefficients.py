@@ -20,7 +20,7 @@ from fedmiss.federation.hub.few import drawn_variance
 from fedmiss.federation.hub.priors import SITE_SD, SLOPE_SD
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.structure import FEATURES
+from fedmiss.models.lowrank.structure import FEATURES, OF_LEVELS, OF_SLOPES
 
 if TYPE_CHECKING:
     from fedmiss.federation.hub.state import MonthState, Panel
@@ -72,9 +72,10 @@ class Coefficients:
 
     @property
     def used(self) -> Bool:
-        """(k, c) whether a feature may move a coefficient: visits speak for the effect only."""
+        """(k, c) whether a feature may move a coefficient: some speak for the effect only, or the slope."""
         out = np.ones(self.B.shape[-2:], dtype=bool)
-        out[np.array([self.blocks[number] == "visits" for number in self.block], dtype=bool), 1:] = False
+        for others, only in ((slice(1, None), OF_LEVELS), (slice(0, 1), OF_SLOPES)):
+            out[np.isin([self.blocks[number] for number in self.block], only), others] = False
         return out
 
     def uncertainty(self, panel: Panel) -> F64:
@@ -185,7 +186,8 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
         (new.B[..., own, :] ** 2).sum(axis=-2) / np.maximum(known[..., own, :].sum(axis=-2), 1e-3)
         for own in (before.block == number for number in range(len(before.blocks)))
     ]
-    return evolve(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, MOST * unit**2))
+    most = np.where(np.isin(before.blocks, OF_SLOPES), SLOPE_SD**2, MOST)[:, None]
+    return evolve(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, most * unit**2))
 
 
 def explained(panel: Panel, coefficients: Coefficients, tau: F64) -> dict[str, float]:
@@ -196,8 +198,20 @@ def explained(panel: Panel, coefficients: Coefficients, tau: F64) -> dict[str, f
     B, spread = coefficients.B[:, 0], features.covariance[np.ix_(coefficients.columns, coefficients.columns)]
     # Var(B' f) over visited sites, over Var(B' f) + tau.
     whole = float(B @ spread @ B + tau[0])
-    at = {name: coefficients.block == number for number, name in enumerate(coefficients.blocks)}
+    at = {
+        name: coefficients.block == number
+        for number, name in enumerate(coefficients.blocks)
+        if name not in OF_SLOPES
+    }
     return {name: float(B[own] @ spread[np.ix_(own, own)] @ B[own]) / whole for name, own in at.items()}
+
+
+def slope_by_abundance(state: MonthState) -> float:
+    """What the slope on x rises by where a site has e times the birds; 0 where that switched itself off."""
+    features = state.features
+    of = np.isin(np.array(features.blocks), OF_SLOPES)
+    on = of & (features.rho[:, -1] > 1.001 * LEAST * state.unit**2)
+    return float(features.B[on[features.block], -1].sum()) if on.any() else 0.0
 
 
 def covariate_names(panel: Panel, coefficients: Coefficients) -> list[str]:

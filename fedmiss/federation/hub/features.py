@@ -11,6 +11,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.federation import messages as msg
+from fedmiss.federation.hub.priors import FEWEST_BIRDS
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import behind, kept_regions
@@ -81,6 +82,7 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         "covariates": bool(plain),
         "regions": len(panel.regions) > 1,
         "smooth": placed,
+        "abundance": panel.calendar is not None,
     }
     if strict and (wrong := [block for block in blocks if not able[block]]):
         raise ConfigError(_WHY[wrong[0]])
@@ -91,7 +93,7 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     knots = np.array([(x, y) for x in side for y in side]) if "smooth" in blocks else np.zeros((0, 2))
     none = np.zeros(0)
     ask = msg.Features(
-        blocks, tuple(names), mean, deviation, visits, knots, np.zeros(0, np.uint8), none, panel.share
+        blocks, tuple(names), mean, deviation, visits, knots, none, np.zeros(0, np.uint8), none, panel.share
     )
     columns = [column for block in blocks for column in _columns(block, names, panel.regions, len(knots))]
     u = len(columns)
@@ -101,6 +103,8 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     for _ in range(2 if panel.least else 1):
         (answers,) = link.ask([ask])
         sums = {name: total(answers, name, (u + 1,)) for name in ("behind", "groups", "over")}
+        if "abundance" in blocks and not ask.level.size:
+            ask = replace(ask, level=_levels_of_months(total(answers, "counted", (2, panel.L))))
         ask = replace(ask, behind=sums["behind"])
     kept = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
     kept = kept[:-1] & _levels(columns, sums, least, contributors)
@@ -136,6 +140,7 @@ _WHY = {
     "covariates": "the sites have no covariates: give a table of them (fedmiss panel --site-table), or leave the feature "
     "covariates out.",
     "regions": "the sites have no regions, or one only: leave the feature regions out.",
+    "abundance": "months without a calendar have no slopes: leave the feature abundance out.",
     "smooth": "the sites have no places that differ (latitude, longitude): leave the feature smooth out.",
 }
 
@@ -154,6 +159,13 @@ def _columns(block: str, names: Sequence[str], regions: Sequence[str], knots: in
         elif name not in PLACE:
             out += [Column(block, of), Column(block, of, squared=True)]
     return out
+
+
+def _levels_of_months(counted: F64) -> F64:
+    """Mean counts (L + 1,) of a visit, in every month and in all, from weights and weighted counts (2, L)."""
+    weights, birds = np.column_stack([counted, counted.sum(axis=1)])
+    birds[-1] = max(birds[-1], FEWEST_BIRDS)
+    return np.asarray(birds / np.maximum(weights, 1e-9))
 
 
 def _levels(columns: Sequence[Column], sums: dict[str, F64], least: int, contributors: int) -> Bool:

@@ -18,7 +18,7 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import Agreement, DataSpec, agree, folds_like_gaps
 from fedmiss.federation.hub.bootstrap import effective_observers, lockstep_size, replicates, totals_of
-from fedmiss.federation.hub.coefficients import structure_facts
+from fedmiss.federation.hub.coefficients import slope_by_abundance, structure_facts
 from fedmiss.federation.hub.crossval import Known
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import Before, before_of, begun_beside, choice_of, fit_onward
@@ -254,6 +254,7 @@ def _model_facts(member: FittedModel) -> ModelFacts:
         rank=state.rank,
         slopes=state.slopes,
         features=list(settings.features),
+        abundance=slope_by_abundance(state),
         occupancy=state.chain.tolist(),
         penalty=settings.penalty,
         mu=state.mu,

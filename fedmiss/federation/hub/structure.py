@@ -10,6 +10,10 @@ Lines of regions are taken unless they predict clearly worse. Reports give a tre
 regions that differ are drawn to one trend, with intervals that know nothing of it, and sites left out, whose levels scatter,
 hardly show that (benchmarks/region_trends.py). Where regions are alike their variance says so.
 
+The slope follows how many birds a site has without a trial: the total is mostly of the sites with most birds, and held-out
+cells, most of which are of others, hardly show that these change in another way. Where they do not, its variance says so
+(benchmarks/skylark_worlds.py, benchmarks/one_colony.py).
+
 People go where birds are: then a site that was hardly visited has fewer birds than the mean site, which its few visits
 cannot say. Where visits have other reasons (nest sites that are counted because they are few; sites listed because the
 species was seen) such a regression is flat or harmful, hence the trial.
@@ -36,7 +40,7 @@ from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial, choose
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
+from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS, OF_SLOPES
 
 # Standard errors by which held-out data must be predicted better. Half a one for features, which switch themselves off where
 # they say nothing, and cost nothing (benchmarks/structure_truth.py); one for observers, who are few; two for the others.
@@ -205,7 +209,9 @@ def _plan(
     panel, plain = features_of(link, panel, [best], wanted), _plain(best)
     columns = {} if panel.features is None else panel.features.columns
     there = tuple(
-        feature for feature in wanted if columns.get(feature, np.zeros(0)).size and panel.J >= FEWEST_SITES
+        feature
+        for feature in wanted
+        if feature in ENOUGH and columns.get(feature, np.zeros(0)).size and panel.J >= FEWEST_SITES
     )
     whole = "site" if panel.least <= 1 else by
     return panel, _Plan(plain, there, _steps(panel, plain), whole, by, plain in known)
@@ -290,13 +296,15 @@ def _taken(
 ) -> Choice:
     """The choice with the steps that predict clearly better."""
     taken = _features(link, panel, plan, tried, folds=folds, seed=seed)
-    change: dict[str, Any] = {"features": taken}
+    change: dict[str, Any] = {}
     trials = [tried[feature]._replace(taken=feature in taken) for feature in plan.features]
     for name, step in plan.steps.items():
         trials.append(tried[name]._replace(taken=_clear(tried[name], panel)))
         if trials[-1].taken:
             change |= step
     trials = [trial._replace(what=STEPS[trial.what]) for trial in trials]
+    best = replace(choice.best, **change)
+    change["features"] = (*taken, *_of_slopes(panel, best))
     near = tuple(replace(other, **change) for other in choice.near)
     steps = ", ".join(trial.what for trial in trials if trial.taken)
     said = [f"Taken after trials on held-out data: {steps or 'nothing of what was tried'}."]
@@ -309,6 +317,13 @@ def _taken(
         advice=choice.advice + words,
         trials=tuple(trials),
     )
+
+
+def _of_slopes(panel: Panel, best: CountSettings) -> tuple[str, ...]:
+    """Features that are taken without a trial where counts have slopes to follow them."""
+    columns = {} if panel.features is None else panel.features.columns
+    follow = FAMILIES[best.family].counts and best.scale == "raw" and known_line(panel, best).size
+    return tuple(f for f in OF_SLOPES if columns.get(f, np.zeros(0)).size) if follow else ()
 
 
 def _sentence(text: str) -> str:

@@ -11,8 +11,10 @@ IN_WORDS = {  # what the expectation for a site follows, in the order of their c
     "covariates": "its covariates",
     "regions": "its region",
     "smooth": "its place",
+    "abundance": "how many birds it has",
 }
 FEATURES = tuple(IN_WORDS)
+OF_LEVELS, OF_SLOPES = ("visits",), ("abundance",)  # features that only the effect follows, or only the slope
 EFFORT = (
     "duration",
     "distance",

@@ -10,7 +10,7 @@ import pandas as pd
 
 from fedmiss.errors import listed
 from fedmiss.models.lowrank.choice import WORSE
-from fedmiss.models.lowrank.structure import IN_WORDS
+from fedmiss.models.lowrank.structure import IN_WORDS, OF_SLOPES
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, chosen_rows, family_words, progress_words, rows_of
@@ -132,12 +132,15 @@ def _structure(findings: Findings) -> Iterator[str]:
     """Say what the expectation for a site follows, that observers have effects, and which step matters most to the trend."""
     said, shares = [], findings.data.fact("explained", default={})
     names = findings.data.fact("site_covariates", default=[])
-    for feature in findings.data.fact("features", default=[]):
+    features = findings.data.fact("features", default=[])
+    for feature in (f for f in features if f not in OF_SLOPES):
         words = f"its {listed(names, 6)}" if feature == "covariates" else IN_WORDS[feature]
         part = f" ({share(shares[feature])} of the variance between sites)" if feature in shares else ""
         said.append(words + part)
     if said:
         yield f"What is expected at a site follows {' and '.join(said)}."
+    if findings.data.fact("abundance"):
+        yield "Trends of sites follow how many birds they have."
     if findings.data.fact("observer_effects") is True:
         yield "Observers count differently, and the model knows it."
     if chain := findings.data.fact("occupancy", default=[]):

@@ -337,6 +337,11 @@ def new_revision(
     if months is not None:
         values["months"] = tuple(months)
     if source is not None:
+        if values["masks"] != old.masks:
+            raise ConfigError(
+                "sums are masked from this revision on, and other models are then fitted than the present ones: there is "
+                "nothing to go on from. Leave --from out."
+            )
         values["before"] = _onward_of(source, old)
     new = Study(**values)
     for name in added:

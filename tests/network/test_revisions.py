@@ -220,6 +220,17 @@ def test_a_study_of_two_admits_a_third(tmp_path):
     assert (new.contributors, new.organisations, new.masks) == (3, ("north", "south", "west"), True)
 
 
+def test_models_that_nothing_masked_are_not_gone_on_from_under_masks(tmp_path):
+    study = small_study(organisations=("north", "south"), masks=False, model={})
+    out = make_study(study, tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in ("north", "south")])
+    words = ["federation", "revise", str(out), "--with", "west"]
+    with pytest.raises(ConfigError, match=r"masked from this revision on.*Leave --from out\."):
+        new_revision(out, added=["west"], source=out / "kits" / "north")
+    assert read_study(out).revision == 1
+    assert "negative binomial distribution under masks" in fedmiss(*words).out
+
+
 def test_three_that_chose_no_masks_keep_their_choice(tmp_path):
     out = make_study(small_study(masks=False), tmp_path / "study", engine_files)
     assert not new_revision(out, added=["west"]).masks

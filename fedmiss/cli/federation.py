@@ -325,7 +325,9 @@ def revise(
     if new.masks and not before.masks:
         typer.echo("Sums are masked now: with two organisations they could not be.")
         if "model" not in new.model and not (new.method or new.community):
-            typer.echo("Counts have the negative binomial distribution under masks, since [model] names none.")
+            typer.echo(
+                "Counts have the negative binomial distribution under masks, since [model] names none."
+            )
     typer.echo(f"study {new.name} is now revision {new.revision}, of {', '.join(new.organisations)}.")
     for name in added or []:
         typer.echo(

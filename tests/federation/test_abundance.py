@@ -20,7 +20,9 @@ SETTINGS = replace(PLAIN, features=("abundance",))
 J = 40
 
 
-def panel(rise: float, *, owners: int = 1, level: float = 1.0, seed: int = 0, exact: bool = False) -> GroupPanel:
+def panel(
+    rise: float, *, owners: int = 1, level: float = 1.0, seed: int = 0, exact: bool = False
+) -> GroupPanel:
     """Counts of sites whose levels differ by ``level``, and whose slopes rise by ``rise`` a year for each unit of them."""
     rng = rng_for(seed, "abundance")
     a = level * rng.standard_normal(J)

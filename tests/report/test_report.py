@@ -401,6 +401,21 @@ def test_a_model_of_rank_0_gives_no_class_to_regions_and_sites(tmp_path):
     assert set(a.sites["trend_class"]) == set(a.regions["trend_class"]) == {"not classified"}
     assert a.classified
     assert any("gives all sites and regions one trend" in c for c in caveats(a))
+    # Without slopes no site has one, however many birds it has.
+    assert not any("a trend of its own" in c for c in caveats(a))
+
+
+def test_a_site_with_most_of_the_birds_has_its_trend_where_all_others_share_one(folders, tmp_path):
+    fit = tmp_path / "fit"
+    shutil.copytree(folders["fit"], fit)
+    off = {
+        "rank": 0, "slopes": True, "features": [], "family": "poisson", "site_variances": [0.8, 1e-4], "members": [],
+        "large_site": True,
+    }  # fmt: skip
+    write_manifest(fit, "fit", settings={}, inputs={}, results=read_manifest(fit)["results"] | off)
+    a = analysed(read_inputs(folders["panel"], fit, folders["imputed"]))
+    assert a.sites_differ
+    assert any("gives all sites but the one with most birds the same trend" in c for c in caveats(a))
 
 
 def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):

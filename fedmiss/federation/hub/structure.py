@@ -54,7 +54,7 @@ FEWEST_SITES = 20  # fewer sites are too few for a regression over sites
 FEWEST_OBSERVERS = 2.0  # effective number of observers
 FEWEST_NEW = 20.0  # experience that is lacking, over visits
 BATCH, AWAY = 2000, 100  # first of the trials' batches; those of the next kind of trial begin so much later
-STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WORDS.items()} | {
+STEPS = {f: f"what is expected at a site follows {words}" for f, words in IN_WORDS.items() if f in ENOUGH} | {
     "observers": "effects of observers",
     "occupancy": "sites that are empty in some years",
     "slopes": "no slopes of sites",

@@ -192,8 +192,8 @@ class Study:
         if self.masks and len(self.organisations) < FEWEST:
             raise ConfigError(
                 f"masks need {FEWEST} organisations, the study has {len(self.organisations)}. Name a third one "
-                "(in a revision: `fedmiss federation revise --with NAME`), or make a study with masks = false (`fedmiss federation new`); "
-                "both custodians will then be shown what the other can compute."
+                "(in a revision: `fedmiss federation revise --with NAME`), or make a study with masks = false "
+                "(`fedmiss federation new`); both custodians will then be shown what the other can compute."
             )
 
     def _check_before(self) -> None:

@@ -1,12 +1,16 @@
 """A site with more than half of all birds has a slope of its own: the prior of the others' slopes is not its prior."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedmiss.federation.calls import bootstrap, fit_counts
 from fedmiss.federation.group import answers
+from fedmiss.federation.group.batch import Batch
+from fedmiss.federation.group.own_lines import own_lines
+from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.own_lines import MAJOR
 from fedmiss.models.lowrank.settings import CountSettings
@@ -94,3 +98,24 @@ def test_replicates_draw_its_slope_from_its_own_prior(monkeypatch):
     # A standard error of the variance of 200 normal draws is a tenth of it.
     np.testing.assert_allclose(variance[7], others + MAJOR, rtol=0.4)
     assert others < 0.3 * MAJOR
+
+
+def test_fits_of_one_batch_have_other_sites_of_most_birds():
+    """Without a fold's visits the colony may hold less than half: totals of that fit take the variance of all others."""
+    panel = colony(2000.0)
+    group = panel.groups[0]
+    at = group.month < 9  # beyond, lines have a variance
+    group = Group.of("g0", group.site[at], group.month[at], group.count[at])
+    panel = GroupPanel.of(panel.J, YEARS, [group], panel.calendar)
+    federation = LocalFederation.of_panel(panel)
+    federation.fit(SETTINGS)
+    (program,) = federation.programs.values()
+    batch = program.batches[0]
+    both = SimpleNamespace(
+        slopes=True, tau=np.array([[1.0, 0.01], [1.0, 0.01]]), major=np.array([7, -1]), cells=batch.cells,
+        own_lines=lambda f, year: batch.own_lines(0, year), common_slopes=lambda f: batch.common_slopes(0),
+    )  # fmt: skip
+    both.prior_variances = lambda f, p: Batch.prior_variances(both, f, p)
+    with_colony, without = (own_lines(program, both, drawn=False)(f)[2] for f in range(2))
+    expected = np.where(np.arange(31) == 7, 1.0 + MAJOR / 0.01, 1.0)
+    np.testing.assert_allclose(with_colony[:, -1] / without[:, -1], expected)

@@ -134,7 +134,7 @@ def sites_panel(job: tuple[int, str]) -> dict[str, object]:
         "none": (),
         "covariates": ("covariates",),
         "smooth": ("smooth",),
-        "all four": FEATURES,
+        "all": FEATURES,
         "chosen": None,
     }
     for name, features in ways.items():
@@ -221,7 +221,7 @@ def main() -> None:
                 rows = list(pool.map(sites_panel, [(s, kind) for s in range(a.panels)]))
                 taken = [r["taken"] for r in rows]
                 said = ", ".join(f"{f} {sum(f in t for t in taken)}" for f in FEATURES)
-                for name in ("covariates", "smooth", "all four", "chosen"):
+                for name in ("covariates", "smooth", "all", "chosen"):
                     r = [
                         np.array([row[name, w] / row["none", w] for row in rows])
                         for w in ("hidden", "visited")

@@ -222,7 +222,8 @@ def test_places_on_both_sides_of_the_date_line_are_near():
 def test_a_feature_that_cannot_be_made_is_refused_by_name(feature):
     site, month = np.divmod(np.arange(30 * 24), 24)
     one = Group.of("g", site, month, np.ones(site.size), site)
-    even = GroupPanel.of(30, 24, [one], (np.arange(24) % 12 + 1, 2000 + np.arange(24) // 12))
+    calendar = None if feature == "abundance" else (np.arange(24) % 12 + 1, 2000 + np.arange(24) // 12)
+    even = GroupPanel.of(30, 24, [one], calendar)
     with pytest.raises(ConfigError, match=rf"feature\s+{feature}"):
         fit_counts(even, replace(PLAIN, features=(feature,)))
 

@@ -274,6 +274,13 @@ def collect_roster(study_folder: Path, files: Sequence[Path]) -> dict[str, str]:
         raise InputError(
             f"no public key of {', '.join(missing)}. Ask them for the file that `fedmiss federation enrol` made."
         )
+    owners = {key: name for name, key in keys.items()}  # of a key the last one that has it
+    if copied := [(name, owners[key]) for name, key in keys.items() if owners[key] != name]:
+        first, second = copied[0]
+        raise ConfigError(
+            f"{first!r} and {second!r} have the same public key, so one of them could not sign. Ask each for the file that "
+            "`fedmiss federation enrol` made in its own kit."
+        )
     for folder in _ends(study_folder, study):
         write_json(folder / "roster.json", dict(sorted(keys.items())))
     return keys

@@ -211,6 +211,15 @@ def test_certificates_admit_nobody_later(tmp_path):
         new_revision(out, added=["west"])
 
 
+def test_two_organisations_with_one_key_are_refused(tmp_path):
+    out = make_study(small_study(), tmp_path / "study", engine_files)
+    files = [enrol(open_kit(out / "kits" / c)) for c in CLUBS]
+    copied = json.loads(files[0].read_text()) | {"organisation": CLUBS[1]}
+    files[1].write_text(json.dumps(copied))
+    with pytest.raises(ConfigError, match=rf"'{CLUBS[0]}' and '{CLUBS[1]}' have the same public key"):
+        collect_roster(out, files)
+
+
 def test_a_study_of_two_admits_a_third(tmp_path):
     study = small_study(organisations=("north", "south"), masks=False)
     assert study.contributors == 2

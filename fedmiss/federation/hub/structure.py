@@ -38,7 +38,7 @@ from fedmiss.federation.hub.features import agree_features
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial, choose
-from fedmiss.models.lowrank.families import FAMILIES
+from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS, OF_SLOPES
 
@@ -322,7 +322,7 @@ def _taken(
 def _of_slopes(panel: Panel, best: CountSettings) -> tuple[str, ...]:
     """Features that are taken without a trial where counts have slopes to follow them."""
     columns = {} if panel.features is None else panel.features.columns
-    follow = FAMILIES[best.family].counts and best.scale == "raw" and known_line(panel, best).size
+    follow = (FAMILIES[best.family].counts or SCALES[best.scale].log) and known_line(panel, best).size
     return tuple(f for f in OF_SLOPES if columns.get(f, np.zeros(0)).size) if follow else ()
 
 

@@ -50,7 +50,7 @@ def test_the_equations_are_the_derivatives_of_the_marginal_likelihood():
     P = C * (H * y + F @ B / tau)
     batch = SimpleNamespace(
         site_mean=P[None, :, None], site_cov=C[None, :, None, None], site_prior=(F @ B)[None, :, None],
-        tau=np.array([[tau]]), major=[-1], F=F, B=B[None, :, None],
+        tau=np.array([[tau]]), major=[-1], F=F, B=B[None, :, None], of_slopes=np.zeros(k, bool),
     )  # fmt: skip
     sums, distances = feature_sums(batch, np.array([0]), 1)
 

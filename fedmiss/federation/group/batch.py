@@ -125,6 +125,7 @@ class Batch:
         F64  # (J, k) features of the sites that months respond to: coefficients of the sites that are known
     )
     F: F64  # (J, k) features of the sites that the prior follows
+    of_slopes: Bool  # (k,) those that only slopes follow
     B: F64  # (n, k, c) their coefficients for effect (and slope)
     site_prior: F64  # (n, J, p) prior means of the sites' coefficients: F B, and a replicate's draws
     site_mean: F64  # (n, J, p) coefficients of the sites: posterior means
@@ -156,6 +157,7 @@ class Batch:
         *,
         test: F64 | None,
         F: F64,
+        of_slopes: Bool,
         year: I64,
         found: tuple[I32, I32],
     ) -> Batch:
@@ -188,7 +190,8 @@ class Batch:
             question.p)),
             tau=np.ones((n, question.p)), phi=np.ones(n), inverse_size=np.zeros(n), kappa=np.zeros((n, K)), ridge=np.ones(n),
             known=np.zeros(0) if visits.exposure is None else np.log(visits.exposure), responses=responses,
-            F=F, B=np.zeros((n, F.shape[1], 1 + (question.line.size > 0))), site_prior=np.zeros((n, J, question.p)),
+            F=F, of_slopes=of_slopes[: F.shape[1]],
+            B=np.zeros((n, F.shape[1], 1 + (question.line.size > 0))), site_prior=np.zeros((n, J, question.p)),
             site_mean=np.zeros((n, J, question.p)), site_cov=np.zeros((n, J, question.p, question.p)),
             eta=np.zeros((n, cells.nnz)), y=np.zeros((n, cells.nnz)), E=np.zeros((n, cells.nnz)),
             shrink=np.ones((n, R)) if family.sized else _ZERO, offset=_ZERO if plain else np.zeros((n, R)),

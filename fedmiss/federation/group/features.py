@@ -20,6 +20,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, UplinkError
@@ -28,7 +29,7 @@ from fedmiss.federation.group.apart import set_apart
 from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.triangle import to_triangle
-from fedmiss.models.lowrank.structure import LIMIT
+from fedmiss.models.lowrank.structure import LIMIT, OF_SLOPES
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.batch import Batch
@@ -136,16 +137,16 @@ def _differs(program: GroupProgram, x: F64) -> Bool:
     return known
 
 
-def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, Bool]:
-    """Features (J, u) before the smooth is made of its knots, whether a site stands behind each (J, u), which are knots."""
+def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, NDArray[np.str_]]:
+    """Features (J, u) before the smooth is made of its knots, whether a site stands behind each (J, u), blocks (u,)."""
     J = program.J
     columns, support = [np.zeros((J, 0))], [np.zeros((J, 0))]
-    knots = [np.zeros(0, dtype=bool)]
+    blocks: list[str] = []
 
     def add(x: F64, there: np.ndarray) -> None:
         columns.append(x)
         support.append(there.astype(float))
-        knots.append(np.full(x.shape[1], block == "smooth"))
+        blocks.extend([block] * x.shape[1])
 
     z = {}
     for i, name in enumerate(question.names):
@@ -179,7 +180,7 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, B
             x = np.column_stack([z[name] for name in PLACE])
             near = np.nan_to_num(_near(x, question.knots))
             add(near, near > NEAR)
-    return np.hstack(columns), np.hstack(support), np.concatenate(knots)
+    return np.hstack(columns), np.hstack(support), np.array(blocks, dtype=str)
 
 
 def _counted(program: GroupProgram) -> F64:
@@ -218,8 +219,8 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     rests on fewer of the group's own sites than its custodian allows, or leaves out fewer, the group says that it is not to
     be used.
     """
-    x, there, smooth = _columns(program, question)
-    made = x.shape[1]
+    x, there, blocks = _columns(program, question)
+    made, smooth = x.shape[1], blocks == "smooth"
     if question.kept.size not in (0, made) or question.behind.size not in (0, made + 1):
         raise UplinkError(
             f"group {program.name!r} was asked about {max(question.kept.size, question.behind.size - 1)} features; it "
@@ -249,7 +250,7 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
         values, vectors = np.linalg.eigh(_near(knots, knots))
         root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
         x[:, smooth[kept]] = x[:, smooth[kept]] @ root
-    program.features = np.ascontiguousarray(x)
+    program.features, program.of_slopes = np.ascontiguousarray(x), np.isin(blocks[kept], OF_SLOPES)
     weighted = seen[:, None] * x
     sums, products = weighted.sum(axis=0), to_triangle(weighted.T @ x)
     # Sums that all others would have of this group nearly alone are not told; the features are then asked for again. Zeros
@@ -257,7 +258,8 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     if program.jointly and over[:-1][kept].any():
         asked = repr([*question.blocks, *question.names]).encode()
         asked += b"".join(
-            v.tobytes() for v in (question.mean, question.deviation, question.kept, question.behind)
+            v.tobytes()
+            for v in (question.mean, question.deviation, question.level, question.kept, question.behind)
         )
         rng = secret_rng(program.secret, program.name, "withheld", hashlib.blake2b(asked).hexdigest())
         sums, products = (rng.uniform(-NOISE, NOISE, v.shape) for v in (sums, products))
@@ -278,9 +280,13 @@ def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
     The marginal likelihood of site j's data has in its prior mean m (c,) the gradient (P - m) / tau and the curvature
     1 / tau - C / (tau tau'), P and C the posterior mean and covariance: the site's coefficients are integrated out. The last
     column of the features is a constant, whose coefficients are the level and the line.
+
+    Abundance is made of the counts that tell the level too: of a site that was visited late a slope that follows it would
+    explain the level. So its coefficient is told the likelihood of the slope at any level (:func:`_at_any_level`).
     """
     F = np.column_stack([batch.F, np.ones(len(batch.F))])
     k, c = F.shape[1], batch.B.shape[2]
+    only = np.flatnonzero(batch.of_slopes) if c > 1 else []
     q = c * k
     equations, about = np.zeros((fits.size, q * (q + 3) // 2)), np.zeros((fits.size, p))
     for i, f in enumerate(fits):
@@ -301,5 +307,29 @@ def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
                 # Sum of the curvature times f_j f_j'; only y <= x is computed, the rest is its transpose.
                 A[x, :, y] = (F * w[:, x, y, None]).T @ F
                 A[y, :, x] = A[x, :, y].T
+        for at in only:
+            gradient, curvature = _at_any_level(batch, int(f), major)
+            equations[i, k + at] = F[:, at] @ gradient
+            A[0, :, 1, at] = A[1, at, 0, :] = 0.0
+            A[1, :, 1, at] = A[1, at, 1, :] = (F[:, at] * curvature) @ F
         equations[i, q:] = to_triangle(A.reshape(q, q))
     return equations, about
+
+
+def _at_any_level(batch: Batch, f: int, major: int) -> tuple[F64, F64]:
+    """Gradient and curvature (J,) in the prior mean of the slope, of the likelihood of a site whose level has no prior.
+
+    The data of site j have the information H = C^-1 - 1 / tau about effect and slope, and h = C^-1 P - M / tau. The effect
+    is eliminated: i = H_ss - H_as^2 / H_aa, g = h_s - (H_as / H_aa) h_a - i M_s; the slope is integrated out.
+    """
+    C, P, M = batch.site_cov[f, :, :2, :2], batch.site_mean[f, :, :2], batch.site_prior[f, :, :2]
+    tau = batch.tau[f, :2]
+    whole = np.linalg.inv(C)
+    H, h = whole - np.diag(1.0 / tau), (whole @ P[:, :, None])[:, :, 0] - M / tau
+    ratio = np.where(H[:, 0, 0] > 1e-9 / tau[0], H[:, 0, 1] / np.maximum(H[:, 0, 0], 1e-300), 0.0)
+    told = np.maximum(H[:, 1, 1] - ratio * H[:, 0, 1], 0.0)
+    gradient = (h[:, 1] - ratio * h[:, 0] - told * M[:, 1]) / (1.0 + tau[1] * told)
+    curvature = told / (1.0 + tau[1] * told)
+    if major >= 0:
+        gradient[major] = curvature[major] = 0.0
+    return gradient, curvature

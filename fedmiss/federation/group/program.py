@@ -103,6 +103,7 @@ class GroupProgram:
         self.log_visits = np.zeros(0)  # (J,) log(visits + 1/2)
         self.unvisited = np.zeros(0, bool)  # (J,) whether a site has no counted visit
         self.features = np.zeros((self.J, 0))  # of the sites, as the groups agreed on
+        self.of_slopes = np.zeros(0, bool)  # features that only slopes follow
         self.few = np.zeros((0, 0), np.uint8)  # (L, L) 1 for two months with too few own sites in both
         self.batches: dict[int, Batch] = {}
         self.slopes: dict[tuple[int, int], F64] = {}  # site slopes of fits and replicates: they stay here
@@ -299,6 +300,7 @@ class GroupProgram:
         by_visit = not family.sums_offsets and offsets
         batch = Batch.of(
             question, used, self._indexed(by_visit), weights, test=test, F=self._features(question),
+            of_slopes=self.of_slopes[question.features],
             year=self.axis.year, found=self.found,
         )  # fmt: skip
         if question.source >= 0 and question.source not in self.batches:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 SHARE = 0.5  # of a Newton step: sites answer to new variances over a few rounds, and a full step swings
 FARTHEST = 0.3  # that a coefficient moves in a round, in units of the link
 START, SLOPES, LEAST, MOST = 0.1, 0.02, 1e-6, 4.0  # variance of coefficients, in units of the link squared
+CLEAR = 2.0  # variances by which the square of a coefficient alone in its block exceeds 0
 FEW = "regions"  # the block whose trends are reported: an error of its variance is an error of them
 QUANTILES = 20  # of the posterior of a variance, that stand for it
 _SCALES = (SITE_SD, SLOPE_SD)  # of the half-normal priors of regions' levels and slopes: those of sites
@@ -186,7 +187,14 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
         (new.B[..., own, :] ** 2).sum(axis=-2) / np.maximum(known[..., own, :].sum(axis=-2), 1e-3)
         for own in (before.block == number for number in range(len(before.blocks)))
     ]
-    most = np.where(np.isin(before.blocks, OF_SLOPES), SLOPE_SD**2, MOST)[:, None]
+    most = np.full((len(before.blocks), 1), MOST)
+    for number in np.flatnonzero(np.isin(before.blocks, OF_SLOPES)):
+        # Of one coefficient, which the data alone put at b with the variance s^2, the likeliest rho is b^2 - s^2. It is
+        # switched off at once below CLEAR s^2: else it dies away over more rounds than a fit takes.
+        (own,), most[number] = np.flatnonzero(before.block == number), SLOPE_SD**2
+        some = np.maximum(known[..., own, :], 1e-12)
+        b2, s2 = (aim[..., own, :] / some) ** 2, np.einsum("...caa->...ac", cov)[..., own, :] / some
+        rho[number] = np.where(b2 > CLEAR * s2, b2 - s2, 0.0)
     return evolve(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, most * unit**2))
 
 

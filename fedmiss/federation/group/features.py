@@ -286,7 +286,7 @@ def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
     """
     F = np.column_stack([batch.F, np.ones(len(batch.F))])
     k, c = F.shape[1], batch.B.shape[2]
-    only = np.flatnonzero(batch.of_slopes) if c > 1 else []
+    only = np.flatnonzero(batch.of_slopes & (c > 1))
     q = c * k
     equations, about = np.zeros((fits.size, q * (q + 3) // 2)), np.zeros((fits.size, p))
     for i, f in enumerate(fits):

@@ -185,7 +185,7 @@ def _without_numbers(frame: bytes) -> bytes:
 
 
 def _versions() -> str:
-    return f"fedmiss {__version__}, form 9, numpy {np.__version__}"
+    return f"fedmiss {__version__}, form 10, numpy {np.__version__}"
 
 
 def _part(first: int) -> str:

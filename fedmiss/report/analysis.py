@@ -29,7 +29,7 @@ from fedmiss.report.coverage import (
     year_support,
 )
 from fedmiss.report.entries import Entry, entries, entry_reason
-from fedmiss.report.findings import ONE_TREND, Findings, Part, found_in, never_found, region_table
+from fedmiss.report.findings import BUT_ONE, ONE_TREND, Findings, Part, found_in, never_found, region_table
 from fedmiss.report.finds import FindsOnly, finds_only, finds_reason, split
 from fedmiss.report.inputs import ReportInputs
 from fedmiss.report.series import MonthlySeries
@@ -206,7 +206,7 @@ def _visited(data: ReportInputs, settings: ReportSettings, refuse: str | None) -
 def _region_reason(data: ReportInputs, region: str, n_sites: int) -> str | None:
     """Return why a region gets no class of its own."""
     if data.one_trend:
-        return ONE_TREND
+        return BUT_ONE if data.fact("large_site") else ONE_TREND
     if n_sites < 3:
         return f"the region has {n_sites} site{'s' if n_sites > 1 else ''}; a class needs 3"
     if data.draws and region not in data.draws:

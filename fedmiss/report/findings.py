@@ -21,6 +21,7 @@ from fedmiss.report.years import Years
 from fedmiss.tables import load_schema
 
 ONE_TREND = "the model gives all sites one trend, so it tells no region from another"
+BUT_ONE = "the model gives all sites but the one with most birds one trend"
 
 
 class Part(NamedTuple):

@@ -72,17 +72,17 @@ class Source:
 
     @property
     def one_trend(self) -> bool:
-        """True when all sites share one trend: :attr:`shared_trend`, and none has so many birds that it has its own."""
-        return self.shared_trend and not self.fact("large_site")
-
-    @property
-    def shared_trend(self) -> bool:
-        """True when the model has no site x month interaction.
+        """True when the model has no site x month interaction: :attr:`alike` then share one trend.
 
         Of models that are averaged none has one. A term whose variance is the least one switched itself off.
         """
         members = self.fact("members", default=None) or [{name: self.fact(name) for name in _INTERACTIONS}]
         return all(_without_interaction(member) for member in members)
+
+    @property
+    def alike(self) -> str:
+        """The sites that share one trend where the model tells none apart: a site with most of the birds has its own."""
+        return "All sites but the one with most birds" if self.fact("large_site") else "All sites"
 
     @property
     def cell(self) -> str:

@@ -235,7 +235,7 @@ def _draw_means(fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysis) 
     _size_legend(fig, table, areas, analysis.unit)
     caption = (
         f"Each circle is a site. Its area is the mean estimated number of {analysis.unit}, its colour the number of visits. "
-        "All sites share one trend in this model, so trends are not on the map."
+        f"{analysis.data.alike} share one trend in this model, so trends are not on the map."
     )
     return caption, f"Map of {count(len(table))} sites by mean number of {analysis.unit} and visits."
 

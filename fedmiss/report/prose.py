@@ -253,17 +253,16 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
     elif findings.n_draws < MIN_DRAWS:
         yield f"Only {findings.n_draws} bootstrap replicates were made; intervals need {MIN_DRAWS} or more."
     if findings.data.one_trend:
+        large = findings.data.fact("large_site")
+        who, other = "all sites and regions", "differences"
+        if large:
+            who, other = "all sites but the one with most birds", "other differences"
         yield (
-            "The model in use gives all sites and regions one trend: differences between them would not predict counts any "
-            "better, or were not asked for. They are not shown."
+            f"The model in use gives {who} one trend: {other} between them would not predict counts any better, or were not "
+            "asked for. They are not shown."
         )
-        if findings.data.fact("slopes") and findings.data.fact("large_site") is None:
+        if findings.data.fact("slopes") and large is None:
             yield "A site with more than half of all birds counted, where there is one, has a trend of its own."
-    elif findings.data.shared_trend:
-        yield (
-            "The model in use gives all sites but the one with most birds the same trend: other differences between them "
-            "would not predict counts any better, or were not asked for."
-        )
     if findings.data.fact("scale") == "log1p":
         smear, how = findings.data.fact("smear"), "without a correction for flocks"
         if smear is not None:

@@ -176,8 +176,6 @@ def test_sites_share_one_trend_where_no_averaged_model_lets_them_differ(full):
     # Slopes that could follow abundance and do not.
     assert one(off | {"features": ["visits", "abundance"], "abundance": 0.0})
     assert not one(off | {"features": ["abundance"], "abundance": -0.02})
-    # A site with more than half of all birds has its own.
-    assert not one(off | {"large_site": True})
     assert not one(off | {"site_variances": [0.8, SMALLEST, 0.02]})
     assert not one(off | {"site_variances": None})
 

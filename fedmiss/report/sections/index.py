@@ -125,7 +125,8 @@ def _regions(findings: Findings) -> HtmlTable | None:
         "Sites without a region are in none of them. " if findings.regions["share"].sum() < 1 - 1e-6 else ""
     )
     if findings.data.one_trend:
-        note = apart + "All regions share one trend in this model, so it is not repeated here."
+        who = findings.data.alike if findings.data.fact("large_site") else "All regions"
+        note = apart + f"{who} share one trend in this model, so it is not repeated here."
         return table_of("Regions", table, columns, note)
     columns += [("Years", _years), *trend_columns(findings)]
     some = f"The {_REGIONS_LISTED} largest of {len(findings.regions)} regions. "

@@ -140,7 +140,7 @@ def _structure(findings: Findings) -> Iterator[str]:
     if said:
         yield f"What is expected at a site follows {' and '.join(said)}."
     if findings.data.fact("abundance"):
-        yield "Trends of sites follow how many birds they have."
+        yield "Trends of sites follow how many birds were counted there."
     if findings.data.fact("observer_effects") is True:
         yield "Observers count differently, and the model knows it."
     if chain := findings.data.fact("occupancy", default=[]):

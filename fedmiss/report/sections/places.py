@@ -40,7 +40,7 @@ def _sites(analysis: Analysis) -> HtmlTable:
     some = f"The {SHOWN} largest of {count(analysis.n_sites)} sites. " if analysis.n_sites > SHOWN else ""
     mean = "mean" if analysis.yearly_counts else "mean (estimate in the mean month of the season)"
     mean = f"Years counted, and {mean}: of the years in the trend. " if analysis.years.used.any() else ""
-    trend = "All sites share one trend in this model, so it is not repeated here."
+    trend = f"{analysis.data.alike} share one trend in this model, so it is not repeated here."
     if not analysis.data.one_trend:
         trend = (
             "A site counted in fewer than three years has no class: its trend is borrowed from the others."

@@ -29,7 +29,7 @@ class CountSettings:
     season : months have a line, seasonal and smooth prior (needs a calendar)
     slopes : with ``season``, every site has a slope on the year of its own
     features : what the prior means of sites' effects and slopes follow, of ``FEATURES``: how often a site was visited (the
-        effect only), its covariates, its region, a smooth over the places
+        effect only), its covariates, its region, a smooth over the places, how many birds it has (the slope only)
     responses : features of sites that every month (in a community: every species) responds to with coefficients of its own
     observers : with observer effects, kept inside the groups
     learning : with ``observers``, those who began after the first year may count fewer at first

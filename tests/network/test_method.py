@@ -190,6 +190,27 @@ def test_a_fault_inside_the_function_is_one_sentence_with_its_line(job, said, tm
         assert isinstance(error, ConfigError)
         assert f"test_method.py, line {job.__code__.co_firstlineno + 1}: {said}" in str(error)
         assert "ask the proposer for a revision" in str(error)  # the first frame has gone
+        assert "others are a new one" in str(error)
+
+
+def test_settings_that_no_run_takes_are_said_to_need_a_new_study(tmp_path, monkeypatch):
+    """A custodian was told to try another gamma, or to ask for a revision, which keeps all settings."""
+
+    def job(circle, data, components):
+        FedEM(Linear(1), Identity(), StudyEngine.roster(circle, 5), gamma=0.0)
+
+    for error in taken_part(tmp_path, monkeypatch, job).values():
+        assert isinstance(error, ConfigError)
+        assert "gamma=0.0 is not in (0, 1]" in str(error)
+        assert "it keeps all settings of the study, so that others are a new one" in str(error)
+
+
+def test_sums_that_run_away_advise_what_a_method_can_do(tmp_path, monkeypatch):
+    """The engine keeps 40 digits whatever is asked: only ``add_up`` has ``bits``."""
+    for error in taken_part(
+        tmp_path, monkeypatch, lambda circle, *given, **more: circle.add_up([], 1e10, 40)
+    ).values():
+        assert "may lower gamma, count in a larger unit, or give add_up fewer digits (bits=)" in str(error)
 
 
 def test_another_code_of_the_same_name_is_found_before_anything_is_added_up(tmp_path, monkeypatch):
@@ -296,6 +317,7 @@ def test_settings_that_the_function_does_not_take_are_named(tmp_path):
     for error in all_take_part(folder, data).values():
         assert isinstance(error, ConfigError)
         assert "does not take what [method] of the study says: got an unexpected keyword" in str(error)
+        assert "ask the proposer for a new study, since a revision keeps it" in str(error)
 
 
 @pytest.mark.slow

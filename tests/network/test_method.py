@@ -143,6 +143,22 @@ def test_a_function_that_is_not_there_is_named(tmp_path, monkeypatch):
             read_study_toml(tmp_path / "study.toml")
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "[1.0, -inf]", "{b = nan}"])
+def test_settings_that_the_study_would_not_hold_are_refused(value, tmp_path):
+    """They became null, which is None for the function: another setting than was written."""
+    (tmp_path / "study.toml").write_text(TOML + f"bound = {value}\n")
+    with pytest.raises(ConfigError, match=r"\[method\] has bound = .*, which study.json cannot hold"):
+        read_study_toml(tmp_path / "study.toml")
+
+
+@pytest.mark.parametrize("table", ["method", "community"])
+def test_an_empty_table_is_named(table, tmp_path):
+    """It was said that the species is blank."""
+    (tmp_path / "study.toml").write_text(TOML[: TOML.index("[method]")] + f"[{table}]\n")
+    with pytest.raises(ConfigError, match=rf"\[{table}\] is empty"):
+        read_study_toml(tmp_path / "study.toml")
+
+
 @pytest.mark.parametrize(
     "bad", [{"a": object()}, {"a": [object()]}, {"a": [[1], [2, 3]]}, {"file": [1]}, {3: [1]}, None]
 )

@@ -11,7 +11,7 @@ import operator
 import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -88,6 +88,8 @@ class StudyEngine:
     --------
     ``docs/examples/three_organisations.py`` runs a model of one's own in three processes over a shared folder.
     """
+
+    in_step: ClassVar[bool] = True  # the clocks of the copies may end no run
 
     def __init__(self, circle: _Circle, rows: Rows, *, masked: bool = False) -> None:
         self.circle, self.rows, self.masked = circle, rows, masked

@@ -100,6 +100,15 @@ def test_masked_sums_are_formed_over_all_or_not_at_all(more, words, tmp_path):
         assert words in str(error)
 
 
+def test_no_copy_ends_a_run_by_its_own_clock(tmp_path):
+    """One ended a round before the others, and all were told to compare their versions."""
+    model, data, _, start = mixture(n=3)
+    algo, rows = named(model, list(data))
+    for error in Study(rows, tmp_path).all(algo, rows, start, stop=Stop(rounds=9, seconds=30.0)).values():
+        assert isinstance(error, ConfigError)
+        assert "seconds is 30; of a run with a copy at each organisation" in str(error)
+
+
 def test_many_rows_are_counted_under_masks(tmp_path, monkeypatch):
     """A round of ten million evaluations: as a number with 40 digits after the point it would not fit."""
     model, data, _, start = mixture(n=3)

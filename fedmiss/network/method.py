@@ -19,7 +19,6 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -178,7 +177,7 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         write_json(tmp / "result.json", facts)
         shapes = {k: list(v.shape) for k, v in arrays.items()}
         write_manifest(
-            tmp, "method", settings=asdict(kit.study), inputs={"job": kit.job.hex()},
+            tmp, "method", settings=kit.study.in_use(), inputs={"job": kit.job.hex()},
             results={
                 "version": __version__, "exchanges": circle.exchange, "arrays": shapes,
                 "rounds_without": without,

@@ -344,6 +344,11 @@ class Study:
         """Digest of everything that the result depends on (8 bytes): in every frame."""
         return hashlib.blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=8).digest()
 
+    def in_use(self) -> dict[str, Any]:
+        """Settings for a manifest, without those that do nothing here."""
+        idle = (*(_COUNTS if self.method else ()), *(_RELAY if self.engine == "folder" else ()))
+        return {key: value for key, value in asdict(self).items() if key not in idle}
+
     def write(self, path: Path) -> None:
         """Write the study as JSON."""
         write_json(path, asdict(self))

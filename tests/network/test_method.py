@@ -312,6 +312,21 @@ def test_an_organisation_whose_numbers_are_not_finite_is_named_in_the_result(tmp
     )
 
 
+def test_inspect_says_what_the_result_holds_and_no_rule_that_does_nothing(tmp_path, monkeypatch):
+    """It named least numbers, which hold for no method, and a relay's port, and nothing of what was returned."""
+    register(app)
+    found = {"rates": np.ones((2, 3)), "n": 3}
+    for result in taken_part(tmp_path, monkeypatch, lambda circle, data, components: found).values():
+        said = CliRunner().invoke(app, ["inspect", str(result)]).output
+        assert "arrays.npz holds rates (2 x 3), result.json what else it returned" in said
+        assert not any(f"{name}=" in said for name in ("minimum", "share", "sites", "port"))
+    said = CliRunner().invoke(app, ["inspect", str(tmp_path / "study")]).output
+    assert "masks=True" in said
+    assert "minimum=" not in said
+    said = CliRunner().invoke(app, ["inspect", str(result / "arrays.npz")])
+    assert "Name the folder that it lies in" in " ".join(said.output.split())
+
+
 def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):
     found = {"n": np.int64(3), "x": np.float32(0.5), "yes": np.bool_(True)}
     for result in taken_part(tmp_path, monkeypatch, lambda circle, data, components: found).values():

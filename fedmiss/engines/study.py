@@ -73,7 +73,7 @@ class _AskRound:
 
 
 class StudyEngine:
-    """One worker here, the others at their organisations; gives the bits of ``LocalEngine`` at each of them.
+    """One worker here, the others at their organisations; gives the bits of ``LocalEngine`` at each of them, unless masked.
 
     Parameters
     ----------

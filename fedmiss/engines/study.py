@@ -10,6 +10,7 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Protocol
 
@@ -33,6 +34,7 @@ class _Circle(Protocol):
 
     name: str
     left_out: dict[str, int]  # rounds that went on without each
+    absence: Any  # the rule by which rounds go on without some, None where all wait
 
     def begin(self, asks: Sequence[Any]) -> bytes:
         """Begin an exchange about what the own copy asks."""
@@ -146,6 +148,7 @@ class StudyEngine:
         """Answer if the own worker is active; take what the others answer. All see which answers count."""
         c, ids = self._slot(algo), algo.roster.ids
         answer, D = b"", np.empty((0, algo.model.q))
+        before = deepcopy(self._memory) if self.circle.absence else self._memory
         if c in active:
             # Lines 6 and 7 of algorithm 1 for the own rows: the oracle has one place here, the draws are those of slot c.
             D, X, xi, count = algo.answers(self.V, self._memory, down, [self.rows], np.array([c]), ALONE)
@@ -160,13 +163,17 @@ class StudyEngine:
                     worker=ids[c], k=down.k,
                 )  # fmt: skip
             replies = self._sum(algo, ask, own)
+            there = c in replies.slots
         else:
             self.circle.begin([ask])
             got = self.circle.share(answer, all_needed=False)
             here = {i: got[ids[i]] for i in active.tolist() if ids[i] in got}
             own = replies = replace(collect(algo, down, here), away=active.size - len(here))
+            there = ids[c] in got
             for one in replies.dropped:
                 self.circle.left_out[one.worker] += 1
+        if not there:  # who is away computes nothing (lines 10 to 12): its oracle goes on from where it was
+            self._memory = before
         mine = own.slots == c
         if mine.any() and c in replies.slots:  # else the round went on without this answer, and V without it
             self.V = algo.settle(self.V, D, own.Q[mine])

@@ -188,7 +188,8 @@ class StudyEngine:
         slots = np.array(sorted(algo.roster.slots[n] for cohort in sums for n in cohort), dtype=np.int64)
         Q = self._spread(algo, {cohort: total[:-1] for cohort, total in sums.items()})[slots]
         count = round(float(sum(total[-1] for total in sums.values())) / unit)
-        return Replies(slots, Q, 8 * slots.size * algo.model.q, count, away=algo.roster.n - slots.size)
+        size = 8 * slots.size * (algo.model.q + 1)  # the number of evaluations is one more
+        return Replies(slots, Q, size, count, away=algo.roster.n - slots.size)
 
     @staticmethod
     def _spread(algo: FedEM, sums: Mapping[tuple[str, ...], F64]) -> F64:

@@ -80,6 +80,8 @@ def test_under_masks_only_sums_are_seen_and_the_answer_is_the_same(init, tmp_pat
         for result in got.values():
             np.testing.assert_allclose(result.server.S_hat, local.server.S_hat, rtol=1e-8, atol=1e-8)
             np.testing.assert_allclose(result.trace["evaluations"], local.trace["evaluations"])
+            # an answer has q numbers, and how many evaluations they cost
+            np.testing.assert_array_equal(result.trace["bytes_up"], len(rows) * 8 * (model.q + 1))
             np.testing.assert_array_equal(result.server.S_hat, got["club-0"].server.S_hat)
 
 

@@ -284,11 +284,14 @@ def run(
     stop = Stop(rounds=int(stop)) if isinstance(stop, int | np.integer) else stop
     if stop.rounds is None and stop.epochs is None and stop.tol is None and stop.seconds is None:
         raise ConfigError("the run has no end; give rounds, epochs, tol or seconds.")
-    if stop.seconds is not None and getattr(engine, "in_step", False):
-        raise ConfigError(
-            f"stop: seconds is {stop.seconds:g}; of a run with a copy at each organisation one would end before the others. "
-            "Give rounds, epochs or tol."
-        )
+    if getattr(engine, "in_step", False):
+        if stop.seconds is not None:
+            raise ConfigError(
+                f"stop: seconds is {stop.seconds:g}; of a run with a copy at each organisation one would end before the "
+                "others. Give rounds, epochs or tol."
+            )
+        if checkpoint is not None:
+            engine.save(algo)  # it refuses: now, and not after rounds that are lost
     for name, every in (("observe_every", observe_every), ("checkpoint_every", checkpoint_every)):
         if every < 1:
             raise ConfigError(f"{name} is {every} (must be at least 1 round).")

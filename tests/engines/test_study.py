@@ -111,6 +111,17 @@ def test_no_copy_ends_a_run_by_its_own_clock(tmp_path):
         assert "seconds is 30; of a run with a copy at each organisation" in str(error)
 
 
+def test_a_checkpoint_is_refused_before_the_first_round(tmp_path):
+    """It was refused where the first one was to be written: after all rounds of a short run."""
+    model, data, _, start = mixture(n=3)
+    algo, rows = named(model, list(data))
+    study = Study(rows, tmp_path)
+    for error in study.all(algo, rows, start, stop=2, checkpoint=tmp_path / "run.npz").values():
+        assert isinstance(error, ConfigError)
+        assert "it writes no checkpoint. Leave checkpoint out" in str(error)
+    assert not study.circle("club-0").replaying, "no exchange but that of keys"
+
+
 def test_many_rows_are_counted_under_masks(tmp_path, monkeypatch):
     """A round of ten million evaluations: as a number with 40 digits after the point it would not fit."""
     model, data, _, start = mixture(n=3)

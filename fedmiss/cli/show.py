@@ -77,6 +77,18 @@ def _summary(manifest: Manifest, where: Path) -> str:
             f"{imputed.species}, {several(imputed.cells, 'cell')}, {_n(imputed.observed_cells)} of them observed; "
             f"{100 * imputed.imputed_share:.0f} % of the total is imputed. Standard effort: {imputed.standard_effort}."
         )
+    if kind == "method":
+        arrays = [
+            f"{name} ({' x '.join(map(str, n)) or 'a number'})" for name, n in results["arrays"].items()
+        ]
+        without = [f"{name} in {n}" for name, n in results["rounds_without"].items()]
+        return "; ".join(
+            [
+                f"{several(results['exchanges'], 'exchange')} of the method {manifest['settings']['method']['run']}",
+                *([f"rounds went on without {', '.join(without)}"] if without else []),
+                f"arrays.npz holds {', '.join(arrays) or 'nothing'}, result.json what else it returned.",
+            ]
+        )
     words = [
         f"{key.replace('_', ' ')} {value if isinstance(value, str) or key.endswith('_year') else _n(value)}"
         for key, value in results.items()
@@ -112,7 +124,7 @@ def _describe(path: Path) -> str:
         raise InputError(f"there is no file or folder {path}. Check its name and place.", path=str(path))
     if path.suffix != ".parquet":
         raise InputError(
-            f"{path} is not a file of fedmiss: inspect reads produced folders and .parquet tables."
+            f"{path} is neither a folder nor a .parquet table, which inspect describes. Name the folder that it lies in."
         )
     return _describe_table(path)
 

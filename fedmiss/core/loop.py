@@ -44,7 +44,7 @@ class Stop:
     tol : stop once the mean of ||H||^2 over the last ``window`` rounds is <= tol, and nobody was away in them: with
         memories that stand still H comes to 0 elsewhere. ||H||^2 has the noise of compression, minibatches and draws of
         who answers in it, so a tol below that floor is never met.
-    seconds : wall clock of this call
+    seconds : wall clock of this call; not in a study, all of whose copies must end after the same round
 
     Examples
     --------
@@ -284,6 +284,14 @@ def run(
     stop = Stop(rounds=int(stop)) if isinstance(stop, int | np.integer) else stop
     if stop.rounds is None and stop.epochs is None and stop.tol is None and stop.seconds is None:
         raise ConfigError("the run has no end; give rounds, epochs, tol or seconds.")
+    if getattr(engine, "in_step", False):
+        if stop.seconds is not None:
+            raise ConfigError(
+                f"stop: seconds is {stop.seconds:g}; of a run with a copy at each organisation one would end before the "
+                "others. Give rounds, epochs or tol."
+            )
+        if checkpoint is not None:
+            engine.save(algo)  # it refuses: now, and not after rounds that are lost
     for name, every in (("observe_every", observe_every), ("checkpoint_every", checkpoint_every)):
         if every < 1:
             raise ConfigError(f"{name} is {every} (must be at least 1 round).")

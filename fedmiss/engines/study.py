@@ -10,8 +10,9 @@ from __future__ import annotations
 import operator
 import struct
 from collections.abc import Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -33,6 +34,7 @@ class _Circle(Protocol):
 
     name: str
     left_out: dict[str, int]  # rounds that went on without each
+    absence: Any  # the rule by which rounds go on without some, None where all wait
 
     def begin(self, asks: Sequence[Any]) -> bytes:
         """Begin an exchange about what the own copy asks."""
@@ -73,7 +75,7 @@ class _AskRound:
 
 
 class StudyEngine:
-    """One worker here, the others at their organisations; gives the bits of ``LocalEngine`` at each of them.
+    """One worker here, the others at their organisations; gives the bits of ``LocalEngine`` at each of them, unless masked.
 
     Parameters
     ----------
@@ -88,6 +90,8 @@ class StudyEngine:
     --------
     ``docs/examples/three_organisations.py`` runs a model of one's own in three processes over a shared folder.
     """
+
+    in_step: ClassVar[bool] = True  # the clocks of the copies may end no run
 
     def __init__(self, circle: _Circle, rows: Rows, *, masked: bool = False) -> None:
         self.circle, self.rows, self.masked = circle, rows, masked
@@ -144,6 +148,7 @@ class StudyEngine:
         """Answer if the own worker is active; take what the others answer. All see which answers count."""
         c, ids = self._slot(algo), algo.roster.ids
         answer, D = b"", np.empty((0, algo.model.q))
+        before = deepcopy(self._memory) if self.circle.absence else self._memory
         if c in active:
             # Lines 6 and 7 of algorithm 1 for the own rows: the oracle has one place here, the draws are those of slot c.
             D, X, xi, count = algo.answers(self.V, self._memory, down, [self.rows], np.array([c]), ALONE)
@@ -158,13 +163,17 @@ class StudyEngine:
                     worker=ids[c], k=down.k,
                 )  # fmt: skip
             replies = self._sum(algo, ask, own)
+            there = c in replies.slots
         else:
             self.circle.begin([ask])
             got = self.circle.share(answer, all_needed=False)
             here = {i: got[ids[i]] for i in active.tolist() if ids[i] in got}
             own = replies = replace(collect(algo, down, here), away=active.size - len(here))
+            there = ids[c] in got
             for one in replies.dropped:
                 self.circle.left_out[one.worker] += 1
+        if not there:  # who is away computes nothing (lines 10 to 12): its oracle goes on from where it was
+            self._memory = before
         mine = own.slots == c
         if mine.any() and c in replies.slots:  # else the round went on without this answer, and V without it
             self.V = algo.settle(self.V, D, own.Q[mine])
@@ -179,7 +188,8 @@ class StudyEngine:
         slots = np.array(sorted(algo.roster.slots[n] for cohort in sums for n in cohort), dtype=np.int64)
         Q = self._spread(algo, {cohort: total[:-1] for cohort, total in sums.items()})[slots]
         count = round(float(sum(total[-1] for total in sums.values())) / unit)
-        return Replies(slots, Q, 8 * slots.size * algo.model.q, count, away=algo.roster.n - slots.size)
+        size = 8 * slots.size * (algo.model.q + 1)  # the number of evaluations is one more
+        return Replies(slots, Q, size, count, away=algo.roster.n - slots.size)
 
     @staticmethod
     def _spread(algo: FedEM, sums: Mapping[tuple[str, ...], F64]) -> F64:

@@ -138,7 +138,7 @@ class Circle:
         if self.exchange > self.most:
             raise ConfigError(
                 f"the job of {self.name!r} asks for exchange {self.exchange} (the approved study allows {self.most}). Ask "
-                "the others to approve a revision with more, if the model needs them."
+                "the proposer for a new study with more (exchanges in study.toml), if it needs them."
             )
         mine = outline_of(asks)
         self._mine = replace(mine, kinds=(*mine.kinds, also)) if also else mine
@@ -331,8 +331,8 @@ class Circle:
         raw = self.party.sign(label, body if number == _KEYS else self.party.lock(self.key, label, body))
         if len(raw) > MOST_BYTES:  # the others would pass it over
             raise ConfigError(
-                f"the frame of {name!r} for exchange {number} has {len(raw):,} bytes (limit {MOST_BYTES:,}). Ask the others "
-                "for a revision about fewer months or regions, or of a lower rank."
+                f"the frame of {name!r} for exchange {number} has {len(raw):,} bytes (limit {MOST_BYTES:,}). Ask the "
+                "proposer for a new study about fewer months or regions, or of a lower rank."
             )
         digest = hashlib.blake2b(raw, digest_size=16).digest()
         kept = self._kept.pop(0) if self._kept else None

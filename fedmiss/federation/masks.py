@@ -333,8 +333,8 @@ def fixed(value: Any, bits: int, n: int, label: str) -> U64:
             )
         raise DomainError(
             f"{label} holds {bad:g}; in a sum it must be below {limit:.3g} ({bits} binary digits after the point, {n} "
-            "groups). Where no count is so large, the model has run away: fit with --rank 0 or another --model. A method of "
-            "your own may count in a larger unit, or keep fewer digits (bits=)."
+            "groups). Where no count is so large, the model has run away: fit with --rank 0 or another --model. A method "
+            "of your own may lower gamma, count in a larger unit, or give add_up fewer digits (bits=)."
         )
     return np.rint(x * 2.0**bits).astype(np.int64).view(np.uint64)
 

@@ -47,7 +47,7 @@ def make_study(
         provision(study, tmp)
         for private in (tmp / "hub", *(tmp / "kits").iterdir()):
             private.chmod(0o700)
-        write_manifest(tmp, "study", settings=asdict(study), inputs={})
+        write_manifest(tmp, "study", settings=study.in_use(), inputs={})
     return out
 
 

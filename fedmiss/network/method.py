@@ -19,7 +19,6 @@ import json
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +26,7 @@ import numpy as np
 
 import fedmiss
 from fedmiss.atomic import write_json
-from fedmiss.errors import ConfigError, FedmissError, listed
+from fedmiss.errors import ConfigError, EngineError, FedmissError, listed
 from fedmiss.federation.circle import Circle
 from fedmiss.files import atomic_folder, write_manifest
 from fedmiss.progress import note
@@ -35,6 +34,12 @@ from fedmiss.version import __version__
 
 if TYPE_CHECKING:
     from fedmiss.network.kits import Kit
+
+# A job is bound to its settings, to the function's code and to the data that it was begun with.
+_GO_ON = (
+    "Where it happens here alone, the others wait. After a change of code or data ask the proposer for a revision; it keeps "
+    "all settings of the study, so that others are a new one (`fedmiss federation new`)."
+)
 
 
 def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
@@ -115,24 +120,25 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
     except TypeError as error:
         raise ConfigError(
             f"{run} does not take what [method] of the study says: {error}. Install the version that the organisations have "
-            "agreed on, or ask the proposer for a revision."
+            "agreed on; if [method] is wrong, ask the proposer for a new study, since a revision keeps it."
         ) from None
     # The job's number covers the function's name only: other code under that name would add up other things.
     circle.begin([], f"{run} of the code {code_of(run)}")
     circle.share(b"")
     try:
         found = job(circle, data, **settings)
-    except (FedmissError, OSError, MemoryError):
+    except (EngineError, OSError, MemoryError):
         raise  # they have words of their own
+    except FedmissError as error:
+        raise type(error)(f"{error} {_GO_ON}", **error.fields) from error
     except (Exception, SystemExit) as error:  # sys.exit() would end the job as if it were done
         frames = traceback.extract_tb(error.__traceback__)
         here = Path(fedmiss.__file__).parent  # a line of fedmiss says nothing to who wrote the function
         last = [f for f in frames if not Path(f.filename).is_relative_to(here)][-1:] or frames[-1:]
         raise ConfigError(
-            f"{run} failed in {Path(last[0].filename).name}, line {last[0].lineno}: {type(error).__name__}: {error}. The "
-            "others wait. If the package is wrong, agree on a version without the fault; if the data here are wrong, "
-            "correct them. Then ask the proposer for a revision: a job is bound to the function's code and to the data "
-            "that it was begun with. fedmiss --debug shows the traceback."
+            f"{run} failed in {Path(last[0].filename).name}, line {last[0].lineno}: {type(error).__name__}: {error}. If the "
+            "package is wrong, agree on a version without the fault; if the data here are wrong, correct them. "
+            f"{_GO_ON} fedmiss --debug shows the traceback."
         ) from error
     without = {name: n for name, n in circle.left_out.items() if n}
     # Together, else who adds up more would wait for ever; it is none of the function's exchanges.
@@ -171,7 +177,7 @@ def run_method(kit: Kit, data: Path, circle: Circle) -> Path:
         write_json(tmp / "result.json", facts)
         shapes = {k: list(v.shape) for k, v in arrays.items()}
         write_manifest(
-            tmp, "method", settings=asdict(kit.study), inputs={"job": kit.job.hex()},
+            tmp, "method", settings=kit.study.in_use(), inputs={"job": kit.job.hex()},
             results={
                 "version": __version__, "exchanges": circle.exchange, "arrays": shapes,
                 "rounds_without": without,

@@ -80,6 +80,7 @@ def _join_folder(
     write_json(at, {"folder": str(there)})
     done = kit.result.exists() and not preview
     party = party_of(kit)
+    now: dict[str, Any] = {}  # stage and exchanges, which the status's file has once a second only
 
     def told_of_others() -> None:
         before = {place_of(kit.study.name, line["job"]) for line in kit.history()}
@@ -90,7 +91,7 @@ def _join_folder(
             )
 
     def told(missing: Sequence[str]) -> None:
-        waiting(kit.private, kit.job.hex(), kit.study, missing)
+        waiting(kit.private, kit.job.hex(), kit.study, missing, **now)
         if missing:
             say(
                 f"{kit.name}: waiting for {', '.join(missing)} in {there}; Ctrl-C stops here, and the same command goes on "
@@ -113,10 +114,13 @@ def _join_folder(
         if not kit.journal.exists():
             return  # with a journal it goes through the job again: the others may lack its last frames
     with progress(f"{kit.name}: exchanges of study {kit.study.name}") as shown:
-        take_part(
-            kit, data, shared, look=holder(kit, say) if look else None, preview=preview,
-            watch=lambda stage, exchanges: shown(exchanges),
-        )  # fmt: skip
+
+        def watch(stage: str, exchanges: int) -> None:
+            now.update(stage=stage, exchanges=exchanges)
+            shown(exchanges)
+
+        look_on = holder(kit, say) if look else None
+        take_part(kit, data, shared, look=look_on, preview=preview, watch=watch)
 
 
 def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, preview: bool) -> None:
@@ -455,10 +459,10 @@ def _ended(admin: Control, job: str, seconds: float = 60.0) -> None:
         time.sleep(0.5)
 
 
-def waiting(hub: Path, job: str, study: Study, missing: Sequence[str]) -> None:
-    """Record who has not joined, before the first exchange or after a restart."""
+def waiting(hub: Path, job: str, study: Study, missing: Sequence[str], **now: Any) -> None:
+    """Record who has not joined, before the first exchange or after a restart, or ``now`` amid the job."""
     before = status(hub)
     known = {k: before[k] for k in ("stage", "exchanges") if k in before and before.get("job") == job}
     Status(hub / STATUS, job, study.organisations).write(
-        **known, state="waiting" if missing else "running", missing=list(missing)
+        **(known | now), state="waiting" if missing else "running", missing=list(missing)
     )

@@ -150,6 +150,13 @@ class Study:
                 f"[method] has run = {self.method.get('run')!r}; name a function that all organisations have installed, as "
                 'run = "package.module:function".'
             )
+        for key, value in self.method.items():
+            try:
+                json.dumps(value, allow_nan=False)
+            except ValueError:
+                raise ConfigError(
+                    f"[method] has {key} = {value}, which study.json cannot hold; write a finite number, or leave {key} out."
+                ) from None
         if bool(self.method) + bool(self.model) + bool(self.community) > 1:
             raise ConfigError(
                 "a study has one of [model] (of one species), [community] (of all species of a site) and [method] (of "
@@ -337,6 +344,11 @@ class Study:
         """Digest of everything that the result depends on (8 bytes): in every frame."""
         return hashlib.blake2b(json.dumps(asdict(self), sort_keys=True).encode(), digest_size=8).digest()
 
+    def in_use(self) -> dict[str, Any]:
+        """Settings for a manifest, without those that do nothing here."""
+        idle = (*(_COUNTS if self.method else ()), *(_RELAY if self.engine == "folder" else ()))
+        return {key: value for key, value in asdict(self).items() if key not in idle}
+
     def write(self, path: Path) -> None:
         """Write the study as JSON."""
         write_json(path, asdict(self))
@@ -376,6 +388,9 @@ def read_study_toml(path: Path) -> Study:
         raise InputError(f"there is no file {path}. Check its name and folder.", path=str(path)) from None
     except ValueError as error:
         raise InputError(f"{path} is not valid TOML: {error}.", path=str(path)) from None
+    for name in ("method", "community"):
+        if raw.get(name) == {}:
+            raise ConfigError(f"{path}: [{name}] is empty; write its settings below it, or leave it out.")
     named = raw.get("community", {})
     if isinstance(named, dict) and isinstance(named.get("species"), str):
         records = path.parent / named["species"]

@@ -68,6 +68,11 @@ def fit_algorithm7(panel_path: str | Path, out: Path, settings: FedMissEMSetting
         panel = replace(
             raw, groups=tuple(replace(group, count=np.log1p(group.count)) for group in raw.groups)
         )
+    most = min(panel.J, panel.L)
+    if rank > most and settings.rank != "auto":
+        raise ConfigError(
+            f"--rank is {rank} (must be at most {most}, the lesser of {panel.J} sites and {panel.L} months)."
+        )
     work = partial_folder(out, hash_json([asdict(settings), hashes]))
     # The paper's F has 1/n before the sum over groups: 1/n here is the penalty 1 of the pooled objective.
     penalty = 1.0 / len(panel.groups) if settings.penalty is None else settings.penalty

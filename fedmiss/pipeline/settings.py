@@ -164,7 +164,7 @@ class FedMissEMSettings(FitSettings):
         "dithering with --levels.",
     )
     participation: float = setting(1.0, PARTICIPATION)
-    batch: int | None = setting(None, "fedmissem: visits per round and group; by default all.", low=1)
+    batch: int | None = setting(None, "fedmissem: cells per round and group; by default all.", low=1)
     batch_sum: str = setting(
         "full",
         "fedmissem, with --batch: full: the sum over a minibatch of b of a group's m cells counts m/b times; paper: as "

@@ -80,6 +80,8 @@ def test_under_masks_only_sums_are_seen_and_the_answer_is_the_same(init, tmp_pat
         for result in got.values():
             np.testing.assert_allclose(result.server.S_hat, local.server.S_hat, rtol=1e-8, atol=1e-8)
             np.testing.assert_allclose(result.trace["evaluations"], local.trace["evaluations"])
+            # an answer has q numbers, and how many evaluations they cost
+            np.testing.assert_array_equal(result.trace["bytes_up"], len(rows) * 8 * (model.q + 1))
             np.testing.assert_array_equal(result.server.S_hat, got["club-0"].server.S_hat)
 
 
@@ -98,6 +100,26 @@ def test_masked_sums_are_formed_over_all_or_not_at_all(more, words, tmp_path):
     for error in Study(rows, tmp_path, masked=True).all(algo, rows, start, stop=3, masked=True).values():
         assert isinstance(error, ConfigError)
         assert words in str(error)
+
+
+def test_no_copy_ends_a_run_by_its_own_clock(tmp_path):
+    """One ended a round before the others, and all were told to compare their versions."""
+    model, data, _, start = mixture(n=3)
+    algo, rows = named(model, list(data))
+    for error in Study(rows, tmp_path).all(algo, rows, start, stop=Stop(rounds=9, seconds=30.0)).values():
+        assert isinstance(error, ConfigError)
+        assert "seconds is 30; of a run with a copy at each organisation" in str(error)
+
+
+def test_a_checkpoint_is_refused_before_the_first_round(tmp_path):
+    """It was refused where the first one was to be written: after all rounds of a short run."""
+    model, data, _, start = mixture(n=3)
+    algo, rows = named(model, list(data))
+    study = Study(rows, tmp_path)
+    for error in study.all(algo, rows, start, stop=2, checkpoint=tmp_path / "run.npz").values():
+        assert isinstance(error, ConfigError)
+        assert "it writes no checkpoint. Leave checkpoint out" in str(error)
+    assert not study.circle("club-0").replaying, "no exchange but that of keys"
 
 
 def test_many_rows_are_counted_under_masks(tmp_path, monkeypatch):

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import FedEM, Roster, Stop, run
+from fedmiss.core import FedEM, Roster, Spider, Stop, Streaming, run
 from fedmiss.core.participation import Given, Remembered
+from fedmiss.core.rules import Marina
 from fedmiss.engines import LocalEngine, StudyEngine
 from fedmiss.errors import ConfigError, EngineError, UplinkError
 from fedmiss.federation.attendance import Absence, Attendance, cohorts_of
@@ -144,6 +145,28 @@ def test_a_study_with_absences_is_fedem_with_the_workers_that_were_there(masked,
         assert circle.left_out == study.circles["club-0"].left_out
         # Until the chair has said who counts, its frame alone is waited for: nobody else is named as missing.
         assert circle._there("club-0", {"club-3": b""}) == {"club-0"}
+
+
+MARINA = Marina(0.3, Identity(), 1)
+
+
+@pytest.mark.parametrize(
+    "oracle",
+    [{"oracle": Spider(8, 30)}, {"memory": MARINA, "oracle": MARINA, "alpha": 1.0}, {"oracle": Streaming(7)}],
+    ids=["spider", "marina", "streaming"],
+)
+def test_who_is_away_computes_nothing_that_its_next_answer_rests_on(oracle, tmp_path):
+    """What it computed as it went through the rounds that it had missed stayed in its oracle: rows of a stream were lost."""
+    model, data, start = clubs(4)
+    algo = algorithm(model, data, **oracle)
+    study = Study(list(data), tmp_path, masked=False, off={"club-2": [(6, 11)]})
+    got = study.run(algo, data, start, stop=Stop(rounds=20))
+    rounds = [[algo.roster.slots[n] for n in names] for names in study.present]
+    assert any(2 not in names for names in rounds)
+    told = algorithm(model, data, participation=Remembered(Given(rounds)), **oracle)
+    local = run(told, LocalEngine(data), start, stop=Stop(rounds=20))
+    for result in got.values():
+        np.testing.assert_array_equal(result.server.S_hat, local.server.S_hat)
 
 
 @pytest.mark.slow

@@ -157,6 +157,7 @@ def test_more_exchanges_than_approved_are_refused(panel, tmp_path):
     for name, error in got.items():
         assert isinstance(error, ConfigError)
         assert f"the job of '{name}' asks for exchange 21 (the approved study allows 20)" in str(error)
+        assert "new study with more (exchanges in study.toml)" in str(error), "a revision keeps the number"
 
 
 def test_another_version_is_named_before_anything_else_is_sent(panel, tmp_path, monkeypatch):

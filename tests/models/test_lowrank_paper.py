@@ -8,6 +8,7 @@ from scipy.optimize import minimize
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, Minibatch, Roster, run
 from fedmiss.engines import LocalEngine
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.models.lowrank import paper_step
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
@@ -219,3 +220,19 @@ def test_a_minibatch_has_the_mean_that_its_setting_says(family, batch, weight):
         error = got.std(axis=0, ddof=1) / np.sqrt(draws)
         assert (np.abs(got.mean(axis=0) - want) <= 5 * error + 1e-12).all()
         assert m > 2 * b
+
+
+@pytest.mark.parametrize(("site", "month"), [(0, 4), (3, 0), (-1, 0), (0, -1)])
+def test_a_visit_outside_the_panel_is_no_visit_of_another_cell(site, month):
+    """A month too many was counted as the first of the next site."""
+    with pytest.raises(InputError, match=r"index .* is outside 0\.\."):
+        GroupPanel.of(3, 4, [Group.of("a", [site, 1, 2], [month, 1, 2], [1.0, 2.0, 3.0])])
+
+
+@pytest.mark.parametrize("bad", [{"rank": -1}, {"rank": 1.5}, {"penalty": -0.1}, {"penalty": np.nan}])
+def test_a_rank_or_a_penalty_that_cannot_be_is_refused(bad):
+    """A penalty below 0 raised singular values, and a rank below 0 was an error of numpy."""
+    panel = one_visit_per_cell(*simulate(J=4, L=3, n=20, family="gaussian", groups=2)[:1], 3)
+    for fit in (FedMissEM, fit_observed):
+        with pytest.raises(ConfigError, match=next(iter(bad))):
+            fit(panel, **({"family": "gaussian", "rank": 1} | bad))

@@ -143,6 +143,22 @@ def test_a_function_that_is_not_there_is_named(tmp_path, monkeypatch):
             read_study_toml(tmp_path / "study.toml")
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "[1.0, -inf]", "{b = nan}"])
+def test_settings_that_the_study_would_not_hold_are_refused(value, tmp_path):
+    """They became null, which is None for the function: another setting than was written."""
+    (tmp_path / "study.toml").write_text(TOML + f"bound = {value}\n")
+    with pytest.raises(ConfigError, match=r"\[method\] has bound = .*, which study.json cannot hold"):
+        read_study_toml(tmp_path / "study.toml")
+
+
+@pytest.mark.parametrize("table", ["method", "community"])
+def test_an_empty_table_is_named(table, tmp_path):
+    """It was said that the species is blank."""
+    (tmp_path / "study.toml").write_text(TOML[: TOML.index("[method]")] + f"[{table}]\n")
+    with pytest.raises(ConfigError, match=rf"\[{table}\] is empty"):
+        read_study_toml(tmp_path / "study.toml")
+
+
 @pytest.mark.parametrize(
     "bad", [{"a": object()}, {"a": [object()]}, {"a": [[1], [2, 3]]}, {"file": [1]}, {3: [1]}, None]
 )
@@ -190,6 +206,27 @@ def test_a_fault_inside_the_function_is_one_sentence_with_its_line(job, said, tm
         assert isinstance(error, ConfigError)
         assert f"test_method.py, line {job.__code__.co_firstlineno + 1}: {said}" in str(error)
         assert "ask the proposer for a revision" in str(error)  # the first frame has gone
+        assert "others are a new one" in str(error)
+
+
+def test_settings_that_no_run_takes_are_said_to_need_a_new_study(tmp_path, monkeypatch):
+    """A custodian was told to try another gamma, or to ask for a revision, which keeps all settings."""
+
+    def job(circle, data, components):
+        FedEM(Linear(1), Identity(), StudyEngine.roster(circle, 5), gamma=0.0)
+
+    for error in taken_part(tmp_path, monkeypatch, job).values():
+        assert isinstance(error, ConfigError)
+        assert "gamma=0.0 is not in (0, 1]" in str(error)
+        assert "it keeps all settings of the study, so that others are a new one" in str(error)
+
+
+def test_sums_that_run_away_advise_what_a_method_can_do(tmp_path, monkeypatch):
+    """The engine keeps 40 digits whatever is asked: only ``add_up`` has ``bits``."""
+    for error in taken_part(
+        tmp_path, monkeypatch, lambda circle, *given, **more: circle.add_up([], 1e10, 40)
+    ).values():
+        assert "may lower gamma, count in a larger unit, or give add_up fewer digits (bits=)" in str(error)
 
 
 def test_another_code_of_the_same_name_is_found_before_anything_is_added_up(tmp_path, monkeypatch):
@@ -275,6 +312,21 @@ def test_an_organisation_whose_numbers_are_not_finite_is_named_in_the_result(tmp
     )
 
 
+def test_inspect_says_what_the_result_holds_and_no_rule_that_does_nothing(tmp_path, monkeypatch):
+    """It named least numbers, which hold for no method, and a relay's port, and nothing of what was returned."""
+    register(app)
+    found = {"rates": np.ones((2, 3)), "n": 3}
+    for result in taken_part(tmp_path, monkeypatch, lambda circle, data, components: found).values():
+        said = CliRunner().invoke(app, ["inspect", str(result)]).output
+        assert "arrays.npz holds rates (2 x 3), result.json what else it returned" in said
+        assert not any(f"{name}=" in said for name in ("minimum", "share", "sites", "port"))
+    said = CliRunner().invoke(app, ["inspect", str(tmp_path / "study")]).output
+    assert "masks=True" in said
+    assert "minimum=" not in said
+    said = CliRunner().invoke(app, ["inspect", str(result / "arrays.npz")])
+    assert "Name the folder that it lies in" in " ".join(said.output.split())
+
+
 def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):
     found = {"n": np.int64(3), "x": np.float32(0.5), "yes": np.bool_(True)}
     for result in taken_part(tmp_path, monkeypatch, lambda circle, data, components: found).values():
@@ -296,6 +348,7 @@ def test_settings_that_the_function_does_not_take_are_named(tmp_path):
     for error in all_take_part(folder, data).values():
         assert isinstance(error, ConfigError)
         assert "does not take what [method] of the study says: got an unexpected keyword" in str(error)
+        assert "ask the proposer for a new study, since a revision keeps it" in str(error)
 
 
 @pytest.mark.slow

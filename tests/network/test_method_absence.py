@@ -18,6 +18,8 @@ from fedmiss.network.approval import page
 from fedmiss.network.folder import Folder
 from fedmiss.network.kits import new_revision, open_kit
 from fedmiss.network.member import party_of, take_part
+from fedmiss.network.operate import join
+from fedmiss.network.status import status
 from fedmiss.network.study import read_study, read_study_toml
 from tests.federation.network import Kill, together
 from tests.network.test_method import TOML, _installed, prepared  # noqa: F401 (a fixture)
@@ -94,6 +96,32 @@ def test_a_club_that_is_off_for_a_third_of_the_study_holds_nobody_up_and_has_the
     for n in SIX:
         np.testing.assert_array_equal(found[n], found["north"])
         np.testing.assert_allclose(found[n], rates, rtol=5e-3)
+
+
+def test_the_status_of_who_waits_has_all_exchanges_that_are_over(tmp_path, monkeypatch):
+    """Quick exchanges are written down once a second: a job that stood still at the twelfth said that four were over."""
+    folder, data = prepared(tmp_path, TOML + "rounds = 20\n")
+    monkeypatch.setattr("fedmiss.network.folder.QUIET", 0.3)
+    (folder / "shared").mkdir()
+    kit, seen = open_kit(folder / "kits" / "north"), []
+
+    def south():
+        with contextlib.suppress(Kill):
+            _by_folder(folder, data, "south", until=12)
+        until = time.monotonic() + 60
+        while status(kit.private)["missing"] != ["south"] and time.monotonic() < until:
+            time.sleep(0.01)
+        seen.append(status(kit.private)["exchanges"])
+        return _by_folder(folder, data, "south")
+
+    together(
+        {
+            "north": lambda: join(kit, data["north"], folder=folder / "shared", say=lambda words: None),
+            "central": lambda: _by_folder(folder, data, "central"),
+            "south": south,
+        }
+    )
+    assert seen == [12]
 
 
 def fitted(counts):

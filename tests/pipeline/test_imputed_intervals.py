@@ -124,6 +124,15 @@ def test_hidden_counts_are_covered():
     assert 0.92 < inside / total < 0.985
 
 
+def test_the_paper_s_algorithm_refuses_a_rank_that_no_matrix_of_the_panel_has(tmp_path):
+    """It fitted rank 8, "as asked for"."""
+    panel = write_panel(simulate_panel(20, 8, 0.6, seed=2, groups=2), tmp_path / "panel")
+    with pytest.raises(
+        ConfigError, match=r"--rank is 9 \(must be at most 8, the lesser of \d+ sites and 8 months"
+    ):
+        fit_panel(panel, tmp_path / "fit", FitSettings(method="fedmissem", rank=9, rounds=2))
+
+
 def test_methods_without_errors_leave_the_limits_empty(tmp_path):
     p = simulate_panel(20, 12, 0.6, seed=2, groups=2)
     panel = write_panel(p, tmp_path / "panel")

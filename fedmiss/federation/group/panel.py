@@ -12,14 +12,7 @@ from fedmiss.models.lowrank.data import Group, GroupPanel
 
 
 def visits_of(panel: GroupPanel) -> tuple[dict[str, Visits], dict[str, I64]]:
-    """Visits of each group, and the rows of the panel's sites that are its own (:func:`.visits.deal_sites`), by name.
-
-    Raises
-    ------
-    InputError    a site or month that the panel does not have
-    """
-    for group in panel.groups:
-        _check_indices(panel, group)
+    """Visits of each group, and the rows of the panel's sites that are its own (:func:`.visits.deal_sites`), by name."""
     at = deal_sites({group.name: group.site for group in panel.groups}, panel.J)
     stamps, covariates = stamps_of(panel), expanded(panel.covariates)
     ids = np.asarray(np.arange(panel.J).astype(str) if panel.site_id is None else panel.site_id, dtype=object)
@@ -63,11 +56,3 @@ def stamps_of(panel: GroupPanel) -> I64:
             f"month {at + 1} of the panel is not after month {at}; give the months in order, each once."
         )
     return stamps
-
-
-def _check_indices(panel: GroupPanel, group: Group) -> None:
-    for label, index, size in (("site", group.site, panel.J), ("month", group.month, panel.L)):
-        if (outside := index[(index < 0) | (index >= size)]).size:
-            raise InputError(
-                f"group {group.name!r}: {label} index {int(outside[0])} is outside 0..{size - 1}; make the panel again."
-            )

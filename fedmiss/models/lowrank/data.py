@@ -288,6 +288,14 @@ class GroupPanel:
                 raise InputError(
                     f"{name} is infinite at site {int(np.argmax(np.isinf(column)))}; give a number."
                 )
+        for group in groups:
+            for label, index, size in (("site", group.site, J), ("month", group.month, L)):
+                # A month too many would be counted as one of the next site.
+                if (outside := index[(index < 0) | (index >= size)]).size:
+                    raise InputError(
+                        f"group {group.name!r}: {label} index {int(outside[0])} is outside 0..{size - 1}; correct it, or "
+                        f"make a panel of more {label}s."
+                    )
         by_name = tuple(sorted(groups, key=lambda g: g.name))
         return cls(J, L, by_name, calendar, site_id, region, dict(covariates or {}))
 

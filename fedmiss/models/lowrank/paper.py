@@ -27,8 +27,9 @@ from fedmiss.arrays import F64, distinct
 from fedmiss.errors import DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
-from fedmiss.models.lowrank.paper_step import MStep, balance, blocks, check_values
+from fedmiss.models.lowrank.paper_step import MStep, balance, blocks, check_size, check_values
 from fedmiss.rng import rng_for
+from fedmiss.settings import kinds_checked
 
 LAZY = 20  # columns appended to the companion before it is recompressed
 SMALL = 40  # below this size of the smaller axis a dense decomposition is quicker than Lanczos
@@ -99,6 +100,7 @@ def thresholded_svd(
     return Factors(SQ / np.maximum(s, 1e-300) * (root * sign), Q * (root * sign))
 
 
+@kinds_checked
 class FedMissEM:
     """The model: what groups compute (``s_bar``) and what the server does (``T``, carry).
 
@@ -106,7 +108,7 @@ class FedMissEM:
     ----------
     panel : the groups' visits; only :meth:`rows` looks at counts, group by group
     family : ``gaussian``, ``poisson`` or ``bernoulli`` (counts already on the family's scale)
-    rank, penalty : r and the paper's lambda; ``fit_observed`` has n times lambda for the same optimum
+    rank, penalty : r (at most J and L) and the paper's lambda; ``fit_observed`` has n times lambda for the same optimum
     start : U_0, V_0; by default the constant matrix at the overall mean, and small random further columns (at
         exactly zero they would be a saddle point, which Newton steps do not leave)
     seed : of those columns
@@ -123,6 +125,7 @@ class FedMissEM:
         seed: int = 0,
     ) -> None:
         self.J, self.L, self.family, self.penalty = panel.J, panel.L, family_of(family), penalty
+        check_size(rank, penalty)
         self.rank = min(rank, panel.J, panel.L)
         keys = [distinct(group.site.astype(np.int64) * panel.L + group.month) for group in panel.groups]
         self.cells = distinct(np.concatenate(keys)).astype(np.int64)

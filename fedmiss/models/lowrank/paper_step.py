@@ -14,9 +14,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from fedmiss.arrays import F64
-from fedmiss.errors import DomainError, InputError
+from fedmiss.errors import ConfigError, DomainError, InputError
 from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import Family, family_of
+from fedmiss.settings import kinds_checked
 
 GRADIENT = 1e-12  # norm of the gradient at exit, of the norm of the terms whose difference it is
 NEAR = 1e-5  # relative progress of a sweep below which both sides are solved together
@@ -293,6 +294,13 @@ def check_values(panel: GroupPanel, family: Family) -> None:
             )
 
 
+def check_size(rank: int, penalty: float) -> None:
+    """Refuse a rank or a penalty below 0: without a floor the objective has no minimum."""
+    if rank < 0 or penalty < 0:
+        raise ConfigError(f"rank is {rank} and penalty {penalty:g} (both must be 0 or more).")
+
+
+@kinds_checked
 def fit_observed(
     panel: GroupPanel, *, family: str | Family, rank: int, penalty: float = 0.0, tol: float = 1e-8
 ) -> tuple[F64, F64, float]:
@@ -308,6 +316,7 @@ def fit_observed(
     ------
     DomainError : the objective is not finite
     """
+    check_size(rank, penalty)
     kind, J, L = family_of(family), panel.J, panel.L
     check_values(panel, kind)
     key = np.concatenate([group.site.astype(np.int64) * L + group.month for group in panel.groups])

@@ -213,7 +213,7 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
 
     Raises
     ------
-    InputError : no column of species or of groups; a row with one of them blank
+    InputError : no column of species or of groups; a row with one of them blank; a group called all
     """
     source = expand(path)[0]
     group = familiar(source.header, {"group": _GROUPS}).get("group", "")
@@ -230,6 +230,9 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
         if not name or not kind:
             said = "blank; name the species and its group, or leave the row out."
             raise source.fault(row[LINE], group if name else species, said)
+        if kind == "all":
+            said = "'all' is the indicator of all species; name the group otherwise, or leave the row out."
+            raise source.fault(row[LINE], group, said)
         out.setdefault(kind, []).append(name)
     return {kind: tuple(dict.fromkeys(names)) for kind, names in sorted(out.items())}
 

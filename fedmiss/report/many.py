@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import math
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -345,8 +346,9 @@ def _indicator_figure(table: pd.DataFrame, alt: str, name: str) -> Plot:
 
 
 def plain_name(name: str) -> str:
-    """Return a name for comparison: in small letters, with one blank between words."""
-    return " ".join(name.replace("_", " ").split()).casefold()
+    """Return a name for comparison: in small letters without accents, with one blank between words."""
+    split = unicodedata.normalize("NFKD", name.replace("_", " ").casefold())
+    return " ".join("".join(letter for letter in split if not unicodedata.combining(letter)).split())
 
 
 def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:

@@ -7,8 +7,10 @@ import openpyxl
 import pandas as pd
 import pytest
 
+from fedmiss.errors import InputError
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
+from fedmiss.etl.species import read_groups
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.recipe import read_recipe, slug
@@ -298,3 +300,11 @@ def test_a_mistyped_year_is_told_while_all_species_run(tmp_path):
         if line.startswith("note: wren: check the year: 1 of 192 counts (2109 at site s3)")
     ]
     assert sum("check the year" in line for line in said) == 1
+
+
+def test_a_group_called_all_is_refused(tmp_path):
+    """Its indicator was that of all species, whichever of them it named."""
+    habitats = tmp_path / "habitats.csv"
+    habitats.write_text("species;habitat\nParus major;all\nTurdus merula;forest\n")
+    with pytest.raises(InputError, match=r"line 2.*'all' is the indicator of all species"):
+        read_groups(habitats)

@@ -188,3 +188,14 @@ def test_an_indicator_does_not_depend_on_where_the_reports_lie():
         for one, other in zip(here[name], there[name], strict=True):
             pd.testing.assert_frame_equal(one, other, check_exact=True)
     assert here[ALL][0]["n_species"].eq(4).all()
+
+
+def test_a_group_finds_its_species_without_the_accents_of_the_name():
+    """A name that was accepted as known, since accents do not count there, was no part of its group's indicator."""
+    yearly = pd.DataFrame({"year": [2000, 2001], "total": [3.0, 4.0], "used": True})
+    found = {
+        name: Species({"species": name, "common_name": None}, yearly, None, pd.DataFrame())
+        for name in ("Curruca mérula", "a", "b")
+    }
+    named = ["curruca  merula", "Curruca me\N{COMBINING ACUTE ACCENT}rula", "a", "b"]
+    assert _indicators(found, {"wood": named})["wood"][0]["n_species"].eq(3).all()

@@ -167,8 +167,9 @@ def _said(tables: Tables, *, with_covariates: bool) -> list[str]:
     if not any(candidate.rank for candidate in tables.fit.tried):
         said.append("No axes were tried: rank 0 was asked for, or there are too few species.")
     elif not tables.fit.rank:
+        levels = "covariates and levels" if tables.fit.responses else "the levels"
         said.append(
-            "Other species do not predict left-out cells clearly better than the levels of site and species alone: no "
+            f"Other species do not predict left-out cells clearly better than {levels} of site and species alone: no "
             "axes, no associations, and nothing for trends to follow."
         )
     everywhere = [

@@ -268,7 +268,9 @@ def _absent(
     missing = not_counted(asked, {key: names[0] for key, names in common.items()} | known)
     error = f"{table} names this species, and the run has none of that name."
     moves = {
-        name: f"write {near[0]}" if near else "correct the name, or take it out"
+        name: f"write {near[0]} if that is meant, or take the name out"
+        if near
+        else "correct the name, or take it out"
         for name, near in missing.items()
     }
     return several + [

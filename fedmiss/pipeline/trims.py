@@ -176,7 +176,11 @@ def run_trims(
 
 
 def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:
-    move = f"write {' or '.join(near)}" if near else "correct the name, or take it out"
+    move = (
+        f"write {' or '.join(near)} if that is meant, or take the name out"
+        if near
+        else "correct the name, or take it out"
+    )
     error = f"{where} names the species {name!r}, of which the counts hold no row."
     return failed(name, out, "read", error, f"{move} in {where}, and {AGAIN}")
 

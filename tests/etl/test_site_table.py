@@ -168,6 +168,13 @@ def test_places_and_regions_of_the_table_fill_those_that_the_records_lack(tmp_pa
     assert sites["region"].to_list()[:2] == ["N", "S"]
 
 
+@pytest.mark.parametrize("name", ["all", "visited sites"])
+def test_a_region_called_as_the_whole_is_refused(panel, name):
+    """Its replicates stood under the name of those of all sites: no report could be made of the fit."""
+    with pytest.raises(InputError, match=f"a region is called '{name}'"):
+        panel(f"site,region\na,{name}\nb,N\n")
+
+
 def test_in_a_recipe_the_table_lies_beside_it(tmp_path):
     (tmp_path / "counts.csv").write_text(ROWS)
     (tmp_path / "r.toml").write_text('[ingest]\nfiles = ["counts.csv"]\n[panel]\nsite_table = "sites.csv"\n')

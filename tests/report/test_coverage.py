@@ -138,6 +138,7 @@ def test_a_site_whose_total_is_below_nought_has_no_slope():
         site_trends=slopes,
         one_trend=False,
         sites=sites,
+        cells=pd.DataFrame({"site_index": [0, 1], "n_detected": [1, 1]}),
     )
     got = _sites(data, make_years(months), ReportSettings())
     assert got["slope"].isna().tolist() == got["slope_se"].isna().tolist() == [False, True]

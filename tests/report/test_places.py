@@ -177,6 +177,19 @@ def test_sites_share_one_trend_where_no_averaged_model_lets_them_differ(full):
     assert not one(off | {"site_variances": None})
 
 
+def test_a_site_where_the_species_was_never_found_has_no_trend(full):
+    """It was called a strong increase of next to no birds, with limits on the estimate: replicates have the same zeros."""
+    here, before = full.data.cells["site_index"] == 3, full.sites
+    assert np.isfinite(before.loc[3, ["slope", "slope_se"]].astype(float)).all()
+    cells = full.data.cells.assign(n_detected=full.data.cells["n_detected"].mask(here, 0))
+    after = analysed(replace(full.data, cells=cells))
+    assert after.sites.loc[3, ["slope", "slope_se", "percent_per_year"]].isna().all()
+    assert after.sites.loc[3, "trend_class"] == "not classified"
+    pd.testing.assert_frame_equal(after.sites.drop(index=3), before.drop(index=3))
+    said = "A site where the species was never found has no trend."
+    assert [said in _sites(each).note for each in (full, after)] == [False, True]
+
+
 @pytest.mark.slow
 def test_a_map_of_one_trend_shows_means_and_visits_and_no_trend(tmp_path):
     plot = site_map(analysed(make_folders(tmp_path, World(rank=0))))

@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -108,6 +110,18 @@ def test_processes_share_the_cores(monkeypatch):
     monkeypatch.setenv(names[1], "7")  # what the user has set stays
     found = {name: result for name, result, _ in over_processes(threads_of, names, 2)}
     assert found == {names[0]: str(max(1, cores() // 2)), names[1]: "7"}
+
+
+@pytest.mark.slow
+def test_a_script_without_a_guard_runs_once(tmp_path):
+    """Each process ran the script again: all species failed, "often: out of memory"."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom fedmiss.pipeline.parallel import over_processes\n"
+        "print(sorted(over_processes(len, ['a', 'bb'], 2)), sys.modules['__main__'].__file__ == __file__)\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "[('a', 1, ''), ('bb', 2, '')] True\n", done.stderr
 
 
 def test_options_of_steps_are_said_as_settings():

@@ -19,12 +19,14 @@ from fedmiss.etl.site_table import read_site_table
 from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
 from fedmiss.progress import progress
 from fedmiss.report.tables import write_both
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import table_writer
 
 KIND = "community"
 STAGES = 7  # what progress counts: effort, three or four steps of the fit, associations, results
 
 
+@kinds_checked
 def build_community(
     records: str | Path,
     out: str | Path,

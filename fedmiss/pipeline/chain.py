@@ -38,6 +38,7 @@ from fedmiss.pipeline.steps import claimed
 from fedmiss.pipeline.steps import step as once
 from fedmiss.report.build import build_report
 from fedmiss.report.settings import ReportSettings
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table
 from fedmiss.version import __version__
 
@@ -70,6 +71,7 @@ def _of_page(settings: ReportSettings) -> list[Path]:
     return [Path(name) for name in (settings.photo, catalogue) if name]
 
 
+@kinds_checked
 def run_recipe(
     recipe: Recipe,
     *,

@@ -35,6 +35,7 @@ from fedmiss.report.species import headline, log_covariance, write_page
 from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
 from fedmiss.report.trim.cells import CHECK
 from fedmiss.report.trim.files import Shown, write_trim
+from fedmiss.settings import kinds_checked
 from fedmiss.version import __version__
 
 HELD = 4  # raise it when what the folder of a species holds changes
@@ -46,6 +47,7 @@ _MOVES = {
 }
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Trims:
     """What every species of a table is fitted and shown with.
@@ -105,6 +107,7 @@ def fit_table(read: CountTable, plan: Trims) -> tuple[TrimFit, list[str]]:
     return fit, said
 
 
+@kinds_checked
 def run_trims(
     path: str | Path,
     out: str | Path,

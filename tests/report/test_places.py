@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgb
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.priors import SMALLEST
+from fedmiss.report import maps
 from fedmiss.report.analysis import ReportSettings, trim_beside
 from fedmiss.report.basemap import LAND, SEA, draw_basemap, draw_scale, empty_map, frame_of, on_map
 from fedmiss.report.changes import alert_of
@@ -152,6 +153,20 @@ def test_hexagons_are_the_nearest_and_keep_the_sums(full):
     assert (h["n_sites"].sum(), h["visits"].sum()) == (40, 40)
     assert h["mean_total"].sum() == pytest.approx(table["mean_total"].sum())
     assert h["percent_per_year"].to_numpy() == pytest.approx(np.full(len(h), 100 * np.expm1(-0.04)), rel=1e-6)
+
+
+def test_hexagons_of_rounded_places_keep_their_trends(full, monkeypatch):
+    """All lost their colour: "0 of them decline; the median change is n/a per year"."""
+    monkeypatch.setattr(maps, "HEXAGONS_FROM", 3)
+    plots = [
+        site_map(replace(full, settings=replace(full.settings, coarse_map=coarse))) for coarse in (0, 1e-4)
+    ]
+    assert all("the median change is −3.9 % per year" in plot.alt for plot in plots)
+    # A hexagon where the species was never found showed the trend of next to no birds.
+    sites = full.sites.assign(percent_per_year=full.sites["percent_per_year"].mask(full.sites.index > 4))
+    plot = site_map(replace(full, sites=sites))
+    assert "Without a colour: no trend, as where the species was never found." in plot.caption
+    assert 0 < plot.data["percent_per_year"].notna().sum() <= 5
 
 
 def test_sites_share_one_trend_where_no_averaged_model_lets_them_differ(full):

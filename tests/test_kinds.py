@@ -108,3 +108,17 @@ def test_a_dictionary_is_no_settings_and_a_name_no_recipe(call):
     """They were tracebacks: 'str' object has no attribute 'ingest'."""
     with pytest.raises(ConfigError, match=r"^\w+: \w+ is .* \(must be .*\)\.$"):
         call()
+
+
+def test_what_holds_tables_can_be_compared_and_counted(tmp_path):
+    """A panel, a TRIM fit and a table raised "the truth value of a DataFrame is ambiguous"."""
+    simulate.write_panel(fedmiss.simulate_panel(4, 12, 0.9, seed=1), tmp_path / "panel")
+    (tmp_path / "t.csv").write_text("site;year;count\na;2001;1\na;2002;2\nb;2001;3\nb;2002;3\n")
+    for make in (
+        lambda: fedmiss.open_panel(tmp_path / "panel"),
+        lambda: fedmiss.fit_trim([1, 1, 2, 2], [2001, 2002] * 2, [1, 2, 3, 3]),
+        lambda: etl.read_counts(tmp_path / "t.csv"),
+    ):
+        one, other = make(), make()
+        assert one != other
+        assert one in {one, other}

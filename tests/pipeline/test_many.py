@@ -130,5 +130,14 @@ def test_options_of_steps_are_said_as_settings():
         "pass allow_absent in [ingest] or average = false in [fit]; another --out (--jobs 1); fedmiss will not"
     )
     assert in_recipe("Or --map auto to take it.") == 'Or map = "auto" in [ingest] to take it.'
+    # "model in [fit] negbin rank in [fit] 0"
+    assert (
+        in_recipe("as --model negbin --rank 0, or", "fit")
+        == 'as model = "negbin" in [fit] rank = 0 in [fit], or'
+    )
+    assert in_recipe("pass --sites all, or --repeats sum") == (
+        'pass sites = "all" in [panel], or repeats = "sum" in [ingest]'
+    )
+    assert in_recipe("write --season 11-02") == "write season in [ingest] 11-02"
     assert in_recipe("--seed", "panel") == "seed in [panel]"
     assert in_recipe("--seed", "fit") == "seed in [fit]"

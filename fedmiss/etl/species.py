@@ -161,7 +161,10 @@ def only(
     name = next(iter(names_in(kept[main]).values()), (held[column][key][0], 0))[0]
     spellings = kept[column].n_unique()
     in_all = f", in {spellings} spellings" if spellings > 1 else ""
-    said = [f"{where}: {column} = {held[column][key][0]}, {kept.height:,} of {frame.height:,} rows{in_all}."]
+    taken = several(kept.height, "row")  # where it is all: of a part of a table
+    if kept.height < frame.height:
+        taken = f"{kept.height:,} of {frame.height:,} rows"
+    said = [f"{where}: {column} = {held[column][key][0]}, {taken}{in_all}."]
     if blank:
         said.append(f"no species in the column {column!r}: {several(blank, 'row')} left out.")
     return kept, name, said

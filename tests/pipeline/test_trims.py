@@ -309,3 +309,11 @@ def test_a_group_called_all_is_refused(tmp_path):
     habitats.write_text("species;habitat\nParus major;all\nTurdus merula;forest\n")
     with pytest.raises(InputError, match=r"line 2.*'all' is the indicator of all species"):
         read_groups(habitats)
+
+
+def test_the_page_of_a_species_does_not_say_that_the_table_has_its_rows_alone(tmp_path):
+    """It said "t.csv: species = a, 6 of 6 rows" of a table of twelve."""
+    rows = [f"{s};{b};{y};{3 + s + y % 2}" for s in range(2) for b in "ab" for y in (2001, 2002, 2003)]
+    (tmp_path / "t.csv").write_text("\n".join(["site;species;year;count", *rows]))
+    done = run_trims(tmp_path / "t.csv", tmp_path / "out", jobs=1)
+    assert "t.csv: species = a, 6 rows." in read_manifest(done[0].folder, "trim")["warnings"]

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import fedmiss
-from fedmiss import compressors, core, federation, models, simulate
+from fedmiss import community, compressors, core, etl, federation, models, pipeline, simulate
 from fedmiss.errors import ConfigError
 from fedmiss.simulate.panels import Panel
 
@@ -20,7 +20,7 @@ OWN = (
 ).split()
 PUBLIC = {
     name: getattr(package, name)
-    for package in (core, compressors, models, simulate, federation, fedmiss)
+    for package in (core, compressors, models, simulate, federation, community, pipeline, fedmiss)
     for name in package.__all__
     if name not in OWN and not name.endswith("Error") and name != "SiteMonthImputer"
 } | {
@@ -97,3 +97,28 @@ def test_a_type_checker_lets_columns_of_a_simulated_panel_make_a_group():
     hints, panel = typing.get_type_hints(fedmiss.Group.of), typing.get_type_hints(Panel)
     for name, column in (("site", "site_index"), ("month", "month_index"), ("observer", "observer")):
         assert panel[column] in typing.get_args(hints[name])
+
+
+@pytest.mark.parametrize("call", [
+    lambda: pipeline.run_recipe("birds.toml"), lambda: pipeline.read_recipe(None),
+    lambda: pipeline.run_trims("t.csv", "out", {}),
+    lambda: community.build_community("records", "out", {"rank": 1}), lambda: etl.read_counts("t.csv", {"species": "x"}),
+])  # fmt: skip
+def test_a_dictionary_is_no_settings_and_a_name_no_recipe(call):
+    """They were tracebacks: 'str' object has no attribute 'ingest'."""
+    with pytest.raises(ConfigError, match=r"^\w+: \w+ is .* \(must be .*\)\.$"):
+        call()
+
+
+def test_what_holds_tables_can_be_compared_and_counted(tmp_path):
+    """A panel, a TRIM fit and a table raised "the truth value of a DataFrame is ambiguous"."""
+    simulate.write_panel(fedmiss.simulate_panel(4, 12, 0.9, seed=1), tmp_path / "panel")
+    (tmp_path / "t.csv").write_text("site;year;count\na;2001;1\na;2002;2\nb;2001;3\nb;2002;3\n")
+    for make in (
+        lambda: fedmiss.open_panel(tmp_path / "panel"),
+        lambda: fedmiss.fit_trim([1, 1, 2, 2], [2001, 2002] * 2, [1, 2, 3, 3]),
+        lambda: etl.read_counts(tmp_path / "t.csv"),
+    ):
+        one, other = make(), make()
+        assert one != other
+        assert one in {one, other}

@@ -239,7 +239,7 @@ def fit_community(
     >>> fit_community(cells, CommunitySettings(rank=0)).fit.expected().shape
     (30, 12)
     """
-    known = dict(covariates or {})
+    known = dict({} if covariates is None else covariates)
     federation = LocalFederation.of_panel(cells.panel(known, groups))
     return fit_by(federation, cells, settings or CommunitySettings(), known, watch)
 

@@ -48,7 +48,10 @@ def _headline(tables: Tables) -> str:
     if not any(candidate.rank for candidate in tables.fit.tried):
         return "Every species by itself: no axes were tried."
     if not tables.fit.rank:
-        return f"The species of these sites say nothing of each other that left-out {cells} would show."
+        beyond = "beyond the covariates " if tables.fit.responses else ""
+        return (
+            f"The species of these sites say nothing of each other {beyond}that left-out {cells} would show."
+        )
     beside = "covariates and levels" if tables.fit.responses else "levels"
     one, gain = "s" if tables.fit.rank == 1 else "", tables.gain
     if math.isnan(gain):  # of an organisation whose own least number keeps its sites out of all folds

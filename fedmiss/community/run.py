@@ -19,12 +19,14 @@ from fedmiss.etl.site_table import read_site_table
 from fedmiss.files import atomic_folder, hash_file, read_manifest, write_manifest
 from fedmiss.progress import progress
 from fedmiss.report.tables import write_both
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import table_writer
 
 KIND = "community"
 STAGES = 7  # what progress counts: effort, three or four steps of the fit, associations, results
 
 
+@kinds_checked
 def build_community(
     records: str | Path,
     out: str | Path,
@@ -167,8 +169,9 @@ def _said(tables: Tables, *, with_covariates: bool) -> list[str]:
     if not any(candidate.rank for candidate in tables.fit.tried):
         said.append("No axes were tried: rank 0 was asked for, or there are too few species.")
     elif not tables.fit.rank:
+        levels = "covariates and levels" if tables.fit.responses else "the levels"
         said.append(
-            "Other species do not predict left-out cells clearly better than the levels of site and species alone: no "
+            f"Other species do not predict left-out cells clearly better than {levels} of site and species alone: no "
             "axes, no associations, and nothing for trends to follow."
         )
     everywhere = [

@@ -60,7 +60,7 @@ class CountOptions:
     header_row: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class CountTable:
     """A table as it was read.
 

@@ -17,11 +17,13 @@ from fedmiss.etl.count_table import CountOptions, CountTable, Reading
 from fedmiss.etl.rows import read_texts
 from fedmiss.etl.sources import Source, expand
 from fedmiss.etl.species import fold, names_in
+from fedmiss.settings import kinds_checked
 
 _REPEATS = ("refuse", "sum", "max", "mean")
 _SPELLINGS = ("refuse", "join", "apart")
 
 
+@kinds_checked
 def read_counts(path: str | Path | Source, options: CountOptions | None = None) -> CountTable:
     r"""Read a table of counts: a sheet of a workbook, text with commas, semicolons or tabs, plain or packed, or parquet.
 

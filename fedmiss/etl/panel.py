@@ -35,7 +35,7 @@ from fedmiss.files import (
     read_manifest,
     write_manifest,
 )
-from fedmiss.folders import PanelFacts
+from fedmiss.folders import ALL, VISITED, PanelFacts
 from fedmiss.group_names import group_folders
 from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
@@ -62,7 +62,7 @@ def make_panel(
 
     Raises
     ------
-    InputError    no such species (near names are proposed), or no visit with a count
+    InputError    no such species (near names are proposed), no visit with a count, or a region called all
     ConfigError   fewer observers than groups, one observer only, unknown column
 
     Examples
@@ -93,6 +93,11 @@ def make_panel(
         warnings += [*_odd_counts(species, visits), *scattered(visits)]
         table = _about_sites(settings, species, common)
         sites = _sites(visits, table, flow, warnings, frame=settings.sites == "frame")
+        for name in (ALL, VISITED):
+            if name in sites["region"]:
+                raise InputError(
+                    f"a region is called {name!r}, as the whole is in tables; call it otherwise, or leave it blank."
+                )
         months = panel_months(visits["date"], warnings, yearly=_yearly(visits))
         visits = (
             visits.with_columns(pl.col("date").dt.strftime("%Y-%m").alias("month"))

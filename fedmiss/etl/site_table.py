@@ -69,6 +69,10 @@ class SiteTable:
 
     def joined(self, other: SiteTable) -> SiteTable:
         """Join the covariates of another one to this one, and the sites that this one lacks."""
+        if both := sorted({*self.covariates} & {*other.covariates}):
+            raise InputError(
+                f"the table of sites has a column {both[0]!r}, as the scores of a community; rename it."
+            )
         more = other.frame.select("site_id", *other.covariates)
         place = [column for column in other.frame.columns if column not in other.covariates]
         lacking = other.frame.filter(~pl.col("site_id").is_in(self.frame["site_id"].to_list())).select(place)
@@ -226,8 +230,9 @@ def read_site_table(path: str | Path) -> SiteTable:
             raise InputError(
                 f"{source.name}: fedmiss has a column {name!r} of its own; rename this one.", column=name
             )
-        out[name] = _covariate(source, name, text[name], line, values)
-        covariates.append(name)
+        # ": " stands between a category and its value, as in _covariate
+        covariates.append(own := name.replace(": ", ":"))
+        out[own] = _covariate(source, name, text[name], line, values)
     return SiteTable(pl.DataFrame(out), tuple(covariates), tuple(said))
 
 

@@ -161,7 +161,10 @@ def only(
     name = next(iter(names_in(kept[main]).values()), (held[column][key][0], 0))[0]
     spellings = kept[column].n_unique()
     in_all = f", in {spellings} spellings" if spellings > 1 else ""
-    said = [f"{where}: {column} = {held[column][key][0]}, {kept.height:,} of {frame.height:,} rows{in_all}."]
+    taken = several(kept.height, "row")  # where it is all: of a part of a table
+    if kept.height < frame.height:
+        taken = f"{kept.height:,} of {frame.height:,} rows"
+    said = [f"{where}: {column} = {held[column][key][0]}, {taken}{in_all}."]
     if blank:
         said.append(f"no species in the column {column!r}: {several(blank, 'row')} left out.")
     return kept, name, said
@@ -213,7 +216,7 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
 
     Raises
     ------
-    InputError : no column of species or of groups; a row with one of them blank
+    InputError : no column of species or of groups; a row with one of them blank; a group called all
     """
     source = expand(path)[0]
     group = familiar(source.header, {"group": _GROUPS}).get("group", "")
@@ -230,6 +233,9 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
         if not name or not kind:
             said = "blank; name the species and its group, or leave the row out."
             raise source.fault(row[LINE], group if name else species, said)
+        if kind == "all":
+            said = "'all' is the indicator of all species; name the group otherwise, or leave the row out."
+            raise source.fault(row[LINE], group, said)
         out.setdefault(kind, []).append(name)
     return {kind: tuple(dict.fromkeys(names)) for kind, names in sorted(out.items())}
 

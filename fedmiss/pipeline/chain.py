@@ -38,6 +38,7 @@ from fedmiss.pipeline.steps import claimed
 from fedmiss.pipeline.steps import step as once
 from fedmiss.report.build import build_report
 from fedmiss.report.settings import ReportSettings
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table
 from fedmiss.version import __version__
 
@@ -70,6 +71,7 @@ def _of_page(settings: ReportSettings) -> list[Path]:
     return [Path(name) for name in (settings.photo, catalogue) if name]
 
 
+@kinds_checked
 def run_recipe(
     recipe: Recipe,
     *,
@@ -139,7 +141,7 @@ def _run(
         failed(name, recipe.out, "ingest", why["error"], next_move("ingest", why["near"], named=True))
         for name, why in refused.items()
     ]
-    names = [name for name in _species(recipe, records) if name not in refused]
+    names = [name for name in _species(recipe, records, say) if name not in refused]
     if recipe.community:
         recipe = _with_community(recipe, records, say)
     if len(names) == 1 and not failures:
@@ -181,12 +183,7 @@ def _species_of_counts(recipe: Recipe, say: Callable[[str], None]) -> tuple[list
     tables, held = count_tables(recipe.files, recipe.ingest)
     if not held or named:
         return tables, list(dict.fromkeys(named)) if held else []
-    names = _with_enough(held, recipe.min_records, "rows")
-    if few := len(held) - len(names):
-        say(
-            f"{few} of {len(held)} species have fewer than {recipe.min_records} rows (min_records) and are left out"
-        )
-    return tables, names
+    return tables, _with_enough(held, recipe.min_records, "rows", say)
 
 
 def _hashes(recipe: Recipe) -> list[tuple[str, str, str]]:
@@ -268,7 +265,9 @@ def _absent(
     missing = not_counted(asked, {key: names[0] for key, names in common.items()} | known)
     error = f"{table} names this species, and the run has none of that name."
     moves = {
-        name: f"write {near[0]}" if near else "correct the name, or take it out"
+        name: f"write {near[0]} if that is meant, or take the name out"
+        if near
+        else "correct the name, or take it out"
         for name, near in missing.items()
     }
     return several + [
@@ -329,7 +328,7 @@ def _import_each(
             folder.mkdir(parents=True, exist_ok=True)
             ran |= once(records, _ingest_key(one, hashes), partial(_ingest, one, records, tables))
             # The name as the records write it, which may differ from the recipe's spelling.
-            (own,) = _species(replace(one, ingest=replace(one.ingest, species=())), records)
+            (own,) = _species(replace(one, ingest=replace(one.ingest, species=())), records, say)
             found[name] = (own, records)
         except Exception as error:
             failures.append(_failure(recipe, name, error, "ingest"))
@@ -372,11 +371,11 @@ def _each(
         yield result or lost(name, recipe.out, error, *([AGAIN] if scheduler else []))
 
 
-def _species(recipe: Recipe, records: Path) -> list[str]:
+def _species(recipe: Recipe, records: Path, say: Callable[[str], None]) -> list[str]:
     table = read_table(records / "records.parquet", "records", columns=["species"]).to_pandas()
     counts = {str(name): int(number) for name, number in table["species"].value_counts().items()}
     if recipe.species == ("all",):
-        return _with_enough(counts, recipe.min_records, "records")
+        return _with_enough(counts, recipe.min_records, "records", say)
     for named in (recipe.species, (recipe.panel.species,), recipe.ingest.species):
         if any(named):
             return list(named)
@@ -387,13 +386,15 @@ def _species(recipe: Recipe, records: Path) -> list[str]:
     )
 
 
-def _with_enough(held: Mapping[str, int], least: int, what: str) -> list[str]:
+def _with_enough(held: Mapping[str, int], least: int, what: str, say: Callable[[str], None]) -> list[str]:
     """Return the species with at least so many rows or records, the largest first: none is left alone at the end."""
     names = [name for name in sorted(held) if held[name] >= least]
     if not names:
         raise ConfigError(
             f"no species has {least} {what} (the most is {max(held.values(), default=0)}); lower min_records in the recipe."
         )
+    if few := len(held) - len(names):
+        say(f"{few} of {len(held)} species have fewer than {least} {what} (min_records) and are left out")
     return sorted(names, key=lambda name: -held[name])
 
 

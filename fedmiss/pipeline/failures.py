@@ -20,6 +20,8 @@ from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import names
 
 OWN = ("out", "jobs", "scheduler")  # options that ``fedmiss run`` has itself
+# values that sentences name behind an option
+_VALUES = r"auto|all|frame|file|join|apart|sum|max|mean|day|year|fast|saem|fedmissem|smooth|fixed|negbin|bernoulli|\d+"
 AGAIN = "run the same command again; what is finished is kept."
 
 
@@ -149,14 +151,15 @@ def in_recipe(text: str, step: str = "") -> str:
             return "fedmiss"
         for table in order:
             if key in tables[table]:
-                value = f' = "{match[2]}"' if match[2] else ""
+                quote = "" if (match[2] or "").isdigit() else '"'
+                value = f" = {quote}{match[2]}{quote}" if match[2] else ""
                 return f"{key}{value} in [{table}]"
             # --no-average of the command line is average = false in a recipe.
             if key.removeprefix("no_") in tables[table]:
                 return f"{key.removeprefix('no_')} = false in [{table}]"
         return match[0]
 
-    return re.sub(r"--([a-z][a-z-]*[a-z])(?: (auto)\b)?", setting, text)
+    return re.sub(rf"--([a-z][a-z-]*[a-z])(?: ({_VALUES})(?![\w-]))?", setting, text)
 
 
 def sentence(error: BaseException, step: str = "") -> str:

@@ -25,7 +25,7 @@ _VISIT = ["observer_id", "site_index", "month_index", "count", "detected"]
 _COLUMNS = {"duration": "duration_minutes", "distance": "distance_km", "observers": "n_observers"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class PanelFolder:
     """A panel folder that has been opened: manifest and axes; visits are read by :meth:`load`."""
 

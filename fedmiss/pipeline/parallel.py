@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import secrets
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager
 from multiprocessing import active_children, get_context, parent_process
 from pathlib import Path
 from threading import Thread
@@ -47,7 +49,8 @@ def over_processes(
     # All cores together, however many processes share them.
     threads = max(1, cores() // jobs)
     pool = ProcessPoolExecutor(jobs, get_context("spawn"), _begin_worker, (threads,))
-    waiting = {pool.submit(work, name): name for name in names}
+    with _main_hidden():
+        waiting = {pool.submit(work, name): name for name in names}
     try:
         for future in as_completed(waiting):
             try:
@@ -61,6 +64,18 @@ def over_processes(
         raise
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
+
+
+@contextmanager
+def _main_hidden() -> Iterator[None]:
+    """Begin processes that do not run the user's script: without a guard for its main part it would begin the run again."""
+    main: dict[str, object] = vars(sys.modules["__main__"])
+    hidden: dict[str, object] = {name: main.pop(name) for name in ("__file__", "__spec__") if name in main}
+    main["__spec__"] = None
+    try:
+        yield
+    finally:
+        main.update(hidden)
 
 
 def _begin_worker(threads: int) -> None:

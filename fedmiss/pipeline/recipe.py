@@ -15,7 +15,7 @@ from fedmiss.etl.settings import IngestSettings, PanelSettings, ingest_settings
 from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.settings import FastSettings, FitSettings
 from fedmiss.report.settings import ReportSettings
-from fedmiss.settings import convert, from_table, names, read_table, unknown
+from fedmiss.settings import convert, from_table, kinds_checked, names, read_table, unknown
 from fedmiss.system import as_spelled, at_home
 
 INPUTS = ("files", "sampling", "unvetted")  # fields of a recipe that stand in its table [ingest]
@@ -89,6 +89,7 @@ def _ingest(table: dict[str, Any], where: str, base: Path) -> IngestSettings:
         raise ConfigError(f"{where}: {error}") from None
 
 
+@kinds_checked
 def read_recipe(path: str | Path, out: str | Path | None = None) -> Recipe:
     r"""Read and check a recipe; paths in it are relative to its own folder.
 

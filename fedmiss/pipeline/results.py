@@ -73,16 +73,19 @@ class SpeciesFit:
     @property
     def _series(self) -> MonthlySeries:
         """The monthly totals with their replicates."""
-        counted = usable_counts(self.observed, self.panel.months)
-        # of a species that was never found all agree on 0
-        draws = self.draws if self.panel.facts.n_detected else None
+        counted, draws = usable_counts(self.observed, self.panel.months), self.draws
+        if (
+            not self.found.any()
+        ):  # no year has an index: it would be that of the model; and all draws agree on 0
+            counted, draws = np.zeros_like(counted), None
         return MonthlySeries.of(self.expected.sum(axis=0), self.panel.months, draws, counted)
 
     def _base(self, base: str | int | None) -> str | int | None:
         """Return the base, or the report's own when none is named: the first year with enough counts."""
-        return (
-            base if base is not None else first_base(self.observed, self._series.years, Least(), self.found)
-        )
+        own = (
+            base is None or not self.found.any()
+        )  # of a species that was never found: none, whatever is asked
+        return first_base(self.observed, self._series.years, Least(), self.found) if own else base
 
     def totals(self) -> pd.DataFrame:
         """Monthly totals over sites with intervals (birds at standard effort)."""
@@ -130,10 +133,12 @@ class SpeciesFit:
         """Show the trend and the index in a notebook."""
         trend = self.trend().iloc[0]
         change = per_year(*trend[["percent_per_year", "percent_lo", "percent_hi"]])
+        years = (
+            f"{change}, {trend['from_year']} to {trend['to_year']}" if trend["n_years"] else trend["reason"]
+        )
         head = (
-            f"<p><b>{escape(self._facts.species)}</b>: {escape(str(trend['trend_class']))}, {change}, {trend['from_year']} "
-            f"to {trend['to_year']}; {self.fit.J} sites, {self.fit.L} {self.panel.facts.period}s, "
-            f"{int(self.observed.sum())} cells counted.</p>"
+            f"<p><b>{escape(self._facts.species)}</b>: {escape(str(trend['trend_class']))}, {years}; {self.fit.J} "
+            f"sites, {self.fit.L} {self.panel.facts.period}s, {int(self.observed.sum())} cells counted.</p>"
         )
         shown = self.index()[["year", "total", "index", "index_lo", "index_hi"]].round(1)
         return head + str(shown.to_html(index=False))

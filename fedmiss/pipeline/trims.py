@@ -35,6 +35,7 @@ from fedmiss.report.species import headline, log_covariance, write_page
 from fedmiss.report.trim import TrimFit, TrimSettings, fit_trim
 from fedmiss.report.trim.cells import CHECK
 from fedmiss.report.trim.files import Shown, write_trim
+from fedmiss.settings import kinds_checked
 from fedmiss.version import __version__
 
 HELD = 4  # raise it when what the folder of a species holds changes
@@ -46,6 +47,7 @@ _MOVES = {
 }
 
 
+@kinds_checked
 @dataclass(frozen=True, slots=True)
 class Trims:
     """What every species of a table is fitted and shown with.
@@ -105,6 +107,7 @@ def fit_table(read: CountTable, plan: Trims) -> tuple[TrimFit, list[str]]:
     return fit, said
 
 
+@kinds_checked
 def run_trims(
     path: str | Path,
     out: str | Path,
@@ -176,7 +179,11 @@ def run_trims(
 
 
 def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:
-    move = f"write {' or '.join(near)}" if near else "correct the name, or take it out"
+    move = (
+        f"write {' or '.join(near)} if that is meant, or take the name out"
+        if near
+        else "correct the name, or take it out"
+    )
     error = f"{where} names the species {name!r}, of which the counts hold no row."
     return failed(name, out, "read", error, f"{move} in {where}, and {AGAIN}")
 

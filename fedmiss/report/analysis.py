@@ -228,6 +228,11 @@ def _sites(data: ReportInputs, years: Years, settings: ReportSettings) -> pd.Dat
     n_used = int(used.sum())
     if not n_used:
         slope, se = np.full((2, len(data.sites)), np.nan)
+    # Where it was looked for and never found no count tells a change: the fit draws a slope among next to no birds, without
+    # an error, since all replicates have the same zeros.
+    finds = data.cells.groupby("site_index")["n_detected"].sum()
+    slope, se = slope.copy(), se.copy()
+    slope[finds.index[finds == 0]] = se[finds.index[finds == 0]] = np.nan
     # A total below 0, as a Gaussian fit may give, has no logarithm: the fit's slope there is that of a billionth of a bird.
     slope, se = (np.where((per_year < 0).any(axis=1), np.nan, value) for value in (slope, se))
     names = [

@@ -271,6 +271,9 @@ def influential_sites(data: ReportInputs, sites: pd.DataFrame, years: Years) -> 
         without: F64 = np.full(ids.size, np.nan)
         if used.sum() >= 3:
             without = log_slope(years.year[used], total - per_year)
+            # without the only site where the species was found nothing is left to change
+            finds = np.bincount(cells["site_index"], cells["n_detected"], ids.size)
+            without[finds == finds.sum()] = np.nan
         found = {"largest site": int(share.argmax())}
         shift = np.abs(without - log_slope(years.year[used], total))
         if np.isfinite(shift).any():

@@ -19,6 +19,7 @@ import pandas as pd
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
 from fedmiss.report.classes import NOT_CLASSIFIED, by_limits, classify, interval
+from fedmiss.settings import kinds_checked
 
 FLOOR = 0.01  # a total below this share of the species' mean counts as this share: a zero has no logarithm
 STEP = 10.0  # a species' index changes at most by this factor from one year to the next
@@ -28,6 +29,7 @@ TREND = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi
 _Z = 1.96
 
 
+@kinds_checked
 def indicator(
     totals: Mapping[str, pd.Series],
     draws: Mapping[str, pd.DataFrame],
@@ -111,6 +113,7 @@ def _changes(years: I64, smooth: F64, curves: F64) -> list[str]:
     return [*kinds, ""]
 
 
+@kinds_checked
 def indicator_trends(
     totals: Mapping[str, pd.Series],
     draws: Mapping[str, pd.DataFrame],
@@ -173,7 +176,7 @@ def _simulate(
     totals: Mapping[str, pd.Series], draws: Mapping[str, pd.DataFrame], base: int | None
 ) -> tuple[I64, I64, F64, F64 | None]:
     """Return years (Y,), species with a total (Y,), log indicator against the base (Y,), and of the draws (B, Y)."""
-    if not totals:
+    if not len(totals):  # a data frame has no truth value
         raise ConfigError("an indicator needs a species with yearly totals; there is none.")
     if strange := sorted(set(draws) - set(totals)):
         raise ConfigError(

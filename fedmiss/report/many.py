@@ -6,6 +6,7 @@ import contextlib
 import datetime as dt
 import math
 import os
+import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK, Plot, figure, l
 from fedmiss.report.tables import write_csv
 from fedmiss.report.words import count, interval_words, marks, number, percent, share, with_limits
 from fedmiss.report.years import season_text
+from fedmiss.settings import kinds_checked
 from fedmiss.tables import is_ours, load_schema, write_table
 
 KIND = "report-index"
@@ -63,6 +65,7 @@ def index_frame(found: Mapping[str, Species]) -> pd.DataFrame:
     return frame.loc[order.sort_values(["late", "slope", "species"]).index].reset_index(drop=True)
 
 
+@kinds_checked
 def build_index(
     reports: Sequence[str | Path],
     out: str | Path,
@@ -89,7 +92,7 @@ def build_index(
 
     Raises
     ------
-    ConfigError : when ``out`` has an index page that fedmiss did not make, or there is nothing to show
+    ConfigError : when ``out`` has an index page that fedmiss did not make, there is nothing to show, or a group is no list
     InputError : when a folder is not a report
 
     Examples
@@ -105,6 +108,10 @@ def build_index(
     'index.html'
     """
     out, failures, groups = Path(out), dict(failures or {}), dict(groups or {})
+    if text := [name for name, members in groups.items() if isinstance(members, str)]:
+        raise ConfigError(f"the group {text[0]!r} is {groups[text[0]]!r} (must be a list of its species).")
+    if ALL in groups:
+        raise ConfigError(f"{ALL!r} is the indicator of all species; name the group otherwise.")
     if not reports and not failures:
         raise ConfigError("there is no report to list; make some with `fedmiss report` first.")
     there = read_manifest(out) if (out / MANIFEST).exists() else None
@@ -345,8 +352,9 @@ def _indicator_figure(table: pd.DataFrame, alt: str, name: str) -> Plot:
 
 
 def plain_name(name: str) -> str:
-    """Return a name for comparison: in small letters, with one blank between words."""
-    return " ".join(name.replace("_", " ").split()).casefold()
+    """Return a name for comparison: in small letters without accents, with one blank between words."""
+    split = unicodedata.normalize("NFKD", name.replace("_", " ").casefold())
+    return " ".join("".join(letter for letter in split if not unicodedata.combining(letter)).split())
 
 
 def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:

@@ -126,13 +126,14 @@ def site_map(analysis: Analysis) -> Plot | None:
         return None
     visits = analysis.data.cells.groupby("site_index")["n_visits"].sum()
     table = table.assign(visits=visits.reindex(table["site_index"]).fillna(0).to_numpy(np.int64))
+    table = table.assign(longitude=on_map(table["longitude"]))
+    sites = table  # hexagons add up sites, and places show one trend each
     if analysis.settings.coarse_map > 0:
         table = _merge_places(table)
-    table = table.assign(longitude=on_map(table["longitude"]))
     frame = frame_of(table["longitude"].to_numpy(), table["latitude"].to_numpy())
     fig, ax = empty_map(frame, more=1.1, least=3.2)
     if len(table) > HEXAGONS_FROM:
-        table = hexagons(table, analysis, frame)
+        table = hexagons(sites, analysis, frame)
         caption, alt = _draw_hexagons(fig, ax, table, analysis)
     elif not analysis.sites_differ:
         caption, alt = _draw_means(fig, ax, table, analysis)
@@ -246,7 +247,8 @@ def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFr
     Returns
     -------
     Frame, one row per hexagon: ``longitude``, ``latitude`` of its middle, ``n_sites``, ``visits``, ``mean_total``,
-    ``percent_per_year`` (of the sum over its sites; NaN where every total is 0 or the model has one trend), ``width_km``.
+    ``percent_per_year`` (of the sum over its sites; NaN where every total is 0, the species was never found or the model
+    has one trend), ``width_km``.
     """
     width = (frame.east - frame.west) / _ACROSS
     # Places in widths of a hexagon; squeeze makes a degree of latitude as long as one of longitude at the frame's middle.
@@ -259,18 +261,20 @@ def hexagons(table: pd.DataFrame, analysis: Analysis, frame: Frame) -> pd.DataFr
         return np.bincount(hexagon.ravel(), weights=np.asarray(values)).astype(np.float64)
 
     slope: F64 = np.full(len(middle), np.nan)
-    if "site_index" in table and analysis.sites_differ:
+    if analysis.sites_differ:
         used = analysis.years.used
         per_year = analysis.data.expected[table["site_index"].to_numpy()] @ analysis.years.W[used].T
         # The trend of the hexagon's own total: a mean of its sites'
         # trends would weigh a site of two birds like one of 2,000.
         totals = np.column_stack([summed(column) for column in per_year.T])
         slope = log_slope(analysis.years.year[used], totals)
+        # sites where the species was never found have no trend, and no more have several of them
+        slope[summed(table["percent_per_year"].notna()) == 0] = np.nan
     return pd.DataFrame(
         {
             "longitude": frame.west + middle[:, 0] * width,
             "latitude": frame.south + middle[:, 1] * width / frame.squeeze,
-            "n_sites": summed(table.get("n_sites", np.ones(len(table)))).astype(np.int64),
+            "n_sites": summed(np.ones(len(table))).astype(np.int64),
             "visits": summed(table["visits"]).astype(np.int64),
             "mean_total": summed(table["mean_total"]),
             "percent_per_year": 100.0 * (np.exp(slope) - 1.0),
@@ -316,6 +320,8 @@ def _draw_hexagons(fig: Figure, ax: Axes, table: pd.DataFrame, analysis: Analysi
     )
     if not trend:
         return caption, f"Map of {places}, by visits."
+    if table["percent_per_year"].isna().any():
+        caption += " Without a colour: no trend, as where the species was never found."
     down = count(int((table["percent_per_year"] < 0).sum()))
     middle = percent(float(table["percent_per_year"].median()))
     return caption, f"Map of {places}: {down} of them decline; the median change is {middle} per year."

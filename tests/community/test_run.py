@@ -436,6 +436,20 @@ def test_notes_name_species_as_the_page_does():
     assert _said(tables, with_covariates=False) == ["On every list: House Sparrow, Parus major."]
 
 
+def test_no_axes_beside_covariates_is_said_beside_them():
+    """The page said that species say nothing of each other beside levels alone, where they say what covariates do."""
+    fit = SimpleNamespace(
+        fit=SimpleNamespace(
+            fit=SimpleNamespace(converged=True), settings=SimpleNamespace(family="poisson")
+        ),
+        tried=[SimpleNamespace(rank=1)], rank=0, responses=("wetness",),
+    )  # fmt: skip
+    lists, species = SimpleNamespace(site=np.zeros(3)), pd.DataFrame({"n_lists": [1]})
+    tables = SimpleNamespace(fit=fit, lists=lists, species=species, names={"a": "a"})
+    assert "nothing of each other beyond the covariates that" in _headline(tables)
+    assert "better than covariates and levels of site" in _said(tables, with_covariates=True)[0]
+
+
 def test_the_words_under_few_species_are_not_cut_off():
     names = np.array(["Parus major", "Turdus merula", "Anas platyrhynchos", "Acrocephalus scirpaceus"])
     of = pd.DataFrame({"correlation": [0.9] * 6, "lower": [0.8] * 6, "upper": [0.95] * 6})

@@ -8,6 +8,7 @@ from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import IngestSettings, PanelSettings
 from fedmiss.etl.site_table import read_site_table
+from fedmiss.federation.group.features import expanded
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe
@@ -166,6 +167,28 @@ def test_places_and_regions_of_the_table_fill_those_that_the_records_lack(tmp_pa
     assert sites["latitude"].to_list() == [45, 47, 48]  # a place is of one source
     assert sites["longitude"].to_list() == [6, 7, 8]
     assert sites["region"].to_list()[:2] == ["N", "S"]
+
+
+@pytest.mark.parametrize("name", ["all", "visited sites"])
+def test_a_region_called_as_the_whole_is_refused(panel, name):
+    """Its replicates stood under the name of those of all sites: no report could be made of the fit."""
+    with pytest.raises(InputError, match=f"a region is called '{name}'"):
+        panel(f"site,region\na,{name}\nb,N\n")
+
+
+def test_a_column_is_not_taken_for_a_value_of_a_category(panel):
+    """The share of forest took the place of the category: the model had the one under the name of the other."""
+    made = open_panel(panel("site;habitat;habitat: forest\na;forest;0,9\nb;farm;0,1\nc;forest;0,8\n"))
+    columns = expanded(made.covariates())
+    assert columns["habitat:forest"][:3].tolist() == [0.9, 0.1, 0.8]
+    assert columns["habitat: forest"][:3].tolist() == [1.0, 0.0, 1.0]
+
+
+def test_a_column_called_as_a_score_of_a_community_is_refused(tmp_path):
+    """It took the place of the score without a word."""
+    table = read_site_table(table_of(tmp_path, "site;axis 1 of other species\na;1\nb;2\n"))
+    with pytest.raises(InputError, match="has a column 'axis 1 of other species', as the scores"):
+        table.joined(table)
 
 
 def test_in_a_recipe_the_table_lies_beside_it(tmp_path):

@@ -4,6 +4,7 @@ import re
 from dataclasses import replace
 
 import numpy as np
+import pandas as pd
 import pytest
 import scipy.sparse as sp
 from scipy.special import xlogy
@@ -209,6 +210,7 @@ def test_bad_counts_are_told():
         ({"site": [2**32, 1]}, "visit 0: the site is 4.29497e+09"),  # as was this one
         ({"month": [0, float("nan")]}, "visit 1: the month is nan"),
         ({"site": ["a", "b"]}, "a site is no number"),
+        ({"name": 3}, "the name of a group is 3 (must be text)"),  # a fit of it ended in a traceback
         ({"observer": [0, -1]}, "visit 1: the observer is -1"),
         ({"observer": [0]}, "observer has the shape (1,), and there are 2 counts"),
         ({"effort": np.array([[0.0], [np.inf]])}, "visit 1: the effort is inf"),
@@ -250,6 +252,9 @@ def test_a_panel_takes_what_is_known_of_all_its_sites_and_months():
     ):  # fmt: skip
         with pytest.raises(InputError, match=re.escape(words)):
             GroupPanel.of(**{"J": 2, "L": 2, "groups": groups, **given})
+    # A data frame has no truth value.
+    table = pd.DataFrame({"height": [3.0, 4.0]}, index=["x", "y"])
+    assert GroupPanel.of(2, 2, groups, covariates=table).covariates["height"].tolist() == [3.0, 4.0]
     # Lists and generators are what they hold.
     panel = GroupPanel.of(2, 2, (one for one in groups), calendar=([1, 2], [2000, 2000]))
     assert fit_counts(panel, CountSettings(rank=0)).expected().shape == (2, 2)

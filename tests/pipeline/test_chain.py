@@ -235,10 +235,13 @@ def test_all_species_with_enough_records(place, tmp_path):
     recipe = read_recipe(place / "all.toml", tmp_path / "out")
     with pytest.raises(ConfigError, match=r"no species has 9999 records \(the most is \d+\)"):
         run_recipe(recipe)
-    results = run_recipe(replace(recipe, min_records=150), jobs=1)
+    said: list[str] = []
+    results = run_recipe(replace(recipe, min_records=150), jobs=1, say=said.append)
     counts = frame(tmp_path / "out" / "records" / "records")["species"].value_counts()
     assert [r.species for r in results] == sorted(counts[counts >= 150].index)
     assert 0 < len(results) < len(counts)
+    few = f"{len(counts) - len(results)} of {len(counts)} species have fewer than 150 records (min_records)"
+    assert f"{few} and are left out" in said
 
 
 def test_several_species_and_none_named(place, tmp_path):

@@ -101,7 +101,14 @@ def test_a_species_that_was_never_found_has_no_class_whatever_the_base(tmp_path)
     panel = write_panel(replace(p, y=0 * p.y), tmp_path / "panel")
     species = open_fit(panel, fit_panel(panel, tmp_path / "fit", FitSettings(rank=0, bootstrap=0)))
     for base in (None, 2000):
-        assert species.trend(base).iloc[0]["trend_class"] == "not classified"
+        trend, index = species.trend(base).iloc[0], species.index(base)
+        assert trend["trend_class"] == "not classified"
+        # Nor an index or a change, as in the report: they would be those of the model.
+        assert trend[["slope", "percent_per_year"]].isna().all()
+        assert index["index"].isna().all()
+        assert not index["used"].any()
+    assert "not classified, 0 visits found the species" in species._repr_html_()
+    species.plot_index()
 
 
 @pytest.mark.slow

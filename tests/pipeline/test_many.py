@@ -2,6 +2,8 @@
 
 import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -110,11 +112,32 @@ def test_processes_share_the_cores(monkeypatch):
     assert found == {names[0]: str(max(1, cores() // 2)), names[1]: "7"}
 
 
+@pytest.mark.slow
+def test_a_script_without_a_guard_runs_once(tmp_path):
+    """Each process ran the script again: all species failed, "often: out of memory"."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import sys\nfrom fedmiss.pipeline.parallel import over_processes\n"
+        "print(sorted(over_processes(len, ['a', 'bb'], 2)), sys.modules['__main__'].__file__ == __file__)\n"
+    )
+    done = subprocess.run([sys.executable, script], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stdout == "[('a', 1, ''), ('bb', 2, '')] True\n", done.stderr
+
+
 def test_options_of_steps_are_said_as_settings():
     text = in_recipe("pass --allow-absent or --no-average; another --out (--jobs 1); --overwrite will not")
     assert text == (
         "pass allow_absent in [ingest] or average = false in [fit]; another --out (--jobs 1); fedmiss will not"
     )
     assert in_recipe("Or --map auto to take it.") == 'Or map = "auto" in [ingest] to take it.'
+    # "model in [fit] negbin rank in [fit] 0"
+    assert (
+        in_recipe("as --model negbin --rank 0, or", "fit")
+        == 'as model = "negbin" in [fit] rank = 0 in [fit], or'
+    )
+    assert in_recipe("pass --sites all, or --repeats sum") == (
+        'pass sites = "all" in [panel], or repeats = "sum" in [ingest]'
+    )
+    assert in_recipe("write --season 11-02") == "write season in [ingest] 11-02"
     assert in_recipe("--seed", "panel") == "seed in [panel]"
     assert in_recipe("--seed", "fit") == "seed in [fit]"

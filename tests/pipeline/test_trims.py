@@ -7,8 +7,10 @@ import openpyxl
 import pandas as pd
 import pytest
 
+from fedmiss.errors import InputError
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
+from fedmiss.etl.species import read_groups
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.chain import run_recipe
 from fedmiss.pipeline.recipe import read_recipe, slug
@@ -74,7 +76,8 @@ def check_set(out, results, good, poor=()):
     assert sorted([*failed, *poor]) == sorted([ZERO, SHORT, TWICE, ABSENT, MISSPELT])
     assert len(results) - 5 == good
     assert all(r.next.endswith("what is finished is kept.") for r in failed.values())
-    assert "Parus major" in failed[MISSPELT].next
+    assert failed[MISSPELT].next.startswith("write Parus major")
+    assert "if that is meant, or take the name out" in failed[MISSPELT].next
     page = (out / "index.html").read_text(encoding="utf-8")
     assert all(name in page for name in failed)
     assert len(pd.read_csv(out / "failures.csv")) == 5 - len(poor)
@@ -298,3 +301,19 @@ def test_a_mistyped_year_is_told_while_all_species_run(tmp_path):
         if line.startswith("note: wren: check the year: 1 of 192 counts (2109 at site s3)")
     ]
     assert sum("check the year" in line for line in said) == 1
+
+
+def test_a_group_called_all_is_refused(tmp_path):
+    """Its indicator was that of all species, whichever of them it named."""
+    habitats = tmp_path / "habitats.csv"
+    habitats.write_text("species;habitat\nParus major;all\nTurdus merula;forest\n")
+    with pytest.raises(InputError, match=r"line 2.*'all' is the indicator of all species"):
+        read_groups(habitats)
+
+
+def test_the_page_of_a_species_does_not_say_that_the_table_has_its_rows_alone(tmp_path):
+    """It said "t.csv: species = a, 6 of 6 rows" of a table of twelve."""
+    rows = [f"{s};{b};{y};{3 + s + y % 2}" for s in range(2) for b in "ab" for y in (2001, 2002, 2003)]
+    (tmp_path / "t.csv").write_text("\n".join(["site;species;year;count", *rows]))
+    done = run_trims(tmp_path / "t.csv", tmp_path / "out", jobs=1)
+    assert "t.csv: species = a, 6 rows." in read_manifest(done[0].folder, "trim")["warnings"]

@@ -97,7 +97,8 @@ def data_of(expected, months, cells, groups=None, settings=None):
 
 
 def cells_of(site, month, visits, birds):
-    return pd.DataFrame({"site_index": site, "month_index": month, "n_visits": visits, "count_sum": birds})
+    cells = pd.DataFrame({"site_index": site, "month_index": month, "n_visits": visits, "count_sum": birds})
+    return cells.assign(n_detected=np.minimum(cells["n_visits"], cells["count_sum"]))
 
 
 def test_the_count_and_the_site_that_carry_a_result_are_found():
@@ -112,6 +113,11 @@ def test_the_count_and_the_site_that_carry_a_result_are_found():
     assert got.loc["largest site", "share"] == pytest.approx(expected[4].sum() / expected.sum())
     assert got.loc["trend without", "site_id"] == "s4"
     assert got.loc["trend without", "slope_without"] == pytest.approx(-0.02)
+    # Where it was found at no other site the rest has no trend: the page named one, of next to no birds.
+    data = data_of(expected, months, cells_of([0, 3, 4], [0, 5, 7], [1, 1, 2], [0, 0, 10]))
+    got = influential_sites(data, data.sites, make_years(months)).set_index("what")
+    assert got.loc["largest site", ["site_id", "slope_without"]].isna().tolist() == [False, True]
+    assert got.loc["trend without", "site_id"] != "s4"
 
 
 def test_the_share_of_a_region_is_of_the_totals_of_the_index():
@@ -138,6 +144,7 @@ def test_a_site_whose_total_is_below_nought_has_no_slope():
         site_trends=slopes,
         one_trend=False,
         sites=sites,
+        cells=pd.DataFrame({"site_index": [0, 1], "n_detected": [1, 1]}),
     )
     got = _sites(data, make_years(months), ReportSettings())
     assert got["slope"].isna().tolist() == got["slope_se"].isna().tolist() == [False, True]

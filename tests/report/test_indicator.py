@@ -196,3 +196,10 @@ def test_totals_and_replicates_that_say_nothing_are_refused_by_name(totals, draw
         indicator(TOTALS, {}, base=1999)
     with pytest.raises(ConfigError, match="last is 0"):
         indicator_trends(TOTALS, DRAWS, last=0)
+
+
+def test_totals_may_be_columns_of_a_frame():
+    totals = {"a": pd.Series([1.0, 2.0], [2001, 2002]), "b": pd.Series([2.0, 3.0], [2001, 2002])}
+    pd.testing.assert_frame_equal(indicator(pd.DataFrame(totals), {}), indicator(totals, {}))
+    with pytest.raises(ConfigError, match=r"base is '2002' .must be a whole number"):
+        indicator(totals, {}, base="2002")  # "the base 2002 is not among the years 2001 to 2002"

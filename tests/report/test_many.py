@@ -188,3 +188,26 @@ def test_an_indicator_does_not_depend_on_where_the_reports_lie():
         for one, other in zip(here[name], there[name], strict=True):
             pd.testing.assert_frame_equal(one, other, check_exact=True)
     assert here[ALL][0]["n_species"].eq(4).all()
+
+
+def test_a_group_finds_its_species_without_the_accents_of_the_name():
+    """A name that was accepted as known, since accents do not count there, was no part of its group's indicator."""
+    yearly = pd.DataFrame({"year": [2000, 2001], "total": [3.0, 4.0], "used": True})
+    found = {
+        name: Species({"species": name, "common_name": None}, yearly, None, pd.DataFrame())
+        for name in ("Curruca mérula", "a", "b")
+    }
+    named = ["curruca  merula", "Curruca me\N{COMBINING ACUTE ACCENT}rula", "a", "b"]
+    assert _indicators(found, {"wood": named})["wood"][0]["n_species"].eq(3).all()
+
+
+def test_a_group_that_is_a_text_or_called_all_is_refused(tmp_path):
+    """A text was a list of its letters, of which none is a species: the group had no indicator, without a word."""
+    for groups, said in (
+        ({"wood": "Parus major"}, "the group 'wood' is 'Parus major' .must be a list"),
+        ({"all": ["Parus major"]}, "'all' is the indicator of all species"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            build_index([tmp_path], tmp_path / "out", groups=groups)
+    with pytest.raises(ConfigError, match="build_index: reports is 'reports'"):
+        build_index("reports", tmp_path / "out")

@@ -10,6 +10,7 @@ from matplotlib.colors import to_rgb
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation.hub.priors import SMALLEST
+from fedmiss.report import maps
 from fedmiss.report.analysis import ReportSettings, trim_beside
 from fedmiss.report.basemap import LAND, SEA, draw_basemap, draw_scale, empty_map, frame_of, on_map
 from fedmiss.report.changes import alert_of
@@ -154,6 +155,20 @@ def test_hexagons_are_the_nearest_and_keep_the_sums(full):
     assert h["percent_per_year"].to_numpy() == pytest.approx(np.full(len(h), 100 * np.expm1(-0.04)), rel=1e-6)
 
 
+def test_hexagons_of_rounded_places_keep_their_trends(full, monkeypatch):
+    """All lost their colour: "0 of them decline; the median change is n/a per year"."""
+    monkeypatch.setattr(maps, "HEXAGONS_FROM", 3)
+    plots = [
+        site_map(replace(full, settings=replace(full.settings, coarse_map=coarse))) for coarse in (0, 1e-4)
+    ]
+    assert all("the median change is −3.9 % per year" in plot.alt for plot in plots)
+    # A hexagon where the species was never found showed the trend of next to no birds.
+    sites = full.sites.assign(percent_per_year=full.sites["percent_per_year"].mask(full.sites.index > 4))
+    plot = site_map(replace(full, sites=sites))
+    assert "Without a colour: no trend, as where the species was never found." in plot.caption
+    assert 0 < plot.data["percent_per_year"].notna().sum() <= 5
+
+
 def test_sites_share_one_trend_where_no_averaged_model_lets_them_differ(full):
     assert LEAST_VARIANCE == SMALLEST
 
@@ -178,6 +193,19 @@ def test_sites_share_one_trend_where_no_averaged_model_lets_them_differ(full):
     assert not one(off | {"features": ["abundance"], "abundance": -0.02})
     assert not one(off | {"site_variances": [0.8, SMALLEST, 0.02]})
     assert not one(off | {"site_variances": None})
+
+
+def test_a_site_where_the_species_was_never_found_has_no_trend(full):
+    """It was called a strong increase of next to no birds, with limits on the estimate: replicates have the same zeros."""
+    here, before = full.data.cells["site_index"] == 3, full.sites
+    assert np.isfinite(before.loc[3, ["slope", "slope_se"]].astype(float)).all()
+    cells = full.data.cells.assign(n_detected=full.data.cells["n_detected"].mask(here, 0))
+    after = analysed(replace(full.data, cells=cells))
+    assert after.sites.loc[3, ["slope", "slope_se", "percent_per_year"]].isna().all()
+    assert after.sites.loc[3, "trend_class"] == "not classified"
+    pd.testing.assert_frame_equal(after.sites.drop(index=3), before.drop(index=3))
+    said = "A site where the species was never found has no trend."
+    assert [said in _sites(each).note for each in (full, after)] == [False, True]
 
 
 @pytest.mark.slow

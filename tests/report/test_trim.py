@@ -141,6 +141,7 @@ BAD = [
             ({"covariates": {"habitat": ["a", "a", None, "b"]}}, "habitat is missing at site 2"),
             ({"covariates": {"habitat": ["a", "b", "b", "b"]}}, "habitat changes within site 1"),
             ({"weights": [1, 1, -1, -1]}, "weight of site 2 is -1"),
+            ({"weights": [1, 1, np.nan, np.nan]}, "weight is missing at site 2 at time 2000 .rows: 2"),
             ({"weights": [1, 1, np.inf, np.inf]}, "weight of site 2 is inf"),
             ({"weights": {1: 2.0}}, "site 2 has no weight"),
             ({"weights": [1, 1]}, "weights has the shape"),
@@ -155,6 +156,12 @@ BAD = [
 def test_bad_panels_covariates_and_weights_are_named(site, time, count, more, said):
     with pytest.raises((ConfigError, InputError), match=said):
         fit_trim(site, time, count, **more)
+
+
+def test_covariates_may_be_columns_of_a_frame():
+    table = pd.DataFrame({"habitat": ["a", "a", "b", "b"]})
+    fit = fit_trim([1, 1, 2, 2], [2000, 2001] * 2, [1, 2, 3, 4], covariates=table)
+    assert fit.strata == ("all", "habitat=a", "habitat=b")
 
 
 def test_a_site_without_birds_is_dropped_and_a_stratum_that_is_not_there_is_named():

@@ -113,6 +113,8 @@ class Group:
             that no fit can use
         """
         # many parameters: the columns of a table of visits, given by name
+        if not isinstance(name, str):
+            raise InputError(f"the name of a group is {name!r} (must be text).")
         sites, months = _indices(site, name, "site"), _indices(month, name, "month")
         counts = _numbers(count, name, "count", "must be a number); drop X counts first", np.isfinite)
         if not sites.shape == months.shape == counts.shape == (counts.size,):
@@ -272,7 +274,12 @@ class GroupPanel:
                     f"the calendar has the month of the year {calendar[0][odd][0]} (must be 1 to 12); months come first, "
                     "then years."
                 )
-        by_site = {f"the covariate {name!r}": column for name, column in (covariates or {}).items()}
+        # a data frame of them has no truth value, and its columns an index
+        known = {
+            name: np.asarray(column)
+            for name, column in dict(() if covariates is None else covariates).items()
+        }
+        by_site = {f"the covariate {name!r}": column for name, column in known.items()}
         for name, column in {**by_site, "site_id": site_id, "region": region}.items():
             if column is not None and np.shape(column) != (J,):
                 raise InputError(f"{name} has the shape {np.shape(column)}, the panel {J} sites.")
@@ -297,7 +304,7 @@ class GroupPanel:
                         f"make a panel of more {label}s."
                     )
         by_name = tuple(sorted(groups, key=lambda g: g.name))
-        return cls(J, L, by_name, calendar, site_id, region, dict(covariates or {}))
+        return cls(J, L, by_name, calendar, site_id, region, known)
 
     @property
     def m(self) -> int:

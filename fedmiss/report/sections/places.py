@@ -45,6 +45,8 @@ def _sites(analysis: Analysis) -> HtmlTable:
         trend = (
             "A site counted in fewer than three years has no class: its trend is borrowed from the others."
         )
+        if analysis.sites["slope"].isna().any():
+            trend += " A site where the species was never found has no trend."
         if analysis.sites["slope_se"].notna().any():
             trend += (
                 " Where the counts hardly tell sites apart, the model draws their trends together; the intervals allow for "

@@ -231,7 +231,7 @@ def _categories(
     names: list[str] = []
     columns: list[I64] = []
     labels: list[tuple[Label, ...]] = []
-    for name, values in dict(covariates or {}).items():
+    for name, values in dict({} if covariates is None else covariates).items():
         column = _of_rows(values, frame, f"the covariate {name}")
         blank = column.isna()
         if blank.any():
@@ -285,7 +285,13 @@ def _weights(
             )
         out = np.repeat(np.array([[float(weights[site])] for site in sites]), shape[1], axis=1)
     else:
-        value = _of_rows(weights, frame, "weights").astype(float).loc[kept]
+        value = _of_rows(weights, frame, "weights").astype(float)
+        if (blank := value.isna()).any():
+            raise InputError(
+                f"the weight is missing at {_where(frame, blank)} (rows: {int(blank.sum())}); give every row one, or leave "
+                "the site out."
+            )
+        value = value.loc[kept]
         out = np.full(shape, np.nan)
         out[at] = value
         low, high = np.nanmin(out, axis=1), np.nanmax(out, axis=1)

@@ -57,7 +57,7 @@ class Stratum:
     var_imputed: F64
 
 
-@dataclass(frozen=True, repr=False)
+@dataclass(frozen=True, repr=False, eq=False)
 class TrimFit:
     """A fitted model; in an imputed total an observed count is kept and a missing one is its expectation ``mu``.
 

@@ -135,7 +135,7 @@ class Resumable(InProcess):
             for number, batch in self.groups[group].batches.items()
             for name, array in batch.changing().items()
         }
-        about = {"version": _versions(), "base": self._base, "count": self._count, "parts": self._parts}
+        about = {"version": versions(), "base": self._base, "count": self._count, "parts": self._parts}
         state["about"] = np.frombuffer(json.dumps(about).encode(), np.uint8)
         buffer = io.BytesIO()
         np.savez(buffer, **state)
@@ -151,7 +151,7 @@ class Resumable(InProcess):
         with np.load(io.BytesIO(read_checked(self._folder / STATE))) as file:
             state = {name: file[name] for name in file.files}
         about = parse_json(state.pop("about").tobytes().decode())
-        if about["version"] != _versions():
+        if about["version"] != versions():
             raise ValueError(about["version"])
         kept: list[bytes] = []
         for first, seal in about["parts"]:
@@ -184,7 +184,8 @@ def _without_numbers(frame: bytes) -> bytes:
     return encode(rest, envelope) if rest else b""
 
 
-def _versions() -> str:
+def versions() -> str:
+    """What unfinished work was made with: another version may round, or choose, in another way."""
     return f"fedmiss {__version__}, form 10, numpy {np.__version__}"
 
 

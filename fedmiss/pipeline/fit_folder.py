@@ -41,14 +41,16 @@ MEMBERS = "members"  # folder of the fits that are averaged with the chosen one
 
 
 def partial_folder(out: Path, key: str) -> Path:
-    """Return the folder of unfinished work, emptied when it belongs to other settings or another panel, or is damaged."""
+    """Return the folder of unfinished work, emptied when it is of other settings, another panel or version, or damaged."""
     work = work_of(out)
     begin_work(work)
     ledger = (work / "ledger.json").exists() and saved(work / "ledger.json") is None
     # A damaged ledger makes all work worthless: its bytes could not be told any more.
     if files_of(work) and (ledger or saved(work / "key.json") != key.encode()):
         if (work / "key.json").exists():
-            note(f"the unfinished work in {work} is of other settings or another panel: it is not used.")
+            note(
+                f"the unfinished work in {work} is of other settings, another panel or another version: it is not used."
+            )
         empty_work(work)
         begin_work(work)
     write_checked(work / "key.json", key.encode())

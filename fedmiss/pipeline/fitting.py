@@ -23,6 +23,7 @@ from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import read_before, written
 from fedmiss.federation.ledger import Ledger
 from fedmiss.federation.local import Draws, LocalFederation
+from fedmiss.federation.resume import versions
 from fedmiss.files import hash_file, making
 from fedmiss.folders import ALL, FitFacts
 from fedmiss.group_names import group_name
@@ -95,7 +96,7 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
     order = job_of(folder, settings)
     federation.ask_features(order.candidates, order.structure)
     kept = {name: hashlib.sha256(b"kept" + secret).hexdigest() for name, secret in folder.secrets().items()}
-    work = partial_folder(out, hash_json([asdict(settings), hashes, kept]))
+    work = partial_folder(out, hash_json([versions(), asdict(settings), hashes, kept]))
     stages = KeptStages(federation, order, work, CHOSEN_SITES if folder.chosen_by_detection else "")
     job = run_job(federation.link, order, stages, (federation.agreement, federation.hub))
     fit = federation.average(job.members)

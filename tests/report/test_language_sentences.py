@@ -187,6 +187,12 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
             "and the change per year depends on it. Check whether these zeros are true."
             for years in ("2009", "2005 and 2009", "2003, 2005 and 2009", "7 years (2003 to 2019)")
         ),
+        *(
+            f"Recorded effort {went}: by itself it changes counts by −4.0 % a year, which the model takes out as far as "
+            f"effort was recorded rightly. If it is off by half, as guessed durations are, the trend may be +14.6 % per "
+            f"year{interval}."
+            for went, interval in (("grew", ""), ("fell", " (95 % interval −16.0 % to +40.6 %)"))
+        ),
         "TRIM's model cannot be fitted to these counts: the model needs a site with a positive count and two time points; "
         "there are fewer.",
         "TRIM's model cannot be fitted to these counts: time point 2009 has no positive count (1 such points), so its "

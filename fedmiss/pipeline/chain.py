@@ -217,13 +217,14 @@ def _all_species(
     scheduler: str | None,
 ) -> list[SpeciesResult]:
     """Run several species and write their index; ``found``: the name of each in its records, and their folder."""
+    # first: a fault of this table would be told when all species are fitted, and the page of all would be missing
+    groups = read_groups(recipe.species_groups) if recipe.species_groups else {}
     _refuse_twice(found)
     one_by_one = _each(recipe, found, jobs, scheduler)
     results = []
     for result in chain(failures, one_by_one):
         results.append(result)
         say(result.line)
-    groups = read_groups(recipe.species_groups) if recipe.species_groups else {}
     results += _absent(recipe, groups, results)
     return with_index(results, recipe.out, groups, recipe.report.date)
 

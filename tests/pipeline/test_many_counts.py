@@ -8,7 +8,7 @@ import pytest
 from openpyxl import Workbook
 
 from fedmiss.cli.steps import conclude
-from fedmiss.errors import ConfigError
+from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl import ingest, rows
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.files import MANIFEST, read_manifest
@@ -220,6 +220,16 @@ def test_too_few_rows_of_every_species_are_an_error(tmp_path):
     path.write_text(path.read_text().replace("min_records = 20", "min_records = 500"))
     with pytest.raises(ConfigError, match=r"no species has 500 rows \(the most is \d+\); lower min_records"):
         run_recipe(read_recipe(path), jobs=1)
+
+
+def test_a_faulty_table_of_groups_stops_before_any_species_is_fitted(tmp_path):
+    """It was told when all of them were done, and no page of all was made."""
+    path = write(tmp_path, '"all"')
+    path.write_text('species_groups = "groups.csv"' + path.read_text())
+    (tmp_path / "groups.csv").write_text("species,group\nParus major,\n")
+    with pytest.raises(InputError, match=r"groups.csv line 2, column 'group': blank"):
+        run_recipe(read_recipe(path), jobs=1)
+    assert not list((tmp_path / "out").glob("*/panel"))
 
 
 def test_only_tables_of_counts_are_taken_apart(tmp_path):

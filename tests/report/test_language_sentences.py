@@ -187,6 +187,28 @@ def test_why_there_is_no_class_and_what_was_left_out_are_translated(language):
             "and the change per year depends on it. Check whether these zeros are true."
             for years in ("2009", "2005 and 2009", "2003, 2005 and 2009", "7 years (2003 to 2019)")
         ),
+        "trend report · 2009 to 2021 · 1 site · made on 2026-01-02 with fedmiss 0.2.1",
+        "In 2009 the estimated total over all sites was 12 birds (no interval available).",
+        "Wren was found on none of 253 visits at 24 sites.",
+        "less than 0.1 %",
+        "251 visits went to 75 % of 336 site-years.",
+        "Share of each year's total that comes from site-years without a count (bars), and share of the site-years with a "
+        "count (dots).",
+        "One site (its name is withheld) holds 51 % of the total over all sites and years: index and trend are mostly its "
+        "own.",
+        *(
+            "The fit did not converge (it stopped because: after 500 rounds, the limit, predictors or months still moved by "
+            "0.0054 a round (root mean square; a fit ends below 0.003, or less where it creeps). The counts are too few for "
+            f"so many terms: choose {what}). Use no number before a fit converges: give it more rounds where the method "
+            "takes them (--rounds), else fewer terms (--rank 0)."
+            for what in ("--rank 0", "a larger area or a longer span of years for the panel")
+        ),
+        *(
+            f"Recorded effort {went}: by itself it changes counts by −4.0 % a year, which the model takes out as far as "
+            f"effort was recorded rightly. If it is off by half, as guessed durations are, the trend may be +14.6 % per "
+            f"year{interval}."
+            for went, interval in (("grew", ""), ("fell", " (95 % interval −16.0 % to +40.6 %)"))
+        ),
         "TRIM's model cannot be fitted to these counts: the model needs a site with a positive count and two time points; "
         "there are fewer.",
         "TRIM's model cannot be fitted to these counts: time point 2009 has no positive count (1 such points), so its "

@@ -9,6 +9,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.core import oracles
+from fedmiss.core.finite_sum import SemVr
 from fedmiss.core.messages import LARGEST, usable
 from fedmiss.core.rules import Field
 from fedmiss.core.state import leaves
@@ -85,8 +86,10 @@ def check_settings(algo: FedEM) -> None:
         raise ConfigError(
             "a compressed downlink needs memory='field', an unbiased compressor and a model whose T depends on S only."
         )
-    if isinstance(algo.oracle, oracles.Spider) and hasattr(algo.model, "carry_start"):
-        raise ConfigError("VR-FedEM needs a model whose T depends on S only; use FedEM for this one.")
+    # these find theta of an earlier round, or of a checkpoint, as T of its S
+    if isinstance(algo.oracle, (oracles.Spider, oracles.Late, SemVr)) and hasattr(algo.model, "carry_start"):
+        which = "VR-FedEM" if isinstance(algo.oracle, oracles.Spider) else type(algo.oracle).__name__
+        raise ConfigError(f"{which} needs a model whose T depends on S only; use FedEM for this one.")
     rule.check(algo)
     p = algo.participation.prob(algo.roster.n)  # raises now, not at round 1
     if (biased or not rule.scales) and bool((p < 1.0).any()):

@@ -381,9 +381,14 @@ def revise(
 
     Raises
     ------
-    ConfigError    rows of somebody who is new are missing, or nobody is left
+    ConfigError    rows of somebody who is new are missing, or nobody is left; the model has a carry
     """
     old = algo.roster
+    if server.carry is not None:  # run() would begin it anew, and S_k is half of the statistic without it
+        raise ConfigError(
+            "a run goes on over another roster where T depends on S only; of this model begin a new one, from the theta "
+            "that was reached (FedMissEM(start=result.theta))."
+        )
     if V.shape != (old.n, algo.model.q):
         raise ConfigError(
             f"V has shape {V.shape}, expected ({old.n}, {algo.model.q}): one memory for each worker."

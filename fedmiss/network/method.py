@@ -7,7 +7,8 @@ The function gets the organisation's place in the study, and the path of its dat
 What it tells the others goes through ``circle``: :meth:`~fedmiss.federation.circle.Circle.add_up` gives the sum of arrays
 over all organisations, masked where the study has masks; :class:`fedmiss.engines.StudyEngine` runs the core's algorithms.
 What it returns (numbers, texts, arrays) is the result. No code travels: only the function's name, and a digest of its
-package's Python files, or of its module's where it is in no package, which must be the same at all.
+package's Python files, or where it is in no package of its module's and those beside it that it imports, which must be the
+same at all.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import sys
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -66,8 +68,26 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
     return out
 
 
+def _beside(module: ModuleType) -> list[ModuleType]:
+    """A module in no package, and those beside it that it has imported, however deep: the model, for one."""
+    found, folder = [module], Path(module.__file__ or "").parent
+    for one in found:  # it grows
+        names = (
+            v.__name__ if isinstance(v, ModuleType) else v.__module__ for v in vars(one).values() if _named(v)
+        )
+        for other in [sys.modules[name] for name in sorted(set(names)) if name in sys.modules]:
+            if other not in found and Path(getattr(other, "__file__", None) or "/").parent == folder:
+                found.append(other)
+    return found
+
+
+def _named(value: object) -> bool:
+    """Whether a value is a module, or says which one it is of."""
+    return isinstance(value, ModuleType) or isinstance(getattr(value, "__module__", None), str)
+
+
 def code_of(named: str) -> str:
-    """Digest of the Python files of the package that a study's function is in, or of its module; blank if it is compiled.
+    """Digest of the Python files of a function's package, or of its module and those beside it; blank if it is compiled.
 
     Raises
     ------
@@ -81,7 +101,8 @@ def code_of(named: str) -> str:
     digest = hashlib.blake2b(digest_size=6)
     if root is None:
         try:
-            digest.update(inspect.getsource(sys.modules[module]).encode())
+            for part in _beside(sys.modules[module]):
+                digest.update(inspect.getsource(part).encode())
         except (KeyError, OSError, TypeError):
             return ""
         return digest.hexdigest()

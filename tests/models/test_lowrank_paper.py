@@ -6,7 +6,7 @@ import scipy.sparse as sp
 from scipy.optimize import minimize
 
 from fedmiss.compressors import Dithering, Identity
-from fedmiss.core import Bernoulli, FedEM, Minibatch, Roster, run
+from fedmiss.core import Bernoulli, FedEM, Late, Minibatch, Roster, SemVr, Spider, revise, run
 from fedmiss.engines import LocalEngine
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.models.lowrank import paper_step
@@ -220,6 +220,30 @@ def test_a_minibatch_has_the_mean_that_its_setting_says(family, batch, weight):
         error = got.std(axis=0, ddof=1) / np.sqrt(draws)
         assert (np.abs(got.mean(axis=0) - want) <= 5 * error + 1e-12).all()
         assert m > 2 * b
+
+
+@pytest.mark.parametrize(
+    "oracle", [Spider(4, 5), Late(Minibatch(4)), SemVr(4, 5)], ids=["vr", "late", "semvr"]
+)
+def test_oracles_that_need_the_statistic_alone_are_refused_at_once(oracle):
+    """A TypeError at the second round, or when a checkpoint was resumed."""
+    panel, _ = simulate(J=6, L=4, n=30, family="gaussian", groups=2)
+    model = FedMissEM(panel, family="gaussian", rank=1)
+    roster = Roster.of({name: len(r) for name, r in model.rows(panel).items()})
+    with pytest.raises(ConfigError, match="needs a model whose T depends on S only"):
+        FedEM(model, Identity(), roster, gamma=0.5, oracle=oracle)
+
+
+def test_another_roster_needs_a_new_run():
+    """The server's companion began anew: after 200 rounds the field was as long as in the first one again."""
+    panel, _ = simulate(J=6, L=4, n=30, family="gaussian", groups=2)
+    model = FedMissEM(panel, family="gaussian", rank=1)
+    rows = model.rows(panel)
+    roster = Roster.of({name: len(r) for name, r in rows.items()})
+    algo, engine = FedEM(model, Identity(), roster, gamma=1.0), LocalEngine(rows)
+    result = run(algo, engine, np.zeros(model.q), stop=3)
+    with pytest.raises(ConfigError, match="begin a new one, from the theta that was reached"):
+        revise(algo, result.server, engine.V, roster, {})
 
 
 @pytest.mark.parametrize(("site", "month"), [(0, 4), (3, 0), (-1, 0), (0, -1)])

@@ -256,6 +256,19 @@ def test_another_code_of_the_same_name_is_found_before_anything_is_added_up(tmp_
     (tmp_path / "five_x" / "folder.py").mkdir()
     digests = [code_of(f"{name}.inner.job:power") for name in ("four_x", "five_x", "six_x")]
     assert digests[0] == digests[1] != digests[2]
+    # of a file alone also the model beside it
+    for at, power in enumerate((1, 1, 2)):
+        beside = tmp_path / str(at)
+        beside.mkdir()
+        (beside / "a_model.py").write_text(f"class Model:\n    power = {power}\n")
+        (beside / "a_job.py").write_text("from a_model import Model\n")
+        with monkeypatch.context() as patch:
+            patch.syspath_prepend(str(beside))
+            for name in ("a_job", "a_model"):
+                sys.modules.pop(name, None)
+            importlib.import_module("a_job")
+            digests.append(code_of("a_job:Model"))
+    assert digests[3] == digests[4] != digests[5]
     files = iter(["new", "old", "new"])
     monkeypatch.setattr("fedmiss.network.method.code_of", lambda run: next(files))
     for error in all_take_part(folder, data).values():

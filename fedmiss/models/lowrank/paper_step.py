@@ -304,7 +304,7 @@ def check_size(rank: int, penalty: float) -> None:
 def fit_observed(
     panel: GroupPanel, *, family: str | Family, rank: int, penalty: float = 0.0, tol: float = 1e-8
 ) -> tuple[F64, F64, float]:
-    """Solve algorithm 7's objective directly, as if one person held all visits.
+    """Solve algorithm 7's objective directly, as if one person held all visits: a local minimum, where the rank is low.
 
     Starts at V along the leading right singular vectors of the residual y - E psi'(0), and U = 0.
 

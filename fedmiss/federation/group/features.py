@@ -282,7 +282,7 @@ def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
     column of the features is a constant, whose coefficients are the level and the line.
 
     Abundance is made of the counts that tell the level too: of a site that was visited late a slope that follows it would
-    explain the level. So its coefficient is told the likelihood of the slope at any level (:func:`_at_any_level`).
+    explain the level. So its coefficient is told the likelihood of the slope at any level.
     """
     F = np.column_stack([batch.F, np.ones(len(batch.F))])
     k, c = F.shape[1], batch.B.shape[2]
@@ -307,29 +307,15 @@ def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
                 # Sum of the curvature times f_j f_j'; only y <= x is computed, the rest is its transpose.
                 A[x, :, y] = (F * w[:, x, y, None]).T @ F
                 A[y, :, x] = A[x, :, y].T
+        if only.size:
+            # Of a site whose level is free (its prior mean is profiled out) what is left of the slope's.
+            some = w[:, 0, 0] > 1e-9 / tau[0]
+            ratio = np.divide(w[:, 0, 1], w[:, 0, 0], out=np.zeros(len(w)), where=some)
+            curvature = np.maximum(w[:, 1, 1] - ratio * w[:, 0, 1], 0.0)
+            gradient = np.where(curvature > 0.0, away[:, 1] / tau[1] - ratio * away[:, 0] / tau[0], 0.0)
         for at in only:
-            gradient, curvature = _at_any_level(batch, int(f), major)
             equations[i, k + at] = F[:, at] @ gradient
             A[0, :, 1, at] = A[1, at, 0, :] = 0.0
             A[1, :, 1, at] = A[1, at, 1, :] = (F[:, at] * curvature) @ F
         equations[i, q:] = to_triangle(A.reshape(q, q))
     return equations, about
-
-
-def _at_any_level(batch: Batch, f: int, major: int) -> tuple[F64, F64]:
-    """Gradient and curvature (J,) in the prior mean of the slope, of the likelihood of a site whose level has no prior.
-
-    The data of site j have the information H = C^-1 - 1 / tau about effect and slope, and h = C^-1 P - M / tau. The effect
-    is eliminated: i = H_ss - H_as^2 / H_aa, g = h_s - (H_as / H_aa) h_a - i M_s; the slope is integrated out.
-    """
-    C, P, M = batch.site_cov[f, :, :2, :2], batch.site_mean[f, :, :2], batch.site_prior[f, :, :2]
-    tau = batch.tau[f, :2]
-    whole = np.linalg.inv(C)
-    H, h = whole - np.diag(1.0 / tau), (whole @ P[:, :, None])[:, :, 0] - M / tau
-    ratio = np.where(H[:, 0, 0] > 1e-9 / tau[0], H[:, 0, 1] / np.maximum(H[:, 0, 0], 1e-300), 0.0)
-    told = np.maximum(H[:, 1, 1] - ratio * H[:, 0, 1], 0.0)
-    gradient = (h[:, 1] - ratio * h[:, 0] - told * M[:, 1]) / (1.0 + tau[1] * told)
-    curvature = told / (1.0 + tau[1] * told)
-    if major >= 0:
-        gradient[major] = curvature[major] = 0.0
-    return gradient, curvature

@@ -17,7 +17,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64, Bool
 from fedmiss.federation.hub.few import drawn_variance
-from fedmiss.federation.hub.priors import SITE_SD, SLOPE_SD
+from fedmiss.federation.hub.priors import SITE_SD, SLOPE_SD, STRIDE
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.structure import FEATURES, OF_LEVELS, OF_SLOPES
@@ -167,11 +167,16 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     precision[..., :k] = 1.0 / before.rho[..., before.block, :].swapaxes(-1, -2)
     pull[..., :k] = precision[..., :k] * (before.B - before.prior).swapaxes(-1, -2)
     A = np.ascontiguousarray(from_triangle(sums[..., d:], d)[..., at[:, None], at])
-    A[..., np.arange(at.size), np.arange(at.size)] += precision.reshape(*many, d)[..., at]
-    inner = np.zeros((*many, d, d))
-    # Symmetric by its formula, not to the last bit after sums over groups.
-    inner[..., at[:, None], at] = np.linalg.inv(0.5 * (A + A.swapaxes(-1, -2)))
-    step = (inner @ (sums[..., :d] - pull.reshape(*many, d))[..., None])[..., 0].reshape(*many, c, k + 1)
+    own_prior, gradient = precision.reshape(*many, d)[..., at], sums[..., :d].copy()
+    inner, inverse = np.zeros((*many, d, d)), _inverse(A, own_prior)
+    for x in np.flatnonzero(np.isin(at, k + 1 + _alone(before))):
+        # Covariances of sites that are on their way, as of rare species, may say less than nothing of it: then nothing.
+        none = ~(1.0 / inverse[..., x, x] > own_prior[..., x])
+        if np.any(none):
+            A[none, x, :] = A[none, :, x] = gradient[none, at[x]] = 0.0
+            inverse = _inverse(A, own_prior)
+    inner[..., at[:, None], at] = inverse
+    step = (inner @ (gradient - pull.reshape(*many, d))[..., None])[..., 0].reshape(*many, c, k + 1)
     whole = step[..., :k].swapaxes(-1, -2)
     step = np.clip(SHARE * whole, -FARTHEST * unit, FARTHEST * unit)
     cov = np.stack(
@@ -188,14 +193,27 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
         for own in (before.block == number for number in range(len(before.blocks)))
     ]
     most = np.full((len(before.blocks), 1), MOST)
-    for number in np.flatnonzero(np.isin(before.blocks, OF_SLOPES)):
+    for own in _alone(before):
         # Of one coefficient, which the data alone put at b with the variance s^2, the likeliest rho is b^2 - s^2. It is
         # switched off at once below CLEAR s^2: else it dies away over more rounds than a fit takes.
-        (own,), most[number] = np.flatnonzero(before.block == number), SLOPE_SD**2
-        some = np.maximum(known[..., own, :], 1e-12)
+        number, some = before.block[own], np.maximum(known[..., own, :], 1e-12)
         b2, s2 = (aim[..., own, :] / some) ** 2, np.einsum("...caa->...ac", cov)[..., own, :] / some
-        rho[number] = np.where(b2 > CLEAR * s2, b2 - s2, 0.0)
+        most[number], on = SLOPE_SD**2, (b2 > CLEAR * s2) & (s2 < (SLOPE_SD * unit[..., 0]) ** 2)
+        rho[number] = np.where(on, np.minimum(b2 - s2, STRIDE * before.rho[..., number, :]), 0.0)
     return evolve(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, most * unit**2))
+
+
+def _alone(coefficients: Coefficients) -> I64:
+    """Features that only slopes follow, one for a block."""
+    names = [coefficients.blocks[number] for number in coefficients.block]
+    return np.flatnonzero(np.isin(names, OF_SLOPES))
+
+
+def _inverse(A: F64, prior: F64) -> F64:
+    """Inverse of A (..., d, d), symmetric by its formula and not to the last bit after sums over groups, and ``prior``."""
+    whole = 0.5 * (A + A.swapaxes(-1, -2))
+    whole[..., np.arange(A.shape[-1]), np.arange(A.shape[-1])] += prior
+    return np.asarray(np.linalg.inv(whole), dtype=np.float64)
 
 
 def explained(panel: Panel, coefficients: Coefficients, tau: F64) -> dict[str, float]:

@@ -25,7 +25,7 @@ ALWAYS = [
     "عربي", "\u202eevil", "e\u0301", "\u00e9", "=1+1", "+A1", "-A1", "@SUM(A1)", "<script>alert(1)</script>",
     '"><img src=x>', "$x_{", "$", "\\frac", "{{ 7*7 }}", "{% raw %}", "%s%n", "%2e%2e", "NaN", "NA x", "null", "0", "1e999",
     "x" * 300, "é" * 200, "a\tb", "a;b", "a,b", 'a"b', "a'b", "blank  inside", "😀", "ﬀ", "İ", "ß", "SS", "north", "North",
-    "unknown", "all", "manifest.json", "a\x1b[31mb",
+    "unknown", "All", "manifest.json", "a\x1b[31mb",
 ]  # fmt: skip
 B = "Ciconia $x$ <b>=1"
 SIGNS = list("abcXYZ 0129.-_~/\\:*?\"'<>|$%&@=+#{}[]()`^;,!äßé東ع😀")

@@ -127,3 +127,14 @@ def in_words(error: BaseException) -> str:
         f"the memory of this machine, or the limit set for this process, is used up{told}. Close other programs, raise the "
         "limit, run one species at a time (--jobs 1), or choose fewer records (--species, --start, --state)."
     )
+
+
+def plain(text: str) -> str:
+    """Return a text without case and accents."""
+    split = unicodedata.normalize("NFKD", text.casefold())
+    return "".join(letter for letter in split if not unicodedata.combining(letter))
+
+
+def fold(name: str) -> str:
+    """Return a name without case, accents of its letters, and the number of blanks between its words (``_`` is one)."""
+    return " ".join(plain(name.replace("_", " ")).split())

@@ -228,9 +228,10 @@ class JobFacts(ModelFacts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FitFacts(JobFacts):
-    """Facts of a fit folder; those by default None are of ``fedmissem`` and ``saem``.
+    """Facts of a fit folder.
 
-    ``large_site``: whether a site with more than half of all birds has a slope of its own.
+    ``large_site``, of ``fast``: whether a site with more than half of all birds has a slope of its own. What else is None by
+    default is of ``fedmissem`` and ``saem``.
     """
 
     effort: dict[str, float]

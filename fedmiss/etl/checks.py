@@ -8,8 +8,7 @@ from typing import TypeVar
 
 import polars as pl
 
-from fedmiss.errors import InputError, listed
-from fedmiss.etl.columns import plain
+from fedmiss.errors import InputError, listed, plain
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.sources import Source
 from fedmiss.etl.spreadsheets import serial_date

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 
-from fedmiss.errors import ConfigError, SchemaError, listed
+from fedmiss.errors import ConfigError, SchemaError, listed, plain
 from fedmiss.tables import load_schema
 
 UNITS = {"duration": "minutes", "distance": "km"}  # of effort
@@ -96,12 +95,6 @@ PLACES: dict[str, tuple[str, ...]] = {
 def quoted(name: str) -> str:
     """Return a name as a command line needs it."""
     return f'"{name}"' if " " in name else name
-
-
-def plain(text: str) -> str:
-    """Return a text without case and accents."""
-    split = unicodedata.normalize("NFKD", text.casefold())
-    return "".join(column for column in split if not unicodedata.combining(column))
 
 
 def near_names(asked: str, pool: Mapping[str, str]) -> list[str]:

@@ -12,10 +12,9 @@ import numpy as np
 import polars as pl
 
 from fedmiss.arrays import F64, I32, Bool
-from fedmiss.errors import InputError, listed
+from fedmiss.errors import InputError, fold, listed
 from fedmiss.etl.cells import MISSING, entry_of, sites_of, without_zeros
 from fedmiss.etl.site_table import SiteTable
-from fedmiss.etl.species import fold
 from fedmiss.files import read_manifest
 from fedmiss.tables import read_table
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.errors import ConfigError, InputError, fold, listed
 from fedmiss.etl.columns import NAMES, squeezed, wide_years
 from fedmiss.etl.count_table import CountOptions, CountTable, Reading
 from fedmiss.etl.rows import read_texts
 from fedmiss.etl.sources import Source, expand
-from fedmiss.etl.species import fold, names_in
+from fedmiss.etl.species import names_in
 from fedmiss.settings import kinds_checked
 
 _REPEATS = ("refuse", "sum", "max", "mean")

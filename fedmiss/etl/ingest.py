@@ -11,7 +11,7 @@ from pathlib import Path
 
 import polars as pl
 
-from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.errors import ConfigError, InputError, fold, listed
 from fedmiss.etl.checks import refuse_spellings
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import is_count_table, kept_columns
@@ -37,7 +37,7 @@ from fedmiss.etl.select import ListRules, make_checklists
 from fedmiss.etl.settings import COUNTS, EBIRD, GBIF, MYEBIRD, PLAIN, IngestSettings
 from fedmiss.etl.sites import parse_site_rule
 from fedmiss.etl.sources import EBIRD_ROLES, Source, expand
-from fedmiss.etl.species import SpeciesChoice, choose_species, fold
+from fedmiss.etl.species import SpeciesChoice, choose_species
 from fedmiss.files import Manifest, atomic_folder, making, read_manifest, scratch_folder, write_manifest
 from fedmiss.locks import clear_inside
 from fedmiss.progress import progress

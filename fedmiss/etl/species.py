@@ -11,12 +11,13 @@ import numpy as np
 import polars as pl
 
 from fedmiss.arrays import I32, U8, Bool
-from fedmiss.errors import ConfigError, InputError, listed, several
-from fedmiss.etl.columns import did_you_mean, familiar, near_names, plain, quoted, several_species
+from fedmiss.errors import ConfigError, InputError, fold, listed, several
+from fedmiss.etl.columns import did_you_mean, familiar, near_names, quoted, several_species
 from fedmiss.etl.projection import Projection
 from fedmiss.etl.rows import LINE, read_texts
 from fedmiss.etl.settings import IngestSettings
 from fedmiss.etl.sources import Source, expand
+from fedmiss.folders import ALL
 
 # What the first column of these names holds is the species; the others are further names of it.
 _NAMES = (
@@ -30,11 +31,6 @@ _COMMON = ("commonname", "englishname", "vernacularname", "birdname")
 _NO_NAME = set(
     "n number num total all richness reported complete target group other observed detected".split()
 )
-
-
-def fold(name: str) -> str:
-    """Return a name without case, accents of its letters, and the number of blanks between its words (``_`` is one)."""
-    return " ".join(plain(name.replace("_", " ")).split())
 
 
 def species_columns(header: Iterable[str]) -> list[str]:
@@ -233,8 +229,8 @@ def read_groups(path: str | Path) -> dict[str, tuple[str, ...]]:
         if not name or not kind:
             said = "blank; name the species and its group, or leave the row out."
             raise source.fault(row[LINE], group if name else species, said)
-        if kind == "all":
-            said = "'all' is the indicator of all species; name the group otherwise, or leave the row out."
+        if kind == ALL:
+            said = f"{ALL!r} is the indicator of all species; name the group otherwise, or leave the row out."
             raise source.fault(row[LINE], group, said)
         out.setdefault(kind, []).append(name)
     return {kind: tuple(dict.fromkeys(names)) for kind, names in sorted(out.items())}

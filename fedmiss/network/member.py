@@ -15,8 +15,7 @@ import numpy as np
 from fedmiss.arrays import distinct, pairs
 from fedmiss.atomic import read_json, write_json, write_secret
 from fedmiss.community.study import beside, run_community
-from fedmiss.errors import ConfigError, InputError, several
-from fedmiss.etl.columns import plain
+from fedmiss.errors import ConfigError, InputError, plain, several
 from fedmiss.federation import messages as msg
 from fedmiss.federation.circle import Circle, Ended
 from fedmiss.federation.gather import Gather, RelayGone

@@ -17,9 +17,8 @@ from fedmiss.atomic import read_object, write_json
 from fedmiss.community.model import check_rank
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.community.study import Terms
-from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.errors import ConfigError, InputError, fold, listed
 from fedmiss.etl.community import read_lists
-from fedmiss.etl.species import fold
 from fedmiss.federation.attendance import Absence, cohorts_of
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec

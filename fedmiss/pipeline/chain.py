@@ -9,12 +9,12 @@ from itertools import chain
 from pathlib import Path
 
 from fedmiss.atomic import hash_json
-from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.errors import ConfigError, FedmissError, InputError, fold
 from fedmiss.etl.cells import entry_of
 from fedmiss.etl.ingest import count_tables, ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.sources import Source
-from fedmiss.etl.species import fold, not_counted, read_groups
+from fedmiss.etl.species import not_counted, read_groups
 from fedmiss.files import hash_file, identity, read_manifest, refuse_link, update_manifest
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.failures import (

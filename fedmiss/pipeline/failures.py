@@ -8,9 +8,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from fedmiss.community.settings import CommunitySettings
-from fedmiss.errors import ConfigError, InputError, in_words, listed
+from fedmiss.errors import ConfigError, InputError, fold, in_words, listed
 from fedmiss.etl.settings import PanelSettings
-from fedmiss.etl.species import fold
 from fedmiss.files import MANIFEST, read_manifest
 from fedmiss.pipeline.recipe import ingest_options, slug
 from fedmiss.pipeline.settings import FitSettings

@@ -10,11 +10,11 @@ from pathlib import Path
 import polars as pl
 
 from fedmiss.atomic import hash_json
-from fedmiss.errors import ConfigError, FedmissError, InputError, several
+from fedmiss.errors import ConfigError, FedmissError, InputError, fold, several
 from fedmiss.etl.count_table import CountOptions, CountTable
 from fedmiss.etl.counts import SplitCounts, read_counts, split_counts
 from fedmiss.etl.rows import read_texts
-from fedmiss.etl.species import fold, not_counted, read_groups
+from fedmiss.etl.species import not_counted, read_groups
 from fedmiss.files import atomic_folder, read_manifest, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.failures import (

@@ -6,7 +6,6 @@ import contextlib
 import datetime as dt
 import math
 import os
-import unicodedata
 from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -18,7 +17,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from fedmiss.atomic import atomic_file
-from fedmiss.errors import ConfigError, listed
+from fedmiss.errors import ConfigError, fold, listed
 from fedmiss.files import MANIFEST, hash_file, identity, read_manifest, write_manifest
 from fedmiss.owner import remove_file, replaceable
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED
@@ -293,7 +292,7 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
     draws: dict[str, pd.DataFrame] = {}
     names: dict[str, str] = {}
     each: Counter[str] = Counter()
-    called = {(plain_name(one.row["common_name"] or ""), one.row["species"]) for one in found.values()}
+    called = {(fold(one.row["common_name"] or ""), one.row["species"]) for one in found.values()}
     common = Counter(name for name, _ in called)
     # Not by folder: the interval would change with the place of the index.
     for one in sorted(found.values(), key=lambda one: (one.row["species"], tuple(one.yearly["total"]))):
@@ -306,13 +305,13 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
         totals[key] = used.set_index("year")["total"]
         if one.draws is not None:
             draws[key] = one.draws
-        names[plain_name(one.row["species"])] = key
+        names[fold(one.row["species"])] = key
         # A common name of several species means none of them.
-        if one.row["common_name"] and common[name := plain_name(one.row["common_name"])] == 1:
+        if one.row["common_name"] and common[name := fold(one.row["common_name"])] == 1:
             names.setdefault(name, key)
     out: Indicators = {}
     for group, species in {ALL: (), **groups}.items():
-        wanted = {plain_name(name) for name in species}
+        wanted = {fold(name) for name in species}
         mine = set(totals) if group == ALL else {names[name] for name in wanted & set(names)}
         if len(mine) < 2:
             continue
@@ -349,12 +348,6 @@ def _indicator_figure(table: pd.DataFrame, alt: str, name: str) -> Plot:
         lay_out(fig)
     said = marks(table, "year", lambda r: f"{r.year}: {with_limits(r.index_, r.lo, r.hi)}")
     return Plot(name, "Indicator", "", alt, fig, table, said)
-
-
-def plain_name(name: str) -> str:
-    """Return a name for comparison: in small letters without accents, with one blank between words."""
-    split = unicodedata.normalize("NFKD", name.replace("_", " ").casefold())
-    return " ".join("".join(letter for letter in split if not unicodedata.combining(letter)).split())
 
 
 def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import fedmiss
-from fedmiss.errors import ConfigError, FedmissError, InputError
+from fedmiss.errors import ConfigError, FedmissError, InputError, fold
 from fedmiss.etl.cells import entry_of
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
-from fedmiss.etl.species import fold, same_names, species_columns
+from fedmiss.etl.species import same_names, species_columns
 
 LARK, TIT = "Alauda arvensis", "Parus major"
 COLUMNS = (

@@ -7,10 +7,10 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
                 most LIMIT deviations from the mean, so that a site beyond what was seen gets what was seen at the edge; of
                 a category 0 or 1; a gap counts as the mean
 ``regions``     0 or 1 for every region of the job
-``abundance``   log of the site's birds over what the mean site would have had at the same visits, both with a visit more at
-                the mean, so that one visit says little
 ``smooth``      a Gaussian process over longitude and latitude by its values at knots: k(x, knots) K^(-1/2) (predictive
                 process: Banerjee et al., JRSS B 2008); longitudes are counted from their mean the short way round
+``abundance``   log of the site's birds over what the mean site would have had at the same visits, both with a visit more at
+                the mean, so that one visit says little
 """
 
 from __future__ import annotations

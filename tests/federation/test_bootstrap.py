@@ -12,8 +12,10 @@ from fedmiss.federation.calls import bootstrap, cross_validate, fit_counts
 from fedmiss.federation.fit_tables import totals_by_region
 from fedmiss.federation.group.folds import replicate_weights
 from fedmiss.federation.group.panel import stamps_of, visits_of
+from fedmiss.federation.hub import lockstep
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.bootstrap import effective_observers, spread_of
+from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -96,6 +98,38 @@ def test_bootstrap_is_a_function_of_seed_and_number(settings):
     point = totals_by_region(fit, region, 2)
     np.testing.assert_allclose(point[0], fit.expected().sum(axis=0))
     assert first.totals[:, 0].std(axis=0).min() > 0
+
+
+def test_what_series_hear_in_replicates_does_not_depend_on_how_far_months_go(monkeypatch):
+    """A month that took half of its step, beside a narrow prior that had been moved, told of counts of exp(-200)."""
+    panel, _ = simulate(n=900)
+    months = np.arange(panel.L)
+    panel = replace(panel, calendar=(months % 12 + 1, months // 12 + 2001))
+    calls, step = [], lockstep.after_round
+
+    def after_round(state, *rest):
+        calls.append((state, *rest))
+        return step(state, *rest)
+
+    federation = LocalFederation.of_panel(panel)
+    federation.fit(CountSettings(rank=1))
+    monkeypatch.setattr(lockstep, "after_round", after_round)
+    federation.replicates(range(3), seed=0)
+    state, sums, hub, settings, *rest = calls[0]
+    assert not rest[-1].learn
+    rest = [
+        sums,
+        hub,
+        replace(settings, inverse_size=1.0),
+        *rest,
+    ]  # held: then every step that turns back is halved
+    stay = evolve(state, damping=(np.zeros_like(state.damping[0]), np.ones_like(state.damping[1])))
+    whole = step(stay, *rest)
+    back = step(evolve(stay, damping=(-whole.damping[0], stay.damping[1])), *rest)
+    assert (back.damping[1] == 0.5).all() and np.abs(back.T - whole.T).max() > 1e-3
+    for one, other in zip(back.series, whole.series, strict=True):
+        np.testing.assert_allclose(one.cov, other.cov, rtol=1e-12)
+    np.testing.assert_allclose(back.prior[..., 1:], whole.prior[..., 1:], atol=1e-9)
 
 
 @pytest.mark.nightly

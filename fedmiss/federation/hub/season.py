@@ -119,7 +119,15 @@ class SeriesPrior:
         return cls(B, sizes, scale, scale / 3, scale / 3, scale / 3, scale / 3, cov, yearly=yearly)
 
     def update(
-        self, mean: F64, var: F64, prior: F64, width: F64, *, learn: bool, jolt: F64 | None = None
+        self,
+        mean: F64,
+        var: F64,
+        prior: F64,
+        width: F64,
+        ahead: F64 | float = 0.0,
+        *,
+        learn: bool,
+        jolt: F64 | None = None,
     ) -> tuple[SeriesPrior, F64, F64]:
         """Re-estimate the series, and the column given it; with ``learn`` one step of the variances.
 
@@ -131,6 +139,7 @@ class SeriesPrior:
         ----------
         mean, var, prior : (..., L)
         width : (..., L) of :meth:`widths`
+        ahead : (..., L) what the posterior mean is more than ``mean``, where a month has not yet gone all the way
         jolt : (..., L) prior mean of the months' own noise, for replicates; None is zero
 
         Returns
@@ -146,7 +155,7 @@ class SeriesPrior:
         H = np.maximum(told - 1.0 / width, 0.0)
         seen = H > 1e-9 / width
         some = np.where(seen, H, 1.0)
-        y = np.where(seen, (mean * told - prior / width) / some, 0.0)
+        y = np.where(seen, ((mean + ahead) * told - prior / width) / some, 0.0)
         # y = B coef + noise of the month + error of the data: variance noise + 1 / H.
         weight = np.where(seen, 1.0 / (noise + 1.0 / some), 0.0)
         precision = 1.0 / self.variances()
@@ -175,7 +184,9 @@ class SeriesPrior:
                     (shrink * (y - f)) ** 2, known, self.noise, YEAR_SD**2 if self.yearly else 1e-5, self.unit
                 ),
             )
-        return new, f, f + freely * (y - f)
+        # where a month stands, and what of the series' move its counts leave to it
+        column = np.where(ahead == 0.0, f + freely * (y - f), mean + (1.0 - freely) * (f - prior))
+        return new, f, column
 
     def _step(self, part: int, coef: F64, cov: F64, least: float, scale: float = np.inf) -> float | F64:
         """The next variance of the coefficients of one part: season 1, years 2, walk 3."""

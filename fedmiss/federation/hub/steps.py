@@ -138,8 +138,12 @@ def after_round(
         moved = np.sqrt(moved**2 + sums["chain"][..., 6] / cells)
         chain, weight = chain_step(sums["chain"]) if learn else chain, sums["chain"][..., 7]
     # Months: equation normal, with sums over sites where a site has sums over months.
-    T, D, edf_months, damping = _newton(
-        state, sums["months"], FAMILIES[settings.family], damped=settings.inverse_size is not None
+    T, D, edf_months, damping, ahead = _newton(
+        state,
+        sums["months"],
+        FAMILIES[settings.family],
+        damped=settings.inverse_size is not None,
+        replicate=not learn,
     )
     # What all sites have in common belongs to the months: their mean effect, and their mean slope.
     shift = np.zeros_like(mean)
@@ -167,7 +171,7 @@ def after_round(
     new = evolve(state, **changed)
     # M-step of the series (equation month), then what is estimated on visits: kappa, observers' variance, dispersion.
     if turn.settled or not learn:
-        new = _prior_step(new, learn=learn)
+        new = _prior_step(new, ahead, learn=learn)
     if turn.effort:
         new = _effort_step(new, sums["effort"], panel, FAMILIES[settings.family])
     if turn.observers:
@@ -229,9 +233,10 @@ def _common_variance(state: MonthState, J: F64) -> F64:
 
 
 def _newton(
-    state: MonthState, sums: F64, family: Family, *, damped: bool
-) -> tuple[F64, F64, F64, tuple[F64, F64]]:
-    """One Newton step of every month; means, covariances, effective degrees of freedom, steps and their damping.
+    state: MonthState, sums: F64, family: Family, *, damped: bool, replicate: bool
+) -> tuple[F64, F64, F64, tuple[F64, F64], F64]:
+    """One Newton step of every month; means, covariances, effective degrees of freedom, steps and their damping, and how
+    far ahead (..., L, free columns) of its mean each month is taken to be by the series.
 
     The curvature is the expected one of the negative binomial. Where a month (a species, in a community) holds a count far
     above its mean the true one is larger, and full steps swing for good: a month whose step turns back takes half of it, and
@@ -249,7 +254,12 @@ def _newton(
     cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
     step = np.einsum("...ab,...b->...a", cov, g - (state.T - state.prior)[..., free] / width)
     # Shortened as a whole, so that it keeps its direction: exp(eta) is far from its tangent after a long step.
-    step *= np.minimum(1.0, family.max_step / np.maximum(np.abs(step).max(axis=-1), 1e-12))[..., None]
+    whole = np.minimum(1.0, family.max_step / np.maximum(np.abs(step).max(axis=-1), 1e-12))[..., None]
+    # The series take a month's mean apart into counts and prior. A replicate begins at prior means that were moved at once,
+    # and where these are narrow a step that falls short of them would tell the series of counts far away from all others. So
+    # the series hear of the whole way to the prior, and of the counts' part of the step that is taken.
+    whole_way = step - (1.0 - whole) * np.einsum("...ab,...b->...a", cov, g)
+    step *= whole
     last, part = state.damping
     if last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0
@@ -260,6 +270,8 @@ def _newton(
         step *= part[..., None]
     else:
         part = np.ones(step.shape[:-1])
+    short = (whole < 1.0) | (part[..., None] != 1.0)
+    ahead = np.where(short, whole_way - step, 0.0) if replicate else np.zeros_like(step)
     T, D = state.T.copy(), np.zeros_like(state.D)
     T[..., free] += step
     # Trace of the hat matrix, (H + K)^-1 H: how many coefficients the data determine.
@@ -273,7 +285,7 @@ def _newton(
         share = share_of_step(before, after, known)[..., None, None]
         cov = np.where(share == 1.0, cov, old + share * (cov - old))
     D[block] = cov
-    return T, D, known.sum(axis=-1), (step, part)
+    return T, D, known.sum(axis=-1), (step, part), ahead
 
 
 def _length(step: F64) -> F64:
@@ -319,8 +331,8 @@ def _variances(state: MonthState) -> F64:
     return np.concatenate([np.asarray(state.inverse_size)[..., None], state.tau, state.noise], axis=-1)
 
 
-def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
-    """Re-estimate the months' prior means, and with ``learn`` their variances."""
+def _prior_step(state: MonthState, ahead: F64, *, learn: bool) -> MonthState:
+    """Re-estimate the months' prior means, and with ``learn`` their variances; ``ahead`` as in :func:`_newton`."""
     spread = np.einsum("...aa->...a", state.D)
     if state.series is None:
         if not learn:
@@ -334,7 +346,13 @@ def _prior_step(state: MonthState, *, learn: bool) -> MonthState:
     for column, (i, old) in enumerate(zip(state.free, state.series, strict=True)):
         jolt = None if state.jolt is None else state.jolt[..., i]
         one, prior[..., i], T[..., i] = evolve(old, noise=noise[..., i]).update(
-            T[..., i], spread[..., i], prior[..., i], widths[..., column], learn=learn, jolt=jolt
+            T[..., i],
+            spread[..., i],
+            prior[..., i],
+            widths[..., column],
+            ahead[..., column],
+            learn=learn,
+            jolt=jolt,
         )
         noise[..., i] = one.noise
         series.append(one)

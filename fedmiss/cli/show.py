@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer import Argument, Option
 
 from fedmiss.cli.options import refuse_typed
 from fedmiss.errors import InputError, several
@@ -99,12 +100,11 @@ def _summary(manifest: Manifest, where: Path) -> str:
 
 def inspect(
     context: typer.Context,
-    path: Annotated[Path, typer.Argument(help="A folder or parquet file made by fedmiss.")],
-    messages: Annotated[
-        bool,
-        typer.Option("--messages", help="For a fit: content of each kind of message between groups and hub."),
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a folder's manifest as JSON.")] = False,
+    path: Path = Argument(help="A folder or parquet file made by fedmiss."),
+    messages: bool = Option(
+        False, "--messages", help="For a fit: content of each kind of message between groups and hub."
+    ),
+    json: bool = Option(False, "--json", help="Print a folder's manifest as JSON."),
 ) -> None:
     """Describe in words what a file or folder made by fedmiss holds."""
     if json:

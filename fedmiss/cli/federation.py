@@ -194,8 +194,7 @@ def status(
     if not kit and not (folder / "study.json").exists():
         raise InputError(
             f"{folder} is neither a kit nor a study's folder. Name your organisation's kit: it knows how the study stands; "
-            "a folder that all share does not.",
-            path=str(folder),
+            "a folder that all share does not."
         )
     if not kit and read_study(folder).engine == "folder":
         raise ConfigError(

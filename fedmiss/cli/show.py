@@ -121,7 +121,7 @@ def _describe(path: Path) -> str:
     if path.is_dir():
         return _describe_folder(path)
     if not path.exists():
-        raise InputError(f"there is no file or folder {path}. Check its name and place.", path=str(path))
+        raise InputError(f"there is no file or folder {path}. Check its name and place.")
     if path.suffix != ".parquet":
         raise InputError(
             f"{path} is neither a folder nor a .parquet table, which inspect describes. Name the folder that it lies in."
@@ -175,8 +175,7 @@ def _messages(path: Path) -> str:
     ledger = manifest["results"].get("ledger")
     if ledger is None:
         raise InputError(
-            f"{path} has no ledger of questions and answers: it was made by --method {manifest['results']['method']}.",
-            path=str(path),
+            f"{path} has no ledger of questions and answers: it was made by --method {manifest['results']['method']}."
         )
     return "\n".join([*_ledger(ledger), "", *describe_kinds(ledger["messages"])])
 

@@ -226,7 +226,7 @@ def open_panel(path: str | Path) -> PanelFolder:
     path = Path(path)
     manifest = read_manifest(path, "panel", verify=True)
     if not any(name.startswith("groups/") for name in manifest["files"]):
-        raise InputError(f"{path} has no group in {path / 'groups'}; make the panel again.", path=str(path))
+        raise InputError(f"{path} has no group in {path / 'groups'}; make the panel again.")
     sites = read_table(path / "sites.parquet", "sites").to_pandas()
     months = read_table(path / "months.parquet", "months").to_pandas()
     return PanelFolder(path, manifest, sites, months)

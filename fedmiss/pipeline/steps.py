@@ -27,8 +27,7 @@ def step(folder: Path, key: str, make: Callable[..., object]) -> bool:
     if not file.exists() and folder.exists() and any(folder.iterdir()):
         raise ConfigError(
             f"the folder {folder} exists already, and no run of a recipe made it; choose another --out, or remove it "
-            "yourself.",
-            path=str(folder),
+            "yourself."
         )
     if (folder / MANIFEST).exists() and file.exists() and file.read_bytes().strip() == key.encode():
         try:
@@ -72,8 +71,7 @@ def claimed(out: Path, recipe: Path | None) -> Iterator[None]:
     if other is not None and other.is_file() and _has_results(out):
         raise ConfigError(
             f"the folder {out} has the results of the recipe {other}, which {recipe} would replace. Give one of them "
-            "another folder: out = ... in the recipe, or --out.",
-            path=str(out),
+            "another folder: out = ... in the recipe, or --out."
         )
     # Relative, so that both can be moved together.
     with suppress(ValueError):  # another drive of Windows: the whole path stays
@@ -102,8 +100,7 @@ def _noted(file: Path) -> Path | None:
     except (KeyError, TypeError, ValueError):
         raise ConfigError(
             f"{file} is damaged; it notes of which recipe the results in this folder are. Nothing was run. Delete it if "
-            "this recipe may replace them, or choose another folder: out = ... in the recipe, or --out.",
-            path=str(file),
+            "this recipe may replace them, or choose another folder: out = ... in the recipe, or --out."
         ) from None
 
 

@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from shapely.geometry import LinearRing, LineString, Polygon
 
 from fedmiss.arrays import F64
-from fedmiss.report.style import figure
+from fedmiss.report.style import axes
 from fedmiss.report.words import count
 from fedmiss.resources import resource
 
@@ -162,8 +162,7 @@ def empty_map(frame: Frame, *, more: float, least: float) -> tuple[Figure, Axes]
     more : inches beside the map itself, for legends and colour bars;  least : height at least, inches
     """
     height = 4.7 * (frame.north - frame.south) * frame.squeeze / (frame.east - frame.west) + more
-    fig = figure(height=float(np.clip(height, least, 6.6)))
-    ax = fig.subplots()
+    fig, ax = axes(height=float(np.clip(height, least, 6.6)))
     draw_basemap(ax, frame)
     draw_scale(ax, frame)
     ax.set_xticks([])

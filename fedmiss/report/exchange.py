@@ -84,7 +84,7 @@ def read_ocv(path: str | Path) -> F64:
     try:
         matrix = np.atleast_2d(np.loadtxt(path, dtype=np.float64))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not a covariance file: {error}", path=str(path)) from None
+        raise InputError(f"{path} is not a covariance file: {error}") from None
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(
             f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns; it must be square."
@@ -100,13 +100,11 @@ def read_out_totals(path: str | Path) -> pd.DataFrame:
     try:
         text = Path(path).read_text(encoding="latin-1")
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.", path=str(path)) from None
+        raise InputError(f"cannot read {path}: {error.strerror}.") from None
     # The section's title, a line of column names, then rows of a time and four numbers.
     match = re.search(r"TIME TOTALS\s*\n[^\n]*\n((?:\s*\d+(?:\s+[-\d.eE+]+){4}\s*\n?)+)", text)
     if match is None:
-        raise InputError(
-            f"{path} has no section TIME TOTALS; it is not an output file of TRIM.", path=str(path)
-        )
+        raise InputError(f"{path} has no section TIME TOTALS; it is not an output file of TRIM.")
     rows = [[float(word) for word in line.split()] for line in match[1].strip().splitlines()]
     frame = pd.DataFrame(rows, columns=["time", "model", "model_se", "imputed", "imputed_se"])
     return frame.astype({"time": "int64"})

@@ -184,15 +184,14 @@ def photo_uri(path: str | None) -> str:
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"--photo {path}: {error.strerror}.", path=path) from None
+        raise ConfigError(f"--photo {path}: {error.strerror}.") from None
     kind = _KINDS.get(data[:3])
     if kind is None:
-        raise ConfigError(f"--photo {path} is neither a JPEG nor a PNG file; convert it.", path=path)
+        raise ConfigError(f"--photo {path} is neither a JPEG nor a PNG file; convert it.")
     if len(data) > _PHOTO_BYTES:
         raise ConfigError(
             f"--photo {path} has {len(data) // 1000:,} kB (at most {_PHOTO_BYTES // 1000} kB); make it smaller, 1,200 "
-            "pixels wide is enough.",
-            path=path,
+            "pixels wide is enough."
         )
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -196,25 +196,26 @@ def _english(text: str, slots: re.Pattern[str]) -> tuple[str, list[str]]:
 
 def _pieces(text: str, slots: re.Pattern[str]) -> list[str]:
     """Cut a text at its colons, commas and semicolons, which stand between the pieces, but never inside a name."""
-    inside = [match.span() for match in slots.finditer(text)]
-    out, start = [], 0
-    for match in _PIECE.finditer(text):
-        if not any(begin <= match.start() < end for begin, end in inside):
-            out += [text[start : match.start()], match[0]]
-            start = match.end()
-    return [*out, text[start:]]
+    return _cut(text, slots, _PIECE, lambda end, begins: True)
 
 
 def _sentences(text: str, slots: re.Pattern[str]) -> list[str]:
     """Cut a text after the end of each sentence, never inside a name; one may begin with a name in small initials."""
+    return _cut(
+        text, slots, _END, lambda end, begins: text[end].isupper() or text[end] == "{" or end in begins
+    )[::2]
+
+
+def _cut(
+    text: str, slots: re.Pattern[str], marks: re.Pattern[str], cuts: Callable[[int, set[int]], bool]
+) -> list[str]:
+    """Parts with the marks between them; ``cuts`` says of the end of a mark, and of where names begin, whether it is one."""
     inside = [match.span() for match in slots.finditer(text)]
-    begins = {start for start, _ in inside}
+    begins = {begin for begin, _ in inside}
     out, start = [], 0
-    for match in _END.finditer(text):
-        if not (text[match.end()].isupper() or text[match.end()] == "{" or match.end() in begins):
-            continue
-        if not any(start_inside < match.start() < end_inside for start_inside, end_inside in inside):
-            out.append(text[start : match.start()])
+    for match in marks.finditer(text):
+        if cuts(match.end(), begins) and not any(begin <= match.start() < end for begin, end in inside):
+            out += [text[start : match.start()], match[0]]
             start = match.end()
     return [*out, text[start:]]
 

@@ -27,7 +27,7 @@ from fedmiss.report.plots import band, base_line
 from fedmiss.report.sections import Cell, cell, range_cell
 from fedmiss.report.sections.question import in_script
 from fedmiss.report.species import Species, read_species
-from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK, Plot, figure, lay_out, style
+from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK, Plot, axes, lay_out, style
 from fedmiss.report.tables import write_csv
 from fedmiss.report.words import count, interval_words, marks, number, percent, share, with_limits
 from fedmiss.report.years import season_text
@@ -330,8 +330,7 @@ def _indicator_figure(table: pd.DataFrame, alt: str, name: str) -> Plot:
     from matplotlib.ticker import MaxNLocator
 
     with style():
-        fig = figure(7.0, 2.9)
-        ax = fig.subplots()
+        fig, ax = axes(7.0, 2.9)
         known = table["lo"].notna()
         if known.any():
             gaps = np.maximum([table["index"] - table["lo"], table["hi"] - table["index"]], 0)

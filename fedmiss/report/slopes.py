@@ -46,9 +46,7 @@ def trend_row(
     ConfigError : a convention that does not exist
     """
     if convention not in CONVENTIONS:
-        raise ConfigError(
-            f"--convention is {convention!r}; it must be long-term or trim.", convention=convention
-        )
+        raise ConfigError(f"--convention is {convention!r}; it must be long-term or trim.")
     n = int(year.size)
     slope = float(log_slope(year, total))
     sampling = np.nan

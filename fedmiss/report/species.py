@@ -90,7 +90,7 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
             if "species" in results
             else "has TRIM's results of one table, not of a species"
         )
-        raise InputError(f"{folder} {why}: make it with `fedmiss trim --all-species`.", path=str(folder))
+        raise InputError(f"{folder} {why}: make it with `fedmiss trim --all-species`.")
     found = read_json(folder / "trim.json")
     rule, whole = str(results["rule"]), found["strata"]["all"]["imputed"]
     rows = [

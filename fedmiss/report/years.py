@@ -125,8 +125,7 @@ def base_years(base: str | int | None, years: Years) -> Bool:
         known = listed([str(year) for year in usable], 80) or "none"
         raise ConfigError(
             f"the base {base} has no year that can be used; complete years with enough counts are: {known}. "
-            "Choose another with --base.",
-            base=base,
+            "Choose another with --base."
         )
     return np.asarray(mask)
 

@@ -226,18 +226,6 @@ def fit_community(
     Raises
     ------
     ConfigError    a rank that so few species cannot bear
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedmiss.community.model import Cells, fit_community
-    >>> from fedmiss.community.settings import CommunitySettings
-    >>> rng = np.random.default_rng(0)
-    >>> site, species = np.nonzero(np.ones((30, 12)))
-    >>> count = rng.poisson(np.exp(rng.normal(size=30)[site] + rng.normal(size=12)[species])).astype(float)
-    >>> cells = Cells(30, 12, site, species, count, np.ones(360), np.ones(360))
-    >>> fit_community(cells, CommunitySettings(rank=0)).fit.expected().shape
-    (30, 12)
     """
     known = dict({} if covariates is None else covariates)
     federation = LocalFederation.of_panel(cells.panel(known, groups))

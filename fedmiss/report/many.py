@@ -19,6 +19,7 @@ from markupsafe import Markup
 from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, fold, listed
 from fedmiss.files import MANIFEST, hash_file, identity, read_manifest, write_manifest
+from fedmiss.folders import ALL
 from fedmiss.owner import remove_file, replaceable
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg, write_html
@@ -35,7 +36,6 @@ from fedmiss.settings import kinds_checked
 from fedmiss.tables import is_ours, load_schema, write_table
 
 KIND = "report-index"
-ALL = "all"
 Indicators = dict[str, tuple[pd.DataFrame, pd.DataFrame]]  # group -> indicator by year, linear trends
 _TABLES = {
     "index": "report_index",

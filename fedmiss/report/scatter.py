@@ -67,15 +67,6 @@ def year_variance(year: F64, logs: F64, cov: F64, rho: float = 0.0) -> tuple[flo
     -------
     sigma2 >= 0, log units squared, and -2 log of its restricted likelihood, but for a constant; both NaN for fewer than
     three years or a value that is not finite.
-
-    Examples
-    --------
-    >>> year = np.arange(5.0)
-    >>> wave = np.array([1.0, -1.0, 0.0, -1.0, 1.0])
-    >>> year_variance(year, 0.2 * year + wave, np.zeros((5, 5)))[0] > 0
-    True
-    >>> year_variance(year, 0.2 * year + wave, 9.0 * np.eye(5))[0]
-    0.0
     """
     n = year.size
     if n < 3 or not (np.isfinite(logs).all() and np.isfinite(cov).all()):

@@ -14,6 +14,11 @@ from fedmiss.report.words import percent, records
 if TYPE_CHECKING:
     from fedmiss.report.findings import Findings
 
+__all__ = [
+    "ORDER", "Cell", "Column", "HtmlTable", "Section", "cell", "change_cell", "range_cell", "reasons", "table_of",
+    "trend_columns",
+]  # fmt: skip
+
 ORDER = ("headline", "question", "index", "season", "places", "model", "data", "reading")
 
 

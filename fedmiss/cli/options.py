@@ -14,6 +14,7 @@ from typer import Option
 from fedmiss.errors import ConfigError
 from fedmiss.settings import Setting, defaults, definitions
 
+# Options of several commands; those of one command are the defaults in its signature.
 Out = Annotated[Path, Option("--out", "-o", help="Folder to make.")]
 Unit = Annotated[
     str, Option("--unit", help="What was counted: birds, nests, pairs, territories, or any word.")

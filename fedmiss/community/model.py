@@ -223,9 +223,7 @@ def fit_community(
     groups : (J,) who holds each site; the fit does not depend on it
     watch : called with what is done next
 
-    Raises
-    ------
-    ConfigError    a rank that so few species cannot bear
+    Raises ConfigError: a rank that so few species cannot bear.
     """
     known = dict({} if covariates is None else covariates)
     federation = LocalFederation.of_panel(cells.panel(known, groups))
@@ -235,9 +233,7 @@ def fit_community(
 def check_rank(settings: CommunitySettings, S: int) -> int:
     """The most axes that ``S`` species can bear.
 
-    Raises
-    ------
-    ConfigError    more are asked for
+    Raises ConfigError: more are asked for.
     """
     most = (S - 1) // 2
     if settings.rank != "auto" and settings.rank > most:

@@ -37,9 +37,7 @@ def over_processes(
 ) -> Iterator[tuple[str, T | None, str]]:
     """Run ``work(name)`` for every name; yield name, result (or None) and error, each when it is done.
 
-    Parameters
-    ----------
-    jobs : processes, by default one per core; 1 runs all here, one after the other
+    ``jobs``: processes, by default one per core; 1 runs all here, one after the other.
     """
     jobs = jobs or max(1, min(len(names), cores()))
     if jobs == 1:

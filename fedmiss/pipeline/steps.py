@@ -55,9 +55,8 @@ def step(folder: Path, key: str, make: Callable[..., object]) -> bool:
 def claimed(out: Path, recipe: Path | None) -> Iterator[None]:
     """Note in a folder of results of which recipe they are, before the block makes some; None: of no file.
 
-    Raises
-    ------
-    ConfigError    they are of another recipe that is still there: a run of this one would replace them; the note is damaged
+    Raises ConfigError: they are of another recipe that is still there, and a run of this one would replace them; or the note
+    is damaged.
     """
     if recipe is None:
         yield

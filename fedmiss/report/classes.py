@@ -165,9 +165,7 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
     -------
     Interval, NaN everywhere when there are fewer than two draws.
 
-    Raises
-    ------
-    ConfigError : a level outside 0 and 1
+    Raises ConfigError: a level outside 0 and 1.
     """
     est, upper = np.atleast_1d(np.asarray(estimate, dtype=np.float64)), _upper(level)
     nan = np.full(est.shape, np.nan)

@@ -34,9 +34,7 @@ def file_stem(name: str, otherwise: str = "species") -> str:
 def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
     """Return totals and indices with standard errors, as schema ``exchange_totals``.
 
-    Parameters
-    ----------
-    year, total : (Y,); cov : (Y, Y); base : (Y,) mask of the base years
+    ``year``, ``total`` (Y,); ``cov`` (Y, Y); ``base`` (Y,) mask of the base years.
     """
     # The error of a ratio needs the covariance of its two totals: it is not in their standard errors.
     index, index_se = ratio_to_base(total, cov, base)
@@ -77,9 +75,7 @@ def write_totals(findings: Findings, folder: Path) -> bool:
 def read_ocv(path: str | Path) -> F64:
     """Read an ``.ocv`` file (square, symmetric).
 
-    Raises
-    ------
-    InputError : when it is not a square matrix of numbers.
+    Raises InputError when it is not a square matrix of numbers.
     """
     try:
         matrix = np.atleast_2d(np.loadtxt(path, dtype=np.float64))

@@ -175,9 +175,7 @@ def cite_as(analysis: Analysis) -> str:
 def photo_uri(path: str | None) -> str:
     """Return an image file as a data address, so that the page stays one file; blank without one.
 
-    Raises
-    ------
-    ConfigError : no such file, not a JPEG or PNG, or above 400 kB
+    Raises ConfigError: no such file, not a JPEG or PNG, or above 400 kB.
     """
     if not path:
         return ""

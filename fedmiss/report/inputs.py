@@ -255,9 +255,7 @@ def read_draws(path: Path, n_months: int) -> dict[str, F64]:
 def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> ReportInputs:
     """Read the three folders.
 
-    Raises
-    ------
-    InputError : when a folder is missing, is of another kind, or belongs to another panel than the others.
+    Raises InputError when a folder is missing, is of another kind, or belongs to another panel than the others.
     """
     panel, fit, imputed = Path(panel), Path(fit), Path(imputed)
     manifests = {

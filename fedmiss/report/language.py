@@ -79,9 +79,7 @@ class Catalog:
     def page(self, text: str, names: Iterable[str]) -> str:
         """Return a page (HTML) in the language; what has no translation stays as it is.
 
-        Parameters
-        ----------
-        names : names that may stand in sentences: of species, sites, regions, groups, the unit
+        ``names``: names that may stand in sentences: of species, sites, regions, groups, the unit.
         """
         slots = _slots(names)
 
@@ -228,9 +226,7 @@ def languages() -> list[str]:
 def known_language(name: str) -> None:
     """Refuse a name that is no language of fedmiss's own, in the words for a catalogue that is not there.
 
-    Raises
-    ------
-    ConfigError    no such language
+    Raises ConfigError: no such language.
     """
     if name not in languages():
         raise _no_catalog(name)
@@ -246,9 +242,7 @@ def _no_catalog(path: str | Path) -> ConfigError:
 def read_catalog(name: str | Path) -> Catalog:
     """Read a catalogue: one of :func:`languages`, or a ``.po`` file.
 
-    Raises
-    ------
-    ConfigError    no such file, no ``.po`` file, no language, a translation with a slot that its English sentence has not
+    Raises ConfigError: no such file, no ``.po`` file, no language, a slot that the English sentence has not.
     """
     path = Path(name)
     if str(name) in languages():
@@ -303,9 +297,7 @@ class Entry:
 def parse_po(text: str) -> Iterator[Entry]:
     """Read the entries of a catalogue, in order; the header is the entry with a blank English.
 
-    Raises
-    ------
-    ValueError    a line that no catalogue has; the message names it
+    Raises ValueError: a line that no catalogue has; the message names it.
     """
     parts: dict[str, str] = {}
     word, fuzzy, begun = "", False, 0

@@ -27,9 +27,7 @@ def scatter_of_years(year: I64, total: F64, values: F64 | None) -> F64:
     runs ``p = L_1 / (ODDS L_0 + L_1)`` of the largest restricted likelihoods. Every entry of the diagonal is the variance
     of a year.
 
-    Parameters
-    ----------
-    year, total : (Y,); values : (B, Y) replicates, at least two, or None
+    ``year``, ``total`` (Y,); ``values`` (B, Y) replicates, at least two, or None.
     """
     unknown = np.full((year.size, year.size), np.nan)
     if values is None or len(values) < 2 or year.size < 3:

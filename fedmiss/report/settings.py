@@ -18,9 +18,7 @@ CONVENTIONS = ("long-term", "trim")
 def base_range(base: str | int) -> tuple[int, int]:
     """Return the first and last year of a base: ``"2010"``, ``"2005-2010"``.
 
-    Raises
-    ------
-    ConfigError : when it is not a year or a range of years
+    Raises ConfigError when it is not a year or a range of years.
     """
     text = str(base).strip()
     parts = text.split("-")

@@ -46,9 +46,7 @@ class Species(NamedTuple):
 def read_species(folder: Path) -> Species:
     """Read a folder of ``fedmiss report``, or one of TRIM's results of many species.
 
-    Raises
-    ------
-    InputError : another kind of folder, or a damaged one
+    Raises InputError: another kind of folder, or a damaged one.
     """
     manifest = read_manifest(folder)
     if manifest["kind"] == "trim":

@@ -73,13 +73,9 @@ def make_parent(path: Path) -> None:
 def atomic_file(path: str | Path, *, ours: Callable[[Path], bool] | None = None) -> Iterator[Path]:
     """Give a temporary name beside ``path``; rename it onto ``path`` on success, remove it on failure.
 
-    Parameters
-    ----------
-    ours : says of a file that is there already whether fedmiss wrote it, where the file itself tells
+    ``ours``: says of a file that is there already whether fedmiss wrote it, where the file itself tells.
 
-    Raises
-    ------
-    ConfigError    a file is there that fedmiss did not write, or that was changed since
+    Raises ConfigError: a file is there that fedmiss did not write, or that was changed since.
     """
     path = Path(path)
     replaceable(path, ours)

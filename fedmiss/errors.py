@@ -21,7 +21,7 @@ from typing import Any
 
 
 class FedmissError(Exception):
-    """Base of all errors raised on purpose; ``fields`` keeps the values that the message quotes.
+    """Base of all errors raised on purpose; ``fields`` keeps what a caller needs beside the sentence, as near names.
 
     Examples
     --------

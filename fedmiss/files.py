@@ -351,13 +351,35 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     return manifest
 
 
-def panel_beside(fit: Path, inputs: Mapping[str, str]) -> Path | None:
-    """The panel beside a fit if these, its ``inputs``, are that panel's tables, as in an organisation's own report."""
-    panel = fit.parent / "panel"
-    if not (panel / MANIFEST).is_file():
-        return None
-    files = read_manifest(panel, "panel")["files"]
-    return panel if all(name in files and files[name]["sha256"] == x for name, x in inputs.items()) else None
+def panel_tables(panel: Manifest) -> dict[str, str]:
+    """SHA-256 of every table that a panel's fit and what follows depend on."""
+    return {
+        name: entry["sha256"]
+        for name, entry in panel["files"].items()
+        if name in ("sites.parquet", "months.parquet", "site_covariates.parquet")
+        or (name.startswith("groups/") and name.endswith(".parquet"))
+    }
+
+
+def imputed_from(fit: Manifest) -> dict[str, str]:
+    """What is imputed with a fit comes from: its panel's tables and its own factors, each with its SHA-256."""
+    factors = {
+        name: file["sha256"] for name, file in fit["files"].items() if name.endswith("_factors.parquet")
+    }
+    return {f"panel/{name}": value for name, value in fit["inputs"].items()} | {
+        f"fit/{name}": value for name, value in factors.items()
+    }
+
+
+def check_same_panel(panel: Manifest, where: Path, fit: Manifest, fit_path: Path) -> None:
+    """Raise unless the fit was made on this panel, which lies at ``where``: then sites and months are the same."""
+    if fit["inputs"] == panel_tables(panel):
+        return
+    own, mend = fit_path.parent / "panel", "Run `fedmiss fit` on this panel first."
+    # an organisation's own report has its panel beside its fit
+    if (own / MANIFEST).is_file() and panel_tables(read_manifest(own, "panel")) == fit["inputs"]:
+        mend = f"It belongs to {own}: name that."
+    raise InputError(f"{fit_path} was not fitted on {where}: their tables differ. {mend}")
 
 
 def _check_file(path: Path, entry: FileEntry, again: str) -> None:

@@ -61,9 +61,7 @@ class Facts:
     def of(cls, results: Mapping[str, Any], where: object = "the folder") -> Self:
         """Read the part ``results`` of a manifest; other entries are ignored.
 
-        Raises
-        ------
-        InputError    a fact without a default is not there
+        Raises InputError: a fact without a default is not there.
         """
         lacking = [
             item.name

@@ -16,9 +16,7 @@ from typing import Any
 def names_of(package: str) -> dict[str, str]:
     """Return the names of a package and the module that defines each, in the order of its ``__init__.pyi``.
 
-    Parameters
-    ----------
-    package : full name of an imported package; each line ``from MODULE import NAME as NAME`` of its file is a name
+    ``package``: full name of an imported package; each line ``from MODULE import NAME as NAME`` of its file is a name.
     """
     text = Path(sys.modules[package].__path__[0], "__init__.pyi").read_text(encoding="utf-8")
     lines = [line.split() for line in text.splitlines() if line.startswith("from ")]

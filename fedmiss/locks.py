@@ -31,9 +31,7 @@ def locked(path: str | Path, *, wait: bool = False) -> Iterator[bool]:
     on the same path passes; True is yielded to the outermost only. In an unfinished folder no lock is needed, and none made:
     one that could not be removed would come into the finished folder.
 
-    Parameters
-    ----------
-    wait : wait for the other process instead of refusing
+    ``wait``: wait for the other process instead of refusing.
 
     Raises
     ------

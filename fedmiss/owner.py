@@ -369,9 +369,7 @@ def set_aside(path: Path) -> Path | None:
 def begin_work(work: Path) -> None:
     """Make the folder of unfinished work, or go on in it; drop what an interrupted write left anywhere in it.
 
-    Raises
-    ------
-    ConfigError    something is there that fedmiss did not make
+    Raises ConfigError: something is there that fedmiss did not make.
     """
     if work.is_symlink() or (work.exists() and not work.is_dir()):
         raise _in_the_way(work, "fedmiss did not make it")
@@ -410,9 +408,7 @@ def _in_the_way(work: Path, why: str) -> ConfigError:
 def empty_work(work: Path, names: Iterable[str] | None = None) -> None:
     """Remove the files that were put into a folder of work (or those named), and nothing else.
 
-    Raises
-    ------
-    ConfigError    all are to be removed, and there is one more
+    Raises ConfigError: all are to be removed, and there is one more.
     """
     known = _mark(work, _WORK) or {}
     if names is not None:

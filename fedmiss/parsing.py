@@ -40,7 +40,7 @@ class Said(dict[str, Any]):
     where = "the file"
 
     def __missing__(self, key: str) -> Any:
-        raise InputError(f"{self.where} does not say {key!r}; make it again.", path=self.where)
+        raise InputError(f"{self.where} does not say {key!r}; make it again.")
 
 
 def said(value: Any, where: str) -> Any:

@@ -316,7 +316,7 @@ def unknown(key: str, known: Iterable[str], where: str) -> ConfigError:
     """Make the error for a name that no setting has, with the closest name or all of them."""
     near = difflib.get_close_matches(key, sorted(known), n=1)
     more = f"Did you mean {near[0]!r}?" if near else f"Known are {', '.join(sorted(known))}."
-    return ConfigError(f"{where}: the setting {key!r} is unknown. {more}", key=key)
+    return ConfigError(f"{where}: the setting {key!r} is unknown. {more}")
 
 
 def names(*classes: type) -> dict[str, str]:

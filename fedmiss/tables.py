@@ -73,7 +73,7 @@ def load_schema(name: str) -> Schema:
     """Load ``data_schema/<name>.v*.json``, the newest version."""
     files = sorted(resource("data_schema").glob(f"{name}.v*.json"))
     if not files:
-        raise SchemaError(f"there is no schema {name!r}; known are {', '.join(schema_names())}.", name=name)
+        raise SchemaError(f"there is no schema {name!r}; known are {', '.join(schema_names())}.")
     raw = json.loads(files[-1].read_text(encoding="utf-8"))
     return Schema(
         raw["name"], raw["version"], raw["description"], tuple(raw["columns"]), raw.get("open", False)
@@ -88,9 +88,7 @@ def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
     if missing or (extra and not schema.open):
         what = f"lacks the column {missing[0]!r}" if missing else f"has the unknown column {extra[0]!r}"
         raise SchemaError(
-            f"{where} {what} of schema {schema.name}.v{schema.version}; make the file again with this version.",
-            missing=missing,
-            extra=extra,
+            f"{where} {what} of schema {schema.name}.v{schema.version}; make the file again with this version."
         )
     columns, fields = [], []
     for field in [*target, *(table.schema.field(column) for column in extra)]:
@@ -103,12 +101,11 @@ def _conform(table: pa.Table, schema: Schema, where: str) -> pa.Table:
                 column = column.cast(field.type)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
                 raise SchemaError(
-                    f"{where}, column {field.name!r}: {error} (must be {field.type}).", column=field.name
+                    f"{where}, column {field.name!r}: {error} (must be {field.type})."
                 ) from None
         if not field.nullable and column.null_count:
             raise SchemaError(
-                f"{where}, column {field.name!r} has {column.null_count} blanks (none allowed).",
-                column=field.name,
+                f"{where}, column {field.name!r} has {column.null_count} blanks (none allowed)."
             )
         columns.append(column)
         fields.append(field)
@@ -192,7 +189,7 @@ def unreadable(path: Path, error: Exception) -> InputError:
     """What to raise where a parquet file cannot be read; pyarrow's own words, of magic bytes, would help nobody."""
     refused = error.strerror if isinstance(error, OSError) else ""  # by the system, as "Permission denied"
     why = refused or "it is a file of another kind, or damaged; copy it again, or make it again"
-    return InputError(f"{path} is not a readable parquet file: {why}.", path=str(path))
+    return InputError(f"{path} is not a readable parquet file: {why}.")
 
 
 def read_table(path: str | Path, schema: str, columns: list[str] | None = None) -> pa.Table:
@@ -209,7 +206,7 @@ def read_table(path: str | Path, schema: str, columns: list[str] | None = None) 
     """
     path = Path(path)
     if not path.exists():
-        raise InputError(f"there is no file {path}. Check its name and folder.", path=str(path))
+        raise InputError(f"there is no file {path}. Check its name and folder.")
     try:
         table = pq.read_table(path.absolute(), columns=columns)
     except (pa.ArrowInvalid, OSError) as error:

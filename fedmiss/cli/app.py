@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable
-from typing import Annotated
 
 import typer
+from typer import Option
 
 from fedmiss.cli import commands
 from fedmiss.progress import interrupt, quiet_figures
@@ -34,13 +34,11 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _common(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
-    ] = False,
-    quiet: Annotated[
-        bool, typer.Option("--quiet", "-q", help="No progress on stderr; results and errors only.")
-    ] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    version: bool = Option(
+        False, "--version", callback=_version, is_eager=True, help="Print the version and stop."
+    ),
+    quiet: bool = Option(False, "--quiet", "-q", help="No progress on stderr; results and errors only."),
+    debug: bool = Option(False, "--debug", help="Show the traceback of an error."),
 ) -> None:
     if quiet:
         os.environ["FEDMISS_QUIET"] = "1"

@@ -10,9 +10,9 @@ import time
 from collections.abc import Callable
 from importlib import metadata
 from pathlib import Path
-from typing import Annotated
 
 import typer
+from typer import Option
 
 _NEEDED = (
     "filelock", "jinja2", "matplotlib", "numba", "numpy", "pandas", "polars", "pyarrow", "python-calamine", "rich", "scipy",
@@ -29,7 +29,7 @@ _FILES = (("data_schema", "visits.v1.json"), ("reports", "species", "page.html.j
           ("pipelines", "everglades-birds.toml"), ("demo_data", "everglades_peak_counts.csv"))  # fmt: skip
 
 
-def doctor(json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False) -> None:
+def doctor(json: bool = Option(False, "--json", help="Print the findings as JSON.")) -> None:
     """Check the installation: versions, threads, files, disk, a tiny import, and a tiny fit with a known answer."""
     import json as to_json
 

@@ -8,18 +8,17 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from typer import Argument, Option
 
 from fedmiss.cli.options import Out, Overwrite, Unit, refuse_typed
 
-_KIT = Annotated[Path, typer.Argument(help="Your organisation's kit: the folder that the proposer sent.")]
-_DATA = Annotated[
-    Path, typer.Argument(help="Your panel, made by `fedmiss panel`; for all species your records.")
-]
-_STUDY = Annotated[Path, typer.Argument(help="Folder of the study, made by `fedmiss federation new`.")]
+_KIT = Annotated[Path, Argument(help="Your organisation's kit: the folder that the proposer sent.")]
+_DATA = Annotated[Path, Argument(help="Your panel, made by `fedmiss panel`; for all species your records.")]
+_STUDY = Annotated[Path, Argument(help="Folder of the study, made by `fedmiss federation new`.")]
 
 
 def new(
-    study: Annotated[Path, typer.Argument(help="study.toml: organisations, species, rules.")],
+    study: Path = Argument(help="study.toml: organisations, species, rules."),
     out: Out = Path("study"),
     overwrite: Overwrite = False,
 ) -> None:
@@ -50,7 +49,7 @@ def enrol(kit: _KIT) -> None:
 
 def roster(
     study: _STUDY,
-    keys: Annotated[list[Path], typer.Argument(help="The files NAME.public.json of all organisations.")],
+    keys: list[Path] = Argument(help="The files NAME.public.json of all organisations."),
 ) -> None:
     """Proposer: put all public keys into the kits; then send roster.json to every organisation."""
     from fedmiss.federation.masks import fingerprint
@@ -65,56 +64,43 @@ def join(
     context: typer.Context,
     kit: _KIT,
     data: _DATA,
-    folder: Annotated[
-        Path | None,
-        typer.Option(help="The folder that all organisations share.", show_default="that of the last time"),
-    ] = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Show the job and what your data would bring; send nothing.")
-    ] = False,
-    approve: Annotated[
-        str,
-        typer.Option(
-            help="Approve the job with this hash (its first twelve digits or more) without a question."
-        ),
-    ] = "",
-    look: Annotated[
-        bool,
-        typer.Option(
-            "--look", help="Hold every message until you release it (`fedmiss federation outbox --release`)."
-        ),
-    ] = False,
-    preview: Annotated[
-        bool,
-        typer.Option(
-            "--preview",
-            help="Agree only, and list what the minimum numbers leave out; `join` then continues.",
-        ),
-    ] = False,
-    own_sites: Annotated[
-        int | None,
-        typer.Option(
-            help="Leave out your months with fewer of your own sites, in case all others work together.",
-            show_default="that of the last time, at first 0",
-            min=0,
-        ),
-    ] = None,
-    site_table: Annotated[
-        Path | None,
-        typer.Option(
-            help="CSV of your sites' covariates, for a study about all species of a site.",
-            show_default="that of the last time, at first none",
-        ),
-    ] = None,
-    report: Annotated[
-        Path | None, typer.Option(help="Folder of your own report at the end.", show_default="KIT/report")
-    ] = None,
-    joint: Annotated[
-        Path | None, typer.Option(help="Folder of the joint report at the end.", show_default="KIT/joint")
-    ] = None,
-    date: Annotated[
-        str | None, typer.Option(help="Date printed on the joint report.", show_default="today")
-    ] = None,
+    folder: Path | None = Option(
+        None, help="The folder that all organisations share.", show_default="that of the last time"
+    ),
+    dry_run: bool = Option(
+        False, "--dry-run", help="Show the job and what your data would bring; send nothing."
+    ),
+    approve: str = Option(
+        "", help="Approve the job with this hash (its first twelve digits or more) without a question."
+    ),
+    look: bool = Option(
+        False,
+        "--look",
+        help="Hold every message until you release it (`fedmiss federation outbox --release`).",
+    ),
+    preview: bool = Option(
+        False,
+        "--preview",
+        help="Agree only, and list what the minimum numbers leave out; `join` then continues.",
+    ),
+    own_sites: int | None = Option(
+        None,
+        help="Leave out your months with fewer of your own sites, in case all others work together.",
+        show_default="that of the last time, at first 0",
+        min=0,
+    ),
+    site_table: Path | None = Option(
+        None,
+        help="CSV of your sites' covariates, for a study about all species of a site.",
+        show_default="that of the last time, at first none",
+    ),
+    report: Path | None = Option(
+        None, help="Folder of your own report at the end.", show_default="KIT/report"
+    ),
+    joint: Path | None = Option(
+        None, help="Folder of the joint report at the end.", show_default="KIT/joint"
+    ),
+    date: str | None = Option(None, help="Date printed on the joint report.", show_default="today"),
     unit: Unit = "birds",
 ) -> None:
     """Take part in a study with your data until it is done; then make the joint report and your own."""
@@ -194,9 +180,7 @@ def run(study: _STUDY) -> None:
 
 
 def status(
-    folder: Annotated[
-        Path, typer.Argument(help="Your organisation's kit, or the study's folder at its relay.")
-    ],
+    folder: Path = Argument(help="Your organisation's kit, or the study's folder at its relay."),
 ) -> None:
     """Show how a study stands, and who is missing."""
     from fedmiss.errors import ConfigError, FedmissError, InputError
@@ -210,8 +194,7 @@ def status(
     if not kit and not (folder / "study.json").exists():
         raise InputError(
             f"{folder} is neither a kit nor a study's folder. Name your organisation's kit: it knows how the study stands; "
-            "a folder that all share does not.",
-            path=str(folder),
+            "a folder that all share does not."
         )
     if not kit and read_study(folder).engine == "folder":
         raise ConfigError(
@@ -246,13 +229,11 @@ def outbox(
     context: typer.Context,
     kit: _KIT,
     data: _DATA,
-    first: Annotated[int, typer.Option(help="First exchange to show.")] = 0,
-    last: Annotated[
-        int | None, typer.Option(help="How many of the last exchanges to show.", show_default="all", min=1)
-    ] = None,
-    release: Annotated[
-        bool, typer.Option("--release", help="Show the message on hold (join --look), and send it.")
-    ] = False,
+    first: int = Option(0, help="First exchange to show."),
+    last: int | None = Option(
+        None, help="How many of the last exchanges to show.", show_default="all", min=1
+    ),
+    release: bool = Option(False, "--release", help="Show the message on hold (join --look), and send it."),
 ) -> None:
     """Show every question and answer, before masks, in words and numbers; or the message on hold."""
     if release:
@@ -286,26 +267,18 @@ def ledger(kit: _KIT) -> None:
 
 def revise(
     study: _STUDY,
-    without: Annotated[
-        list[str] | None, typer.Option(help="Organisation to leave out; repeat for more.")
-    ] = None,
-    added: Annotated[
-        list[str] | None, typer.Option("--with", help="Organisation to admit; repeat for more.")
-    ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            "--from",
-            help="A kit that took part in the present revision: go on from the model and months of its job.",
-        ),
-    ] = None,
-    months: Annotated[
-        tuple[str, str] | None,
-        typer.Option(
-            help="First and last month, as 2004-01 2025-12, of a study that names months.",
-            show_default="those of now",
-        ),
-    ] = None,
+    without: list[str] | None = Option(None, help="Organisation to leave out; repeat for more."),
+    added: list[str] | None = Option(None, "--with", help="Organisation to admit; repeat for more."),
+    source: Path | None = Option(
+        None,
+        "--from",
+        help="A kit that took part in the present revision: go on from the model and months of its job.",
+    ),
+    months: tuple[str, str] | None = Option(
+        None,
+        help="First and last month, as 2004-01 2025-12, of a study that names months.",
+        show_default="those of now",
+    ),
 ) -> None:
     """Proposer: make the next revision of a study: other data, one organisation less or more; all must approve it.
 
@@ -342,15 +315,13 @@ def revise(
 
 def demo(
     context: typer.Context,
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of all results.")] = Path(
-        "federation-demo"
+    out: Path = Option(Path("federation-demo"), "--out", "-o", help="Folder of all results."),
+    bootstrap: int = Option(200, help="Bootstrap replicates for the intervals."),
+    port: int = Option(8102, help="Port of the relay on this computer (engine nvflare)."),
+    masks: bool = Option(True, help="Whether sums are masked."),
+    engine: str = Option(
+        "folder", help="What carries the frames: folder, or nvflare (a relay, with mutual TLS)."
     ),
-    bootstrap: Annotated[int, typer.Option(help="Bootstrap replicates for the intervals.")] = 200,
-    port: Annotated[int, typer.Option(help="Port of the relay on this computer (engine nvflare).")] = 8102,
-    masks: Annotated[bool, typer.Option(help="Whether sums are masked.")] = True,
-    engine: Annotated[
-        str, typer.Option(help="What carries the frames: folder, or nvflare (a relay, with mutual TLS).")
-    ] = "folder",
 ) -> None:
     """Run a whole study on this computer: three clubs as separate processes, by a shared folder or a relay."""
     if engine == "folder":

@@ -9,15 +9,17 @@ from pathlib import Path
 from typing import Annotated, get_args, get_origin
 
 import typer
+from typer import Option
 
 from fedmiss.errors import ConfigError
 from fedmiss.settings import Setting, defaults, definitions
 
-Out = Annotated[Path, typer.Option("--out", "-o", help="Folder to make.")]
+# Options of several commands; those of one command are the defaults in its signature.
+Out = Annotated[Path, Option("--out", "-o", help="Folder to make.")]
 Unit = Annotated[
-    str, typer.Option("--unit", help="What was counted: birds, nests, pairs, territories, or any word.")
+    str, Option("--unit", help="What was counted: birds, nests, pairs, territories, or any word.")
 ]
-Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace an existing folder.")]
+Overwrite = Annotated[bool, Option("--overwrite", help="Replace an existing folder.")]
 
 
 CONTEXT = "typer_context"  # the command line itself: it knows what was typed and what is a default
@@ -94,7 +96,7 @@ def _option(name: str, hint: object, setting: Setting, default: object) -> inspe
     elif isinstance(default, str):  # a number may be a word too
         kind = str
     shown = setting.shown if default or isinstance(setting.shown, str) or default == 0 else False
-    option = typer.Option(*flags, help=setting.help, show_default=shown, rich_help_panel=setting.panel)
+    option = Option(*flags, help=setting.help, show_default=shown, rich_help_panel=setting.panel)
     default = None if type(None) in get_args(kind) else default
     return inspect.Parameter(
         name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=Annotated[kind, option]

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer import Argument, Option
 
 from fedmiss.cli.options import Out, Overwrite, refuse_typed
 from fedmiss.cli.show import say_written
@@ -18,42 +19,35 @@ _OF_PANELS = ("months", "observed", "family", "rank", "groups", "observer_sd", "
 def simulate(
     context: typer.Context,
     out: Out = Path("simulated"),
-    records: Annotated[int, typer.Option(help="Rows of the observation file, 1000 to 50 million.")] = 200_000,
-    seed: Annotated[int, typer.Option(help="Seed: the same seed gives the same files.")] = 0,
-    species: Annotated[int, typer.Option(help="Number of species, 1 to 24.")] = 16,
-    start: Annotated[str, typer.Option(help="First month, YYYY-MM.")] = "2010-01",
-    end: Annotated[str, typer.Option(help="Last month, YYYY-MM.")] = "2020-12",
-    sites: Annotated[
-        int, typer.Option(help="Sites of the country (1,000 for --panel); 0 chooses a realistic number.")
-    ] = 0,
-    observers: Annotated[
-        int, typer.Option(help="Observers of the country (100 for --panel); 0 chooses a realistic number.")
-    ] = 0,
-    columns: Annotated[
-        str, typer.Option(help="Layout: 52 (since 2025), 49 (2021-2024) or 46 columns (to 2020).")
-    ] = "52",
-    blank_last: Annotated[
-        bool, typer.Option("--blank-last", help="End each line with a tab, as some eBird files do.")
-    ] = False,
-    gz: Annotated[bool, typer.Option("--gz", help="Write .txt.gz.")] = False,
-    panel: Annotated[
-        str,
-        typer.Option(
-            help="Write a panel folder that `fedmiss fit` reads, not eBird files: random, preferential or weak."
-        ),
-    ] = "",
-    months: Annotated[int, typer.Option(help="With --panel: number of months, from --start.")] = 200,
-    observed: Annotated[float, typer.Option(help="With --panel: share of cells with a visit.")] = 0.1,
-    family: Annotated[str, typer.Option(help="With --panel: poisson, negbin or bernoulli.")] = "poisson",
-    rank: Annotated[int, typer.Option(help="With --panel: rank of the interactions.")] = 2,
-    groups: Annotated[int, typer.Option(help="With --panel: number of groups of observers.")] = 10,
-    observer_sd: Annotated[
-        float, typer.Option(help="With --panel: standard deviation of observer effects (log scale).")
-    ] = 0.0,
-    effort_sd: Annotated[
-        float,
-        typer.Option(help="With --panel: standard deviation of log effort; 0 makes all visits one hour."),
-    ] = 0.0,
+    records: int = Option(200_000, help="Rows of the observation file, 1000 to 50 million."),
+    seed: int = Option(0, help="Seed: the same seed gives the same files."),
+    species: int = Option(16, help="Number of species, 1 to 24."),
+    start: str = Option("2010-01", help="First month, YYYY-MM."),
+    end: str = Option("2020-12", help="Last month, YYYY-MM."),
+    sites: int = Option(0, help="Sites of the country (1,000 for --panel); 0 chooses a realistic number."),
+    observers: int = Option(
+        0, help="Observers of the country (100 for --panel); 0 chooses a realistic number."
+    ),
+    columns: str = Option("52", help="Layout: 52 (since 2025), 49 (2021-2024) or 46 columns (to 2020)."),
+    blank_last: bool = Option(
+        False, "--blank-last", help="End each line with a tab, as some eBird files do."
+    ),
+    gz: bool = Option(False, "--gz", help="Write .txt.gz."),
+    panel: str = Option(
+        "",
+        help="Write a panel folder that `fedmiss fit` reads, not eBird files: random, preferential or weak.",
+    ),
+    months: int = Option(200, help="With --panel: number of months, from --start."),
+    observed: float = Option(0.1, help="With --panel: share of cells with a visit."),
+    family: str = Option("poisson", help="With --panel: poisson, negbin or bernoulli."),
+    rank: int = Option(2, help="With --panel: rank of the interactions."),
+    groups: int = Option(10, help="With --panel: number of groups of observers."),
+    observer_sd: float = Option(
+        0.0, help="With --panel: standard deviation of observer effects (log scale)."
+    ),
+    effort_sd: float = Option(
+        0.0, help="With --panel: standard deviation of log effort; 0 makes all visits one hour."
+    ),
     overwrite: Overwrite = False,
 ) -> None:
     """Write simulated data with known truth: eBird-format files of any size, or a panel."""
@@ -82,18 +76,13 @@ def simulate(
 
 
 def experiment(
-    name: Annotated[str, typer.Argument(help="Name of the experiment; a wrong name lists all names.")],
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Folder to make; default experiment-NAME.")
-    ] = None,
-    quick: Annotated[
-        bool, typer.Option("--quick", help="A smaller setting, labelled so, in a few seconds.")
-    ] = False,
-    seed: Annotated[int, typer.Option(help="Seed: the same seed gives the same numbers.")] = 0,
-    data: Annotated[
-        Path | None,
-        typer.Option("--data", help="Folder of input data, for experiments that need them (mnist)."),
-    ] = None,
+    name: str = Argument(help="Name of the experiment; a wrong name lists all names."),
+    out: Path | None = Option(None, "--out", "-o", help="Folder to make; default experiment-NAME."),
+    quick: bool = Option(False, "--quick", help="A smaller setting, labelled so, in a few seconds."),
+    seed: int = Option(0, help="Seed: the same seed gives the same numbers."),
+    data: Path | None = Option(
+        None, "--data", help="Folder of input data, for experiments that need them (mnist)."
+    ),
     overwrite: Overwrite = False,
 ) -> None:
     """Reproduce a figure of the papers: figures, their numbers, and a text of what is seen."""
@@ -106,20 +95,16 @@ def experiment(
 
 
 def plot(
-    path: Annotated[Path, typer.Argument(help="A trace.parquet, or the folder of a fit or an experiment.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out",
-            "-o",
-            help="Name of the figures, no extension.",
-            show_default="FOLDER-trace beside the folder",
-        ),
-    ] = None,
-    by: Annotated[str, typer.Option(help="Horizontal axis: round, epochs, bytes or seconds.")] = "round",
-    overwrite: Annotated[
-        bool, typer.Option("--overwrite", help="Replace figures that fedmiss wrote.")
-    ] = False,
+    path: Path = Argument(help="A trace.parquet, or the folder of a fit or an experiment."),
+    out: Path | None = Option(
+        None,
+        "--out",
+        "-o",
+        help="Name of the figures, no extension.",
+        show_default="FOLDER-trace beside the folder",
+    ),
+    by: str = Option("round", help="Horizontal axis: round, epochs, bytes or seconds."),
+    overwrite: bool = Option(False, "--overwrite", help="Replace figures that fedmiss wrote."),
 ) -> None:
     """Draw the trace of a run: ||H||^2, the true field and the objective where known (svg, png, csv)."""
     from fedmiss.experiments.plot_trace import plot_trace

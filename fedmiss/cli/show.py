@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
+from typer import Argument, Option
 
 from fedmiss.cli.options import refuse_typed
 from fedmiss.errors import InputError, several
@@ -99,12 +100,11 @@ def _summary(manifest: Manifest, where: Path) -> str:
 
 def inspect(
     context: typer.Context,
-    path: Annotated[Path, typer.Argument(help="A folder or parquet file made by fedmiss.")],
-    messages: Annotated[
-        bool,
-        typer.Option("--messages", help="For a fit: content of each kind of message between groups and hub."),
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print a folder's manifest as JSON.")] = False,
+    path: Path = Argument(help="A folder or parquet file made by fedmiss."),
+    messages: bool = Option(
+        False, "--messages", help="For a fit: content of each kind of message between groups and hub."
+    ),
+    json: bool = Option(False, "--json", help="Print a folder's manifest as JSON."),
 ) -> None:
     """Describe in words what a file or folder made by fedmiss holds."""
     if json:
@@ -121,7 +121,7 @@ def _describe(path: Path) -> str:
     if path.is_dir():
         return _describe_folder(path)
     if not path.exists():
-        raise InputError(f"there is no file or folder {path}. Check its name and place.", path=str(path))
+        raise InputError(f"there is no file or folder {path}. Check its name and place.")
     if path.suffix != ".parquet":
         raise InputError(
             f"{path} is neither a folder nor a .parquet table, which inspect describes. Name the folder that it lies in."
@@ -175,8 +175,7 @@ def _messages(path: Path) -> str:
     ledger = manifest["results"].get("ledger")
     if ledger is None:
         raise InputError(
-            f"{path} has no ledger of questions and answers: it was made by --method {manifest['results']['method']}.",
-            path=str(path),
+            f"{path} has no ledger of questions and answers: it was made by --method {manifest['results']['method']}."
         )
     return "\n".join([*_ledger(ledger), "", *describe_kinds(ledger["messages"])])
 

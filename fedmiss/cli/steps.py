@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from typer import Argument, Option
 
 from fedmiss.cli.doctor import first_use
 from fedmiss.cli.options import Out, Overwrite, Unit, options_of
@@ -21,26 +22,23 @@ from fedmiss.report.settings import ReportSettings
 if TYPE_CHECKING:
     from fedmiss.pipeline.failures import SpeciesResult
 
-_Panel = Annotated[Path, typer.Argument(help="Panel folder.")]
+_Panel = Annotated[Path, Argument(help="Panel folder.")]
 
 
 def demo(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder of all results.")] = Path("fedmiss-demo"),
-    all_: Annotated[
-        bool,
-        typer.Option("--all", help="All species of the survey: their pages, and one that compares them."),
-    ] = False,
-    bootstrap: Annotated[
-        int | None,
-        typer.Option(
-            help="Bootstrap replicates for the intervals; by default 200, with --all 100.", show_default=False
-        ),
-    ] = None,
-    date: Annotated[
-        str | None,
-        typer.Option(help="Date printed on the report, as 2026-01-31; by default today.", show_default=False),
-    ] = None,
-    open_: Annotated[bool, typer.Option("--open", help="Open the report in the browser.")] = False,
+    out: Path = Option(Path("fedmiss-demo"), "--out", "-o", help="Folder of all results."),
+    all_: bool = Option(
+        False, "--all", help="All species of the survey: their pages, and one that compares them."
+    ),
+    bootstrap: int | None = Option(
+        None,
+        help="Bootstrap replicates for the intervals; by default 200, with --all 100.",
+        show_default=False,
+    ),
+    date: str | None = Option(
+        None, help="Date printed on the report, as 2026-01-31; by default today.", show_default=False
+    ),
+    open_: bool = Option(False, "--open", help="Open the report in the browser."),
 ) -> None:
     """Run the whole job on embedded data: great egrets in the Everglades. Needs no network and no file."""
     from fedmiss.pipeline.demo import run_demo
@@ -55,40 +53,31 @@ def demo(
 
 @options_of(Filters, IngestSettings, make=dict)
 def ingest(
-    files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="EBD text, MyEBirdData.csv, GBIF occurrences, a table of counts (site, year[, month], count), or any other "
-            "CSV or parquet with --map. "
-            "Plain, .gz, .zip or .tar, as downloaded; a sampling file may be among them.",
-            show_default=False,
-        ),
-    ],
+    files: list[Path] = Argument(
+        help="EBD text, MyEBirdData.csv, GBIF occurrences, a table of counts (site, year[, month], count), or any other "
+        "CSV or parquet with --map. "
+        "Plain, .gz, .zip or .tar, as downloaded; a sampling file may be among them.",
+        show_default=False,
+    ),
     out: Out = Path("records"),
-    sampling: Annotated[
-        list[Path] | None,
-        typer.Option(help="eBird sampling event file; without it there are no zeros.", show_default=False),
-    ] = None,
-    unvetted: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="eBird file of unvetted or provisional records: they prevent zeros.", show_default=False
-        ),
-    ] = None,
-    preset: Annotated[
-        str | None,
-        typer.Option(help="Named filters: best-practices-v1 or best-practices-v2.", show_default=False),
-    ] = None,
+    sampling: list[Path] | None = Option(
+        None, help="eBird sampling event file; without it there are no zeros.", show_default=False
+    ),
+    unvetted: list[Path] | None = Option(
+        None, help="eBird file of unvetted or provisional records: they prevent zeros.", show_default=False
+    ),
+    preset: str | None = Option(
+        None, help="Named filters: best-practices-v1 or best-practices-v2.", show_default=False
+    ),
     *,
     settings: dict[str, Any],
-    cache: Annotated[
-        Path | None,
-        typer.Option(
-            help="Folder for data that a second ingest can reuse.", show_default=".fedmiss-cache beside --out"
-        ),
-    ] = None,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Store nothing for a second ingest.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")] = False,
+    cache: Path | None = Option(
+        None,
+        help="Folder for data that a second ingest can reuse.",
+        show_default=".fedmiss-cache beside --out",
+    ),
+    no_cache: bool = Option(False, "--no-cache", help="Store nothing for a second ingest."),
+    overwrite: bool = Option(False, "--overwrite", help="Replace the folder --out."),
 ) -> None:
     """Read bird records, apply the rules for zeros, and write a records folder."""
     from fedmiss.etl.ingest import ingest as run_ingest
@@ -132,17 +121,15 @@ def _show(manifest: Manifest, out: Path) -> None:
 
 
 def table(
-    records: Annotated[Path, typer.Argument(help="Records folder.")] = Path("records"),
-    out: Annotated[
-        Path, typer.Option("--out", "-o", help="File to write: .csv, .txt (tabs) or .parquet.")
-    ] = Path("records.csv"),
-    species: Annotated[
-        str, typer.Option("--species", "-s", help="Common or scientific name.", show_default="all")
-    ] = "",
-    zero_filled: Annotated[
-        bool, typer.Option("--zero-filled", help="Every visit of one species: 0 where it was not detected.")
-    ] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the file --out.")] = False,
+    records: Path = Argument(Path("records"), help="Records folder."),
+    out: Path = Option(
+        Path("records.csv"), "--out", "-o", help="File to write: .csv, .txt (tabs) or .parquet."
+    ),
+    species: str = Option("", "--species", "-s", help="Common or scientific name.", show_default="all"),
+    zero_filled: bool = Option(
+        False, "--zero-filled", help="Every visit of one species: 0 where it was not detected."
+    ),
+    overwrite: bool = Option(False, "--overwrite", help="Replace the file --out."),
 ) -> None:
     """Write records, or one species' visits with their zeros, as one table for other programs."""
     from fedmiss.etl.cells import export_table
@@ -153,9 +140,7 @@ def table(
 
 @options_of(PanelSettings)
 def panel(
-    records: Annotated[
-        list[Path], typer.Argument(help="Records folder made by ingest; several make one group each.")
-    ],
+    records: list[Path] = Argument(help="Records folder made by ingest; several make one group each."),
     out: Out = Path("panel"),
     *,
     settings: PanelSettings,
@@ -180,7 +165,7 @@ def fit(
 @options_of(ImputeSettings)
 def impute(
     panel: _Panel,
-    fit: Annotated[Path, typer.Argument(help="Fit folder of this panel.")],
+    fit: Path = Argument(help="Fit folder of this panel."),
     out: Out = Path("imputed"),
     *,
     settings: ImputeSettings,
@@ -194,17 +179,15 @@ def impute(
 
 @options_of(ReportSettings)
 def report(
-    panel: Annotated[Path, typer.Option("--panel", help="Folder made by `fedmiss panel`.")] = Path("panel"),
-    fit: Annotated[Path, typer.Option("--fit", help="Folder made by `fedmiss fit`.")] = Path("fit"),
-    imputed: Annotated[Path, typer.Option("--imputed", help="Folder made by `fedmiss impute`.")] = Path(
-        "imputed"
-    ),
+    panel: Path = Option(Path("panel"), "--panel", help="Folder made by `fedmiss panel`."),
+    fit: Path = Option(Path("fit"), "--fit", help="Folder made by `fedmiss fit`."),
+    imputed: Path = Option(Path("imputed"), "--imputed", help="Folder made by `fedmiss impute`."),
     out: Out = Path("report"),
     *,
     settings: ReportSettings,
-    json: Annotated[bool, typer.Option("--json", help="Print the results as JSON.")] = False,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in the browser.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an existing report.")] = False,
+    json: bool = Option(False, "--json", help="Print the results as JSON."),
+    open_: bool = Option(False, "--open", help="Open the page in the browser."),
+    overwrite: bool = Option(False, "--overwrite", help="Replace an existing report."),
 ) -> None:
     """Write the trend report of a fitted species: one HTML page, figures, tables, exchange files."""
     import json as to_json
@@ -224,8 +207,8 @@ def report(
 
 def own(
     panel: _Panel,
-    fit: Annotated[Path, typer.Argument(help="Fit folder of this panel, made with --own.")],
-    group: Annotated[str, typer.Option("--group", help="Name of the group: its folder in the panel.")],
+    fit: Path = Argument(help="Fit folder of this panel, made with --own."),
+    group: str = Option(..., "--group", help="Name of the group: its folder in the panel."),
     out: Out = Path("own"),
     unit: Unit = "birds",
     overwrite: Overwrite = False,
@@ -237,23 +220,16 @@ def own(
 
 
 def run(
-    recipe: Annotated[Path, typer.Argument(help="TOML recipe; see pipelines/ for examples.")],
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder of all results; default as in the recipe.", show_default=False
-        ),
-    ] = None,
-    jobs: Annotated[
-        int | None, typer.Option(help="Species at a time; by default one per core.", show_default=False)
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            help="Distribute species over your Dask cluster, as tcp://host:8786.",
-            show_default="processes here",
-        ),
-    ] = None,
+    recipe: Path = Argument(help="TOML recipe; see pipelines/ for examples."),
+    out: Path | None = Option(
+        None, "--out", "-o", help="Folder of all results; default as in the recipe.", show_default=False
+    ),
+    jobs: int | None = Option(None, help="Species at a time; by default one per core.", show_default=False),
+    scheduler: str | None = Option(
+        None,
+        help="Distribute species over your Dask cluster, as tcp://host:8786.",
+        show_default="processes here",
+    ),
 ) -> None:
     """Run a recipe from records to report; repeat only what changed, continue after an interruption."""
     from fedmiss.pipeline.chain import input_files, run_recipe
@@ -307,7 +283,7 @@ def _became(result: SpeciesResult) -> str:
 
 @options_of(CommunitySettings)
 def community(
-    records: Annotated[Path, typer.Argument(help="Records folder with all species of complete checklists.")],
+    records: Path = Argument(help="Records folder with all species of complete checklists."),
     out: Out = Path("community"),
     *,
     settings: CommunitySettings,

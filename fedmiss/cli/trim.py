@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
+from typer import Argument, Option
 
 from fedmiss.cli.options import refuse_typed
 from fedmiss.cli.steps import conclude
@@ -18,8 +19,8 @@ if TYPE_CHECKING:
     from fedmiss.report.trim import TrimFit
     from fedmiss.report.trim.files import Shown
 
-InTable = partial(typer.Option, rich_help_panel="The table")
-OfMany = partial(typer.Option, rich_help_panel="All species of a table")
+InTable = partial(Option, rich_help_panel="The table")
+OfMany = partial(Option, rich_help_panel="All species of a table")
 
 # A TRIM command file says all this itself.
 _OF_TABLES = (
@@ -30,109 +31,77 @@ _OF_TABLES = (
 
 def trim(
     context: typer.Context,
-    table: Annotated[
-        Path,
-        typer.Argument(
-            help="site, year[, month], count[, weight][, covariates] as CSV, .xlsx, .ods or parquet; or a TRIM .tcf file."
-        ),
-    ],
-    model: Annotated[
-        int, typer.Option(help="1: no change, 2: slopes, 3: one effect for each year.", min=1, max=3)
-    ] = 3,
-    changepoints: Annotated[
-        str | None,
-        typer.Option(
-            help="Model 2: auto (stepwise from all), all, or years as 1990,2000.", show_default="one slope"
-        ),
-    ] = None,
-    stepwise: Annotated[
-        bool, typer.Option("--stepwise", help="Model 2: remove weak change points step by step.")
-    ] = False,
-    overdispersion: Annotated[
-        bool,
-        typer.Option(
-            "--overdispersion/--no-overdispersion", help="Scale errors by Pearson's chi-square over its df."
-        ),
-    ] = False,
-    serial: Annotated[
-        bool, typer.Option("--serial", help="Correlation of a site's counts in neighbouring years.")
-    ] = False,
-    covariate: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Column of site categories; repeat for more. Gives totals for each too.", show_default=False
-        ),
-    ] = None,
-    weights: Annotated[
-        bool,
-        typer.Option(
-            "--weights/--no-weights",
-            help="Use the weight column in the totals.",
-            show_default="if there is one",
-        ),
-    ] = True,
-    months: Annotated[
-        bool,
-        typer.Option(
-            "--months/--no-months",
-            help="Use the month column; without it the counts of a year are combined by --repeats.",
-            show_default="if there is one",
-        ),
-    ] = True,
-    base: Annotated[
-        int | None, typer.Option(help="Base year of the index.", show_default="the first")
-    ] = None,
-    level: Annotated[
-        float | None,
-        typer.Option(
-            help="Confidence level of intervals of totals and indices, as 0.95.", show_default="no intervals"
-        ),
-    ] = None,
-    rule: Annotated[
-        str, typer.Option(help="Rule of the trend class: rtrim, trim (3.61) or pecbms.")
-    ] = "rtrim",
-    columns: Annotated[
-        str | None,
-        InTable(help="Columns that are not found by name, as site=plot,count=n.", show_default=False),
-    ] = None,
-    species: Annotated[
-        str, InTable(help="The species to read, where the table names several.", show_default=False)
-    ] = "",
-    repeats: Annotated[str, InTable(help="Several counts of a cell: refuse, sum, max or mean.")] = "refuse",
-    spellings: Annotated[
-        str, InTable(help="Sites that differ in case, blanks or accents: refuse, join or apart.")
-    ] = "refuse",
-    wide: Annotated[bool, InTable("--wide", help="One column for each year.")] = False,
-    missing: Annotated[
-        list[str] | None, InTable(help="One more code for a missing count, as 999.", show_default=False)
-    ] = None,
-    sheet: Annotated[str, InTable(help="Sheet of a workbook that has several.", show_default=False)] = "",
-    header_row: Annotated[
-        int | None, InTable(help="Row or line in which the column names stand.", min=1, show_default="found")
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(
-            "--out", "-o", help="Folder for TRIM's .out and .ocv, and CSV tables.", show_default=False
-        ),
-    ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
-    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace the folder --out.")] = False,
-    all_species: Annotated[
-        bool,
-        OfMany(
-            "--all-species",
-            help="Fit every species of the table by itself into --out, with the tables of all; run again to go on.",
-        ),
-    ] = False,
-    species_groups: Annotated[
-        Path | None,
-        OfMany(
-            help="Table of species and group (habitat); each group gets an indicator.", show_default=False
-        ),
-    ] = None,
-    jobs: Annotated[int | None, OfMany(help="Species at a time.", min=1, show_default="one per core")] = None,
-    date: Annotated[str | None, OfMany(help="Date on the page of all species.", show_default="today")] = None,
+    table: Path = Argument(
+        help="site, year[, month], count[, weight][, covariates] as CSV, .xlsx, .ods or parquet; or a TRIM .tcf file."
+    ),
+    model: int = Option(3, help="1: no change, 2: slopes, 3: one effect for each year.", min=1, max=3),
+    changepoints: str | None = Option(
+        None, help="Model 2: auto (stepwise from all), all, or years as 1990,2000.", show_default="one slope"
+    ),
+    stepwise: bool = Option(False, "--stepwise", help="Model 2: remove weak change points step by step."),
+    overdispersion: bool = Option(
+        False,
+        "--overdispersion/--no-overdispersion",
+        help="Scale errors by Pearson's chi-square over its df.",
+    ),
+    serial: bool = Option(False, "--serial", help="Correlation of a site's counts in neighbouring years."),
+    covariate: list[str] | None = Option(
+        None,
+        help="Column of site categories; repeat for more. Gives totals for each too.",
+        show_default=False,
+    ),
+    weights: bool = Option(
+        True,
+        "--weights/--no-weights",
+        help="Use the weight column in the totals.",
+        show_default="if there is one",
+    ),
+    months: bool = Option(
+        True,
+        "--months/--no-months",
+        help="Use the month column; without it the counts of a year are combined by --repeats.",
+        show_default="if there is one",
+    ),
+    base: int | None = Option(None, help="Base year of the index.", show_default="the first"),
+    level: float | None = Option(
+        None,
+        help="Confidence level of intervals of totals and indices, as 0.95.",
+        show_default="no intervals",
+    ),
+    rule: str = Option("rtrim", help="Rule of the trend class: rtrim, trim (3.61) or pecbms."),
+    columns: str | None = InTable(
+        None, help="Columns that are not found by name, as site=plot,count=n.", show_default=False
+    ),
+    species: str = InTable(
+        "", help="The species to read, where the table names several.", show_default=False
+    ),
+    repeats: str = InTable("refuse", help="Several counts of a cell: refuse, sum, max or mean."),
+    spellings: str = InTable(
+        "refuse", help="Sites that differ in case, blanks or accents: refuse, join or apart."
+    ),
+    wide: bool = InTable(False, "--wide", help="One column for each year."),
+    missing: list[str] | None = InTable(
+        None, help="One more code for a missing count, as 999.", show_default=False
+    ),
+    sheet: str = InTable("", help="Sheet of a workbook that has several.", show_default=False),
+    header_row: int | None = InTable(
+        None, help="Row or line in which the column names stand.", min=1, show_default="found"
+    ),
+    out: Path | None = Option(
+        None, "--out", "-o", help="Folder for TRIM's .out and .ocv, and CSV tables.", show_default=False
+    ),
+    json: bool = Option(False, "--json", help="Print everything as JSON."),
+    overwrite: bool = Option(False, "--overwrite", help="Replace the folder --out."),
+    all_species: bool = OfMany(
+        False,
+        "--all-species",
+        help="Fit every species of the table by itself into --out, with the tables of all; run again to go on.",
+    ),
+    species_groups: Path | None = OfMany(
+        None, help="Table of species and group (habitat); each group gets an indicator.", show_default=False
+    ),
+    jobs: int | None = OfMany(None, help="Species at a time.", min=1, show_default="one per core"),
+    date: str | None = OfMany(None, help="Date on the page of all species.", show_default="today"),
 ) -> None:
     """Fit TRIM's models 1, 2 or 3: totals, indices, slopes and tests; no low rank, no federation."""
     import json as to_json

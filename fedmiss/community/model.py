@@ -223,21 +223,7 @@ def fit_community(
     groups : (J,) who holds each site; the fit does not depend on it
     watch : called with what is done next
 
-    Raises
-    ------
-    ConfigError    a rank that so few species cannot bear
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedmiss.community.model import Cells, fit_community
-    >>> from fedmiss.community.settings import CommunitySettings
-    >>> rng = np.random.default_rng(0)
-    >>> site, species = np.nonzero(np.ones((30, 12)))
-    >>> count = rng.poisson(np.exp(rng.normal(size=30)[site] + rng.normal(size=12)[species])).astype(float)
-    >>> cells = Cells(30, 12, site, species, count, np.ones(360), np.ones(360))
-    >>> fit_community(cells, CommunitySettings(rank=0)).fit.expected().shape
-    (30, 12)
+    Raises ConfigError: a rank that so few species cannot bear.
     """
     known = dict({} if covariates is None else covariates)
     federation = LocalFederation.of_panel(cells.panel(known, groups))
@@ -247,9 +233,7 @@ def fit_community(
 def check_rank(settings: CommunitySettings, S: int) -> int:
     """The most axes that ``S`` species can bear.
 
-    Raises
-    ------
-    ConfigError    more are asked for
+    Raises ConfigError: more are asked for.
     """
     most = (S - 1) // 2
     if settings.rank != "auto" and settings.rank > most:

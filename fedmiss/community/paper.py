@@ -58,20 +58,6 @@ def fit_paper(
     ----------
     max_rank : most axes that the community model may have; the paper's model has no levels of site and species, so it may
         have two factors more
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from fedmiss.community.model import Cells, fit_community
-    >>> from fedmiss.community.paper import fit_paper
-    >>> from fedmiss.community.settings import CommunitySettings
-    >>> rng = np.random.default_rng(0)
-    >>> site, species = np.nonzero(np.ones((20, 7)))
-    >>> count = rng.poisson(np.exp(rng.normal(size=20)[site] + rng.normal(size=7)[species])).astype(float)
-    >>> cells = Cells(20, 7, site, species, count, np.ones(140), np.ones(140))
-    >>> made = fit_paper(fit_community(cells, CommunitySettings(rank=0)), max_rank=1)
-    >>> made.theta.V.shape[0]
-    7
     """
     tell, family = watch or (lambda text: None), community.fit.settings.family
     values, fold = _values(community.cells), _folds(community)

@@ -14,7 +14,7 @@ from scipy.spatial.distance import squareform
 from fedmiss.arrays import F64, I64
 from fedmiss.community.tables import Tables
 from fedmiss.report.basemap import CREDIT, colour_bar, empty_map, frame_of, on_map, unplaced
-from fedmiss.report.style import BLUE, GREY, INK, ORANGE, Plot, figure, style
+from fedmiss.report.style import BLUE, GREY, INK, ORANGE, Plot, axes, style
 from fedmiss.report.words import count, share
 
 ARROWS = 14  # species named on the ordination
@@ -46,8 +46,7 @@ def _ordination(tables: Tables) -> Plot:
         data[f"axis_{i + 1}"] = loadings[:, i]
     if tables.fit.rank == 1:
         return _one_axis(tables, data)
-    fig = figure(6.0, 5.2)
-    ax = fig.subplots()
+    fig, ax = axes(6.0, 5.2)
     ax.scatter(scores[:, 0], scores[:, 1], s=12, color=GREY, alpha=0.6, lw=0, zorder=2)
     length = np.hypot(loadings[:, 0], loadings[:, 1])
     longest = np.argsort(-length)[:ARROWS]
@@ -122,8 +121,7 @@ def _one_axis(tables: Tables, data: pd.DataFrame) -> Plot:
     table = (
         tables.loadings.sort_values("loading", key=np.abs, ascending=False).head(SHOWN).sort_values("loading")
     )
-    fig = figure(5.4, 1.2 + 0.19 * len(table))
-    ax = fig.subplots()
+    fig, ax = axes(5.4, 1.2 + 0.19 * len(table))
     height = np.arange(len(table))
     ax.hlines(height, table["lower"], table["upper"], color=GREY, lw=1.2)
     ax.plot(table["loading"], height, "o", ms=4, color=ORANGE)
@@ -197,8 +195,7 @@ def _richness(tables: Tables) -> Plot | None:
     if made is not None:
         return made
     table = tables.sites.sort_values("richness", ignore_index=True)
-    fig = figure(5.0, 3.2)
-    ax = fig.subplots()
+    fig, ax = axes(5.0, 3.2)
     at = np.arange(len(table))
     ax.vlines(
         at, table["richness_lower"], table["richness_upper"], color="#bcd3e6", lw=max(0.4, 200 / len(table))
@@ -234,8 +231,7 @@ def _associations(tables: Tables) -> Plot:
     shown = np.where(sure[np.ix_(strong, strong)], picked, np.nan)
     reach = max(float(np.nanmax(np.abs(shown), initial=0.0)), 0.1)
     side = max(3.8, 2.6 + 0.155 * len(strong))  # of few species the words of the bar need the room
-    fig = figure(side, side)
-    ax = fig.subplots()
+    fig, ax = axes(side, side)
     image = ax.imshow(shown, cmap="RdBu_r", vmin=-reach, vmax=reach)
     names = tables.at(strong)
     ax.set_xticks(range(len(names)), names, rotation=90, fontsize=7.5)
@@ -262,8 +258,7 @@ def _associations(tables: Tables) -> Plot:
 
 def _gains_by_lists(tables: Tables) -> Plot:
     table = tables.visits
-    fig = figure(5.0, 2.8)
-    ax = fig.subplots()
+    fig, ax = axes(5.0, 2.8)
     at = np.arange(len(table))
     ax.bar(at, 100 * table["gain"], color=np.where(table["gain"] > 0, BLUE, GREY), width=0.6)
     ax.axhline(0, color="#777777", lw=0.8)
@@ -289,8 +284,7 @@ def _gains_by_species(tables: Tables) -> Plot:
     some = len(table) > SHOWN
     if some:
         table = pd.concat([table.head(SHOWN // 2), table.tail(SHOWN // 2)])
-    fig = figure(5.4, 1.1 + 0.19 * len(table))
-    ax = fig.subplots()
+    fig, ax = axes(5.4, 1.1 + 0.19 * len(table))
     height = np.arange(len(table))
     ax.barh(height, 100 * table["gain"], color=np.where(table["gain"] > 0, BLUE, GREY), height=0.7)
     ax.axvline(0, color="#777777", lw=0.8)

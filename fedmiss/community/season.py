@@ -44,9 +44,7 @@ def none_of(lists: Lists) -> Season:
 def season_of(lists: Lists, effort: Effort, cells: Cells, *, folds: int, seed: int) -> tuple[Season, Cells]:
     """Estimate what the quarter does to each species, and judge it on left-out cells; the cells with that in their effort.
 
-    Parameters
-    ----------
-    cells : of counts, one for each site and species with a complete list
+    ``cells``: of counts, one for each site and species with a complete list.
     """
     none = none_of(lists)
     # December is 0 modulo 12: it opens the quarter of January and February.

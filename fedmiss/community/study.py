@@ -138,9 +138,7 @@ class JointCommunity:
 def run_community(seat: CommunitySeat, terms: Terms) -> JointCommunity:
     """Run the job of a community to its end.
 
-    Raises
-    ------
-    InputError    fewer than three species have enough sites and organisations behind them
+    Raises InputError: fewer than three species have enough sites and organisations behind them.
     """
     settings = terms.settings
     whole = read_lists(seat.records, species=terms.species)

@@ -20,6 +20,7 @@ from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.failures import (
     AGAIN,
     SpeciesResult,
+    absent,
     check_folders,
     failed,
     in_recipe,
@@ -61,7 +62,7 @@ def input_files(recipe: Recipe) -> list[Path]:
     inputs = [*recipe.files, *recipe.sampling, *recipe.unvetted, *map(Path, beside), *_of_page(recipe.report)]
     for path in inputs:
         if not path.exists():
-            raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).", path=str(path))
+            raise InputError(f"there is no file {path} (named by the recipe {recipe.name}).")
     return inputs
 
 
@@ -265,15 +266,8 @@ def _absent(
     several = several_in_groups(asked, shared, recipe.out, str(table))
     missing = not_counted(asked, {key: names[0] for key, names in common.items()} | known)
     error = f"{table} names this species, and the run has none of that name."
-    moves = {
-        name: f"write {near[0]} if that is meant, or take the name out"
-        if near
-        else "correct the name, or take it out"
-        for name, near in missing.items()
-    }
     return several + [
-        failed(name, recipe.out, "groups", error, f"{move} in {table}, and {AGAIN}")
-        for name, move in moves.items()
+        absent(name, near[:1], recipe.out, "groups", str(table), error) for name, near in missing.items()
     ]
 
 

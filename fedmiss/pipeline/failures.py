@@ -91,6 +91,16 @@ def several_in_groups(
     ]
 
 
+def absent(name: str, near: Sequence[str], out: Path, step: str, table: str, error: str) -> SpeciesResult:
+    """Return the failure of a name of a table of groups that no species has; ``near``: names like it."""
+    move = (
+        f"write {' or '.join(near)} if that is meant, or take the name out"
+        if near
+        else "correct the name, or take it out"
+    )
+    return failed(name, out, step, error, f"{move} in {table}, and {AGAIN}")
+
+
 def with_index(
     results: Iterable[SpeciesResult], out: Path, groups: Mapping[str, Sequence[str]], date: str | None
 ) -> list[SpeciesResult]:

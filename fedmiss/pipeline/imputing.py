@@ -14,10 +14,10 @@ from fedmiss.arrays import F64
 from fedmiss.errors import ConfigError
 from fedmiss.federation.fit_tables import row_blocks
 from fedmiss.federation.results import POINTS_ONLY, AverageFit
-from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.files import atomic_folder, check_same_panel, imputed_from, write_manifest
 from fedmiss.folders import FitFacts, ImputedFacts, counted_by
 from fedmiss.pipeline.fit_folder import read_fit
-from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
+from fedmiss.pipeline.panels import PanelFolder, open_panel
 from fedmiss.pipeline.settings import ImputeSettings
 from fedmiss.progress import progress
 from fedmiss.rng import rng_for
@@ -133,7 +133,7 @@ def impute_panel(
     """
     panel = open_panel(panel_path)
     manifest, fit = read_fit(fit_path)
-    check_same_panel(panel, manifest, fit_path)
+    check_same_panel(panel.manifest, panel.path, manifest, Path(fit_path))
     facts = FitFacts.of(manifest["results"], fit_path)
     settings, fit = settings or ImputeSettings(), AverageFit(fit.fits)
     if settings.draws and not facts.errors_known:
@@ -143,16 +143,11 @@ def impute_panel(
         cells_written = table_writer(tmp / "imputed.parquet", "imputed", cells.rows())
         if settings.draws:
             table_writer(tmp / "draws.parquet", "imputed_draws", _draws(fit, settings))
-        factors = {
-            f"fit/{key}": file["sha256"]
-            for key, file in manifest["files"].items()
-            if key.endswith("_factors.parquet")
-        }
         write_manifest(
             tmp,
             "imputed",
             settings=asdict(settings),
-            inputs={f"panel/{key}": value for key, value in manifest["inputs"].items()} | factors,
+            inputs=imputed_from(manifest),
             results=ImputedFacts(
                 species=facts.species,
                 cells=cells_written,

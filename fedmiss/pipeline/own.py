@@ -17,11 +17,11 @@ import pandas as pd
 import pyarrow as pa
 
 from fedmiss.errors import ConfigError
-from fedmiss.files import FlowRow, Manifest, atomic_folder, read_manifest, write_manifest
+from fedmiss.files import FlowRow, Manifest, atomic_folder, check_same_panel, read_manifest, write_manifest
 from fedmiss.folders import FitFacts
 from fedmiss.group_names import group_name
 from fedmiss.pipeline.imputing import impute_panel
-from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel, panel_hash
+from fedmiss.pipeline.panels import PanelFolder, open_panel, panel_hash
 from fedmiss.report.build import build_report
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import kinds_checked
@@ -52,7 +52,7 @@ def own_report(
     """
     panel, fit = open_panel(panel_path), Path(fit_path)
     manifest = read_manifest(fit, "fit")
-    check_same_panel(panel, manifest, fit)
+    check_same_panel(panel.manifest, panel.path, manifest, fit)
     names = [group.name for group in panel.groups]
     if group not in names:  # given by its own name instead of its folder's
         group = next((name for name in names if group_name(name) == group), group)

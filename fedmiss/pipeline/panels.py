@@ -13,7 +13,7 @@ from fedmiss.errors import InputError
 from fedmiss.etl.codes import NEVER_DETECTED
 from fedmiss.federation.group.features import expanded
 from fedmiss.federation.group.visits import Visits, deal_sites
-from fedmiss.files import SECRET, Manifest, panel_beside, read_manifest
+from fedmiss.files import SECRET, Manifest, panel_tables, read_manifest
 from fedmiss.folders import PanelFacts
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.notebook import card
@@ -226,7 +226,7 @@ def open_panel(path: str | Path) -> PanelFolder:
     path = Path(path)
     manifest = read_manifest(path, "panel", verify=True)
     if not any(name.startswith("groups/") for name in manifest["files"]):
-        raise InputError(f"{path} has no group in {path / 'groups'}; make the panel again.", path=str(path))
+        raise InputError(f"{path} has no group in {path / 'groups'}; make the panel again.")
     sites = read_table(path / "sites.parquet", "sites").to_pandas()
     months = read_table(path / "months.parquet", "months").to_pandas()
     return PanelFolder(path, manifest, sites, months)
@@ -234,24 +234,4 @@ def open_panel(path: str | Path) -> PanelFolder:
 
 def panel_hash(panel: PanelFolder) -> dict[str, str]:
     """SHA-256 of every table that a panel's fit and what follows depend on, as checked when the panel was opened."""
-    files = panel.manifest["files"].items()
-    return {
-        name: entry["sha256"]
-        for name, entry in files
-        if name in ("sites.parquet", "months.parquet", "site_covariates.parquet")
-        or (name.startswith("groups/") and name.endswith(".parquet"))
-    }
-
-
-def check_same_panel(panel: PanelFolder, manifest: Manifest, fit_path: str | Path) -> None:
-    """Raise unless the fit with this manifest was made on this panel."""
-    if manifest["inputs"] != panel_hash(panel):
-        own = panel_beside(Path(fit_path), manifest["inputs"])
-        mend = (
-            f"It belongs to {own}: name that."
-            if own
-            else (
-                "Run `fedmiss fit` on this panel first; a fit cannot impute sites or months that it has not seen."
-            )
-        )
-        raise InputError(f"{fit_path} was not fitted on {panel.path}: their tables differ. {mend}")
+    return panel_tables(panel.manifest)

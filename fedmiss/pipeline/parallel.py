@@ -37,9 +37,7 @@ def over_processes(
 ) -> Iterator[tuple[str, T | None, str]]:
     """Run ``work(name)`` for every name; yield name, result (or None) and error, each when it is done.
 
-    Parameters
-    ----------
-    jobs : processes, by default one per core; 1 runs all here, one after the other
+    ``jobs``: processes, by default one per core; 1 runs all here, one after the other.
     """
     jobs = jobs or max(1, min(len(names), cores()))
     if jobs == 1:
@@ -165,15 +163,13 @@ def _check_workers(client: Client, shared: Path) -> None:
     if other:
         raise ConfigError(
             f"workers with another version of fedmiss than {__version__}: "
-            f"{', '.join(f'{key} ({value})' for key, value in sorted(other.items()))}; install the same version everywhere.",
-            workers=sorted(other),
+            f"{', '.join(f'{key} ({value})' for key, value in sorted(other.items()))}; install the same version everywhere."
         )
     blind = sorted(key for key, (_, found) in seen.items() if not found)
     if blind:
         raise ConfigError(
             f"these workers do not see {shared}: {', '.join(blind)}. Mount it there under the same path, or leave "
-            "them out of the cluster.",
-            workers=blind,
+            "them out of the cluster."
         )
 
 

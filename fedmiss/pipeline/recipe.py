@@ -160,9 +160,9 @@ def _raw(path: Path) -> dict[str, Any]:
     try:
         raw = parse_toml(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise InputError(f"there is no recipe {path}. Check its name and folder.", path=str(path)) from None
+        raise InputError(f"there is no recipe {path}. Check its name and folder.") from None
     except (ValueError, IsADirectoryError) as error:
-        raise InputError(f"{path} is not a TOML recipe: {error}.", path=str(path)) from None
+        raise InputError(f"{path} is not a TOML recipe: {error}.") from None
     tables = {item.name for item in fields(Recipe)} - {*INPUTS, "path"}
     for key in raw:
         if key not in tables:
@@ -177,7 +177,7 @@ def _with_sites(raw: dict[str, Any], name: str, where: str, base: Path) -> dict[
         at = _beside(base, table["site_table"])
         table["site_table"] = str(at)
         if not at.is_file():
-            raise InputError(f"{where}: {name}.site_table: there is no file {at}.", path=str(at))
+            raise InputError(f"{where}: {name}.site_table: there is no file {at}.")
     return table
 
 

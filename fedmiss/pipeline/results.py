@@ -13,11 +13,11 @@ import pandas as pd
 from fedmiss.arrays import F64, Bool
 from fedmiss.errors import ConfigError
 from fedmiss.federation.results import POINTS_ONLY, AverageFit, CountFit
-from fedmiss.files import Manifest
+from fedmiss.files import Manifest, check_same_panel
 from fedmiss.folders import ALL, FitFacts, counted_by
 from fedmiss.pipeline.fit_folder import read_fit
 from fedmiss.pipeline.imputing import LIMITS, drawn, visits_in_cells
-from fedmiss.pipeline.panels import PanelFolder, check_same_panel, open_panel
+from fedmiss.pipeline.panels import PanelFolder, open_panel
 from fedmiss.report import plots
 from fedmiss.report.analysis import why_no_class
 from fedmiss.report.coverage import first_base, usable_counts
@@ -217,7 +217,7 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     """
     folder = open_panel(panel)
     manifest, counts = read_fit(fit)
-    check_same_panel(folder, manifest, fit)
+    check_same_panel(folder.manifest, folder.path, manifest, Path(fit))
     draws = read_draws(Path(fit) / "draws.parquet", counts.L).get(ALL)
     used = counted_by(counts.fits[0].settings.family)
     observed, found = (
@@ -227,6 +227,6 @@ def open_fit(panel: str | Path, fit: str | Path) -> SpeciesFit:
     blank = np.full(expected.shape, np.nan, np.float32)  # limits of cells have no part in a trend
     manifests = {"panel": folder.manifest, "fit": manifest, "imputed": manifest}
     data = inputs_of(
-        Path(panel), Path(fit), manifests, lambda *size: (expected, (blank, blank), observed), {}
+        Path(panel), Path(fit), manifests, lambda n_months: (expected, (blank, blank), observed), {}
     )
     return SpeciesFit(folder, counts, manifest, expected, observed, found, draws, data)

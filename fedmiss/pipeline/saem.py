@@ -147,9 +147,7 @@ def fit_saem(panel_path: str | Path, out: Path, settings: SaemSettings) -> Path:
     Rank 0 has a site level, rank r also r factors with loadings free in each month; S is averaged over the second half of
     the rounds. It has no bootstrap. With ``participation`` below 1 silent workers count with what is remembered of them.
 
-    Raises
-    ------
-    ConfigError   a panel that is too large, months without a bird
+    Raises ConfigError: a panel that is too large, months without a bird.
 
     Source: Karimi's weekly report of 2021; Kuhn and Lavielle (2005). Differs in what ``models/saem/algorithm.py`` says.
     """

@@ -27,8 +27,7 @@ def step(folder: Path, key: str, make: Callable[..., object]) -> bool:
     if not file.exists() and folder.exists() and any(folder.iterdir()):
         raise ConfigError(
             f"the folder {folder} exists already, and no run of a recipe made it; choose another --out, or remove it "
-            "yourself.",
-            path=str(folder),
+            "yourself."
         )
     if (folder / MANIFEST).exists() and file.exists() and file.read_bytes().strip() == key.encode():
         try:
@@ -56,9 +55,8 @@ def step(folder: Path, key: str, make: Callable[..., object]) -> bool:
 def claimed(out: Path, recipe: Path | None) -> Iterator[None]:
     """Note in a folder of results of which recipe they are, before the block makes some; None: of no file.
 
-    Raises
-    ------
-    ConfigError    they are of another recipe that is still there: a run of this one would replace them; the note is damaged
+    Raises ConfigError: they are of another recipe that is still there, and a run of this one would replace them; or the note
+    is damaged.
     """
     if recipe is None:
         yield
@@ -72,8 +70,7 @@ def claimed(out: Path, recipe: Path | None) -> Iterator[None]:
     if other is not None and other.is_file() and _has_results(out):
         raise ConfigError(
             f"the folder {out} has the results of the recipe {other}, which {recipe} would replace. Give one of them "
-            "another folder: out = ... in the recipe, or --out.",
-            path=str(out),
+            "another folder: out = ... in the recipe, or --out."
         )
     # Relative, so that both can be moved together.
     with suppress(ValueError):  # another drive of Windows: the whole path stays
@@ -102,8 +99,7 @@ def _noted(file: Path) -> Path | None:
     except (KeyError, TypeError, ValueError):
         raise ConfigError(
             f"{file} is damaged; it notes of which recipe the results in this folder are. Nothing was run. Delete it if "
-            "this recipe may replace them, or choose another folder: out = ... in the recipe, or --out.",
-            path=str(file),
+            "this recipe may replace them, or choose another folder: out = ... in the recipe, or --out."
         ) from None
 
 

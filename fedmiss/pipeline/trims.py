@@ -20,6 +20,7 @@ from fedmiss.locks import clear_inside, locked
 from fedmiss.pipeline.failures import (
     AGAIN,
     SpeciesResult,
+    absent,
     check_folders,
     failed,
     lost,
@@ -154,7 +155,9 @@ def run_trims(
     asked = [name for members in grouped.values() for name in members]
     missing = not_counted(asked, table.names | {name: species[0] for name, species in table.shared.items()})
     results = several_in_groups(asked, table.shared, out, str(groups))
-    results += [_absent(name, near, out, str(groups)) for name, near in missing.items()]
+    for name, near in missing.items():
+        error = f"{groups} names the species {name!r}, of which the counts hold no row."
+        results.append(absent(name, near, out, "read", str(groups), error))
     check_folders(table.parts, " in the table")
     out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
@@ -176,16 +179,6 @@ def run_trims(
         results = with_index(results, out, shown, date)
         say_left(out, results)
         return results
-
-
-def _absent(name: str, near: list[str], out: Path, where: str) -> SpeciesResult:
-    move = (
-        f"write {' or '.join(near)} if that is meant, or take the name out"
-        if near
-        else "correct the name, or take it out"
-    )
-    error = f"{where} names the species {name!r}, of which the counts hold no row."
-    return failed(name, out, "read", error, f"{move} in {where}, and {AGAIN}")
 
 
 def _one(name: str, inputs: dict[Path, str], table: SplitCounts, out: Path, plan: Trims) -> SpeciesResult:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -89,12 +89,8 @@ class Analysis(Findings):
 
 def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
     """Compute every table of the report."""
-    series = _series(data, settings, ALL, np.ones(len(data.sites), dtype=bool))
+    series, base, cover, entered, only, refuse = _whole(data, settings)
     years = series.years
-    base = settings.base or first_base(data.observed, years, settings.least, data.found)
-    cover = coverage(data, years)
-    entered, only = entries(data, series, settings), _finds_only(data, years)
-    refuse = _refusal(data, settings, Part(series, None, cover.n_sites), base, cover, entered, only)
     by_month, found = monthly_coverage(data), cover.n_detected > 0
     monthly, yearly = (t if found else never_found(t) for t in (series.monthly(), series.index(base)))
     sites = _sites(data, years, settings)
@@ -125,30 +121,23 @@ def analyse(data: ReportInputs, settings: ReportSettings) -> Analysis:
 
 def why_no_class(data: ReportInputs, settings: ReportSettings) -> str | None:
     """Say why the counts allow no class of the trend; None where they do."""
+    return _whole(data, settings)[-1]
+
+
+def _whole(
+    data: ReportInputs, settings: ReportSettings
+) -> tuple[MonthlySeries, str | None, Coverage, list[Entry], list[FindsOnly], str | None]:
+    """The series of all sites with base, coverage, late and early visits, years of finds only; why it has no class."""
     series = _series(data, settings, ALL, np.ones(len(data.sites), dtype=bool))
     years = series.years
     base = settings.base or first_base(data.observed, years, settings.least, data.found)
     cover, entered, only = coverage(data, years), entries(data, series, settings), _finds_only(data, years)
-    return _refusal(data, settings, Part(series, None, cover.n_sites), base, cover, entered, only)
-
-
-def _refusal(
-    data: ReportInputs,
-    settings: ReportSettings,
-    whole: Part,
-    base: str | None,
-    cover: Coverage,
-    entered: Sequence[Entry],
-    only: Sequence[FindsOnly],
-) -> str | None:
-    thin = list(thin_counts(cover, data, int(whole.series.years.used.sum())))
-    trend = whole.trend(settings, base)
+    thin: list[str | None] = [*thin_counts(cover, data, int(years.used.sum()))]
+    trend = Part(series, None, cover.n_sites).trend(settings, base)
     # The class may depend on sites that came or went: known only once the trend is.
-    if reason := entry_reason(entered, float(trend["percent_lo"]), float(trend["percent_hi"])):
-        thin.append(reason)
-    if reason := finds_reason(only, whole.series, settings):
-        thin.append(reason)
-    return "; ".join(thin) or None
+    thin.append(entry_reason(entered, float(trend["percent_lo"]), float(trend["percent_hi"])))
+    thin.append(finds_reason(only, series, settings))
+    return series, base, cover, entered, only, "; ".join(filter(None, thin)) or None
 
 
 def _finds_only(data: ReportInputs, years: Years) -> list[FindsOnly]:

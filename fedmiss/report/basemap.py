@@ -21,7 +21,7 @@ from numpy.typing import ArrayLike
 from shapely.geometry import LinearRing, LineString, Polygon
 
 from fedmiss.arrays import F64
-from fedmiss.report.style import figure
+from fedmiss.report.style import axes
 from fedmiss.report.words import count
 from fedmiss.resources import resource
 
@@ -60,9 +60,7 @@ def on_map(longitude: ArrayLike) -> F64:
 def frame_of(longitude: F64, latitude: F64) -> Frame:
     """Return the limits around some places: a margin of a sixth, at least 20 km wide, not too narrow or flat.
 
-    Parameters
-    ----------
-    longitude, latitude : (N,) degrees; longitudes as :func:`on_map` gives them
+    ``longitude``, ``latitude`` (N,) in degrees; longitudes as :func:`on_map` gives them.
     """
     west, east = float(longitude.min()), float(longitude.max())
     south, north = float(latitude.min()), float(latitude.max())
@@ -157,13 +155,10 @@ def draw_scale(ax: Axes, frame: Frame) -> None:
 def empty_map(frame: Frame, *, more: float, least: float) -> tuple[Figure, Axes]:
     """A figure of the frame's shape with coasts and scale, to draw sites on.
 
-    Parameters
-    ----------
-    more : inches beside the map itself, for legends and colour bars;  least : height at least, inches
+    ``more``: inches beside the map itself, for legends and colour bars; ``least``: least height, inches.
     """
     height = 4.7 * (frame.north - frame.south) * frame.squeeze / (frame.east - frame.west) + more
-    fig = figure(height=float(np.clip(height, least, 6.6)))
-    ax = fig.subplots()
+    fig, ax = axes(height=float(np.clip(height, least, 6.6)))
     draw_basemap(ax, frame)
     draw_scale(ax, frame)
     ax.set_xticks([])

@@ -179,9 +179,7 @@ def alert_of(change: float, high: float) -> str:
 
     Source: British Trust for Ornithology, BirdTrends: alerts above 25 and 50 per cent, significant at 5 %.
 
-    Parameters
-    ----------
-    change, high : percent over the window, and the upper limit of its 95 % interval
+    ``change``, ``high``: percent over the window, and the upper limit of its 95 % interval.
     """
     if not (np.isfinite(change) and np.isfinite(high)) or high >= 0.0:
         return ""

@@ -60,11 +60,9 @@ def classify(
     'moderate decline'
     """
     if rule not in (*RULES, "trim"):
-        raise ConfigError(
-            f"there is no rule {rule!r} for trend classes; choose pecbms, rtrim or trim.", rule=rule
-        )
+        raise ConfigError(f"there is no rule {rule!r} for trend classes; choose pecbms, rtrim or trim.")
     if se < 0:
-        raise ConfigError(f"the standard error of the slope is {se:g} (must be 0 or more).", se=se)
+        raise ConfigError(f"the standard error of the slope is {se:g} (must be 0 or more).")
     if not (np.isfinite(slope) and np.isfinite(se)):
         return TrendClass(NOT_CLASSIFIED, "Unknown (no standard error)", np.nan, np.nan)
     if rule == "pecbms":
@@ -144,7 +142,7 @@ def student_quantile(level: float, df: int) -> float:
 def _upper(level: float) -> float:
     """Chance below the upper limit; a level in percent would give limits of NaN without a word."""
     if not 0 < level < 1:
-        raise ConfigError(f"--level is {level:g} (must lie between 0 and 1, as 0.95).", level=level)
+        raise ConfigError(f"--level is {level:g} (must lie between 0 and 1, as 0.95).")
     return 0.5 + level / 2.0
 
 
@@ -167,9 +165,7 @@ def interval(estimate: ArrayLike, draws: F64 | None, level: float = 0.95) -> Int
     -------
     Interval, NaN everywhere when there are fewer than two draws.
 
-    Raises
-    ------
-    ConfigError : a level outside 0 and 1
+    Raises ConfigError: a level outside 0 and 1.
     """
     est, upper = np.atleast_1d(np.asarray(estimate, dtype=np.float64)), _upper(level)
     nan = np.full(est.shape, np.nan)

@@ -203,9 +203,7 @@ MIN_SITE_YEARS = 3  # the trend of a site counted in fewer years comes mostly fr
 def year_support(observed: Bool, years: Years) -> tuple[I64, I64]:
     """Return the counted cells and the sites counted in the season of each year, both (Y,).
 
-    Parameters
-    ----------
-    observed : (J, L) cells with a count
+    ``observed`` (J, L): cells with a count.
     """
     member = years.W > 0
     cells, sites = member @ observed.sum(axis=0), in_years(observed, member).sum(axis=0)
@@ -237,9 +235,7 @@ def first_base(observed: Bool, years: Years, least: Least, found: Bool) -> str |
 
     Where no year has enough, it is the first one with a find: an index against nothing says nothing.
 
-    Parameters
-    ----------
-    observed, found : (J, L) cells with a count, and those that found the species
+    ``observed``, ``found`` (J, L): cells with a count, and those that found the species.
     """
     asked = least.base.of(observed.shape[0], len(years.season))
     cells, sites = year_support(observed, years)

@@ -34,9 +34,7 @@ def file_stem(name: str, otherwise: str = "species") -> str:
 def index_table(year: I64, total: F64, cov: F64, base: Bool) -> pd.DataFrame:
     """Return totals and indices with standard errors, as schema ``exchange_totals``.
 
-    Parameters
-    ----------
-    year, total : (Y,); cov : (Y, Y); base : (Y,) mask of the base years
+    ``year``, ``total`` (Y,); ``cov`` (Y, Y); ``base`` (Y,) mask of the base years.
     """
     # The error of a ratio needs the covariance of its two totals: it is not in their standard errors.
     index, index_se = ratio_to_base(total, cov, base)
@@ -77,14 +75,12 @@ def write_totals(findings: Findings, folder: Path) -> bool:
 def read_ocv(path: str | Path) -> F64:
     """Read an ``.ocv`` file (square, symmetric).
 
-    Raises
-    ------
-    InputError : when it is not a square matrix of numbers.
+    Raises InputError when it is not a square matrix of numbers.
     """
     try:
         matrix = np.atleast_2d(np.loadtxt(path, dtype=np.float64))
     except (OSError, ValueError) as error:
-        raise InputError(f"{path} is not a covariance file: {error}", path=str(path)) from None
+        raise InputError(f"{path} is not a covariance file: {error}") from None
     if matrix.shape[0] != matrix.shape[1]:
         raise InputError(
             f"{path} has {matrix.shape[0]} rows and {matrix.shape[1]} columns; it must be square."
@@ -100,13 +96,11 @@ def read_out_totals(path: str | Path) -> pd.DataFrame:
     try:
         text = Path(path).read_text(encoding="latin-1")
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.", path=str(path)) from None
+        raise InputError(f"cannot read {path}: {error.strerror}.") from None
     # The section's title, a line of column names, then rows of a time and four numbers.
     match = re.search(r"TIME TOTALS\s*\n[^\n]*\n((?:\s*\d+(?:\s+[-\d.eE+]+){4}\s*\n?)+)", text)
     if match is None:
-        raise InputError(
-            f"{path} has no section TIME TOTALS; it is not an output file of TRIM.", path=str(path)
-        )
+        raise InputError(f"{path} has no section TIME TOTALS; it is not an output file of TRIM.")
     rows = [[float(word) for word in line.split()] for line in match[1].strip().splitlines()]
     frame = pd.DataFrame(rows, columns=["time", "model", "model_se", "imputed", "imputed_se"])
     return frame.astype({"time": "int64"})

@@ -20,7 +20,7 @@ from fedmiss.report.findings import Findings
 from fedmiss.report.maps import heatmap, site_map
 from fedmiss.report.plots import band, bars, base_line, index_line
 from fedmiss.report.prose import progress_words
-from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, figure, lay_out, style
+from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, axes, figure, lay_out, style
 from fedmiss.report.words import MINUS, count, marks, number, per_year, percent, records, share, with_limits
 from fedmiss.report.years import MONTH_NAMES, season_text
 from fedmiss.seasons import along_season
@@ -175,8 +175,7 @@ def smoothed(findings: Findings) -> Plot | None:
     table = smooth_index(findings)
     if table.empty:
         return None
-    fig = figure(height=4.6)
-    ax = fig.subplots()
+    fig, ax = axes(height=4.6)
     year = table["year"].to_numpy(dtype=float)
     band(ax, year, table["smooth_lo"], table["smooth_hi"])
     ax.plot(year, table["index"], ls="none", marker="o", ms=4, color=GREY)
@@ -211,8 +210,7 @@ def beside(analysis: Analysis) -> Plot | None:
     if both is None or both.table.empty:
         return None
     table = both.table
-    fig = figure(height=3.2)
-    ax = fig.subplots()
+    fig, ax = axes(height=3.2)
     year = table["year"].to_numpy(dtype=float)
     half = 1.96 * table["trim_se"]
     bars(ax, year - 0.12, table["index_lo"], table["index_hi"])
@@ -290,8 +288,7 @@ def season(findings: Findings) -> Plot | None:
     profile = findings.season
     if len(profile) < 2 or not profile["n_years"].any():
         return None
-    fig = figure(height=4.8)
-    ax = fig.subplots()
+    fig, ax = axes(height=4.8)
     used = findings.monthly[np.isin(findings.years.of_month, findings.years.year[findings.years.used])]
     ends = used.groupby("month_of_year")["total"].agg(low_year="min", high_year="max")
     profile = profile.merge(ends, left_on="month_of_year", right_index=True, how="left")
@@ -328,8 +325,7 @@ def weeks(analysis: Analysis) -> Plot | None:
     table = analysis.weeks
     if table.empty:
         return None
-    fig = figure(height=4.8)
-    ax = fig.subplots()
+    fig, ax = axes(height=4.8)
     month = along_season(table["month_of_year"])
     table = table.iloc[np.argsort(month, kind="stable")]
     month.sort()
@@ -359,8 +355,7 @@ def regions(findings: Findings) -> Plot | None:
     table = known.sort_values("share", ascending=False).head(25)
     if len(table) < 2 or findings.data.one_trend:
         return None
-    fig = figure(height=0.9 + 0.26 * len(table))
-    ax = fig.subplots()
+    fig, ax = axes(height=0.9 + 0.26 * len(table))
     y = np.arange(len(table))[::-1]
     lo, hi, mid = table["percent_lo"], table["percent_hi"], table["percent_per_year"]
     reach = 1.5 * float(np.nanquantile(np.abs(mid), 0.9)) + 5.0
@@ -396,8 +391,7 @@ def cross_validation(findings: Findings) -> Plot | None:
     weighted = cv.assign(deviance=cv["deviance"] * cv["n"])
     table = weighted.groupby(["candidate", "model", "rank"], as_index=False)[["deviance", "n"]].sum()
     table = table.assign(deviance=table["deviance"] / table["n"])
-    fig = figure(height=2.9)
-    ax = fig.subplots()
+    fig, ax = axes(height=2.9)
     colours, marks = (BLUE, ORANGE, INK, GREY, SKY), "osD^v"
     for i, (model, part) in enumerate(table.groupby("model")):
         part = part.sort_values("rank")

@@ -158,9 +158,7 @@ class Findings:
 def found_in(whole: Part, settings: ReportSettings, base: str | None, below: F64) -> dict[str, Any]:
     """Fields of :class:`Findings` that follow from the series of all sites alone.
 
-    Parameters
-    ----------
-    below : (L,) what the lower curve of the monthly figure follows: cells without a count, or visits
+    ``below`` (L,): what the lower curve of the monthly figure follows: cells without a count, or visits.
     """
     series, points = whole.series, find_change_points(whole.series)
     # Covariances need two replicates, and a year to speak of.

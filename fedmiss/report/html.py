@@ -175,24 +175,21 @@ def cite_as(analysis: Analysis) -> str:
 def photo_uri(path: str | None) -> str:
     """Return an image file as a data address, so that the page stays one file; blank without one.
 
-    Raises
-    ------
-    ConfigError : no such file, not a JPEG or PNG, or above 400 kB
+    Raises ConfigError: no such file, not a JPEG or PNG, or above 400 kB.
     """
     if not path:
         return ""
     try:
         data = Path(path).read_bytes()
     except OSError as error:
-        raise ConfigError(f"--photo {path}: {error.strerror}.", path=path) from None
+        raise ConfigError(f"--photo {path}: {error.strerror}.") from None
     kind = _KINDS.get(data[:3])
     if kind is None:
-        raise ConfigError(f"--photo {path} is neither a JPEG nor a PNG file; convert it.", path=path)
+        raise ConfigError(f"--photo {path} is neither a JPEG nor a PNG file; convert it.")
     if len(data) > _PHOTO_BYTES:
         raise ConfigError(
             f"--photo {path} has {len(data) // 1000:,} kB (at most {_PHOTO_BYTES // 1000} kB); make it smaller, 1,200 "
-            "pixels wide is enough.",
-            path=path,
+            "pixels wide is enough."
         )
     return f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
 

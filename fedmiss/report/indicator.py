@@ -144,7 +144,7 @@ def indicator_trends(
     [10.0, 10.0]
     """
     if last < 2:
-        raise ConfigError(f"last is {last}; a trend needs 2 years or more.", last=last)
+        raise ConfigError(f"last is {last}; a trend needs 2 years or more.")
     years, _, log, sims = _simulate(totals, draws, base)
     rows = []
     # By the calendar: of an indicator with gaps the last ten values are of more than ten years.
@@ -274,7 +274,7 @@ def quadratic_smoother(x: F64, span: float = SPAN) -> F64:
     its interpolation between vertices.
     """
     if not 0.0 < span <= 1.0:
-        raise ConfigError(f"the span is {span:g}; it must lie above 0 and not above 1.", span=span)
+        raise ConfigError(f"the span is {span:g}; it must lie above 0 and not above 1.")
     n = x.size
     q = min(n, max(int(n * span + 1e-5), 4))
     out = np.zeros((n, n))

@@ -13,7 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from fedmiss.arrays import F32, F64, I64, Bool
 from fedmiss.errors import InputError
-from fedmiss.files import MANIFEST, FlowRow, Manifest, identity, panel_beside, read_manifest
+from fedmiss.files import MANIFEST, FlowRow, Manifest, check_same_panel, identity, imputed_from, read_manifest
 from fedmiss.folders import FACTS, counted_by
 from fedmiss.group_names import group_name
 from fedmiss.models.lowrank.structure import OF_LEVELS, OF_SLOPES
@@ -184,30 +184,19 @@ def _optional(path: Path, schema: str) -> pd.DataFrame | None:
 
 
 def _read_cells(
-    panel: Path, sites: pd.DataFrame, n_months: int, used: str
+    panel: Path, sites: pd.DataFrame, used: str
 ) -> tuple[pd.DataFrame, pd.DataFrame, dict[str, tuple[str, ...]]]:
-    n_sites, region = len(sites), sites["region"].to_numpy(object)
-    regions = {}
-    folders = sorted(path for path in (panel / "groups").glob("*") if (path / "cells.parquet").exists())
-    if not folders:
-        raise InputError(
-            f"{panel}/groups holds no cells.parquet, so what was observed is not known; make the panel again."
-        )
+    region, regions = sites["region"].to_numpy(object), {}
     parts, rows = [], []
-    for folder in folders:
-        cells = _frame(folder / "cells.parquet", "cells")
-        if len(cells) and (cells["site_index"].max() >= n_sites or cells["month_index"].max() >= n_months):
-            raise InputError(
-                f"{folder}/cells.parquet names site {cells['site_index'].max()} or month {cells['month_index'].max()}, "
-                f"but the panel has {n_sites} sites and {n_months} months; the folders belong to different panels."
-            )
+    for path in sorted((panel / "groups").glob("*/cells.parquet")):
+        cells, name = _frame(path, "cells"), path.parent.name
         cells["n_used"] = cells[used]
         parts.append(cells)
-        seen = {name for name in region[cells["site_index"].unique()] if isinstance(name, str)}
-        regions[folder.name] = tuple(sorted(seen))
+        seen = {place for place in region[cells["site_index"].unique()] if isinstance(place, str)}
+        regions[name] = tuple(sorted(seen))
         rows.append(
             {
-                "group": group_name(folder.name),
+                "group": group_name(name),
                 "cells": len(cells),
                 "visits": int(cells["n_visits"].sum()),
                 "counted": int(cells["n_counted"].sum()),
@@ -233,26 +222,14 @@ def _read_weeks(panel: Path) -> pd.DataFrame | None:
     return pd.concat(parts).groupby(keys, as_index=False).sum() if parts else None
 
 
-def _read_matrix(path: Path, n_sites: int, n_months: int) -> tuple[F64, tuple[F32, F32], Bool]:
+def _read_matrix(path: Path, n_months: int) -> tuple[F64, tuple[F32, F32], Bool]:
+    """Columns of the imputed matrix, (J, L) each: `fedmiss impute` writes its rows by site, then month."""
+
     def matrix(name: str, dtype: DTypeLike) -> NDArray[Any]:
         # One column at a time: they are large.
         column = read_table(path, "imputed", columns=[name])[name]
         return np.asarray(column.to_numpy(zero_copy_only=False), dtype=dtype).reshape(-1, n_months)
 
-    place = read_table(path, "imputed", columns=["site_index", "month_index"])
-    site, month = place["site_index"].to_numpy(), place["month_index"].to_numpy()
-    if site.size != n_sites * n_months:
-        raise InputError(
-            f"{path} has {site.size} rows, but {n_sites} sites x {n_months} months need {n_sites * n_months}; "
-            "it belongs to another panel. Run `fedmiss impute` again."
-        )
-    # `fedmiss impute` writes the rows by site, then month.
-    at = np.arange(site.size)
-    if not (np.array_equal(site, at // n_months) and np.array_equal(month, at % n_months)):
-        raise InputError(
-            f"{path} does not list every month of every site of the panel, by site and then by month (it names sites to "
-            f"{site.max()} and months to {month.max()}); it belongs to another panel. Run `fedmiss impute` again."
-        )
     expected, observed = matrix("expected", float), matrix("observed", bool)
     low, high = matrix("expected_lower", np.float32), matrix("expected_upper", np.float32)
     if not np.isfinite(expected).all():
@@ -270,47 +247,29 @@ def read_draws(path: Path, n_months: int) -> dict[str, F64]:
     table = _frame(path, "draws")
     out = {}
     for region, part in table.groupby("region", sort=True):
-        n_draws = int(part["draw"].nunique())
-        if len(part) != n_draws * n_months:
-            raise InputError(
-                f"{path}: region {region!r} has {len(part)} rows for {n_draws} draws x {n_months} months; "
-                "it belongs to another panel. Fit again."
-            )
         wide = part.sort_values(["draw", "month_index"])["total"].to_numpy()
-        out[str(region)] = wide.reshape(n_draws, n_months)
+        out[str(region)] = wide.reshape(-1, n_months)
     return out
-
-
-def _check_one_chain(panel: Manifest, fit: Manifest, imputed: Manifest, fit_path: Path, path: Path) -> None:
-    """Raise unless the imputed matrix was made from this fit, and both from this panel."""
-    made_from = {f"panel/{name}": file["sha256"] for name, file in panel["files"].items()}
-    if any(made_from.get(f"panel/{name}") != value for name, value in fit["inputs"].items()):
-        own = panel_beside(fit_path, fit["inputs"])
-        mend = f"it belongs to {own}, so name that" if own else "run `fedmiss fit` and `fedmiss impute` again"
-        raise InputError(f"{fit_path} was not fitted on this panel: {mend}.")
-    made_from |= {f"fit/{name}": file["sha256"] for name, file in fit["files"].items()}
-    if any(made_from.get(name) != value for name, value in imputed["inputs"].items()):
-        raise InputError(
-            f"{path} was not imputed from {fit_path}, but from another fit or panel: run `fedmiss impute` on these two."
-        )
 
 
 def read_inputs(panel: str | Path, fit: str | Path, imputed: str | Path) -> ReportInputs:
     """Read the three folders.
 
-    Raises
-    ------
-    InputError : when a folder is missing, is of another kind, or belongs to another panel than the others.
+    Raises InputError when a folder is missing, is of another kind, or belongs to another panel than the others.
     """
     panel, fit, imputed = Path(panel), Path(fit), Path(imputed)
     manifests = {
         name: read_manifest(folder, name, verify=True)
         for name, folder in (("panel", panel), ("fit", fit), ("imputed", imputed))
     }
-    _check_one_chain(manifests["panel"], manifests["fit"], manifests["imputed"], fit, imputed)
+    check_same_panel(manifests["panel"], panel, manifests["fit"], fit)
+    if manifests["imputed"]["inputs"] != imputed_from(manifests["fit"]):
+        raise InputError(
+            f"{imputed} was not imputed from {fit}, but from another fit or panel: run `fedmiss impute` on these two."
+        )
     hashes = {f"{folder.name}/{MANIFEST}": identity(folder) for folder in (panel, fit, imputed)}
     return inputs_of(
-        panel, fit, manifests, lambda *size: _read_matrix(imputed / "imputed.parquet", *size), hashes
+        panel, fit, manifests, lambda n_months: _read_matrix(imputed / "imputed.parquet", n_months), hashes
     )
 
 
@@ -318,25 +277,16 @@ def inputs_of(
     panel: Path,
     fit: Path,
     manifests: Mapping[str, Manifest],
-    matrix: Callable[[int, int], tuple[F64, tuple[F32, F32], Bool]],
+    matrix: Callable[[int], tuple[F64, tuple[F32, F32], Bool]],
     hashes: Mapping[str, str],
 ) -> ReportInputs:
-    """Read what a report takes of panel and fit; ``matrix`` gives the imputed one of so many sites and months."""
+    """Read what a report takes of panel and fit; ``matrix`` gives the imputed one of so many months."""
     sites = _frame(panel / "sites.parquet", "sites").sort_values("site_index", ignore_index=True)
     months = _frame(panel / "months.parquet", "months").sort_values("month_index", ignore_index=True)
-    if sites.empty or months.empty:
-        raise InputError(
-            f"the panel {panel} has {len(sites)} sites and {len(months)} months; a report needs some of each."
-        )
     cells, groups, group_regions = _read_cells(
-        panel, sites, len(months), counted_by(manifests["fit"]["results"].get("family", ""))
+        panel, sites, counted_by(manifests["fit"]["results"].get("family", ""))
     )
-    expected, limits, observed = matrix(len(sites), len(months))
-    site_trends = _optional(fit / "site_trends.parquet", "site_trends")
-    if site_trends is not None and len(site_trends) != len(sites):
-        raise InputError(
-            f"{fit}/site_trends.parquet has {len(site_trends)} rows for {len(sites)} sites; it belongs to another panel."
-        )
+    expected, limits, observed = matrix(len(months))
     return ReportInputs(
         **manifests,
         effort=manifests["fit"]["results"]["effort"],
@@ -352,7 +302,7 @@ def inputs_of(
         draws=read_draws(fit / "draws.parquet", len(months)),
         trace=_optional(fit / "trace.parquet", "trace"),
         cv=_optional(fit / "cv.parquet", "cv"),
-        site_trends=site_trends,
+        site_trends=_optional(fit / "site_trends.parquet", "site_trends"),
         visited=_optional(fit / "visited.parquet", "visited"),
         hashes=hashes,
         weeks=_read_weeks(panel),

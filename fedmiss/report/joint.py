@@ -72,9 +72,7 @@ class JointSource(Source):
     def read(cls, result: Path, exponents: Mapping[str, float]) -> JointSource:
         """Read a study's result.
 
-        Raises
-        ------
-        InputError    the folder is no joint result, or is damaged
+        Raises InputError: the folder is no joint result, or is damaged.
         """
         manifest = read_manifest(result, "joint")
         raw = read_json(result / "totals.json")

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import html
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -79,9 +79,7 @@ class Catalog:
     def page(self, text: str, names: Iterable[str]) -> str:
         """Return a page (HTML) in the language; what has no translation stays as it is.
 
-        Parameters
-        ----------
-        names : names that may stand in sentences: of species, sites, regions, groups, the unit
+        ``names``: names that may stand in sentences: of species, sites, regions, groups, the unit.
         """
         slots = _slots(names)
 
@@ -196,25 +194,26 @@ def _english(text: str, slots: re.Pattern[str]) -> tuple[str, list[str]]:
 
 def _pieces(text: str, slots: re.Pattern[str]) -> list[str]:
     """Cut a text at its colons, commas and semicolons, which stand between the pieces, but never inside a name."""
-    inside = [match.span() for match in slots.finditer(text)]
-    out, start = [], 0
-    for match in _PIECE.finditer(text):
-        if not any(begin <= match.start() < end for begin, end in inside):
-            out += [text[start : match.start()], match[0]]
-            start = match.end()
-    return [*out, text[start:]]
+    return _cut(text, slots, _PIECE, lambda end, begins: True)
 
 
 def _sentences(text: str, slots: re.Pattern[str]) -> list[str]:
     """Cut a text after the end of each sentence, never inside a name; one may begin with a name in small initials."""
+    return _cut(
+        text, slots, _END, lambda end, begins: text[end].isupper() or text[end] == "{" or end in begins
+    )[::2]
+
+
+def _cut(
+    text: str, slots: re.Pattern[str], marks: re.Pattern[str], cuts: Callable[[int, set[int]], bool]
+) -> list[str]:
+    """Parts with the marks between them; ``cuts`` says of the end of a mark, and of where names begin, whether it is one."""
     inside = [match.span() for match in slots.finditer(text)]
-    begins = {start for start, _ in inside}
+    begins = {begin for begin, _ in inside}
     out, start = [], 0
-    for match in _END.finditer(text):
-        if not (text[match.end()].isupper() or text[match.end()] == "{" or match.end() in begins):
-            continue
-        if not any(start_inside < match.start() < end_inside for start_inside, end_inside in inside):
-            out.append(text[start : match.start()])
+    for match in marks.finditer(text):
+        if cuts(match.end(), begins) and not any(begin <= match.start() < end for begin, end in inside):
+            out += [text[start : match.start()], match[0]]
             start = match.end()
     return [*out, text[start:]]
 
@@ -227,9 +226,7 @@ def languages() -> list[str]:
 def known_language(name: str) -> None:
     """Refuse a name that is no language of fedmiss's own, in the words for a catalogue that is not there.
 
-    Raises
-    ------
-    ConfigError    no such language
+    Raises ConfigError: no such language.
     """
     if name not in languages():
         raise _no_catalog(name)
@@ -245,9 +242,7 @@ def _no_catalog(path: str | Path) -> ConfigError:
 def read_catalog(name: str | Path) -> Catalog:
     """Read a catalogue: one of :func:`languages`, or a ``.po`` file.
 
-    Raises
-    ------
-    ConfigError    no such file, no ``.po`` file, no language, a translation with a slot that its English sentence has not
+    Raises ConfigError: no such file, no ``.po`` file, no language, a slot that the English sentence has not.
     """
     path = Path(name)
     if str(name) in languages():
@@ -302,9 +297,7 @@ class Entry:
 def parse_po(text: str) -> Iterator[Entry]:
     """Read the entries of a catalogue, in order; the header is the entry with a blank English.
 
-    Raises
-    ------
-    ValueError    a line that no catalogue has; the message names it
+    Raises ValueError: a line that no catalogue has; the message names it.
     """
     parts: dict[str, str] = {}
     word, fuzzy, begun = "", False, 0

@@ -30,12 +30,10 @@ def loess(x: F64, y: F64, span: float, it: int = 3, at: F64 | None = None) -> F6
     -------
     curve : (N,) or (B, N); NaN at a place of ``at`` that fewer than two points are left for
 
-    Raises
-    ------
-    ConfigError    a span out of its limits
+    Raises ConfigError: a span out of its limits.
     """
     if not 0.0 < span <= 1.0:
-        raise ConfigError(f"the LOESS span is {span:g}; it must lie above 0 and not above 1.", span=span)
+        raise ConfigError(f"the LOESS span is {span:g}; it must lie above 0 and not above 1.")
     rows = np.atleast_2d(y)
     frac = max(span, min(1.0, 4.0 / x.size))  # a local line needs more than two points
     nearest = min(max(int(frac * x.size + 1e-10), 2), x.size)

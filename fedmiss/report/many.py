@@ -19,6 +19,7 @@ from markupsafe import Markup
 from fedmiss.atomic import atomic_file
 from fedmiss.errors import ConfigError, fold, listed
 from fedmiss.files import MANIFEST, hash_file, identity, read_manifest, write_manifest
+from fedmiss.folders import ALL
 from fedmiss.owner import remove_file, replaceable
 from fedmiss.report.classes import MIN_DRAWS, NOT_CLASSIFIED
 from fedmiss.report.html import assets, environment, inline_svg, write_html
@@ -27,7 +28,7 @@ from fedmiss.report.plots import band, base_line
 from fedmiss.report.sections import Cell, cell, range_cell
 from fedmiss.report.sections.question import in_script
 from fedmiss.report.species import Species, read_species
-from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK, Plot, figure, lay_out, style
+from fedmiss.report.style import BLUE, CLASS_COLOURS, GREY, INK, Plot, axes, lay_out, style
 from fedmiss.report.tables import write_csv
 from fedmiss.report.words import count, interval_words, marks, number, percent, share, with_limits
 from fedmiss.report.years import season_text
@@ -35,7 +36,6 @@ from fedmiss.settings import kinds_checked
 from fedmiss.tables import is_ours, load_schema, write_table
 
 KIND = "report-index"
-ALL = "all"
 Indicators = dict[str, tuple[pd.DataFrame, pd.DataFrame]]  # group -> indicator by year, linear trends
 _TABLES = {
     "index": "report_index",
@@ -330,8 +330,7 @@ def _indicator_figure(table: pd.DataFrame, alt: str, name: str) -> Plot:
     from matplotlib.ticker import MaxNLocator
 
     with style():
-        fig = figure(7.0, 2.9)
-        ax = fig.subplots()
+        fig, ax = axes(7.0, 2.9)
         known = table["lo"].notna()
         if known.any():
             gaps = np.maximum([table["index"] - table["lo"], table["hi"] - table["index"]], 0)

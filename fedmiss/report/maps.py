@@ -20,7 +20,7 @@ from fedmiss.report.basemap import CREDIT, Frame, colour_bar, empty_map, frame_o
 from fedmiss.report.classes import NOT_CLASSIFIED
 from fedmiss.report.coverage import MIN_SITE_YEARS
 from fedmiss.report.slopes import log_slope
-from fedmiss.report.style import CLASS_COLOURS, GREY, INK, Plot, figure
+from fedmiss.report.style import CLASS_COLOURS, GREY, INK, Plot, axes
 from fedmiss.report.words import count, number, percent, share
 
 MAX_ROWS = 250  # more rows than this are thinner than a printed hair
@@ -79,8 +79,7 @@ def _draw(value: F64, seen: Bool, year: I64, what: str) -> Figure:
     # A logarithmic scale of four decades at most: a few tiny expected counts would take all colours.
     floor = max(float(np.quantile(positive, 0.02)) if positive.size else 0.01, top * 1e-4)
     norm = LogNorm(floor, max(top, floor * 10), clip=True)
-    fig = figure(height=float(np.clip(0.02 * n_rows + 1.6, 2.4, 6.0)) + 0.7)
-    ax = fig.subplots()
+    fig, ax = axes(height=float(np.clip(0.02 * n_rows + 1.6, 2.4, 6.0)) + 0.7)
     ax.imshow(_paint(np.maximum(value, floor), seen, norm), aspect="auto", interpolation="nearest")
     # The first month of each year on the axis; at most eight are named.
     starts = np.flatnonzero(np.r_[True, year[1:] != year[:-1]])

@@ -102,9 +102,7 @@ def headline_of(findings: Findings, support: str, subject: str, doubt: str = "")
 def over_the_period(windows: pd.DataFrame) -> str:
     """Return the change of the trend line from the first to the last year; empty where the trend has no class.
 
-    Parameters
-    ----------
-    windows : of :func:`fedmiss.report.changes.window_trends`; its first row is of all years
+    ``windows``: of :func:`fedmiss.report.changes.window_trends`; its first row is of all years.
     """
     if windows.empty or windows["trend_class"].iloc[0] not in _SAID:
         return ""

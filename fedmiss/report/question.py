@@ -64,9 +64,7 @@ class Answer(NamedTuple):
 def answer(findings: Findings, choice: Choice) -> Answer:
     """Compute what the report would say for a choice; it has a base, so some year has enough counts.
 
-    Raises
-    ------
-    ConfigError : a base without a usable year, no site left, or a region whose season differs, with sites left out
+    Raises ConfigError: a base without a usable year, no site left, or a region whose season differs, with sites left out.
     """
     series, refuse = _chosen(findings, choice)
     published = findings.yearly.attrs["base"]
@@ -147,9 +145,7 @@ def _source(findings: Findings, name: str, part: Part) -> dict[str, Any]:
 def stored(findings: Findings, places: Mapping[int, tuple[float, float]] | None = None) -> dict[str, Any]:
     """Return what a page needs to answer questions, as a JSON object; arrays are base64 of little-endian floats.
 
-    Parameters
-    ----------
-    places : site -> its point in the map's own units; sites without one cannot be clicked
+    ``places``: site -> its point in the map's own units; sites without one cannot be clicked.
     """
     n_years = findings.years.year.size
     each = 11 * n_years * (1 + findings.n_draws)  # bytes of a region: eight a number, and a third for base64

@@ -27,9 +27,7 @@ def scatter_of_years(year: I64, total: F64, values: F64 | None) -> F64:
     runs ``p = L_1 / (ODDS L_0 + L_1)`` of the largest restricted likelihoods. Every entry of the diagonal is the variance
     of a year.
 
-    Parameters
-    ----------
-    year, total : (Y,); values : (B, Y) replicates, at least two, or None
+    ``year``, ``total`` (Y,); ``values`` (B, Y) replicates, at least two, or None.
     """
     unknown = np.full((year.size, year.size), np.nan)
     if values is None or len(values) < 2 or year.size < 3:
@@ -67,15 +65,6 @@ def year_variance(year: F64, logs: F64, cov: F64, rho: float = 0.0) -> tuple[flo
     -------
     sigma2 >= 0, log units squared, and -2 log of its restricted likelihood, but for a constant; both NaN for fewer than
     three years or a value that is not finite.
-
-    Examples
-    --------
-    >>> year = np.arange(5.0)
-    >>> wave = np.array([1.0, -1.0, 0.0, -1.0, 1.0])
-    >>> year_variance(year, 0.2 * year + wave, np.zeros((5, 5)))[0] > 0
-    True
-    >>> year_variance(year, 0.2 * year + wave, 9.0 * np.eye(5))[0]
-    0.0
     """
     n = year.size
     if n < 3 or not (np.isfinite(logs).all() and np.isfinite(cov).all()):

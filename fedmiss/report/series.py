@@ -65,24 +65,21 @@ class MonthlySeries:
             raise ConfigError("some month_of_year is none of 1 to 12.")
         if (twice := months.duplicated(["year", "month_of_year"])).any():
             year, month = months.loc[twice, ["year", "month_of_year"]].iloc[0]
-            raise ConfigError(f"month {month} of {year} is there twice; add up its totals.", year=int(year))
+            raise ConfigError(f"month {month} of {year} is there twice; add up its totals.")
         values = np.asarray(totals, dtype=np.float64)
         if values.shape != (len(months),):
             raise ConfigError(
-                f"there are {values.size} monthly totals for {len(months)} months; give one for each month.",
-                n_totals=values.size,
+                f"there are {values.size} monthly totals for {len(months)} months; give one for each month."
             )
         replicates = None if draws is None else np.asarray(draws, dtype=np.float64)
         if replicates is not None and (replicates.ndim != 2 or replicates.shape[1] != values.size):
             raise ConfigError(
-                f"the draws have the shape {replicates.shape}; they must be (B, {values.size}), one column a month.",
-                shape=replicates.shape,
+                f"the draws have the shape {replicates.shape}; they must be (B, {values.size}), one column a month."
             )
         counted = None if n_observed is None else np.asarray(n_observed, dtype=np.float64)
         if counted is not None and counted.shape != values.shape:
             raise ConfigError(
-                f"there are {counted.size} numbers of counts for {len(months)} months; give one for each month.",
-                n_observed=counted.size,
+                f"there are {counted.size} numbers of counts for {len(months)} months; give one for each month."
             )
         return cls(values, months, replicates, counted)
 

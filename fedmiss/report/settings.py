@@ -18,19 +18,15 @@ CONVENTIONS = ("long-term", "trim")
 def base_range(base: str | int) -> tuple[int, int]:
     """Return the first and last year of a base: ``"2010"``, ``"2005-2010"``.
 
-    Raises
-    ------
-    ConfigError : when it is not a year or a range of years
+    Raises ConfigError when it is not a year or a range of years.
     """
     text = str(base).strip()
     parts = text.split("-")
     if not (1 <= len(parts) <= 2 and all(part.strip().isdecimal() for part in parts)):
-        raise ConfigError(
-            f"the base {text!r} is not a year or a range of years; write 2010 or 2005-2010.", base=text
-        )
+        raise ConfigError(f"the base {text!r} is not a year or a range of years; write 2010 or 2005-2010.")
     first, last = int(parts[0]), int(parts[-1])
     if first > last:
-        raise ConfigError(f"the base {text} ends before it begins; write --base {last}-{first}.", base=text)
+        raise ConfigError(f"the base {text} ends before it begins; write --base {last}-{first}.")
     return first, last
 
 
@@ -117,9 +113,7 @@ class ReportSettings(Settings):
             try:
                 dt.date.fromisoformat(self.date)
             except ValueError:
-                raise ConfigError(
-                    f"--date is {self.date!r}; write it as YYYY-MM-DD.", date=self.date
-                ) from None
+                raise ConfigError(f"--date is {self.date!r}; write it as YYYY-MM-DD.") from None
         if self.base is not None:  # here, not after the fit that a recipe makes first
             base_range(self.base)
         if self.language is not None and not Path(self.language).suffix and not os.path.exists(self.language):
@@ -127,7 +121,7 @@ class ReportSettings(Settings):
 
             known_language(self.language)
         if not self.unit.strip() or len(self.unit) > 40:
-            raise ConfigError(f"--unit is {self.unit!r}; give a word, as nests.", unit=self.unit)
+            raise ConfigError(f"--unit is {self.unit!r}; give a word, as nests.")
 
         if self.photo_credit and self.photo is None:
             raise ConfigError(

@@ -41,14 +41,10 @@ def trend_row(
 ) -> dict[str, float | int | str]:
     """Return the columns of ``overall_trend`` that describe the slope through yearly totals (Y,), replicates (B, Y).
 
-    Raises
-    ------
-    ConfigError : a convention that does not exist
+    Raises ConfigError: a convention that does not exist.
     """
     if convention not in CONVENTIONS:
-        raise ConfigError(
-            f"--convention is {convention!r}; it must be long-term or trim.", convention=convention
-        )
+        raise ConfigError(f"--convention is {convention!r}; it must be long-term or trim.")
     n = int(year.size)
     slope = float(log_slope(year, total))
     sampling = np.nan

@@ -46,9 +46,7 @@ class Species(NamedTuple):
 def read_species(folder: Path) -> Species:
     """Read a folder of ``fedmiss report``, or one of TRIM's results of many species.
 
-    Raises
-    ------
-    InputError : another kind of folder, or a damaged one
+    Raises InputError: another kind of folder, or a damaged one.
     """
     manifest = read_manifest(folder)
     if manifest["kind"] == "trim":
@@ -90,7 +88,7 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
             if "species" in results
             else "has TRIM's results of one table, not of a species"
         )
-        raise InputError(f"{folder} {why}: make it with `fedmiss trim --all-species`.", path=str(folder))
+        raise InputError(f"{folder} {why}: make it with `fedmiss trim --all-species`.")
     found = read_json(folder / "trim.json")
     rule, whole = str(results["rule"]), found["strata"]["all"]["imputed"]
     rows = [

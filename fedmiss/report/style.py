@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import pandas as pd
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 # Okabe and Ito (2008): distinct with every common colour vision deficiency.
@@ -96,6 +97,12 @@ def figure(width: float = 5.0, height: float = 3.4) -> Figure:
     from matplotlib.figure import Figure
 
     return Figure(figsize=(width, height), layout="constrained")
+
+
+def axes(width: float = 5.0, height: float = 3.4) -> tuple[Figure, Axes]:
+    """Return a new figure and its only axes."""
+    fig = figure(width, height)
+    return fig, fig.subplots()
 
 
 def svg_text(fig: Figure) -> str:

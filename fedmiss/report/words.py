@@ -97,9 +97,7 @@ def year_list(years: list[str]) -> str:
 def left_out(years: Iterable[object], one: str, several: str, what: str) -> list[str]:
     """Return the sentence that years lack something and are left out; none without such years.
 
-    Parameters
-    ----------
-    one, several : what one year, or several, do: ``lacks``, ``lack``
+    ``one``, ``several``: what one year, or several, do: ``lacks``, ``lack``.
     """
     named = [str(year) for year in years]
     if not named:

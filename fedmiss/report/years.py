@@ -110,9 +110,7 @@ def decimal_year(months: pd.DataFrame) -> F64:
 def base_years(base: str | int | None, years: Years) -> Bool:
     """Return the mask over ``years.year`` of the base period: ``"2010"``, ``"2005-2010"``, or the first used year.
 
-    Raises
-    ------
-    ConfigError : when the base is not a year or a range of years, or has no usable year of the panel.
+    Raises ConfigError when the base is not a year or a range of years, or has no usable year of the panel.
     """
     usable = years.year[years.used]
     if base is None:
@@ -125,8 +123,7 @@ def base_years(base: str | int | None, years: Years) -> Bool:
         known = listed([str(year) for year in usable], 80) or "none"
         raise ConfigError(
             f"the base {base} has no year that can be used; complete years with enough counts are: {known}. "
-            "Choose another with --base.",
-            base=base,
+            "Choose another with --base."
         )
     return np.asarray(mask)
 

@@ -267,7 +267,7 @@ CASES = (
          ("fit was not fitted on", "eagles", "It belongs to", "panel: name that")),
     Case("report on a fit of another panel",
          lambda b, f: ("report", *of(b, panel="eagles", fit="fit", imputed="imputed"), "--out", "new"),
-         ("was not fitted on this panel: it belongs to", "panel, so name that")),
+         ("fit was not fitted on", "It belongs to", "panel: name that")),
     Case("inspect a text file", lambda b, f: ("inspect", ebd(b)), ("neither a folder nor a .parquet table",)),
     Case("inspect nothing", lambda b, f: ("inspect", "nothing"), ("there is no file or folder nothing",)),
     Case("too few records to simulate", lambda b, f: ("simulate", "--records", 3, "--out", "new"), ("3",), 2),

@@ -176,11 +176,11 @@ def test_a_report_is_of_one_chain(place, tmp_path):
         read_inputs(panel, other, imputed)
     make_panel([place / "trend-out" / "records"], tmp_path / "panel", PanelSettings(groups=2))
     with pytest.raises(
-        InputError, match=r"was not fitted on this panel: it belongs to .*trend-out/panel, so name that"
+        InputError, match=r"fitted on .*: their tables differ. It belongs to .*trend-out/panel: name that"
     ):
         read_inputs(tmp_path / "panel", fit, imputed)
     alone = shutil.copytree(fit, tmp_path / "alone" / "fit")
-    with pytest.raises(InputError, match="was not fitted on this panel: run `fedmiss fit`"):
+    with pytest.raises(InputError, match=r"their tables differ\. Run `fedmiss fit` on this panel"):
         read_inputs(tmp_path / "panel", alone, imputed)
 
 

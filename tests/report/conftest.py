@@ -8,7 +8,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from fedmiss.files import write_manifest
+from fedmiss.files import imputed_from, panel_tables, read_manifest, write_manifest
 from fedmiss.report.analysis import Analysis, analyse
 from fedmiss.report.build import build_report, write_report
 from fedmiss.report.inputs import read_inputs
@@ -101,7 +101,7 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
     write_manifest(
         panel, "panel", settings={"groups": 3}, inputs={}, results=results, flow=flow, terms=terms, warnings=["a warning"]
     )  # fmt: skip
-    _write_fit(fit, w, expected, months, region, rng, terms, flow)
+    _write_fit(fit, w, expected, months, region, rng, terms, flow, panel_tables(read_manifest(panel)))
     write_table(
         {
             "site_index": np.repeat(np.arange(J), L), "month_index": np.tile(np.arange(L), J),
@@ -115,11 +115,12 @@ def make_folders(root: Path, w: World, seed: int = 0) -> dict[str, Path]:
         "imputed",
     )  # fmt: skip
     known = {"occupied": [0.8 * J, 0.6 * J]} if w.occupied else {}
-    write_manifest(imputed, "imputed", settings={}, inputs={}, flow=flow, terms=terms, results=known)
+    made_from = imputed_from(read_manifest(fit))
+    write_manifest(imputed, "imputed", settings={}, inputs=made_from, flow=flow, terms=terms, results=known)
     return {"panel": panel, "fit": fit, "imputed": imputed}
 
 
-def _write_fit(fit, w, expected, months, region, rng, terms, flow):
+def _write_fit(fit, w, expected, months, region, rng, terms, flow, inputs):
     J, L = expected.shape
     if w.trace:
         k = np.arange(1, 31)
@@ -171,7 +172,7 @@ def _write_fit(fit, w, expected, months, region, rng, terms, flow):
             "site_trends",
         )  # fmt: skip
     write_manifest(
-        fit, "fit", settings={"seed": 0}, inputs={}, flow=flow, terms=terms,
+        fit, "fit", settings={"seed": 0}, inputs=inputs, flow=flow, terms=terms,
         results={
             "family": "poisson", "scale": "raw", "method": "fast", "rank": w.rank, "penalty": None, "mu": 0.1,
             "dispersion": 1.4,

@@ -113,14 +113,22 @@ def test_a_part_is_a_finding_where_half_of_the_replicates_bend(full, support, sa
     assert ("may bend in 2014" if support < 0.5 else "bends in 2014") in bends
 
 
+def without_finds(full, years, share=1.0):
+    """The analysis as if nothing was found in these years, of whose totals a share is left; and their visits."""
+    at = full.data.months["year"].isin(years).to_numpy()
+    cells = full.data.cells.copy()
+    inside = at[cells["month_index"]]
+    cells.loc[inside, ["n_detected", "count_sum"]] = 0
+    expected = full.data.expected * np.where(at, share, 1.0)
+    a = analyse(replace(full.data, cells=cells, expected=expected), full.settings)
+    return a, f"{cells.loc[inside, 'n_visits'].sum():,} visits"
+
+
 @pytest.mark.parametrize("end", [slice(0, 4), slice(-4, None)])
 def test_years_at_an_end_that_found_nothing_are_named_and_no_base(full, end):
     gone = np.unique(full.data.months["year"])[end]
-    cells = full.data.cells.copy()
-    inside = full.data.months["year"].isin(gone).to_numpy()[cells["month_index"]]
-    cells.loc[inside, ["n_detected", "count_sum"]] = 0
-    a = analyse(replace(full.data, cells=cells), full.settings)
-    said = f"None of the {cells.loc[inside, 'n_visits'].sum():,} visits of {gone[0]} to {gone[-1]} found the species"
+    a, visits = without_finds(full, gone)
+    said = f"None of the {visits} of {gone[0]} to {gone[-1]} found the species"
     assert sum(each.startswith(said) for each in caveats(a)) == 1
     assert int(a.yearly.attrs["base"][0]) not in gone
     assert not any(each.startswith("None of") for each in caveats(full))
@@ -131,13 +139,11 @@ def test_years_at_an_end_that_found_nothing_are_named_and_no_base(full, end):
 def test_a_single_year_that_found_nothing_and_fell_is_named(full, place, share, named):
     """The last of 20 years had only zeros, decided the windows, and no sentence said so."""
     gone = np.unique(full.data.months["year"])[place]
-    cells, at = full.data.cells.copy(), (full.data.months["year"] == gone).to_numpy()
-    inside = at[cells["month_index"]]
-    cells.loc[inside, ["n_detected", "count_sum"]] = 0
-    expected = full.data.expected * np.where(at, share, 1.0)
-    a = analyse(replace(full.data, cells=cells, expected=expected), full.settings)
-    said = f"None of the {cells.loc[inside, 'n_visits'].sum():,} visits of {gone} found the species"
-    assert sum(each.startswith(said) for each in caveats(a)) == named
+    a, visits = without_finds(full, [gone], share)
+    assert (
+        sum(each.startswith(f"None of the {visits} of {gone} found the species") for each in caveats(a))
+        == named
+    )
 
 
 @pytest.mark.slow
@@ -339,28 +345,28 @@ def test_page_and_exchange_file_give_one_slope_error_and_class(full, tmp_path, r
 
 def test_folders_of_other_panels_are_refused(folders, tmp_path):
     other = make_folders(tmp_path / "other", World(n_sites=7))
-    with pytest.raises(InputError, match=r"40 sites x 168 months need 6720"):
+    with pytest.raises(
+        InputError, match=r"imputed was not imputed from .*fit, but from another fit or panel"
+    ):
         read_inputs(folders["panel"], folders["fit"], other["imputed"])
-    with pytest.raises(InputError, match="7 rows for 40 sites"):
+    with pytest.raises(InputError, match=r"fit was not fitted on .*panel: their tables differ"):
         read_inputs(folders["panel"], other["fit"], folders["imputed"])
     with pytest.raises(InputError, match="'panel', but a 'fit' is needed"):
         read_inputs(folders["panel"], folders["panel"], folders["imputed"])
-    broken = tmp_path / "broken"
-    shutil.copytree(folders["panel"], broken)
+    broken = shutil.copytree(folders["panel"], tmp_path / "broken")
     shutil.rmtree(broken / "groups")
     with pytest.raises(InputError, match=r"cells\.parquet is missing"):
         read_inputs(broken, folders["fit"], folders["imputed"])
 
 
 def test_a_matrix_with_holes_is_refused(folders, tmp_path):
-    bad = tmp_path / "imputed"
-    shutil.copytree(folders["imputed"], bad)
+    bad = shutil.copytree(folders["imputed"], tmp_path / "imputed")
     table = read_table(bad / "imputed.parquet", "imputed").to_pandas()
     table.loc[5, "expected"] = np.inf
     write_table(table, bad / "imputed.parquet", "imputed")
     with pytest.raises(InputError, match=r"imputed.parquet is damaged.*`fedmiss impute"):
         read_inputs(folders["panel"], folders["fit"], bad)
-    write_manifest(bad, "imputed", settings={}, inputs={})
+    write_manifest(bad, "imputed", settings={}, inputs=read_manifest(bad)["inputs"])
     with pytest.raises(InputError, match="no finite value for site 0, month 5"):
         read_inputs(folders["panel"], folders["fit"], bad)
 
@@ -405,30 +411,27 @@ def test_a_model_of_rank_0_gives_no_class_to_regions_and_sites(tmp_path):
     assert not any("a trend of its own" in c for c in caveats(a))
 
 
+def refitted(folders, tmp_path, **facts):
+    """The analysis of the folders, the fit with other facts."""
+    fit = shutil.copytree(folders["fit"], tmp_path / "fit")
+    before = read_manifest(fit)
+    write_manifest(fit, "fit", settings={}, inputs=before["inputs"], results=before["results"] | facts)
+    return analysed(read_inputs(folders["panel"], fit, folders["imputed"]))
+
+
 def test_a_site_with_most_of_the_birds_is_not_said_to_share_the_trend_of_all_others(folders, tmp_path):
-    fit = tmp_path / "fit"
-    shutil.copytree(folders["fit"], fit)
-    off = {
-        "rank": 0, "slopes": True, "features": [], "family": "poisson", "site_variances": [0.8, 1e-4], "members": [],
-        "large_site": True,
-    }  # fmt: skip
-    write_manifest(fit, "fit", settings={}, inputs={}, results=read_manifest(fit)["results"] | off)
-    a = analysed(read_inputs(folders["panel"], fit, folders["imputed"]))
+    a = refitted(
+        folders, tmp_path, rank=0, slopes=True, features=[], family="poisson", site_variances=[0.8, 1e-4], members=[],
+        large_site=True,
+    )  # fmt: skip
     assert any("gives all sites but the one with most birds one trend" in c for c in caveats(a))
     assert a.regions["reason"].str.contains("all sites but the one with most birds").all()
-    notes = places(a, {}).values["sites"].note, indices(a, {}).values["regions"].note
-    assert all(
-        "All sites but the one with most birds share one trend in this model" in note for note in notes
-    )
+    for note in places(a, {}).values["sites"].note, indices(a, {}).values["regions"].note:
+        assert "All sites but the one with most birds share one trend in this model" in note
 
 
 def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):
-    fit = tmp_path / "fit"
-    shutil.copytree(folders["fit"], fit)
-    m = read_manifest(fit)
-    results = m["results"] | {"converged": False, "stop_reason": "500 rounds"}
-    write_manifest(fit, "fit", settings={}, inputs={}, results=results)
-    a = analysed(read_inputs(folders["panel"], fit, folders["imputed"]))
+    a = refitted(folders, tmp_path, converged=False, stop_reason="500 rounds")
     assert any("did not converge" in c and "500 rounds" in c for c in caveats(a))
     assert headline(a).verdict == "Moderate decline, provisional since the fit has not converged"
 

@@ -84,7 +84,7 @@ def _lines(path: Path) -> dict[str, list[str]]:
     try:
         text = path.read_text(encoding="latin-1")
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.", path=str(path)) from None
+        raise InputError(f"cannot read {path}: {error.strerror}.") from None
     said: dict[str, list[str]] = {key: [] for key in _KEYS}
     in_labels = False
     for number, line in enumerate(text.splitlines(), 1):
@@ -100,8 +100,7 @@ def _lines(path: Path) -> dict[str, list[str]]:
             in_labels = True
         elif key not in said:
             raise InputError(
-                f"{path} line {number}: {words[0]!r} is no word of TRIM's command files ({', '.join(_KEYS)}).",
-                line=number,
+                f"{path} line {number}: {words[0]!r} is no word of TRIM's command files ({', '.join(_KEYS)})."
             )
         else:
             said[key] = [words[1].strip()] if len(words) > 1 else []
@@ -138,8 +137,7 @@ def _points(path: Path, said: dict[str, list[str]], key: str, times: list[int]) 
     if wrong := [word for word in given if word not in known]:
         raise InputError(
             f"{path}: {key} says {wrong[0]!r}; write time points of the table, {times[0]} to {times[-1]}, or their places, "
-            f"1 to {len(times)}.",
-            path=str(path),
+            f"1 to {len(times)}."
         )
     return tuple(known[word] for word in given)
 
@@ -151,18 +149,17 @@ def _table(path: Path, name: str, columns: list[str], missing: float) -> pd.Data
     found = next((place for place in places if place.is_file()), None)
     if found is None:
         raise InputError(
-            f"{path} names the table {name!r}, which is not there; put it beside the command file.", path=name
+            f"{path} names the table {name!r}, which is not there; put it beside the command file."
         )
     lines = enumerate(found.read_text(encoding="latin-1").splitlines(), 1)
     rows = {number: words for number, line in lines if (words := line.split())}
     if not rows:
-        raise InputError(f"{found} has no row; {path.name} names it as its table.", path=str(found))
+        raise InputError(f"{found} has no row; {path.name} names it as its table.")
     for number, words in rows.items():
         if len(words) != len(columns):
             raise InputError(
                 f"{found} line {number} has {len(words)} columns, but {path.name} speaks of {len(columns)} "
-                f"({', '.join(columns)}).",
-                line=number,
+                f"({', '.join(columns)})."
             )
     table = pd.DataFrame(list(rows.values()), index=list(rows), columns=columns)
     for name in columns:

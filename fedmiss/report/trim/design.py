@@ -68,9 +68,7 @@ class Design:
 def positions_of(changepoints: Iterable[Label], times: tuple[Label, ...]) -> tuple[int, ...]:
     """Turn change points, named by their time point, into positions; sorted.
 
-    Raises
-    ------
-    ConfigError : a change point that is no time point, or the last one, after which nothing changes
+    Raises ConfigError: a change point that is no time point, or the last one, after which nothing changes.
     """
     out = []
     for point in changepoints:
@@ -86,9 +84,7 @@ def positions_of(changepoints: Iterable[Label], times: tuple[Label, ...]) -> tup
 def make_design(cells: Cells, model: int, changepoints: tuple[int, ...] = ()) -> Design:
     """Build the design of model 1, 2 or 3. Model 2 without change points has one slope from the first time point.
 
-    Raises
-    ------
-    InputError : a stretch between two change points (in a category of a covariate) without a positive count
+    Raises InputError: a stretch between two change points (in a category of a covariate) without a positive count.
     """
     _I, M, J = cells.shape
     if model == 2:

@@ -222,7 +222,7 @@ class TrimFit:
 
     def _chosen(self, which: str, stratum: str = "all") -> tuple[F64, F64]:
         if which not in ("imputed", "model"):
-            raise ConfigError(f"which is {which!r}; it must be imputed or model.", which=which)
+            raise ConfigError(f"which is {which!r}; it must be imputed or model.")
         chosen = self.stratum(stratum)
         return (
             (chosen.imputed, chosen.var_imputed) if which == "imputed" else (chosen.model, chosen.var_model)

@@ -44,9 +44,7 @@ class Information:
 def estimate(cells: Cells, design: Design, *, serial: bool) -> Estimate:
     """Fit the model. Every site must have a positive count.
 
-    Raises
-    ------
-    InputError : parameters that the counts do not determine; no neighbouring counts for a serial correlation
+    Raises InputError: parameters that the counts do not determine; no neighbouring counts for a serial correlation.
     """
     f = np.nan_to_num(cells.counts)
     mu, beta = _newton(f, cells.seen, design)

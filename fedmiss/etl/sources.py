@@ -296,6 +296,18 @@ def _members(path: Path, stamp: tuple[int, int], members: list[str]) -> list[Sou
     return found
 
 
+def _no_text(line: bytes) -> str:
+    """What is wrong with a first line that is no text, or as long as the whole beginning of the file."""
+    few, many = sorted((line[::2].count(b"\0"), line[1::2].count(b"\0")))
+    if few == 0 and 4 * many > len(
+        line
+    ):  # half of the bytes of Latin letters, all at even places or all at odd ones
+        return "looks like UTF-16 text without its mark; save it as UTF-8 and try again."
+    if line.count(b"\r") > 1 and b"\0" not in line:
+        return "has lines that end in a carriage return alone; save it with line ends of today (for example: tr '\\r' '\\n')."
+    return "is not a text table: its first line holds binary data."
+
+
 def _describe(
     path: Path, stamp: tuple[int, int], member: str | None, header_row: int | None = None
 ) -> Source:
@@ -319,7 +331,7 @@ def _describe(
         raise ConfigError(f"--header-row {row}: the beginning of {name} has {len(lines)} lines.")
     line = lines[row - 1]
     if b"\0" in line or len(line) > HEAD_BYTES - 4:
-        raise InputError(f"{name} is not a text table: its first line holds binary data.", path=name)
+        raise InputError(f"{name} {_no_text(line)}", path=name)
     try:
         text = line.rstrip(b"\r").decode("utf-8")
     except UnicodeDecodeError as error:

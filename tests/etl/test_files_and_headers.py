@@ -141,6 +141,8 @@ ROWS = text([seen(A, str(i)) for i in range(3000)], EBD_52)
         ("note.txt", b"Dear colleague,\nplease find\n", "is no eBird, MyEBirdData or GBIF file"),
         ("note.txt", b"\x00\x01\x02\x03", "is not a text table"),
         ("ebd.txt", ROWS.decode().encode("utf-16"), "UTF-16"),
+        ("ebd.txt", ROWS.decode().encode("utf-16-be"), "looks like UTF-16 text without its mark"),
+        ("ebd.txt", ROWS.replace(b"\n", b"\r"), "lines that end in a carriage return alone"),
         ("ebd.txt.gz", gzip.compress(ROWS)[:-9000], "damaged or was cut short"),
         ("x.zip", b"PK\x03\x04 this is no zip", "damaged or was cut short"),
         ("x.zip", zipped({"readme.md": "hello"}), "holds no table that fedmiss knows"),

@@ -304,7 +304,7 @@ def _no_text(line: bytes) -> str:
     ):  # half of the bytes of Latin letters, all at even places or all at odd ones
         return "looks like UTF-16 text without its mark; save it as UTF-8 and try again."
     if line.count(b"\r") > 1 and b"\0" not in line:
-        return "has lines that end in a carriage return alone; save it with line ends of today (for example: tr '\\r' '\\n')."
+        return "has lines that end in a carriage return alone; save it with others (for example: tr '\\r' '\\n')."
     return "is not a text table: its first line holds binary data."
 
 

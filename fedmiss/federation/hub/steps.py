@@ -235,8 +235,10 @@ def _common_variance(state: MonthState, J: F64) -> F64:
 def _newton(
     state: MonthState, sums: F64, family: Family, *, damped: bool, replicate: bool
 ) -> tuple[F64, F64, F64, tuple[F64, F64], F64]:
-    """One Newton step of every month; means, covariances, effective degrees of freedom, steps and their damping, and how
-    far ahead (..., L, free columns) of its mean each month is taken to be by the series.
+    """One Newton step of every month.
+
+    Returns means, covariances, effective degrees of freedom, steps and their damping, and how far ahead (..., L, free
+    columns) of its mean the series take each month to be.
 
     The curvature is the expected one of the negative binomial. Where a month (a species, in a community) holds a count far
     above its mean the true one is larger, and full steps swing for good: a month whose step turns back takes half of it, and

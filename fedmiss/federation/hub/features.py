@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -159,6 +159,18 @@ def _columns(block: str, names: Sequence[str], regions: Sequence[str], knots: in
         elif name not in PLACE:
             out += [Column(block, of), Column(block, of, squared=True)]
     return out
+
+
+def refuse_doubled(covariates: Iterable[str]) -> None:
+    """Raise ConfigError where two columns that are made of covariates have one name, as X squared and the square of X."""
+    made: dict[str, Column] = {}
+    for column in _columns("covariates", tuple(covariates), (), 0):
+        other = made.setdefault(str(column), column)
+        if other is not column:
+            raise ConfigError(
+                f"{str(column)!r} names two things that are made of the sites' covariates, one of the column {other.of!r} and "
+                f"one of {column.of!r}. Give one of these columns another name in the table of sites."
+            )
 
 
 def _levels_of_months(counted: F64) -> F64:

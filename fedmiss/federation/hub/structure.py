@@ -29,12 +29,13 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.begin import known_line
 from fedmiss.federation.hub.bootstrap import effective_observers, totals_of
 from fedmiss.federation.hub.crossval import KEPT, Contest, Known, cross_validate, score_folds
-from fedmiss.federation.hub.features import agree_features
+from fedmiss.federation.hub.features import WHY, agree_features
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial, choose
@@ -72,7 +73,16 @@ def _clear(trial: Trial, panel: Panel) -> bool:
 def features_of(
     link: Link, panel: Panel, settings: Sequence[CountSettings], tried: Sequence[str] | None = None
 ) -> Panel:
-    """The panel with the features that settings name or that are tried, agreed on where they were not yet."""
+    """The panel with the features that settings name or that are tried, agreed on where they were not yet.
+
+    Raises
+    ------
+    ConfigError    one that is named cannot be made, or is of slopes, for which the years are too few
+    """
+    # a model that is to have no slopes has none to follow it; years that are too few are a surprise
+    lineless = [one for one in settings if one.slopes and not known_line(panel, one).size]
+    if idle := [feature for one in lineless for feature in one.features if feature in OF_SLOPES]:
+        raise ConfigError(WHY[idle[0]])
     named = {feature for one in settings for feature in (*one.features, *one.responses)}
     known = set(panel.features.columns) if panel.features is not None else set()
     if named - known:

@@ -297,8 +297,8 @@ def season(findings: Findings) -> Plot | None:
     profile = profile.merge(ends, left_on="month_of_year", right_index=True, how="left")
     month = along_season(profile["month_of_year"])
     profile, month = profile.iloc[np.argsort(month)], np.sort(month)
-    x, low, high = broken(month, profile["low_year"], profile["high_year"])
-    ax.fill_between(x, low, high, color="#dcdcdc", alpha=0.7, lw=0)
+    x, least, most = broken(month, profile["low_year"], profile["high_year"])
+    ax.fill_between(x, least, most, color="#dcdcdc", alpha=0.7, lw=0)
     if (alone := ~np.isin(month - 1, month) & ~np.isin(month + 1, month)).any():  # an area needs two months
         single = profile[alone]
         ax.vlines(month[alone], single["low_year"], single["high_year"], color="#dcdcdc", alpha=0.7, lw=5)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from fedmiss.files import SECRET, hash_file
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.community import seat_of, write_community
 from fedmiss.network.kits import Kit
-from fedmiss.network.method import run_method
+from fedmiss.network.method import installed, run_method
 from fedmiss.network.result import write_preview, write_result
 from fedmiss.network.status import STATUS, Status, Usage
 from fedmiss.owner import DROPPINGS, remove_state
@@ -352,11 +351,9 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     if kit.study.method:
         digest_of_path(data)
         run = str(kit.study.method["run"])
-        # found, not imported: nothing of it runs before the approval
-        there = importlib.util.find_spec(run.partition(":")[0].partition(".")[0]) is not None
         where = (
             "installed on this computer"
-            if there
+            if installed(run)
             else "which is NOT installed on this computer (a file alone: its folder in PYTHONPATH)"
         )
         return [f"{kit.name}: {data} is given to {run}, {where}"]

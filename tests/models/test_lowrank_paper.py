@@ -249,7 +249,7 @@ def test_a_run_that_grows_beyond_all_sense_ends_with_the_next_move():
     ("spoil", "said"),
     [
         (lambda rows: rows[:, :2], r"worker '1': its rows have the shape \(\d+, 2\)"),
-        (lambda rows: rows + [1000, 0, 0], "worker '1': row 0 is of the cell 10"),
+        (lambda rows: np.add(rows, [1000, 0, 0]), "worker '1': row 0 is of the cell 10"),
     ],
 )
 def test_rows_of_another_panel_are_refused_and_their_owner_is_named(spoil, said):

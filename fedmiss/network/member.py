@@ -311,12 +311,15 @@ def answered_from(kit: Kit, data: Path, program: GroupProgram | None = None) -> 
 
 
 def digest_of_path(data: Path, beside: Path | None = None) -> bytes:
-    """Digest of a file, or of the files of a folder, and of another file beside: a journal is of one state of the data."""
+    """Digest of a file, or of the files of a folder, and of another file beside: a journal is of one state of the data.
+
+    A file alone may have another name, as a copy has; a folder's files are told apart by theirs.
+    """
     if not data.exists():
         raise InputError(f"there is no file or folder {data}. Check its name and place.", path=str(data))
     inside = sorted(data.rglob("*")) if data.is_dir() else [data]
     files = [p for p in inside if p.is_file() and p.name not in DROPPINGS]
-    words = [f"{p.relative_to(data) if data.is_dir() else p.name} {hash_file(p)}" for p in files]
+    words = [f"{p.relative_to(data) if data.is_dir() else ''} {hash_file(p)}" for p in files]
     words += [hash_file(beside)] if beside is not None else []
     return hashlib.blake2b("\n".join(words).encode(), digest_size=16).digest()
 

@@ -351,6 +351,10 @@ def test_what_a_file_manager_leaves_beside_the_data_is_no_other_data(tmp_path):
     assert digest_of_path(tmp_path / "data") == before
     (tmp_path / "data" / "b.csv").write_text("1")
     assert digest_of_path(tmp_path / "data") != before
+    for name, text in (("here.csv", "1"), ("there.csv", "1"), ("other.csv", "2")):
+        (tmp_path / name).write_text(text)
+    here, there, other = (digest_of_path(tmp_path / f"{name}.csv") for name in ("here", "there", "other"))
+    assert here == there != other, "the same bytes under another name are the same data"
 
 
 def test_an_organisation_whose_numbers_are_not_finite_is_named_in_the_result(tmp_path, monkeypatch, capsys):

@@ -19,6 +19,7 @@ import importlib.util
 import inspect
 import json
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -45,6 +46,8 @@ _GO_ON = (
 )
 
 
+# Python 3.11 counts its depth in syntax trees for all threads together, and fails where two of them read one at once.
+_PARSING = threading.Lock()
 _INSTALL = (
     "Install the package that the organisations have agreed on, the same version everywhere; for a file alone set "
     "PYTHONPATH to its folder."
@@ -112,7 +115,8 @@ def _imported(file: Path, within: str | None) -> set[str]:
     ``within``: the folder that its module's name begins with; None where its own dots lead to its package.
     """
     try:
-        nodes = list(ast.walk(ast.parse(file.read_bytes())))
+        with _PARSING:
+            nodes = list(ast.walk(ast.parse(file.read_bytes())))
     except (SyntaxError, ValueError):  # nobody can import it either
         return set()
     names: set[str] = set()

@@ -341,6 +341,7 @@ class LocalFederation:
 
     def ask_features(self, settings: Sequence[CountSettings], tried: Sequence[str] | None = None) -> None:
         """Agree on the features of sites that settings name or that are to be tried, where that was not done yet."""
+        check_slopes(self.hub, settings)
         self.hub = features_of(self.link, self.hub, settings, tried)
 
     def replicates(self, numbers: Sequence[int], *, seed: int) -> Draws:

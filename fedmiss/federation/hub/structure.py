@@ -73,16 +73,7 @@ def _clear(trial: Trial, panel: Panel) -> bool:
 def features_of(
     link: Link, panel: Panel, settings: Sequence[CountSettings], tried: Sequence[str] | None = None
 ) -> Panel:
-    """The panel with the features that settings name or that are tried, agreed on where they were not yet.
-
-    Raises
-    ------
-    ConfigError    one that is named cannot be made, or is of slopes, for which the years are too few
-    """
-    # a model that is to have no slopes has none to follow it; years that are too few are a surprise
-    lineless = [one for one in settings if one.slopes and not known_line(panel, one).size]
-    if idle := [feature for one in lineless for feature in one.features if feature in OF_SLOPES]:
-        raise ConfigError(WHY[idle[0]])
+    """The panel with the features that settings name or that are tried, agreed on where they were not yet."""
     named = {feature for one in settings for feature in (*one.features, *one.responses)}
     known = set(panel.features.columns) if panel.features is not None else set()
     if named - known:
@@ -90,6 +81,14 @@ def features_of(
     elif tried and panel.features is None and panel.J >= FEWEST_SITES:
         panel = agree_features(link, panel, tried)
     return panel
+
+
+def check_slopes(panel: Panel, settings: Sequence[CountSettings]) -> None:
+    """Raise ConfigError where a model names a feature of slopes, and the years are too few for any."""
+    # a model that is to have no slopes has none to follow it; years that are too few are a surprise
+    lineless = [one for one in settings if one.slopes and not known_line(panel, one).size]
+    if idle := [feature for one in lineless for feature in one.features if feature in OF_SLOPES]:
+        raise ConfigError(WHY[idle[0]])
 
 
 def choose_model(

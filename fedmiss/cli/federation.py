@@ -116,6 +116,7 @@ def join(
     from fedmiss.network.folder import check_folder
     from fedmiss.network.kits import open_kit
     from fedmiss.network.member import dry_run as brings
+    from fedmiss.network.method import check_installed
     from fedmiss.network.operate import join as take_part
     from fedmiss.network.preflight import check_key, check_version
     from fedmiss.network.report import joint_report, no_own_report, own_report
@@ -128,6 +129,8 @@ def join(
     check_version(mine)
     if not dry_run:
         check_key(mine)
+    if mine.study.method and not dry_run:
+        check_installed(str(mine.study.method["run"]))
     if mine.study.method:
         names = ("look", "preview", "own_sites", "report", "joint", "date", "unit")
         refuse_typed(context, names, f"the study runs {mine.study.method['run']}, not the count model")

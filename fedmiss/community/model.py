@@ -26,6 +26,7 @@ from fedmiss.federation.group.visits import Visits, effort_columns
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.begin import responding
 from fedmiss.federation.hub.crossval import FOLDS, KEPT
+from fedmiss.federation.hub.features import refuse_doubled
 from fedmiss.federation.local import LocalFederation
 from fedmiss.federation.results import CountFit, Posterior
 from fedmiss.models.lowrank.choice import Choice
@@ -263,9 +264,14 @@ def fit_by(
     """Fit the community model by a federation whose months are species.
 
     ``cells`` and ``covariates`` are those of the sites that are held here.
+
+    Raises
+    ------
+    ConfigError    more axes than so few species can bear, two responses of one name
     """
     tell, most = watch or (lambda text: None), check_rank(settings, cells.S)
     plain = plain_model(settings)
+    refuse_doubled(federation.hub.covariates)
     tell("rank 0")
     federation.fit(plain)
     # Without axes all that they explain is overdispersion: this is

@@ -11,9 +11,10 @@ from fedmiss.arrays import F64, I64
 from fedmiss.core import oracles
 from fedmiss.core.finite_sum import SemVr
 from fedmiss.core.messages import LARGEST, usable
+from fedmiss.core.protocols import Model, Rows
 from fedmiss.core.rules import Field
 from fedmiss.core.state import leaves
-from fedmiss.errors import ConfigError, DomainError
+from fedmiss.errors import ConfigError, DomainError, InputError
 
 if TYPE_CHECKING:
     from fedmiss.core.fedem import FedEM
@@ -105,6 +106,16 @@ def check_settings(algo: FedEM) -> None:
         )
     if _local(algo) and hasattr(algo.model, "carry_start"):
         raise ConfigError("local steps need a model whose T depends on S only; use FedEM for this one.")
+
+
+def check_rows(model: Model, name: str, rows: Rows) -> None:
+    """Raise InputError, with the worker's ``name``, for rows that are not what the model reads."""
+    check = getattr(model, "check_rows", None)
+    if check is not None:
+        try:
+            check(rows)
+        except InputError as error:
+            raise InputError(f"worker {name!r}: {error}", worker=name) from None
 
 
 def first_statistic(S_hat: object, q: int) -> F64:

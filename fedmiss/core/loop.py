@@ -29,6 +29,7 @@ Observe = Callable[[ServerState, Downlink], Mapping[str, float]]
 _COLUMNS = (
     "k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations", "dropped", "away", "seconds",
 )  # fmt: skip
+_GROWN = 1e24  # times ||H||^2 of round 0: T may stop growing (exp is bounded) far beyond sense, and all numbers stay finite
 _KEPT = 10_000  # dropped messages that a result lists; the trace counts all
 
 
@@ -113,6 +114,7 @@ class _Kept:
     mean: _Mean | None
     first: Mapping[str, str] = field(default_factory=dict)  # what the run started from
     useless: int = 0  # messages that could not be used, since the last one that could
+    least: float = 1.0  # of the ||H||^2 that later ones are compared with: a run may begin at a root
 
     def observe(self, k: int, values: Mapping[str, float]) -> None:
         """Note what an observer said of round k; earlier rounds in which it was not asked hold nan."""
@@ -142,10 +144,12 @@ class _Kept:
                 k=info.k,
                 worker=info.dropped[-1].worker,
             )
-        if not np.isfinite(info.h_norm2):
+        usual = max(self.trace["h_norm2"][0], self.least)
+        if not info.h_norm2 <= _GROWN * usual:  # nan compares as false
             raise DomainError(
-                f"round {info.k}: ||H||^2 is {info.h_norm2}; the iterates diverged with gamma={info.gamma:g}. "
-                f"Lower gamma (try {info.gamma / 5:g}).",
+                f"round {info.k}: ||H||^2 is {info.h_norm2:.3g}, where the run began at {usual:.3g}; the iterates diverged "
+                f"with gamma={info.gamma:g}. Lower gamma (try {info.gamma / 5:.2g}), compress less, or take larger "
+                "minibatches.",
                 k=info.k,
             )
 
@@ -312,7 +316,7 @@ def run(
         mean = None if average_from is None else _Mean(average_from, np.zeros(algo.model.q))
         kept = _Kept({name: [] for name in _COLUMNS}, [], mean, first)
         server = engine.start(algo, S_hat, init)
-    trace, mean = kept.trace, kept.mean
+    trace, mean, kept.least = kept.trace, kept.mean, max(1.0, float(S_hat @ S_hat))
     before = trace["seconds"][-1] if trace["seconds"] else 0.0
     evaluations, total, n = sum(trace["evaluations"]), algo.roster.total, algo.roster.n
     fraction = stop.rounds is None and stop.epochs is not None

@@ -61,6 +61,8 @@ class Model(Protocol):
         which messages are compressed. Compressed moments, for one, keep their variance positive in coordinates of theta.
     ``local_walk(x, data, slots, index, eta, H, shift) -> (a, q)``
         Several steps at once, see :class:`~fedmiss.core.local_steps.LocalSteps`.
+    ``check_rows(rows)``
+        Raises InputError where rows are not what the model reads; the engine that was given them names the worker.
     ``log_likelihood(theta, rows) -> float``
         The MEAN over ``rows`` of log p(y; theta).
     ``surrogate(theta, S) -> float``

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.core.checks import check_rows
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.fingerprint import describe, digest
 from fedmiss.core.messages import compress
@@ -82,6 +83,8 @@ class LocalEngine:
     def start(self, algo: FedEM, S_hat: F64, init: str | F64) -> ServerState:
         """See :class:`fedmiss.core.protocols.Engine`."""
         self._rows, self._told = in_slot_order(algo, self._data), None
+        for name, rows in zip(algo.roster.ids, self._rows, strict=True):
+            check_rows(algo.model, name, rows)
         self.V = first_memories(algo, self._rows, S_hat, init)
         self._memory = algo.oracle.start_many(algo.roster.n, algo.model.q)
         return algo.init(S_hat, self.V)

@@ -17,6 +17,7 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 
 from fedmiss.arrays import F64, I64
+from fedmiss.core.checks import check_rows
 from fedmiss.core.fedem import FedEM
 from fedmiss.core.fingerprint import identity
 from fedmiss.core.messages import collect, encode
@@ -116,6 +117,7 @@ class StudyEngine:
                 f"{self.circle.name!r} has {len(self.rows)} rows, the roster says {algo.roster.sizes[c]}. Make the roster "
                 "from these data."
             )
+        check_rows(algo.model, self.circle.name, self.rows)
         # of Remembered, whose own probabilities are 1
         who = getattr(algo.participation, "who", algo.participation)
         if self.masked and (who.prob(algo.roster.n) < 1.0).any():

@@ -105,8 +105,10 @@ class SiteTable:
                     set(self.frame[name].drop_nulls()) - set(self.frame.filter(here)[name].drop_nulls())
                 )
                 if lost:
+                    values = listed([repr(value) for value in lost], 4)
                     said.append(
-                        f"no visited site has {name} {listed(lost, 4)}; sites that have it are expected to be like the mean."
+                        f"in the column {name!r}, no visited site has {values}; sites that have it are expected to be like "
+                        "the mean."
                     )
                 continue
             seen = self.frame.filter(here)[name].drop_nulls()

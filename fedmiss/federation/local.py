@@ -28,7 +28,7 @@ from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.crossval import open_batch
 from fedmiss.federation.hub.members import FULL, FittedModel, fit_members
 from fedmiss.federation.hub.state import MonthState
-from fedmiss.federation.hub.structure import choose_model, features_of
+from fedmiss.federation.hub.structure import check_slopes, choose_model, features_of
 from fedmiss.federation.keys import keyed_hashes, seed_key
 from fedmiss.federation.link import Link
 from fedmiss.federation.results import AverageFit, CountFit, Posterior, errors_of_sites
@@ -341,6 +341,7 @@ class LocalFederation:
 
     def ask_features(self, settings: Sequence[CountSettings], tried: Sequence[str] | None = None) -> None:
         """Agree on the features of sites that settings name or that are to be tried, where that was not done yet."""
+        check_slopes(self.hub, settings)
         self.hub = features_of(self.link, self.hub, settings, tried)
 
     def replicates(self, numbers: Sequence[int], *, seed: int) -> Draws:

@@ -298,7 +298,9 @@ class FeatureSums(Answer):
         "flag",
         bits=0,
     )
-    sums: np.ndarray = _f("sums over visited sites of the features that are used", "(k,)", bits=30)
+    sums: np.ndarray = _f(
+        "sums over visited sites of the features that are used (log abundance too)", "(k,)", bits=30
+    )
     products: np.ndarray = _f("and of their products", "(k (k + 1) / 2,)", bits=30)
 
 

@@ -52,6 +52,15 @@ class LSA:
             raise ConfigError(f"a linear system of p={p} unknowns (must be at least 1).")
         self.p = self.q = p
 
+    def check_rows(self, rows: F64 | Law) -> None:
+        """Raise InputError for rows that are no systems of p unknowns."""
+        shape = np.shape(rows.atoms if isinstance(rows, Law) else rows)[1:]
+        if shape != (self.p, self.p + 1):
+            raise InputError(
+                f"its rows [A | b] have the shape {shape}, expected {(self.p, self.p + 1)} for p={self.p}. Give all workers "
+                "systems of the same unknowns."
+            )
+
     def s_bar(self, theta: F64, rows: F64) -> F64:
         """(p,) theta minus the mean of A theta - b over ``rows`` (m, p, p + 1)."""
         mean = rows.mean(axis=0)
@@ -84,11 +93,7 @@ class LSA:
             elif isinstance(rows, Law):
                 chosen = rows.pick(chosen)
                 rows = rows.atoms
-            if rows.shape[1:] != (self.p, self.p + 1):  # the compiled loop would read beside them
-                raise InputError(
-                    f"worker {int(slot)} has rows [A | b] of shape {rows.shape[1:]}, expected {(self.p, self.p + 1)} for "
-                    f"p={self.p}. Give all workers systems of the same unknowns."
-                )
+            self.check_rows(rows)  # the compiled loop would read beside them
             _walk(np.ascontiguousarray(rows), chosen, batch, eta, H, shift[i], x[i])
         return x
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import importlib.util
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -34,7 +33,7 @@ from fedmiss.files import SECRET, hash_file
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.community import seat_of, write_community
 from fedmiss.network.kits import Kit
-from fedmiss.network.method import run_method
+from fedmiss.network.method import installed, run_method
 from fedmiss.network.result import write_preview, write_result
 from fedmiss.network.status import STATUS, Status, Usage
 from fedmiss.owner import DROPPINGS, remove_state
@@ -312,12 +311,15 @@ def answered_from(kit: Kit, data: Path, program: GroupProgram | None = None) -> 
 
 
 def digest_of_path(data: Path, beside: Path | None = None) -> bytes:
-    """Digest of a file, or of the files of a folder, and of another file beside: a journal is of one state of the data."""
+    """Digest of a file, or of the files of a folder, and of another file beside: a journal is of one state of the data.
+
+    A file alone may have another name, as a copy has; a folder's files are told apart by theirs.
+    """
     if not data.exists():
         raise InputError(f"there is no file or folder {data}. Check its name and place.", path=str(data))
     inside = sorted(data.rglob("*")) if data.is_dir() else [data]
     files = [p for p in inside if p.is_file() and p.name not in DROPPINGS]
-    words = [f"{p.relative_to(data) if data.is_dir() else p.name} {hash_file(p)}" for p in files]
+    words = [f"{p.relative_to(data) if data.is_dir() else ''} {hash_file(p)}" for p in files]
     words += [hash_file(beside)] if beside is not None else []
     return hashlib.blake2b("\n".join(words).encode(), digest_size=16).digest()
 
@@ -352,11 +354,9 @@ def dry_run(kit: Kit, data: Path, own_sites: int | None = None) -> list[str]:
     if kit.study.method:
         digest_of_path(data)
         run = str(kit.study.method["run"])
-        # found, not imported: nothing of it runs before the approval
-        there = importlib.util.find_spec(run.partition(":")[0].partition(".")[0]) is not None
         where = (
             "installed on this computer"
-            if there
+            if installed(run)
             else "which is NOT installed on this computer (a file alone: its folder in PYTHONPATH)"
         )
         return [f"{kit.name}: {data} is given to {run}, {where}"]

@@ -7,17 +7,19 @@ The function gets the organisation's place in the study, and the path of its dat
 What it tells the others goes through ``circle``: :meth:`~fedmiss.federation.circle.Circle.add_up` gives the sum of arrays
 over all organisations, masked where the study has masks; :class:`fedmiss.engines.StudyEngine` runs the core's algorithms.
 What it returns (numbers, texts, arrays) is the result. No code travels: only the function's name, and a digest of its
-package's Python files, or where it is in no package of its module's and those beside it that it imports, which must be the
-same at all.
+package's Python files, or where it is in no package of its module's and those beside it that it imports, also inside
+functions, which must be the same at all. A module whose name is put together while it runs is not seen.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
-import importlib
+import importlib.util
 import inspect
 import json
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -44,6 +46,25 @@ _GO_ON = (
 )
 
 
+# Python 3.11 counts its depth in syntax trees for all threads together, and fails where two of them read one at once.
+_PARSING = threading.Lock()
+_INSTALL = (
+    "Install the package that the organisations have agreed on, the same version everywhere; for a file alone set "
+    "PYTHONPATH to its folder."
+)
+
+
+def installed(named: str) -> bool:
+    """Whether the package of a study's function is found here: nothing of it is imported, or runs, before the approval."""
+    return importlib.util.find_spec(named.partition(":")[0].partition(".")[0]) is not None
+
+
+def check_installed(named: str) -> None:
+    """Raise ConfigError where the package of a study's function is not found here."""
+    if not installed(named):
+        raise ConfigError(f"the study runs {named}, which is not installed here. {_INSTALL}")
+
+
 def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
     """The function that a study names as ``package.module:function``.
 
@@ -56,8 +77,7 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
         found = importlib.import_module(module)
     except Exception as error:  # whatever a module does when it is imported
         raise ConfigError(
-            f"the study runs {named}, and {module} cannot be imported here: {error}. Install the package that the "
-            "organisations have agreed on, the same version everywhere; for a file alone set PYTHONPATH to its folder."
+            f"the study runs {named}, and {module} cannot be imported here: {error}. {_INSTALL}"
         ) from None
     out: Callable[..., Mapping[str, Any]] | None = getattr(found, name, None)
     if not callable(out):
@@ -68,22 +88,67 @@ def function_of(named: str) -> Callable[..., Mapping[str, Any]]:
     return out
 
 
-def _beside(module: ModuleType) -> list[ModuleType]:
-    """A module in no package, and those beside it that it has imported, however deep: the model, for one."""
-    found, folder = [module], Path(module.__file__ or "").parent
-    for one in found:  # it grows
-        names = (
-            v.__name__ if isinstance(v, ModuleType) else v.__module__ for v in vars(one).values() if _named(v)
-        )
-        for other in [sys.modules[name] for name in sorted(set(names)) if name in sys.modules]:
-            if other not in found and Path(getattr(other, "__file__", None) or "/").parent == folder:
-                found.append(other)
-    return found
+def _beside(module: ModuleType) -> list[Path]:
+    """Files of a module in no package and of those beside it that it imports, however deep: the model, for one.
+
+    They are read, not run: also what a function imports when it is called is found. Of an imported package all files are,
+    but where packages are installed, and may be anybody's.
+    """
+    first = Path(module.__file__ or "")
+    folder, within = first.parent, module.__name__.rpartition(".")[0]
+    anybodys = folder.name in ("site-packages", "dist-packages")
+    files, seen = [first], {first.stem}
+    for file in files:  # it grows
+        for name in sorted(_imported(file, within if file.parent == folder else None) - seen):
+            seen.add(name)
+            package = folder / name
+            if package.with_suffix(".py").is_file():
+                files.append(package.with_suffix(".py"))
+            elif (package / "__init__.py").is_file() and not anybodys and name != "fedmiss":
+                files += _files_of(package)
+    return files[:1] + sorted(files[1:], key=lambda file: file.relative_to(folder).parts)
 
 
-def _named(value: object) -> bool:
-    """Whether a value is a module, or says which one it is of."""
-    return isinstance(value, ModuleType) or isinstance(getattr(value, "__module__", None), str)
+def _imported(file: Path, within: str | None) -> set[str]:
+    """First names of what a file imports, by a statement or a call with the name as a text, at any place.
+
+    ``within``: the folder that its module's name begins with; None where its own dots lead to its package.
+    """
+    try:
+        with _PARSING:
+            nodes = list(ast.walk(ast.parse(file.read_bytes())))
+    except (SyntaxError, ValueError):  # nobody can import it either
+        return set()
+    names: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and not (node.level and within is None):
+            start = ".".join(filter(None, [within if node.level else "", node.module]))
+            names |= {f"{start}.{alias.name}".removeprefix(".") for alias in node.names}
+        elif isinstance(node, ast.Call) and node.args and isinstance(node.args[0], ast.Constant):
+            if getattr(node.func, "attr", getattr(node.func, "id", "")) in ("import_module", "__import__"):
+                names.add(str(node.args[0].value))
+    names |= {name.removeprefix(f"{within}.") for name in names}
+    return {name.partition(".")[0] for name in names}
+
+
+def _files_of(root: Path) -> list[Path]:
+    """The Python files of a package, without what editors, notebooks and environments keep beside the code."""
+    files = sorted(root.rglob("*.py"), key=lambda file: file.relative_to(root).parts)
+    return [
+        file
+        for file in files
+        if file.is_file() and not any(part.startswith(".") for part in file.relative_to(root).parts)
+    ]
+
+
+def _source_of(module: ModuleType | None) -> str:
+    """Digest of the source of a module that is no file, as of one in an archive; blank if it has none."""
+    try:
+        return hashlib.blake2b(inspect.getsource(module).encode(), digest_size=6).hexdigest()  # type: ignore[arg-type]
+    except (OSError, TypeError):
+        return ""
 
 
 def code_of(named: str) -> str:
@@ -99,26 +164,24 @@ def code_of(named: str) -> str:
     # A folder without __init__.py may hold anything: the package begins below it.
     root = next((Path(m.__file__).parent for m in above if m and m.__file__ and hasattr(m, "__path__")), None)
     digest = hashlib.blake2b(digest_size=6)
-    if root is None:
-        try:
-            for part in _beside(sys.modules[module]):
-                digest.update(inspect.getsource(part).encode())
-        except (KeyError, OSError, TypeError):
-            return ""
-        return digest.hexdigest()
-    for file in sorted(root.rglob("*.py"), key=lambda file: file.relative_to(root).parts):
-        name = file.relative_to(root)
-        # what editors, notebooks and environments keep beside the code begins with a dot
-        if any(part.startswith(".") for part in name.parts) or not file.is_file():
-            continue
-        try:
+    try:
+        if root is not None:
+            files = [(file.relative_to(root).as_posix(), file) for file in _files_of(root)]
+        else:
+            own = sys.modules.get(module)
+            at = Path(getattr(own, "__file__", None) or "")
+            if own is None or at.suffix != ".py" or not at.is_file():
+                return _source_of(own)
+            first, *others = _beside(own)
+            files = [("", first), *((file.relative_to(first.parent).as_posix(), file) for file in others)]
+        for name, file in files:
             text = file.read_text("utf-8", "surrogateescape")
-        except OSError as error:
-            raise ConfigError(
-                f"the study runs {named}, and {file} of its package cannot be read: {error.strerror}. All organisations "
-                "compare the package's code before they begin. Make the file readable, or install the package again."
-            ) from None
-        digest.update(f"{name.as_posix()}\0{text}\0".encode("utf-8", "surrogateescape"))
+            digest.update(f"{name}\0{text}\0".encode("utf-8", "surrogateescape"))
+    except OSError as error:
+        raise ConfigError(
+            f"the study runs {named}, and {error.filename} of its code cannot be read: {error.strerror}. All organisations "
+            "compare the code before they begin. Make the file readable, or install the package again."
+        ) from None
     return digest.hexdigest()
 
 

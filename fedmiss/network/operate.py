@@ -18,6 +18,7 @@ from fedmiss.network.engine import Control, engine_of
 from fedmiss.network.folder import Folder, check_folder, place_of
 from fedmiss.network.kits import Kit, job_hash, read_roster, sleeper
 from fedmiss.network.member import party_of, start, take_part
+from fedmiss.network.method import function_of
 from fedmiss.network.outbox import REFUSALS, holder, on_hold
 from fedmiss.network.preflight import check_certificate, check_connection, check_port, check_version
 from fedmiss.network.status import STATUS, Status, status
@@ -48,6 +49,10 @@ def join(
     """
     stop_on_request()
     check_version(kit)
+    if kit.study.method and kit.approval() is not None:
+        function_of(
+            str(kit.study.method["run"])
+        )  # now: an engine begins the job when all are there, who would then wait
     out = kit.preview if preview else kit.result
     if kit.private.is_dir() and open_to_others(kit.private):  # copied by a way that keeps no rights
         kit.private.chmod(0o700)

@@ -118,6 +118,12 @@ def plan_of(folder: PanelFolder, settings: FastSettings | SaemSettings) -> DataS
 
 def job_of(folder: PanelFolder, settings: FastSettings) -> JobSpec:
     """The whole job of a fit."""
+    if not folder.facts.n_detected and not _fixed(settings):  # of a species never found nothing can be chosen
+        settings = replace(
+            settings,
+            model="negbin" if settings.model == "auto" else settings.model,
+            rank=0 if settings.rank == "auto" else settings.rank,
+        )
     chosen = candidates(settings, base_settings(settings, calibrate=not folder.chosen_by_detection))
     return JobSpec(
         plan_of(folder, settings), chosen, folds=settings.folds, by=settings.folds_by, one_se=settings.one_se,

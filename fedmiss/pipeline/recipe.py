@@ -55,10 +55,16 @@ class Recipe:
     path: Path | None = None
 
 
+LONGEST = 200  # letters of a folder's name: files have 255 bytes, and more than the name in theirs
+
+
 def slug(species: str) -> str:
-    """Folder name of a species: lower case, dashes; a number of its own for a name in another script."""
-    other = f"-{hashlib.sha256(species.encode()).hexdigest()[:8]}" if any(map(str.isalnum, species)) else ""
-    return re.sub(r"[^a-z0-9]+", "-", species.lower()).strip("-") or f"species{other}"
+    """Folder name of a species: lower case, dashes; a number of its own for a name in another script or a very long one."""
+    number = f"-{hashlib.sha256(species.encode()).hexdigest()[:8]}"
+    found = re.sub(r"[^a-z0-9]+", "-", species.lower()).strip("-")
+    if len(found) > LONGEST:  # no file could be called so
+        return found[: LONGEST - len(number)] + number
+    return found or f"species{number if any(map(str.isalnum, species)) else ''}"
 
 
 def _table(raw: dict[str, Any], key: str, where: str) -> dict[str, Any]:

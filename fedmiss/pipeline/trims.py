@@ -13,7 +13,7 @@ from fedmiss.atomic import hash_json
 from fedmiss.errors import ConfigError, FedmissError, InputError, fold, several
 from fedmiss.etl.count_table import CountOptions, CountTable
 from fedmiss.etl.counts import SplitCounts, read_counts, split_counts
-from fedmiss.etl.rows import read_texts
+from fedmiss.etl.rows import LINE, read_texts
 from fedmiss.etl.species import not_counted, read_groups
 from fedmiss.files import atomic_folder, read_manifest, refuse_link, write_manifest
 from fedmiss.locks import clear_inside, locked
@@ -44,6 +44,7 @@ LEAST = 3  # years with counts: a slope through two has no error
 _MOVES = {
     "read": "correct these rows of the table",
     "fit": "give the species more counts, or take its rows out of the table",
+    "file": "remove the cause",
     "option": "change the option, or take the rows of the species out of the table",
 }
 
@@ -195,16 +196,17 @@ def _one(name: str, inputs: dict[Path, str], table: SplitCounts, out: Path, plan
         rows = read_texts(table.parts[name])
         settings = {"options": asdict(plan.options), "model": asdict(plan.settings), "weights": plan.weights}
         shown = {**plan.shown._asdict(), "covariates": list(plan.covariates)}
-        # Rows of the species' own part of the table: counts of other species change nothing here.
-        key = hash_json(
-            [__version__, HELD, name, settings, shown, table.source.header, rows.hash_rows(seed=1).to_list()]
-        )
+        # Rows of the species' own part of the table, wherever they stand, and what is said of them: other species' rows
+        # change nothing here, unless a sentence names a line.
+        own = rows.drop(LINE).hash_rows(seed=1).to_list()
+        key = hash_json([__version__, HELD, name, settings, shown, table.source.header, read.said, own])
         make = partial(_write, read, name, folder, inputs, plan)
         ran = step(folder, key, make)
         return SpeciesResult(name, folder, folder / "index.html", redone=("fit",) if ran else ())
     except Exception as error:
         why = sentence(error) if not isinstance(error, FedmissError) else str(error)
-        move = _MOVES["option" if isinstance(error, ConfigError) else at]
+        kind = "file" if isinstance(error, OSError) else "option" if isinstance(error, ConfigError) else at
+        move = _MOVES[kind]
         return failed(name, out, at, why, f"{move}, and {AGAIN}")
 
 

@@ -117,6 +117,9 @@ def _translated(analysis: Analysis, html: str, folder: Path) -> str:
             for name in (unit, unit.capitalize())
         ),
         *data.fact("site_covariates", default=[]),
+        *(
+            [quant] if ":" in (quant := str(data.fact("compressor", default=""))) else []
+        ),  # as its user wrote it
         *data.groups["group"].astype(str),
         *(row["note"] for row in data.flow if row["step"].endswith(": read")),  # files that were imported
         *data.sites[["site_id", "site_name", "region"]].stack().dropna().astype(str),

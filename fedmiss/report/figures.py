@@ -18,7 +18,7 @@ from fedmiss.report.analysis import Analysis
 from fedmiss.report.changes import smooth_index
 from fedmiss.report.findings import Findings
 from fedmiss.report.maps import heatmap, site_map
-from fedmiss.report.plots import band, bars, base_line, index_line
+from fedmiss.report.plots import band, bars, base_line, broken, index_line
 from fedmiss.report.prose import progress_words
 from fedmiss.report.style import BLUE, GREY, INK, ORANGE, PEACH, SKY, Plot, axes, figure, lay_out, style
 from fedmiss.report.words import MINUS, count, marks, number, per_year, percent, records, share, with_limits
@@ -294,11 +294,15 @@ def season(findings: Findings) -> Plot | None:
     profile = profile.merge(ends, left_on="month_of_year", right_index=True, how="left")
     month = along_season(profile["month_of_year"])
     profile, month = profile.iloc[np.argsort(month)], np.sort(month)
-    ax.fill_between(month, profile["low_year"], profile["high_year"], color="#dcdcdc", alpha=0.7, lw=0)
+    x, least, most = broken(month, profile["low_year"], profile["high_year"])
+    ax.fill_between(x, least, most, color="#dcdcdc", alpha=0.7, lw=0)
+    if (alone := ~np.isin(month - 1, month) & ~np.isin(month + 1, month)).any():  # an area needs two months
+        single = profile[alone]
+        ax.vlines(month[alone], single["low_year"], single["high_year"], color="#dcdcdc", alpha=0.7, lw=5)
     if profile["lo"].notna().any():
         error = np.abs(np.vstack([profile["total"] - profile["lo"], profile["hi"] - profile["total"]]))
         ax.errorbar(month, profile["total"], yerr=error, fmt="none", ecolor=SKY, elinewidth=4, alpha=0.7)
-    ax.plot(month, profile["total"], color=BLUE, marker="o", ms=5, lw=1)
+    ax.plot(*broken(month, profile["total"]), color=BLUE, marker="o", ms=5, lw=1)
     ax.set_xticks(month, [MONTH_NAMES[each - 1] for each in month])  # 0 is December: the last name
     top = float(np.nanmax(profile[["total", "hi", "high_year"]].to_numpy(dtype=float)))
     ax.set_ylim(0 if profile["total"].min() >= 0 else None, top * 1.08)
@@ -331,7 +335,7 @@ def weeks(analysis: Analysis) -> Plot | None:
     month.sort()
     time = month + (table["week"].to_numpy() - 2.5) / 4
     ax.vlines(time, table["low_year"], table["high_year"], color="#d0d0d0", lw=5)  # blank ranges draw nothing
-    ax.plot(time, table["total"], color=BLUE, marker="o", ms=3.5, lw=1.2)
+    ax.plot(*broken(time, table["total"]), color=BLUE, marker="o", ms=3.5, lw=1.2)
     at = np.unique(month)
     ax.set_xticks(at, [MONTH_NAMES[each - 1] for each in at])
     ax.set_ylim(0, float(np.nanmax(table[["total", "high_year"]].to_numpy(dtype=float))) * 1.08)

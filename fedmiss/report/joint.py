@@ -144,6 +144,12 @@ class JointFindings(Findings):
         return f"{', '.join(first)} and {last}"
 
 
+_SITES_UNKNOWN = (
+    "This page knows no sites: where the same ones were visited as often as ever, no visit lacks. The own page of each "
+    "organisation compares them."
+)
+
+
 def _thin(data: JointSource, counted: float, series: MonthlySeries, yearly: pd.DataFrame) -> Iterator[str]:
     if data.told is not None and (found := data.told[1]) < MIN_DETECTIONS:
         yield f"{several(found, 'visit')} found the species; a class needs {MIN_DETECTIONS}"
@@ -242,7 +248,10 @@ def caveats(findings: JointFindings) -> list[str]:
     return [
         *not_converged(findings),
         *_of_visits(findings),
-        *finds_caution(findings.finds_only, findings.series, findings.settings),
+        *(
+            f"{said} {_SITES_UNKNOWN}"
+            for said in finds_caution(findings.finds_only, findings.series, findings.settings)
+        ),
         *moved_season(findings, findings.data.visits),
         *left_out(yearly.loc[~yearly["complete"], "year"], "lacks", "lack", "some months of the season"),
         *left_out(yearly.loc[yearly["complete"] & (yearly["visits"] == 0), "year"], "lacks", "lack", least),

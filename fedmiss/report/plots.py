@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import ArrayLike
 
+from fedmiss.arrays import F64
 from fedmiss.report.style import BLUE, GREY, ORANGE, PEACH, SKY
 from fedmiss.seasons import along_season
 
@@ -42,6 +43,12 @@ def band(ax: Axes, x: ArrayLike, lo: pd.Series, hi: pd.Series) -> None:
     """Draw intervals as a band, where any is known."""
     if lo.notna().any():
         ax.fill_between(x, lo, hi, color=SKY, alpha=0.35, lw=0)
+
+
+def broken(month: ArrayLike, *values: ArrayLike) -> list[F64]:
+    """Return months along a season and values at them, with nan in each pause of a month or more: lines break there."""
+    at = np.flatnonzero(np.diff(np.asarray(month, dtype=float)) > 1.0) + 1
+    return [np.insert(np.asarray(each, dtype=float), at, np.nan) for each in (month, *values)]
 
 
 def base_line(ax: Axes) -> None:
@@ -125,7 +132,7 @@ def plot_season(table: pd.DataFrame, ax: Axes | None = None) -> Axes:
     month = along_season(table["month_of_year"])
     order = np.argsort(month)
     bars(ax, month, table["lo"], table["hi"])
-    ax.plot(month[order], table["total"].to_numpy()[order], color=BLUE, marker="o", ms=4)
+    ax.plot(*broken(month[order], table["total"].to_numpy()[order]), color=BLUE, marker="o", ms=4)
     if (month < 1).any():
         ax.set_xticks(month, table["month_of_year"])
     ax.set_xlabel("month")

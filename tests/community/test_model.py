@@ -153,6 +153,15 @@ def test_a_rank_that_so_few_species_cannot_bear_is_refused():
         fit_community(c, CommunitySettings(rank=4))
 
 
+@pytest.mark.parametrize("own", ["x squared", "habitat wood"])
+def test_two_responses_of_one_name_are_refused(own):
+    """A table of responses had two rows of one name, and nobody could say which was which."""
+    w = world(3, J=20, S=6, rank=0, covariate=True)
+    known = {"x": w.x, "habitat": np.where(w.x > 0, "wood", "farm"), own: np.arange(20.0)}
+    with pytest.raises(ConfigError, match=f"'{own}' names two things .* another name"):
+        fit_community(w.cells()[0], CommunitySettings(rank=0), covariates=known)
+
+
 def test_more_axes_are_taken_only_where_clearly_better():
     tried = [replace(COUNTS, rank=r) for r in (0, 1, 2)]
 

@@ -218,11 +218,13 @@ def test_places_on_both_sides_of_the_date_line_are_near():
     assert min(near) > 0.9, near
 
 
+@pytest.mark.parametrize("dated", [True, False])
 @pytest.mark.parametrize("feature", FEATURES)
-def test_a_feature_that_cannot_be_made_is_refused_by_name(feature):
+def test_a_feature_that_cannot_be_made_is_refused_by_name(feature, dated):
+    """Abundance did nothing without a word where the years are too few for slopes."""
     site, month = np.divmod(np.arange(30 * 24), 24)
     one = Group.of("g", site, month, np.ones(site.size), site)
-    calendar = None if feature == "abundance" else (np.arange(24) % 12 + 1, 2000 + np.arange(24) // 12)
+    calendar = (np.arange(24) % 12 + 1, 2000 + np.arange(24) // 12) if dated else None
     even = GroupPanel.of(30, 24, [one], calendar)
     with pytest.raises(ConfigError, match=rf"feature\s+{feature}"):
         fit_counts(even, replace(PLAIN, features=(feature,)))

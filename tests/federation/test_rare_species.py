@@ -308,3 +308,15 @@ def test_only_sums_of_visits_blame_the_visits():
         assert ("counts" in text) == (kind in msg.OF_VISITS)
         assert ("--rank 0" in text) != (kind in msg.OF_VISITS)
     assert msg.Months not in msg.OF_VISITS
+
+
+@pytest.mark.parametrize("settings", [NEGBIN, replace(NEGBIN, rank=2), replace(LOG1P, rank=1)])
+@pytest.mark.parametrize(("seed", "sites", "years"), [(1, 32, 9), (5, 42, 12)])
+def test_a_species_that_was_never_found_comes_to_an_end_without_factors(seed, sites, years, settings):
+    """The level went down for 500 rounds, and the page said that the fit did not converge."""
+    site, year = np.nonzero(rng_for(seed, "nothing").random((sites, years)) < 0.6)
+    calendar = np.full(years, 6), 2001 + np.arange(years)
+    nothing = GroupPanel.of(sites, years, [Group.of("g", site, year, np.zeros(site.size))], calendar)
+    fit = fit_counts(nothing, settings)
+    assert fit.fit.converged
+    assert fit.settings.rank == 0

@@ -8,7 +8,7 @@ from scipy.optimize import minimize
 from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, Late, Minibatch, Roster, SemVr, Spider, revise, run
 from fedmiss.engines import LocalEngine
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, DomainError, InputError
 from fedmiss.models.lowrank import paper_step
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.families import family_of
@@ -232,6 +232,31 @@ def test_oracles_that_need_the_statistic_alone_are_refused_at_once(oracle):
     roster = Roster.of({name: len(r) for name, r in model.rows(panel).items()})
     with pytest.raises(ConfigError, match="needs a model whose T depends on S only"):
         FedEM(model, Identity(), roster, gamma=0.5, oracle=oracle)
+
+
+def test_a_run_that_grows_beyond_all_sense_ends_with_the_next_move():
+    """The mean of a Poisson count is bounded far away: all numbers stayed finite, and the run ended as done."""
+    _, model, data = setting("poisson")
+    algo = FedEM(
+        model, Dithering(levels=1), Roster.of([len(rows) for rows in data]), gamma=0.5,
+        participation=Bernoulli(0.6), oracle=Minibatch(5),
+    )  # fmt: skip
+    with pytest.raises(DomainError, match=r"round \d+: .* diverged with gamma=0.5. Lower gamma \(try 0.1\)"):
+        run(algo, LocalEngine(data), np.zeros(model.q), stop=60)
+
+
+@pytest.mark.parametrize(
+    ("spoil", "said"),
+    [
+        (lambda rows: rows[:, :2], r"worker '1': its rows have the shape \(\d+, 2\)"),
+        (lambda rows: np.add(rows, [1000, 0, 0]), "worker '1': row 0 is of the cell 10"),
+    ],
+)
+def test_rows_of_another_panel_are_refused_and_their_owner_is_named(spoil, said):
+    _, model, data = setting("gaussian")
+    algo = FedEM(model, Identity(), Roster.of([len(rows) for rows in data]), gamma=0.5)
+    with pytest.raises(InputError, match=said):
+        run(algo, LocalEngine([data[0], spoil(data[1]), data[2]]), np.zeros(model.q), stop=1)
 
 
 def test_another_roster_needs_a_new_run():

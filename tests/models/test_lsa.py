@@ -1,6 +1,7 @@
 """FedLSA, SCAFFLSA and FedAvg against exact laws: bias, second moments, first orders, extrapolation."""
 
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from fedmiss.compressors import Dithering, Identity
 from fedmiss.core import Bernoulli, FedEM, LocalSteps, Roster, fed_lsa, local_em, run, scafflsa
 from fedmiss.core.oracles import draw_rows
 from fedmiss.core.testing import check_oracle
-from fedmiss.engines import LocalEngine
+from fedmiss.engines import LocalEngine, StudyEngine
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.experiments.lsa import logistic_data
 from fedmiss.models import fedavg
@@ -380,12 +381,15 @@ def test_local_em_steps_pay_where_little_is_seen_and_harm_elsewhere(low, high, p
     assert rounds[1] < 0.1 * rounds[0] if pays else rounds[1] > 3 * rounds[0]
 
 
+@pytest.mark.parametrize("study", [False, True])
 @pytest.mark.parametrize("p", [2, 4])
-def test_rows_of_another_system_are_refused(p):
-    """The compiled walk read beside them."""
-    data = list(linear_pools(2, p, 9))
-    algo = scafflsa(H=2, eta=0.02, model=LSA(3), compressor=Identity(), roster=Roster.of([9, 9]), seed=1, b=1)
-    with pytest.raises(
-        InputError, match=rf"worker 0 has rows \[A \| b\] of shape \({p}, {p + 1}\), expected \(3, 4\)"
-    ):
-        run(algo, LocalEngine(data), np.zeros(3), stop=2, init="zero")
+@pytest.mark.parametrize("make", [scafflsa, lambda H, eta, b, **settings: FedEM(gamma=eta, **settings)])
+def test_rows_of_another_system_are_refused_and_their_owner_is_named(make, p, study):
+    """The compiled walk read beside them; then it was worker 0 at every organisation, or numpy's words."""
+    data = {"club a": linear_pools(1, 3, 9)[0], "club b": linear_pools(1, p, 9)[0]}
+    roster = Roster.of({name: 9 for name in data})
+    algo = make(H=2, eta=0.02, b=1, model=LSA(3), compressor=Identity(), roster=roster, seed=1)
+    engine = StudyEngine(SimpleNamespace(name="club b"), data["club b"]) if study else LocalEngine(data)
+    said = rf"worker 'club b': its rows \[A \| b\] have the shape \({p}, {p + 1}\), expected \(3, 4\)"
+    with pytest.raises(InputError, match=said):
+        engine.start(algo, np.zeros(3), "zero")

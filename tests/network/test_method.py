@@ -22,6 +22,7 @@ from fedmiss.network.engine import provision
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
 from fedmiss.network.member import digest_of_path, dry_run
 from fedmiss.network.method import code_of, function_of
+from fedmiss.network.operate import join
 from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study_toml
 from tests.core.toys import Linear
@@ -36,6 +37,16 @@ organisations = ["north", "central", "south"]
 run = "three_organisations:job"
 components = 2
 """
+
+
+IMPORTS = (
+    "import a_model",
+    "from a_model import a_part",
+    "import numpy, a_part.power as p",
+    "from a_part.power import power",
+    "__import__('a_model')",
+    "importlib.import_module('a_model')",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -209,6 +220,28 @@ def test_a_fault_inside_the_function_is_one_sentence_with_its_line(job, said, tm
         assert "others are a new one" in str(error)
 
 
+def test_a_package_that_is_lacking_is_said_before_the_approval_and_before_anybody_waits(
+    tmp_path, monkeypatch
+):
+    """It was said when all had joined."""
+    folder, data = prepared(tmp_path)
+    kit = open_kit(folder / "kits" / "north")
+    monkeypatch.setattr(
+        "fedmiss.network.operate._join_folder", lambda *given, **more: pytest.fail("it waits")
+    )
+    monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(EXAMPLES)])
+    with pytest.raises(ConfigError, match="three_organisations cannot be imported here"):
+        join(kit, data["north"])
+    (kit.private / "approval.json").unlink()
+    register(app)
+    words = ["federation", "join", str(kit.folder), str(data["north"])]
+    done = CliRunner().invoke(app, [*words, "--approve", kit.job.hex(), "--folder", str(tmp_path)])
+    assert "three_organisations:job, which is not installed here. Install the package" in " ".join(
+        done.output.split()
+    )
+    assert kit.approval() is None
+
+
 def test_settings_that_no_run_takes_are_said_to_need_a_new_study(tmp_path, monkeypatch):
     """A custodian was told to try another gamma, or to ask for a revision, which keeps all settings."""
 
@@ -269,6 +302,22 @@ def test_another_code_of_the_same_name_is_found_before_anything_is_added_up(tmp_
             importlib.import_module("a_job")
             digests.append(code_of("a_job:Model"))
     assert digests[3] == digests[4] != digests[5]
+    # however, and wherever in the file, it is imported
+    for at, line in enumerate(IMPORTS):
+        seen = set()
+        for power in (1, 2):
+            beside = tmp_path / f"{at}-{power}"
+            (beside / "a_part").mkdir(parents=True)
+            (beside / "a_part" / "__init__.py").write_text("from . import power\n")
+            (beside / "a_part" / "power.py").write_text(f"power = {power}\n")
+            (beside / "a_model.py").write_text("import a_part, a_job\n")
+            (beside / f"late_{at}.py").write_text(f"def job():\n    {line}\n")
+            with monkeypatch.context() as patch:
+                patch.syspath_prepend(str(beside))
+                sys.modules.pop(f"late_{at}", None)
+                importlib.import_module(f"late_{at}")
+                seen.add(code_of(f"late_{at}:job"))
+        assert len(seen) == 2, line
     files = iter(["new", "old", "new"])
     monkeypatch.setattr("fedmiss.network.method.code_of", lambda run: next(files))
     for error in all_take_part(folder, data).values():
@@ -302,6 +351,10 @@ def test_what_a_file_manager_leaves_beside_the_data_is_no_other_data(tmp_path):
     assert digest_of_path(tmp_path / "data") == before
     (tmp_path / "data" / "b.csv").write_text("1")
     assert digest_of_path(tmp_path / "data") != before
+    for name, text in (("here.csv", "1"), ("there.csv", "1"), ("other.csv", "2")):
+        (tmp_path / name).write_text(text)
+    here, there, other = (digest_of_path(tmp_path / f"{name}.csv") for name in ("here", "there", "other"))
+    assert here == there != other, "the same bytes under another name are the same data"
 
 
 def test_an_organisation_whose_numbers_are_not_finite_is_named_in_the_result(tmp_path, monkeypatch, capsys):

@@ -14,10 +14,12 @@ from fedmiss.files import read_manifest, write_manifest
 from fedmiss.folders import FitFacts
 from fedmiss.pipeline.chain import run_recipe, run_species
 from fedmiss.pipeline.fitting import fit_panel
+from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import open_panel
 from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.pipeline.steps import step
+from fedmiss.report.build import build_report
 from fedmiss.report.inputs import read_inputs
 from fedmiss.simulate.ebird import EbirdSettings, simulate_ebird
 from tests.cli.terminal import fedmiss, tree
@@ -391,3 +393,16 @@ def test_notes_of_a_fit_name_groups_and_not_their_folders(tmp_path):
     panel = make_panel(folders, tmp_path / "panel", PanelSettings(species="Wren", sites="all"))
     fit = fit_panel(panel, tmp_path / "fit", FitSettings(model="quasi", rank="0", bootstrap=0))
     assert "group 'Club Süd' never saw the species." in read_manifest(fit, "fit")["warnings"]
+
+
+def test_nothing_is_chosen_for_a_species_that_was_never_found(tmp_path):
+    """Models were compared for as long as of any other, on counts that are all 0."""
+    rows = "".join(f"s{s},{y},0\n" for s in range(12) for y in range(2001, 2008))
+    (tmp_path / "counts.csv").write_text("site,year,count\n" + rows)
+    ingest([tmp_path / "counts.csv"], tmp_path / "records")
+    panel = make_panel(tmp_path / "records", tmp_path / "panel")
+    fit = fit_panel(panel, tmp_path / "fit", FitSettings(bootstrap=20))
+    found = read_manifest(fit, "fit")["results"]
+    assert (found["converged"], found["rank"], found["cv_summary"]) == (True, 0, [])
+    imputed = impute_panel(panel, fit, tmp_path / "imputed")
+    assert "Never found" in build_report(panel, fit, imputed, tmp_path / "report").read_text(encoding="utf-8")

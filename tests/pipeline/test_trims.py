@@ -317,3 +317,36 @@ def test_the_page_of_a_species_does_not_say_that_the_table_has_its_rows_alone(tm
     (tmp_path / "t.csv").write_text("\n".join(["site;species;year;count", *rows]))
     done = run_trims(tmp_path / "t.csv", tmp_path / "out", jobs=1)
     assert "t.csv: species = a, 6 rows." in read_manifest(done[0].folder, "trim")["warnings"]
+
+
+def test_a_name_longer_than_a_files_may_be_has_results(tmp_path):
+    """It was advised to give the species more counts."""
+    name = "Passer domesticus " * 20
+    lines = [f"{name.strip()},{s},{y},{3 + s + y % 3}" for s in range(3) for y in range(2001, 2006)]
+    (tmp_path / "counts.csv").write_text("\n".join(["species,site,year,count", *lines]))
+    (result,) = run_trims(tmp_path / "counts.csv", tmp_path / "out", jobs=1)
+    assert result.page.exists()
+    assert slug(name[:-18]) != slug(name)
+
+
+def test_what_cannot_be_written_is_no_lack_of_counts(tmp_path, monkeypatch):
+    monkeypatch.setattr("fedmiss.pipeline.trims._write", lambda *given, **more: open(tmp_path))  # a folder
+    lines = [f"wren,{s},{y},{3 + s + y % 3}" for s in range(3) for y in range(2001, 2006)]
+    (tmp_path / "counts.csv").write_text("\n".join(["species,site,year,count", *lines]))
+    (result,) = run_trims(tmp_path / "counts.csv", tmp_path / "out", jobs=1)
+    assert result.next.startswith("remove the cause, and run")
+
+
+def test_rows_of_other_species_above_or_changed_fit_nothing_again(tmp_path):
+    """Numbers of lines were part of what a species' folder was kept for."""
+    rows = [(b, s, y, 3 + s + y % 3) for b in ("robin", "wren") for s in range(3) for y in range(2001, 2006)]
+
+    def redone(rows):
+        text = "\n".join(["species,site,year,count", *(",".join(map(str, row)) for row in rows)])
+        (tmp_path / "counts.csv").write_text(text)
+        return [r.species for r in run_trims(tmp_path / "counts.csv", tmp_path / "out", jobs=1) if r.redone]
+
+    assert redone(rows) == ["robin", "wren"]
+    assert redone(rows[1:]) == ["robin"]
+    assert redone([(b, s, y, c + (b == "robin")) for b, s, y, c in rows[1:]]) == ["robin"]
+    assert redone([(b, s, y, c + (b == "robin")) for b, s, y, c in rows[1:-1]]) == ["wren"]

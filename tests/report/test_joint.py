@@ -264,7 +264,12 @@ def test_a_result_made_before_it_had_finds_is_read(tmp_path):
 def test_a_result_of_presence_made_before_that_has_its_finds(tmp_path):
     finds = np.where(STAMPS // 12 == 2008, 18.0, 5.0)
     a = findings(without_finds(result_of(tmp_path / "r", counted=finds, family="bernoulli")))
-    assert any(said.startswith("216 of 216 visits of 2008 found the species") for said in caveats(a))
+    (doubt,) = (c for c in caveats(a) if c.startswith("216 of 216 visits of 2008 found the species"))
+    # with sites known, a scheme that visits the same ones each year is not doubted
+    assert doubt.endswith(
+        "This page knows no sites: where the same ones were visited as often as ever, no visit lacks. The own page of each "
+        "organisation compares them."
+    )
 
 
 def test_it_says_what_a_local_report_says_of_thin_and_strange_visits(tmp_path):

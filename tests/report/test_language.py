@@ -11,12 +11,17 @@ from fedmiss.errors import ConfigError
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.counts import read_counts
 from fedmiss.etl.months import panel_months
+from fedmiss.pipeline.fitting import fit_panel
+from fedmiss.pipeline.imputing import impute_panel
+from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.build import _translated, build_report
 from fedmiss.report.figures import all_figures
 from fedmiss.report.html import page as whole_page
 from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
 from fedmiss.report.settings import ReportSettings
+from fedmiss.simulate.panel_folder import write_panel
+from fedmiss.simulate.panels import simulate_panel
 from tests.blank import draw_nothing
 
 from .conftest import analysed
@@ -278,3 +283,23 @@ def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later
     assert not catalog.missing
     columns = "birds.csv: site = plot, year = year, count = n (pairs); covariates = region + height."
     assert f"{columns} 1 Gebiet, 9 Jahre (2001 bis 2009)" in page
+
+
+@pytest.mark.parametrize("language", languages())
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"method": "fedmissem", "model": "gaussian"},
+        {"method": "fedmissem", "compressor": "randk:k=20", "batch": 9},
+        {"method": "saem", "rank": 1},
+    ],
+)
+def test_pages_of_the_other_methods_are_translated(language, settings, tmp_path, monkeypatch):
+    """A dozen of their sentences were English."""
+    draw_nothing(monkeypatch)
+    panel = write_panel(simulate_panel(12, 24, 0.6, seed=1, groups=2), tmp_path / "panel")
+    fit = fit_panel(panel, tmp_path / "fit", FitSettings(rounds=10, **settings))
+    imputed = impute_panel(panel, fit, tmp_path / "imputed")
+    page = build_report(panel, fit, imputed, tmp_path / "report", replace(DATE, language=language))
+    missing = [e.english for e in parse_po((page.parent / UNTRANSLATED).read_text(encoding="utf-8"))]
+    assert missing == ["", "visits simulated", "kind random"]

@@ -366,6 +366,12 @@ def test_what_a_panel_of_few_sites_asks_of_a_year_is_translated(language, cell):
         "sites of the panel that the table of sites lacks: 4 of 9 (g1, g1, g1, ...).",
         "g1 is at 50.00, 9.00 in the records and at 50.00, 9.95 in the table of sites; the records' place is used.",
         "1 of 9 sites of the table lies beyond what visited sites span in g1 (1.2 to 3.4); it counts as the edge of it.",
+        "in the column 'habitat', no visited site has 'bog', 'a fen'; sites that have it are expected to be like the "
+        "mean.",
+        "in the column 'a', no visited site has 'b', 'c', 'd', 'e', ...; sites that have it are expected to be like the "
+        "mean.",
+        "This page knows no sites: where the same ones were visited as often as ever, no visit lacks.",
+        "The own page of each organisation compares them.",
         "group 'g1' never saw the species.",
         "group 'g1' alone has visits before all others.",
         "group 'g1' alone has visits after all others.",

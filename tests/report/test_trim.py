@@ -242,6 +242,13 @@ def test_a_change_point_at_every_year_is_model_3():
         np.testing.assert_allclose(two.coefficients()["additive"], steps, rtol=1e-6, atol=1e-8)
 
 
+@pytest.mark.parametrize("given", [[2001, 2003], np.array([2001, 2003])], ids=["list", "array"])
+def test_change_points_may_be_a_list(given):
+    """Settings with a list had no hash, and were not those with the same tuple."""
+    mine, same = TrimSettings(2, given), TrimSettings(2, (2001, 2003))
+    assert (mine, hash(mine)) == (same, hash(same))
+
+
 def test_stepwise_finds_the_planted_break_and_leaves_no_useless_one():
     rng = np.random.default_rng(6)
     n, J = 120, 12

@@ -84,6 +84,19 @@ def test_a_winter_has_the_numbers_of_the_same_counts_in_spring(a):
     np.testing.assert_allclose(*steps, rtol=1e-6)
 
 
+def test_no_line_is_drawn_through_a_pause_inside_a_year(a):
+    """January, March and September were joined by a line, over months that nobody counted."""
+    at = a.data.months["month_of_year"].map({4: 1, 5: 3, 6: 9})
+    names = [f"{y}-{m:02d}" for y, m in zip(a.data.months["year"], at, strict=True)]
+    months = a.data.months.assign(month_of_year=at, month=names)
+    b = with_weeks(analyse(replace(a.data, months=months), a.settings), SHAPE)
+    lines = [draw(b).figure.axes[0].lines[-1] for draw in (season, weeks)] + [plot_season(b.season).lines[-1]]
+    for line in lines:
+        x = line.get_xdata()
+        assert np.isnan(x).sum() == 2
+        assert not (np.diff(x) > 1.0).any()
+
+
 def _exposure(a, m):
     """Expected counts of the visits of each quarter of month m in the used years."""
     w = with_weeks(a, SHAPE).data.weeks

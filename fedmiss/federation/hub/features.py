@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -12,6 +12,7 @@ from fedmiss.arrays import F64, I64, Bool
 from fedmiss.errors import ConfigError, InputError, listed
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.priors import FEWEST_BIRDS
+from fedmiss.federation.hub.season import LEAST_YEARS
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import behind, kept_regions
@@ -85,7 +86,7 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         "abundance": panel.calendar is not None,
     }
     if strict and (wrong := [block for block in blocks if not able[block]]):
-        raise ConfigError(_WHY[wrong[0]])
+        raise ConfigError(WHY[wrong[0]])
     blocks = tuple(block for block in blocks if able[block])
     if not blocks:
         return replace(panel, features=SiteFeatures({}, (), np.zeros(0), np.zeros((0, 0)), tuple(notes)))
@@ -134,13 +135,14 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     return replace(panel, features=SiteFeatures(at, tuple(left), centre, spread, tuple(notes)))
 
 
-_WHY = {
+WHY = {
     "visits": "the prior cannot follow how often sites were visited: all were visited equally often. Leave the feature "
     "visits out.",
     "covariates": "the sites have no covariates: give a table of them (fedmiss panel --site-table), or leave the feature "
     "covariates out.",
     "regions": "the sites have no regions, or one only: leave the feature regions out.",
-    "abundance": "months without a calendar have no slopes: leave the feature abundance out.",
+    "abundance": f"sites have no slopes of their own without a calendar, or with {LEAST_YEARS} years or fewer: leave the "
+    "feature abundance out.",
     "smooth": "the sites have no places that differ (latitude, longitude): leave the feature smooth out.",
 }
 
@@ -159,6 +161,18 @@ def _columns(block: str, names: Sequence[str], regions: Sequence[str], knots: in
         elif name not in PLACE:
             out += [Column(block, of), Column(block, of, squared=True)]
     return out
+
+
+def refuse_doubled(covariates: Iterable[str]) -> None:
+    """Raise ConfigError where two columns that are made of covariates have one name, as X squared and the square of X."""
+    made: dict[str, Column] = {}
+    for column in _columns("covariates", tuple(covariates), (), 0):
+        other = made.setdefault(str(column), column)
+        if other is not column:
+            raise ConfigError(
+                f"{str(column)!r} names two things that are made of the sites' covariates, one of the column {other.of!r}, "
+                f"one of {column.of!r}. Give one of these columns another name in the table of sites."
+            )
 
 
 def _levels_of_months(counted: F64) -> F64:

@@ -261,14 +261,16 @@ def polished(
     *,
     begin: Begin = Begin.GO_ON,
     fold: bool = False,
+    idle: bool = False,
 ) -> Fitting:
     """Take a rank to its end, and ask for its totals; ``below``: what counts if it runs away.
 
-    The end is at moves of ``TOL``, with totals by month; of a ``fold`` at ``FOLD_TOL``, without.
+    The end is at moves of ``TOL``, with totals by month; of a ``fold`` at ``FOLD_TOL``, without. ``idle``: no visit found
+    anything, and small moves end the fit, however far it has to go.
     """
     tol = FOLD_TOL if fold else TOL
     end = yield from _rounds(
-        state, panel, settings, begin, learn=True, tol=tol, most=settings.max_sweeps, watch=watch
+        state, panel, settings, begin, learn=True, tol=tol, most=settings.max_sweeps, watch=watch, idle=idle
     )
     if end.rank and (yield from _far_above(panel, end, settings)):
         end = evolve(end, away=end.rank)
@@ -381,6 +383,7 @@ def _rounds(
     tol: float,
     most: int,
     watch: Callable[[int, float], None] | None,
+    idle: bool = False,
 ) -> Fitting:
     state = evolve(state, converged=bool(at_rest(state.moves, state.k, tol * state.patience)))
     while state.k < most and not state.converged:
@@ -397,6 +400,8 @@ def _rounds(
             return evolve(state, away=max(state.rank, 1))
         if watch is not None:
             watch(state.rounds, state.moves[-1])
+        if idle and state.moves.max() < tol:  # the level goes down for ever: to no birds at all
+            state = evolve(state, converged=True)
     return state
 
 

@@ -23,7 +23,7 @@ from fedmiss.federation.hub.crossval import Known
 from fedmiss.federation.hub.members import FittedModel
 from fedmiss.federation.hub.onward import Before, before_of, begun_beside, choice_of, fit_onward
 from fedmiss.federation.hub.state import Panel
-from fedmiss.federation.hub.structure import choose_model, features_of
+from fedmiss.federation.hub.structure import check_slopes, choose_model, features_of
 from fedmiss.federation.hub.support import release_pairs, released_months
 from fedmiss.federation.link import Link
 from fedmiss.folders import JointFacts, ModelFacts
@@ -191,6 +191,8 @@ def _agreed(link: Link, order: JobSpec) -> tuple[Agreement, Panel]:
                 f"{agreement.panel.contributors} groups, or too large a share of one, have {who}: their sums would "
                 f"be of few. {'Make the revision without --from' if order.before else 'Leave observers out of the study'}."
             )
+    if not order.before:  # a model of more years goes on without what it had of slopes
+        check_slopes(agreement.panel, named)
     panel = features_of(link, agreement.panel, named, None if order.before else order.structure)
     if panel.least and panel.L > 1 and any(model.rank for model in named):
         panel, notes = release_pairs(link, panel, agreement.months)

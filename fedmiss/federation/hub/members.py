@@ -19,6 +19,7 @@ from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.products import AskProduct
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
+from fedmiss.models.lowrank.families import SCALES
 from fedmiss.models.lowrank.settings import CountSettings
 
 FULL = 0  # batch of the chosen fit
@@ -94,15 +95,23 @@ def fit_all(
     paths = [[i for i, other in enumerate(bases) if other == base] for base in dict.fromkeys(bases)]
     longest = [max(path, key=lambda i: settings[i].rank) for path in paths]
     sums = opened(link, panel, [batches[i] for i in longest], [settings[i] for i in longest])
+    if idle := _nothing_found(settings[0], sums):
+        settings = [replace(own, rank=0) for own in settings]
     kept: dict[int, MonthState] = {}
     lanes = []
     for path, i, start in zip(paths, longest, sums, strict=True):
         heard = _until(kept, watch) if 0 in path else None
-        each = _keeper(panel, settings, batches, path, i, kept, watch)
+        each = _keeper(panel, settings, batches, path, i, kept, watch, idle=idle)
         lanes.append(FitTask(batches[i], 0, fit_path(panel, settings[i], start, each=each, watch=heard)))
     for path, end in zip(paths, run_lockstep(link, panel, lanes), strict=True):
         kept |= {k: end for k in path if k not in kept}  # of a path that ran away, or its last rank
     return [FittedModel(own, kept[i], at) for i, (own, at) in enumerate(zip(settings, batches, strict=True))]
+
+
+def _nothing_found(settings: CountSettings, sums: Sequence[F64]) -> bool:
+    """Whether no visit found anything: no pattern is there to be fitted, and the rounds of one would not come to rest."""
+    from_zero = settings.family != "gaussian" or SCALES[settings.scale].log
+    return from_zero and all(one[1] == 0.0 for one in sums)
 
 
 def _keeper(
@@ -113,12 +122,15 @@ def _keeper(
     last: int,
     kept: dict[int, MonthState],
     watch: Callable[[int, float], None] | None,
+    *,
+    idle: bool,
 ) -> Callable[[MonthState, MonthState, AskProduct | None], Generator[Request, Any, Stage]]:
     """Let the members of a path go to their own end: ``last`` in the path's batch, the others in a copy of it."""
     most = most_rank(panel, settings[last])  # a small panel cannot have the ranks above: they are this one
 
     def to_the_end(i: int, state: MonthState, below: MonthState) -> Fitting:
-        kept[i] = yield from polished(panel, settings[last], state, below, None if i else watch)
+        heard = None if i else watch
+        kept[i] = yield from polished(panel, settings[last], state, below, heard, idle=idle)
         return kept[i]
 
     def keep(

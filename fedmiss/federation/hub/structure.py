@@ -29,12 +29,13 @@ import numpy as np
 import pandas as pd
 
 from fedmiss.arrays import F64, I64
+from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.begin import known_line
 from fedmiss.federation.hub.bootstrap import effective_observers, totals_of
 from fedmiss.federation.hub.crossval import KEPT, Contest, Known, cross_validate, score_folds
-from fedmiss.federation.hub.features import agree_features
+from fedmiss.federation.hub.features import WHY, agree_features
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial, choose
@@ -80,6 +81,14 @@ def features_of(
     elif tried and panel.features is None and panel.J >= FEWEST_SITES:
         panel = agree_features(link, panel, tried)
     return panel
+
+
+def check_slopes(panel: Panel, settings: Sequence[CountSettings]) -> None:
+    """Raise ConfigError where a model names a feature of slopes, and the years are too few for any."""
+    # a model that is to have no slopes has none to follow it; years that are too few are a surprise
+    lineless = [one for one in settings if one.slopes and not known_line(panel, one).size]
+    if idle := [feature for one in lineless for feature in one.features if feature in OF_SLOPES]:
+        raise ConfigError(WHY[idle[0]])
 
 
 def choose_model(

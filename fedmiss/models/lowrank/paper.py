@@ -32,6 +32,7 @@ from fedmiss.rng import rng_for
 from fedmiss.settings import kinds_checked
 
 LAZY = 20  # columns appended to the companion before it is recompressed
+_MAKE = "Make the rows by FedMissEM.rows(panel), of the panel that the model was made of."
 SMALL = 40  # below this size of the smaller axis a dense decomposition is quicker than Lanczos
 
 
@@ -179,6 +180,19 @@ class FedMissEM:
             weight = key.size if batch is None else min(batch, key.size)
             out[group.name] = np.column_stack([position, value, np.full(key.size, float(weight))])
         return out
+
+    def check_rows(self, rows: F64) -> None:
+        """Raise InputError for rows that :meth:`rows` did not make."""
+        shape = np.shape(rows)
+        if len(shape) != 2 or shape[1] != 3:
+            raise InputError(
+                f"its rows have the shape {shape}, expected (cells, 3): position of the cell, mean count, weight. {_MAKE}"
+            )
+        at = rows[:, 0]
+        if wrong := np.flatnonzero(~((at >= 0) & (at < self.q) & (at == np.floor(at)))).tolist():
+            raise InputError(
+                f"row {wrong[0]} is of the cell {at[wrong[0]]:g}; the model has the cells 0 to {self.q - 1}. {_MAKE}"
+            )
 
     def eta(self, theta: Factors) -> F64:
         """Predictor on the observed cells (q,); kept, since every group of a round asks for the same."""

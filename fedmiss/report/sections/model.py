@@ -53,7 +53,12 @@ def _value(value: object) -> str:
     if isinstance(value, float):
         if not math.isfinite(value):
             return "not finite"
-        return f"{value:,.4g}" if 1e-4 <= abs(value) < 1e6 else number(value, 3)
+        # from 10,000 on it would have an exponent, which no language writes
+        return (
+            f"{value:,.4g}"
+            if 1e-4 <= abs(value) < 9999.5
+            else number(value, 4 if 1 < abs(value) < 1e6 else 3)
+        )
     if isinstance(value, int):
         return count(value)
     return str(value)

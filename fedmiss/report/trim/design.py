@@ -36,6 +36,10 @@ class TrimSettings:
     overdispersion: bool = False
     serial_correlation: bool = False
 
+    def __post_init__(self) -> None:
+        if not isinstance(self.changepoints, str):  # a list has no hash, and is not equal to the same tuple
+            object.__setattr__(self, "changepoints", tuple(self.changepoints))
+
 
 @dataclass(frozen=True, slots=True)
 class Term:

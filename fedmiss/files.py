@@ -282,7 +282,7 @@ def seal(folder: Path) -> None:
 
 _MAKER = {
     "records": "ingest", "panel": "panel", "fit": "fit", "imputed": "impute", "report": "report", "own": "own",
-    "report-index": "run", "simulation": "simulate", "experiment": "experiment", "study": "federation init",
+    "report-index": "run", "simulation": "simulate", "experiment": "experiment", "study": "federation new",
     "community": "community",
 }  # fmt: skip
 
@@ -324,6 +324,8 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
     if not isinstance(found, dict) or not isinstance(found.get("kind"), str):
         raise refusal(f"{file} does not say what the folder is; make it again.")
     again = f"make it again with `fedmiss {_MAKER.get(found['kind'], '...')} --out`"
+    if found["kind"] == "joint":  # from the journal, with the same numbers
+        again = f"remove {folder}, and `fedmiss federation join` makes it again"
     made = found.get("format", 1)
     if made != FORMAT:
         newer = isinstance(made, int) and made > FORMAT

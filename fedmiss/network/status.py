@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.atomic import read_object, write_json
+from fedmiss.errors import InputError
 
 STATUS = "status.json"
 
@@ -18,7 +19,10 @@ class Usage:
     def __init__(self, path: Path) -> None:
         # The wall clock may be set back while a job runs, the monotonic one may not.
         self.path, self.begun = path, time.monotonic()
-        self.before = float(read_object(path).get("seconds", 0.0)) if path.exists() else 0.0
+        try:
+            self.before = float(read_object(path)["seconds"])
+        except (InputError, KeyError, TypeError, ValueError):  # none yet, or damaged: no reason to stop a job
+            self.before = 0.0
 
     @property
     def seconds(self) -> float:

@@ -74,7 +74,7 @@ class JointSource(Source):
 
         Raises InputError: the folder is no joint result, or is damaged.
         """
-        manifest = read_manifest(result, "joint")
+        manifest = read_manifest(result, "joint", verify=True)
         raw = read_json(result / "totals.json")
         months = month_table(np.array(raw["months"], dtype=np.int64))
         labels = [str(region) for region in raw["regions"]]

@@ -29,6 +29,7 @@ from fedmiss.network.kits import (
     read_roster,
 )
 from fedmiss.network.member import held, take_part
+from fedmiss.network.status import Usage
 from fedmiss.network.study import Study, read_study_toml
 from fedmiss.pipeline.panels import open_panel
 from tests.cli.terminal import fedmiss
@@ -341,6 +342,15 @@ def test_folds_are_named_where_there_is_something_to_choose(model, said, tmp_pat
     out = make_study(small_study(model=model), tmp_path / "study", engine_files)
     collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
     assert said in page(open_kit(out / "kits" / "north"))
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [(None, 0), ("", 0), ("[3]", 0), ('{"seconds": {}}', 0), ('{"seconds": 3}', 3)]
+)
+def test_seconds_that_were_damaged_stop_no_job(tmp_path, text, seconds):
+    if text is not None:
+        (tmp_path / "usage.json").write_text(text)
+    assert Usage(tmp_path / "usage.json").before == seconds
 
 
 @pytest.mark.parametrize(

@@ -201,11 +201,24 @@ def test_sites_that_nobody_visited_stand_beside_the_visited_ones(tmp_path):
     assert pd.read_csv(page.parent / "tables" / "regions.csv")["region"].to_list() == ["North"]
 
 
+def other(folder, **values):
+    """The result with other values in its totals, as if it had been made so; None leaves a value out."""
+    raw = read_json(folder / "totals.json") | values
+    write_json(folder / "totals.json", {k: v for k, v in raw.items() if v is not None})
+    manifest = read_manifest(folder)
+    write_manifest(folder, "joint", **{k: manifest[k] for k in ("settings", "inputs", "results", "warnings")})
+    return folder
+
+
 def test_a_damaged_result_is_named(tmp_path):
-    folder = result_of(tmp_path / "r")
-    raw = read_json(folder / "totals.json")
-    write_json(folder / "totals.json", raw | {"regions": ["North", "South", "East"]})
+    """A number of it that was changed went into the page."""
+    folder = other(result_of(tmp_path / "r"), regions=["North", "South", "East"])
     with pytest.raises(InputError, match=r"totals\.json names the regions North, South, East"):
+        JointSource.read(folder, {})
+    (folder / "totals.json").write_text((folder / "totals.json").read_text().replace("North", "Nerth"))
+    with pytest.raises(
+        InputError, match=r"is damaged: .*; remove .*, and `fedmiss federation join` makes it again"
+    ):
         JointSource.read(folder, {})
 
 
@@ -241,18 +254,14 @@ def test_finds_without_a_number_may_lie_in_years_in_which_none_was_counted(tmp_p
     counted, finds = (np.where(STAMPS // 12 < 2004, 0.0, full) for full in (20.0, 6.0))
     for without in (0.0, 3.0):
         folder = result_of(tmp_path / str(without), counted=counted, uncounted=without)
-        write_json(
-            folder / "totals.json", read_json(folder / "totals.json") | {"finds": (finds + without).tolist()}
-        )
+        other(folder, finds=(finds + without).tolist())
         said = caveats(findings(folder))
         assert any("found the species: how near to 0" in each for each in said) == (without == 0)
 
 
 def without_finds(folder):
     """A result as it was made before it had its finds."""
-    raw = read_json(folder / "totals.json")
-    write_json(folder / "totals.json", {k: v for k, v in raw.items() if k not in ("finds", "uncounted")})
-    return folder
+    return other(folder, finds=None, uncounted=None)
 
 
 def test_a_result_made_before_it_had_finds_is_read(tmp_path):

@@ -287,12 +287,13 @@ _MAKER = {
 }  # fmt: skip
 
 
-def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool = False) -> Manifest:
+def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool | str = False) -> Manifest:
     """Read a folder's manifest, and check that it is of the ``kind`` asked for and unchanged.
 
     Parameters
     ----------
-    verify : check size and SHA-256 of the folder's files too; a step does so once with each folder that it reads
+    verify : check size and SHA-256 of the folder's files too, or of those whose name begins so; a step does so once with
+        each folder that it reads
 
     Raises
     ------
@@ -348,8 +349,9 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool =
                 f"{folder} holds the result of a study, which knows no site; that of your sites is {own}."
             )
         raise refusal(f"{folder} holds a {manifest['kind']!r}{needed}")
-    for name, entry in manifest["files"].items() if verify else ():
-        _check_file(folder / name, entry, again)
+    for name, entry in manifest["files"].items():
+        if verify is True or (verify and name.startswith(verify)):
+            _check_file(folder / name, entry, again)
     return manifest
 
 

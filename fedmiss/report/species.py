@@ -48,10 +48,9 @@ def read_species(folder: Path) -> Species:
 
     Raises InputError: another kind of folder, or a damaged one.
     """
-    manifest = read_manifest(folder)
-    if manifest["kind"] == "trim":
-        return _of_trim(folder, manifest["results"])
-    results = read_manifest(folder, "report")["results"]
+    if read_manifest(folder)["kind"] == "trim":
+        return _of_trim(folder, read_manifest(folder, "trim", verify="trim.json")["results"])
+    results = read_manifest(folder, "report", verify="tables/")["results"]  # its page may have been edited
     row = {name: results.get(name) for name in load_schema("report_index").names}
     tables = folder / "tables"
     yearly = read_table(tables / "yearly.parquet", "report_yearly").to_pandas()

@@ -81,6 +81,12 @@ def test_visits_in_june_alone_are_a_season_and_yearly_counts_are_none(tmp_path):
     table = report / "tables" / "season.parquet"
     assert _season(table, yearly=True) == ()
     assert _season(table, yearly=None) == ()  # of a report that does not say it
+    (report / "index.html").write_text("with a sentence of the club's own")
+    assert read_species(report).season == (6,)
+    yearly = report / "tables" / "yearly.parquet"
+    yearly.write_bytes(yearly.read_bytes()[:-1])  # it went into the page of all species
+    with pytest.raises(InputError, match=r"yearly\.parquet is damaged"):
+        read_species(report)
 
 
 @pytest.mark.slow

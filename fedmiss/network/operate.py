@@ -14,7 +14,7 @@ from fedmiss.atomic import read_object, write_json
 from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, InputError, listed
 from fedmiss.federation.circle import frame_label
 from fedmiss.locks import locked
-from fedmiss.network.engine import Control, engine_of
+from fedmiss.network.engine import Control, engine_of, still_there
 from fedmiss.network.folder import Folder, check_folder, place_of
 from fedmiss.network.kits import Kit, job_hash, read_roster, sleeper
 from fedmiss.network.member import party_of, start, take_part
@@ -319,6 +319,9 @@ def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
     log = hub / "engine.log"
     remove_state(hub / STATUS)
     end_leftovers(hub / "engine")
+    if not still_there(hub, study, job_id):  # it was killed just before it could say so
+        Status(hub / STATUS, job_id, study.organisations).write(state="done")
+        return
     check_port(study.port)
     carrier = engine_of(study)
     process = carrier.start_relay(hub, log)
@@ -338,10 +341,11 @@ def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
                 continue
             deaths = 0
             try:
-                _all_there(admin, hub, study, say)
+                names = still_there(hub, study, job_id)
+                _all_there(admin, hub, study, say, names)
                 # what the status says from here on is of this job of the engine
                 waiting(hub, job_id, study, [])
-                job = admin.submit()
+                job = admin.submit(names)
             except FedmissError:
                 raise
             except Exception:  # the session broke; with the server, it is started again
@@ -349,7 +353,8 @@ def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
                     process.wait(5)
                     continue
                 raise
-            say(f"all organisations are connected; job {job[:8]} is under way.")
+            all_there = "all organisations" if names == study.organisations else ", ".join(names)
+            say(f"{all_there} {'is' if len(names) == 1 else 'are'} connected; job {job[:8]} is under way.")
             _watch(admin, job, process, hub, say)
             now = status(hub)
             if now.get("state") == "done":
@@ -383,7 +388,7 @@ def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Contr
         if process.poll() is not None:
             return None
         try:
-            check_connection(study.host, study.port, parts[0], parts[1], parts[2])
+            check_connection(study.host, study.port, parts[0], parts[1], parts[2], here=True)
             return engine_of(study).control(hub, study)
         except EngineError:
             time.sleep(0.5)
@@ -394,14 +399,15 @@ def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Contr
     return None
 
 
-def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
-    """Wait until all organisations are connected, saying and recording who is missing when that changes."""
+def _all_there(admin: Control, hub: Path, study: Study, say: Say, names: Sequence[str] = ()) -> None:
+    """Wait until these organisations, or all, are connected, saying and recording who is missing when that changes."""
+    names = names or study.organisations
     job = job_hash(study, read_roster(hub, study)).hex()
     before: list[str] | None = None
     until = time.monotonic() + study.patience
     while True:
         there = admin.connected()
-        missing = [n for n in study.organisations if n not in there]
+        missing = [n for n in names if n not in there]
         if not missing:
             if before:
                 waiting(hub, job, study, [])
@@ -411,8 +417,14 @@ def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
             say(f"waiting for {', '.join(missing)} to join.")
             before = missing
         if time.monotonic() > until:
+            why = f"{', '.join(missing)} did not join within {study.patience:.0f} s."
+            if len(names) < len(study.organisations):
+                raise EngineError(
+                    f"{why} The others have their results, and their last frames lie here. Run this again when "
+                    f"{', '.join(missing)} can join."
+                )
             raise EngineError(
-                f"{', '.join(missing)} did not join within {study.patience:.0f} s. Ask them; or go on without them by a new "
+                f"{why} Ask them; or go on without them by a new "
                 f"revision that all others approve: fedmiss federation revise STUDY --without {missing[0]}"
             )
         time.sleep(1)
@@ -421,8 +433,8 @@ def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
 def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path, say: Say) -> None:
     """Wait until the submitted job is over, saying who does not answer.
 
-    A site that is started again while the engine sets the job up has no part in it, and the engine would wait for it: that
-    job is ended. Once the relay asks, it notices such sites itself.
+    A site that leaves or is started again while the engine sets the job up has no part in it, and the engine would wait for
+    it: that job is ended. Once the relay asks, it notices such sites itself.
     """
     last, first, idle, checked = None, status(hub), 0, time.monotonic()
     while process.poll() is None:
@@ -440,7 +452,9 @@ def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path
                 names, checked = admin.idle(job), time.monotonic()
                 idle = idle + 1 if names else 0
                 if idle >= IDLE:
-                    say(f"{', '.join(names)} has no part in job {job[:8]}: started again while it began.")
+                    say(
+                        f"{', '.join(names)} has no part in job {job[:8]}: it left, or was started again, while it began."
+                    )
                     admin.abort(job)
                     return
         except Exception:  # the session broke with the server

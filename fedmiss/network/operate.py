@@ -133,7 +133,14 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     start(kit, data, look=look, preview=preview)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said, held, deaths, begun, stay = "", "", 0, 0.0, ExitPolicy(out, lambda: _listens(kit, parts))
+    said, held, deaths, begun, looked, stay = (
+        "",
+        "",
+        0,
+        0.0,
+        0.0,
+        ExitPolicy(out, lambda: _listens(kit, parts)),
+    )
     end_leftovers(engine)
     refusals, still = kit.private / REFUSALS, Stillness(kit.job.hex())
     told = _size(refusals)
@@ -171,9 +178,14 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
                     time.sleep(2)
                     continue
                 process, begun = carrier.start_member(kit.folder, kit.name, log), time.monotonic()
+                looked, said = begun, ""
                 say(
                     f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; the job begins when all are there."
                 )
+            elif still.most < 0 and time.monotonic() - looked > STILL:  # the engine tries on, without a word
+                looked, before, said = time.monotonic(), said, _away(kit, parts)
+                if said != before:
+                    say(f"{said} Waiting for it." if said else f"{kit.name}: the relay answers again.")
             time.sleep(0.5)
     finally:
         end(process)
@@ -243,11 +255,16 @@ class ExitPolicy:
 
 
 def _listens(kit: Kit, parts: list[Path]) -> bool:
+    return not _away(kit, parts)
+
+
+def _away(kit: Kit, parts: list[Path]) -> str:
+    """Why the relay cannot be reached now; blank where it can."""
     try:
         check_connection(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
-        return True
-    except (EngineError, ConfigError):
-        return False
+        return ""
+    except (EngineError, ConfigError) as error:
+        return str(error)
 
 
 STILL = 60.0  # seconds without an exchange after which `join` says so

@@ -127,6 +127,7 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     """Start the engine; when it is killed, start it again."""
     engine, carrier = kit.folder / "engine", engine_of(kit.study)
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    end_leftovers(engine)
     if out.exists() and not _listens(kit, parts):
         return
     check_certificate(parts[1], name=kit.name)
@@ -141,7 +142,6 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
         0.0,
         ExitPolicy(out, lambda: _listens(kit, parts)),
     )
-    end_leftovers(engine)
     refusals, still = kit.private / REFUSALS, Stillness(kit.job.hex())
     told = _size(refusals)
     try:
@@ -268,6 +268,7 @@ def _away(kit: Kit, parts: list[Path]) -> str:
 
 
 STILL = 60.0  # seconds without an exchange after which `join` says so
+GOING = 5.0  # seconds in which an engine that was ended must be gone
 LINGER = 120.0  # seconds that an organisation stays when its job is done and the relay still listens
 ENGINES = (b"nvflare.private.fed.app",)  # modules that engines are started as
 SHARED = "folder.json"  # where the shared folder lies
@@ -298,10 +299,14 @@ def stop_on_request() -> None:
 def end_leftovers(engine: Path) -> None:
     """End engines of this very folder that outlived the `join` or `run` that had started them (kill -9)."""
     mark = str(engine.resolve()).encode()
-    for number, words in command_lines():
-        if mark in words and any(w.startswith(ENGINES) for w in words):
+    until = time.monotonic() + GOING
+    while left := [n for n, w in command_lines() if mark in w and any(x.startswith(ENGINES) for x in w)]:
+        for number in left:
             with contextlib.suppress(OSError):
                 kill(number)
+        if time.monotonic() > until:  # of another user: whoever starts next says what is in the way
+            return
+        time.sleep(0.1)  # it keeps its port until it is gone
 
 
 def end(process: subprocess.Popen[bytes] | None) -> None:
@@ -325,10 +330,11 @@ def run(folder: Path, *, say: Say = print) -> None:
             "them says: fedmiss federation join KIT PANEL --folder FOLDER"
         )
     job_id = job_hash(study, read_roster(hub, study)).hex()
-    if (now := status(hub)).get("state") == "done" and now.get("job") == job_id:
-        return
-    check_certificate(hub / "engine" / "startup" / "server.crt")
     with _alone(hub / "engine", "`fedmiss federation run`"):
+        if (now := status(hub)).get("state") == "done" and now.get("job") == job_id:
+            end_leftovers(hub / "engine")  # else one that was killed at the very end keeps the port
+            return
+        check_certificate(hub / "engine" / "startup" / "server.crt")
         _run_relay(hub, study, job_id, say)
 
 

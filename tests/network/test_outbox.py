@@ -177,7 +177,8 @@ def test_a_relay_that_leaves_before_the_job_begins_is_named(folder, panels, monk
     monkeypatch.setattr(operate, "engine_of", lambda study: engine)
     monkeypatch.setattr(operate, "check_connection", connection)
     monkeypatch.setattr(operate, "STILL", 0.0)
-    monkeypatch.setattr(operate.time, "sleep", lambda seconds: None)
+    pauses = iter(range(20))
+    monkeypatch.setattr(operate.time, "sleep", lambda seconds: next(pauses))
     operate._join_engine(kit, panels["north"], kit.result, say=said.append, look=False, preview=False)
     assert said[1:3] == ["gone. Waiting for it.", "north: the relay answers again."]
 

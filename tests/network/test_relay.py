@@ -1,7 +1,11 @@
 """A relay and its engines, without NVFLARE: who is waited for, who has no part, what dies and is started again."""
 
 import re
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -20,6 +24,7 @@ from fedmiss.network.nvflare_kits import place_admin
 from fedmiss.network.operate import _all_there
 from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import read_study
+from fedmiss.system import command_lines
 from tests.federation.network import all_of, together
 
 from .conftest import engine_files, small_study
@@ -111,6 +116,37 @@ def test_a_relays_engine_that_dies_while_it_waits_for_organisations_is_started_a
         "the engine ended and is started again",
         "all organisations are connected; job job is under way",
     ]
+
+
+@pytest.mark.parametrize("end", ["leftover", "run"])
+def test_an_engine_that_outlived_its_run_is_gone_before_the_next_one_begins(folder, monkeypatch, end):
+    """It still had the port, and `run` said that another program had it; of a study that was done it was left alone."""
+    engine = folder / "hub" / "engine"
+    engine.mkdir()
+    if not list(command_lines()):
+        pytest.skip("this system lists no processes")
+    words = ["nvflare.private.fed.app.server.server_train", "-m", str(engine.resolve())]
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", *words])
+    until = time.monotonic() + 10
+    while not any(str(engine.resolve()).encode() in w for _, w in command_lines()):
+        assert time.monotonic() < until
+    # the system takes its time
+    monkeypatch.setattr(operate, "kill", lambda n: threading.Timer(0.3, left.kill).start())
+    monkeypatch.setattr(operate, "engine_of", None)
+    try:
+        if end == "run":
+            study = read_study(folder)
+            job = job_hash(study, read_roster(folder / "hub", study)).hex()
+            Status(folder / "hub" / STATUS, job, CLUBS).write(state="done")
+            monkeypatch.setattr(operate, "read_study", lambda at: small_study(engine="nvflare"))
+            monkeypatch.setattr(operate, "job_hash", lambda *given: bytes.fromhex(job))
+            operate.run(folder)
+        else:
+            operate.end_leftovers(engine)
+        assert left.poll() is not None or not Path(f"/proc/{left.pid}/cmdline").read_bytes()
+    finally:
+        left.kill()
+        left.wait()
 
 
 def test_a_job_in_which_somebody_has_no_part_is_ended(folder, monkeypatch):

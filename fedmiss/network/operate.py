@@ -14,7 +14,7 @@ from fedmiss.atomic import read_object, write_json
 from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, InputError, listed
 from fedmiss.federation.circle import frame_label
 from fedmiss.locks import locked
-from fedmiss.network.engine import Control, engine_of, still_there
+from fedmiss.network.engine import Control, engine_of, need, still_there
 from fedmiss.network.folder import Folder, check_folder, place_of
 from fedmiss.network.kits import Kit, job_hash, read_roster, sleeper
 from fedmiss.network.member import party_of, start, take_part
@@ -127,6 +127,13 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     """Start the engine; when it is killed, start it again."""
     engine, carrier = kit.folder / "engine", engine_of(kit.study)
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    need(kit.study.engine)  # before it waits for a relay
+    if lost := [path for path in parts if not path.exists()]:
+        raise InputError(
+            f"there is no {lost[0]}, which came with the kit of {kit.name!r}. Put the folder engine of the kit that the "
+            "proposer sent in its place; keys and journals stay good.",
+            path=str(lost[0]),
+        )
     end_leftovers(engine)
     if out.exists() and not _listens(kit, parts):
         return

@@ -341,6 +341,8 @@ def revise(
         f"{'Then send' if added else 'Send'} study.json and roster.json of this folder to each of them; they put both into "
         "their kits, and join again."
     )
+    if new.engine != "folder":
+        typer.echo("Where the relay runs elsewhere, its folder gets both too, and its folder hub again.")
     typer.echo("What the difference of two revisions tells is said to every custodian before the approval.")
 
 

@@ -336,13 +336,26 @@ def run(folder: Path, *, say: Say = print) -> None:
             f"study {study.name} is carried by a folder that all organisations share, so there is no relay to run. Each of "
             "them says: fedmiss federation join KIT PANEL --folder FOLDER"
         )
-    job_id = job_hash(study, read_roster(hub, study)).hex()
+    job_id = _job_of(folder, hub, study)
     with _alone(hub / "engine", "`fedmiss federation run`"):
         if (now := status(hub)).get("state") == "done" and now.get("job") == job_id:
             end_leftovers(hub / "engine")  # else one that was killed at the very end keeps the port
             return
         check_certificate(hub / "engine" / "startup" / "server.crt")
         _run_relay(hub, study, job_id, say)
+
+
+def _job_of(folder: Path, hub: Path, study: Study) -> str:
+    """The job of a relay's folder, whose two copies of the study must be one: a revision may have reached one only."""
+    job = job_hash(study, read_roster(hub, study))
+    inner = read_study(hub)
+    roster = read_roster(folder, study) if (folder / "roster.json").exists() else read_roster(hub, study)
+    if inner != study or job_hash(inner, roster) != job:
+        raise ConfigError(
+            f"{folder} is at revision {study.revision} of the study, {hub} at revision {inner.revision}, or with another "
+            f"roster. Put study.json and roster.json of the proposer into both."
+        )
+    return job.hex()
 
 
 def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmiss.atomic import read_json, write_json
-from fedmiss.errors import EngineError
+from fedmiss.errors import ConfigError, EngineError
 from fedmiss.federation.gather import OVER, Seat, packed
 from fedmiss.locks import locked
 from fedmiss.network import operate
@@ -118,6 +118,21 @@ def test_a_relays_engine_that_dies_while_it_waits_for_organisations_is_started_a
     ]
 
 
+@pytest.mark.parametrize("at", ["study.json", "roster.json"])
+def test_a_revision_that_reached_half_of_a_relays_folder_is_named(tmp_path, at):
+    """`run` and its engine were of two jobs, and waited for each other."""
+    study = make_study(small_study(engine="nvflare"), tmp_path / "study", engine_files)
+    kits = [open_kit(study / "kits" / club) for club in CLUBS]
+    collect_roster(study, [enrol(kit) for kit in kits])
+    raw = read_json(study / at)
+    odd = {"revision": 2} if at == "study.json" else {"north": raw["south"], "south": raw["north"]}
+    write_json(study / at, raw | odd)
+    with pytest.raises(
+        ConfigError, match=r"hub at revision 1, or with another roster\. Put study\.json and roster"
+    ):
+        operate.run(study)
+
+
 @pytest.mark.parametrize("end", ["leftover", "run"])
 def test_an_engine_that_outlived_its_run_is_gone_before_the_next_one_begins(folder, monkeypatch, end):
     """It still had the port, and `run` said that another program had it; of a study that was done it was left alone."""
@@ -139,7 +154,7 @@ def test_an_engine_that_outlived_its_run_is_gone_before_the_next_one_begins(fold
             job = job_hash(study, read_roster(folder / "hub", study)).hex()
             Status(folder / "hub" / STATUS, job, CLUBS).write(state="done")
             monkeypatch.setattr(operate, "read_study", lambda at: small_study(engine="nvflare"))
-            monkeypatch.setattr(operate, "job_hash", lambda *given: bytes.fromhex(job))
+            monkeypatch.setattr(operate, "_job_of", lambda *given: job)
             operate.run(folder)
         else:
             operate.end_leftovers(engine)

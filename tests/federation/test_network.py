@@ -204,7 +204,7 @@ def test_a_relay_that_loses_repeats_damages_and_forgets_changes_no_bit(panel, ma
 def test_a_relay_says_who_stopped_and_lets_nobody_wait_for_nothing():
     posts = {"a": packed(0, {"": b"x"}), "b": STOPPED}
     relay = Relay(["a", "b"])
-    with pytest.raises(EngineError, match="b stopped before the end"):
+    with pytest.raises(EngineError, match="b stopped before the end, after a preview, or for a reason"):
         relay.run(lambda packets: {n: posts[n] for n in packets}, lambda: None)
     assert relay.ended == {"b": False}
 

@@ -252,8 +252,8 @@ class Relay:
                 pause()
         if stopped := [n for n in self.names if not self.ended.get(n, True)]:
             raise EngineError(
-                f"{', '.join(stopped)} stopped before the end, after a preview, or for a reason that stands on the own screen "
-                "there. When they join again, run this again: the job goes on."
+                f"{', '.join(stopped)} stopped before the end, after a preview, or for a reason that stands on the own "
+                "screen there. When they join again, run this again: the job goes on."
             )
 
     def waited_for(self) -> list[str]:

@@ -255,6 +255,7 @@ def outbox(
 
 def ledger(kit: _KIT) -> None:
     """Show what went, when, and how many bytes."""
+    from fedmiss.errors import several
     from fedmiss.network.kits import open_kit
     from fedmiss.network.outbox import ledger_of
 
@@ -263,8 +264,11 @@ def ledger(kit: _KIT) -> None:
     for number, when, up, down in lines:
         clock = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
         typer.echo(f"{number:8d}  {clock}  {up:10,d} {down:10,d}")
+    # as `status` and the page count them: exchange 0 asks nothing
+    over = sum(1 for number, _, _, down in lines if number and down)
     typer.echo(
-        f"{total.total.exchanges} exchanges, {total.total.bytes_up:,} bytes out, {total.total.bytes_down:,} bytes in"
+        f"{several(over, 'exchange')} after that of the keys (0): {total.total.bytes_up:,} bytes out, "
+        f"{total.total.bytes_down:,} bytes in, in all"
     )
 
 
@@ -313,6 +317,8 @@ def revise(
         f"{'Then send' if added else 'Send'} study.json and roster.json of this folder to each of them; they put both into "
         "their kits, and join again."
     )
+    if new.engine != "folder":
+        typer.echo("Where the relay runs elsewhere, its folder gets both too, and its folder hub again.")
     typer.echo("What the difference of two revisions tells is said to every custodian before the approval.")
 
 

@@ -207,6 +207,24 @@ class Relay:
         self._working: set[str] = set()  # who has the frames that it waited for
         self.ended: dict[str, bool] = {}  # who has its result, who has stopped
 
+    def kept(self) -> bytes:
+        """The last exchange and who has its result, for a relay that begins when those have left; blank before that.
+
+        Whoever has its result has shown a frame of the last exchange, and no other exchange is wanted any more.
+        """
+        done = {n: b"" for n in self.names if self.ended.get(n)}
+        if not done:
+            return b""
+        last = max(self._frames, default=0)
+        return packed(last, done) + packed(last, self._frames.get(last, {}))
+
+    def restore(self, kept: bytes) -> None:
+        """Go on from :meth:`kept` of an earlier relay."""
+        if kept:
+            last, done, rest = unpacked(kept)
+            self.ended |= dict.fromkeys(done, True)
+            self._frames[last] = unpacked(rest)[1]
+
     def run(
         self, ask: Callable[[Mapping[str, bytes]], Mapping[str, bytes]], pause: Callable[[], None]
     ) -> None:
@@ -234,8 +252,8 @@ class Relay:
                 pause()
         if stopped := [n for n in self.names if not self.ended.get(n, True)]:
             raise EngineError(
-                f"{', '.join(stopped)} stopped before the end; the reason stands on the own screen there. When they join "
-                "again, run this again: the job goes on."
+                f"{', '.join(stopped)} stopped before the end, after a preview, or for a reason that stands on the own "
+                "screen there. When they join again, run this again: the job goes on."
             )
 
     def waited_for(self) -> list[str]:

@@ -14,14 +14,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol, cast
 
-from fedmiss.atomic import read_object
+from fedmiss.atomic import read_checked, read_object, write_checked
 from fedmiss.errors import EngineError
-from fedmiss.federation.gather import Relay, RelayGone, Seat
+from fedmiss.federation.gather import Relay, RelayGone, Seat, unpacked
 from fedmiss.network.kits import job_hash, open_kit, read_roster
 from fedmiss.network.member import DATA, take_part, warm_up
 from fedmiss.network.outbox import holder, note_refusal
 from fedmiss.network.status import STATUS, Status
 from fedmiss.network.study import Study, read_study
+from fedmiss.owner import remove_state
 from fedmiss.system import in_own_group
 
 
@@ -31,14 +32,14 @@ class Control(Protocol):
     def connected(self) -> list[str]:
         """Names of connected organisations."""
 
-    def submit(self) -> str:
-        """Submit the study's job, when all are connected; return its number."""
+    def submit(self, names: Sequence[str]) -> str:
+        """Submit the study's job to organisations that are all connected; return its number."""
 
     def over(self, job: str) -> bool:
         """Whether the engine has ended the job."""
 
     def idle(self, job: str) -> list[str]:
-        """Names of organisations whose engine has no part in a job that others' engines run."""
+        """Names of organisations that do not answer, or whose engine has no part in a job that others' engines run."""
 
     def abort(self, job: str) -> None:
         """End a job of the engine; the study's goes on in the next one."""
@@ -161,10 +162,14 @@ def relay(hub: Path, ask: Callable[[Mapping[str, bytes]], dict[str, bytes]]) -> 
     since = [0.0]
     slow: list[str] = []
     slow_since = [0.0]
+    ended: set[str] = set()
 
     def watch(exchange: int, missing: Sequence[str]) -> None:
         note.going("relay", exchange)
         now, before = time.monotonic(), note.values["missing"]
+        if (over := set(middle.ended)) != ended and (kept := middle.kept()):
+            write_checked(at, kept)
+            ended.update(over)
         if list(missing) != away:
             away[:], since[0] = missing, now
         if (waited := middle.waited_for()) != slow:
@@ -178,7 +183,8 @@ def relay(hub: Path, ask: Callable[[Mapping[str, bytes]], dict[str, bytes]]) -> 
             raise Interrupted(f"no answer from {', '.join(away)}.", groups=list(away))
         time.sleep(1.0)
 
-    middle = Relay(study.organisations, watch)
+    middle, at = Relay(study.organisations, watch), _kept_at(hub, job)
+    middle.restore(_kept(at))
     try:
         middle.run(ask, pause)
     except Interrupted as error:
@@ -188,3 +194,19 @@ def relay(hub: Path, ask: Callable[[Mapping[str, bytes]], dict[str, bytes]]) -> 
         note.write(state="stopped", error=str(error))
         raise
     note.write(state="done", missing=[])
+    remove_state(at)
+
+
+def _kept_at(hub: Path, job: str) -> Path:
+    return hub / f"{job[:16]}.last"
+
+
+def _kept(at: Path) -> bytes:
+    return read_checked(at) if at.exists() else b""
+
+
+def still_there(hub: Path, study: Study, job: str) -> tuple[str, ...]:
+    """Organisations that the relay still needs: those that have their results may have left for good."""
+    kept = _kept(_kept_at(hub, job))
+    done = unpacked(kept)[1] if kept else {}
+    return tuple(n for n in study.organisations if n not in done)

@@ -168,15 +168,39 @@ class Kit:
         In the order of their approval: with a new key in the roster there is another job of the same revision.
         """
         # by revision: a job's number covers the version of fedmiss, which may be newer now
-        kept = [read_json(path) for path in sorted(self.private.glob("onward-*.json"))]
+        advice = (
+            "It holds what a job came to. Put a copy of it back; or move it away, and join that job again where it is the "
+            "present one: its journal has the same; or name another organisation's kit"
+        )
+        paths = sorted(self.private.glob("onward-*.json"))
+        kept = [_kept(path, dict, advice) for path in paths]
         order = {line["job"]: place for place, line in enumerate(self.history())}
         kept.sort(key=lambda one: order.get(one.get("job"), -1))
         return [one for one in kept if one.get("revision") == revision]
 
     def history(self) -> list[dict[str, Any]]:
         """Jobs that were approved here before."""
-        path = self.private / "history.json"
-        return list(read_json(path)) if path.exists() else []
+        return kept_list(
+            self.private / "history.json",
+            "It lists the jobs that were approved here, for the page of the next one. Put a copy of it back; without one "
+            "move it away: that page then says nothing of earlier jobs",
+        )
+
+
+def kept_list(path: Path, advice: str) -> list[Any]:
+    """A list that the kit keeps, blank where it has none yet; ``advice`` says what to do where it is damaged."""
+    return list(_kept(path, list, advice)) if path.exists() else []
+
+
+def _kept(path: Path, kind: type, advice: str) -> Any:
+    """What fedmiss has written into the kit: nobody can make it again, as another file of JSON could be."""
+    try:
+        found = read_json(path)
+    except InputError:
+        found = None
+    if not isinstance(found, kind):
+        raise InputError(f"{path} is cut short or was changed. {advice}.", path=str(path))
+    return found
 
 
 def open_kit(folder: str | Path) -> Kit:
@@ -330,6 +354,11 @@ def new_revision(
         raise ConfigError(
             f"{added[0]!r} cannot be admitted: certificates of engine {old.engine} are made once for a study. Make a new "
             "one with `fedmiss federation new`."
+        )
+    if months is not None and not old.months:
+        raise ConfigError(
+            f"study {old.name} names no months: it has all that the organisations have, so --months would be another study. "
+            "Leave --months out; or make a study that names them (`fedmiss federation new`)."
         )
     stay = [n for n in old.organisations if n not in without]
     values = asdict(old) | {"revision": old.revision + 1, "organisations": (*stay, *added), "before": {}}

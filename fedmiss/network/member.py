@@ -12,7 +12,7 @@ from unicodedata import normalize
 import numpy as np
 
 from fedmiss.arrays import distinct, pairs
-from fedmiss.atomic import read_json, write_json, write_secret
+from fedmiss.atomic import write_json, write_secret
 from fedmiss.community.study import beside, run_community
 from fedmiss.errors import ConfigError, InputError, plain, several
 from fedmiss.federation import messages as msg
@@ -32,7 +32,7 @@ from fedmiss.federation.member import Look, Member
 from fedmiss.files import SECRET, hash_file
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.community import seat_of, write_community
-from fedmiss.network.kits import Kit
+from fedmiss.network.kits import Kit, kept_list
 from fedmiss.network.method import installed, run_method
 from fedmiss.network.result import write_preview, write_result
 from fedmiss.network.status import STATUS, Status, Usage
@@ -156,7 +156,9 @@ def take_part(
             watch(stage, exchanges)
 
     try:
-        told: Callable[[int], None] = (lambda n: seen("method", n)) if kit.study.method else (lambda n: None)
+        told: Callable[[int], None] = (
+            (lambda n: seen("method", n - 1)) if kit.study.method else (lambda n: None)
+        )
         circle = Circle(
             party, journal, gather, held,
             exchanges=kit.study.exchanges, watch=told, absence=kit.study.rule_of_absence,
@@ -289,8 +291,11 @@ def opened_journal(kit: Kit) -> Journal:
 
 def _jobs_begun(kit: Kit) -> list[str]:
     """Numbers of the jobs that were begun here, with and without a journal."""
-    path = kit.private / BEGUN
-    return list(read_json(path)) if path.exists() else []
+    return kept_list(
+        kit.private / BEGUN,
+        "It says which jobs were begun here, so that no masks are used twice. Put a copy of it back, or begin with a fresh "
+        "key: take the kit that the proposer sent, `fedmiss federation enrol` there, and ask for a roster with that key",
+    )
 
 
 def again_with(kit: Kit, data: Path, told: Callable[[Member], None]) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from fedmiss.network.engine import Responding, log_to, need, relay, spawn
-from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_storage
+from fedmiss.network.nvflare_kits import ADMIN, job_folder, place_admin, place_storage
 from fedmiss.network.nvflare_kits import provision as provision  # an engine's, as the others
 from fedmiss.network.study import Study
 from fedmiss.owner import remove_state
@@ -123,6 +123,7 @@ def start_relay(hub: Path, log: Path) -> subprocess.Popen[bytes]:
     """Start the engine at the relay."""
     need("nvflare")
     place_storage(hub / "engine")
+    place_admin(hub / "admin")
     more = {"FEDMISS_HUB": str(hub.resolve())}
     return _start("server.server_train", hub / "engine", "fed_server.json", ["org=hub"], more, log)
 
@@ -140,7 +141,7 @@ class Admin:
     """The session of whoever runs the relay with its own server."""
 
     def __init__(self, hub: Path, study: Study) -> None:
-        self.study = study
+        self.study, self.names = study, study.organisations
         log_to(hub / "engine.log")
         api = importlib.import_module("nvflare.fuel.flare_api.flare_api")
         self.session = api.new_secure_session(ADMIN, str((hub / "admin").resolve()), timeout=20.0)
@@ -157,10 +158,11 @@ class Admin:
             return []
         return [one for one in told if one.get("status") != "no_reply"]
 
-    def submit(self) -> str:
-        """Submit the study's job (settings of the engine, no code); return its number."""
+    def submit(self, names: Sequence[str]) -> str:
+        """Submit the study's job (settings of the engine, no code) to these organisations; return its number."""
+        self.names = tuple(names)
         with tempfile.TemporaryDirectory(prefix="fedmiss-") as tmp:
-            return self.submit_folder(job_folder(self.study, Path(tmp) / self.study.name))
+            return self.submit_folder(job_folder(self.study, Path(tmp) / self.study.name, names))
 
     def submit_folder(self, folder: Path) -> str:
         """Submit a job's files; return its number."""
@@ -175,10 +177,10 @@ class Admin:
         return str(self.session.get_job_meta(job).get("status", ""))
 
     def idle(self, job: str) -> list[str]:
-        """Names of organisations whose engine has no part in a job that others' engines run; none where none runs it."""
-        names = self.study.organisations
-        there = [n for n in names if any(one.get("job_id") == job for one in self._told(n))]
-        return [n for n in names if n not in there] if there else []
+        """Names of organisations that do not answer, or whose engine has no part in a job that others' engines run."""
+        told = {n: self._told(n) for n in self.names}
+        there = [n for n in self.names if any(one.get("job_id") == job for one in told[n])]
+        return [n for n in self.names if not told[n] or (there and n not in there)]
 
     def abort(self, job: str) -> None:
         """End a job of the engine."""

@@ -11,8 +11,10 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from fedmiss.atomic import read_object, write_json
 from fedmiss.errors import EngineError
 from fedmiss.network.engine import need
+from fedmiss.network.preflight import HERE as LOOPBACK
 from fedmiss.network.study import Study
 
 ADMIN = "coordinator@fedmiss.org"
@@ -99,6 +101,18 @@ def place_storage(engine: Path) -> None:
     )
 
 
+def place_admin(admin: Path) -> None:
+    """Let the coordinator's session go to this computer: it may not reach itself by the name that the organisations know.
+
+    Behind a router that name is the router's, and `run` would never learn that all are connected.
+    """
+    path = admin / "startup" / "fed_admin.json"
+    config = read_object(path, "admin")
+    if config["admin"]["host"] != LOOPBACK:
+        config["admin"]["host"] = LOOPBACK
+        write_json(path, config)
+
+
 def _run(module_and_args: Sequence[str]) -> str:
     done = subprocess.run(
         [sys.executable, "-m", *module_and_args], capture_output=True, text=True, timeout=300
@@ -106,8 +120,8 @@ def _run(module_and_args: Sequence[str]) -> str:
     return done.stdout + done.stderr
 
 
-def job_folder(study: Study, out: Path) -> Path:
-    """Write the files of the job to submit."""
+def job_folder(study: Study, out: Path, names: Sequence[str] = ()) -> Path:
+    """Write the files of the job to submit to some organisations, or to all."""
     controller = {"server_obj_id": "_server", "collab_obj_ids": [], "sync_task_timeout": 600}
     server = {
         "format_version": 2,
@@ -124,7 +138,7 @@ def job_folder(study: Study, out: Path) -> Path:
         ],
         "components": [{"id": "_client", "path": f"{HERE}.SiteApp", "args": {}}],
     }
-    names = list(study.organisations)
+    names = list(names or study.organisations)
     meta = {
         "name": study.name, "resource_spec": {}, "min_clients": len(names), "mandatory_clients": names,
         "deploy_map": {"server": ["server"], "site": names},

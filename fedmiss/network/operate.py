@@ -14,7 +14,7 @@ from fedmiss.atomic import read_object, write_json
 from fedmiss.errors import BusyError, ConfigError, EngineError, FedmissError, InputError, listed
 from fedmiss.federation.circle import frame_label
 from fedmiss.locks import locked
-from fedmiss.network.engine import Control, engine_of
+from fedmiss.network.engine import Control, engine_of, need, still_there
 from fedmiss.network.folder import Folder, check_folder, place_of
 from fedmiss.network.kits import Kit, job_hash, read_roster, sleeper
 from fedmiss.network.member import party_of, start, take_part
@@ -132,14 +132,28 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     """Start the engine; when it is killed, start it again."""
     engine, carrier = kit.folder / "engine", engine_of(kit.study)
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
+    need(kit.study.engine)  # before it waits for a relay
+    if lost := [path for path in parts if not path.exists()]:
+        raise InputError(
+            f"there is no {lost[0]}, which came with the kit of {kit.name!r}. Put the folder engine of the kit that the "
+            "proposer sent in its place; keys and journals stay good.",
+            path=str(lost[0]),
+        )
+    end_leftovers(engine)
     if out.exists() and not _listens(kit, parts):
         return
     check_certificate(parts[1], name=kit.name)
     start(kit, data, look=look, preview=preview)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said, held, deaths, begun, stay = "", "", 0, 0.0, ExitPolicy(out, lambda: _listens(kit, parts))
-    end_leftovers(engine)
+    said, held, deaths, begun, looked, stay = (
+        "",
+        "",
+        0,
+        0.0,
+        0.0,
+        ExitPolicy(out, lambda: _listens(kit, parts)),
+    )
     refusals, still = kit.private / REFUSALS, Stillness(kit.job.hex())
     told = _size(refusals)
     try:
@@ -176,9 +190,14 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
                     time.sleep(2)
                     continue
                 process, begun = carrier.start_member(kit.folder, kit.name, log), time.monotonic()
+                looked, said = begun, ""
                 say(
                     f"{kit.name}: connected to {kit.study.host} port {kit.study.port}; the job begins when all are there."
                 )
+            elif still.most < 0 and time.monotonic() - looked > STILL:  # the engine tries on, without a word
+                looked, before, said = time.monotonic(), said, _away(kit, parts)
+                if said != before:
+                    say(f"{said} Waiting for it." if said else f"{kit.name}: the relay answers again.")
             time.sleep(0.5)
     finally:
         end(process)
@@ -248,14 +267,20 @@ class ExitPolicy:
 
 
 def _listens(kit: Kit, parts: list[Path]) -> bool:
+    return not _away(kit, parts)
+
+
+def _away(kit: Kit, parts: list[Path]) -> str:
+    """Why the relay cannot be reached now; blank where it can."""
     try:
         check_connection(kit.study.host, kit.study.port, parts[0], parts[1], parts[2])
-        return True
-    except (EngineError, ConfigError):
-        return False
+        return ""
+    except (EngineError, ConfigError) as error:
+        return str(error)
 
 
 STILL = 60.0  # seconds without an exchange after which `join` says so
+GOING = 5.0  # seconds in which an engine that was ended must be gone
 LINGER = 120.0  # seconds that an organisation stays when its job is done and the relay still listens
 ENGINES = (b"nvflare.private.fed.app",)  # modules that engines are started as
 SHARED = "folder.json"  # where the shared folder lies
@@ -286,10 +311,14 @@ def stop_on_request() -> None:
 def end_leftovers(engine: Path) -> None:
     """End engines of this very folder that outlived the `join` or `run` that had started them (kill -9)."""
     mark = str(engine.resolve()).encode()
-    for number, words in command_lines():
-        if mark in words and any(w.startswith(ENGINES) for w in words):
+    until = time.monotonic() + GOING
+    while left := [n for n, w in command_lines() if mark in w and any(x.startswith(ENGINES) for x in w)]:
+        for number in left:
             with contextlib.suppress(OSError):
                 kill(number)
+        if time.monotonic() > until:  # of another user: whoever starts next says what is in the way
+            return
+        time.sleep(0.1)  # it keeps its port until it is gone
 
 
 def end(process: subprocess.Popen[bytes] | None) -> None:
@@ -312,18 +341,35 @@ def run(folder: Path, *, say: Say = print) -> None:
             f"study {study.name} is carried by a folder that all organisations share, so there is no relay to run. Each of "
             "them says: fedmiss federation join KIT PANEL --folder FOLDER"
         )
-    job_id = job_hash(study, read_roster(hub, study)).hex()
-    if (now := status(hub)).get("state") == "done" and now.get("job") == job_id:
-        return
-    check_certificate(hub / "engine" / "startup" / "server.crt")
+    job_id = _job_of(folder, hub, study)
     with _alone(hub / "engine", "`fedmiss federation run`"):
+        if (now := status(hub)).get("state") == "done" and now.get("job") == job_id:
+            end_leftovers(hub / "engine")  # else one that was killed at the very end keeps the port
+            return
+        check_certificate(hub / "engine" / "startup" / "server.crt")
         _run_relay(hub, study, job_id, say)
+
+
+def _job_of(folder: Path, hub: Path, study: Study) -> str:
+    """The job of a relay's folder, whose two copies of the study must be one: a revision may have reached one only."""
+    job = job_hash(study, read_roster(hub, study))
+    inner = read_study(hub)
+    roster = read_roster(folder, study) if (folder / "roster.json").exists() else read_roster(hub, study)
+    if inner != study or job_hash(inner, roster) != job:
+        raise ConfigError(
+            f"{folder} is at revision {study.revision} of the study, {hub} at revision {inner.revision}, or with another "
+            f"roster. Put study.json and roster.json of the proposer into both."
+        )
+    return job.hex()
 
 
 def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
     log = hub / "engine.log"
     remove_state(hub / STATUS)
     end_leftovers(hub / "engine")
+    if not still_there(hub, study, job_id):  # it was killed just before it could say so
+        Status(hub / STATUS, job_id, study.organisations).write(state="done")
+        return
     check_port(study.port)
     carrier = engine_of(study)
     process = carrier.start_relay(hub, log)
@@ -343,10 +389,11 @@ def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
                 continue
             deaths = 0
             try:
-                _all_there(admin, hub, study, say)
+                names = still_there(hub, study, job_id)
+                _all_there(admin, hub, study, say, names)
                 # what the status says from here on is of this job of the engine
                 waiting(hub, job_id, study, [])
-                job = admin.submit()
+                job = admin.submit(names)
             except FedmissError:
                 raise
             except Exception:  # the session broke; with the server, it is started again
@@ -354,7 +401,8 @@ def _run_relay(hub: Path, study: Study, job_id: str, say: Say) -> None:
                     process.wait(5)
                     continue
                 raise
-            say(f"all organisations are connected; job {job[:8]} is under way.")
+            all_there = "all organisations" if names == study.organisations else ", ".join(names)
+            say(f"{all_there} {'is' if len(names) == 1 else 'are'} connected; job {job[:8]} is under way.")
             _watch(admin, job, process, hub, say)
             now = status(hub)
             if now.get("state") == "done":
@@ -388,7 +436,7 @@ def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Contr
         if process.poll() is not None:
             return None
         try:
-            check_connection(study.host, study.port, parts[0], parts[1], parts[2])
+            check_connection(study.host, study.port, parts[0], parts[1], parts[2], here=True)
             return engine_of(study).control(hub, study)
         except EngineError:
             time.sleep(0.5)
@@ -399,14 +447,15 @@ def _session(hub: Path, study: Study, process: subprocess.Popen[bytes]) -> Contr
     return None
 
 
-def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
-    """Wait until all organisations are connected, saying and recording who is missing when that changes."""
+def _all_there(admin: Control, hub: Path, study: Study, say: Say, names: Sequence[str] = ()) -> None:
+    """Wait until these organisations, or all, are connected, saying and recording who is missing when that changes."""
+    names = names or study.organisations
     job = job_hash(study, read_roster(hub, study)).hex()
     before: list[str] | None = None
     until = time.monotonic() + study.patience
     while True:
         there = admin.connected()
-        missing = [n for n in study.organisations if n not in there]
+        missing = [n for n in names if n not in there]
         if not missing:
             if before:
                 waiting(hub, job, study, [])
@@ -416,8 +465,14 @@ def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
             say(f"waiting for {', '.join(missing)} to join.")
             before = missing
         if time.monotonic() > until:
+            why = f"{', '.join(missing)} did not join within {study.patience:.0f} s."
+            if len(names) < len(study.organisations):
+                raise EngineError(
+                    f"{why} The others have their results, and their last frames lie here. Run this again when "
+                    f"{', '.join(missing)} can join."
+                )
             raise EngineError(
-                f"{', '.join(missing)} did not join within {study.patience:.0f} s. Ask them; or go on without them by a new "
+                f"{why} Ask them; or go on without them by a new "
                 f"revision that all others approve: fedmiss federation revise STUDY --without {missing[0]}"
             )
         time.sleep(1)
@@ -426,8 +481,8 @@ def _all_there(admin: Control, hub: Path, study: Study, say: Say) -> None:
 def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path, say: Say) -> None:
     """Wait until the submitted job is over, saying who does not answer.
 
-    A site that is started again while the engine sets the job up has no part in it, and the engine would wait for it: that
-    job is ended. Once the relay asks, it notices such sites itself.
+    A site that leaves or is started again while the engine sets the job up has no part in it, and the engine would wait for
+    it: that job is ended. Once the relay asks, it notices such sites itself.
     """
     last, first, idle, checked = None, status(hub), 0, time.monotonic()
     while process.poll() is None:
@@ -445,7 +500,9 @@ def _watch(admin: Control, job: str, process: subprocess.Popen[bytes], hub: Path
                 names, checked = admin.idle(job), time.monotonic()
                 idle = idle + 1 if names else 0
                 if idle >= IDLE:
-                    say(f"{', '.join(names)} has no part in job {job[:8]}: started again while it began.")
+                    say(
+                        f"{', '.join(names)} has no part in job {job[:8]}: it left, or was started again, while it began."
+                    )
                     admin.abort(job)
                     return
         except Exception:  # the session broke with the server

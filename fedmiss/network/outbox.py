@@ -65,7 +65,13 @@ def _conversation(questions: Sequence[msg.Message], answers: Sequence[msg.Answer
 def note_refusal(kit: Kit, error: Exception) -> str:
     """Write down, with the time, why the job stopped, for the organisation's own screen; return the line."""
     when = time.strftime("%Y-%m-%d %H:%M:%S")
-    line = f"{when} the job stopped: {str(error) if isinstance(error, FedmissError) else repr(error)}"
+    why = str(error) if isinstance(error, FedmissError) else repr(error)
+    if isinstance(error, OSError):  # a write through an open file names none
+        why = (
+            f"{error.filename or kit.private}: {error.strerror or error}. Free some space or get the right to write there; "
+            "then join again: the job goes on."
+        )
+    line = f"{when} the job stopped: {why}"
     with open(
         open_own(kit.private / REFUSALS, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "a", encoding="utf-8"
     ) as log:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import ipaddress
 import socket
 import ssl
 from pathlib import Path
@@ -12,6 +13,12 @@ from fedmiss.errors import ConfigError, EngineError, listed, shown
 from fedmiss.federation.masks import fingerprint, identity, public_key
 from fedmiss.network.kits import Kit
 from fedmiss.version import __version__
+
+HERE = "127.0.0.1"  # where a relay listens whatever its name is
+
+
+def _loopback(address: str | int) -> bool:
+    return ipaddress.ip_address(str(address).partition("%")[0]).is_loopback
 
 
 def check_version(kit: Kit) -> None:
@@ -83,9 +90,13 @@ def check_port(port: int) -> None:
 
 
 def check_connection(
-    host: str, port: int, root: Path, certificate: Path, key: Path, timeout: float = 5.0
+    host: str, port: int, root: Path, certificate: Path, key: Path, timeout: float = 5.0, here: bool = False
 ) -> None:
     """Shake hands with the relay as the engine will; raise one sentence on what failed.
+
+    Parameters
+    ----------
+    here : the relay runs on this computer, which may not reach the name that the organisations know (a router's address)
 
     Raises
     ------
@@ -93,7 +104,7 @@ def check_connection(
     ConfigError    the name is unknown, or another certificate answers: do not try again
     """
     try:
-        address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4]
+        address = socket.getaddrinfo(HERE if here else host, port, type=socket.SOCK_STREAM)[0][4]
     except socket.gaierror as error:
         if error.errno == socket.EAI_AGAIN:  # no network for a while: names cannot be looked up
             raise EngineError(
@@ -108,7 +119,7 @@ def check_connection(
     context.load_cert_chain(certificate, key)
     try:
         with (
-            socket.create_connection((host, port), timeout) as raw,
+            socket.create_connection((HERE if here else host, port), timeout) as raw,
             context.wrap_socket(raw, server_hostname=host),
         ):
             pass
@@ -138,6 +149,7 @@ def check_connection(
     except ConnectionError:
         raise EngineError(
             f"nothing listens at {host} port {port}: the relay is not started, or the port is wrong."
+            + (f" {host} is this computer: is the relay here?" if _loopback(address[0]) else "")
         ) from None
     except OSError as error:
         raise EngineError(f"{host} port {port} cannot be reached: {error.strerror or error}.") from None

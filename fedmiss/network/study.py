@@ -34,8 +34,8 @@ ENGINES = ("folder", "nvflare")
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
 _HOST = re.compile(
-    r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?|[0-9A-Fa-f]*(:[0-9A-Fa-f]*){2,}"
-)  # a name; an address
+    r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?"
+)  # a name, or an address of IPv4: the engine takes no other
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that screens show as nothing
 _RELAY = ("host", "port", "patience")  # do nothing where a folder carries the frames
 _OF_MONTHS = ("species", "season", "months", "sites", "few_sites", "compress")  # of one species' months only
@@ -188,7 +188,7 @@ class Study:
         if by_relay and not _HOST.fullmatch(self.host):
             raise ConfigError(
                 f"host is {self.host!r} (must be the relay's name or address alone, as relay.example.org or 192.0.2.7: "
-                "letters of English, digits, dots, dashes, underscores). The port has a line of its own."
+                "letters of English, digits, dots, dashes, underscores; no IPv6). The port has a line of its own."
             )
         taken = ("hub", "server", self.host.lower()) if by_relay else ("hub",)
         if clash := [n for n in self.organisations if n in taken]:
@@ -395,7 +395,15 @@ def read_study_toml(path: Path) -> Study:
         records = path.parent / named["species"]
         lists = read_lists(records, counted=named.get("model", "counts") == "counts")
         raw = raw | {"community": named | {"species": sorted(lists.species)}}
-    return _study(raw, path)
+    study = _study(raw, path)
+    if (
+        study.engine != "folder" and "host" not in raw
+    ):  # else each would look for the relay on its own computer
+        raise ConfigError(
+            f'{path}: engine = "{study.engine}" needs host, the name by which all organisations reach the relay, as host = '
+            '"relay.example.org"; for a trial on one computer host = "localhost".'
+        )
+    return study
 
 
 def read_study(folder: Path) -> Study:

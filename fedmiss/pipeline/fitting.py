@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import io
 import json
+import re
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -121,10 +122,16 @@ def _fit(panel_path: str | Path, out: Path, settings: FitSettings) -> Path:
         }
     )  # fmt: skip
     notes = list(dict.fromkeys([*federation.notes, *job.facts.notes]))
-    for name in {*federation.groups_of, *(group.name for group in folder.groups)}:
-        notes = [said.replace(f"group {name!r} ", f"group {group_name(name)!r} ") for said in notes]
+    names = {*federation.groups_of, *(group.name for group in folder.groups)}
+    notes = [_with_names(said, names) for said in notes]
     write_fit_manifest(work, folder, settings, hashes, facts, notes)
     return finish(work, out)
+
+
+def _with_names(note: str, folders: Iterable[str]) -> str:
+    """Call groups by their names, where a note has those of their folders; all at once, since a name may be another's."""
+    told = {f"group {name!r} ": f"group {group_name(name)!r} " for name in folders}
+    return re.sub("|".join(map(re.escape, told)), lambda found: told[found[0]], note) if told else note
 
 
 class KeptStages(Stages):

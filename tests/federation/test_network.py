@@ -11,7 +11,7 @@ import pytest
 
 from fedmiss.errors import EngineError, InputError
 from fedmiss.federation.circle import frame_label
-from fedmiss.federation.gather import STOPPED, WORKING, Board, Relay, Seat, packed, unpacked
+from fedmiss.federation.gather import OVER, STOPPED, WORKING, Board, Relay, Seat, packed, unpacked
 from fedmiss.federation.journal import Journal
 
 from .network import (
@@ -204,7 +204,7 @@ def test_a_relay_that_loses_repeats_damages_and_forgets_changes_no_bit(panel, ma
 def test_a_relay_says_who_stopped_and_lets_nobody_wait_for_nothing():
     posts = {"a": packed(0, {"": b"x"}), "b": STOPPED}
     relay = Relay(["a", "b"])
-    with pytest.raises(EngineError, match="b stopped before the end"):
+    with pytest.raises(EngineError, match="b stopped before the end, after a preview, or for a reason"):
         relay.run(lambda packets: {n: posts[n] for n in packets}, lambda: None)
     assert relay.ended == {"b": False}
 
@@ -265,6 +265,37 @@ def test_a_relay_is_not_kept_waiting_and_brings_frames_once(monkeypatch):
     assert len(brought) == len(set(brought)) == 3
     assert [unpacked(p)[1] for p in brought] == [{"a": f"a{e}".encode()} for e in range(3)], "not b's own"
     assert sum(p == WORKING for packets in asked for p in packets.values()) > 3
+
+
+def test_who_is_late_has_the_last_frames_of_those_that_have_left():
+    """They had their results and were gone; the relay began anew, and waited for them."""
+    names, last = "abc", {n: f"{n}1".encode() for n in "abc"}
+    first = Relay(names)
+    assert first.kept() == b"", "nobody has a result: all are needed"
+
+    def until_c_is_killed(packets):
+        out = {n: packed(0, {"": b"0"}) + packed(1, {"": last[n]}) for n in packets}
+        return {n: raw if n == "c" else raw + OVER for n, raw in out.items()}
+
+    with pytest.raises(ZeroDivisionError):
+        first.run(lambda packets: until_c_is_killed(packets) if not first.ended else 1 / 0, lambda: None)
+    assert first.ended == {"a": True, "b": True}
+
+    again, seat = Relay(names), Seat("c")
+    again.restore(first.kept())
+
+    def rest():
+        got = all_of(seat, names, "c", 1, last["c"])
+        seat.end(True)
+        return got
+
+    def ask(packets):
+        assert set(packets) == {"c"}
+        return {"c": seat.answer(packets["c"])}
+
+    got = together({"c": rest, "relay": lambda: again.run(ask, lambda: None)})
+    assert got == {"c": last, "relay": None}
+    assert again.ended == dict.fromkeys(names, True)
 
 
 def test_a_relay_takes_no_frame_of_the_journal_for_where_an_organisation_is(monkeypatch):

@@ -359,6 +359,10 @@ def test_why_a_job_stopped_is_on_the_own_screen_and_in_a_file(folder):
     said = (kit.private / REFUSALS).read_text()
     assert "the job stopped: the season is 5" in said
     assert (kit.private / REFUSALS).stat().st_mode & 0o077 == 0
+    assert note_refusal(kit, OSError(28, "No space left on device")).endswith(
+        f"{kit.private}: No space left on device. Free some space or get the right to write there; then join again: the job "
+        "goes on."
+    )
 
 
 def test_seconds_add_up_over_the_processes_of_a_job(folder, panels):

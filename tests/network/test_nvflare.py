@@ -3,6 +3,7 @@
 import json
 import shutil
 import time
+from dataclasses import replace
 
 import pytest
 
@@ -66,6 +67,20 @@ def server(prepared, tmp_path):
             admin.close()
         for process in processes:
             end(process)
+
+
+def test_a_relay_that_does_not_know_its_own_name_is_told_who_is_connected(tmp_path):
+    """Behind a router, or where only the organisations' own networks know the name."""
+    study = replace(demo_study(bootstrap=2, port=PORT + 1, engine="nvflare"), host="relay.invalid")
+    folder = make_study(study, tmp_path / "study", nvflare_kits.provision)
+    process = nvflare.start_relay(folder / "hub", tmp_path / "hub.log")
+    try:
+        admin = _session(folder / "hub", study, process)
+        assert admin is not None
+        assert admin.connected() == []
+        admin.close()
+    finally:
+        end(process)
 
 
 def _ended(admin, job):

@@ -20,6 +20,7 @@ from fedmiss.network.demo import CLUBS
 from fedmiss.network.kits import new_revision, open_kit
 from fedmiss.network.member import replay, take_part
 from fedmiss.network.outbox import HELD, holder, ledger_of, on_hold, outbox, release
+from fedmiss.network.status import status
 from tests.federation.network import together
 
 from .conftest import all_take_part
@@ -106,6 +107,11 @@ def test_what_was_sent_and_waits_for_the_others_is_in_outbox_and_ledger(folder, 
     _, more = ledger_of(kit)
     assert more[:-1] == lines
     assert more[-1][0] == len(lines)
+    register(app)
+    shown = CliRunner().invoke(app, ["federation", "ledger", str(kit.folder)]).output
+    # as `status` counts: neither the keys' exchange, nor the one that waits
+    assert f"\n{status(kit.private)['exchanges']} exchanges after that of the keys (0): " in shown
+    assert status(kit.private)["exchanges"] == len(lines) - 1
     assert more[-1][2] > 0 == more[-1][3]
     shown = outbox(kit, panels["north"], last=2)
     heads = [line.split(",")[0] for line in shown if line.startswith("---")]
@@ -123,11 +129,19 @@ def test_a_replay_shows_what_was_asked_and_answered(folder, panels):
     )
 
 
+def whole(kit):
+    """Give the kit the engine's files."""
+    (kit.folder / "engine" / "startup").mkdir(parents=True)
+    for name in ("rootCA.pem", "client.crt", "client.key"):
+        (kit.folder / "engine" / "startup" / name).touch()
+
+
 def test_what_is_on_hold_is_said_over_a_relay_too(folder, panels, monkeypatch):
     """The engine's own process holds the message: its words went into the log, and `join --look` waited without one."""
     kit, said, there = open_kit(folder / "kits" / "north"), [], [True]
     engine = SimpleNamespace(start_member=lambda *given: SimpleNamespace(poll=lambda: None))
-    for name in ("check_certificate", "check_connection", "start", "end_leftovers", "end"):
+    whole(kit)
+    for name in ("check_certificate", "check_connection", "need", "start", "end_leftovers", "end"):
         monkeypatch.setattr(operate, name, lambda *given, **more: None)
     monkeypatch.setattr(operate, "engine_of", lambda study: engine)
     monkeypatch.setattr(operate, "_listens", lambda *given: there[0])
@@ -152,6 +166,46 @@ def test_what_is_on_hold_is_said_over_a_relay_too(folder, panels, monkeypatch):
     )
     held = [line for line in said if "on hold" in line]
     assert held == [f"north: exchange {exchange} is on hold. {where}" for exchange in (1, 2)]
+
+
+def test_a_relay_that_leaves_before_the_job_begins_is_named(folder, panels, monkeypatch):
+    """The engine tries on without a word: whoever had joined read "connected" for good."""
+    kit, said, ways = open_kit(folder / "kits" / "north"), [], iter(["", "gone.", "gone.", ""])
+    engine = SimpleNamespace(start_member=lambda *given: SimpleNamespace(poll=lambda: None))
+
+    def connection(*given):
+        if why := next(ways, None):
+            raise EngineError(why)
+        if why is None:
+            kit.result.mkdir(exist_ok=True)
+            raise EngineError("it has ended")
+
+    whole(kit)
+    for name in ("check_certificate", "need", "start", "end_leftovers", "end"):
+        monkeypatch.setattr(operate, name, lambda *given, **more: None)
+    monkeypatch.setattr(operate, "engine_of", lambda study: engine)
+    monkeypatch.setattr(operate, "check_connection", connection)
+    monkeypatch.setattr(operate, "STILL", 0.0)
+    pauses = iter(range(20))
+    monkeypatch.setattr(operate.time, "sleep", lambda seconds: next(pauses))
+    operate._join_engine(kit, panels["north"], kit.result, say=said.append, look=False, preview=False)
+    assert said[1:3] == ["gone. Waiting for it.", "north: the relay answers again."]
+
+
+def test_an_engine_that_is_not_whole_is_named_before_the_relay_is_waited_for(folder, panels, monkeypatch):
+    """Without the extra, `join` waited for the relay; without its key, "No such file or directory" was all."""
+    kit, how = open_kit(folder / "kits" / "north"), {"say": print, "look": False, "preview": False}
+    monkeypatch.setattr(operate, "engine_of", lambda study: None)
+    monkeypatch.setattr(operate, "need", lambda engine: None)
+    with pytest.raises(InputError, match=r"there is no .*rootCA\.pem, which came with the kit of 'north'"):
+        operate._join_engine(kit, panels["north"], kit.result, **how)
+
+    def lacks(engine):
+        raise EngineError("not installed")
+
+    monkeypatch.setattr(operate, "need", lacks)
+    with pytest.raises(EngineError, match="not installed"):
+        operate._join_engine(kit, panels["north"], kit.result, **how)
 
 
 def test_a_message_that_is_released_meanwhile_is_not_said(folder, monkeypatch):

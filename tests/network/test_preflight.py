@@ -101,6 +101,22 @@ def test_the_right_hub_is_reached_and_a_wrong_one_named(tmp_path, listening):
         check_connection("localhost", port, other.path, *mine)
 
 
+def test_a_relay_that_cannot_look_its_own_name_up_reaches_itself(listening, monkeypatch):
+    root, port = listening
+    look_up = socket.getaddrinfo
+
+    def looked_up(host, *given, **more):
+        if host != "127.0.0.1":
+            raise socket.gaierror(socket.EAI_NONAME, "as behind a router")
+        return look_up(host, *given, **more)
+
+    monkeypatch.setattr(socket, "getaddrinfo", looked_up)
+    mine = root.issue("north")
+    check_connection("localhost", port, root.path, *mine, here=True)
+    with pytest.raises(ConfigError, match="is not known to this network"):
+        check_connection("localhost", port, root.path, *mine)
+
+
 def test_a_port_where_nobody_or_something_else_listens(tmp_path):
     root = Root(tmp_path / "study")
     mine = root.issue("north")
@@ -118,7 +134,8 @@ def test_a_port_where_nobody_or_something_else_listens(tmp_path):
             check_connection("localhost", port, root.path, *mine)
         thread.join()
     with pytest.raises(
-        EngineError, match=f"nothing listens at localhost port {port}: the relay is not started"
+        EngineError,
+        match=f"nothing listens at localhost port {port}: .* localhost is this computer: is the relay here",
     ):
         check_connection("localhost", port, root.path, *mine)
 

@@ -1,23 +1,30 @@
 """A relay and its engines, without NVFLARE: who is waited for, who has no part, what dies and is started again."""
 
 import re
+import subprocess
+import sys
 import threading
+import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from fedmiss.errors import EngineError
-from fedmiss.federation.gather import Seat
+from fedmiss.atomic import read_json, write_json
+from fedmiss.errors import ConfigError, EngineError
+from fedmiss.federation.gather import OVER, Seat, packed
 from fedmiss.locks import locked
 from fedmiss.network import operate
 from fedmiss.network.demo import CLUBS
-from fedmiss.network.engine import relay
+from fedmiss.network.engine import relay, still_there
 from fedmiss.network.kits import collect_roster, enrol, job_hash, make_study, open_kit, read_roster
 from fedmiss.network.member import DATA
 from fedmiss.network.nvflare import Admin
+from fedmiss.network.nvflare_kits import place_admin
 from fedmiss.network.operate import _all_there
 from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import read_study
+from fedmiss.system import command_lines
 from tests.federation.network import all_of, together
 
 from .conftest import engine_files, small_study
@@ -92,7 +99,8 @@ def test_a_relays_engine_that_dies_while_it_waits_for_organisations_is_started_a
             raise OSError("cannot connect to server")
         return list(CLUBS)
 
-    def submit():
+    def submit(names):
+        assert names == CLUBS
         job = job_hash(read_study(study), read_roster(study / "hub", read_study(study))).hex()
         Status(study / "hub" / STATUS, job, CLUBS).write(state="done")
         return "job"
@@ -110,6 +118,52 @@ def test_a_relays_engine_that_dies_while_it_waits_for_organisations_is_started_a
     ]
 
 
+@pytest.mark.parametrize("at", ["study.json", "roster.json"])
+def test_a_revision_that_reached_half_of_a_relays_folder_is_named(tmp_path, at):
+    """`run` and its engine were of two jobs, and waited for each other."""
+    study = make_study(small_study(engine="nvflare"), tmp_path / "study", engine_files)
+    kits = [open_kit(study / "kits" / club) for club in CLUBS]
+    collect_roster(study, [enrol(kit) for kit in kits])
+    raw = read_json(study / at)
+    odd = {"revision": 2} if at == "study.json" else {"north": raw["south"], "south": raw["north"]}
+    write_json(study / at, raw | odd)
+    with pytest.raises(
+        ConfigError, match=r"hub at revision 1, or with another roster\. Put study\.json and roster"
+    ):
+        operate.run(study)
+
+
+@pytest.mark.parametrize("end", ["leftover", "run"])
+def test_an_engine_that_outlived_its_run_is_gone_before_the_next_one_begins(folder, monkeypatch, end):
+    """It still had the port, and `run` said that another program had it; of a study that was done it was left alone."""
+    engine = folder / "hub" / "engine"
+    engine.mkdir()
+    if not list(command_lines()):
+        pytest.skip("this system lists no processes")
+    words = ["nvflare.private.fed.app.server.server_train", "-m", str(engine.resolve())]
+    left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", *words])
+    until = time.monotonic() + 10
+    while not any(str(engine.resolve()).encode() in w for _, w in command_lines()):
+        assert time.monotonic() < until
+    # the system takes its time
+    monkeypatch.setattr(operate, "kill", lambda n: threading.Timer(0.3, left.kill).start())
+    monkeypatch.setattr(operate, "engine_of", None)
+    try:
+        if end == "run":
+            study = read_study(folder)
+            job = job_hash(study, read_roster(folder / "hub", study)).hex()
+            Status(folder / "hub" / STATUS, job, CLUBS).write(state="done")
+            monkeypatch.setattr(operate, "read_study", lambda at: small_study(engine="nvflare"))
+            monkeypatch.setattr(operate, "_job_of", lambda *given: job)
+            operate.run(folder)
+        else:
+            operate.end_leftovers(engine)
+        assert left.poll() is not None or not Path(f"/proc/{left.pid}/cmdline").read_bytes()
+    finally:
+        left.kill()
+        left.wait()
+
+
 def test_a_job_in_which_somebody_has_no_part_is_ended(folder, monkeypatch):
     """A site that was started again while a job began was waited for, without a word, for ten minutes."""
     monkeypatch.setattr(operate, "CHECK", 0.0)
@@ -118,7 +172,7 @@ def test_a_job_in_which_somebody_has_no_part_is_ended(folder, monkeypatch):
     process = SimpleNamespace(poll=lambda: None)
     operate._watch(control, "job", process, folder / "hub", said.append)
     assert (ended, list(idle)) == (["job"], [])
-    assert said == ["north has no part in job job: started again while it began."]
+    assert said == ["north has no part in job job: it left, or was started again, while it began."]
 
 
 def test_an_engine_names_who_answers_and_who_has_no_part():
@@ -135,12 +189,46 @@ def test_an_engine_names_who_answers_and_who_has_no_part():
         return [rows[n] for n in names]
 
     admin = Admin.__new__(Admin)
-    admin.study = small_study(organisations=(*CLUBS, "west"))
+    admin.names = (*CLUBS, "west")
     listed = SimpleNamespace(client_info=[SimpleNamespace(name=c) for c in (*CLUBS, "west")])
     admin.session = SimpleNamespace(get_system_info=lambda: listed, get_client_job_status=told)
     assert admin.connected() == ["central", "north"]
     assert admin.idle("7") == ["north", "south", "west"]
-    assert admin.idle("8") == []  # it has begun nowhere
+    # it has begun nowhere; all left while it was to begin, and it was waited for without end
+    assert admin.idle("8") == ["south", "west"]
+    admin.names = ("central",)  # the others have their results
+    assert admin.idle("7") == []
+
+
+def test_a_relay_needs_those_only_that_have_no_result(folder, monkeypatch):
+    """South was killed at the end; when it was back, the others had left with their results, and were waited for."""
+    hub, study, frame = folder / "hub", small_study(), packed(7, {"": b"frame"})
+    job = job_hash(study, read_roster(hub, study)).hex()
+    monkeypatch.setattr("fedmiss.network.engine.BACK", -1.0)
+    assert still_there(hub, study, job) == CLUBS
+    with pytest.raises(EngineError, match="no answer from south"):
+        relay(hub, lambda packets: {n: frame + OVER for n in packets if n != "south"})
+    assert still_there(hub, study, job) == ("south",)
+    assert still_there(hub, study, "another job") == CLUBS
+
+    def ask(packets):
+        assert list(packets) == ["south"]
+        return {"south": frame + OVER}
+
+    relay(hub, ask)
+    assert status(hub)["state"] == "done"
+    there = SimpleNamespace(connected=list)
+    with pytest.raises(EngineError, match=r"The others have their results, .* when south can join"):
+        _all_there(there, hub, small_study(engine="nvflare", patience=1e-9), [].append, ["south"])
+
+
+def test_the_coordinator_needs_no_way_to_the_relays_public_name(tmp_path):
+    """Behind a router the relay could not reach itself by it: all were connected, and nothing was ever begun."""
+    path = make_study(small_study(), tmp_path / "study", engine_files) / "hub" / "admin" / "startup"
+    path.mkdir(parents=True)
+    write_json(path / "fed_admin.json", {"admin": {"host": "relay.example", "port": 8102}})
+    place_admin(path.parent)
+    assert read_json(path / "fed_admin.json") == {"admin": {"host": "127.0.0.1", "port": 8102}}
 
 
 @pytest.mark.slow

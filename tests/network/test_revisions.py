@@ -163,6 +163,8 @@ def stale_kit(folder, tmp_path):
 
 def test_a_revision_that_was_killed_is_made_again(folder, tmp_path, monkeypatch):
     """Wherever it was killed, the same command gives what it would have given."""
+    for at in (folder, *(folder / "kits").iterdir()):
+        write_json(at / "study.json", read_json(at / "study.json") | {"months": ["1999-01", "2003-12"]})
     mine = open_kit(folder / "kits" / "north")
     write_json(mine.onward, {"job": "first", "revision": 1, "models": []})
     monkeypatch.setattr("fedmiss.network.study.read_before", lambda *_: ())
@@ -191,6 +193,35 @@ def test_a_revision_that_was_killed_is_made_again(folder, tmp_path, monkeypatch)
             assert (study.months, study.before["job"]) == (("2000-01", "2004-12"), "first")
         assert set(read_json(there / "roster.json")) == {"central", "north"}
     assert writes > 10
+
+
+def test_months_of_a_study_that_names_none_are_refused(folder):
+    """They were taken, and the next revision was another study, of fewer months."""
+    with pytest.raises(ConfigError, match="study egrets names no months"):
+        new_revision(folder, months=["2000-01", "2004-12"])
+    assert read_study(folder).revision == 1
+
+
+@pytest.mark.parametrize("text", ['["636b', "17"])
+@pytest.mark.parametrize(
+    ("name", "advice", "read"),
+    [
+        ("begun.json", "enrol` there, and ask for a roster", lambda kit: take_part(kit, kit.folder, NOBODY)),
+        ("history.json", "without one move it away", lambda kit: kit.history()),
+        ("onward-1.json", "its journal has the same", lambda kit: kit.kept_of(1)),
+    ],
+)
+def test_what_a_kit_keeps_cut_short_is_told_with_what_can_be_done(
+    folder, panels, monkeypatch, name, advice, read, text
+):
+    """The words were: make it again; nobody can."""
+    kit = open_kit(folder / "kits" / "north")
+    monkeypatch.setattr("fedmiss.network.member.program_of", lambda kit, data: None)
+    monkeypatch.setattr("fedmiss.network.member.answered_from", lambda *given: b"")
+    (kit.private / name).write_text(text)
+    with pytest.raises(InputError, match=f"{name} is cut short or was changed.*{advice}") as caught:
+        read(kit)
+    assert "make it again" not in str(caught.value)
 
 
 def test_a_study_of_all_species_or_of_a_method_goes_on_from_none(tmp_path):

@@ -75,6 +75,12 @@ def test_a_study_is_read_and_mistakes_are_named(tmp_path):
         ),
         ("minimum = 5", 'engine = "nvflare"\nhost = "relay.org:8102"', "The port has a line of its own"),
         ("minimum = 5", 'engine = "nvflare"\nhost = ""', "host is '' (must be"),
+        ("minimum = 5", 'engine = "nvflare"\nhost = "fd00::1"', "no IPv6"),
+        (
+            "minimum = 5",
+            'engine = "nvflare"',
+            "needs host, the name by which all organisations reach the relay",
+        ),
         ("minimum = 5", 'engine = "nvflare"\nhost = "south"', "called 'south': that is the relay's end"),
         ("minimum = 5", "port = 9000", "port = 9000 does nothing here: it is a relay's"),
         ("minimum = 5", "patience = 60", "patience = 60 does nothing here"),

@@ -5,7 +5,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.files import read_manifest, write_manifest
-from fedmiss.pipeline.fitting import fit_panel
+from fedmiss.pipeline.fitting import _with_names, fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.own import own_report
 from fedmiss.pipeline.settings import FitSettings
@@ -64,3 +64,12 @@ def test_the_own_report_has_the_groups_sites_and_their_numbers(tmp_path):
     centre = draws.groupby("month_index")["total"].median().to_numpy()
     point = own.groupby("month_index")["expected"].sum().to_numpy()
     assert np.abs(np.log(centre / point)).mean() < 0.3
+
+
+def test_notes_call_groups_by_their_names_all_at_once():
+    """One after the other, in any order, a name that is another group's folder was renamed again."""
+    folders = ["%252541", "%2541", "a"]
+    note = "group '%252541' has none; group '%2541' never saw the species. group 'a' alone"
+    assert _with_names(note, folders) == (
+        "group '%2541' has none; group '%41' never saw the species. group 'a' alone"
+    )

@@ -163,9 +163,13 @@ class SeriesPrior:
         # Ridge regression of y on the basis: (B'WB + K) coef = B'W (y - drawn) + K mean.
         A = self.B.T @ (weight[..., None] * self.B)
         A[..., np.arange(K), np.arange(K)] += precision
-        cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
         pull = _times(self.B.T, weight * (y - drawn))
-        coef = _times(cov, pull if self.mean is None else pull + precision * self.mean)
+        pull = pull if self.mean is None else pull + precision * self.mean
+        if learn:
+            cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
+            coef = _times(cov, pull)
+        else:  # nothing asks for the covariance of a replicate, which is a third of the work
+            cov, coef = self.cov, np.linalg.solve(A, pull[..., None])[..., 0]
         f = _times(self.B, coef) + e
         # Share of its distance from the series that a month keeps, under ``noise`` and under its own, wider prior.
         shrink, freely = H / (H + 1.0 / noise), H / (H + 1.0 / width)

@@ -128,8 +128,6 @@ def test_what_series_hear_in_replicates_does_not_depend_on_how_far_months_go(mon
     back = step(evolve(stay, damping=(-whole.damping[0], stay.damping[1])), *rest)
     assert (back.damping[1] == 0.5).all()
     assert np.abs(back.T - whole.T).max() > 1e-3
-    for one, other in zip(back.series, whole.series, strict=True):
-        np.testing.assert_allclose(one.cov, other.cov, rtol=1e-12)
     np.testing.assert_allclose(back.prior[..., 1:], whole.prior[..., 1:], atol=1e-9)
 
 

@@ -22,7 +22,7 @@ def test_own_errors_and_those_in_common_are_the_covariance_of_the_months():
     H[60:84] = 0.0  # two years without a visit
     width = one.widths(H > 0)
     var = 1.0 / (H + 1.0 / width)
-    new, _, _ = one.update(rng.normal(size=L), var, np.zeros(L), width, learn=False)
+    new, _, _ = one.update(rng.normal(size=L), var, np.zeros(L), width, learn=True)
     errors = (var / width)[:, None] * new.errors()
     prior = (one.B * one.variances()) @ one.B.T + np.diag(width)
     wanted = np.linalg.inv(np.linalg.inv(prior) + np.diag(H))

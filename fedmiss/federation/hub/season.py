@@ -144,7 +144,7 @@ class SeriesPrior:
 
         Returns
         -------
-        prior with its new variances and covariance;  f : (..., L) posterior mean of the series (and the jolt);
+        prior, with ``learn`` with its new variances and covariance;  f : (..., L) posterior mean of the series (and the jolt);
         column : (..., L) posterior mean of the months given f
         """
         noise, K = np.asarray(self.noise)[..., None], self.B.shape[1]

@@ -199,8 +199,9 @@ def shared_folder(root, club, **more):
     root.mkdir(exist_ok=True)
     party = club.party
     return Folder(
-        root, club.name, party.roster, "egrets", club.job, patience=20.0,
-        genuine=lambda name, exchange, raw: party.verified(name, frame_label(club.job, name, exchange), raw), **more,
+        root, club.name, party.roster, "egrets", club.job,
+        genuine=lambda name, exchange, raw: party.verified(name, frame_label(club.job, name, exchange), raw),
+        **({"patience": 20.0} | more),
     )  # fmt: skip
 
 

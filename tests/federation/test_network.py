@@ -103,7 +103,7 @@ def test_a_folder_that_is_synchronised_late_twice_and_in_part_changes_no_bit(
 
 
 def test_no_shared_folder_is_made_where_one_was_mounted(panel, tmp_path):
-    club, folder = one_seat(tmp_path, panel)
+    club, folder = one_seat(tmp_path, panel, patience=0.1)
     frame = club.party.sign(frame_label(club.job, club.name, 0), b"{}")
     (tmp_path / "shared").rmdir()
     with pytest.raises(InputError, match="could not be written"):

@@ -82,8 +82,9 @@ def test_who_withholds_most_pairs_of_months_is_told_that_patterns_need_them(kit,
     few = visits.take(np.random.default_rng(1).random(visits.site.size) < 0.35)
     monkeypatch.setattr(member, "held", lambda kit, panel: few)
     at = np.unique(np.stack([few.site, few.month])[:, ~np.isnan(few.count)], axis=1)
-    seen = np.zeros((few.site_id.size, at[1].max() + 1), np.int64)
-    seen[at[0], at[1]] = 1
+    month = np.unique(at[1], return_inverse=True)[1]
+    seen = np.zeros((few.site_id.size, month.max() + 1))
+    seen[at[0], month] = 1
     both = seen.T @ seen
     least = int(np.median(np.diag(both)[np.diag(both) > 0]))
     enough = np.diag(both) >= least

@@ -22,6 +22,7 @@ from fedmiss.federation.group.visits import (
     effort_columns,
     experience,
 )
+from fedmiss.federation.messages_agree import PLACE
 from fedmiss.federation.rules import COLUMNS, SITES_A_MONTH
 from fedmiss.version import __version__
 
@@ -44,6 +45,9 @@ def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
         outside = ~np.isin(visits.month % 12 + 1, question.season)
         visits = program.visits = visits.take(~outside) if outside.any() else visits
         season = season[np.isin(season, question.season)]
+    covariates = {
+        name: column for name, column in visits.covariates.items() if not (program.jointly and name in PLACE)
+    }
     return msg.Description(
         __version__,
         visits.species,
@@ -52,8 +56,8 @@ def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
         0 if visits.given else len(EFFORT_TERMS),
         visits.effort.shape[1] if visits.given else 0,
         tuple(sorted({str(region) for region in np.unique(visits.region) if region})),
-        tuple(visits.covariates),
-        magnitudes(visits.covariates),
+        tuple(covariates),
+        magnitudes(covariates),
         visits.calendar,
         program.minimum,
         program.contributors,

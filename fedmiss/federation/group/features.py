@@ -29,7 +29,7 @@ from fedmiss.federation.group.apart import set_apart
 from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.triangle import to_triangle
-from fedmiss.models.lowrank.structure import LIMIT, OF_SLOPES
+from fedmiss.models.lowrank.structure import LIMIT, OF_SLOPES, UNTOLD
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.batch import Batch
@@ -212,6 +212,28 @@ def _near(x: F64, knots: F64) -> F64:
     return out
 
 
+def _too_many(question: msg.Features, blocks: NDArray[np.str_], others: F64) -> Bool:
+    """Features (u,) of which sums over the others' sites would tell single ones; ``others`` (u + 1,): theirs, and in all.
+
+    Every round of every fit tells the sums over sites of the products of each two of q numbers, a constant among them, with
+    other weights. Where there are fewer sites than products, the weights of enough rounds leave each site's own products as
+    the only ones of their kind in what the sums span. Of the sites of a region, or with a value of a category, each round
+    tells q sums. See ``tests/attacks/test_features.py``.
+    """
+    number = np.array([LEVEL not in name for name in question.names if name not in PLACE], dtype=bool)
+    pair = np.repeat(number, np.where(number, 2, 1))  # a number has a column of its square
+    of_numbers = blocks == "abundance"
+    of_numbers[blocks == "covariates"] = pair
+    q, out = 1 + int((blocks == "abundance").sum()), np.zeros(blocks.size, dtype=bool)
+    for first in np.flatnonzero(of_numbers & (blocks == "covariates"))[::2]:
+        most = (q + 2) * (q + 3) // 2
+        out[first : first + 2] = most > others[-1]
+        q += 2 * int(most <= others[-1])
+    out[blocks == "abundance"] = q * (q + 1) // 2 > others[-1]
+    out[~of_numbers] = others[:-1][~of_numbers] < q
+    return out
+
+
 def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     """Make the features, and say what is behind each; of those that are kept, keep the columns and return their sums.
 
@@ -219,6 +241,11 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     rests on fewer of the group's own sites than its custodian allows, or leaves out fewer, the group says that it is not to
     be used.
     """
+    if program.jointly and (told := [block for block in question.blocks if block in UNTOLD]):
+        raise ConfigError(
+            f"group {program.name!r} does not tell {UNTOLD[told[0]]} to other organisations. Leave the feature {told[0]} "
+            "out of the job."
+        )
     x, there, blocks = _columns(program, question)
     made, smooth = x.shape[1], blocks == "smooth"
     if question.kept.size not in (0, made) or question.behind.size not in (0, made + 1):
@@ -229,15 +256,16 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     # a site without a visit says nothing, and hides nothing
     seen, kept = program.visited, question.kept == 1
     if program.jointly and kept.size:
-        told = kept & ~smooth
-        there[:, told] = 0.0
-        there[np.ix_(seen, told)] = set_apart(x[np.ix_(seen, told)], np.zeros(int(seen.sum()), np.int32))
+        there[:, kept] = 0.0
+        there[np.ix_(seen, kept)] = set_apart(x[np.ix_(seen, kept)], np.zeros(int(seen.sum()), np.int32))
     there = np.column_stack([there, np.ones(len(x))]) * seen[:, None]
     behind, least = there.sum(axis=0), program.axis.minimum
     few = (behind > 0) & (behind < least)
     if not kept.size:
         few |= (behind < behind[-1]) & (behind[-1] - behind < least)
     over = (behind > question.share * question.behind) | few if question.behind.size else few
+    if program.jointly and question.behind.size and not kept.size:
+        over[:-1] |= _too_many(question, blocks, question.behind - behind)
     flags = ((behind > 0).astype(float), over.astype(float))
     if not kept.size or (program.jointly and not question.behind.size):
         wanted = "abundance" in question.blocks and not question.level.size

@@ -16,7 +16,7 @@ from fedmiss.federation.link import Link, total
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import behind, kept_regions
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.structure import FEATURES
+from fedmiss.models.lowrank.structure import FEATURES, TOLD, UNTOLD
 
 if TYPE_CHECKING:
     from fedmiss.federation.hub.state import Panel
@@ -71,7 +71,12 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     ------
     ConfigError    too many covariates, or with ``strict`` a block that cannot be made
     """
-    blocks = tuple(block for block in FEATURES if block in wanted)
+    told = TOLD if panel.least else FEATURES
+    if strict and (wrong := [block for block in wanted if block not in told]):
+        raise ConfigError(
+            f"{UNTOLD[wrong[0]]} is not told to other organisations. Leave the feature {wrong[0]} out of the model."
+        )
+    blocks = tuple(block for block in told if block in wanted)
     notes: list[str] = []
     visits = _ask_visits(link, panel) if "visits" in blocks else np.zeros(0)
     names, mean, deviation = _scales(link, panel, blocks, notes)
@@ -114,11 +119,11 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         # Sites of a region that nobody visited err together, by as much as regions differ.
         kept |= np.array([column.block == "regions" for column in columns]) & (sums["behind"][:-1] == 0)
         (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8))])
-    lost = [str(columns[i]) for i in np.flatnonzero(~kept) if columns[i].block != "smooth"]
+    lost = [str(columns[i]) for i in np.flatnonzero(~kept)]
     if lost and panel.least:
         notes.append(
-            f"features that rest on, or differ at, fewer than {least} sites or {contributors} organisations are left out: "
-            f"{listed(lost, 6)}."
+            f"features that rest on, or differ at, fewer than {least} sites or {contributors} organisations, or are too "
+            f"many for the sites of all but one, are left out: {listed(lost, 6)}."
         )
     k = int(kept.sum())
     visited = float(sums["behind"][-1])
@@ -195,14 +200,13 @@ def _told(
     A difference of sums would be these sites' own: of two heights, or of three categories, that agree elsewhere. ``kept``
     is changed, one at a time, since what follows it may differ at more sites without it.
     """
-    tested = np.array([column.block != "smooth" for column in columns])
     u = kept.size
     apart = np.zeros(0)
     while True:
         (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8), behind=apart)])
         sums = {name: total(answers, name, (u + 1,)) for name in ("behind", "groups", "over")}
         fine = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
-        if (thin := np.flatnonzero(kept & tested & ~fine[:-1])).size:
+        if (thin := np.flatnonzero(kept & ~fine[:-1])).size:
             # What the features before it tell at every site takes nothing from those that follow.
             kept[thin[0]] = kept[thin[sums["behind"][thin] == 0]] = False
             apart = np.zeros(0)
@@ -280,8 +284,6 @@ def _across(mean: float, deviation: float) -> tuple[float, float]:
 def _ask_visits(link: Link, panel: Panel) -> F64:
     """Mean and deviation over visited sites of log(visits + 1/2)."""
     none = np.zeros(0)
-    if panel.least:
-        return none
     (answers,) = link.ask([msg.SiteVisits()])
     first, second, sites = total(answers, "sums", (3,))
     first, second = first / max(sites, 1.0), second / max(sites, 1.0)

@@ -1,0 +1,142 @@
+"""Rounds tell sums of products of the sites' features, each with other weights: of too few sites they tell single ones."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.errors import ConfigError
+from fedmiss.federation import messages as msg
+from fedmiss.federation.group import features
+from fedmiss.federation.hub import features as agreed
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec, run_job
+from fedmiss.federation.link import Link
+from fedmiss.federation.triangle import from_triangle
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+from fedmiss.models.lowrank.structure import FEATURES, TOLD
+from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
+from tests.models.panels import calendar
+
+L = 24
+NUMBERS = ("elevation", "forest", "water")
+DIGITS = 2.0**24  # of the field under masks
+
+
+def panel_of(J: int, sites: dict[str, np.ndarray], region: np.ndarray | None = None) -> GroupPanel:
+    """Counts of three organisations, in turn at the sites."""
+    rng = np.random.default_rng(1)
+    level = 1 + 0.8 * rng.normal(size=(J, 1)) + 0.3 * np.sin(2 * np.pi * np.arange(L) / 12)
+    seen = rng.random((J, L)) < 0.7
+    site, month = np.nonzero(seen)
+    y = rng.poisson(np.exp(level) * rng.gamma(3, 1 / 3, (J, L)))[seen].astype(float)
+    groups = [
+        Group.of(f"owner-{k}", site[at], month[at], y[at], np.unique(site[at], return_inverse=True)[1])
+        for k in range(3)
+        for at in [site % 3 == k]
+    ]
+    ids = np.array([f"S{j}" for j in range(J)], dtype=object)
+    return GroupPanel.of(J, L, groups, calendar(L), ids, region, covariates=sites)
+
+
+def job_of(panel: GroupPanel, folder, *blocks: str, structure=None) -> Tapped:
+    tap = Tapped({name: club.program() for name, club in clubs_of(panel, folder).items()})
+    model = CountSettings(rank=0, features=blocks, slopes=False)
+    models = [model, CountSettings(rank=1, slopes=False)] if structure else [model]
+    plan = DataSpec(jointly=True, minimum=5)
+    run_job(
+        Link(tap, JOB[:8], SETTINGS),
+        JobSpec(plan, models, folds=2, by="cell", bootstrap=40, structure=structure),
+    )
+    return tap
+
+
+def spanned(tap: Tapped) -> tuple[msg.Features, np.ndarray, np.ndarray]:
+    """The features agreed on, their means, and what the others' sums of products span, as rows; to the digits of masks."""
+    question = [q for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1]
+    centre = next(q.centre for q in tap.asked if isinstance(q, msg.Open))
+    k, slices = int(question.kept.sum()), []
+    for q, answers in zip(tap.asked, tap.told, strict=True):
+        for row in sum(np.rint(a.features * DIGITS) for a in answers[1:]) if isinstance(q, msg.Solve) else ():
+            slices.append(from_triangle(row[k + 1 :] / DIGITS, k + 1))
+    _, size, rows = np.linalg.svd(np.stack(slices).reshape(len(slices), -1), full_matrices=False)
+    return question, centre, rows[size > 1e-8 * size[0]]
+
+
+def lacking(F: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    """Share of each site's products (n, k) that is outside of what the sums span."""
+    P = (F[:, :, None] * F[:, None, :]).reshape(len(F), -1)
+    P /= np.linalg.norm(P, axis=1, keepdims=True)
+    return ((P - P @ rows.T @ rows) ** 2).sum(axis=1)
+
+
+def told(tap: Tapped, sites: dict[str, np.ndarray]) -> float:
+    """How much better the others' sites fit the sums than numbers of no site: the ratio of what the middle one lacks."""
+    question, centre, rows = spanned(tap)
+    values = np.stack([sites[name] for name in question.names], axis=1)
+    z = (values - question.mean) / question.deviation
+    z, made_up = z[np.arange(len(z)) % 3 != 0], np.random.default_rng(0).normal(size=(200, z.shape[1]))
+    out = []
+    for one in (z, made_up):
+        x = np.clip(one, -2.5, 2.5)
+        F = (
+            np.stack([x, (x**2 - 1) / np.sqrt(2)], axis=-1).reshape(len(x), -1)[:, question.kept == 1]
+            - centre
+        )
+        out.append(np.median(lacking(np.column_stack([F, np.ones(len(F))]), rows)))
+    return out[1] / out[0]
+
+
+def test_covariates_of_single_sites_are_hidden_by_as_many_others_as_there_are_products(tmp_path, monkeypatch):
+    """Three numbers have 28 products with a constant, two have 15; the others have 24 sites."""
+    sites = dict(zip(NUMBERS, np.random.default_rng(5).normal(size=(3, 36)), strict=True))
+    tap = job_of(panel_of(36, sites), tmp_path / "rule", "covariates")
+    assert [q.kept.sum() for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1] == 4
+    assert told(tap, sites) < 100
+    monkeypatch.setattr(features, "_too_many", lambda question, blocks, others: np.zeros(blocks.size, bool))
+    assert told(job_of(panel_of(36, sites), tmp_path / "none", "covariates"), sites) > 1e6
+
+
+def test_with_numbers_a_region_has_as_many_sites_of_the_others_as_sums(tmp_path):
+    """A number, its square and a constant are three sums of each region's sites; in the north the others have two."""
+    region = np.where(np.isin(np.arange(45), [0, 3, 6, 9, 12, 15, 1, 2]), "north", "south").astype(object)
+    region[30:] = "west"
+    sites = {"elevation": np.random.default_rng(5).normal(size=45)}
+    kept = {}
+    for blocks in (("regions",), ("regions", "covariates")):
+        tap = job_of(panel_of(45, sites, region), tmp_path / str(len(blocks)), *blocks)
+        question = [q for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1]
+        kept[len(blocks)] = question.kept[-3:].tolist()
+    assert sum(kept[1]) > sum(kept[2])
+    assert kept[2][0] == 0
+
+
+def test_places_take_no_part_between_organisations(tmp_path, monkeypatch):
+    """Of 40 sites of two others the sums of the smooth tell where each lies; so nobody is asked for them."""
+    rng = np.random.default_rng(5)
+    sites = {"longitude": 10 + rng.normal(size=60), "latitude": 50 + 0.7 * rng.normal(size=60)}
+    panel = panel_of(60, sites)
+    tap = job_of(panel, tmp_path / "auto", structure=FEATURES)
+    asked = [q for q in tap.asked if isinstance(q, msg.Features | msg.Covariates)]
+    assert {block for q in asked if isinstance(q, msg.Features) for block in q.blocks} <= set(TOLD)
+    assert not {*sites} & {name for q in asked for name in q.names}
+    with pytest.raises(ConfigError, match="where a site lies is not told"):
+        job_of(panel, tmp_path / "named", "smooth")
+    for module, name, value in (
+        (agreed, "TOLD", FEATURES), (features, "UNTOLD", {}),
+        (features, "_too_many", lambda question, blocks, others: np.zeros(blocks.size, bool)),
+    ):  # fmt: skip
+        monkeypatch.setattr(module, name, value)
+    question, centre, rows = spanned(job_of(panel, tmp_path / "none", "smooth"))
+    knots = question.knots[question.kept == 1]
+    values, vectors = np.linalg.eigh(features._near(knots, knots))
+    root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
+    x = np.stack([sites[name] for name in question.names], axis=1)
+    z = ((x - question.mean) / question.deviation)[
+        :, [question.names.index(name) for name in ("longitude", "latitude")]
+    ]
+    near = [0.05 * rng.normal(size=z.shape) + z, z]
+    F = [features._near(one[np.arange(60) % 3 != 0], knots) @ root - centre for one in near]
+    wrong, right = (lacking(np.column_stack([f, np.ones(len(f))]), rows) for f in F)
+    assert np.median(wrong) > 1e6 * np.median(right)

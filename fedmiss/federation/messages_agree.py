@@ -298,6 +298,12 @@ class FeatureSums(Answer):
         "flag",
         bits=0,
     )
+    cells: np.ndarray = _f(
+        "of every two of categories and regions that are kept, sites, groups, and groups with too many of them, of each "
+        "value of one (no value last) with each of the other",
+        "(cells, 3)",
+        bits=30,
+    )
     sums: np.ndarray = _f("sums over visited sites of the features that are used", "(k,)", bits=30)
     products: np.ndarray = _f("and of their products", "(k (k + 1) / 2,)", bits=30)
 
@@ -324,6 +330,7 @@ class Features(Question):
         "visited sites of all groups behind each feature, and in all; empty: not known yet, then no sums",
         "(u + 1,)",
     )
+    cells: np.ndarray = _f("the same of each two values of categories and regions", "(cells,)")
     share: float = _f("largest share of one group in the sites behind a feature")
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 
-from fedmiss.arrays import F64, Bool
+from fedmiss.arrays import F64, I64, Bool
 
 # groups behind a released sum: of one alone it would be that group's, of two either subtracts its own part
 CONTRIBUTORS = 3
@@ -66,6 +67,16 @@ def kept_regions(sites: F64, groups: F64, over: F64, minimum: int, contributors:
             break
         keep.remove(min(keep, key=lambda i: sites[i]))
     return keep
+
+
+def crossed(kinds: Sequence[str]) -> list[tuple[I64, I64]]:
+    """Columns of each two categories; ``kinds``: of every column the category that it is a value of, empty for a number.
+
+    Sums over sites tell products of columns too: of a habitat and a region the sites of that habitat in that region.
+    """
+    names = np.array(kinds, dtype=str)
+    at = [np.flatnonzero(names == name) for name in dict.fromkeys(kinds) if name]
+    return list(combinations(at, 2))
 
 
 def kept_effort(

@@ -7,7 +7,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group import features
+from fedmiss.federation.group import agreement, features
 from fedmiss.federation.hub import features as agreed
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
@@ -94,7 +94,7 @@ def test_covariates_of_single_sites_are_hidden_by_as_many_others_as_there_are_pr
     tap = job_of(panel_of(36, sites), tmp_path / "rule", "covariates")
     assert [q.kept.sum() for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1] == 4
     assert told(tap, sites) < 100
-    monkeypatch.setattr(features, "_too_many", lambda question, blocks, others: np.zeros(blocks.size, bool))
+    monkeypatch.setattr(features, "_too_many", lambda kinds, blocks, others: np.zeros(blocks.size, bool))
     assert told(job_of(panel_of(36, sites), tmp_path / "none", "covariates"), sites) > 1e6
 
 
@@ -112,6 +112,25 @@ def test_with_numbers_a_region_has_as_many_sites_of_the_others_as_sums(tmp_path)
     assert kept[2][0] == 0
 
 
+@pytest.mark.parametrize(("marshes", "kept"), [((1,), False), ((1, 2), False), ((0, 3, 6, 1, 2), True)])
+def test_a_habitat_and_a_region_with_few_sites_together_have_no_sums_of_their_own(tmp_path, marshes, kept):
+    """The curvature of one site's marsh in the north told the birds expected there: 102.6 of 105 counted."""
+    region = np.where(np.arange(60) < 30, "north", "south").astype(object)
+    marsh = np.isin(np.arange(60), [*marshes, *range(30, 42)]).astype(float)
+    panel = panel_of(60, {"habitat: marsh": marsh}, region)
+    tap = job_of(panel, tmp_path, "covariates", "regions")
+    asked = [
+        (q, a)
+        for q, a in zip(tap.asked, tap.told, strict=True)
+        if isinstance(q, msg.Features) and q.kept.size
+    ]
+    assert asked[-1][0].kept[0] == kept
+    products = [(q, a) for q, a in asked if a[0].products.size]
+    for q, a in products:
+        G = from_triangle(sum(one.products for one in a), int(q.kept.sum()))
+        assert ((G == 0) | (np.rint(G) >= 5)).all()
+
+
 def test_places_take_no_part_between_organisations(tmp_path, monkeypatch):
     """Of 40 sites of two others the sums of the smooth tell where each lies; so nobody is asked for them."""
     rng = np.random.default_rng(5)
@@ -124,8 +143,8 @@ def test_places_take_no_part_between_organisations(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="where a site lies is not told"):
         job_of(panel, tmp_path / "named", "smooth")
     for module, name, value in (
-        (agreed, "TOLD", FEATURES), (features, "UNTOLD", {}),
-        (features, "_too_many", lambda question, blocks, others: np.zeros(blocks.size, bool)),
+        (agreed, "TOLD", FEATURES), (agreement, "PLACE", ()), (features, "UNTOLD", {}),
+        (features, "_too_many", lambda kinds, blocks, others: np.zeros(blocks.size, bool)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
     question, centre, rows = spanned(job_of(panel, tmp_path / "none", "smooth"))

@@ -16,7 +16,7 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
 from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
+from fedmiss.federation.rules import crossed
 from fedmiss.federation.triangle import to_triangle
 from fedmiss.models.lowrank.structure import LIMIT, OF_SLOPES, UNTOLD
 
@@ -212,7 +213,7 @@ def _near(x: F64, knots: F64) -> F64:
     return out
 
 
-def _too_many(question: msg.Features, blocks: NDArray[np.str_], others: F64) -> Bool:
+def _too_many(kinds: Sequence[str], blocks: NDArray[np.str_], others: F64) -> Bool:
     """Features (u,) of which sums over the others' sites would tell single ones; ``others`` (u + 1,): theirs, and in all.
 
     Every round of every fit tells the sums over sites of the products of each two of q numbers, a constant among them, with
@@ -220,18 +221,42 @@ def _too_many(question: msg.Features, blocks: NDArray[np.str_], others: F64) -> 
     the only ones of their kind in what the sums span. Of the sites of a region, or with a value of a category, each round
     tells q sums. See ``tests/attacks/test_features.py``.
     """
-    number = np.array([LEVEL not in name for name in question.names if name not in PLACE], dtype=bool)
-    pair = np.repeat(number, np.where(number, 2, 1))  # a number has a column of its square
-    of_numbers = blocks == "abundance"
-    of_numbers[blocks == "covariates"] = pair
+    number = np.array([not kind for kind in kinds], dtype=bool)
     q, out = 1 + int((blocks == "abundance").sum()), np.zeros(blocks.size, dtype=bool)
-    for first in np.flatnonzero(of_numbers & (blocks == "covariates"))[::2]:
+    for first in np.flatnonzero(number & (blocks == "covariates"))[::2]:
         most = (q + 2) * (q + 3) // 2
         out[first : first + 2] = most > others[-1]
         q += 2 * int(most <= others[-1])
     out[blocks == "abundance"] = q * (q + 1) // 2 > others[-1]
-    out[~of_numbers] = others[:-1][~of_numbers] < q
+    out[~number] = others[:-1][~number] < q
     return out
+
+
+def _kinds(question: msg.Features, blocks: NDArray[np.str_]) -> list[str]:
+    """Of each feature the category that it is a value of, empty for a number."""
+    of = [
+        (name.split(LEVEL)[0] + LEVEL) if LEVEL in name else ""
+        for name in question.names
+        if name not in PLACE
+    ]
+    of_covariates = [
+        kind for kind in of for _ in range(1 if kind else 2)
+    ]  # a number has a column of its square
+    out = []
+    for block in blocks:
+        out.append(of_covariates.pop(0) if block == "covariates" else "regions" if block == "regions" else "")
+    return out
+
+
+def _cells(x: F64, kinds: Sequence[str]) -> F64:
+    """Sites (cells,) of each value of one category (none of them last) with each of another."""
+    out = [np.zeros(0)]
+    for two in crossed(kinds):
+        one, other = (
+            np.column_stack([x[:, at] == 1.0, (x[:, at] != 1.0).all(axis=1)]).astype(float) for at in two
+        )
+        out.append((one.T @ other).ravel())
+    return np.concatenate(out)
 
 
 def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
@@ -247,7 +272,7 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
             "out of the job."
         )
     x, there, blocks = _columns(program, question)
-    made, smooth = x.shape[1], blocks == "smooth"
+    made, smooth, kinds = x.shape[1], blocks == "smooth", _kinds(question, blocks)
     if question.kept.size not in (0, made) or question.behind.size not in (0, made + 1):
         raise UplinkError(
             f"group {program.name!r} was asked about {max(question.kept.size, question.behind.size - 1)} features; it "
@@ -265,12 +290,19 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
         few |= (behind < behind[-1]) & (behind[-1] - behind < least)
     over = (behind > question.share * question.behind) | few if question.behind.size else few
     if program.jointly and question.behind.size and not kept.size:
-        over[:-1] |= _too_many(question, blocks, question.behind - behind)
+        over[:-1] |= _too_many(kinds, blocks, question.behind - behind)
     flags = ((behind > 0).astype(float), over.astype(float))
+    cells = np.zeros((0, 3))
+    if program.jointly and kept.size:
+        sites = _cells(
+            x[np.ix_(seen, kept)], [kind for kind, there in zip(kinds, kept, strict=True) if there]
+        )
+        wide = sites > question.share * question.cells if question.cells.size else np.zeros(sites.size, bool)
+        cells = np.column_stack([sites, sites > 0, wide | ((sites > 0) & (sites < least))])
     if not kept.size or (program.jointly and not question.behind.size):
         wanted = "abundance" in question.blocks and not question.level.size
         counted = _counted(program) if wanted else np.zeros((0, 0))
-        return msg.FeatureSums(counted, behind, *flags, np.zeros(0), np.zeros(0))
+        return msg.FeatureSums(counted, behind, *flags, cells, np.zeros(0), np.zeros(0))
     x = x[:, kept]
     if smooth.any():
         knots = question.knots[kept[smooth]]
@@ -283,15 +315,22 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     sums, products = weighted.sum(axis=0), to_triangle(weighted.T @ x)
     # Sums that all others would have of this group nearly alone are not told; the features are then asked for again. Zeros
     # in their place would leave the others' sums, which may be one group's.
-    if program.jointly and over[:-1][kept].any():
+    if program.jointly and (over[:-1][kept].any() or cells[:, 2].any()):
         asked = repr([*question.blocks, *question.names]).encode()
         asked += b"".join(
             v.tobytes()
-            for v in (question.mean, question.deviation, question.level, question.kept, question.behind)
+            for v in (
+                question.mean,
+                question.deviation,
+                question.level,
+                question.kept,
+                question.behind,
+                question.cells,
+            )
         )
         rng = secret_rng(program.secret, program.name, "withheld", hashlib.blake2b(asked).hexdigest())
         sums, products = (rng.uniform(-NOISE, NOISE, v.shape) for v in (sums, products))
-    return msg.FeatureSums(np.zeros((0, 0)), behind, *flags, sums, products)
+    return msg.FeatureSums(np.zeros((0, 0)), behind, *flags, cells, sums, products)
 
 
 def move_prior_means(batch: Batch, at: slice | I64, B: F64) -> None:

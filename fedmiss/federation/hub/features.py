@@ -14,7 +14,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.priors import FEWEST_BIRDS
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.messages_agree import LEVEL, PLACE
-from fedmiss.federation.rules import behind, kept_regions
+from fedmiss.federation.rules import behind, crossed, kept_regions
 from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.structure import FEATURES, TOLD, UNTOLD
 
@@ -98,7 +98,17 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     knots = np.array([(x, y) for x in side for y in side]) if "smooth" in blocks else np.zeros((0, 2))
     none = np.zeros(0)
     ask = msg.Features(
-        blocks, tuple(names), mean, deviation, visits, knots, none, np.zeros(0, np.uint8), none, panel.share
+        blocks,
+        tuple(names),
+        mean,
+        deviation,
+        visits,
+        knots,
+        none,
+        np.zeros(0, np.uint8),
+        none,
+        none,
+        panel.share,
     )
     columns = [column for block in blocks for column in _columns(block, names, panel.regions, len(knots))]
     u = len(columns)
@@ -197,23 +207,56 @@ def _told(
 ) -> dict[str, msg.Answer]:
     """Sums of the features that are kept, without those that differ at too few sites from what others make of them.
 
-    A difference of sums would be these sites' own: of two heights, or of three categories, that agree elsewhere. ``kept``
-    is changed, one at a time, since what follows it may differ at more sites without it.
+    A difference of sums would be these sites' own: of two heights, or of three categories, that agree elsewhere. So would a
+    product be: of a habitat and a region that have one site together. ``kept`` is changed, one at a time, since what follows
+    it may differ at more sites without it.
     """
     u = kept.size
-    apart = np.zeros(0)
+    kinds = ["regions" if c.block == "regions" else c.of + LEVEL if c.level else "" for c in columns]
+    region = np.array([kind == "regions" for kind in kinds])
+    apart = together = np.zeros(0)
     while True:
-        (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8), behind=apart)])
+        (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8), behind=apart, cells=together)])
         sums = {name: total(answers, name, (u + 1,)) for name in ("behind", "groups", "over")}
         fine = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
+        at = np.flatnonzero(kept)
+        crossings = crossed([kinds[i] for i in at])
+        cells = total(
+            answers, "cells", (sum((one.size + 1) * (other.size + 1) for one, other in crossings), 3)
+        )
         if (thin := np.flatnonzero(kept & ~fine[:-1])).size:
             # What the features before it tell at every site takes nothing from those that follow.
             kept[thin[0]] = kept[thin[sums["behind"][thin] == 0]] = False
-            apart = np.zeros(0)
+            apart = together = np.zeros(0)
+        elif (value := _thinly_crossed(cells, crossings, region[at], least, contributors)) is not None:
+            kept[at[value]] = False
+            apart = together = np.zeros(0)
         elif apart.size:
             return answers
         else:
-            apart = sums["behind"]
+            apart, together = sums["behind"], cells[:, 0]
+
+
+def _thinly_crossed(
+    cells: F64, crossings: Sequence[tuple[I64, I64]], region: Bool, least: int, contributors: int
+) -> int | None:
+    """Find a value that too few sites have together with one of another category: its column.
+
+    It is the later category's, but of regions, which reports have trends of, the value that crosses them.
+    """
+    first = 0
+    for one, other in crossings:
+        shape = one.size + 1, other.size + 1
+        sites, groups, over = (x.reshape(shape) for x in cells[first : first + shape[0] * shape[1]].T)
+        first += shape[0] * shape[1]
+        thin = (sites > 0) & ~(behind(sites, groups, least, contributors) & (over == 0))
+        if not region[other].any():
+            one, sites, thin = other, sites.T, thin.T
+        if thin[:-1].any():
+            return int(one[np.argmax(thin[:-1].any(axis=1))])
+        if thin.any():  # of the sites with none of the values: those with the rarest one join them
+            return int(one[np.argmin(sites[:-1].sum(axis=1))])
+    return None
 
 
 def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -> tuple[list[str], F64, F64]:

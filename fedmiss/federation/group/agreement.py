@@ -175,8 +175,10 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         cells = others * months if program.finds else question.sites.sum() - sites.sum()
         few[:] = others < SITES_A_MONTH * months, cells <= COLUMNS * months
         own = regions[:, 0]  # with few of them all others together would have these sites' expected birds
+        # a region's months are equations of what is expected at each site: two sites' followed from them
+        left = question.regions[:, 0] - own
         regions[:, 2] = (own > question.share * question.regions[:, 0]) | (
-            (own > 0) & (own < program.own_sites)
+            ((own > 0) & (own < program.own_sites)) | ((left > 0) & (left < program.minimum))
         )
         own = effort[:, 0]
         effort[:, 2] = (own > question.share * question.effort) | ((own > 0) & (own < program.own_sites))

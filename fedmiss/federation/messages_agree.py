@@ -150,8 +150,8 @@ class SupportSums(Answer):
     groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
     over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)
     regions: np.ndarray = _f(
-        "sites, 1 where the group has some, 1 where its share is above the limit or the others' sites are too few; no region "
-        "first, then each",
+        "sites, 1 where the group has some, 1 where its share is above the limit or the others' sites are too few; no "
+        "region first, then each",
         "(R + 1, 3)",
         bits=20,
     )
@@ -162,7 +162,7 @@ class SupportSums(Answer):
     )
     effort: np.ndarray = _f(
         "the same of sites with a visit that stands out: by each column of effort, beside month and columns before it, "
-        "by an observer who is new, by one who can be told from the site",
+        "by an observer who is new, by one who can be told from the site (or such observers, if fewer)",
         "(E, 3)",
         bits=20,
     )

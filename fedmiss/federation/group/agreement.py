@@ -166,6 +166,8 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     stands = _stands_out(program, used, live) if not question.folds else np.zeros((site.size, 0), bool)
     effort = np.zeros((stands.shape[1], 3))
     effort[:, 0] = [distinct(site[there]).size for there in stands.T]
+    if len(effort):  # sums over observers, not sites: of two their effects followed
+        effort[-1, 0] = min(effort[-1, 0], distinct(used.observer[live][stands[:, -1]]).size)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
         over = (visits > question.share * question.visits).astype(float)
@@ -182,6 +184,8 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         )
         own = effort[:, 0]
         effort[:, 2] = (own > question.share * question.effort) | ((own > 0) & (own < program.own_sites))
+        if len(effort):
+            effort[-1, 2] = max(effort[-1, 2], 0 < question.effort[-1] - own[-1] < program.minimum)
     return msg.SupportSums(visits, sites, groups, over, regions, few, effort)
 
 

@@ -259,7 +259,7 @@ class CovariateSums(Answer):
     about: ClassVar[str] = "sums of the sites' covariates"
     sums: np.ndarray = _f(
         "for each covariate: visited sites that have it, sum of their values, sum of the squares (before: 1 where the group "
-        "has some, and 0); all sites that have it",
+        "has some, 1 where the others have too few); all sites that have it",
         "(c, 4)",
         bits=30,
     )
@@ -273,6 +273,7 @@ class Covariates(Question):
     answer: ClassVar[type[Answer]] = CovariateSums
     names: tuple[str, ...] = _f("names of the covariates")
     unit: np.ndarray = _f("what each is divided by, powers of 2; none to count sites first", "(c,)")
+    sites: np.ndarray = _f("visited sites of all groups behind each; empty: not known yet", "(c,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)

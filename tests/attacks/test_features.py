@@ -41,8 +41,10 @@ def panel_of(J: int, sites: dict[str, np.ndarray], region: np.ndarray | None = N
 
 
 def job_of(panel: GroupPanel, folder, *blocks: str, structure=None) -> Tapped:
-    tap = Tapped({name: club.program() for name, club in clubs_of(panel, folder).items()})
-    model = CountSettings(rank=0, features=blocks, slopes=False)
+    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
+    for program in programs.values():
+        program.minimum = 5
+    tap, model = Tapped(programs), CountSettings(rank=0, features=blocks, slopes=False)
     models = [model, CountSettings(rank=1, slopes=False)] if structure else [model]
     plan = DataSpec(jointly=True, minimum=5)
     run_job(
@@ -99,17 +101,34 @@ def test_covariates_of_single_sites_are_hidden_by_as_many_others_as_there_are_pr
 
 
 def test_with_numbers_a_region_has_as_many_sites_of_the_others_as_sums(tmp_path):
-    """A number, its square and a constant are three sums of each region's sites; in the north the others have two."""
-    region = np.where(np.isin(np.arange(45), [0, 3, 6, 9, 12, 15, 1, 2]), "north", "south").astype(object)
-    region[30:] = "west"
-    sites = {"elevation": np.random.default_rng(5).normal(size=45)}
-    kept = {}
+    """Three numbers, their squares and a constant are seven sums of a region; in the north the others have five sites."""
+    region = np.where(np.arange(60) < 8, "north", np.where(np.arange(60) < 40, "south", "west")).astype(
+        object
+    )
+    sites = dict(zip(NUMBERS, np.random.default_rng(5).normal(size=(3, 60)), strict=True))
+    kept = []
     for blocks in (("regions",), ("regions", "covariates")):
-        tap = job_of(panel_of(45, sites, region), tmp_path / str(len(blocks)), *blocks)
+        tap = job_of(panel_of(60, sites, region), tmp_path / str(len(blocks)), *blocks)
         question = [q for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1]
-        kept[len(blocks)] = question.kept[-3:].tolist()
-    assert sum(kept[1]) > sum(kept[2])
-    assert kept[2][0] == 0
+        kept.append(question.kept.tolist())
+    assert kept[0][0] == 1
+    assert kept[1][:7] == [1] * 6 + [0]
+
+
+@pytest.mark.parametrize(
+    ("theirs", "asked"), [((1, 2), False), ((1, 2, 4, 5), False), ((1, 2, 4, 5, 7), True)]
+)
+def test_a_covariate_has_the_least_number_of_sites_without_any_organisation(tmp_path, theirs, asked):
+    """Of two sites of the others the sum and the sum of squares are their values."""
+    known = np.isin(np.arange(45), [0, 3, 6, *theirs])
+    heights = np.where(known, np.random.default_rng(5).normal(size=45), np.nan)
+    plain = np.random.default_rng(6).normal(size=45)
+    tap = job_of(panel_of(45, {"height": heights, "plain": plain}), tmp_path, "covariates")
+    told = [q for q in tap.asked if isinstance(q, msg.Covariates) and q.unit.size]
+    assert [("height" in q.names, "plain" in q.names) for q in told] == [(asked, True)]
+    # beside another number nine sums are of the sites that have it
+    kept = [q for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1]
+    assert kept.kept.sum() == 2
 
 
 @pytest.mark.parametrize(("marshes", "kept"), [((1,), False), ((1, 2), False), ((0, 3, 6, 1, 2), True)])

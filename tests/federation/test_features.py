@@ -298,7 +298,7 @@ def test_no_sum_of_a_covariate_is_asked_for_that_too_few_stand_behind():
     federation, seen = jointly(table)
     federation.programs["g0"].axis = replace(federation.programs["g0"].axis, minimum=3)
     _, notes = agreed(federation)
-    first, second = (q for q, _ in seen if isinstance(q, msg.Covariates))
+    first, _, second = (q for q, _ in seen if isinstance(q, msg.Covariates))
     assert (set(first.names), first.unit.size) == (set(table), 0)
     assert second.names == ("elevation",)
     assert any("have, or differ in, alone, few, pair, scarce: left out" in note for note in notes)

@@ -78,7 +78,8 @@ def _column(program: GroupProgram, name: str) -> F64:
 def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.CovariateSums:
     """Visited sites that have a covariate, sums of its values and squares in the unit asked for, and sites that have it.
 
-    Without a unit no values, but whether the group has such sites: what too few stand behind is then not asked for.
+    Without a unit no values, but whether the group has such sites, and of the number of all whether the others have few:
+    what too few stand behind is then not asked for.
     The scale is that of visited sites: what lies LIMIT deviations from their mean is beyond what they can speak for.
     """
     out = np.zeros((len(question.names), 4))
@@ -93,7 +94,9 @@ def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.Covar
             out[i] = w.sum(), w @ x, w @ x**2, (known & program.standing).sum()
         else:
             w = w if LEVEL in name else w * _differs(program, x)
-            out[i] = w.sum(), w.any(), 0.0, (known & program.standing).sum()
+            # of two sites the sum and the sum of squares are their values
+            left = question.sites[i] - w.sum() if question.sites.size and LEVEL not in name else 0.0
+            out[i] = w.sum(), w.any(), 0 < left < program.minimum, (known & program.standing).sum()
     return msg.CovariateSums(out)
 
 
@@ -219,14 +222,17 @@ def _too_many(kinds: Sequence[str], blocks: NDArray[np.str_], others: F64) -> Bo
     Every round of every fit tells the sums over sites of the products of each two of q numbers, a constant among them, with
     other weights. Where there are fewer sites than products, the weights of enough rounds leave each site's own products as
     the only ones of their kind in what the sums span. Of the sites of a region, or with a value of a category, each round
-    tells q sums. See ``tests/attacks/test_features.py``.
+    tells q sums, of those that differ in a number (and its square) 2 q - 1. See ``tests/attacks/test_features.py``.
     """
     number = np.array([not kind for kind in kinds], dtype=bool)
     q, out = 1 + int((blocks == "abundance").sum()), np.zeros(blocks.size, dtype=bool)
+    fewest = others[-1]  # sites that differ in each of the numbers so far: a gap is the mean
     for first in np.flatnonzero(number & (blocks == "covariates"))[::2]:
-        most = (q + 2) * (q + 3) // 2
-        out[first : first + 2] = most > others[-1]
-        q += 2 * int(most <= others[-1])
+        these, more = min(fewest, others[first]), q + 2
+        if more * (more + 1) // 2 > others[-1] or 2 * more - 1 > these:
+            out[first : first + 2] = True
+        else:
+            q, fewest = more, these
     out[blocks == "abundance"] = q * (q + 1) // 2 > others[-1]
     out[~number] = others[:-1][~number] < q
     return out

@@ -274,9 +274,13 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
             f"{MOST_COLUMNS} are possible. Leave the least useful columns out of the table."
         )
     if panel.least and names:
-        (answers,) = link.ask([msg.Covariates(tuple(names), np.zeros(0))])
-        sites, organisations = total(answers, "sums", (len(names), 4))[:, :2].T
-        enough = behind(sites, organisations, panel.least, panel.contributors)
+        none = sites = np.zeros(0)
+        for _ in range(
+            2
+        ):  # whether the others of an organisation have few is said once the number of all is known
+            (answers,) = link.ask([msg.Covariates(tuple(names), none, sites)])
+            sites, organisations, few = total(answers, "sums", (len(names), 4))[:, :3].T
+        enough = behind(sites, organisations, panel.least, panel.contributors) & (few == 0)
         if lost := [name for name, fine in zip(names, enough, strict=True) if not fine]:
             notes.append(
                 f"fewer than {panel.least} sites, or {panel.contributors} organisations, have, or differ in, "
@@ -286,7 +290,7 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
     if not names:
         return [], np.zeros(0), np.zeros(0)
     unit = np.array([2.0 ** known[name] for name in names])
-    (answers,) = link.ask([msg.Covariates(tuple(names), unit)])
+    (answers,) = link.ask([msg.Covariates(tuple(names), unit, np.zeros(0))])
     sums = total(answers, "sums", (len(names), 4))
     have = np.maximum(sums[:, 0], 1e-9)
     mean = sums[:, 1] / have

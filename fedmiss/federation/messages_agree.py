@@ -148,7 +148,11 @@ class SupportSums(Answer):
     )
     sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
     groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
-    over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)
+    over: np.ndarray = _f(
+        "1 where the group's share of the visits is above the limit, or the others have two",
+        "(parts, L)",
+        bits=0,
+    )
     regions: np.ndarray = _f(
         "sites, 1 where the group has some, 1 where its share is above the limit or the others' sites are too few; no "
         "region first, then each",

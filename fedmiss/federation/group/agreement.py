@@ -23,7 +23,7 @@ from fedmiss.federation.group.visits import (
     experience,
 )
 from fedmiss.federation.messages_agree import PLACE
-from fedmiss.federation.rules import COLUMNS, SITES_A_MONTH
+from fedmiss.federation.rules import COLUMNS, CONTRIBUTORS, SITES_A_MONTH, VISITS_LEFT
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -170,7 +170,12 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         effort[-1, 0] = min(effort[-1, 0], distinct(used.observer[live][stands[:, -1]]).size)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
-        over = (visits > question.share * question.visits).astype(float)
+        left = question.visits - visits
+        # by month sums of effort, and of their squares, are told: those of two visits are these visits' own
+        alone = (
+            (0 < left) & (left < VISITS_LEFT) & (not question.folds and program.contributors >= CONTRIBUTORS)
+        )
+        over = ((visits > question.share * question.visits) | alone).astype(float)
         months = int((question.visits > 0).any(axis=0).sum())
         others = question.regions[:, 0].sum() - regions[:, 0].sum()
         # of a community every site tells of every species
@@ -178,9 +183,9 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         few[:] = others < SITES_A_MONTH * months, cells <= COLUMNS * months
         own = regions[:, 0]  # with few of them all others together would have these sites' expected birds
         # a region's months are equations of what is expected at each site: two sites' followed from them
-        left = question.regions[:, 0] - own
+        others_there = question.regions[:, 0] - own
         regions[:, 2] = (own > question.share * question.regions[:, 0]) | (
-            ((own > 0) & (own < program.own_sites)) | ((left > 0) & (left < program.minimum))
+            ((own > 0) & (own < program.own_sites)) | ((others_there > 0) & (others_there < program.minimum))
         )
         own = effort[:, 0]
         effort[:, 2] = (own > question.share * question.effort) | ((own > 0) & (own < program.own_sites))

@@ -116,6 +116,16 @@ def test_with_numbers_a_region_has_as_many_sites_of_the_others_as_sums(tmp_path)
 
 
 @pytest.mark.parametrize(
+    ("rest", "kept"), [(0, [1, 1, 1, 1]), (2, [1, 1, 0, 1]), (1, [1, 1, 0, 1]), (3, [1, 1, 1, 1])]
+)
+def test_what_is_left_of_a_category_has_as_many_sites_of_the_others_as_sums_too(rest, kept):
+    """A number, its square and a constant are three sums of it: else the rarest value joins it."""
+    others = np.array([30.0, 30.0, 5.0, 25.0 - rest, 30.0])
+    out = features._too_many(["", "", "habitat: ", "habitat: "], np.array(["covariates"] * 4), others)
+    assert (~out).astype(int).tolist() == kept
+
+
+@pytest.mark.parametrize(
     ("theirs", "asked"), [((1, 2), False), ((1, 2, 4, 5), False), ((1, 2, 4, 5, 7), True)]
 )
 def test_a_covariate_has_the_least_number_of_sites_without_any_organisation(tmp_path, theirs, asked):

@@ -235,6 +235,14 @@ def _too_many(kinds: Sequence[str], blocks: NDArray[np.str_], others: F64) -> Bo
             q, fewest = more, these
     out[blocks == "abundance"] = q * (q + 1) // 2 > others[-1]
     out[~number] = others[:-1][~number] < q
+    of = np.array(kinds, dtype=str)
+    for kind in dict.fromkeys(kind for kind in kinds if kind):  # what is left of a category is told too
+        told = np.flatnonzero((of == kind) & ~out)
+        rest = others[-1] - others[told].sum()
+        for i in told[np.argsort(others[told], kind="stable")]:
+            if not 0 < rest < q:
+                break
+            out[i], rest = True, rest + others[i]
     return out
 
 

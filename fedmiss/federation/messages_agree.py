@@ -148,9 +148,14 @@ class SupportSums(Answer):
     )
     sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
     groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
-    over: np.ndarray = _f("1 where the group's share of the visits is above the limit", "(parts, L)", bits=0)
+    over: np.ndarray = _f(
+        "1 where the group's share of the visits is above the limit, or the others have two",
+        "(parts, L)",
+        bits=0,
+    )
     regions: np.ndarray = _f(
-        "sites, 1 where the group has some, 1 where its share is above the limit; no region first, then each",
+        "sites, 1 where the group has some, 1 where its share is above the limit or the others' sites are too few; no "
+        "region first, then each",
         "(R + 1, 3)",
         bits=20,
     )
@@ -161,7 +166,7 @@ class SupportSums(Answer):
     )
     effort: np.ndarray = _f(
         "the same of sites with a visit that stands out: by each column of effort, beside month and columns before it, "
-        "by an observer who is new, by one who can be told from the site",
+        "by an observer who is new, by one who can be told from the site (or such observers, if fewer)",
         "(E, 3)",
         bits=20,
     )
@@ -258,7 +263,7 @@ class CovariateSums(Answer):
     about: ClassVar[str] = "sums of the sites' covariates"
     sums: np.ndarray = _f(
         "for each covariate: visited sites that have it, sum of their values, sum of the squares (before: 1 where the group "
-        "has some, and 0); all sites that have it",
+        "has some, 1 where the others have too few); all sites that have it",
         "(c, 4)",
         bits=30,
     )
@@ -272,6 +277,7 @@ class Covariates(Question):
     answer: ClassVar[type[Answer]] = CovariateSums
     names: tuple[str, ...] = _f("names of the covariates")
     unit: np.ndarray = _f("what each is divided by, powers of 2; none to count sites first", "(c,)")
+    sites: np.ndarray = _f("visited sites of all groups behind each; empty: not known yet", "(c,)")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -297,6 +303,12 @@ class FeatureSums(Answer):
         "(u + 1,)",
         "flag",
         bits=0,
+    )
+    cells: np.ndarray = _f(
+        "of every two of categories and regions that are kept, sites, groups, and groups with too many of them, of each "
+        "value of one (no value last) with each of the other",
+        "(cells, 3)",
+        bits=30,
     )
     sums: np.ndarray = _f(
         "sums over visited sites of the features that are used (log abundance too)", "(k,)", bits=30
@@ -326,6 +338,7 @@ class Features(Question):
         "visited sites of all groups behind each feature, and in all; empty: not known yet, then no sums",
         "(u + 1,)",
     )
+    cells: np.ndarray = _f("the same of each two values of categories and regions", "(cells,)")
     share: float = _f("largest share of one group in the sites behind a feature")
 
 

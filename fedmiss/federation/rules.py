@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import combinations
 
 import numpy as np
 
-from fedmiss.arrays import F64, Bool
+from fedmiss.arrays import F64, I64, Bool
 
 # groups behind a released sum: of one alone it would be that group's, of two either subtracts its own part
 CONTRIBUTORS = 3
@@ -18,6 +19,7 @@ WIDTH = 6  # vectors in the block
 COLUMNS = POWER * WIDTH  # numbers of each month that start a factor
 # Of the others with a third as many sites as months every count was worked out (tests/attacks/test_counts.py).
 SITES_A_MONTH = 0.5
+VISITS_LEFT = 3  # in a month without any one organisation's, or a sum and a sum of squares tell single ones
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
 
 
@@ -66,6 +68,16 @@ def kept_regions(sites: F64, groups: F64, over: F64, minimum: int, contributors:
             break
         keep.remove(min(keep, key=lambda i: sites[i]))
     return keep
+
+
+def crossed(kinds: Sequence[str]) -> list[tuple[I64, I64]]:
+    """Columns of each two categories; ``kinds``: of every column the category that it is a value of, empty for a number.
+
+    Sums over sites tell products of columns too: of a habitat and a region the sites of that habitat in that region.
+    """
+    names = np.array(kinds, dtype=str)
+    at = [np.flatnonzero(names == name) for name in dict.fromkeys(kinds) if name]
+    return list(combinations(at, 2))
 
 
 def kept_effort(

@@ -24,7 +24,7 @@ from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec
 from fedmiss.federation.hub.onward import read_before
 from fedmiss.federation.masks import FEWEST
-from fedmiss.models.lowrank.structure import FEATURES, effort_words
+from fedmiss.models.lowrank.structure import TOLD, UNTOLD, effort_words
 from fedmiss.parsing import parse_toml
 from fedmiss.pipeline.plans import base_settings, candidates
 from fedmiss.pipeline.settings import MODELS, FastSettings, FitSettings, named_features
@@ -223,11 +223,11 @@ class Study:
             if key not in _MODEL:
                 raise unknown(str(key), _MODEL, "[model]")
         settings = from_table(FitSettings, dict(self.model), "[model]")
-        if "visits" in named_features(getattr(settings, "structure", "none")):
-            raise ConfigError(
-                "[model] structure names visits: how often a site was visited is not told to other organisations. Leave it "
-                "out."
-            )
+        for feature in named_features(getattr(settings, "structure", "none")):
+            if feature in UNTOLD:
+                raise ConfigError(
+                    f"[model] structure names {feature}: {UNTOLD[feature]} is not told to other organisations. Leave it out."
+                )
 
     def _check_absence(self) -> None:
         if not 0 <= self.absence <= 30 * 86400:
@@ -331,8 +331,7 @@ class Study:
             few_sites=self.few_sites or not self.masks,
         )  # fmt: skip
         chosen = candidates(s, base_settings(s, calibrate=self.sites == "all"))
-        # how often a site was visited is not told to other organisations
-        tried = FEATURES[1:] if s.structure == "auto" and len(chosen) > 1 else None
+        tried = TOLD if s.structure == "auto" and len(chosen) > 1 else None
         before = read_before(self.before["models"], f"study {self.name}, before") if self.before else ()
         return JobSpec(
             plan, chosen, s.folds, s.folds_by, s.one_se, s.bootstrap, s.seed,

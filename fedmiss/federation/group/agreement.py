@@ -22,7 +22,8 @@ from fedmiss.federation.group.visits import (
     effort_columns,
     experience,
 )
-from fedmiss.federation.rules import COLUMNS, SITES_A_MONTH
+from fedmiss.federation.messages_agree import PLACE
+from fedmiss.federation.rules import COLUMNS, CONTRIBUTORS, SITES_A_MONTH, VISITS_LEFT
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -44,6 +45,9 @@ def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
         outside = ~np.isin(visits.month % 12 + 1, question.season)
         visits = program.visits = visits.take(~outside) if outside.any() else visits
         season = season[np.isin(season, question.season)]
+    covariates = {
+        name: column for name, column in visits.covariates.items() if not (program.jointly and name in PLACE)
+    }
     return msg.Description(
         __version__,
         visits.species,
@@ -52,8 +56,8 @@ def hello(program: GroupProgram, question: msg.Hello) -> msg.Description:
         0 if visits.given else len(EFFORT_TERMS),
         visits.effort.shape[1] if visits.given else 0,
         tuple(sorted({str(region) for region in np.unique(visits.region) if region})),
-        tuple(visits.covariates),
-        magnitudes(visits.covariates),
+        tuple(covariates),
+        magnitudes(covariates),
         visits.calendar,
         program.minimum,
         program.contributors,
@@ -162,20 +166,31 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     stands = _stands_out(program, used, live) if not question.folds else np.zeros((site.size, 0), bool)
     effort = np.zeros((stands.shape[1], 3))
     effort[:, 0] = [distinct(site[there]).size for there in stands.T]
+    if len(effort):  # sums over observers, not sites: of two their effects followed
+        effort[-1, 0] = min(effort[-1, 0], distinct(used.observer[live][stands[:, -1]]).size)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
-        over = (visits > question.share * question.visits).astype(float)
+        left = question.visits - visits
+        # by month sums of effort, and of their squares, are told: those of two visits are these visits' own
+        alone = (
+            (0 < left) & (left < VISITS_LEFT) & (not question.folds and program.contributors >= CONTRIBUTORS)
+        )
+        over = ((visits > question.share * question.visits) | alone).astype(float)
         months = int((question.visits > 0).any(axis=0).sum())
         others = question.regions[:, 0].sum() - regions[:, 0].sum()
         # of a community every site tells of every species
         cells = others * months if program.finds else question.sites.sum() - sites.sum()
         few[:] = others < SITES_A_MONTH * months, cells <= COLUMNS * months
         own = regions[:, 0]  # with few of them all others together would have these sites' expected birds
+        # a region's months are equations of what is expected at each site: two sites' followed from them
+        others_there = question.regions[:, 0] - own
         regions[:, 2] = (own > question.share * question.regions[:, 0]) | (
-            (own > 0) & (own < program.own_sites)
+            ((own > 0) & (own < program.own_sites)) | ((others_there > 0) & (others_there < program.minimum))
         )
         own = effort[:, 0]
         effort[:, 2] = (own > question.share * question.effort) | ((own > 0) & (own < program.own_sites))
+        if len(effort):
+            effort[-1, 2] = max(effort[-1, 2], 0 < question.effort[-1] - own[-1] < program.minimum)
     return msg.SupportSums(visits, sites, groups, over, regions, few, effort)
 
 

@@ -16,7 +16,7 @@ from fedmiss.federation.group.features import feature_sums, move_prior_means
 from fedmiss.federation.group.own_lines import held_out_bends
 from fedmiss.federation.group.presence import LEAST
 from fedmiss.federation.group.totals import totals
-from fedmiss.federation.keys import keyed_hashes, normals, seed_key
+from fedmiss.federation.keys import keyed_hashes, normals
 from fedmiss.federation.triangle import free_places, from_triangle, to_triangle
 from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.families import negbin_deviance
@@ -155,10 +155,10 @@ def _perturb_prior(program: GroupProgram, batch: Batch, fits: I64, p: int) -> No
     and they share one sum of counts, and steps in turn would take long to get there.
     """
     species = program.visits.species  # what the prior says of one tells nothing of another's
-    place = keyed_hashes(program.visits.site_id, seed_key("prior noise", species, batch.seed))
+    place = keyed_hashes(program.visits.site_id, program.key("prior noise", species, batch.seed))
     who = keyed_hashes(
         np.arange(batch.effects.shape[1]).astype(str),
-        seed_key("observer noise", species, batch.seed, program.name),
+        program.key("observer noise", species, batch.seed, program.name),
     )
     for f in fits:
         # Sites: prior mean M + z sqrt(tau), and the response C K z sqrt(tau), K = 1 / tau. The replicate's tau is not

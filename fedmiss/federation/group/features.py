@@ -16,7 +16,7 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,8 +28,9 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group.apart import set_apart
 from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
+from fedmiss.federation.rules import crossed
 from fedmiss.federation.triangle import to_triangle
-from fedmiss.models.lowrank.structure import LIMIT, OF_SLOPES
+from fedmiss.models.lowrank.structure import LIMIT, OF_SLOPES, UNTOLD
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.batch import Batch
@@ -77,7 +78,8 @@ def _column(program: GroupProgram, name: str) -> F64:
 def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.CovariateSums:
     """Visited sites that have a covariate, sums of its values and squares in the unit asked for, and sites that have it.
 
-    Without a unit no values, but whether the group has such sites: what too few stand behind is then not asked for.
+    Without a unit no values, but whether the group has such sites, and of the number of all whether the others have few:
+    what too few stand behind is then not asked for.
     The scale is that of visited sites: what lies LIMIT deviations from their mean is beyond what they can speak for.
     """
     out = np.zeros((len(question.names), 4))
@@ -92,7 +94,9 @@ def covariate_sums(program: GroupProgram, question: msg.Covariates) -> msg.Covar
             out[i] = w.sum(), w @ x, w @ x**2, (known & program.standing).sum()
         else:
             w = w if LEVEL in name else w * _differs(program, x)
-            out[i] = w.sum(), w.any(), 0.0, (known & program.standing).sum()
+            # of two sites the sum and the sum of squares are their values
+            left = question.sites[i] - w.sum() if question.sites.size and LEVEL not in name else 0.0
+            out[i] = w.sum(), w.any(), 0 < left < program.minimum, (known & program.standing).sum()
     return msg.CovariateSums(out)
 
 
@@ -212,6 +216,63 @@ def _near(x: F64, knots: F64) -> F64:
     return out
 
 
+def _too_many(kinds: Sequence[str], blocks: NDArray[np.str_], others: F64) -> Bool:
+    """Features (u,) of which sums over the others' sites would tell single ones; ``others`` (u + 1,): theirs, and in all.
+
+    Every round of every fit tells the sums over sites of the products of each two of q numbers, a constant among them, with
+    other weights. Where there are fewer sites than products, the weights of enough rounds leave each site's own products as
+    the only ones of their kind in what the sums span. Of the sites of a region, or with a value of a category, each round
+    tells q sums, of those that differ in a number (and its square) 2 q - 1. See ``tests/attacks/test_features.py``.
+    """
+    number = np.array([not kind for kind in kinds], dtype=bool)
+    q, out = 1 + int((blocks == "abundance").sum()), np.zeros(blocks.size, dtype=bool)
+    fewest = others[-1]  # sites that differ in each of the numbers so far: a gap is the mean
+    for first in np.flatnonzero(number & (blocks == "covariates"))[::2]:
+        these, more = min(fewest, others[first]), q + 2
+        if more * (more + 1) // 2 > others[-1] or 2 * more - 1 > these:
+            out[first : first + 2] = True
+        else:
+            q, fewest = more, these
+    out[blocks == "abundance"] = q * (q + 1) // 2 > others[-1]
+    out[~number] = others[:-1][~number] < q
+    of = np.array(kinds, dtype=str)
+    for kind in dict.fromkeys(kind for kind in kinds if kind):  # what is left of a category is told too
+        told = np.flatnonzero((of == kind) & ~out)
+        rest = others[-1] - others[told].sum()
+        for i in told[np.argsort(others[told], kind="stable")]:
+            if not 0 < rest < q:
+                break
+            out[i], rest = True, rest + others[i]
+    return out
+
+
+def _kinds(question: msg.Features, blocks: NDArray[np.str_]) -> list[str]:
+    """Of each feature the category that it is a value of, empty for a number."""
+    of = [
+        (name.split(LEVEL)[0] + LEVEL) if LEVEL in name else ""
+        for name in question.names
+        if name not in PLACE
+    ]
+    of_covariates = [
+        kind for kind in of for _ in range(1 if kind else 2)
+    ]  # a number has a column of its square
+    out = []
+    for block in blocks:
+        out.append(of_covariates.pop(0) if block == "covariates" else "regions" if block == "regions" else "")
+    return out
+
+
+def _cells(x: F64, kinds: Sequence[str]) -> F64:
+    """Sites (cells,) of each value of one category (none of them last) with each of another."""
+    out = [np.zeros(0)]
+    for two in crossed(kinds):
+        one, other = (
+            np.column_stack([x[:, at] == 1.0, (x[:, at] != 1.0).all(axis=1)]).astype(float) for at in two
+        )
+        out.append((one.T @ other).ravel())
+    return np.concatenate(out)
+
+
 def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     """Make the features, and say what is behind each; of those that are kept, keep the columns and return their sums.
 
@@ -219,8 +280,13 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     rests on fewer of the group's own sites than its custodian allows, or leaves out fewer, the group says that it is not to
     be used.
     """
+    if program.jointly and (told := [block for block in question.blocks if block in UNTOLD]):
+        raise ConfigError(
+            f"group {program.name!r} does not tell {UNTOLD[told[0]]} to other organisations. Leave the feature {told[0]} "
+            "out of the job."
+        )
     x, there, blocks = _columns(program, question)
-    made, smooth = x.shape[1], blocks == "smooth"
+    made, smooth, kinds = x.shape[1], blocks == "smooth", _kinds(question, blocks)
     if question.kept.size not in (0, made) or question.behind.size not in (0, made + 1):
         raise UplinkError(
             f"group {program.name!r} was asked about {max(question.kept.size, question.behind.size - 1)} features; it "
@@ -229,20 +295,28 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     # a site without a visit says nothing, and hides nothing
     seen, kept = program.visited, question.kept == 1
     if program.jointly and kept.size:
-        told = kept & ~smooth
-        there[:, told] = 0.0
-        there[np.ix_(seen, told)] = set_apart(x[np.ix_(seen, told)], np.zeros(int(seen.sum()), np.int32))
+        there[:, kept] = 0.0
+        there[np.ix_(seen, kept)] = set_apart(x[np.ix_(seen, kept)], np.zeros(int(seen.sum()), np.int32))
     there = np.column_stack([there, np.ones(len(x))]) * seen[:, None]
     behind, least = there.sum(axis=0), program.axis.minimum
     few = (behind > 0) & (behind < least)
     if not kept.size:
         few |= (behind < behind[-1]) & (behind[-1] - behind < least)
     over = (behind > question.share * question.behind) | few if question.behind.size else few
+    if program.jointly and question.behind.size and not kept.size:
+        over[:-1] |= _too_many(kinds, blocks, question.behind - behind)
     flags = ((behind > 0).astype(float), over.astype(float))
+    cells = np.zeros((0, 3))
+    if program.jointly and kept.size:
+        sites = _cells(
+            x[np.ix_(seen, kept)], [kind for kind, there in zip(kinds, kept, strict=True) if there]
+        )
+        wide = sites > question.share * question.cells if question.cells.size else np.zeros(sites.size, bool)
+        cells = np.column_stack([sites, sites > 0, wide | ((sites > 0) & (sites < least))])
     if not kept.size or (program.jointly and not question.behind.size):
         wanted = "abundance" in question.blocks and not question.level.size
         counted = _counted(program) if wanted else np.zeros((0, 0))
-        return msg.FeatureSums(counted, behind, *flags, np.zeros(0), np.zeros(0))
+        return msg.FeatureSums(counted, behind, *flags, cells, np.zeros(0), np.zeros(0))
     x = x[:, kept]
     if smooth.any():
         knots = question.knots[kept[smooth]]
@@ -255,15 +329,22 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
     sums, products = weighted.sum(axis=0), to_triangle(weighted.T @ x)
     # Sums that all others would have of this group nearly alone are not told; the features are then asked for again. Zeros
     # in their place would leave the others' sums, which may be one group's.
-    if program.jointly and over[:-1][kept].any():
+    if program.jointly and (over[:-1][kept].any() or cells[:, 2].any()):
         asked = repr([*question.blocks, *question.names]).encode()
         asked += b"".join(
             v.tobytes()
-            for v in (question.mean, question.deviation, question.level, question.kept, question.behind)
+            for v in (
+                question.mean,
+                question.deviation,
+                question.level,
+                question.kept,
+                question.behind,
+                question.cells,
+            )
         )
         rng = secret_rng(program.secret, program.name, "withheld", hashlib.blake2b(asked).hexdigest())
         sums, products = (rng.uniform(-NOISE, NOISE, v.shape) for v in (sums, products))
-    return msg.FeatureSums(np.zeros((0, 0)), behind, *flags, sums, products)
+    return msg.FeatureSums(np.zeros((0, 0)), behind, *flags, cells, sums, products)
 
 
 def move_prior_means(batch: Batch, at: slice | I64, B: F64) -> None:

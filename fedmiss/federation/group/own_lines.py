@@ -9,7 +9,7 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.federation.group.batch import Batch
-from fedmiss.federation.keys import keyed_hashes, normals, seed_key
+from fedmiss.federation.keys import keyed_hashes, normals
 from fedmiss.models.lowrank.theta import moments_at
 from fedmiss.seasons import years_of
 
@@ -32,7 +32,9 @@ def own_lines(program: GroupProgram, batch: Batch, *, drawn: bool) -> Callable[[
     lines = batch.own_lines(0, years_of(program.axis.months))
     bend = lines.bend()
     if drawn:
-        place = keyed_hashes(program.visits.site_id, seed_key("own line", program.visits.species, batch.seed))
+        place = keyed_hashes(
+            program.visits.site_id, program.key("own line", program.visits.species, batch.seed)
+        )
     else:
         variance = lines.variance()
 

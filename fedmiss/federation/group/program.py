@@ -114,6 +114,14 @@ class GroupProgram:
         # of the finished job, for the group's own report: the chosen fit first
         self.results: list[msg.Outcome] = []
 
+    def key(self, *words: str | int) -> bytes:
+        """Key of draws that follow from the ids of sites, or from observers.
+
+        Between organisations the secret is in it: else whoever guesses an id knows its draws, finds them in the sums of
+        replicates, and so whose site it is (``tests/attacks/test_ids.py``).
+        """
+        return seed_key(*words, *([self.secret] if self.jointly else []))
+
     # -- the wire --------------------------------------------------------------------------------------------
 
     def answer(self, frame: bytes) -> bytes:

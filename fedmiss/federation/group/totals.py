@@ -15,7 +15,7 @@ from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.group.kernels import chunks_of
 from fedmiss.federation.group.own_lines import own_lines
 from fedmiss.federation.group.total_kernels import expected_sums
-from fedmiss.federation.keys import keyed_hashes, normals, seed_key
+from fedmiss.federation.keys import keyed_hashes, normals
 from fedmiss.loops import spread_out
 from fedmiss.models.lowrank.occupancy import log_yearly
 from fedmiss.seasons import years_of
@@ -96,7 +96,7 @@ def _presence(program: GroupProgram, batch: Batch, number: int, f: int, *, drawn
     chain = program.site_presence(number, f)
     if chain is None or not drawn:
         return None if chain is None else chain.present
-    place = keyed_hashes(program.visits.site_id, seed_key("presence", program.visits.species, batch.seed))
+    place = keyed_hashes(program.visits.site_id, program.key("presence", program.visits.species, batch.seed))
     return chain.draw(
         ndtr(normals(place, chain.came.shape[1], "presence", batch.seed, int(batch.numbers[f])))
     )

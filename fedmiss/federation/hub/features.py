@@ -15,9 +15,9 @@ from fedmiss.federation.hub.priors import FEWEST_BIRDS
 from fedmiss.federation.hub.season import LEAST_YEARS
 from fedmiss.federation.link import Link, total
 from fedmiss.federation.messages_agree import LEVEL, PLACE
-from fedmiss.federation.rules import behind, kept_regions
+from fedmiss.federation.rules import behind, crossed, kept_regions
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.structure import FEATURES
+from fedmiss.models.lowrank.structure import FEATURES, TOLD, UNTOLD
 
 if TYPE_CHECKING:
     from fedmiss.federation.hub.state import Panel
@@ -72,7 +72,12 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     ------
     ConfigError    too many covariates, or with ``strict`` a block that cannot be made
     """
-    blocks = tuple(block for block in FEATURES if block in wanted)
+    told = TOLD if panel.least else FEATURES
+    if strict and (wrong := [block for block in wanted if block not in told]):
+        raise ConfigError(
+            f"{UNTOLD[wrong[0]]} is not told to other organisations. Leave the feature {wrong[0]} out of the model."
+        )
+    blocks = tuple(block for block in told if block in wanted)
     notes: list[str] = []
     visits = _ask_visits(link, panel) if "visits" in blocks else np.zeros(0)
     names, mean, deviation = _scales(link, panel, blocks, notes)
@@ -94,7 +99,17 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
     knots = np.array([(x, y) for x in side for y in side]) if "smooth" in blocks else np.zeros((0, 2))
     none = np.zeros(0)
     ask = msg.Features(
-        blocks, tuple(names), mean, deviation, visits, knots, none, np.zeros(0, np.uint8), none, panel.share
+        blocks,
+        tuple(names),
+        mean,
+        deviation,
+        visits,
+        knots,
+        none,
+        np.zeros(0, np.uint8),
+        none,
+        none,
+        panel.share,
     )
     columns = [column for block in blocks for column in _columns(block, names, panel.regions, len(knots))]
     u = len(columns)
@@ -115,11 +130,11 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         # Sites of a region that nobody visited err together, by as much as regions differ.
         kept |= np.array([column.block == "regions" for column in columns]) & (sums["behind"][:-1] == 0)
         (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8))])
-    lost = [str(columns[i]) for i in np.flatnonzero(~kept) if columns[i].block != "smooth"]
+    lost = [str(columns[i]) for i in np.flatnonzero(~kept)]
     if lost and panel.least:
         notes.append(
-            f"features that rest on, or differ at, fewer than {least} sites or {contributors} organisations are left out: "
-            f"{listed(lost, 6)}."
+            f"features that rest on, or differ at, fewer than {least} sites or {contributors} organisations, or are too "
+            f"many for the sites of all but one, are left out: {listed(lost, 6)}."
         )
     k = int(kept.sum())
     visited = float(sums["behind"][-1])
@@ -206,24 +221,56 @@ def _told(
 ) -> dict[str, msg.Answer]:
     """Sums of the features that are kept, without those that differ at too few sites from what others make of them.
 
-    A difference of sums would be these sites' own: of two heights, or of three categories, that agree elsewhere. ``kept``
-    is changed, one at a time, since what follows it may differ at more sites without it.
+    A difference of sums would be these sites' own: of two heights, or of three categories, that agree elsewhere. So would a
+    product be: of a habitat and a region that have one site together. ``kept`` is changed, one at a time, since what follows
+    it may differ at more sites without it.
     """
-    tested = np.array([column.block != "smooth" for column in columns])
     u = kept.size
-    apart = np.zeros(0)
+    kinds = ["regions" if c.block == "regions" else c.of + LEVEL if c.level else "" for c in columns]
+    region = np.array([kind == "regions" for kind in kinds])
+    apart = together = np.zeros(0)
     while True:
-        (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8), behind=apart)])
+        (answers,) = link.ask([replace(ask, kept=kept.astype(np.uint8), behind=apart, cells=together)])
         sums = {name: total(answers, name, (u + 1,)) for name in ("behind", "groups", "over")}
         fine = behind(sums["behind"], sums["groups"], least, contributors) & (sums["over"] == 0)
-        if (thin := np.flatnonzero(kept & tested & ~fine[:-1])).size:
+        at = np.flatnonzero(kept)
+        crossings = crossed([kinds[i] for i in at])
+        cells = total(
+            answers, "cells", (sum((one.size + 1) * (other.size + 1) for one, other in crossings), 3)
+        )
+        if (thin := np.flatnonzero(kept & ~fine[:-1])).size:
             # What the features before it tell at every site takes nothing from those that follow.
             kept[thin[0]] = kept[thin[sums["behind"][thin] == 0]] = False
-            apart = np.zeros(0)
+            apart = together = np.zeros(0)
+        elif (value := _thinly_crossed(cells, crossings, region[at], least, contributors)) is not None:
+            kept[at[value]] = False
+            apart = together = np.zeros(0)
         elif apart.size:
             return answers
         else:
-            apart = sums["behind"]
+            apart, together = sums["behind"], cells[:, 0]
+
+
+def _thinly_crossed(
+    cells: F64, crossings: Sequence[tuple[I64, I64]], region: Bool, least: int, contributors: int
+) -> int | None:
+    """Find a value that too few sites have together with one of another category: its column.
+
+    It is the later category's, but of regions, which reports have trends of, the value that crosses them.
+    """
+    first = 0
+    for one, other in crossings:
+        shape = one.size + 1, other.size + 1
+        sites, groups, over = (x.reshape(shape) for x in cells[first : first + shape[0] * shape[1]].T)
+        first += shape[0] * shape[1]
+        thin = (sites > 0) & ~(behind(sites, groups, least, contributors) & (over == 0))
+        if not region[other].any():
+            one, sites, thin = other, sites.T, thin.T
+        if thin[:-1].any():
+            return int(one[np.argmax(thin[:-1].any(axis=1))])
+        if thin.any():  # of the sites with none of the values: those with the rarest one join them
+            return int(one[np.argmin(sites[:-1].sum(axis=1))])
+    return None
 
 
 def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -> tuple[list[str], F64, F64]:
@@ -241,9 +288,13 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
             f"{MOST_COLUMNS} are possible. Leave the least useful columns out of the table."
         )
     if panel.least and names:
-        (answers,) = link.ask([msg.Covariates(tuple(names), np.zeros(0))])
-        sites, organisations = total(answers, "sums", (len(names), 4))[:, :2].T
-        enough = behind(sites, organisations, panel.least, panel.contributors)
+        none = sites = np.zeros(0)
+        for _ in range(
+            2
+        ):  # whether the others of an organisation have few is said once the number of all is known
+            (answers,) = link.ask([msg.Covariates(tuple(names), none, sites)])
+            sites, organisations, few = total(answers, "sums", (len(names), 4))[:, :3].T
+        enough = behind(sites, organisations, panel.least, panel.contributors) & (few == 0)
         if lost := [name for name, fine in zip(names, enough, strict=True) if not fine]:
             notes.append(
                 f"fewer than {panel.least} sites, or {panel.contributors} organisations, have, or differ in, "
@@ -253,7 +304,7 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
     if not names:
         return [], np.zeros(0), np.zeros(0)
     unit = np.array([2.0 ** known[name] for name in names])
-    (answers,) = link.ask([msg.Covariates(tuple(names), unit)])
+    (answers,) = link.ask([msg.Covariates(tuple(names), unit, np.zeros(0))])
     sums = total(answers, "sums", (len(names), 4))
     have = np.maximum(sums[:, 0], 1e-9)
     mean = sums[:, 1] / have
@@ -294,8 +345,6 @@ def _across(mean: float, deviation: float) -> tuple[float, float]:
 def _ask_visits(link: Link, panel: Panel) -> F64:
     """Mean and deviation over visited sites of log(visits + 1/2)."""
     none = np.zeros(0)
-    if panel.least:
-        return none
     (answers,) = link.ask([msg.SiteVisits()])
     first, second, sites = total(answers, "sums", (3,))
     first, second = first / max(sites, 1.0), second / max(sites, 1.0)

@@ -144,7 +144,7 @@ class SeriesPrior:
 
         Returns
         -------
-        prior, with ``learn`` with its new variances and covariance;  f : (..., L) posterior mean of the series (and the jolt);
+        prior, with ``learn`` of new variances and covariance;  f : (..., L) posterior mean of the series (and the jolt);
         column : (..., L) posterior mean of the months given f
         """
         noise, K = np.asarray(self.noise)[..., None], self.B.shape[1]
@@ -166,10 +166,10 @@ class SeriesPrior:
         pull = _times(self.B.T, weight * (y - drawn))
         pull = pull if self.mean is None else pull + precision * self.mean
         if learn:
-            cov: F64 = np.asarray(np.linalg.inv(A), dtype=float)
+            cov = np.asarray(np.linalg.inv(A), dtype=float)
             coef = _times(cov, pull)
         else:  # nothing asks for the covariance of a replicate, which is a third of the work
-            cov, coef = self.cov, np.linalg.solve(A, pull[..., None])[..., 0]
+            cov, coef = self.cov, np.asarray(np.linalg.solve(A, pull[..., None])[..., 0], dtype=float)
         f = _times(self.B, coef) + e
         # Share of its distance from the series that a month keeps, under ``noise`` and under its own, wider prior.
         shrink, freely = H / (H + 1.0 / noise), H / (H + 1.0 / width)

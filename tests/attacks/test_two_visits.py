@@ -1,0 +1,57 @@
+"""By month a sum of effort and a sum of its squares are told: of two visits each one's own."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fedmiss.federation import messages as msg
+from fedmiss.federation.group import agreement
+from fedmiss.federation.hub.agree import DataSpec
+from fedmiss.federation.hub.job import JobSpec, run_job
+from fedmiss.federation.link import Link
+from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.settings import CountSettings
+from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
+from tests.models.panels import calendar
+
+J, L, THIN = 60, 24, 5  # the month in which the others went to few sites
+
+
+def job_of(theirs: list[int], folder) -> tuple[Tapped, dict, msg.Question, np.ndarray]:
+    """A job of three organisations: what crossed, the programs, the question at the end, the others' sums of the month."""
+    rng = np.random.default_rng(4)
+    level = 1 + 0.8 * rng.normal(size=(J, 1)) + 0.3 * np.sin(2 * np.pi * np.arange(L) / 12)
+    there = rng.random((J, L)) < 0.6
+    there[np.arange(J) % 3 > 0, THIN] = False
+    there[theirs, THIN] = True
+    site, month = np.nonzero(there)
+    x = rng.normal(0, 0.5, (site.size, 1))
+    y = rng.poisson(np.exp(level[site, month] + 0.5 * x[:, 0])).astype(float)
+    groups = [
+        Group.of(f"owner-{k}", site[at], month[at], y[at], effort=x[at])
+        for k in range(3)
+        for at in [site % 3 == k]
+    ]
+    ids = np.array([f"S{j}" for j in range(J)], dtype=object)
+    panel = GroupPanel.of(J, L, groups, calendar(L), ids)
+    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
+    tap, plan = Tapped(programs), DataSpec(jointly=True, minimum=5)
+    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, [CountSettings(rank=0)], bootstrap=0))
+    asked = zip(tap.asked, tap.told, strict=True)
+    q, answers = [(q, a) for q, a in asked if isinstance(q, msg.Predict) and q.months][-1]
+    return tap, programs, q, sum(a.months[0, THIN] for a in answers[1:])
+
+
+@pytest.mark.parametrize(("theirs", "released"), [([1, 2], False), ([1, 2, 4], True)])
+def test_a_month_in_which_the_others_made_two_visits_is_withheld(tmp_path, theirs, released):
+    assert (job_of(theirs, tmp_path)[3][0] > 0) == released
+
+
+def test_of_two_visits_the_effort_of_each_would_be_told(tmp_path, monkeypatch):
+    monkeypatch.setattr(agreement, "VISITS_LEFT", 0)
+    _, programs, q, sums = job_of([1, 2], tmp_path)
+    apart = np.sqrt(2.0 * sums[5] - sums[4] ** 2)
+    used = [programs[name].used for name in ("owner-1", "owner-2")]
+    true = [float(one.effort[one.month == THIN, 0] @ [q.kappa[0, 0]]) for one in used]
+    np.testing.assert_allclose(np.sort([sums[4] - apart, sums[4] + apart]) / 2.0, np.sort(true), atol=1e-5)

@@ -112,7 +112,7 @@ def test_a_table_that_may_not_be_read_is_one_sentence_with_its_owner(tmp_path):
     )
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_closed_home_is_not_told_by_what_draws(tmp_path, monkeypatch, jobs):
     """Two lines of matplotlib, of each process, about a cache that nobody asked for."""
     for name in ("MPLCONFIGDIR", "XDG_CONFIG_HOME", "XDG_CACHE_HOME"):

@@ -142,6 +142,7 @@ def test_the_page_shows_what_the_tables_say(made):
     assert "wet" in page, "the covariate"
 
 
+@pytest.mark.slow
 def test_species_of_one_common_name_are_told_apart(made, tmp_path):
     """The page of such a community ended in an error of Python."""
     records, name = tmp_path / "records", {"Avis species00": "gull", "Avis species01": "gull"}
@@ -158,6 +159,7 @@ def test_species_of_one_common_name_are_told_apart(made, tmp_path):
     assert len(set(header)) == len(header) == 15
 
 
+@pytest.mark.slow
 def test_axes_that_were_asked_for_and_are_worse_than_none_add_to_the_deviance(made, tmp_path):
     _, records, _ = made
     lists = read_lists(records, counted=True)

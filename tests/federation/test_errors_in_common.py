@@ -116,6 +116,7 @@ def drawn_totals(fit: AverageFit, seed: int) -> np.ndarray:
     return np.array([fit.counts_at(fit.draw(rng)(slice(60, None))).sum() for _ in range(200)])
 
 
+@pytest.mark.slow
 def test_drawn_totals_of_squares_that_nobody_visited_hold_the_true_ones():
     """Each square's own error is lost in a sum; those of level and coefficients are not: 12 of 20 totals were held."""
     held = 0
@@ -161,6 +162,7 @@ def regions_apart(seed: int, R: int = 6, per: int = 15) -> tuple[GroupPanel, np.
 REGIONS = CountSettings(rank=0, dispersion="negbin", features=("regions",))
 
 
+@pytest.mark.slow
 def test_drawn_totals_of_a_region_that_nobody_visited_hold_the_true_ones():
     """They had no error of the region, and held 72 in 100; with its likeliest variance 87. Of 30, two errors below 95 %."""
     held = 0

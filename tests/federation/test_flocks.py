@@ -79,7 +79,7 @@ def test_a_rank_that_takes_flocks_is_left_out(dispersion):
 
 
 @pytest.mark.parametrize("dispersion", ["negbin", "quasi"])
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_a_rank_below_stands_for_one_that_takes_flocks_in_a_fold(seed, dispersion):
     """Also where no lower rank is a candidate."""
     panel, mean = scattered(seed, 0.1, 5.0)

@@ -88,7 +88,9 @@ def test_intervals_are_quantiles_of_the_mixture():
             assert np.mean(means <= limit[0, 0]) == pytest.approx(max(a, 1 - q), abs=0.004)
 
 
-@pytest.mark.parametrize("inverse_size", [0.0, 0.5, 3.0])
+@pytest.mark.parametrize(
+    "inverse_size", [0.5, *(pytest.param(x, marks=pytest.mark.slow) for x in (0.0, 3.0))]
+)
 def test_intervals_of_the_mixture_hold_their_level_whatever_the_probability_of_presence(inverse_size):
     """At most 2.5 % of counts lie below and above, but for five standard errors of 50,000 draws."""
     law, rng, n = CountLaw(inverse_size=inverse_size), np.random.default_rng(2), 50_000

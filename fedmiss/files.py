@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Required, TypedDict, Unpack
 
@@ -292,8 +293,8 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool |
 
     Parameters
     ----------
-    verify : check size and SHA-256 of the folder's files too, or of those whose name begins so; a step does so once with
-        each folder that it reads
+    verify : check size and SHA-256 of the folder's files too, or of those whose name fits a pattern; a step does so once
+        with each folder that it reads
 
     Raises
     ------
@@ -326,7 +327,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool |
         raise refusal(f"{file} does not say what the folder is; make it again.")
     again = f"make it again with `fedmiss {_MAKER.get(found['kind'], '...')} --out`"
     if found["kind"] == "joint":  # from the journal, with the same numbers
-        again = f"remove {folder}, and `fedmiss federation join` makes it again"
+        again = f"remove {folder}, and `fedmiss federation join` makes it again (over a relay: put a copy of it back)"
     made = found.get("format", 1)
     if made != FORMAT:
         newer = isinstance(made, int) and made > FORMAT
@@ -350,7 +351,7 @@ def read_manifest(folder: str | Path, kind: str | None = None, *, verify: bool |
             )
         raise refusal(f"{folder} holds a {manifest['kind']!r}{needed}")
     for name, entry in manifest["files"].items():
-        if verify is True or (verify and name.startswith(verify)):
+        if verify is True or (verify and fnmatchcase(name, verify)):
             _check_file(folder / name, entry, again)
     return manifest
 

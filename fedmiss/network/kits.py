@@ -27,8 +27,10 @@ from fedmiss.errors import ConfigError, FedmissError, InputError
 from fedmiss.federation.masks import FEWEST, fingerprint, identity, public_key
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import atomic_folder, write_manifest
+from fedmiss.models.lowrank.structure import UNTOLD
 from fedmiss.network.study import Study, least_for_absence, read_study
 from fedmiss.owner import remove_state
+from fedmiss.pipeline.settings import named_features
 from fedmiss.version import __version__
 
 OWN = "own.json"
@@ -379,6 +381,10 @@ def new_revision(
                 "nothing to go on from. Leave --from out."
             )
         values["before"] = _onward_of(source, old)
+    named = named_features(str(old.model.get("structure", "none")))
+    if any(feature in UNTOLD for feature in named):  # of an older version: no part of a job any more
+        told = ",".join(feature for feature in named if feature not in UNTOLD) or "none"
+        values["model"] = dict(old.model) | {"structure": told}
     new = Study(**values)
     for name in added:
         _make_kit(study_folder / "kits" / name, new)
@@ -413,7 +419,15 @@ def _onward_of(source: Path, study: Study) -> dict[str, Any]:
             f"the job of {source} has not chosen its model yet, so there is nothing to go on from. Leave --from out.",
             path=str(source),
         )
-    return dict((fitted or mine)[-1])
+    last = dict((fitted or mine)[-1])
+    for model in last["models"]:
+        for feature in model["settings"].get("features", ()):
+            if feature in UNTOLD:
+                raise ConfigError(
+                    f"the model of {source} has the feature {feature}: {UNTOLD[feature]} is not told to other organisations "
+                    "any more. Leave --from out."
+                )
+    return last
 
 
 def _make_kit(folder: Path, study: Study) -> None:

@@ -132,7 +132,6 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     """Start the engine; when it is killed, start it again."""
     engine, carrier = kit.folder / "engine", engine_of(kit.study)
     parts = [engine / "startup" / n for n in ("rootCA.pem", "client.crt", "client.key")]
-    need(kit.study.engine)  # before it waits for a relay
     if lost := [path for path in parts if not path.exists()]:
         raise InputError(
             f"there is no {lost[0]}, which came with the kit of {kit.name!r}. Put the folder engine of the kit that the "
@@ -142,6 +141,7 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     end_leftovers(engine)
     if out.exists() and not _listens(kit, parts):
         return
+    need(kit.study.engine)  # before it waits for a relay
     check_certificate(parts[1], name=kit.name)
     start(kit, data, look=look, preview=preview)
     log = kit.private / "engine.log"

@@ -223,7 +223,11 @@ class Study:
             if key not in _MODEL:
                 raise unknown(str(key), _MODEL, "[model]")
         settings = from_table(FitSettings, dict(self.model), "[model]")
-        for feature in named_features(getattr(settings, "structure", "none")):
+        named_features(getattr(settings, "structure", "none"))
+
+    def check_told(self) -> None:
+        """Refuse a feature of sites that is no part of a job between organisations (older studies name some)."""
+        for feature in named_features(str(self.model.get("structure", "none"))):
             if feature in UNTOLD:
                 raise ConfigError(
                     f"[model] structure names {feature}: {UNTOLD[feature]} is not told to other organisations. Leave it out."
@@ -317,6 +321,7 @@ class Study:
 
     def order(self) -> JobSpec:
         """What all organisations compute."""
+        self.check_told()
         s = self.fit
         stamps = None
         if self.months:
@@ -395,6 +400,7 @@ def read_study_toml(path: Path) -> Study:
         lists = read_lists(records, counted=named.get("model", "counts") == "counts")
         raw = raw | {"community": named | {"species": sorted(lists.species)}}
     study = _study(raw, path)
+    study.check_told()
     if (
         study.engine != "folder" and "host" not in raw
     ):  # else each would look for the relay on its own computer

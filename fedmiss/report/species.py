@@ -50,7 +50,9 @@ def read_species(folder: Path) -> Species:
     """
     if read_manifest(folder)["kind"] == "trim":
         return _of_trim(folder, read_manifest(folder, "trim", verify="trim.json")["results"])
-    results = read_manifest(folder, "report", verify="tables/")["results"]  # its page may have been edited
+    results = read_manifest(folder, "report", verify="tables/*.parquet")[
+        "results"
+    ]  # the page may have been edited
     row = {name: results.get(name) for name in load_schema("report_index").names}
     tables = folder / "tables"
     yearly = read_table(tables / "yearly.parquet", "report_yearly").to_pandas()

@@ -204,6 +204,9 @@ def test_an_engine_that_is_not_whole_is_named_before_the_relay_is_waited_for(fol
         raise EngineError("not installed")
 
     monkeypatch.setattr(operate, "need", lacks)
+    for name in ("rootCA.pem", "client.crt", "client.key"):
+        (kit.folder / "engine" / "startup" / name).parent.mkdir(parents=True, exist_ok=True)
+        (kit.folder / "engine" / "startup" / name).touch()
     with pytest.raises(EngineError, match="not installed"):
         operate._join_engine(kit, panels["north"], kit.result, **how)
 

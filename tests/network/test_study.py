@@ -293,6 +293,16 @@ def test_least_numbers_of_contributors_and_exchanges_are_said():
 
 
 @pytest.mark.slow
+def test_a_study_of_an_older_version_that_names_places_is_revised_without_them(tmp_path):
+    """It could be read no more: neither revised nor shown."""
+    study = small_study(model=QUICK | {"structure": "covariates,smooth"})
+    with pytest.raises(ConfigError, match="where a site lies is not told"):
+        study.order()
+    out = make_study(study, tmp_path / "study", engine_files)
+    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
+    assert new_revision(out).model["structure"] == "covariates"
+
+
 def test_names_with_their_accents_apart_are_those_of_the_others(folder, panels):
     """A Mac writes "a" and two dots: a region would have one organisation each way, and be left out."""
     kit, panel = open_kit(folder / "kits" / "north"), open_panel(panels["north"])

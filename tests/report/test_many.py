@@ -82,6 +82,7 @@ def test_visits_in_june_alone_are_a_season_and_yearly_counts_are_none(tmp_path):
     assert _season(table, yearly=True) == ()
     assert _season(table, yearly=None) == ()  # of a report that does not say it
     (report / "index.html").write_text("with a sentence of the club's own")
+    (report / "tables" / "yearly.csv").write_text("as a spreadsheet saves it")
     assert read_species(report).season == (6,)
     yearly = report / "tables" / "yearly.parquet"
     yearly.write_bytes(yearly.read_bytes()[:-1])  # it went into the page of all species

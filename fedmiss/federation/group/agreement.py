@@ -167,7 +167,10 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     effort = np.zeros((stands.shape[1], 3))
     effort[:, 0] = [distinct(site[there]).size for there in stands.T]
     if len(effort):  # sums over observers, not sites: of two their effects followed
-        effort[-1, 0] = min(effort[-1, 0], distinct(used.observer[live][stands[:, -1]]).size)
+        observers = (
+            0 if program.finds else distinct(used.observer[live][stands[:, -1]]).size
+        )  # a community has none
+        effort[-1, 0] = min(effort[-1, 0], observers)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
         left = question.visits - visits

@@ -90,7 +90,9 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         "smooth": placed,
         "abundance": panel.calendar is not None,
     }
-    if strict and (wrong := [block for block in blocks if not able[block]]):
+    # columns that are left out for the least numbers are told in a note: no fault of the settings
+    said = {"covariates"} if notes else set()
+    if strict and (wrong := [block for block in blocks if not able[block] and block not in said]):
         raise ConfigError(WHY[wrong[0]])
     blocks = tuple(block for block in blocks if able[block])
     if not blocks:

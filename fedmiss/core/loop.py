@@ -29,7 +29,6 @@ Observe = Callable[[ServerState, Downlink], Mapping[str, float]]
 _COLUMNS = (
     "k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations", "dropped", "away", "seconds",
 )  # fmt: skip
-_BEGUN = 10  # rounds in which ||H||^2 may come to its size: in the first nobody may have been active
 _GROWN = (
     1e24  # times that size: T may stop growing (exp is bounded) far beyond sense, and all numbers stay finite
 )
@@ -147,7 +146,7 @@ class _Kept:
                 k=info.k,
                 worker=info.dropped[-1].worker,
             )
-        usual = max(*self.trace["h_norm2"][:_BEGUN], self.least)
+        usual = max(self.trace["h_norm2"][0], self.least)
         if not info.h_norm2 <= _GROWN * usual:  # nan compares as false
             raise DomainError(
                 f"round {info.k}: ||H||^2 is {info.h_norm2:.3g}, where the run began at {usual:.3g}; the iterates diverged "

@@ -29,9 +29,7 @@ Observe = Callable[[ServerState, Downlink], Mapping[str, float]]
 _COLUMNS = (
     "k", "gamma", "h_norm2", "active", "bytes_up", "bytes_down", "evaluations", "dropped", "away", "seconds",
 )  # fmt: skip
-_GROWN = (
-    1e24  # times that size: T may stop growing (exp is bounded) far beyond sense, and all numbers stay finite
-)
+_GROWN = 1e24  # times ||H||^2 of round 0: T may stop growing (exp is bounded) far beyond sense, and all numbers stay finite
 _KEPT = 10_000  # dropped messages that a result lists; the trace counts all
 
 

@@ -299,9 +299,8 @@ def _members(path: Path, stamp: tuple[int, int], members: list[str]) -> list[Sou
 def _no_text(line: bytes) -> str:
     """What is wrong with a first line that is no text, or as long as the whole beginning of the file."""
     few, many = sorted((line[::2].count(b"\0"), line[1::2].count(b"\0")))
-    if few == 0 and 4 * many > len(
-        line
-    ):  # half of the bytes of Latin letters, all at even places or all at odd ones
+    # half of the bytes of Latin letters, all at even places or all at odd ones
+    if few == 0 and 4 * many > len(line):
         return "looks like UTF-16 text without its mark; save it as UTF-8 and try again."
     if line.count(b"\r") > 1 and b"\0" not in line:
         return "has lines that end in a carriage return alone; save it with others (for example: tr '\\r' '\\n')."

@@ -382,9 +382,9 @@ def new_revision(
             )
         values["before"] = _onward_of(source, old)
     named = named_features(str(old.model.get("structure", "none")))
-    if any(feature in UNTOLD for feature in named):  # of an older version: no part of a job any more
-        told = ",".join(feature for feature in named if feature not in UNTOLD) or "none"
-        values["model"] = dict(old.model) | {"structure": told}
+    told = [feature for feature in named if feature not in UNTOLD]
+    if len(told) < len(named):  # of an older version: no part of a job any more
+        values["model"] = dict(old.model) | {"structure": ",".join(told) or "none"}
     new = Study(**values)
     for name in added:
         _make_kit(study_folder / "kits" / name, new)

@@ -50,9 +50,8 @@ def join(
     stop_on_request()
     check_version(kit)
     if kit.study.method and kit.approval() is not None:
-        function_of(
-            str(kit.study.method["run"])
-        )  # now: an engine begins the job when all are there, who would then wait
+        # now: an engine begins the job when all are there, who would then wait
+        function_of(str(kit.study.method["run"]))
     out = kit.preview if preview else kit.result
     if kit.private.is_dir() and open_to_others(kit.private):  # copied by a way that keeps no rights
         kit.private.chmod(0o700)
@@ -146,14 +145,8 @@ def _join_engine(kit: Kit, data: Path, out: Path, *, say: Say, look: bool, previ
     start(kit, data, look=look, preview=preview)
     log = kit.private / "engine.log"
     process: subprocess.Popen[bytes] | None = None
-    said, held, deaths, begun, looked, stay = (
-        "",
-        "",
-        0,
-        0.0,
-        0.0,
-        ExitPolicy(out, lambda: _listens(kit, parts)),
-    )
+    stay = ExitPolicy(out, lambda: _listens(kit, parts))
+    said, held, deaths, begun, looked = "", "", 0, 0.0, 0.0
     refusals, still = kit.private / REFUSALS, Stillness(kit.job.hex())
     told = _size(refusals)
     try:

@@ -33,9 +33,8 @@ from fedmiss.settings import convert, from_table, unknown
 ENGINES = ("folder", "nvflare")
 _FUNCTION = re.compile(r"[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*")
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,30}")
-_HOST = re.compile(
-    r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?"
-)  # a name, or an address of IPv4: the engine takes no other
+# a name, or an address of IPv4: the engine takes no other
+_HOST = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\.?")
 _BLANK = "\u115f\u1160\u2800\u3164\uffa0"  # letters and signs that screens show as nothing
 _RELAY = ("host", "port", "patience")  # do nothing where a folder carries the frames
 _OF_MONTHS = ("species", "season", "months", "sites", "few_sites", "compress")  # of one species' months only
@@ -401,9 +400,8 @@ def read_study_toml(path: Path) -> Study:
         raw = raw | {"community": named | {"species": sorted(lists.species)}}
     study = _study(raw, path)
     study.check_told()
-    if (
-        study.engine != "folder" and "host" not in raw
-    ):  # else each would look for the relay on its own computer
+    # without it each would look for the relay on its own computer
+    if study.engine != "folder" and "host" not in raw:
         raise ConfigError(
             f'{path}: engine = "{study.engine}" needs host, the name by which all organisations reach the relay, as host = '
             '"relay.example.org"; for a trial on one computer host = "localhost".'

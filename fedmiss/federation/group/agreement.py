@@ -166,10 +166,8 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     stands = _stands_out(program, used, live) if not question.folds else np.zeros((site.size, 0), bool)
     effort = np.zeros((stands.shape[1], 3))
     effort[:, 0] = [distinct(site[there]).size for there in stands.T]
-    if len(effort):  # sums over observers, not sites: of two their effects followed
-        observers = (
-            0 if program.finds else distinct(used.observer[live][stands[:, -1]]).size
-        )  # a community has none
+    if len(effort):  # sums over observers, not sites: of two their effects followed; a community has none
+        observers = 0 if program.finds else distinct(used.observer[live][stands[:, -1]]).size
         effort[-1, 0] = min(effort[-1, 0], observers)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:

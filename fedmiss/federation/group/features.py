@@ -253,9 +253,8 @@ def _kinds(question: msg.Features, blocks: NDArray[np.str_]) -> list[str]:
         for name in question.names
         if name not in PLACE
     ]
-    of_covariates = [
-        kind for kind in of for _ in range(1 if kind else 2)
-    ]  # a number has a column of its square
+    # a number has a column of its square
+    of_covariates = [kind for kind in of for _ in range(1 if kind else 2)]
     out = []
     for block in blocks:
         out.append(of_covariates.pop(0) if block == "covariates" else "regions" if block == "regions" else "")

@@ -291,9 +291,8 @@ def _scales(link: Link, panel: Panel, blocks: Sequence[str], notes: list[str]) -
         )
     if panel.least and names:
         none = sites = np.zeros(0)
-        for _ in range(
-            2
-        ):  # whether the others of an organisation have few is said once the number of all is known
+        # twice: whether the others of an organisation have few is said once the number of all is known
+        for _ in range(2):
             (answers,) = link.ask([msg.Covariates(tuple(names), none, sites)])
             sites, organisations, few = total(answers, "sums", (len(names), 4))[:, :3].T
         enough = behind(sites, organisations, panel.least, panel.contributors) & (few == 0)

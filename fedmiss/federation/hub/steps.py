@@ -257,11 +257,7 @@ def _newton(
     step = np.einsum("...ab,...b->...a", cov, g - (state.T - state.prior)[..., free] / width)
     # Shortened as a whole, so that it keeps its direction: exp(eta) is far from its tangent after a long step.
     whole = np.minimum(1.0, family.max_step / np.maximum(np.abs(step).max(axis=-1), 1e-12))[..., None]
-    # The series take a month's mean apart into counts and prior. A replicate begins at prior means that were moved at once,
-    # and where these are narrow a step that falls short of them would tell the series of counts far away from all others. So
-    # the series hear of the whole way to the prior, and of the counts' part of the step that is taken.
-    whole_way = step - (1.0 - whole) * np.einsum("...ab,...b->...a", cov, g)
-    step *= whole
+    full, step = step, step * whole
     last, part = state.damping
     if last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0
@@ -272,8 +268,14 @@ def _newton(
         step *= part[..., None]
     else:
         part = np.ones(step.shape[:-1])
-    short = (whole < 1.0) | (part[..., None] != 1.0)
-    ahead = np.where(short, whole_way - step, 0.0) if replicate else np.zeros_like(step)
+    ahead = np.zeros_like(step)
+    if replicate:
+        # The series take a month's mean apart into counts and prior. A replicate begins at prior means that were moved at
+        # once, and where these are narrow a step that falls short of them would tell the series of counts far away from all
+        # others. So they hear of the whole way to the prior; a step that was too long is shortened in what the counts ask.
+        short = (whole < 1.0) | (part[..., None] != 1.0)
+        all_the_way = full - (1.0 - whole) * np.einsum("...ab,...b->...a", cov, g)
+        ahead = np.where(short, all_the_way - step, 0.0)
     T, D = state.T.copy(), np.zeros_like(state.D)
     T[..., free] += step
     # Trace of the hat matrix, (H + K)^-1 H: how many coefficients the data determine.

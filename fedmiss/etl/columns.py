@@ -56,6 +56,11 @@ DATE_NAMES = (
     "date", "surveydate", "observationdate", "visitdate", "eventdate", "datum", "beobachtungsdatum", "begehungsdatum",
     "fecha",
 )  # fmt: skip
+DATE_PARTS = {  # of tables whose date stands in three columns
+    "year": ("year", "annee", "jahr", "jaar", "ano"),
+    "month": ("month", "mois", "monat", "maand", "mes"),
+    "day": ("day", "dayofmonth", "jour", "tag", "dag", "dia"),
+}
 # What the columns of a table of counts are called: an id before a name, which two places may have. For species see
 # the module `species`.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -64,8 +69,8 @@ NAMES: dict[str, tuple[str, ...]] = {
              "probeflache", "probeflaeche",
              "standort", "gebied", "sitio",
              "eeacellcode", "eqdcellcode", "isea3hcellcode", "mgrscellcode"),
-    "year": ("year", "time", "timepoint", "annee", "jahr", "jaar", "ano", "yearmonth"),
-    "month": ("month", "mois", "monat", "maand", "mes"),
+    "year": ("year", "time", "timepoint", *DATE_PARTS["year"][1:], "yearmonth"),
+    "month": DATE_PARTS["month"],
     "count": ("count", "counts", "n", "number", "abundance", "individuals", "total", "birds", "pairs", "nests",
               "territories", "nombre", "anzahl", "aantal",
               "occurrences"),

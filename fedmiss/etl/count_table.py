@@ -10,7 +10,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed, several
 from fedmiss.etl.checks import advice, refuse_thousands, refuse_totals, settle_spellings
-from fedmiss.etl.columns import NAMES, check_named, familiar, normal, wide_years
+from fedmiss.etl.columns import DATE_PARTS, NAMES, check_named, familiar, normal, quoted, wide_years
 from fedmiss.etl.rows import LINE, decimals
 from fedmiss.etl.sources import Source
 from fedmiss.etl.species import (
@@ -281,8 +281,14 @@ class Reading:
         cell = ", ".join(f"{key} {first[key]}" for key in keys)
         # a column that was renamed, as the month that is left out, names no species
         apart = tells_apart(frame, keys, [column for column in rest if column in self.source.header])
+        parts = familiar(self.source.header, DATE_PARTS)
+        named = {key: self.columns[key] for key in ("site", "count") if key in self.columns} | parts
         perhaps = (
-            f" The column {apart!r} tells them apart ({listed(frame[apart].drop_nulls().unique().sort().to_list(), 3)}): if "
+            " If each row is a visit of its day, `fedmiss ingest` reads it with --map observer=...,"
+            f"{','.join(f'{key}={quoted(column)}' for key, column in named.items())} (where nobody noted the observer, name "
+            "the column of the site again)."
+            if len(parts) == len(DATE_PARTS)
+            else f" The column {apart!r} tells them apart ({listed(frame[apart].drop_nulls().unique().sort().to_list(), 3)}): if "
             f"it names a species, choose one with --columns species={apart} (`fedmiss ingest`: --map) --species NAME."
             if apart
             else ""

@@ -403,8 +403,9 @@ def _kind(source: Source, settings: IngestSettings) -> str:
     if source.role in KINDS:
         return KINDS[source.role]
     given = settings.column_map or {}
-    by_visit = {"date", "observer"} & given.keys()
-    return COUNTS if "year" in given or (is_count_table(source.header, given) and not by_visit) else PLAIN
+    by_visit = {"date", "day", "observer"} & given.keys()
+    yearly = "year" in given and "day" not in given
+    return COUNTS if yearly or (is_count_table(source.header, given) and not by_visit) else PLAIN
 
 
 def _observer_name(source: Source, sources: list[Source]) -> str:

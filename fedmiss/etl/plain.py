@@ -20,6 +20,7 @@ from fedmiss.etl.checks import (
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import (
     DATE_NAMES,
+    DATE_PARTS,
     KEEP,
     PLACES,
     UNITS,
@@ -71,6 +72,7 @@ _FAMILIAR = {
     "complete": "complete completelist allspeciesreported allobsreported",
 }
 FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
+_KNOWN = (*FAMILIAR, *DATE_PARTS)
 _DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
 _DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June: see DATES
@@ -92,9 +94,9 @@ def check_map(
 
     ``one_species``: where a single species was asked for, the table need not name it.
     """
-    proposal = familiar(source.header, FAMILIAR)
+    proposal = _dated(source.header, familiar(source.header, FAMILIAR))
     proposal = familiar(source.header, {"site_name": names_beside(proposal.get("site", ""))}, proposal)
-    missing = [name for name in REQUIRED if name not in proposal]
+    missing = _lacking(proposal)
     named = {**proposal, **(column_map or {})}
     offer = ",".join(f"{key}={value}" for key, value in named.items() if key != "auto")
     nobody = " Where nobody noted the observer, say observer=..., too, with the column of the site."
@@ -116,9 +118,10 @@ def check_map(
             proposal=proposal,
         )
     chosen = dict(proposal if "auto" in column_map else column_map)
-    check_named("--map", chosen, FAMILIAR, source.name, source.header)
-    lacking = [name for name in REQUIRED if name not in chosen]
-    if lacking:
+    check_named("--map", chosen, _KNOWN, source.name, source.header)
+    if "date" in chosen and DATE_PARTS.keys() & chosen.keys():
+        raise ConfigError("--map: name date, or year, month and day, not both.")
+    if lacking := _lacking(chosen):
         raise ConfigError(
             f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}."
             f"{nobody}",
@@ -137,6 +140,21 @@ def check_map(
         else:
             _refuse_species(source, free, one_species, chosen)
     return chosen
+
+
+def _dated(header: Sequence[str], found: dict[str, str]) -> dict[str, str]:
+    """Return the map with year, month and day where they make the date and no other column is called so."""
+    parts = familiar(header, DATE_PARTS)
+    if len(parts) < len(DATE_PARTS) or found.get("date", parts["day"]) != parts["day"]:
+        return found
+    return {key: column for key, column in found.items() if key != "date"} | parts
+
+
+def _lacking(chosen: Mapping[str, str]) -> list[str]:
+    """Return what is required and not named; a date is one column, or three."""
+    needed = DATE_PARTS if DATE_PARTS.keys() & chosen.keys() else ("date",)
+    every = [part for name in REQUIRED for part in (needed if name == "date" else (name,))]
+    return [name for name in every if name not in chosen]
 
 
 def _refuse_species(source: Source, free: Sequence[str], wanted: str, chosen: Mapping[str, str]) -> None:
@@ -180,7 +198,7 @@ def project_plain(
     columns |= kept_columns(source.header, keep, source.name)
     frame = pl.concat(
         _visits(_usable(chunk, rows, columns, dates, assume_complete), rows, columns, rules.missing)
-        for chunk in rows.chunks(columns, FAMILIAR)
+        for chunk in rows.chunks(columns, _KNOWN)
     )
     if one_species is not None:
         frame = frame.with_columns(species=pl.lit(one_species))
@@ -284,6 +302,19 @@ def _usable(
         no_bird &= chunk["common_name"] == ""
         chunk = rows.leave_out(chunk, (chunk["species"] == "") & ~no_bird, "species", "species")
     title = {key: rows.source.header[at] for key, at in columns.items()}
+    if "day" in columns:
+        title["date"] = ", ".join(title[part] for part in DATE_PARTS)
+        year, *rest = (pl.col(part).str.replace(r"\.0+$", "") for part in DATE_PARTS)
+        chunk = chunk.with_columns(
+            date=pl.concat_str(year, *(part.str.zfill(2) for part in rest), separator="-")
+        )
+    # as where years, or days of months, were named as dates
+    no_day = chunk["date"].str.contains(r"^\d{4}$|^\d{1,2}$")
+    _refuse(
+        chunk, no_day & (no_day.sum() == chunk.height), "date", rows,
+        "is no date. Name columns of year, month and day in --map: year=...,month=...,day=..., of yearly counts "
+        "site=...,year=...,count=...", title["date"],
+    )  # fmt: skip
     serial = chunk["date"].str.contains(r"^[2-6]\d{4}(\.\d+)?$")
     _refuse(chunk, serial, "date", rows, "", title["date"])
     first = chunk["date"].str.extract(r"^([^\sT,;_]*)")

@@ -343,3 +343,86 @@ def test_a_value_that_reads_as_blank_is_no_row_that_was_left_out(plain):
     assert "1 of 4 rows was left out; line 3: no usable observer ''.\n" in said.warnings
     assert "'complete': 1 value could not be read and counts as blank; line 2: 'perhaps'." in said.warnings
     assert said.checklists.sort("date")["complete"].to_list() == [False, True, False]
+
+
+@pytest.mark.parametrize("names", ["Jahr,Monat,Tag", "year,month,day"])
+def test_a_date_in_three_columns_is_one_in_one(plain, names):
+    """Surveys often have it so; a day of a month was taken for a date, and no such table could be read."""
+    rows = "o1,A,{},Wren,{}\n"
+    whole = ("2024-05-06", "2024-05-31", "2023-12-01", "2023-02-30", "2023-02-")
+    parts = ("2024,5,6", "2024,05,31.0", "2023,12,01", "2023,2,30", "2023,2,")
+    tables = [
+        plain(
+            head + "".join(rows.format(date, count) for count, date in enumerate(dates)),
+            column_map={"observer": "observer", "site": "plot", "species": "species", "count": "n"} | named,
+        )
+        for head, dates, named in (
+            ("observer,plot,date,species,n\n", whole, {"date": "date"}),
+            (
+                f"observer,plot,{names},species,n\n",
+                parts,
+                dict(zip(("year", "month", "day"), names.split(","), strict=True)),
+            ),
+        )
+    ]
+    one, three = (table.checklists.sort("date")["date"].to_list() for table in tables)
+    assert one == three
+    assert len(one) == 3  # 30 February is no day
+    assert tables[0].records["count"].to_list() == tables[1].records["count"].to_list()
+
+
+def test_the_proposal_takes_a_date_in_three_columns(plain):
+    text = "observer,plotname,year,month,day,species,count\no1,A,2024,5,6,Wren,3\n"
+    with pytest.raises(ConfigError, match="year=year,month=month,day=day[.] Still to name: site"):
+        plain(text)
+    with pytest.raises(ConfigError, match="not both"):
+        plain(
+            text,
+            column_map={
+                "observer": "observer",
+                "site": "plotname",
+                "count": "count",
+                "date": "day",
+                "day": "day",
+            },
+        )
+    with pytest.raises(ConfigError, match=r"which column of .* is month"):
+        plain(
+            text,
+            column_map={
+                "observer": "observer",
+                "site": "plotname",
+                "count": "count",
+                "year": "year",
+                "day": "day",
+            },
+        )
+
+
+@pytest.mark.parametrize("column", ["year", "day"])
+def test_years_and_days_of_months_are_no_dates(plain, column):
+    text = "observer,plotname,year,month,day,species,count\no1,A,2024,5,6,Wren,3\n"
+    named = {
+        "observer": "observer",
+        "site": "plotname",
+        "species": "species",
+        "count": "count",
+        "date": column,
+    }
+    with pytest.raises(
+        InputError, match=rf"column '{column}'.*is no date.*year=\.\.\.,month=\.\.\.,day="
+    ) as told:
+        plain(text, column_map=named)
+    assert "line 2" in str(told.value)
+
+
+def test_visits_of_days_in_a_table_like_one_of_monthly_counts_are_read_as_the_message_says(plain):
+    text = "site,year,month,day,observer,count\nA,2024,5,6,o1,3\nA,2024,5,16,o2,4\n"
+    with pytest.raises(InputError, match="stands 2 times") as told:
+        plain(text)
+    said = (
+        str(told.value).partition("--map ")[2].partition(" (")[0].replace("observer=...", "observer=observer")
+    )
+    got = plain(text, column_map=dict(pair.split("=") for pair in said.split(",")), species=("Wren",))
+    assert got.records.sort("count")["count"].to_list() == [3, 4]
+    assert sorted(str(day) for day in got.checklists["date"]) == ["2024-05-06", "2024-05-16"]

@@ -281,18 +281,20 @@ class Reading:
         cell = ", ".join(f"{key} {first[key]}" for key in keys)
         # a column that was renamed, as the month that is left out, names no species
         apart = tells_apart(frame, keys, [column for column in rest if column in self.source.header])
-        parts = familiar(self.source.header, DATE_PARTS)
-        named = {key: self.columns[key] for key in ("site", "count") if key in self.columns} | parts
-        perhaps = (
-            " If each row is a visit of its day, `fedmiss ingest` reads it with --map observer=...,"
-            f"{','.join(f'{key}={quoted(column)}' for key, column in named.items())} (where nobody noted the observer, name "
-            "the column of the site again)."
-            if len(parts) == len(DATE_PARTS)
-            else f" The column {apart!r} tells them apart ({listed(frame[apart].drop_nulls().unique().sort().to_list(), 3)}): if "
-            f"it names a species, choose one with --columns species={apart} (`fedmiss ingest`: --map) --species NAME."
-            if apart
-            else ""
-        )
+        parts, perhaps = familiar(self.source.header, DATE_PARTS), ""
+        if len(parts) == len(DATE_PARTS):
+            named = {key: self.columns[key] for key in ("site", "count") if key in self.columns} | parts
+            perhaps = (
+                " If each row is a visit of its day, `fedmiss ingest` reads it with --map observer=...,"
+                f"{','.join(f'{key}={quoted(column)}' for key, column in named.items())} (where nobody noted the observer, "
+                "name the column of the site again)."
+            )
+        elif apart:
+            values = frame[apart].drop_nulls().unique().sort().to_list()
+            perhaps = (
+                f" The column {apart!r} tells them apart ({listed(values, 3)}): if it names a species, choose one with "
+                f"--columns species={apart} (`fedmiss ingest`: --map) --species NAME."
+            )
         if self.options.repeats == "refuse":
             lines = ", ".join(map(str, same["line"][:3]))
             counts = ", ".join("NA" if value is None else f"{value:g}" for value in same["count"][:3])

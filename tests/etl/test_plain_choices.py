@@ -373,7 +373,7 @@ def test_a_date_in_three_columns_is_one_in_one(plain, names):
 
 def test_the_proposal_takes_a_date_in_three_columns(plain):
     text = "observer,plotname,year,month,day,species,count\no1,A,2024,5,6,Wren,3\n"
-    with pytest.raises(ConfigError, match="year=year,month=month,day=day[.] Still to name: site"):
+    with pytest.raises(ConfigError, match=r"year=year,month=month,day=day[.] Still to name: site"):
         plain(text)
     with pytest.raises(ConfigError, match="not both"):
         plain(

@@ -293,7 +293,8 @@ class Reading:
             values = frame[apart].drop_nulls().unique().sort().to_list()
             perhaps = (
                 f" The column {apart!r} tells them apart ({listed(values, 3)}): if it names a species, choose one with "
-                f"--columns species={apart} (`fedmiss ingest`: --map) --species NAME."
+                f"--columns species={apart} (`fedmiss ingest`: --map) --species NAME; if it is a part of the site's name, "
+                "as the state of a route, join both in one column."
             )
         if self.options.repeats == "refuse":
             lines = ", ".join(map(str, same["line"][:3]))

@@ -99,8 +99,13 @@ def check_map(
     missing = _lacking(proposal)
     named = {**proposal, **(column_map or {})}
     offer = ",".join(f"{key}={value}" for key, value in named.items() if key != "auto")
-    nobody = " Where nobody noted the observer, say observer=..., too, with the column of the site."
-    nobody = "" if "observer" in named else nobody
+    more = " Where nobody noted the observer, say observer=..., too, with the column of the site."
+    more = "" if "observer" in named else more
+    if "count" not in named:
+        more += (
+            " Where every species has a column of counts, name one of them (count=Wren --species Wren), or make a row of "
+            "each visit and species (melt of pandas, pivot_longer of R)."
+        )
     if column_map is None:
         if missing and len(proposal) < 2:
             raise ConfigError(
@@ -114,7 +119,7 @@ def check_map(
         )
         raise ConfigError(
             f"{source.name} is a plain table; say which column is what. Its columns look like --map {offer}.{lack}"
-            f"{nobody}",
+            f"{more}",
             proposal=proposal,
         )
     chosen = dict(proposal if "auto" in column_map else column_map)
@@ -124,7 +129,7 @@ def check_map(
     if lacking := _lacking(chosen):
         raise ConfigError(
             f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}."
-            f"{nobody}",
+            f"{more}",
             missing=lacking,
         )
     if not {"species", "common_name"} & set(chosen):

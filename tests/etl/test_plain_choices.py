@@ -399,6 +399,12 @@ def test_the_proposal_takes_a_date_in_three_columns(plain):
         )
 
 
+def test_a_table_with_a_column_for_each_species_hears_what_to_do(plain):
+    text = "observer,site,date,Robin,Wren\no1,A,2024-05-06,2,3\n"
+    with pytest.raises(ConfigError, match=r"Still to name: count\..*count=Wren --species Wren"):
+        plain(text)
+
+
 @pytest.mark.parametrize("column", ["year", "day"])
 def test_years_and_days_of_months_are_no_dates(plain, column):
     text = "observer,plotname,year,month,day,species,count\no1,A,2024,5,6,Wren,3\n"

@@ -75,14 +75,20 @@ FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
 _KNOWN = (*FAMILIAR, *DATE_PARTS)
 _DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
-_DATES = ("%Y-%m-%d", "%Y/%m/%d", "%Y%m%d", "%d.%m.%Y")  # 05/06/2024 may be May or June: see DATES
+_DATES = (
+    "%Y-%m-%d",
+    "%Y/%m/%d",
+    "%Y%m%d",
+    "%d.%m.%Y",
+    "%d-%b-%Y",
+)  # 05/06/2024 may be May or June: see DATES
 # 7:00, 07.00.30, T0700Z, 7 PM, 07:00+02:00; a span of them is on one day, and words (morning) are on that of the date
 _CLOCK = r"\d{1,2}([:.h]?\d\d([:.]?\d\d([.,]\d+)?)?|\s*[AaPp][Mm])"
 _TIME = rf"[\sT,;_]*{_CLOCK}\s*([A-Za-z][A-Za-z/_]*)?\s*([+-]\d\d(:?\d\d)?)?"
 _TO = r"\s*(-|\u2013|/|to)\s*"
 _TIMES = rf"^(\D*|{_TIME}({_TO}{_TIME})?({_TO})?\s*)$"
-_EITHER = r"^\d{1,2}/\d{1,2}/\d{4}"
-DATES = {"": (), "day-first": ("%d/%m/%Y",), "month-first": ("%m/%d/%Y",)}
+_EITHER = r"^\d{1,2}[/-]\d{1,2}[/-]\d{4}"
+DATES = {"": (), "day-first": ("%d/%m/%Y", "%d-%m-%Y"), "month-first": ("%m/%d/%Y", "%m-%d-%Y")}
 _TRUE = ("1", "true", "t", "yes", "y", "wahr", "ja", "vrai", "oui")
 _FALSE = ("0", "false", "f", "no", "n", "falsch", "nein", "faux", "non", "")
 

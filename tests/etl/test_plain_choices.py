@@ -268,13 +268,15 @@ def test_lines_of_separators_only_are_no_rows(rows, plain):
     assert plain("site,year,count\nA,2001,3\n,,\n\n,,\n").flow("records: read") == 1
 
 
-def test_a_date_that_may_be_two_days(rows):
-    text = "o1,C,05/06/2024,Wren,4\no1,A,31.05.2024,Wren,4\n"  # points need no word
-    with pytest.raises(InputError, match="line 2, column 'date': '05/06/2024' may be two days"):
+@pytest.mark.parametrize("date", ["05/06/2024", "5-6-2024"])
+def test_a_date_that_may_be_two_days(rows, date):
+    # points need no word, and months neither
+    text = f"o1,C,{date},Wren,4\no1,A,31.05.2024,Wren,4\no1,A,31-May-2024,Wren,4\n"
+    with pytest.raises(InputError, match=f"line 2, column 'date': '{date}' may be two days"):
         rows(text)
     for dates, day in {"day-first": "2024-06-05", "month-first": "2024-05-06"}.items():
         days = rows(text, dates=dates).checklists["date"].dt.to_string()
-        assert sorted(days) == sorted([day, "2024-05-31"])
+        assert sorted(set(days)) == sorted([day, "2024-05-31"])
     with pytest.raises(ConfigError, match="--dates is 'european'"):
         rows(text, dates="european")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol, cast
 
 from fedmiss.atomic import read_checked, read_object, write_checked
-from fedmiss.errors import EngineError
+from fedmiss.errors import EngineError, InputError
 from fedmiss.federation.gather import Relay, RelayGone, Seat, unpacked
 from fedmiss.network.kits import job_hash, open_kit, read_roster
 from fedmiss.network.member import DATA, take_part, warm_up
@@ -202,7 +202,13 @@ def _kept_at(hub: Path, job: str) -> Path:
 
 
 def _kept(at: Path) -> bytes:
-    return read_checked(at) if at.exists() else b""
+    try:
+        return read_checked(at) if at.exists() else b""
+    except InputError:
+        raise InputError(
+            f"{at}, the last exchange of the job, is damaged. Remove it and begin again (`fedmiss federation run`): all "
+            "organisations are needed then; one that is done already needs a new revision of the study."
+        ) from None
 
 
 def still_there(hub: Path, study: Study, job: str) -> tuple[str, ...]:

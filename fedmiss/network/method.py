@@ -56,7 +56,10 @@ _INSTALL = (
 
 def installed(named: str) -> bool:
     """Whether the package of a study's function is found here: nothing of it is imported, or runs, before the approval."""
-    return importlib.util.find_spec(named.partition(":")[0].partition(".")[0]) is not None
+    try:
+        return importlib.util.find_spec(named.partition(":")[0].partition(".")[0]) is not None
+    except ValueError:  # __main__ of an interpreter, which no other process finds
+        return False
 
 
 def check_installed(named: str) -> None:

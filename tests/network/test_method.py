@@ -21,7 +21,7 @@ from fedmiss.network.approval import approve, page
 from fedmiss.network.engine import provision
 from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
 from fedmiss.network.member import digest_of_path, dry_run
-from fedmiss.network.method import code_of, function_of
+from fedmiss.network.method import check_installed, code_of, function_of
 from fedmiss.network.operate import join
 from fedmiss.network.outbox import outbox
 from fedmiss.network.study import read_study_toml
@@ -240,6 +240,12 @@ def test_a_package_that_is_lacking_is_said_before_the_approval_and_before_anybod
         done.output.split()
     )
     assert kit.approval() is None
+
+
+def test_a_function_of_the_running_script_is_not_installed(monkeypatch):
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)
+    with pytest.raises(ConfigError, match="runs __main__:job, which is not installed here"):
+        check_installed("__main__:job")
 
 
 def test_settings_that_no_run_takes_are_said_to_need_a_new_study(tmp_path, monkeypatch):

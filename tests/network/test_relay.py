@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedmiss.atomic import read_json, write_json
-from fedmiss.errors import ConfigError, EngineError
+from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import OVER, Seat, packed
 from fedmiss.locks import locked
 from fedmiss.network import operate
@@ -210,6 +210,12 @@ def test_a_relay_needs_those_only_that_have_no_result(folder, monkeypatch):
         relay(hub, lambda packets: {n: frame + OVER for n in packets if n != "south"})
     assert still_there(hub, study, job) == ("south",)
     assert still_there(hub, study, "another job") == CLUBS
+    (kept,) = hub.glob("*.last")
+    whole = kept.read_bytes()
+    kept.write_bytes(whole[:-1])
+    with pytest.raises(InputError, match=r"\.last, the last exchange of the job, is damaged\. Remove it"):
+        relay(hub, lambda packets: pytest.fail("it asks"))
+    kept.write_bytes(whole)
 
     def ask(packets):
         assert list(packets) == ["south"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import polars as pl
 import polars.selectors as cs
 
+from fedmiss.errors import SchemaError
 from fedmiss.etl.checks import at_zero
 from fedmiss.etl.codes import COUNT_BAD, NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import KEEP, kept_columns, normal, resolve
@@ -161,6 +162,12 @@ def project_gbif(
     """
     rows = Rows(source, advance)
     squeezed = tuple(normal(column).replace(" ", "") for column in source.header)
+    if "id" in squeezed and not {"decimallatitude", "decimallongitude"} & set(squeezed):
+        raise SchemaError(
+            f"{source.name} is of an archive of sampling events, whose event.txt has the places and dates. Download the "
+            "data set from GBIF as a Darwin Core archive, whose occurrence.txt has all, or join both tables by their ids, and "
+            "read the result with --map."
+        )
     columns = resolve(squeezed, GBIF, ["latitude", "longitude"], source.name)
     key = "id" if "id" in columns else "occurrence"
     resolve(squeezed, GBIF, [key], source.name)

@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 from ebird_files import GBIF, MAP, NEW, OLD, PLAIN, csv, gbif_row, new_row, seen, visit, write_pair
 
-from fedmiss.errors import ConfigError, InputError
+from fedmiss.errors import ConfigError, InputError, SchemaError
 from fedmiss.etl.filters import Filters, preset
 from fedmiss.etl.others import suspected_copies
 
@@ -173,6 +173,14 @@ def test_gbif_written_again_by_r_or_a_spreadsheet(tmp_path, run):
         == run(semicolons).visits("Spheniscus mendiculus")
         == {"1": 7}
     )
+
+
+def test_occurrences_of_an_archive_of_events_lack_places(tmp_path, run):
+    """They were to be downloaded again with columns that this table never has."""
+    head = "id\toccurrenceID\tbasisOfRecord\tindividualCount\toccurrenceStatus\tscientificName"
+    table = csv(tmp_path, "occurrence.txt", ["e1\to1\tHumanObservation\t3\tpresent\tTurdus merula"], head)
+    with pytest.raises(SchemaError, match=r"event\.txt has the places and dates.*join both tables"):
+        run(table)
 
 
 def test_gbif_lower_case_names(tmp_path, run):

@@ -165,8 +165,8 @@ def project_gbif(
     if "id" in squeezed and not {"decimallatitude", "decimallongitude"} & set(squeezed):
         raise SchemaError(
             f"{source.name} is of an archive of sampling events, whose event.txt has the places and dates. Download the "
-            "data set from GBIF as a Darwin Core archive, whose occurrence.txt has all, or join both tables by their ids, and "
-            "read the result with --map."
+            "data set from GBIF as a Darwin Core archive, whose occurrence.txt has all; or join both tables by their ids, "
+            "and read the result with --map."
         )
     columns = resolve(squeezed, GBIF, ["latitude", "longitude"], source.name)
     key = "id" if "id" in columns else "occurrence"

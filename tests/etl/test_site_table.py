@@ -1,13 +1,14 @@
 """The table of sites: what it may hold, every fault a sentence, and what a panel makes of it."""
 
 import numpy as np
+import polars as pl
 import pytest
 
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl.ingest import ingest
 from fedmiss.etl.panel import make_panel
 from fedmiss.etl.settings import IngestSettings, PanelSettings
-from fedmiss.etl.site_table import read_site_table
+from fedmiss.etl.site_table import SiteTable, read_site_table
 from fedmiss.federation.group.features import expanded
 from fedmiss.files import read_manifest
 from fedmiss.pipeline.panels import open_panel
@@ -114,6 +115,14 @@ def test_every_fault_is_a_sentence(tmp_path, panel, text, words):
     with pytest.raises(InputError, match=words):
         panel(text)
     assert not (tmp_path / "panel").exists()
+
+
+@pytest.mark.parametrize(("own", "there"), [("007", "7"), ("7", "007"), ("007", "7.0"), ("12", "12.0")])
+def test_zeros_that_a_spreadsheet_takes_or_adds_are_told(own, there):
+    """Such sites were noted as lacking, and had no covariates."""
+    table = SiteTable(pl.DataFrame({"site_id": ["a", there]}), (), ())
+    with pytest.raises(InputError, match=f"the site '{own}' of the panel is written '{there}' in the table"):
+        table.beside(pl.DataFrame({"site_id": ["a", own, "0"]}))
 
 
 def test_a_site_is_called_as_in_a_table_of_counts(tmp_path):

@@ -16,6 +16,7 @@ from fedmiss.etl.checks import refuse_spellings
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.columns import is_count_table, kept_columns
 from fedmiss.etl.count_table import CountOptions
+from fedmiss.etl.count_visits import project_counts
 from fedmiss.etl.counts import species_of_counts
 from fedmiss.etl.flow import (
     all_simulated,
@@ -28,7 +29,7 @@ from fedmiss.etl.flow import (
 )
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
-from fedmiss.etl.plain import check_map, project_counts, project_plain
+from fedmiss.etl.plain import by_species, check_map, project_plain
 from fedmiss.etl.projection import CACHE, Cache, Meta, Projection, is_full, size_of
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records
@@ -357,10 +358,11 @@ def _builder(
             "one_species": one or "",
             "first_year": settings.first_year,
         }
-    chosen = check_map(source, settings.column_map, one_species=one)
+    chosen = check_map(source, settings.column_map, one_species=one, wide=settings.wide)
     return project_plain, {
         "column_map": chosen,
-        "one_species": None if {"species", "common_name"} & set(chosen) else one,
+        "one_species": None if settings.wide or {"species", "common_name"} & set(chosen) else one,
+        "by_species": by_species(source, chosen, settings.species, settings.keep) if settings.wide else (),
         "assume_complete": settings.assume_complete,
         "rules": replace(_count_options(settings), columns=None),
         "dates": settings.dates,

@@ -21,8 +21,8 @@ from fedmiss.etl.cells import entry_of, resolve_species, scattered, sites_of, sp
 from fedmiss.etl.checks import spelt_alike
 from fedmiss.etl.codes import FRAME, NEVER_DETECTED
 from fedmiss.etl.community import scores_without
+from fedmiss.etl.count_visits import DAY_OF_COUNTS, MONTH_OF_YEARLY
 from fedmiss.etl.months import panel_months
-from fedmiss.etl.plain import DAY_OF_COUNTS, MONTH_OF_YEARLY
 from fedmiss.etl.settings import PanelSettings
 from fedmiss.etl.site_table import SiteTable, read_site_table
 from fedmiss.files import (

@@ -1,19 +1,17 @@
-"""Plain tables as projections: rows of visits with a column map, and tables of yearly or monthly counts."""
+"""Plain tables as projections: rows of visits, or of their counts, with a column map."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import polars as pl
 import polars.selectors as cs
 
-from fedmiss.errors import ConfigError, InputError, listed
+from fedmiss.errors import ConfigError, fold, listed
 from fedmiss.etl.checks import (
     advice,
-    no_count,
     observers_alike,
-    refuse_parts,
     refuse_thousands,
     settle_spellings,
 )
@@ -22,8 +20,6 @@ from fedmiss.etl.columns import (
     DATE_NAMES,
     DATE_PARTS,
     KEEP,
-    PLACES,
-    UNITS,
     check_named,
     familiar,
     kept_columns,
@@ -32,13 +28,10 @@ from fedmiss.etl.columns import (
     said_of_unused,
 )
 from fedmiss.etl.count_table import CountOptions
-from fedmiss.etl.counts import read_counts
 from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     LINE,
-    YEARS,
     Rows,
-    decimals,
     digest_ids,
     gap_as_blank,
     joined_texts,
@@ -73,6 +66,7 @@ _FAMILIAR = {
 }
 FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
 _KNOWN = (*FAMILIAR, *DATE_PARTS)
+OF_SPECIES = "counts of "  # before the names of columns that hold the counts of a species each
 _DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
 REQUIRED = ("observer", "site", "date", "count")
 _DATES = (
@@ -94,24 +88,21 @@ _FALSE = ("0", "false", "f", "no", "n", "falsch", "nein", "faux", "non", "")
 
 
 def check_map(
-    source: Source, column_map: dict[str, str] | None, *, one_species: str | None
+    source: Source, column_map: dict[str, str] | None, *, one_species: str | None, wide: bool = False
 ) -> dict[str, str]:
     """Return the map to use, or raise with the proposal.
 
-    ``one_species``: where a single species was asked for, the table need not name it.
+    ``one_species``: where a single species was asked for, the table need not name it; ``wide``: species are columns.
     """
     proposal = _dated(source.header, familiar(source.header, FAMILIAR))
     proposal = familiar(source.header, {"site_name": names_beside(proposal.get("site", ""))}, proposal)
-    missing = _lacking(proposal)
+    missing = _lacking(proposal, wide)
     named = {**proposal, **(column_map or {})}
     offer = ",".join(f"{key}={value}" for key, value in named.items() if key != "auto")
     more = " Where nobody noted the observer, say observer=..., too, with the column of the site."
     more = "" if "observer" in named else more
-    if "count" not in named:
-        more += (
-            " Where every species has a column of counts, name one of them (count=Wren --species Wren), or make a row of "
-            "each visit and species (melt of pandas, pivot_longer of R)."
-        )
+    if "count" not in named and not wide:
+        more += " Where every species has a column of counts, pass --wide instead of a count."
     if column_map is None:
         if missing and len(proposal) < 2:
             raise ConfigError(
@@ -132,13 +123,17 @@ def check_map(
     check_named("--map", chosen, _KNOWN, source.name, source.header)
     if "date" in chosen and DATE_PARTS.keys() & chosen.keys():
         raise ConfigError("--map: name date, or year, month and day, not both.")
-    if lacking := _lacking(chosen):
+    if wide and (named_too := sorted({"count", "species", "common_name"} & chosen.keys())):
+        raise ConfigError(
+            f"--wide takes a column for each species of {source.name}: leave {listed(named_too, 3)} out of --map, or --wide."
+        )
+    if lacking := _lacking(chosen, wide):
         raise ConfigError(
             f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}."
             f"{more}",
             missing=lacking,
         )
-    if not {"species", "common_name"} & set(chosen):
+    if not wide and not {"species", "common_name"} & set(chosen):
         # A column of species that the map leaves out would be counts of several added up.
         free = [column for column in source.header if column and column not in chosen.values()]
         if found := species_columns(free):
@@ -161,11 +156,32 @@ def _dated(header: Sequence[str], found: dict[str, str]) -> dict[str, str]:
     return {key: column for key, column in found.items() if key != "date"} | parts
 
 
-def _lacking(chosen: Mapping[str, str]) -> list[str]:
+_NO_SPECIES = " If this column is no species, name the species with --species, or --keep the column."
+
+
+def by_species(
+    source: Source, column_map: Mapping[str, str], asked: Sequence[str], keep: Sequence[str]
+) -> tuple[str, ...]:
+    """Return the columns that are species: those asked for, by name, or all that no map names and nobody wants kept."""
+    kept = kept_columns(source.header, keep, source.name).values()
+    free = [
+        column
+        for at, column in enumerate(source.header)
+        if column and column not in column_map.values() and at not in kept
+    ]
+    if not free:
+        raise ConfigError(
+            f"--wide: --map names all columns of {source.name}, and none is left for a species."
+        )
+    wanted = {fold(name) for name in asked}
+    return tuple(column for column in free if fold(column) in wanted) or tuple(free)
+
+
+def _lacking(chosen: Mapping[str, str], wide: bool) -> list[str]:
     """Return what is required and not named; a date is one column, or three."""
     needed = DATE_PARTS if DATE_PARTS.keys() & chosen.keys() else ("date",)
     every = [part for name in REQUIRED for part in (needed if name == "date" else (name,))]
-    return [name for name in every if name not in chosen]
+    return [name for name in every if name not in chosen and not (wide and name == "count")]
 
 
 def _refuse_species(source: Source, free: Sequence[str], wanted: str, chosen: Mapping[str, str]) -> None:
@@ -188,6 +204,7 @@ def project_plain(
     column_map: dict[str, str],
     one_species: str | None,
     assume_complete: bool,
+    by_species: Sequence[str] = (),
     rules: CountOptions,
     dates: str = "",
     keep: Sequence[str] = (),
@@ -197,7 +214,8 @@ def project_plain(
 
     ``repeats`` of the ``rules`` says what several counts of a species on one visit (observer, site, day, and start time or
     visit id where the table has them) are worth: their ``sum`` (parts of a flock; ``refuse`` means it too), ``max`` or
-    ``mean`` (the same birds counted again). ``dates``: what 05/06/2024 means, ``day-first`` or ``month-first``; blank
+    ``mean`` (the same birds counted again). ``by_species``: columns that hold the counts of a species each, where a row is a
+    visit; every count is a row of its own then. ``dates``: what 05/06/2024 means, ``day-first`` or ``month-first``; blank
     refuses it.
 
     Raises
@@ -207,10 +225,17 @@ def project_plain(
     rows = Rows(source, advance)
     columns = {key: source.header.index(value) for key, value in column_map.items()}
     columns |= kept_columns(source.header, keep, source.name)
+    own = {OF_SPECIES + column: source.header.index(column) for column in by_species}
     frame = pl.concat(
-        _visits(_usable(chunk, rows, columns, dates, assume_complete), rows, columns, rules.missing)
-        for chunk in rows.chunks(columns, _KNOWN)
+        _visits(
+            _usable(_one_by_one(chunk, own), rows, columns, dates, assume_complete),
+            rows,
+            columns,
+            rules.missing,
+        )
+        for chunk in rows.chunks(columns | own, _KNOWN)
     )
+    rows.read *= len(own) or 1
     if one_species is not None:
         frame = frame.with_columns(species=pl.lit(one_species))
     else:
@@ -238,10 +263,27 @@ def project_plain(
         dates=days,
         explicit_zeros=True,
         any_name=True,
-        said=[*source.said, *said_of_unused(source.header, columns), *spelt, *alike, *said],
+        said=[
+            *source.said,
+            *([f"a species each: {listed([repr(name) for name in by_species], 12)}."] if own else []),
+            *said_of_unused(source.header, columns | own),
+            *spelt,
+            *alike,
+            *said,
+        ],
         missing=missing,
         without_birds=without.height,
     )
+
+
+def _one_by_one(chunk: pl.DataFrame, own: Collection[str]) -> pl.DataFrame:
+    """Return a row for each count of a row, where species have columns of their own; its species is the column's name."""
+    if not own:
+        return chunk
+    chunk = chunk.drop("species", "count")
+    others = [column for column in chunk.columns if column not in own]
+    long = chunk.unpivot(list(own), index=others, variable_name="species", value_name="count")
+    return long.with_columns(pl.col("species").str.strip_prefix(OF_SPECIES)).sort(LINE, maintain_order=True)
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:
@@ -287,13 +329,16 @@ def _joined(frame: pl.DataFrame, repeats: str) -> tuple[pl.DataFrame, list[str]]
     return pl.concat([frame.filter(~doubled), joined.select(frame.columns)]), [said]
 
 
-def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str, column: str = "") -> None:
-    """Raise with the place and the value of the first bad one, and with what people mean by it, if that is known."""
+def _refuse(chunk: pl.DataFrame, bad: pl.Series, key: str, rows: Rows, why: str, column: str) -> None:
+    """Raise with the place and the value of the first bad one, and with what people mean by it, if that is known.
+
+    ``column``: blank where every species has its own.
+    """
     if bad.any():
         row = chunk.row(int(bad.arg_max() or 0), named=True)
         if said := advice(key, row[key]):
             why = f"is no {key}; {said}."
-        raise rows.source.fault(row[LINE], column or key, f"{row[key]!r} {why}")
+        raise rows.source.fault(row[LINE], column or row["species"], f"{row[key]!r} {why}")
 
 
 def _usable(
@@ -346,8 +391,10 @@ def _visits(
     chunk: pl.DataFrame, rows: Rows, columns: Mapping[str, int], missing: Sequence[str]
 ) -> pl.DataFrame:
     """Return the columns of the projection; values that cannot be read are noted and blank, and a bad count is refused."""
-    title = rows.source.header[columns["count"]]
-    refuse_thousands(rows.source, title, chunk["count"].str.strip_chars(), chunk[LINE])
+    title = rows.source.header[columns["count"]] if "count" in columns else ""
+    for part in [chunk] if title else chunk.partition_by("species"):
+        column = title or part["species"][0]
+        refuse_thousands(rows.source, column, part["count"].str.strip_chars(), part[LINE])
     # 2,0 and 2.00 are 2; a sign of a missing count is blank
     written = pl.col("count").str.strip_chars().str.replace(r"^([0-9]+)[.,]0+$", "$1")
     blank = pl.when(written.is_in(missing)).then(pl.lit("")).otherwise(written)
@@ -355,7 +402,7 @@ def _visits(
     _refuse(
         chunk, odd, "count", rows,
         "is no count. Give one number, X where birds were present but not counted, or NA where nobody counted "
-        "(--missing takes a value as NA).", title,
+        f"(--missing takes a value as NA).{'' if title else _NO_SPECIES}", title,
     )  # fmt: skip
     rows.places(chunk)
     seconds = rows.clock(chunk, "start", "start")
@@ -376,7 +423,7 @@ def _visits(
             (seconds.cast(pl.Int64) * 10**9).cast(pl.Time).cast(pl.String), gap_as_blank("start")
         ),
         count=count,
-        species=pl.col("species" if "species" in columns else "common_name"),
+        species=pl.coalesce(pl.col("species").replace("", None), "common_name"),
         county_code=pl.col("region"),
         date=pl.col("read_date"),
         start=seconds,
@@ -386,107 +433,3 @@ def _visits(
         },
         complete=said.is_in(_TRUE).cast(pl.Int8),
     )
-
-
-# Tables of yearly or monthly counts: each count is one visit of its site.
-MONTH_OF_YEARLY = 6  # yearly counts have no month: all of them get June
-DAY_OF_COUNTS = 15
-_PLACE = {
-    "county_code": PLACES["region"],
-    **{name: PLACES[name] for name in ("latitude", "longitude", "site_name")},
-    "observer": ("observer", "observerid", "recorder", "surveyor", "counter"),
-    "duration": ("effort", "duration", "minutes", "durationminutes", "effortminutes"),
-    "distance": ("distance", "distancekm", "km"),
-}
-
-
-def project_counts(
-    source: Source,
-    folder: Path,
-    *,
-    options: CountOptions,
-    one_species: str,
-    first_year: int | None,
-    advance: Callable[[float], None] = lambda done: None,
-) -> Meta:
-    """Write the projection of a table of counts; return its meta data.
-
-    ``one_species`` is the name that was asked for; where neither it nor the table names the species, the file does. The
-    observer of a visit is its site where no column names one, so that replicates of a bootstrap draw sites. A row with a
-    missing count is no visit. ``first_year`` turns time points 1, 2, ... into years.
-    """
-    table = read_counts(source, options)
-    said = list(table.said)
-    asked = " ".join(one_species.split())
-    species = table.species or asked or source.path.name.split(".")[0]
-    frame = table.frame.filter(pl.col("count").is_not_null())
-    if frame.is_empty():
-        raise no_count(source, table.frame.height, species)
-    refuse_parts(source, frame["count"], frame["line"])
-    frame = frame.with_columns(year=_years(frame["year"], source, first_year))
-    if "month" not in frame.columns:
-        frame = frame.with_columns(month=pl.lit(MONTH_OF_YEARLY, pl.Int64))
-        said.append("there is no month: the counts are yearly, and stand in June of their year.")
-    if "weight" in frame.columns:
-        said.append("the weights are not used by this model; `fedmiss trim` uses them.")
-    names = (*_PLACE["site_name"], *names_beside(table.columns["site"]))
-    found = familiar(table.covariates, _PLACE | {"site_name": names})
-    if others := [covariate for covariate in table.covariates if covariate not in found.values()]:
-        said.append(
-            f"columns that are not used: {', '.join(map(repr, others))}. `fedmiss trim --covariate` uses them, and what "
-            "belongs to the sites the model gets by `fedmiss panel --site-table`."
-        )
-    name = frame.select(pl.concat_str("site", "year", "month", separator="|").alias("name")).to_series()
-    effort = {key: _amount(frame, found.pop(key), source) for key in UNITS if key in found}
-    for key, (column, _) in effort.items():
-        said.append(f"{key} of the visits, in {UNITS[key]}: the column {column!r}.")
-    out = frame.select(
-        name,
-        "site",
-        event=digest_ids(name),
-        count=pl.col("count").cast(pl.Int64),
-        observer=pl.coalesce(pl.col(found.pop("observer", "site")).replace("", None), "site"),
-        date=pl.date("year", "month", DAY_OF_COUNTS),
-        complete=pl.lit(0, pl.Int8),  # a count of one species says nothing of the others
-        species=pl.lit(species),
-        common_name=pl.lit(table.common_name or (asked if asked.casefold() != species.casefold() else "")),
-        **{key: value for key, (_, value) in effort.items()},
-        **{key: pl.col(column).fill_null("") for key, column in found.items()},
-    )
-    dates = write_projection(folder, out)
-    rows = Rows(source)
-    rows.read = table.rows_read
-    place = {
-        key: pl.col(found[key]).fill_null("") if key in found else pl.lit("")
-        for key in ("latitude", "longitude")
-    }
-    rows.places(frame.select(pl.col("line").alias(LINE), **place))
-    return rows.meta(
-        dates=dates, explicit_zeros=True, any_name=True, said=said,
-        missing=table.frame.height - frame.height, other_species=table.other_species, joined=table.joined,
-    )  # fmt: skip
-
-
-def _amount(frame: pl.DataFrame, column: str, source: Source) -> tuple[str, pl.Series]:
-    """Return a column of effort as numbers, with its name; a blank is an effort that nobody noted."""
-    value, bad = decimals(frame[column].fill_null(""))
-    bad |= (value < 0).fill_null(False)
-    source.refuse(
-        bad,
-        frame["line"],
-        column,
-        lambda row: f"{frame[column][row]!r} is no effort; write a number, or leave it blank.",
-    )
-    return column, value
-
-
-def _years(years: pl.Series, source: Source, first_year: int | None) -> pl.Series:
-    low, high = (int(str(edge)) for edge in (years.min(), years.max()))
-    if first_year is not None:
-        years = years - low + first_year
-        low, high = first_year, first_year + high - low
-    if low < YEARS[0] or high > YEARS[1]:
-        raise InputError(
-            f"{source.name}: the time points {low} to {high} are no years; pass --first-year, the year of the first of them."
-        )
-    return years

@@ -97,7 +97,11 @@ class IngestSettings(Settings):
         among=("refuse", "join", "apart"),
         kinds=(PLAIN, COUNTS),
     )
-    wide: bool = plain(False, "Table of counts with one column for each year.", kinds=(COUNTS,))
+    wide: bool = plain(
+        False,
+        "One column for each year (tables of counts), or each species (tables of visits: all that --map does not name).",
+        kinds=(PLAIN, COUNTS),
+    )
     missing: Words = plain(
         (), "Plain tables: one more code for a missing count, as 999.", kinds=(PLAIN, COUNTS)
     )

@@ -13,9 +13,9 @@ import pytest
 from fedmiss.errors import ConfigError, InputError
 from fedmiss.etl import sources
 from fedmiss.etl.columns import familiar
+from fedmiss.etl.count_visits import MONTH_OF_YEARLY
 from fedmiss.etl.counts import read_counts
 from fedmiss.etl.panel import make_panel
-from fedmiss.etl.plain import MONTH_OF_YEARLY
 from fedmiss.etl.sources import expand
 from fedmiss.files import read_manifest
 

@@ -401,10 +401,43 @@ def test_the_proposal_takes_a_date_in_three_columns(plain):
         )
 
 
-def test_a_table_with_a_column_for_each_species_hears_what_to_do(plain):
-    text = "observer,site,date,Robin,Wren\no1,A,2024-05-06,2,3\n"
-    with pytest.raises(ConfigError, match=r"Still to name: count\..*count=Wren --species Wren"):
-        plain(text)
+MATRIX = "observer,site,date,sky,Robin,Wren\no1,A,2024-05-06,sun,2,X\no2,B,2024-05-07,rain,0,\no1,B,2024-05-08,rain,NA,4\n"
+
+
+def test_a_column_for_each_species_is_a_row_for_each_count(plain):
+    """Surveys often have it so; each species had to be imported by itself."""
+    with pytest.raises(ConfigError, match=r"Still to name: count\..*pass --wide"):
+        plain(MATRIX)
+    got = plain(MATRIX, column_map={"auto": ""}, wide=True, keep=("sky",))
+    rows = [line.split(",") for line in MATRIX.splitlines()[1:]]
+    long = [
+        f"{who},{at},{day},{sky},{bird},{n}"
+        for who, at, day, sky, *counts in rows
+        for bird, n in zip(("Robin", "Wren"), counts, strict=True)
+    ]
+    same = plain(
+        "observer,site,date,sky,species,count\n" + "\n".join(long), column_map={"auto": ""}, keep=("sky",)
+    )
+    assert got.records.equals(same.records)
+    assert got.records["count"].to_list() == [2, None, 0, 4]
+    assert got.checklists.drop("line", strict=False).equals(same.checklists.drop("line", strict=False))
+    assert got.flow("records: read") == same.flow("records: read") == 6
+    assert "a species each: 'Robin', 'Wren'" in got.warnings
+
+
+def test_of_columns_of_species_those_asked_for_are_read(plain):
+    got = plain(MATRIX, column_map={"auto": ""}, wide=True, species=("wren",))
+    assert got.records.select("species", "count").rows() == [("Wren", None), ("Wren", 4)]
+    with pytest.raises(
+        InputError, match=r"line 2, column 'sky': 'sun' is no count.*name the species with --species"
+    ):
+        plain(MATRIX, column_map={"auto": ""}, wide=True)
+    named = {"observer": "observer", "site": "site", "date": "date"}
+    with pytest.raises(ConfigError, match="leave count out of --map, or --wide"):
+        plain(MATRIX, column_map=named | {"count": "Wren"}, wide=True)
+    every = {"protocol": "sky", "start": "Robin", "duration": "Wren"}
+    with pytest.raises(ConfigError, match="none is left for a species"):
+        plain(MATRIX, column_map=named | every, wide=True)
 
 
 @pytest.mark.parametrize("column", ["year", "day"])

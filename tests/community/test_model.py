@@ -430,7 +430,7 @@ def test_algorithm_7_is_judged_on_the_same_cells_and_ends_at_its_optimum(model):
     made = fit_community(c, CommunitySettings(model=model, rank=0, folds=2))
     p = fit_paper(made, max_rank=0)
     assert p.objective == pytest.approx(p.optimum, rel=1e-3)
-    assert np.corrcoef((p.theta.U @ p.theta.V.T).ravel(), truth.ravel())[0, 1] > 0.85
+    assert np.corrcoef((p.theta.U @ p.theta.V.T).ravel(), truth.ravel())[0, 1] > 0.8
     assert p.deviance < 1.3 * p.none
     g = made.gains
     again = g["weight"] * cell_deviance(

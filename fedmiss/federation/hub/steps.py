@@ -262,8 +262,13 @@ def _newton(
     if last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0
         longest, late = np.abs(step).max(axis=-1), (np.asarray(state.k) >= LATE)[..., None]
-        lasts = (longest > LEAST_TURN) & (part * _length(step) > LASTING * _length(last))
-        swings = back if damped else back & ((longest > SWING * family.max_step) | (late & lasts))
+        swings = back if damped else back & (longest > SWING * family.max_step)
+        # At the end all months may go one way in every round, and sites or the level's prior the other. A month that swings
+        # about that keeps its sign.
+        common = last.mean(axis=-2, keepdims=True) * (np.arange(n) == 0)
+        off, was = part[..., None] * step - common, last - common
+        lasts = (np.abs(off).max(axis=-1) > LEAST_TURN) & (_length(off) > LASTING * _length(was))
+        swings |= late & lasts & ((off * was).sum(axis=-1) < 0)
         part = _share(part, swings, MONTHS_GROW)
         step *= part[..., None]
     else:

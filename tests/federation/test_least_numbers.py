@@ -158,17 +158,23 @@ def test_finds_are_told_of_released_months_alone(panel, tmp_path, model):
     detections, clubs = model.family == "bernoulli", clubs_of(panel, tmp_path)
     sites = {name: club.program() for name, club in clubs.items()}
     finds, without = np.zeros((2, panel.L))
-    busiest, apart = int(counts(panel)[0][0].argmax()), 0
-    for name, program in sites.items():
+    visits, places, apart = *np.zeros((2, panel.L)), 0
+    for name, program in sorted(sites.items(), key=lambda item: item[0] == "owner-1"):
         held, program.contributors = program.held, 2
         at = held.month - 12 * panel.calendar[1][0]
         lost = held.detected & (np.arange(held.site.size) % 4 == 0)
         if name == "owner-1":  # of one month it has finds without a number alone: nothing stands beside them
+            behind = np.minimum(visits, places)
+            busiest, minimum = int(behind.argmax()), int(behind.max())
             lost[at == busiest], keep = True, held.detected | (at != busiest)
             held, lost, apart = held.take(keep), lost[keep], int((at[keep] == busiest).sum())
+        else:
+            number = ~lost | detections
+            visits += np.bincount(at[number], minlength=panel.L)
+            places += [np.unique(held.site[number & (at == month)]).size for month in range(panel.L)]
         program.held = replace(held, count=np.where(lost, np.nan, held.count))
     tap = Tapped(sites)
-    plan = DataSpec(jointly=True, minimum=10, share=1.0, detections=detections, contributors=2)
+    plan = DataSpec(jointly=True, minimum=minimum, share=1.0, detections=detections, contributors=2)
     joint = run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, [model], folds=FOLDS, by="cell", bootstrap=0))
     released, first = joint.agreement.behind > 0, int(joint.agreement.months[0])
     assert 0 < released.sum() < panel.L

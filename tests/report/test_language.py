@@ -297,7 +297,7 @@ def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later
 def test_pages_of_the_other_methods_are_translated(language, settings, tmp_path, monkeypatch):
     """A dozen of their sentences were English."""
     draw_nothing(monkeypatch)
-    panel = write_panel(simulate_panel(12, 24, 0.6, seed=1, groups=2), tmp_path / "panel")
+    panel = write_panel(simulate_panel(16, 24, 0.8, seed=1, groups=2), tmp_path / "panel")
     fit = fit_panel(panel, tmp_path / "fit", FitSettings(rounds=10, **settings))
     imputed = impute_panel(panel, fit, tmp_path / "imputed")
     page = build_report(panel, fit, imputed, tmp_path / "report", replace(DATE, language=language))

@@ -199,6 +199,8 @@ def test_sites_that_nobody_visited_stand_beside_the_visited_ones(tmp_path):
     row = pd.read_csv(page.parent / "tables" / "visited.csv")
     assert row["region"].to_list() == ["visited sites"]
     assert pd.read_csv(page.parent / "tables" / "regions.csv")["region"].to_list() == ["North"]
+    german = joint_report(tmp_path / "r", tmp_path / "german", {}, ReportSettings(language="de"))
+    assert "besuchte und nicht besuchte; die Zahlen der nie besuchten" in german.read_text(encoding="utf-8")
 
 
 def other(folder, **values):

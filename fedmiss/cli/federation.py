@@ -10,10 +10,11 @@ from typing import Annotated
 import typer
 from typer import Argument, Option
 
-from fedmiss.cli.options import Out, Overwrite, Unit, refuse_typed
+from fedmiss.cli.options import Language, Out, Overwrite, Unit, refuse_typed
 
 _KIT = Annotated[Path, Argument(help="Your organisation's kit: the folder that the proposer sent.")]
 _DATA = Annotated[Path, Argument(help="Your panel, made by `fedmiss panel`; for all species your records.")]
+OF_PAGES = ("report", "joint", "date", "unit", "language")
 _STUDY = Annotated[Path, Argument(help="Folder of the study, made by `fedmiss federation new`.")]
 
 
@@ -102,13 +103,14 @@ def join(
     ),
     date: str | None = Option(None, help="Date printed on the joint report.", show_default="today"),
     unit: Unit = "birds",
+    language: Language = None,
 ) -> None:
     """Take part in a study with your data until it is done; then make the joint report and your own."""
     if dry_run:
-        names: tuple[str, ...] = ("approve", "look", "preview", "report", "joint", "date", "unit")
+        names: tuple[str, ...] = ("approve", "look", "preview", *OF_PAGES)
         refuse_typed(context, names, "--dry-run sends nothing")
     if preview:
-        refuse_typed(context, ("report", "joint", "date", "unit"), "--preview makes no report")
+        refuse_typed(context, OF_PAGES, "--preview makes no report")
     from fedmiss.atomic import read_json
     from fedmiss.network.approval import approve as approved
     from fedmiss.network.approval import page, terminal_ask
@@ -121,9 +123,13 @@ def join(
     from fedmiss.network.preflight import check_key, check_version
     from fedmiss.network.report import joint_report, no_own_report, own_report
     from fedmiss.network.result import preview_lines
+    from fedmiss.report.language import read_catalog
     from fedmiss.report.settings import ReportSettings
 
-    ReportSettings(date=date, unit=unit)  # refused before the job, not at its end
+    # refused before the job, not at its end
+    pages = ReportSettings(date=date, unit=unit, language=language)
+    if language:
+        read_catalog(language)
     mine = open_kit(kit)
     # before the page: else a job is shown and approved that cannot be joined
     check_version(mine)
@@ -132,10 +138,10 @@ def join(
     if mine.study.method and not dry_run:
         check_installed(str(mine.study.method["run"]))
     if mine.study.method:
-        names = ("look", "preview", "own_sites", "report", "joint", "date", "unit")
+        names = ("look", "preview", "own_sites", *OF_PAGES)
         refuse_typed(context, names, f"the study runs {mine.study.method['run']}, not the count model")
     if mine.study.community:
-        names = ("preview", "report", "joint", "date", "unit")
+        names = ("preview", *OF_PAGES)
         refuse_typed(context, names, "the study is about all species of a site")
     else:
         refuse_typed(
@@ -167,10 +173,10 @@ def join(
         typer.echo(f"{mine.name}: your sites by all species: {mine.folder / OWN / 'index.html'}")
     if mine.study.method or mine.study.community:
         return
-    page_of_all = joint_report(result, joint or mine.folder / "joint", date=date, unit=unit, overwrite=True)
+    page_of_all = joint_report(result, joint or mine.folder / "joint", pages, overwrite=True)
     typer.echo(f"{mine.name}: joint report: {page_of_all}")
     out = report or mine.folder / "report"
-    own = own_report(mine, data, out, unit=unit, overwrite=True)
+    own = own_report(mine, data, out, ReportSettings(unit=unit, language=language), overwrite=True)
     typer.echo(f"{mine.name}: your own report: {own or no_own_report(out)}")
 
 

@@ -19,6 +19,10 @@ Out = Annotated[Path, Option("--out", "-o", help="Folder to make.")]
 Unit = Annotated[
     str, Option("--unit", help="What was counted: birds, nests, pairs, territories, or any word.")
 ]
+Language = Annotated[
+    str | None,
+    Option("--language", help="Language of the page: de, or a catalogue (.po).", show_default="English"),
+]
 Overwrite = Annotated[bool, Option("--overwrite", help="Replace an existing folder.")]
 
 

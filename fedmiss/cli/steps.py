@@ -9,7 +9,7 @@ import typer
 from typer import Argument, Option
 
 from fedmiss.cli.doctor import first_use
-from fedmiss.cli.options import Out, Overwrite, Unit, options_of
+from fedmiss.cli.options import Language, Out, Overwrite, Unit, options_of
 from fedmiss.cli.show import say_written
 from fedmiss.community.settings import CommunitySettings
 from fedmiss.errors import several
@@ -211,12 +211,13 @@ def own(
     group: str = Option(..., "--group", help="Name of the group: its folder in the panel."),
     out: Out = Path("own"),
     unit: Unit = "birds",
+    language: Language = None,
     overwrite: Overwrite = False,
 ) -> None:
     """Make one group's own report: its sites, its imputed matrix, its map; nothing of any other group's sites."""
     from fedmiss.pipeline.own import own_report
 
-    say_written(own_report(panel, fit, group, out, unit=unit, overwrite=overwrite))
+    say_written(own_report(panel, fit, group, out, unit=unit, language=language, overwrite=overwrite))
 
 
 def run(

@@ -43,11 +43,10 @@ def _chosen_by(option: str, out: Path) -> Iterator[None]:
 
 
 def joint_report(
-    result: Path, out: Path, *, date: str | None = None, unit: str = "birds", overwrite: bool = False
+    result: Path, out: Path, settings: ReportSettings | None = None, *, overwrite: bool = False
 ) -> Path:
     """Write the joint report of a study's result; return its page."""
     facts = JointFacts.of(read_manifest(result, "joint")["results"], "the joint result")
-    settings = ReportSettings(date=date, unit=unit)
     with _chosen_by("--joint", out):
         return write_joint(result, out, effort_of(facts), settings, overwrite=overwrite)
 
@@ -56,9 +55,9 @@ def joint_report(
 
 
 def own_report(
-    kit: Kit, data: Path, out: Path, *, unit: str = "birds", overwrite: bool = False
+    kit: Kit, data: Path, out: Path, settings: ReportSettings | None = None, *, overwrite: bool = False
 ) -> Path | None:
-    """Write an organisation's own report from its journal and data; return its page.
+    """Write an organisation's own report from its journal and data; return its page. The ``settings`` get its title.
 
     There is none, and None is returned, where none of its visits took part.
 
@@ -77,7 +76,13 @@ def own_report(
     with _chosen_by("--report", out), atomic_folder(out, "own", overwrite=overwrite, inputs=inputs) as tmp:
         mine = _own_panel(panel, outcomes[0].months, program.need().month, tmp / "panel")
         _own_fit(kit, again, mine, tmp / "fit")
-        finish_own(tmp, {"study": kit.study.name, "job": kit.job.hex()}, {}, unit, whose=kit.name)
+        finish_own(
+            tmp,
+            {"study": kit.study.name, "job": kit.job.hex()},
+            {},
+            settings or ReportSettings(),
+            whose=kit.name,
+        )
     return out / "report" / "index.html"
 
 

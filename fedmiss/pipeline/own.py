@@ -23,6 +23,7 @@ from fedmiss.group_names import group_name
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, open_panel, panel_hash
 from fedmiss.report.build import build_report
+from fedmiss.report.language import OWN_SITES
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, write_table
@@ -36,9 +37,12 @@ def own_report(
     out: str | Path,
     *,
     unit: str = "birds",
+    language: str | None = None,
     overwrite: bool = False,
 ) -> Path:
     """Write ``out`` with the folders panel, fit, imputed and report of one group; return its report folder.
+
+    ``unit`` and ``language`` are those of :class:`fedmiss.ReportSettings`.
 
     Examples
     --------
@@ -50,6 +54,7 @@ def own_report(
     >>> page.name
     'report'
     """
+    settings = ReportSettings(unit=unit, language=language)
     panel, fit = open_panel(panel_path), Path(fit_path)
     manifest = read_manifest(fit, "fit")
     check_same_panel(panel.manifest, panel.path, manifest, fit)
@@ -67,12 +72,12 @@ def own_report(
     with atomic_folder(out, "own", overwrite=overwrite, inputs=[panel_path, fit_path]) as tmp:
         mine = _write_panel(panel, group, tmp / "panel")
         _write_fit(fit, manifest, draws, mine, tmp, panel.manifest["warnings"])
-        finish_own(tmp, {"group": group}, panel_hash(panel), unit, whose=group_name(group))
+        finish_own(tmp, {"group": group}, panel_hash(panel), settings, whose=group_name(group))
     return Path(out) / "report"
 
 
 def finish_own(
-    folder: Path, settings: dict[str, Any], inputs: dict[str, str], unit: str, *, whose: str
+    folder: Path, settings: dict[str, Any], inputs: dict[str, str], report: ReportSettings, *, whose: str
 ) -> None:
     """Impute and report an organisation's own panel and fit, which stand in the folder, and write its manifest."""
     panel, fit, imputed = (folder / name for name in ("panel", "fit", "imputed"))
@@ -80,8 +85,8 @@ def finish_own(
     facts = read_manifest(panel, "panel")["results"]
     # Or the page would read like that of all groups.
     name = facts.get("common_name") or facts.get("species") or "Species not named"
-    title = f"{name}: own sites of {whose or 'observers without a name'}"
-    build_report(panel, fit, imputed, folder / "report", ReportSettings(unit=unit, title=title))
+    title = f"{name}{OWN_SITES}{whose or 'observers without a name'}"
+    build_report(panel, fit, imputed, folder / "report", replace(report, title=title))
     write_manifest(folder, "own", settings=settings, inputs=inputs)
 
 

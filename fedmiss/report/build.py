@@ -9,13 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 
 from fedmiss.files import atomic_folder, write_manifest
-from fedmiss.progress import note
 from fedmiss.report.analysis import Analysis, analyse
 from fedmiss.report.exchange import plain, write_exchange
 from fedmiss.report.findings import Findings
 from fedmiss.report.html import page, photo_uri, write_html, write_share_image
 from fedmiss.report.inputs import read_inputs
-from fedmiss.report.language import UNTRANSLATED, read_catalog
+from fedmiss.report.language import OWN_SITES, names_of, read_catalog, translated
 from fedmiss.report.prose import caveats, headline
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.style import Plot, png_bytes
@@ -89,7 +88,7 @@ def write_report(analysis: Analysis, folder: Path) -> None:
     from fedmiss.report.figures import all_figures
 
     plots = all_figures(analysis)
-    html = _translated(analysis, page(analysis, plots), folder)
+    html = translated(page(analysis, plots), analysis.settings.language, _names(analysis), folder)
     write_html(html, folder / "index.html")
     write_figures(plots, folder / "figures")
     write_share_image(analysis, folder / "figures" / "share.png")
@@ -102,37 +101,20 @@ def write_report(analysis: Analysis, folder: Path) -> None:
     )  # fmt: skip
 
 
-def _translated(analysis: Analysis, html: str, folder: Path) -> str:
-    """Translate the page; write the words and sentences that have no translation beside it."""
-    if analysis.settings.language is None:
-        return html
-    catalog, data = read_catalog(analysis.settings.language), analysis.data
-    names = [
-        analysis.species,
-        analysis.common_name,
-        # of presence the unit of the totals is another than that of the counts
-        *(
-            name
-            for unit in ("birds", analysis.unit, analysis.settings.unit)
-            for name in (unit, unit.capitalize())
-        ),
-        *data.fact("site_covariates", default=[]),
+def _names(analysis: Analysis) -> list[str]:
+    """Names on the page of which only the unit is translated."""
+    data = analysis.data
+    return [
+        *names_of(analysis),
         *(
             [quant] if ":" in (quant := str(data.fact("compressor", default=""))) else []
         ),  # as its user wrote it
         *data.groups["group"].astype(str),
+        (analysis.settings.title or "").partition(OWN_SITES)[2],  # the group whose own page it is
         *(row["note"] for row in data.flow if row["step"].endswith(": read")),  # files that were imported
         *data.sites[["site_id", "site_name", "region"]].stack().dropna().astype(str),
         *(str(said).rstrip(".") for said in data.panel["terms"].values() if " " in str(said)),
     ]
-    html = catalog.page(html, names)
-    if n := len(catalog.missing) + len(catalog.unknown):
-        catalog.write_missing(folder / UNTRANSLATED)
-        lacking = (
-            "1 sentence or word of the page has" if n == 1 else f"{n} sentences and words of the page have"
-        )
-        note(f"{lacking} no translation; see {UNTRANSLATED} beside it.")
-    return html
 
 
 def write_figures(plots: dict[str, Plot], folder: Path) -> None:

@@ -30,6 +30,7 @@ from fedmiss.report.finds import FindsOnly, finds_caution, finds_only, finds_rea
 from fedmiss.report.fitted import fitted_years
 from fedmiss.report.html import citation, rendered_page, write_html
 from fedmiss.report.inputs import Source, read_draws
+from fedmiss.report.language import names_of, translated
 from fedmiss.report.prose import Headline, headline_of, model_caveats, not_converged
 from fedmiss.report.sections import Section, index, model, question, season
 from fedmiss.report.sections.headline import found
@@ -347,7 +348,13 @@ def joint_report(
             cite=citation(findings, findings.organisations, "joint trend report"),
             kind=f"joint trend report of {findings.organisations}",
         )
-        write_html(html, tmp / "index.html")
+        names = [
+            *names_of(findings),
+            *findings.data.joint["settings"]["organisations"],
+            findings.organisations,
+            *findings.parts,
+        ]
+        write_html(translated(html, findings.settings.language, names, tmp), tmp / "index.html")
         write_figures(plots, tmp / "figures")
         (tmp / "tables").mkdir()
         for name, table in shared_tables(findings).items():

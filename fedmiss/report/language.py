@@ -33,12 +33,18 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from fedmiss.errors import ConfigError
+from fedmiss.progress import note
 from fedmiss.report.words import MINUS
 from fedmiss.resources import resource
 
+if TYPE_CHECKING:
+    from fedmiss.report.findings import Findings
+
 UNTRANSLATED = "untranslated.po"
+OWN_SITES = ": own sites of "  # in the title of a group's own page, before its name
 
 _TOKEN = re.compile(r"<(script|style)\b.*?</\1>|<!--.*?-->|<[^>]*>|[^<]+", re.DOTALL)
 _SAID = re.compile(r'\b(aria-label|alt|title|placeholder)="([^"]*)"')
@@ -282,6 +288,36 @@ def read_catalog(name: str | Path) -> Catalog:
 
 _LINE = re.compile(r'(msgctxt|msgid|msgstr)?\s*"((?:[^"\\]|\\.)*)"')
 _ESCAPED = {"n": "\n", "t": "\t", '"': '"', "\\": "\\"}
+
+
+def translated(page: str, language: str | None, names: Iterable[str], folder: Path) -> str:
+    """Translate a page, if it has a language; write what has no translation beside it, into ``folder``."""
+    if language is None:
+        return page
+    catalog = read_catalog(language)
+    page = catalog.page(page, names)
+    if n := len(catalog.missing) + len(catalog.unknown):
+        catalog.write_missing(folder / UNTRANSLATED)
+        lacking = (
+            "1 sentence or word of the page has" if n == 1 else f"{n} sentences and words of the page have"
+        )
+        note(f"{lacking} no translation; see {UNTRANSLATED} beside it.")
+    return page
+
+
+def names_of(findings: Findings) -> list[str]:
+    """Names on every page: of the species, what was counted, what is known of the sites."""
+    return [
+        findings.species,
+        findings.common_name,
+        # of presence the unit of the totals is another than that of the counts
+        *(
+            name
+            for unit in ("birds", findings.unit, findings.settings.unit)
+            for name in (unit, unit.capitalize())
+        ),
+        *findings.data.fact("site_covariates", default=[]),
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ from fedmiss.network.result import preview_lines
 from fedmiss.network.status import status
 from fedmiss.network.study import Study
 from fedmiss.report.html import assets
+from fedmiss.report.settings import ReportSettings
 
 from .conftest import all_take_part, engine_files
 
@@ -51,7 +52,7 @@ def test_a_study_from_kits_to_both_reports(folder, panels, tmp_path):
     kit, result = open_kit(folder / "kits" / "north"), results["north"]
     assert result == kit.result
     pages = {
-        c: joint_report(r, tmp_path / f"joint-{c}", date="2026-05-01", unit="nests")
+        c: joint_report(r, tmp_path / f"joint-{c}", ReportSettings(date="2026-05-01", unit="nests"))
         for c, r in results.items()
     }
     assert len({p.read_bytes() for p in pages.values()}) == 1  # one page, wherever it was made

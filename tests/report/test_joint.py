@@ -14,6 +14,7 @@ from fedmiss.report.changes import over_window, smooth_index, window_trends
 from fedmiss.report.findings import ONE_TREND
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.joint import JointSource, analyse_joint, caveats, headline, joint_report
+from fedmiss.report.language import UNTRANSLATED
 from fedmiss.report.series import MonthlySeries
 from fedmiss.report.settings import ReportSettings
 from fedmiss.report.words import MINUS
@@ -186,6 +187,12 @@ def test_the_title_of_an_own_report_names_no_months_of_others(tmp_path):
     assert data.period == "2008-01 to 2021-12"
     later = replace(data, cells=data.cells[data.cells["month_index"] >= 30])
     assert later.period == "2010-07 to 2021-12"
+
+
+def test_the_page_is_translated_whole(tmp_path):
+    page = joint_report(result_of(tmp_path / "r", rank=0), tmp_path / "j", {}, ReportSettings(language="de"))
+    assert '<html lang="de">' in page.read_text(encoding="utf-8")
+    assert not (page.parent / UNTRANSLATED).exists()
 
 
 @pytest.mark.slow

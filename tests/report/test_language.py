@@ -15,10 +15,20 @@ from fedmiss.pipeline.fitting import fit_panel
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.settings import FitSettings
 from fedmiss.report.analysis import Analysis
-from fedmiss.report.build import _translated, build_report
+from fedmiss.report.build import _names, build_report
 from fedmiss.report.figures import all_figures
 from fedmiss.report.html import page as whole_page
-from fedmiss.report.language import UNTRANSLATED, Catalog, Entry, languages, parse_po, read_catalog, write_po
+from fedmiss.report.language import (
+    UNTRANSLATED,
+    Catalog,
+    Entry,
+    languages,
+    names_of,
+    parse_po,
+    read_catalog,
+    translated,
+    write_po,
+)
 from fedmiss.report.settings import ReportSettings
 from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
@@ -157,15 +167,16 @@ def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, 
     full = analysed(folders, language="de", unit="nests")
     monkeypatch.setattr(Analysis, "unit", "occupied sites")
     monkeypatch.setitem(full.data.fit["results"], "site_covariates", ["altitude"])
-    page = _translated(
-        full,
+    page = translated(
         "<p>Nests counted</p><p>3 of 9 sites have no altitude; they count as the mean of the others.</p>"
         "<p>1 of 9 sites has no altitude; it counts as the mean of the others.</p>",
+        "de",
+        names_of(full),
         tmp_path,
     )
     assert "Gezählt: Nester" in page
     assert "keine Angabe zu altitude" in page
-    assert "21,9 besetzte Gebiete" in _translated(full, "<p>21.9 occupied sites</p>", tmp_path)
+    assert "21,9 besetzte Gebiete" in translated("<p>21.9 occupied sites</p>", "de", names_of(full), tmp_path)
     assert not (tmp_path / UNTRANSLATED).exists()
 
 
@@ -186,7 +197,7 @@ def test_pages_by_other_rules_and_of_a_base_of_several_years_are_translated(
     for at, more in enumerate(({}, options)):
         analysis, folder = analysed(folders, language="de", **more), tmp_path / str(at)
         folder.mkdir()
-        _translated(analysis, whole_page(analysis, all_figures(analysis)), folder)
+        translated(whole_page(analysis, all_figures(analysis)), "de", _names(analysis), folder)
         file = folder / UNTRANSLATED
         missing.append(
             {e.english for e in parse_po(file.read_text(encoding="utf-8"))} if file.exists() else set()

@@ -348,12 +348,8 @@ def joint_report(
             cite=citation(findings, findings.organisations, "joint trend report"),
             kind=f"joint trend report of {findings.organisations}",
         )
-        names = [
-            *names_of(findings),
-            *findings.data.joint["settings"]["organisations"],
-            findings.organisations,
-            *findings.parts,
-        ]
+        organisations = findings.data.joint["settings"]["organisations"]
+        names = [*names_of(findings), *organisations, *findings.parts]
         write_html(translated(html, findings.settings.language, names, tmp), tmp / "index.html")
         write_figures(plots, tmp / "figures")
         (tmp / "tables").mkdir()

@@ -14,6 +14,7 @@ import polars as pl
 from fedmiss.errors import ConfigError, InputError, fold, listed
 from fedmiss.etl.checks import refuse_spellings
 from fedmiss.etl.codes import COUNT_BLANK
+from fedmiss.etl.column_map import by_species, check_map
 from fedmiss.etl.columns import is_count_table, kept_columns
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.count_visits import project_counts
@@ -29,7 +30,7 @@ from fedmiss.etl.flow import (
 )
 from fedmiss.etl.memory import give_back
 from fedmiss.etl.others import project_gbif, project_myebird, suspected_copies
-from fedmiss.etl.plain import by_species, check_map, project_plain
+from fedmiss.etl.plain import project_plain
 from fedmiss.etl.projection import CACHE, Cache, Meta, Projection, is_full, size_of
 from fedmiss.etl.reach import NO_LIMIT, limits_of, reach_warnings
 from fedmiss.etl.resolve import write_records

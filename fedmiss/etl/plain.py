@@ -8,7 +8,7 @@ from pathlib import Path
 import polars as pl
 import polars.selectors as cs
 
-from fedmiss.errors import ConfigError, fold, listed
+from fedmiss.errors import listed
 from fedmiss.etl.checks import (
     advice,
     observers_alike,
@@ -16,15 +16,11 @@ from fedmiss.etl.checks import (
     settle_spellings,
 )
 from fedmiss.etl.codes import COUNT_BLANK
+from fedmiss.etl.column_map import KNOWN
 from fedmiss.etl.columns import (
-    DATE_NAMES,
     DATE_PARTS,
     KEEP,
-    check_named,
-    familiar,
     kept_columns,
-    names_beside,
-    quoted,
     said_of_unused,
 )
 from fedmiss.etl.count_table import CountOptions
@@ -40,35 +36,11 @@ from fedmiss.etl.rows import (
     write_projection,
 )
 from fedmiss.etl.sources import Source
-from fedmiss.etl.species import columns_with, refuse_mixed, same_names, species_columns
+from fedmiss.etl.species import refuse_mixed, same_names
 
-# canonical name -> names of columns that usually mean it (compared by `columns.normal`, without spaces); an id of a place
-# comes before its name, which two places may have
-_FAMILIAR = {
-    "observer": "observer observerid who recorder recordedby surveyor counter beobachter waarnemer observateur",
-    "site": "siteid site plotid plot station colony square localityid locality locationid location transect "
-    "gebiet ort standort flache flaeche probeflache probeflaeche gebied lieu",
-    "date": " ".join([*DATE_NAMES, "day"]),
-    "species": "species scientificname speciesname taxon speciescode",
-    "common_name": "commonname englishname vernacularname",
-    "count": "count n number abundance individuals total howmany individualcount observationcount birds anzahl aantal",
-    "visit": "visit visitid checklist checklistid samplingeventidentifier surveyid eventid submissionid",
-    "site_name": "sitename locationname plotname",
-    "region": "region county state countycode statecode province",
-    "latitude": "latitude lat decimallatitude breitengrad latitud",
-    "longitude": "longitude lon long lng decimallongitude langengrad laengengrad longitud",
-    "start": "start starttime time timestarted timeobservationsstarted",
-    "duration": "duration minutes durationminutes effortminutes",
-    "distance": "distance distancekm km effortdistancekm",
-    "n_observers": "nobservers numberobservers partysize observers",
-    "protocol": "protocol protocoltype protocolname method surveytype",
-    "complete": "complete completelist allspeciesreported allobsreported",
-}
-FAMILIAR = {key: words.split() for key, words in _FAMILIAR.items()}
-_KNOWN = (*FAMILIAR, *DATE_PARTS)
-OF_SPECIES = "counts of "  # before the names of columns that hold the counts of a species each
 _DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
-REQUIRED = ("observer", "site", "date", "count")
+OF_SPECIES = "counts of "  # before the names of columns that hold the counts of a species each
+_NO_SPECIES = " If this column is no species, name the species with --species, or --keep the column."
 _DATES = (
     "%Y-%m-%d",
     "%Y/%m/%d",
@@ -85,116 +57,6 @@ _EITHER = r"^\d{1,2}[/-]\d{1,2}[/-]\d{4}"
 DATES = {"": (), "day-first": ("%d/%m/%Y", "%d-%m-%Y"), "month-first": ("%m/%d/%Y", "%m-%d-%Y")}
 _TRUE = ("1", "true", "t", "yes", "y", "wahr", "ja", "vrai", "oui")
 _FALSE = ("0", "false", "f", "no", "n", "falsch", "nein", "faux", "non", "")
-
-
-def check_map(
-    source: Source, column_map: dict[str, str] | None, *, one_species: str | None, wide: bool = False
-) -> dict[str, str]:
-    """Return the map to use, or raise with the proposal.
-
-    ``one_species``: where a single species was asked for, the table need not name it; ``wide``: species are columns.
-    """
-    proposal = _dated(source.header, familiar(source.header, FAMILIAR))
-    proposal = familiar(source.header, {"site_name": names_beside(proposal.get("site", ""))}, proposal)
-    missing = _lacking(proposal, wide)
-    named = {**proposal, **(column_map or {})}
-    offer = ",".join(f"{key}={value}" for key, value in named.items() if key != "auto")
-    more = " Where nobody noted the observer, say observer=..., too, with the column of the site."
-    more = "" if "observer" in named else more
-    if "count" not in named and not wide:
-        more += " Where every species has a column of counts, pass --wide instead of a count."
-    if column_map is None:
-        if missing and len(proposal) < 2:
-            raise ConfigError(
-                f"{source.name} is no eBird, MyEBirdData or GBIF file (its columns: {listed(source.header, 6)}). "
-                "If it is a table of counts, say which column is what: --map observer=...,site=...,date=...,count=..., or, "
-                "of yearly counts, --map site=...,year=...,count=...",
-                header=list(source.header),
-            )
-        lack = (
-            f" Still to name: {', '.join(missing)}." if missing else " Or --map auto to take this proposal."
-        )
-        raise ConfigError(
-            f"{source.name} is a plain table; say which column is what. Its columns look like --map {offer}.{lack}"
-            f"{more}",
-            proposal=proposal,
-        )
-    chosen = dict(proposal if "auto" in column_map else column_map)
-    check_named("--map", chosen, _KNOWN, source.name, source.header)
-    if "date" in chosen and DATE_PARTS.keys() & chosen.keys():
-        raise ConfigError("--map: name date, or year, month and day, not both.")
-    if wide and (named_too := sorted({"count", "species", "common_name"} & chosen.keys())):
-        raise ConfigError(
-            f"--wide takes a column for each species of {source.name}: leave {listed(named_too, 3)} out of --map, or --wide."
-        )
-    if lacking := _lacking(chosen, wide):
-        raise ConfigError(
-            f"--map does not say which column of {source.name} is {' or '.join(lacking)}. Proposal: --map {offer}."
-            f"{more}",
-            missing=lacking,
-        )
-    if not wide and not {"species", "common_name"} & set(chosen):
-        # A column of species that the map leaves out would be counts of several added up.
-        free = [column for column in source.header if column and column not in chosen.values()]
-        if found := species_columns(free):
-            chosen["species"] = found[0]
-        elif one_species is None:
-            raise ConfigError(
-                f"--map names no species column of {source.name}: add species=..., or name the one species of the table "
-                "with --species."
-            )
-        else:
-            _refuse_species(source, free, one_species, chosen)
-    return chosen
-
-
-def _dated(header: Sequence[str], found: dict[str, str]) -> dict[str, str]:
-    """Return the map with year, month and day where they make the date and no other column is called so."""
-    parts = familiar(header, DATE_PARTS)
-    if len(parts) < len(DATE_PARTS) or found.get("date", parts["day"]) != parts["day"]:
-        return found
-    return {key: column for key, column in found.items() if key != "date"} | parts
-
-
-_NO_SPECIES = " If this column is no species, name the species with --species, or --keep the column."
-
-
-def by_species(
-    source: Source, column_map: Mapping[str, str], asked: Sequence[str], keep: Sequence[str]
-) -> tuple[str, ...]:
-    """Return the columns that are species: those asked for, by name, or all that no map names and nobody wants kept."""
-    kept = kept_columns(source.header, keep, source.name).values()
-    free = [
-        column
-        for at, column in enumerate(source.header)
-        if column and column not in column_map.values() and at not in kept
-    ]
-    if not free:
-        raise ConfigError(
-            f"--wide: --map names all columns of {source.name}, and none is left for a species."
-        )
-    wanted = {fold(name) for name in asked}
-    return tuple(column for column in free if fold(column) in wanted) or tuple(free)
-
-
-def _lacking(chosen: Mapping[str, str], wide: bool) -> list[str]:
-    """Return what is required and not named; a date is one column, or three."""
-    needed = DATE_PARTS if DATE_PARTS.keys() & chosen.keys() else ("date",)
-    every = [part for name in REQUIRED for part in (needed if name == "date" else (name,))]
-    return [name for name in every if name not in chosen and not (wide and name == "count")]
-
-
-def _refuse_species(source: Source, free: Sequence[str], wanted: str, chosen: Mapping[str, str]) -> None:
-    """Refuse a column that the map leaves out and that holds the species asked for: it names the species, or remarks."""
-    at = {column: source.header.index(column) for column in free}
-    texts = pl.concat(Rows(source).chunks(at))
-    if found := columns_with({column: texts[column] for column in free}, wanted):
-        offer = ",".join(f"{key}={value}" for key, value in {**chosen, "species": found[0]}.items())
-        raise ConfigError(
-            f"--map names no species column of {source.name}, and {wanted!r} stands in the column {found[0]!r}. If that "
-            f"names the species: --map {quoted(offer)}. If it holds remarks, leave it out of the table.",
-            column=found[0],
-        )
 
 
 def project_plain(
@@ -228,12 +90,12 @@ def project_plain(
     own = {OF_SPECIES + column: source.header.index(column) for column in by_species}
     frame = pl.concat(
         _visits(
-            _usable(_one_by_one(chunk, own), rows, columns, dates, assume_complete),
+            _usable(_one_by_one(chunk, own, assume_complete), rows, columns, dates, assume_complete),
             rows,
             columns,
             rules.missing,
         )
-        for chunk in rows.chunks(columns | own, _KNOWN)
+        for chunk in rows.chunks(columns | own, KNOWN)
     )
     rows.read *= len(own) or 1
     if one_species is not None:
@@ -265,7 +127,7 @@ def project_plain(
         any_name=True,
         said=[
             *source.said,
-            *([f"a species each: {listed([repr(name) for name in by_species], 12)}."] if own else []),
+            *([_said_of_species(by_species, missing)] if own else []),
             *said_of_unused(source.header, columns | own),
             *spelt,
             *alike,
@@ -276,14 +138,32 @@ def project_plain(
     )
 
 
-def _one_by_one(chunk: pl.DataFrame, own: Collection[str]) -> pl.DataFrame:
-    """Return a row for each count of a row, where species have columns of their own; its species is the column's name."""
+def _said_of_species(columns: Sequence[str], missing: int) -> str:
+    said = f"a species each: {listed([repr(name) for name in columns], 12)}."
+    if missing:
+        said += (
+            f" {missing:,} counts are missing, as nobody counted; where a blank means that a species was not found, pass "
+            "--assume-complete, or write 0."
+        )
+    return said
+
+
+def _one_by_one(chunk: pl.DataFrame, own: Collection[str], assume_complete: bool) -> pl.DataFrame:
+    """Return a row for each count of a row, where species have columns of their own; its species is the column's name.
+
+    A blank on a complete visit is a species that was not found, as one without a row is in other tables.
+    """
     if not own:
         return chunk
     chunk = chunk.drop("species", "count")
     others = [column for column in chunk.columns if column not in own]
     long = chunk.unpivot(list(own), index=others, variable_name="species", value_name="count")
-    return long.with_columns(pl.col("species").str.strip_prefix(OF_SPECIES)).sort(LINE, maintain_order=True)
+    complete = pl.lit(True) if assume_complete else pl.col("complete").str.to_lowercase().is_in(_TRUE)
+    none = complete & (pl.col("count").str.strip_chars() == "")
+    return long.with_columns(
+        pl.col("species").str.strip_prefix(OF_SPECIES),
+        pl.when(none).then(pl.lit("0")).otherwise("count").alias("count"),
+    ).sort(LINE, maintain_order=True)
 
 
 def _named(frame: pl.DataFrame) -> pl.DataFrame:

@@ -425,6 +425,23 @@ def test_a_column_for_each_species_is_a_row_for_each_count(plain):
     assert "a species each: 'Robin', 'Wren'" in got.warnings
 
 
+def test_a_blank_in_a_column_of_a_species_is_no_zero_but_on_a_complete_visit(plain):
+    text = "observer,site,date,complete,Robin,Wren\no1,A,2024-05-06,{},2,\no2,B,2024-05-07,0,NA,4\no1,B,2024-05-08,{},,\n"
+    counts = {}
+    for said in ("1", "0"):
+        got = plain(text.format(said, said), column_map={"auto": ""}, wide=True)
+        counts[said] = got.records.filter(got.records["species"] == "Wren").height
+        assert "counts are missing, as nobody counted" in got.warnings
+    zeros = plain(
+        text.replace("complete,", "").replace("{},", "").replace("07,0,", "07,"),
+        column_map={"auto": ""},
+        wide=True,
+        assume_complete=True,
+    )
+    assert zeros.records.filter(zeros.records["species"] == "Wren")["count"].sort().to_list() == [0, 0, 4]
+    assert counts == {"1": 3, "0": 1}
+
+
 def test_of_columns_of_species_those_asked_for_are_read(plain):
     got = plain(MATRIX, column_map={"auto": ""}, wide=True, species=("wren",))
     assert got.records.select("species", "count").rows() == [("Wren", None), ("Wren", 4)]

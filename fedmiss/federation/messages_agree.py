@@ -154,8 +154,8 @@ class SupportSums(Answer):
         bits=0,
     )
     regions: np.ndarray = _f(
-        "sites, 1 where the group has some, 1 where its share is above the limit or the others' sites are too few; no "
-        "region first, then each",
+        "sites, 1 where the group has some, 1 where its share is too large, the others' sites too few, or in no region few "
+        "unvisited; no region first, then each",
         "(R + 1, 3)",
         bits=20,
     )

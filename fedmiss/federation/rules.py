@@ -58,12 +58,13 @@ def followed(shared: Bool, columns: int) -> Bool:
 def kept_regions(sites: F64, groups: F64, over: F64, minimum: int, contributors: int) -> list[int]:
     """Numbers of the regions whose sums may be released; (R + 1,) each, sites of no region first.
 
-    What is left of the whole is a sum too: if it rests on too few, the smallest region joins it, until it has enough.
+    What is left of the whole is a sum too: if it rests on too few (by ``over`` on sites without visits, which are not among
+    ``sites``), the smallest region joins it, until it has enough.
     """
     fine = behind(sites, groups, minimum, contributors) & (over == 0)
     keep = [i for i in range(1, len(sites)) if fine[i]]
     while keep:
-        rest = [i for i in range(len(sites)) if i not in keep and sites[i] > 0]
+        rest = [i for i in range(len(sites)) if i not in keep and (sites[i] > 0 or over[i] > 0)]
         if not rest or (sites[rest].sum() >= minimum and any(fine[i] for i in rest)):
             break
         keep.remove(min(keep, key=lambda i: sites[i]))

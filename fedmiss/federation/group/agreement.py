@@ -188,6 +188,10 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         regions[:, 2] = (own > question.share * question.regions[:, 0]) | (
             ((own > 0) & (own < program.own_sites)) | ((others_there > 0) & (others_there < program.minimum))
         )
+        # what regions leave of the whole may be sites that stand there without a visit that takes part, and nobody else's
+        lone = int((program.standing & ~program.visited & (regions_of(program) < 0)).sum())
+        least = max(program.axis.minimum, program.minimum)
+        regions[0, 2] = max(regions[0, 2], question.regions[0, 0] == 0 and 0 < lone < least)
         own = effort[:, 0]
         effort[:, 2] = (own > question.share * question.effort) | ((own > 0) & (own < program.own_sites))
         if len(effort):

@@ -19,7 +19,9 @@ WIDTH = 6  # vectors in the block
 COLUMNS = POWER * WIDTH  # numbers of each month that start a factor
 # Of the others with a third as many sites as months every count was worked out (tests/attacks/test_counts.py).
 SITES_A_MONTH = 0.5
-VISITS_LEFT = 3  # in a month without any one organisation's, or a sum and a sum of squares tell single ones
+# In a month without any one organisation's: a fit tells sums of means, of their squares and of weights, from which those of
+# three follow, and single counts (tests/attacks/test_thin_months.py).
+SITES_LEFT = 4
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
 
 

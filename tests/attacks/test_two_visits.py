@@ -1,4 +1,4 @@
-"""By month a sum of effort and a sum of its squares are told: of two visits each one's own, of three whole minutes'."""
+"""By month a sum of effort and a sum of its squares are told: of two visits each one's own, of four whole minutes'."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def job_of(theirs: list[int], folder) -> tuple[Tapped, dict, msg.Question, np.nd
     return tap, programs, q, sum(a.months[0, THIN] for a in answers[1:])
 
 
-@pytest.mark.parametrize(("theirs", "released"), [([1, 2], False), ([1, 2, 4], True)])
-def test_a_month_in_which_the_others_made_two_visits_is_withheld(tmp_path, theirs, released):
+@pytest.mark.parametrize(("theirs", "released"), [([1, 2, 4], False), ([1, 2, 4, 5], True)])
+def test_a_month_in_which_the_others_made_three_visits_is_withheld(tmp_path, theirs, released):
     assert (job_of(theirs, tmp_path)[3][0] > 0) == released
 
 
 def test_of_two_visits_the_effort_of_each_would_be_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(agreement, "VISITS_LEFT", 0)
+    monkeypatch.setattr(agreement, "SITES_LEFT", 0)
     monkeypatch.setattr(answers, "COARSE", 2.0**-24)
     _, programs, q, sums = job_of([1, 2], tmp_path)
     apart = np.sqrt(2.0 * sums[5] - sums[4] ** 2)
@@ -62,13 +62,13 @@ def test_of_two_visits_the_effort_of_each_would_be_told(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("coarse", [2.0**-24, None], ids=["exact", "rounded"])
-def test_of_three_visits_the_minutes_of_each_would_be_told(coarse, tmp_path, monkeypatch):
+def test_of_four_visits_the_minutes_of_each_would_be_told(coarse, tmp_path, monkeypatch):
     if coarse is not None:
         monkeypatch.setattr(answers, "COARSE", coarse)
-    _, programs, q, sums = job_of([1, 2, 4], tmp_path)
+    _, programs, q, sums = job_of([1, 2, 4, 5], tmp_path)
     used = [programs[name].used for name in ("owner-1", "owner-2")]
     true = np.sort(np.concatenate([60.0 * np.exp(one.effort[one.month == THIN, 0]) for one in used]))
-    tried = np.array(list(combinations_with_replacement(MINUTES, 3)))
+    tried = np.array(list(combinations_with_replacement(MINUTES, 4)))
     effect = q.kappa[0, 0] * np.log(tried / 60.0)
     lacking = np.abs(np.stack([effect.sum(axis=1), (effect**2).sum(axis=1)]) - sums[4:6, None]).max(axis=0)
     if coarse is not None:

@@ -23,7 +23,7 @@ from fedmiss.federation.group.visits import (
     experience,
 )
 from fedmiss.federation.messages_agree import PLACE
-from fedmiss.federation.rules import COLUMNS, CONTRIBUTORS, SITES_A_MONTH, VISITS_LEFT
+from fedmiss.federation.rules import COLUMNS, CONTRIBUTORS, SITES_A_MONTH, SITES_LEFT
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -171,10 +171,9 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         effort[-1, 0] = min(effort[-1, 0], observers)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
-        left = question.visits - visits
-        # by month sums of effort, and of their squares, are told: those of two visits are these visits' own
+        left = question.sites - sites
         alone = (
-            (0 < left) & (left < VISITS_LEFT) & (not question.folds and program.contributors >= CONTRIBUTORS)
+            (0 < left) & (left < SITES_LEFT) & (not question.folds and program.contributors >= CONTRIBUTORS)
         )
         over = ((visits > question.share * question.visits) | alone).astype(float)
         months = int((question.visits > 0).any(axis=0).sum())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
@@ -26,7 +27,7 @@ MODEL = CountSettings(rank=0, slopes=False, dispersion="negbin")
 KINDS = (lambda q: isinstance(q, msg.Predict) and q.months, lambda q: isinstance(q, msg.Solve))
 
 
-def job_of(sites: int, seed: int, folder) -> tuple[Tapped, list[np.ndarray]]:
+def job_of(sites: int, seed: int, folder, models=(MODEL,), **more) -> tuple[Tapped, list[np.ndarray]]:
     """A job of three organisations; what crossed, and the others' counts of every thin month."""
     rng = np.random.default_rng(seed)
     there, owner = rng.random((J, L)) < 0.5, np.arange(J) % 3
@@ -43,7 +44,7 @@ def job_of(sites: int, seed: int, folder) -> tuple[Tapped, list[np.ndarray]]:
     panel = GroupPanel.of(J, L, groups, calendar(L), np.array([f"S{j}" for j in range(J)], dtype=object))
     tap = Tapped({name: club.program() for name, club in clubs_of(panel, folder).items()})
     plan = DataSpec(jointly=True, minimum=5, share=0.95)
-    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, [MODEL], bootstrap=0))
+    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, list(models), bootstrap=0, **more))
     return tap, [np.sort(y[(month == at) & (owner[site] > 0)]) for at in THIN]
 
 
@@ -86,6 +87,28 @@ def counts_of(at: int, last, end, rounds: np.ndarray, sums: np.ndarray, n: int) 
 def test_a_month_in_which_the_others_went_to_three_sites_is_withheld(sites, released, tmp_path):
     sums = ends(job_of(sites, 1, tmp_path)[0])[3]
     assert ((sums[THIN, 0] > 0) == released).all()
+
+
+def test_what_a_fold_leaves_in_of_a_month_is_of_four_sites_of_the_others_too(tmp_path, monkeypatch):
+    """Of two folds each is told the sums of the other."""
+    left_in = []
+    for least in (agreement.SITES_LEFT, 0):
+        monkeypatch.setattr(agreement, "SITES_LEFT", least)
+        models = (MODEL, replace(MODEL, rank=1))
+        tap, _ = job_of(9, 1, tmp_path / str(least), models, folds=2, by="cell")
+        opened = next(q for q in tap.asked if isinstance(q, msg.Open) and q.weights == "fold")
+        kept, fewest = opened.released == 1, np.full(L, np.inf)
+        for fold in range(2):
+            sites = np.zeros(L)
+            for name in ("owner-1", "owner-2"):
+                program = tap.programs[name]
+                used = program.need()
+                here = program.fold_of("cell", 2, opened.seed, used) != fold
+                sites += np.bincount(used.month[here], minlength=L)  # once each
+            fewest = np.minimum(fewest, sites)
+        left_in.append(fewest[THIN][kept[THIN]])
+    assert left_in[0].size
+    assert left_in[0].min() >= 4 > left_in[1].min()
 
 
 @pytest.mark.slow

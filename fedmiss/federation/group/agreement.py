@@ -172,9 +172,9 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
         left = question.sites - sites
-        alone = (
-            (0 < left) & (left < SITES_LEFT) & (not question.folds and program.contributors >= CONTRIBUTORS)
-        )
+        if question.folds:  # what is told is of the visits that a fold leaves in
+            left = left.sum(axis=0) - left
+        alone = (0 < left) & (left < SITES_LEFT) & (program.contributors >= CONTRIBUTORS)
         over = ((visits > question.share * question.visits) | alone).astype(float)
         months = int((question.visits > 0).any(axis=0).sum())
         others = question.regions[:, 0].sum() - regions[:, 0].sum()

@@ -314,6 +314,10 @@ def revise(
             typer.echo(
                 "Counts have the negative binomial distribution under masks, since [model] names none."
             )
+    if new.before and not any("months" in model for model in new.before["models"]):
+        typer.echo(
+            "It goes on from the models of that job: its months were not fitted, or would tell who joins what who left had."
+        )
     typer.echo(f"study {new.name} is now revision {new.revision}, of {', '.join(new.organisations)}.")
     for name in added or []:
         typer.echo(

@@ -35,6 +35,7 @@ class _Circle(Protocol):
 
     name: str
     left_out: dict[str, int]  # rounds that went on without each
+    party: Any  # its keys
     absence: Any  # the rule by which rounds go on without some, None where all wait
 
     def begin(self, asks: Sequence[Any]) -> bytes:
@@ -82,10 +83,11 @@ class StudyEngine:
     ----------
     circle : the organisation's place in the study; its name is that of its worker in the roster
     rows : the organisation's data: they are seen by its own worker only
-    masked : whether only the sum over all organisations (a cohort, where rounds go on without some) of w_c Quant(D_c) is
-        seen, in fixed point with 40 binary digits after the point, instead of each organisation's compressed
-        message. Then nobody is drawn to be left out of a round, since no sum is formed over a changing set, and answers go
-        as 8 bytes a number whatever the compressor
+    masked : whether only the sum over all organisations (a cohort, where rounds go on without some) of w_c D_c is seen, in
+        fixed point with 40 binary digits after the point, instead of each organisation's message. Then no sum is formed
+        over a changing set: nobody is drawn to be left out of a round, nothing is compressed (entries that one organisation
+        alone keeps, and levels of two norms, would tell each one's message), and rows are drawn by the organisation's key,
+        since of rows that all know sums tell single ones (``tests/attacks/test_rounds.py``)
 
     Examples
     --------
@@ -99,6 +101,7 @@ class StudyEngine:
         self.V: F64 = np.empty((1, 0))  # the own worker's memory V_c
         self._memory: object = None
         self._settings = b""
+        self._own: FedEM | None = None  # the algorithm with the draws of the own worker
 
     @classmethod
     def roster(cls, circle: _Circle, rows: int, weighting: str = "uniform") -> Roster:
@@ -129,8 +132,11 @@ class StudyEngine:
             raise ConfigError(
                 "bound compares messages, and masked ones are seen by nobody. Leave bound out, or masked=False."
             )
+        if self.masked:
+            self._check_whole(algo)
         (n, q), ids = (algo.roster.n, algo.model.q), algo.roster.ids
         self._settings, self._memory = identity(algo), algo.oracle.start_many(1, q)
+        self._own = replace(algo, seed=self.circle.party.own_seed()) if self.masked else algo
         self.V = first_memories(algo, [self.rows], S_hat, init, ALONE)
         V = np.zeros((n, q))
         if init == "h" and algo.rule.remembers:
@@ -153,7 +159,8 @@ class StudyEngine:
         before = deepcopy(self._memory) if self.circle.absence else self._memory
         if c in active:
             # Lines 6 and 7 of algorithm 1 for the own rows: the oracle has one place here, the draws are those of slot c.
-            D, X, xi, count = algo.answers(self.V, self._memory, down, [self.rows], np.array([c]), ALONE)
+            own_draws = self._own or algo
+            D, X, xi, count = own_draws.answers(self.V, self._memory, down, [self.rows], np.array([c]), ALONE)
             answer = encode(algo, down, X[0], xi[0], count)
         ask = _AskRound(self._settings, down.k, active, down.S_hat)
         if self.masked:
@@ -192,6 +199,16 @@ class StudyEngine:
         count = round(float(sum(total[-1] for total in sums.values())) / unit)
         size = 8 * slots.size * (algo.model.q + 1)  # the number of evaluations is one more
         return Replies(slots, Q, size, count, away=algo.roster.n - slots.size)
+
+    @staticmethod
+    def _check_whole(algo: FedEM) -> None:
+        """Raise ConfigError where a message is compressed."""
+        for quant in (algo.compressor, algo.rule.quant(algo, 0)):
+            if getattr(quant, "delta", None) is not None or quant.omega(algo.model.q):
+                raise ConfigError(
+                    f"masked messages are not compressed, and the algorithm has {quant!r}: the sum of compressed messages "
+                    "tells single ones, and takes no fewer bytes. Use Identity(), or masked=False."
+                )
 
     @staticmethod
     def _spread(algo: FedEM, sums: Mapping[tuple[str, ...], F64]) -> F64:

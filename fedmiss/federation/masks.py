@@ -182,6 +182,13 @@ class Party:
         ).digest()
         return own[:16]
 
+    def own_seed(self) -> int:
+        """A seed for draws of this job that nobody else can repeat, the same after a restart."""
+        own = hashlib.sha256(
+            b"fedmiss draws" + self.context + self.private.agree.private_bytes_raw()
+        ).digest()
+        return int.from_bytes(own[:8], "little")
+
     def seal(self, peer: str, raw: bytes) -> bytes:
         """Encrypt 16 bytes for ``peer``; once for every pair and job, so the nonce may be 0."""
         from cryptography.hazmat.primitives.ciphers.aead import ChaCha20Poly1305

@@ -219,7 +219,7 @@ class FitSums(Answer):
     )
     months: np.ndarray = _f(
         "by month: sums of weights, counted and fitted total (log1p: of 1 + count), variance of the counts for a "
-        "dispersion of 1, effect of effort and its square; visits that found the species, and those of them without a "
+        "dispersion of 1, effort's effect and square, rounded; visits that found the species, and those of them without a "
         "number (which took no part); empty unless asked for",
         "(n, L, 8)",
         "visits, birds",

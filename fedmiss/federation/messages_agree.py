@@ -149,13 +149,13 @@ class SupportSums(Answer):
     sites: np.ndarray = _f("number of sites with such visits", "(parts, L)", "sites", bits=20)
     groups: np.ndarray = _f("1 where the group has such visits", "(parts, L)", "groups", bits=0)
     over: np.ndarray = _f(
-        "1 where the group's share of the visits is above the limit, or the others have two",
+        "1 where the group's share of the visits is above the limit, or the others have three sites",
         "(parts, L)",
         bits=0,
     )
     regions: np.ndarray = _f(
-        "sites, 1 where the group has some, 1 where its share is above the limit or the others' sites are too few; no "
-        "region first, then each",
+        "sites, 1 where the group has some, 1 where its share is too large, the others' sites too few, or in no region few "
+        "unvisited; no region first, then each",
         "(R + 1, 3)",
         bits=20,
     )

@@ -19,7 +19,9 @@ WIDTH = 6  # vectors in the block
 COLUMNS = POWER * WIDTH  # numbers of each month that start a factor
 # Of the others with a third as many sites as months every count was worked out (tests/attacks/test_counts.py).
 SITES_A_MONTH = 0.5
-VISITS_LEFT = 3  # in a month without any one organisation's, or a sum and a sum of squares tell single ones
+# In a month without any one organisation's: a fit tells sums of means, of their squares and of weights, from which those of
+# three follow, and single counts (tests/attacks/test_thin_months.py).
+SITES_LEFT = 4
 LARGEST_COUNT = 10_000_000  # birds of one visit: sums of squares of such counts fit into a masked number
 
 
@@ -58,12 +60,13 @@ def followed(shared: Bool, columns: int) -> Bool:
 def kept_regions(sites: F64, groups: F64, over: F64, minimum: int, contributors: int) -> list[int]:
     """Numbers of the regions whose sums may be released; (R + 1,) each, sites of no region first.
 
-    What is left of the whole is a sum too: if it rests on too few, the smallest region joins it, until it has enough.
+    What is left of the whole is a sum too: if it rests on too few (by ``over`` on sites without visits, which are not among
+    ``sites``), the smallest region joins it, until it has enough.
     """
     fine = behind(sites, groups, minimum, contributors) & (over == 0)
     keep = [i for i in range(1, len(sites)) if fine[i]]
     while keep:
-        rest = [i for i in range(len(sites)) if i not in keep and sites[i] > 0]
+        rest = [i for i in range(len(sites)) if i not in keep and (sites[i] > 0 or over[i] > 0)]
         if not rest or (sites[rest].sum() >= minimum and any(fine[i] for i in rest)):
             break
         keep.remove(min(keep, key=lambda i: sites[i]))

@@ -50,6 +50,8 @@ def page(kit: Kit, *, own_sites: int | None = None) -> str:
             f"  It stops where another copy asks something else, and after {s.exchanges:,} exchanges.",
             "What the other organisations see, and nobody else",
             *(_seen_of_method(s) if s.method else _seen_of_model(s, least)),
+            "  Studies that you joined with another kit are not known here: with the same records the difference of the two",
+            "  results is the sum of whoever is in one of them only.",
             *_differences(kit),
         ]
     )

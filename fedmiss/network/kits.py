@@ -380,7 +380,9 @@ def new_revision(
                 "sums are masked from this revision on, and other models are then fitted than the present ones: there is "
                 "nothing to go on from. Leave --from out."
             )
-        values["before"] = _onward_of(source, old)
+        values["before"] = _for_newcomers(
+            _onward_of(source, old), open_kit(source).history(), values["organisations"]
+        )
     named = named_features(str(old.model.get("structure", "none")))
     told = [feature for feature in named if feature not in UNTOLD]
     if len(told) < len(named):  # of an older version: no part of a job any more
@@ -428,6 +430,20 @@ def _onward_of(source: Path, study: Study) -> dict[str, Any]:
                     "any more. Leave --from out."
                 )
     return last
+
+
+def _for_newcomers(
+    before: dict[str, Any], history: Sequence[Mapping[str, Any]], organisations: Sequence[str]
+) -> dict[str, Any]:
+    """What a job goes on from, without its months where somebody has left it and somebody comes.
+
+    The sums of that job's members at its months add up to what its prior asks. Who comes is told those of who stays, and so
+    would have those of who left alone (``tests/attacks/test_newcomers.py``).
+    """
+    now, then = set(organisations), [set(line["roster"]) for line in history if line["job"] == before["job"]]
+    if then and (now <= then[-1] or then[-1] <= now):
+        return before
+    return before | {"models": [{"settings": model["settings"]} for model in before["models"]]}
 
 
 def _make_kit(folder: Path, study: Study) -> None:

@@ -23,7 +23,7 @@ def found(folder, seed: int) -> float:
     """Share of the others' sites that a member finds among ten times as many guessed ids; by chance 0.08."""
     rng = np.random.default_rng(seed)
     level = 1 + 0.9 * rng.normal(size=(J, 1)) + 0.3 * np.sin(2 * np.pi * np.arange(L) / 12)
-    site, month = np.nonzero(rng.random((J, L)) < 0.05)
+    site, month = np.nonzero(rng.random((J, L)) < 0.15)
     y = rng.poisson(np.exp(level[site, month]) * rng.gamma(3, 1 / 3, site.size)).astype(float)
     ids = np.array([f"L{10000 + 7 * j}" for j in range(J)], dtype=object)
     groups = [

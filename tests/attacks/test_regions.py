@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from scipy.optimize import least_squares
 
 from fedmiss.federation import messages as msg
+from fedmiss.federation import rules
+from fedmiss.federation.hub import support
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
@@ -76,3 +80,43 @@ def test_months_of_a_region_would_tell_what_is_expected_at_each_of_two_sites(tmp
         true.append(month * np.exp(at @ both + 0.5 * np.einsum("al,ab,bl->l", both, cov, both)))
     order = [np.argsort([one.mean() for one in series]) for series in (found, true)]
     np.testing.assert_allclose(found[order[0]], np.array(true)[order[1]], rtol=1e-3)
+
+
+def without_a_visit(held, kind: str):
+    """Visits of a club that lists one site more, of no region: in a frame, or seen once without a number."""
+    more = replace(held, site_id=np.append(held.site_id, ["lone"]), region=np.append(held.region, [""]))
+    if kind == "frame":
+        return replace(more, frame=True)
+    once = more.take(np.append(np.arange(held.site.size), [0]))
+    once.site[-1], once.count[-1], once.detected[-1] = held.site_id.size, np.nan, True
+    return once
+
+
+@pytest.mark.parametrize("kind", ["frame", "X"])
+@pytest.mark.parametrize("rule", [False, True])
+def test_regions_would_leave_of_the_whole_one_site_that_no_visit_of_takes_part(
+    kind, rule, tmp_path, monkeypatch
+):
+    """Whoever reads the joint result would have what is expected there, hence its covariates."""
+    if not rule:
+        monkeypatch.setattr(
+            support,
+            "kept_regions",
+            lambda *given: rules.kept_regions(*given[:2], np.r_[0, given[2][1:]], *given[3:]),
+        )
+    rng = np.random.default_rng(2)
+    site, at = np.nonzero(rng.random((J, L)) < 0.5)
+    y = rng.poisson(np.exp(1 + 0.8 * rng.normal(size=J))[site]).astype(float)
+    groups = [Group.of(f"owner-{k}", site[own], at[own], y[own]) for k in range(3) for own in [site % 3 == k]]
+    names = np.array(["north", "south", "west"], dtype=object)[rng.integers(0, 3, J)]
+    clubs = clubs_of(GroupPanel.of(J, L, groups, calendar(L), region=names), tmp_path)
+    clubs["owner-1"].visits = without_a_visit(clubs["owner-1"].visits, kind)
+    tap = Tapped({name: club.program() for name, club in clubs.items()})
+    job = JobSpec(DataSpec(jointly=True, minimum=LEAST), [CountSettings(rank=0)], bootstrap=0)
+    result = run_job(Link(tap, JOB[:8], SETTINGS), job)
+    regions = len(result.facts.regions)
+    left = result.totals[0] - result.totals[1 : 1 + regions].sum(axis=0)
+    q = next(q for q in tap.asked if isinstance(q, msg.Totals) and not q.drawn)
+    month = np.exp(q.mu[0] + q.T[0, :, 0] + 0.5 * q.D[0, :, 0]) * q.smear[0]
+    assert regions == (2 if rule else 3)
+    assert (left > 5 * month).all() if rule else (left < 3 * month).all()  # of at least five sites, or of one

@@ -1,12 +1,14 @@
-"""By month a sum of effort and a sum of its squares are told: of two visits each one's own."""
+"""By month a sum of effort and a sum of its squares are told: of two visits each one's own, of four whole minutes'."""
 
 from __future__ import annotations
+
+from itertools import combinations_with_replacement
 
 import numpy as np
 import pytest
 
 from fedmiss.federation import messages as msg
-from fedmiss.federation.group import agreement
+from fedmiss.federation.group import agreement, answers
 from fedmiss.federation.hub.agree import DataSpec
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
@@ -16,6 +18,7 @@ from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
 from tests.models.panels import calendar
 
 J, L, THIN = 60, 24, 5  # the month in which the others went to few sites
+MINUTES = np.arange(5, 245, 5)  # of visits, as they are written down
 
 
 def job_of(theirs: list[int], folder) -> tuple[Tapped, dict, msg.Question, np.ndarray]:
@@ -26,7 +29,7 @@ def job_of(theirs: list[int], folder) -> tuple[Tapped, dict, msg.Question, np.nd
     there[:, THIN] = False
     there[[*range(0, 30, 3), *theirs], THIN] = True
     site, month = np.nonzero(there)
-    x = rng.normal(0, 0.5, (site.size, 1))
+    x = np.log(rng.choice(MINUTES, (site.size, 1)) / 60.0)
     y = rng.poisson(np.exp(level[site, month] + 0.5 * x[:, 0])).astype(float)
     groups = [
         Group.of(f"owner-{k}", site[at], month[at], y[at], effort=x[at])
@@ -43,15 +46,32 @@ def job_of(theirs: list[int], folder) -> tuple[Tapped, dict, msg.Question, np.nd
     return tap, programs, q, sum(a.months[0, THIN] for a in answers[1:])
 
 
-@pytest.mark.parametrize(("theirs", "released"), [([1, 2], False), ([1, 2, 4], True)])
-def test_a_month_in_which_the_others_made_two_visits_is_withheld(tmp_path, theirs, released):
+@pytest.mark.parametrize(("theirs", "released"), [([1, 2, 4], False), ([1, 2, 4, 5], True)])
+def test_a_month_in_which_the_others_made_three_visits_is_withheld(tmp_path, theirs, released):
     assert (job_of(theirs, tmp_path)[3][0] > 0) == released
 
 
 def test_of_two_visits_the_effort_of_each_would_be_told(tmp_path, monkeypatch):
-    monkeypatch.setattr(agreement, "VISITS_LEFT", 0)
+    monkeypatch.setattr(agreement, "SITES_LEFT", 0)
+    monkeypatch.setattr(answers, "COARSE", 2.0**-24)
     _, programs, q, sums = job_of([1, 2], tmp_path)
     apart = np.sqrt(2.0 * sums[5] - sums[4] ** 2)
     used = [programs[name].used for name in ("owner-1", "owner-2")]
     true = [float(one.effort[one.month == THIN, 0] @ [q.kappa[0, 0]]) for one in used]
     np.testing.assert_allclose(np.sort([sums[4] - apart, sums[4] + apart]) / 2.0, np.sort(true), atol=1e-5)
+
+
+@pytest.mark.parametrize("coarse", [2.0**-24, None], ids=["exact", "rounded"])
+def test_of_four_visits_the_minutes_of_each_would_be_told(coarse, tmp_path, monkeypatch):
+    if coarse is not None:
+        monkeypatch.setattr(answers, "COARSE", coarse)
+    _, programs, q, sums = job_of([1, 2, 4, 5], tmp_path)
+    used = [programs[name].used for name in ("owner-1", "owner-2")]
+    true = np.sort(np.concatenate([60.0 * np.exp(one.effort[one.month == THIN, 0]) for one in used]))
+    tried = np.array(list(combinations_with_replacement(MINUTES, 4)))
+    effect = q.kappa[0, 0] * np.log(tried / 60.0)
+    lacking = np.abs(np.stack([effect.sum(axis=1), (effect**2).sum(axis=1)]) - sums[4:6, None]).max(axis=0)
+    if coarse is not None:
+        np.testing.assert_allclose(tried[lacking < 1e-5], true[None])
+    else:  # both organisations round: this many are as good as the true ones
+        assert (lacking <= answers.COARSE).sum() > 100

@@ -114,7 +114,8 @@ def test_cohorts_of_three_to_five_hold_everybody_once(n):
 def test_a_study_with_absences_is_fedem_with_the_workers_that_were_there(masked, tmp_path):
     """The same S_hat and V as one process that is told who was there; V_c of the others stood still."""
     model, data, start = clubs(7)
-    algo = algorithm(model, data)
+    quant = Identity() if masked else Dithering(4)
+    algo = algorithm(model, data, quant)
     off = {"club-5": [(6, 14)], "club-2": [(20, 26)]}
     study = Study(list(data), tmp_path, masked=masked, off=off)
     got = study.run(algo, data, start, stop=Stop(rounds=40))
@@ -129,7 +130,7 @@ def test_a_study_with_absences_is_fedem_with_the_workers_that_were_there(masked,
     )
     assert first in missing  # on a slow computer others may be late as well
     assert second in missing
-    told = algorithm(model, data, participation=Remembered(Given(rounds)))
+    told = algorithm(model, data, quant, participation=Remembered(Given(rounds)))
     local = run(told, LocalEngine(data), start, stop=Stop(rounds=40))
     for result in got.values():
         if masked:
@@ -323,8 +324,9 @@ def test_a_list_of_other_than_whole_cohorts_is_refused(change, tmp_path, monkeyp
         return cls({n: frames.get(n, bytes(16)) for n in change(sorted(frames))})
 
     monkeypatch.setattr(Attendance, "of", classmethod(lied))
+    algo = algorithm(model, data, Identity())
     with pytest.raises(UplinkError, match="club-0 signed a frame of exchange 2 that cannot be read"):
-        Study(list(data), tmp_path, masked=True).run(algorithm(model, data), data, start, stop=Stop(rounds=6))
+        Study(list(data), tmp_path, masked=True).run(algo, data, start, stop=Stop(rounds=6))
 
 
 def test_masks_of_a_cohort_cancel_over_it_and_over_nothing_less(tmp_path):

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,7 @@ from fedmiss.federation.group.visits import Visits
 from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.federation.rules import kept_regions, releasable
+from fedmiss.federation.rules import SITES_LEFT, kept_regions, releasable
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
@@ -94,6 +95,10 @@ def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
     visits, places, groups, largest, _ = counts(panel, part)
     empty = visits == 0
     enough = (visits >= 3) & (places >= 3) & (groups >= 3) & (largest <= 0.6)
+    own = np.stack([counts(SimpleNamespace(L=panel.L, groups=[g]), part)[1] for g in panel.groups])
+    left = own.sum(axis=0) - own
+    left = left.sum(axis=1, keepdims=True) - left  # sites of the others that a fold leaves in
+    enough &= ((left == 0) | (left >= SITES_LEFT)).all(axis=0)
     whole = counts(panel)
     released = (whole[0] >= 3) & (whole[1] >= 3) & (whole[2] >= 3) & (whole[3] <= 0.6)
     fine = (empty | enough).all(axis=0)

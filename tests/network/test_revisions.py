@@ -7,6 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from unittest.mock import Mock
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -16,6 +17,7 @@ from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
+from fedmiss.federation.hub.onward import Before, written
 from fedmiss.federation.journal import Journal
 from fedmiss.federation.messages import PROTOCOL
 from fedmiss.files import read_manifest
@@ -284,6 +286,23 @@ def test_a_newer_fedmiss_finds_what_a_job_has_come_to(folder, kit, monkeypatch):
     assert not open_kit(kit.folder).onward.exists()  # the job's number covers the version
     new = new_revision(folder, source=kit.folder)
     assert new.order().before[0].settings.rank == 1
+
+
+@pytest.mark.parametrize("steps", [1, 2], ids=["at once", "one after the other"])
+def test_who_comes_gets_no_months_of_a_job_that_somebody_has_left(steps, folder, kit):
+    """With the sums of who stays it would have those of who left: tests/attacks/test_newcomers.py."""
+    one = Before(CountSettings(rank=0), np.arange(2), np.zeros((2, 1)), tau=np.ones(1), noise=np.ones(1))
+    write_json(kit.onward, {"job": kit.job.hex(), "revision": 1, "models": written([one])})
+    changes = [{"added": ["west"]}, {"without": ["south"]}]
+    if steps == 2:
+        assert "months" in new_revision(folder, source=kit.folder, **changes[0]).before["models"][0]
+        new = new_revision(folder, source=kit.folder, **changes[1])
+    else:
+        new = new_revision(folder, source=kit.folder, **changes[0], **changes[1])
+    assert [list(model) for model in new.before["models"]] == [["settings"]]
+    register(app)
+    said = CliRunner().invoke(app, ["federation", "revise", str(folder), "--from", str(kit.folder)])
+    assert "would tell who joins what who left had" in said.output
 
 
 def test_a_status_is_that_of_the_present_job(folder):

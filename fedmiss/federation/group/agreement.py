@@ -23,7 +23,7 @@ from fedmiss.federation.group.visits import (
     experience,
 )
 from fedmiss.federation.messages_agree import PLACE
-from fedmiss.federation.rules import COLUMNS, CONTRIBUTORS, SITES_A_MONTH, VISITS_LEFT
+from fedmiss.federation.rules import COLUMNS, CONTRIBUTORS, SITES_A_MONTH, SITES_LEFT
 from fedmiss.version import __version__
 
 if TYPE_CHECKING:
@@ -171,11 +171,10 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         effort[-1, 0] = min(effort[-1, 0], observers)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
-        left = question.visits - visits
-        # by month sums of effort, and of their squares, are told: those of two visits are these visits' own
-        alone = (
-            (0 < left) & (left < VISITS_LEFT) & (not question.folds and program.contributors >= CONTRIBUTORS)
-        )
+        left = question.sites - sites
+        if question.folds:  # what is told is of the visits that a fold leaves in
+            left = left.sum(axis=0) - left
+        alone = (0 < left) & (left < SITES_LEFT) & (program.contributors >= CONTRIBUTORS)
         over = ((visits > question.share * question.visits) | alone).astype(float)
         months = int((question.visits > 0).any(axis=0).sum())
         others = question.regions[:, 0].sum() - regions[:, 0].sum()
@@ -188,6 +187,10 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         regions[:, 2] = (own > question.share * question.regions[:, 0]) | (
             ((own > 0) & (own < program.own_sites)) | ((others_there > 0) & (others_there < program.minimum))
         )
+        # what regions leave of the whole may be sites that stand there without a visit that takes part, and nobody else's
+        lone = int((program.standing & ~program.visited & (regions_of(program) < 0)).sum())
+        least = max(program.axis.minimum, program.minimum)
+        regions[0, 2] = max(regions[0, 2], question.regions[0, 0] == 0 and 0 < lone < least)
         own = effort[:, 0]
         effort[:, 2] = (own > question.share * question.effort) | ((own > 0) & (own < program.own_sites))
         if len(effort):

@@ -32,6 +32,7 @@ NO_BIRD = -50.0  # log effect of a site at which no bird was counted: it has non
 
 _CHECKED: list[tuple[Any, tuple[int, ...]] | None] = [None]  # the last question that was found right
 
+COARSE = 0.25  # unit of the sums of effort by month: drift of effort over years is all that is said of them
 STEPS = 20  # of sites, to come to their end for given months
 
 
@@ -351,7 +352,9 @@ def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F
     K = batch.terms
     effect = batch.effort[:, :K] @ batch.kappa[f, :K] if K else np.zeros_like(fitted)
     sums = [np.ones_like(fitted), fitted, variance, effect, effect**2]
-    rest = [np.bincount(month, weight * x, L) for x in sums]
+    rest = np.stack([np.bincount(month, weight * x, L) for x in sums])
+    if program.jointly:  # of a few visits exact sums of logs tell each one's minutes, which are whole
+        rest[3:] = np.rint(rest[3:] / COARSE) * COARSE
     finds = np.bincount(used.month, used.weight * (used.count > 0), L)
     return np.column_stack([rest[0], counted, *rest[1:], finds + program.uncounted, program.uncounted])
 

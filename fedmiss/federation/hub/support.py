@@ -75,7 +75,7 @@ def release_jointly(
         notes.append(
             f"{out} visits were withheld: their {int((~months).sum())} {steps(axes.months)} have fewer than "
             f"{axes.minimum} visits or sites of all groups together, fewer than {contributors} groups, or one with over "
-            f"{share:.0%} of the visits or all but two."
+            f"{share:.0%} of the visits or all sites but three."
         )
     visits = sums["visits"].sum(axis=0) * months
     places = {k: np.sort(at) for k, at in lost.items()}

@@ -20,7 +20,7 @@ from fedmiss.federation.hub.few import drawn_variance
 from fedmiss.federation.hub.priors import SITE_SD, SLOPE_SD, STRIDE
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.structure import FEATURES, OF_LEVELS, OF_SLOPES
+from fedmiss.models.lowrank.structure import FEATURES, OF_LEVELS, OF_SLOPES, UNTRIED
 
 if TYPE_CHECKING:
     from fedmiss.federation.hub.state import MonthState, Panel
@@ -169,7 +169,9 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     A = np.ascontiguousarray(from_triangle(sums[..., d:], d)[..., at[:, None], at])
     own_prior, gradient = precision.reshape(*many, d)[..., at], sums[..., :d].copy()
     inner, inverse = np.zeros((*many, d, d)), _inverse(A, own_prior)
-    for x in np.flatnonzero(np.isin(at, k + 1 + _alone(before))):
+    names = [before.blocks[number] for number in before.block]
+    alone = [(own, int(names[own] in OF_SLOPES)) for own in np.flatnonzero(np.isin(names, UNTRIED))]
+    for x in np.flatnonzero(np.isin(at, [of * (k + 1) + own for own, of in alone if of < c])):
         # Covariances of sites that are on their way, as of rare species, may say less than nothing of it: then nothing.
         none = ~(1.0 / inverse[..., x, x] > own_prior[..., x])
         if np.any(none):
@@ -193,20 +195,15 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
         for own in (before.block == number for number in range(len(before.blocks)))
     ]
     most = np.full((len(before.blocks), 1), MOST)
-    for own in _alone(before):
+    for own, of in alone:
         # Of one coefficient, which the data alone put at b with the variance s^2, the likeliest rho is b^2 - s^2. It is
         # switched off at once below CLEAR s^2: else it dies away over more rounds than a fit takes.
         number, some = before.block[own], np.maximum(known[..., own, :], 1e-12)
         b2, s2 = (aim[..., own, :] / some) ** 2, np.einsum("...caa->...ac", cov)[..., own, :] / some
-        most[number], on = SLOPE_SD**2, (b2 > CLEAR * s2) & (s2 < (SLOPE_SD * unit[..., 0]) ** 2)
+        most[number] = _SCALES[of] ** 2
+        on = (b2 > CLEAR * s2) & (s2 < (_SCALES[of] * unit[..., 0]) ** 2)
         rho[number] = np.where(on, np.minimum(b2 - s2, STRIDE * before.rho[..., number, :]), 0.0)
     return evolve(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, most * unit**2))
-
-
-def _alone(coefficients: Coefficients) -> I64:
-    """Features that only slopes follow, one for a block."""
-    names = [coefficients.blocks[number] for number in coefficients.block]
-    return np.flatnonzero(np.isin(names, OF_SLOPES))
 
 
 def _inverse(A: F64, prior: F64) -> F64:

@@ -89,6 +89,7 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         "regions": len(panel.regions) > 1,
         "smooth": placed,
         "abundance": panel.calendar is not None,
+        "times": panel.calendar is not None and np.unique(panel.calendar[1]).size > 1,
     }
     # columns that are left out for the least numbers are told in a note: no fault of the settings
     said = {"covariates"} if notes else set()
@@ -149,6 +150,10 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         block: np.array([i for i, column in enumerate(left) if column.block == block], dtype=np.int64)
         for block in blocks
     }
+    if "times" in blocks and not (np.diag(spread)[at["times"]] > 1e-12).any():
+        at["times"] = np.zeros(0, dtype=np.int64)
+        if strict and "times" in wanted and not notes:
+            raise ConfigError(WHY["times"])
     return replace(panel, features=SiteFeatures(at, tuple(left), centre, spread, tuple(notes)))
 
 
@@ -160,6 +165,7 @@ WHY = {
     "regions": "the sites have no regions, or one only: leave the feature regions out.",
     "abundance": f"sites have no slopes of their own without a calendar, or with {LEAST_YEARS} years or fewer: leave the "
     "feature abundance out.",
+    "times": "sites do not differ in the mean year of their visits, or months have no years: leave the feature times out.",
     "smooth": "the sites have no places that differ (latitude, longitude): leave the feature smooth out.",
 }
 

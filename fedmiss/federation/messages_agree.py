@@ -324,7 +324,9 @@ class Features(Question):
 
     about: ClassVar[str] = "which features of sites the prior may follow, and what is behind each"
     answer: ClassVar[type[Answer]] = FeatureSums
-    blocks: tuple[str, ...] = _f("kinds of features: visits, covariates, regions, smooth, abundance, times")
+    blocks: tuple[str, ...] = _f(
+        "kinds of features: visits, covariates, regions, smooth, abundance, times, effort"
+    )
     names: tuple[str, ...] = _f("names of the covariates")
     mean: np.ndarray = _f("their means over visited sites", "(c,)")
     deviation: np.ndarray = _f("their standard deviations over visited sites", "(c,)")

@@ -1,4 +1,7 @@
-"""Levels of sites follow when these were visited: people who give up poor sites and take up good ones make no trend."""
+"""Levels of sites follow when, and with how much effort, these were visited.
+
+People who give up poor sites and take up good ones make no trend, and those who stay longer at good ones no power of effort.
+"""
 
 from dataclasses import replace
 
@@ -101,6 +104,45 @@ def test_where_few_sites_of_the_others_have_other_years_it_is_not_told(differ, t
     """Most sites are counted in all years: the sums would be those of the few that are not."""
     out = _too_many([""], np.array(["times"]), np.array([differ, 30.0]))
     assert out.tolist() == [not told]
+
+
+def longer_at_good_sites(owners: int = 1) -> GroupPanel:
+    """Counts without a trend that grow with the root of the hours; these are more at good sites, and grow by 8 % a year."""
+    rng = rng_for(0, "effort")
+    a = rng.standard_normal(J)
+    site, year = np.nonzero(rng.random((J, YEARS)) < 0.6)
+    hours = 0.08 * (year - 5.5) + 0.5 * a[site] + 0.3 * rng.standard_normal(site.size)
+    count = 5.0 * np.exp(a[site] + 0.5 * hours)
+    groups = [
+        Group.of(f"g{k}", site[at], year[at], count[at], effort=hours[at, None])
+        for k, at in ((k, site % owners == k) for k in range(owners))
+    ]
+    return GroupPanel.of(J, YEARS, groups, (np.full(YEARS, 6), 2001 + np.arange(YEARS)))
+
+
+def test_people_who_stay_longer_at_good_sites_make_no_power_of_effort():
+    p = longer_at_good_sites()
+    plain, fit = fit_counts(p, PLAIN), fit_counts(p, replace(PLAIN, features=("effort",)))
+    assert plain.state.kappa[0] > 0.7
+    assert abs(fit.state.kappa[0] - 0.5) < 0.1
+    assert slope_of(plain.expected().sum(axis=0)) < -0.03
+    assert abs(slope_of(fit.expected().sum(axis=0))) < 0.015
+
+
+def test_the_fit_does_not_depend_on_the_groups():
+    settings = replace(PLAIN, features=("times", "effort"))
+    one, three = (fit_counts(longer_at_good_sites(owners), settings).expected() for owners in (1, 3))
+    np.testing.assert_allclose(three, one, rtol=1e-6)
+
+
+def test_levels_follow_neither_where_one_site_in_ten_was_never_visited():
+    p = longer_at_good_sites()
+    wide = GroupPanel.of(J + 10, YEARS, list(p.groups), p.calendar)
+    for panel_, taken in ((p, True), (wide, False)):
+        choice = LocalFederation.of_panel(panel_).cross_validate(
+            [replace(PLAIN, inverse_size=None)], structure=FEATURES
+        )
+        assert ("effort" in choice.best.features) is taken
 
 
 @pytest.mark.mc

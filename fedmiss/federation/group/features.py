@@ -12,6 +12,7 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
 ``abundance``   log of the site's birds over what the mean site would have had at the same visits, both with a visit more at
                 the mean, so that one visit says little
 ``times``       mean year of the site's visits
+``effort``      means of the terms of effort of the site's visits
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import crossed
 from fedmiss.federation.triangle import to_triangle
-from fedmiss.models.lowrank.structure import LIMIT, OF_SLOPES, UNTOLD, UNTRIED
+from fedmiss.models.lowrank.structure import ALONE, LIMIT, OF_SLOPES, UNTOLD
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.batch import Batch
@@ -181,6 +182,9 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, N
         elif block == "times":
             x = _times(program)
             add(x[:, None], _differs(program, x)[:, None])
+        elif block == "effort":
+            x = _means(program, program.need().effort)
+            add(x, np.ones(x.shape))
         elif block == "regions":
             at = np.column_stack([program.visits.region == name for name in program.axis.regions])
             add(at.astype(float), at)
@@ -215,14 +219,19 @@ def _abundance(program: GroupProgram, level: F64) -> F64:
 
 
 def _times(program: GroupProgram) -> F64:
-    """Mean year (J,) of the sites' visits, from the middle of the years in their standard deviation; 0 without a visit."""
-    used, year = program.need(), program.axis.year.astype(float)
+    """Mean year (J,) of the sites' visits, from the middle of the years in their standard deviation."""
+    year = program.axis.year.astype(float)
     line = (year - 0.5 * year[-1]) * np.sqrt(12.0) / max(year[-1], 1.0)
-    visits, along = (
-        np.bincount(used.site, each, program.J) for each in (used.weight, used.weight * line[used.month])
-    )
-    out: F64 = along / np.where(visits > 0.0, visits, 1.0)
-    return out
+    return _means(program, line[program.need().month][:, None])[:, 0]
+
+
+def _means(program: GroupProgram, x: F64) -> F64:
+    """Means (J, K) of x (m, K) over the visits of each site; 0 without a visit."""
+    used = program.need()
+    visits = np.bincount(used.site, used.weight, program.J)
+    out = np.zeros((program.J, x.shape[1]))
+    np.add.at(out, used.site, used.weight[:, None] * x)
+    return out / np.where(visits > 0.0, visits, 1.0)[:, None]
 
 
 def _near(x: F64, knots: F64) -> F64:
@@ -242,7 +251,7 @@ def _too_many(kinds: Sequence[str], blocks: NDArray[np.str_], others: F64) -> Bo
     number = np.array([not kind for kind in kinds], dtype=bool)
     q, out = 1, np.zeros(blocks.size, dtype=bool)
     fewest = others[-1]  # sites that differ in each of the numbers so far: a gap is the mean
-    for i in np.flatnonzero(np.isin(blocks, UNTRIED)):
+    for i in np.flatnonzero(np.isin(blocks, ALONE)):
         these = min(fewest, others[i])
         if (q + 1) * (q + 2) // 2 > these:
             out[i] = True

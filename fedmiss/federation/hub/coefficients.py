@@ -20,7 +20,7 @@ from fedmiss.federation.hub.few import drawn_variance
 from fedmiss.federation.hub.priors import SITE_SD, SLOPE_SD, STRIDE
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.structure import FEATURES, OF_LEVELS, OF_SLOPES, UNTRIED
+from fedmiss.models.lowrank.structure import ALONE, FEATURES, OF_LEVELS, OF_SLOPES
 
 if TYPE_CHECKING:
     from fedmiss.federation.hub.state import MonthState, Panel
@@ -169,7 +169,7 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     A = np.ascontiguousarray(from_triangle(sums[..., d:], d)[..., at[:, None], at])
     own_prior, gradient = precision.reshape(*many, d)[..., at], sums[..., :d].copy()
     inner, inverse = np.zeros((*many, d, d)), _inverse(A, own_prior)
-    alone = np.flatnonzero(np.isin([before.blocks[number] for number in before.block], UNTRIED))
+    alone = np.flatnonzero(np.isin([before.blocks[number] for number in before.block], ALONE))
     for x in np.flatnonzero(np.isin(at, [of * (k + 1) + own for own in alone for of in range(c)])):
         # Covariances of sites that are on their way, as of rare species, may say less than nothing of it: then nothing.
         none = ~(1.0 / inverse[..., x, x] > own_prior[..., x])

@@ -150,6 +150,8 @@ def _structure(findings: Findings) -> Iterator[str]:
         yield "Trends of sites follow how many birds were counted there."
     if shares.get("times", 0.0) >= LEAST_SHARE:
         yield "Levels of sites follow in which years they were visited."
+    if shares.get("effort", 0.0) >= LEAST_SHARE:
+        yield "Levels of sites follow the effort of their visits."
     if findings.data.fact("observer_effects") is True:
         yield "Observers count differently, and the model knows it."
     if chain := findings.data.fact("occupancy", default=[]):

@@ -15,6 +15,7 @@ handover  ``random`` with one observer for each site, who hands it to another on
 turnover  ``random`` with four new observers every year, who count for that year only
 arrivals  ``random``; six of ten sites have no birds until a random year, and are visited from that year on
 losses    ``random``; four of ten sites lose their birds in a random year, and are visited to the end of that year
+renewed   ``random``; the poorer sites are given up at a random time, the better ones start at a random time
 colonised the sites of ``arrivals``, visited in all years
 vacated   the sites of ``losses``, visited in all years
 ========  =============================================================================================
@@ -32,7 +33,7 @@ __all__ = ["DESIGNS", "TrendPanel", "simulate_design"]
 
 DESIGNS = (
     "plain", "random", "preferred", "abandoned", "learning", "handover", "turnover", "arrivals", "losses",
-    "colonised", "vacated",
+    "renewed", "colonised", "vacated",
 )  # fmt: skip
 EFFORT = 0.7  # power of effort in the mean
 NEW = 0.65  # what a new observer finds, where observers learn
@@ -155,6 +156,12 @@ def _visits(
         risk = 1 / (1 + np.exp(s / 0.02))
         gone = np.ceil(rng.exponential(3.0 / np.maximum(risk, 1e-9)) + 2)
         end = np.minimum(end, gone)
+    if design == "renewed":
+        order, turn = (
+            a.argsort().argsort() / J,
+            rng.integers(max(1, years // 4), max(2, 3 * years // 4 + 1), J),
+        )
+        start, end = np.where(order >= 0.6, turn, 0), np.where(order < 0.4, turn, years)
     end = np.maximum(end, start + 1)
     weight = np.exp(0.8 * a) if design in ("preferred", "abandoned") else rng.gamma(1.0, 1.0, J)
     # sites are taken up and given up for the birds' sake only

@@ -311,7 +311,9 @@ class FeatureSums(Answer):
         bits=30,
     )
     sums: np.ndarray = _f(
-        "sums over visited sites of the features that are used (log abundance too)", "(k,)", bits=30
+        "sums over visited sites of the features that are used (log abundance and mean years of visits too)",
+        "(k,)",
+        bits=30,
     )
     products: np.ndarray = _f("and of their products", "(k (k + 1) / 2,)", bits=30)
 
@@ -322,7 +324,9 @@ class Features(Question):
 
     about: ClassVar[str] = "which features of sites the prior may follow, and what is behind each"
     answer: ClassVar[type[Answer]] = FeatureSums
-    blocks: tuple[str, ...] = _f("kinds of features: visits, covariates, regions, smooth, abundance")
+    blocks: tuple[str, ...] = _f(
+        "kinds of features: visits, covariates, regions, smooth, abundance, times, effort"
+    )
     names: tuple[str, ...] = _f("names of the covariates")
     mean: np.ndarray = _f("their means over visited sites", "(c,)")
     deviation: np.ndarray = _f("their standard deviations over visited sites", "(c,)")

@@ -118,9 +118,9 @@ class FastSettings(FitSettings):
     structure: str = setting(
         "auto",
         "fast: what the expectation for a site follows: a comma list of visits (their number), covariates, regions, "
-        "smooth (over places), abundance (their trends only); none; or auto: each of these, observers, occupancy and slopes "
-        "of sites are taken where they predict held-out data clearly better, regions unless clearly worse, abundance with "
-        "slopes.",
+        "smooth (over places), abundance (their trends only), times, effort (of visits; levels only); none; auto: each of "
+        "these, observers, occupancy and slopes of sites are taken where they predict held-out data clearly better, regions "
+        "unless clearly worse, abundance with slopes, times and effort always.",
     )
     max_rank: int = setting(4, "fast: largest rank tried.", low=0)
     bootstrap: int = setting(

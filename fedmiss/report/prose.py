@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from fedmiss.arrays import Bool
-from fedmiss.models.lowrank.structure import OF_SLOPES
+from fedmiss.models.lowrank.structure import UNTRIED
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import absences, carried, cautions
 from fedmiss.report.classes import MIN_DRAWS
@@ -187,7 +187,7 @@ def area(findings: Findings) -> str:
     visited = findings.visited.iloc[0]
     went = f"of which {count(visited['n_sites'])} were visited" if visited["n_sites"] else "visited and not"
     follows = "are those of a mean site, since nothing that is known of the sites predicts their counts clearly better"
-    if set(findings.data.fact("features", default=[])) - {*OF_SLOPES}:
+    if set(findings.data.fact("features", default=[])) - {*UNTRIED}:
         follows = "follow from what they have in common with the visited ones"
     said = (
         f"The area is {count(findings.n_sites)} sites, {went}; the numbers of those that nobody visited, "

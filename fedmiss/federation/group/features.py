@@ -11,6 +11,8 @@ The prior of site j is p_j ~ N(B' f_j, diag(tau)) for its effect, and its slope;
                 process: Banerjee et al., JRSS B 2008); longitudes are counted from their mean the short way round
 ``abundance``   log of the site's birds over what the mean site would have had at the same visits, both with a visit more at
                 the mean, so that one visit says little
+``times``       mean year of the site's visits
+``effort``      means of the terms of effort of the site's visits
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import crossed
 from fedmiss.federation.triangle import to_triangle
-from fedmiss.models.lowrank.structure import LIMIT, OF_SLOPES, UNTOLD
+from fedmiss.models.lowrank.structure import ALONE, LIMIT, OF_SLOPES, UNTOLD
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.batch import Batch
@@ -177,6 +179,12 @@ def _columns(program: GroupProgram, question: msg.Features) -> tuple[F64, F64, N
                     add(np.nan_to_num(both), np.repeat(known, 2, axis=1))
         elif block == "abundance":
             add(_abundance(program, question.level)[:, None], np.ones((J, 1)))
+        elif block == "times":
+            x = _times(program)
+            add(x[:, None], _differs(program, x)[:, None])
+        elif block == "effort":
+            x = _means(program, program.need().effort)
+            add(x, np.ones(x.shape))
         elif block == "regions":
             at = np.column_stack([program.visits.region == name for name in program.axis.regions])
             add(at.astype(float), at)
@@ -210,6 +218,22 @@ def _abundance(program: GroupProgram, level: F64) -> F64:
     return out
 
 
+def _times(program: GroupProgram) -> F64:
+    """Mean year (J,) of the sites' visits, from the middle of the years in their standard deviation."""
+    year = program.axis.year.astype(float)
+    line = (year - 0.5 * year[-1]) * np.sqrt(12.0) / max(year[-1], 1.0)
+    return _means(program, line[program.need().month][:, None])[:, 0]
+
+
+def _means(program: GroupProgram, x: F64) -> F64:
+    """Means (J, K) of x (m, K) over the visits of each site; 0 without a visit."""
+    used = program.need()
+    visits = np.bincount(used.site, used.weight, program.J)
+    out = np.zeros((program.J, x.shape[1]))
+    np.add.at(out, used.site, used.weight[:, None] * x)
+    return out / np.where(visits > 0.0, visits, 1.0)[:, None]
+
+
 def _near(x: F64, knots: F64) -> F64:
     d2 = ((x[:, None, :] - knots[None, :, :]) ** 2).sum(axis=2)
     out: F64 = np.exp(-0.5 * d2 / WIDTH**2)
@@ -225,15 +249,20 @@ def _too_many(kinds: Sequence[str], blocks: NDArray[np.str_], others: F64) -> Bo
     tells q sums, of those that differ in a number (and its square) 2 q - 1. See ``tests/attacks/test_features.py``.
     """
     number = np.array([not kind for kind in kinds], dtype=bool)
-    q, out = 1 + int((blocks == "abundance").sum()), np.zeros(blocks.size, dtype=bool)
+    q, out = 1, np.zeros(blocks.size, dtype=bool)
     fewest = others[-1]  # sites that differ in each of the numbers so far: a gap is the mean
+    for i in np.flatnonzero(np.isin(blocks, ALONE)):
+        these = min(fewest, others[i])
+        if (q + 1) * (q + 2) // 2 > these:
+            out[i] = True
+        else:
+            q, fewest = q + 1, these
     for first in np.flatnonzero(number & (blocks == "covariates"))[::2]:
         these, more = min(fewest, others[first]), q + 2
         if more * (more + 1) // 2 > others[-1] or 2 * more - 1 > these:
             out[first : first + 2] = True
         else:
             q, fewest = more, these
-    out[blocks == "abundance"] = q * (q + 1) // 2 > others[-1]
     out[~number] = others[:-1][~number] < q
     of = np.array(kinds, dtype=str)
     for kind in dict.fromkeys(kind for kind in kinds if kind):  # what is left of a category is told too

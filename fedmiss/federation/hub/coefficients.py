@@ -20,7 +20,7 @@ from fedmiss.federation.hub.few import drawn_variance
 from fedmiss.federation.hub.priors import SITE_SD, SLOPE_SD, STRIDE
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.structure import FEATURES, OF_LEVELS, OF_SLOPES
+from fedmiss.models.lowrank.structure import ALONE, FEATURES, OF_LEVELS, OF_SLOPES
 
 if TYPE_CHECKING:
     from fedmiss.federation.hub.state import MonthState, Panel
@@ -169,7 +169,8 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
     A = np.ascontiguousarray(from_triangle(sums[..., d:], d)[..., at[:, None], at])
     own_prior, gradient = precision.reshape(*many, d)[..., at], sums[..., :d].copy()
     inner, inverse = np.zeros((*many, d, d)), _inverse(A, own_prior)
-    for x in np.flatnonzero(np.isin(at, k + 1 + _alone(before))):
+    alone = np.flatnonzero(np.isin([before.blocks[number] for number in before.block], ALONE))
+    for x in np.flatnonzero(np.isin(at, [of * (k + 1) + own for own in alone for of in range(c)])):
         # Covariances of sites that are on their way, as of rare species, may say less than nothing of it: then nothing.
         none = ~(1.0 / inverse[..., x, x] > own_prior[..., x])
         if np.any(none):
@@ -192,21 +193,15 @@ def feature_step(state: MonthState, sums: F64, *, learn: bool) -> Coefficients:
         (new.B[..., own, :] ** 2).sum(axis=-2) / np.maximum(known[..., own, :].sum(axis=-2), 1e-3)
         for own in (before.block == number for number in range(len(before.blocks)))
     ]
-    most = np.full((len(before.blocks), 1), MOST)
-    for own in _alone(before):
+    most, scales = np.full((len(before.blocks), c), MOST), np.array(_SCALES[:c])
+    for own in alone:
         # Of one coefficient, which the data alone put at b with the variance s^2, the likeliest rho is b^2 - s^2. It is
         # switched off at once below CLEAR s^2: else it dies away over more rounds than a fit takes.
         number, some = before.block[own], np.maximum(known[..., own, :], 1e-12)
         b2, s2 = (aim[..., own, :] / some) ** 2, np.einsum("...caa->...ac", cov)[..., own, :] / some
-        most[number], on = SLOPE_SD**2, (b2 > CLEAR * s2) & (s2 < (SLOPE_SD * unit[..., 0]) ** 2)
+        most[number], on = scales**2, (b2 > CLEAR * s2) & (s2 < (scales * unit[..., 0]) ** 2)
         rho[number] = np.where(on, np.minimum(b2 - s2, STRIDE * before.rho[..., number, :]), 0.0)
     return evolve(new, rho=np.clip(np.stack(rho, axis=-2), LEAST * unit**2, most * unit**2))
-
-
-def _alone(coefficients: Coefficients) -> I64:
-    """Features that only slopes follow, one for a block."""
-    names = [coefficients.blocks[number] for number in coefficients.block]
-    return np.flatnonzero(np.isin(names, OF_SLOPES))
 
 
 def _inverse(A: F64, prior: F64) -> F64:

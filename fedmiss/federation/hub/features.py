@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 MOST_COLUMNS = 60  # of covariates
 OTHER_UNITS = 2  # powers of two between groups' largest values that are worth a word
+UNVISITED = 0.1  # part of the sites from which no level follows means over visits
 KNOTS, EXTENT = 6, 2.0  # a side of the smooth's grid, and its half width in deviations of the places
 
 
@@ -89,6 +90,8 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         "regions": len(panel.regions) > 1,
         "smooth": placed,
         "abundance": panel.calendar is not None,
+        "times": panel.calendar is not None and np.unique(panel.calendar[1]).size > 1,
+        "effort": panel.K > 0,
     }
     # columns that are left out for the least numbers are told in a note: no fault of the settings
     said = {"covariates"} if notes else set()
@@ -113,7 +116,11 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         none,
         panel.share,
     )
-    columns = [column for block in blocks for column in _columns(block, names, panel.regions, len(knots))]
+    columns = [
+        column
+        for block in blocks
+        for column in _columns(block, names, panel.regions, panel.K if block == "effort" else len(knots))
+    ]
     u = len(columns)
     least, contributors = (panel.least, panel.contributors) if panel.least else (1, 1)
     sums: dict[str, F64] = {}
@@ -149,6 +156,14 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         block: np.array([i for i, column in enumerate(left) if column.block == block], dtype=np.int64)
         for block in blocks
     }
+    if (
+        not strict and visited < (1.0 - UNVISITED) * panel.J
+    ):  # a site without a visit has no mean of its visits
+        at |= {block: np.zeros(0, dtype=np.int64) for block in ("times", "effort") if block in blocks}
+    if "times" in blocks and not (np.diag(spread)[at["times"]] > 1e-12).any():
+        at["times"] = np.zeros(0, dtype=np.int64)
+        if strict and "times" in wanted and not notes:
+            raise ConfigError(WHY["times"])
     return replace(panel, features=SiteFeatures(at, tuple(left), centre, spread, tuple(notes)))
 
 
@@ -160,16 +175,18 @@ WHY = {
     "regions": "the sites have no regions, or one only: leave the feature regions out.",
     "abundance": f"sites have no slopes of their own without a calendar, or with {LEAST_YEARS} years or fewer: leave the "
     "feature abundance out.",
+    "effort": "effort is not in the model: leave the feature effort out.",
+    "times": "sites do not differ in the mean year of their visits, or months have no years: leave the feature times out.",
     "smooth": "the sites have no places that differ (latitude, longitude): leave the feature smooth out.",
 }
 
 
-def _columns(block: str, names: Sequence[str], regions: Sequence[str], knots: int) -> list[Column]:
+def _columns(block: str, names: Sequence[str], regions: Sequence[str], number: int) -> list[Column]:
     """Columns of a block, in the order in which groups make them (:mod:`..group.features`)."""
     if block == "regions":
         return [Column(block, region) for region in regions]
     if block != "covariates":
-        return [Column(block)] * (knots if block == "smooth" else 1)
+        return [Column(block)] * (number if block in ("smooth", "effort") else 1)
     out: list[Column] = []
     for name in names:
         of, category, level = name.partition(LEVEL)

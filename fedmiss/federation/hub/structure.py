@@ -41,7 +41,7 @@ from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.choice import HELD_OUT, Choice, Trial, choose
 from fedmiss.models.lowrank.families import FAMILIES, SCALES
 from fedmiss.models.lowrank.settings import CountSettings
-from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS, OF_SLOPES
+from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS, OF_SLOPES, UNTRIED
 
 # Standard errors by which held-out data must be predicted better. Half a one for features, which switch themselves off where
 # they say nothing, and cost nothing (benchmarks/structure_truth.py); one for observers, who are few; two for the others.
@@ -313,7 +313,7 @@ def _taken(
             change |= step
     trials = [trial._replace(what=STEPS[trial.what]) for trial in trials]
     best = replace(choice.best, **change)
-    change["features"] = (*taken, *_of_slopes(panel, best))
+    change["features"] = (*taken, *_untried(panel, best))
     near = tuple(replace(other, **change) for other in choice.near)
     steps = ", ".join(trial.what for trial in trials if trial.taken)
     said = [f"Taken after trials on held-out data: {steps or 'nothing of what was tried'}."]
@@ -328,11 +328,11 @@ def _taken(
     )
 
 
-def _of_slopes(panel: Panel, best: CountSettings) -> tuple[str, ...]:
-    """Features that are taken without a trial where counts have slopes to follow them."""
+def _untried(panel: Panel, best: CountSettings) -> tuple[str, ...]:
+    """Features that are taken without a trial; those of slopes where counts have slopes to follow them."""
     columns = {} if panel.features is None else panel.features.columns
     follow = (FAMILIES[best.family].counts or SCALES[best.scale].log) and known_line(panel, best).size
-    return tuple(f for f in OF_SLOPES if columns.get(f, np.zeros(0)).size) if follow else ()
+    return tuple(f for f in UNTRIED if columns.get(f, np.zeros(0)).size and (follow or f not in OF_SLOPES))
 
 
 def _sentence(text: str) -> str:

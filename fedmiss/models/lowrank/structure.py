@@ -12,13 +12,22 @@ IN_WORDS = {  # what the expectation for a site follows, in the order of their c
     "regions": "its region",
     "smooth": "its place",
     "abundance": "how many birds it has",
+    "times": "in which years it was visited",
+    "effort": "how long its visits were",
 }
 FEATURES = tuple(IN_WORDS)
 # Features that are no part of a job between organisations. Rounds tell sums of products of features, each with weights of
 # its own: from those of the smooth follows where each of 80 sites lies, of 400 some still (tests/attacks/test_features.py).
-UNTOLD = {"visits": "how often a site was visited", "smooth": "where a site lies"}
+UNTOLD = {
+    "visits": "how often a site was visited",
+    "smooth": "where a site lies",
+    "effort": "how long visits to a site were",
+}
 TOLD = tuple(feature for feature in FEATURES if feature not in UNTOLD)
-OF_LEVELS, OF_SLOPES = ("visits",), ("abundance",)  # features that only the effect follows, or only the slope
+# features that only the effect follows, or only the slope
+OF_LEVELS, OF_SLOPES = ("visits", "times", "effort"), ("abundance",)
+ALONE = ("abundance", "times")  # one column each
+UNTRIED = (*ALONE, "effort")  # taken without a trial: they switch themselves off
 EFFORT = (
     "duration",
     "distance",

@@ -10,13 +10,15 @@ import pandas as pd
 
 from fedmiss.errors import listed
 from fedmiss.models.lowrank.choice import WORSE
-from fedmiss.models.lowrank.structure import IN_WORDS, OF_SLOPES
+from fedmiss.models.lowrank.structure import IN_WORDS, UNTRIED
 from fedmiss.report.findings import Findings
 from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, chosen_rows, family_words, progress_words, rows_of
 from fedmiss.report.sections import Cell, HtmlTable, Section, cell, table_of
 from fedmiss.report.style import Plot
 from fedmiss.report.words import count, number, percent, records, share
+
+LEAST_SHARE = 0.005  # of the variance between levels, below which a feature that was not tried has no word
 
 
 def build(findings: Findings, plots: dict[str, Plot]) -> Section:
@@ -138,7 +140,7 @@ def _structure(findings: Findings) -> Iterator[str]:
     said, shares = [], findings.data.fact("explained", default={})
     names = findings.data.fact("site_covariates", default=[])
     features = findings.data.fact("features", default=[])
-    for feature in (f for f in features if f not in OF_SLOPES):
+    for feature in (f for f in features if f not in UNTRIED):
         words = f"its {listed(names, 6)}" if feature == "covariates" else IN_WORDS[feature]
         part = f" ({share(shares[feature])} of the variance between sites)" if feature in shares else ""
         said.append(words + part)
@@ -146,6 +148,10 @@ def _structure(findings: Findings) -> Iterator[str]:
         yield f"What is expected at a site follows {' and '.join(said)}."
     if findings.data.fact("abundance"):
         yield "Trends of sites follow how many birds were counted there."
+    if shares.get("times", 0.0) >= LEAST_SHARE:
+        yield "Levels of sites follow in which years they were visited."
+    if shares.get("effort", 0.0) >= LEAST_SHARE:
+        yield "Levels of sites follow the effort of their visits."
     if findings.data.fact("observer_effects") is True:
         yield "Observers count differently, and the model knows it."
     if chain := findings.data.fact("occupancy", default=[]):

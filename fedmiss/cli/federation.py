@@ -114,10 +114,10 @@ def join(
     from fedmiss.network.approval import page, terminal_ask
     from fedmiss.network.community import OWN
     from fedmiss.network.folder import check_folder
+    from fedmiss.network.join import join as take_part
     from fedmiss.network.kits import open_kit
     from fedmiss.network.member import dry_run as brings
     from fedmiss.network.method import check_installed
-    from fedmiss.network.operate import join as take_part
     from fedmiss.network.preflight import check_key, check_version
     from fedmiss.network.report import joint_report, no_own_report, own_report
     from fedmiss.network.result import preview_lines
@@ -176,7 +176,7 @@ def join(
 
 def run(study: _STUDY) -> None:
     """Run the relay of a study until all organisations have their results, or go on with it (engine nvflare)."""
-    from fedmiss.network.operate import run as run_relay
+    from fedmiss.network.relay import run as run_relay
 
     run_relay(study, say=typer.echo)
     typer.echo("done: every organisation has the joint result.")

@@ -26,7 +26,7 @@ from fedmiss.folders import JointFacts
 from fedmiss.network.engine import provision
 from fedmiss.network.kits import Kit, collect_roster, enrol, make_study, open_kit
 from fedmiss.network.member import held
-from fedmiss.network.operate import stop_on_request
+from fedmiss.network.processes import stop_on_request
 from fedmiss.network.study import Study, read_study
 from fedmiss.pipeline.demo import peak_counts
 from fedmiss.pipeline.panels import open_panel

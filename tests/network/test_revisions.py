@@ -22,6 +22,7 @@ from fedmiss.files import read_manifest
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
+from fedmiss.network.join import join
 from fedmiss.network.kits import (
     collect_roster,
     enrol,
@@ -32,7 +33,6 @@ from fedmiss.network.kits import (
     sleeper,
 )
 from fedmiss.network.member import take_part
-from fedmiss.network.operate import join
 from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import read_study
 from fedmiss.system import POSIX

@@ -7,16 +7,16 @@ from types import SimpleNamespace
 import pytest
 
 from fedmiss.federation.gather import Gather, RelayGone
-from fedmiss.network import operate
+from fedmiss.network import join
+from fedmiss.network.join import LINGER, STILL, ExitPolicy, Stillness
 from fedmiss.network.kits import open_kit
 from fedmiss.network.member import take_part
-from fedmiss.network.operate import LINGER, STILL, ExitPolicy, Stillness
 from fedmiss.network.status import status
 
 
 def test_it_stays_until_it_has_its_result_and_the_relay_is_gone_or_quiet(tmp_path, monkeypatch):
     now, relay = SimpleNamespace(time=1000.0), SimpleNamespace(there=False)
-    monkeypatch.setattr(operate.time, "monotonic", lambda: now.time)
+    monkeypatch.setattr(join.time, "monotonic", lambda: now.time)
     out = tmp_path / "result"
     stay = ExitPolicy(out, lambda: relay.there)
     assert not stay.over()  # the job goes on, the relay is away
@@ -37,7 +37,7 @@ def test_it_stays_until_it_has_its_result_and_the_relay_is_gone_or_quiet(tmp_pat
 def test_a_job_that_does_not_go_on_is_said_once_and_so_is_that_it_does(monkeypatch):
     """The way to the relay took all data without a word: `join` said nothing for as long as that lasted."""
     now = SimpleNamespace(time=1000.0)
-    monkeypatch.setattr(operate.time, "monotonic", lambda: now.time)
+    monkeypatch.setattr(join.time, "monotonic", lambda: now.time)
     still = Stillness("job")
 
     def said(exchanges, seconds, waits=False, **more):

@@ -24,7 +24,7 @@ def new(
 ) -> None:
     """Proposer: make a study's folder with one kit for every organisation."""
     from fedmiss.network.engine import provision
-    from fedmiss.network.kits import make_study
+    from fedmiss.network.proposer import make_study
     from fedmiss.network.study import read_study_toml
 
     read = read_study_toml(study)
@@ -53,7 +53,7 @@ def roster(
 ) -> None:
     """Proposer: put all public keys into the kits; then send roster.json to every organisation."""
     from fedmiss.federation.masks import fingerprint
-    from fedmiss.network.kits import collect_roster
+    from fedmiss.network.proposer import collect_roster
 
     for name, key in collect_roster(study, keys).items():
         typer.echo(f"  {name:12s} {fingerprint(key)}")
@@ -291,7 +291,7 @@ def revise(
 
     Species, rules and model stay: a study about others is a new one.
     """
-    from fedmiss.network.kits import new_revision
+    from fedmiss.network.proposer import new_revision
     from fedmiss.network.study import read_study
 
     before = read_study(study)

@@ -19,7 +19,7 @@ from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.folder import place_of
 from fedmiss.network.join import _join_folder
-from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.kits import enrol, open_kit
 from fedmiss.network.member import (
     answered_from,
     digest_of_path,
@@ -29,6 +29,7 @@ from fedmiss.network.member import (
     take_part,
 )
 from fedmiss.network.outbox import ledger_of, outbox
+from fedmiss.network.proposer import collect_roster, make_study
 from fedmiss.network.report import _chosen_by, _own_panel, joint_report, no_own_report, own_report
 from fedmiss.network.result import preview_lines
 from fedmiss.network.status import status

@@ -20,10 +20,11 @@ from fedmiss.federation.gather import Board
 from fedmiss.network.approval import approve, page
 from fedmiss.network.engine import provision
 from fedmiss.network.join import join
-from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.kits import enrol, open_kit
 from fedmiss.network.member import digest_of_path, dry_run
 from fedmiss.network.method import code_of, function_of
 from fedmiss.network.outbox import outbox
+from fedmiss.network.proposer import collect_roster, make_study
 from fedmiss.network.study import read_study_toml
 from tests.core.toys import Linear
 from tests.network.conftest import all_take_part

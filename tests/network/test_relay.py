@@ -18,10 +18,11 @@ from fedmiss.network import join, processes, relay
 from fedmiss.network.demo import CLUBS
 from fedmiss.network.engine import relay as ask_all
 from fedmiss.network.engine import still_there
-from fedmiss.network.kits import collect_roster, enrol, job_hash, make_study, open_kit, read_roster
+from fedmiss.network.kits import enrol, job_hash, open_kit, read_roster
 from fedmiss.network.member import DATA
 from fedmiss.network.nvflare import Admin
 from fedmiss.network.nvflare_kits import place_admin
+from fedmiss.network.proposer import collect_roster, make_study
 from fedmiss.network.relay import _all_there
 from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import read_study

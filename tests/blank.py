@@ -1,5 +1,6 @@
 """Reports whose figures are blank: drawing is most of a report's time, and no part of what most laws are about."""
 
+import functools
 import io
 from collections.abc import Callable, Iterator
 
@@ -7,14 +8,15 @@ import pytest
 
 
 def draw_nothing(patch: pytest.MonkeyPatch) -> None:
-    """Make figures that go into memory blank; one that goes to a file is drawn."""
+    """Make figures that go into memory blank. One that goes to a file is drawn; matplotlib first prints one for its size."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     def blank(drawn: Callable, nothing: str | bytes) -> Callable:
+        @functools.wraps(drawn)  # matplotlib reads which arguments it takes
         def write(self: object, target: object, **more: object) -> None:
-            if isinstance(target, io.IOBase):
+            if isinstance(target, io.IOBase) and "metadata" in more:
                 target.write(nothing)
             else:
                 drawn(self, target, **more)

@@ -33,7 +33,9 @@ STUDIES = "federation"  # the command that has commands of its own
 
 
 def register(app: typer.Typer, words: Sequence[str] = ()) -> None:
-    """Add the command that the words of the command line begin with, or every command where they name none."""
+    """Give the command that the words of the command line begin with, or every command where they name none."""
+    app.registered_commands.clear()  # of an earlier call
+    app.registered_groups.clear()
     said = next((word for word in words if not word.startswith("-")), "")
     for name, home in COMMANDS.items():
         if name == said or said not in (*COMMANDS, STUDIES):

@@ -25,7 +25,7 @@ def new(
 ) -> None:
     """Proposer: make a study's folder with one kit for every organisation."""
     from fedmiss.network.engine import provision
-    from fedmiss.network.kits import make_study
+    from fedmiss.network.proposer import make_study
     from fedmiss.network.study import read_study_toml
 
     read = read_study_toml(study)
@@ -54,7 +54,7 @@ def roster(
 ) -> None:
     """Proposer: put all public keys into the kits; then send roster.json to every organisation."""
     from fedmiss.federation.masks import fingerprint
-    from fedmiss.network.kits import collect_roster
+    from fedmiss.network.proposer import collect_roster
 
     for name, key in collect_roster(study, keys).items():
         typer.echo(f"  {name:12s} {fingerprint(key)}")
@@ -116,10 +116,10 @@ def join(
     from fedmiss.network.approval import page, terminal_ask
     from fedmiss.network.community import OWN
     from fedmiss.network.folder import check_folder
+    from fedmiss.network.join import join as take_part
     from fedmiss.network.kits import open_kit
     from fedmiss.network.member import dry_run as brings
     from fedmiss.network.method import check_installed
-    from fedmiss.network.operate import join as take_part
     from fedmiss.network.preflight import check_key, check_version
     from fedmiss.network.report import joint_report, no_own_report, own_report
     from fedmiss.network.result import preview_lines
@@ -182,7 +182,7 @@ def join(
 
 def run(study: _STUDY) -> None:
     """Run the relay of a study until all organisations have their results, or go on with it (engine nvflare)."""
-    from fedmiss.network.operate import run as run_relay
+    from fedmiss.network.relay import run as run_relay
 
     run_relay(study, say=typer.echo)
     typer.echo("done: every organisation has the joint result.")
@@ -297,7 +297,7 @@ def revise(
 
     Species, rules and model stay: a study about others is a new one.
     """
-    from fedmiss.network.kits import new_revision
+    from fedmiss.network.proposer import new_revision
     from fedmiss.network.study import read_study
 
     before = read_study(study)

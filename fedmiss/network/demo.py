@@ -24,9 +24,10 @@ from fedmiss.federation.link import InProcess, Link
 from fedmiss.files import SECRET, check_free, read_manifest
 from fedmiss.folders import JointFacts
 from fedmiss.network.engine import provision
-from fedmiss.network.kits import Kit, collect_roster, enrol, make_study, open_kit
+from fedmiss.network.kits import Kit, enrol, open_kit
 from fedmiss.network.member import held
-from fedmiss.network.operate import stop_on_request
+from fedmiss.network.processes import stop_on_request
+from fedmiss.network.proposer import collect_roster, make_study
 from fedmiss.network.study import Study, read_study
 from fedmiss.pipeline.demo import peak_counts
 from fedmiss.pipeline.panels import open_panel

@@ -69,3 +69,12 @@ def status(folder: Path) -> dict[str, Any]:
     """Return how a study stands at the relay (``STUDY/hub``) or at an organisation (``KIT/private``)."""
     path = folder / STATUS
     return read_object(path) if path.exists() else {"state": "not begun", "missing": []}
+
+
+def waiting(hub: Path, job: str, names: Sequence[str], missing: Sequence[str], **now: Any) -> None:
+    """Record who has not joined, before the first exchange or after a restart, or ``now`` amid the job."""
+    before = status(hub)
+    known = {k: before[k] for k in ("stage", "exchanges") if k in before and before.get("job") == job}
+    Status(hub / STATUS, job, names).write(
+        **(known | now), state="waiting" if missing else "running", missing=list(missing)
+    )

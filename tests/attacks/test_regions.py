@@ -67,10 +67,12 @@ def test_months_of_a_region_would_tell_what_is_expected_at_each_of_two_sites(tmp
         return 1e6 * (np.log(np.exp(v.reshape(2, 3) @ powers).sum(axis=0)) - np.log(sums / month))
 
     ends = []
-    for seed in range(10):
+    for seed in range(40):  # most starts creep
         start = np.random.default_rng(seed).normal(0, [0.5, 0.1, 0.01], (2, 3))
         start[:, 0] += np.log((sums / month).mean() / 2)
-        ends.append(least_squares(lacking, start.ravel(), max_nfev=2000, xtol=1e-15, ftol=1e-15, gtol=1e-15))
+        ends.append(least_squares(lacking, start.ravel(), max_nfev=200, xtol=1e-15, ftol=1e-15, gtol=1e-15))
+        if ends[-1].cost < 1e-5:
+            break
     found = month * np.exp(min(ends, key=lambda end: end.cost).x.reshape(2, 3) @ powers)
     true = []
     for name, site in (("owner-1", "S1"), ("owner-2", "S2")):

@@ -30,7 +30,7 @@ def fedmiss(*words: object) -> Done:
         mock.patch.object(sys, "argv", ["fedmiss", *map(str, words)]),
         mock.patch.dict(os.environ, environment, clear=True),
         mock.patch.object(app.app, "registered_commands", []),
-        mock.patch.object(app.app, "registered_groups", []),  # else each call has one more, and takes longer
+        mock.patch.object(app.app, "registered_groups", []),  # of this call alone
         contextlib.redirect_stdout(out),
         contextlib.redirect_stderr(err),
     ):

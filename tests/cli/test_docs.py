@@ -86,3 +86,15 @@ def test_every_public_name_of_every_package_exists_and_is_in_the_guide():
                 assert hasattr(module, name), f"{info.name}.__all__ names {name}, which is not there"
                 assert f"`{name}`" in section(page, info.name)
     assert seen > 30
+
+
+def test_commands_that_are_registered_again_are_there_once():
+    """A program that registers them for every call had all of them once more each time, and each call took longer."""
+    from fedmiss.cli import commands
+
+    app = typer.Typer()
+    for _ in range(2):
+        commands.register(app)
+    names = [command.name for command in app.registered_commands]
+    assert sorted(names) == sorted(commands.COMMANDS)
+    assert [group.name for group in app.registered_groups] == [commands.STUDIES]

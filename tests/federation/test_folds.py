@@ -12,8 +12,8 @@ from fedmiss.federation.calls import cross_validate
 from fedmiss.federation.group.folds import draw_folds
 from fedmiss.federation.hub import crossval
 from fedmiss.federation.hub.agree import folds_like_gaps as like_gaps
-from fedmiss.federation.hub.fit import Enough
 from fedmiss.federation.hub.job import run_job
+from fedmiss.federation.hub.requests import Enough
 from fedmiss.federation.link import Link
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.choice import (

@@ -5,8 +5,9 @@ import pytest
 from fedmiss.federation.gather import Board
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, club_panels
-from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.kits import enrol, open_kit
 from fedmiss.network.member import take_part
+from fedmiss.network.proposer import collect_roster, make_study
 from fedmiss.network.study import Study
 from tests.federation.network import together
 

@@ -18,7 +18,8 @@ from fedmiss.network import report
 from fedmiss.network.approval import approve
 from fedmiss.network.demo import CLUBS, in_process
 from fedmiss.network.folder import place_of
-from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.join import _join_folder
+from fedmiss.network.kits import enrol, open_kit
 from fedmiss.network.member import (
     answered_from,
     digest_of_path,
@@ -27,8 +28,8 @@ from fedmiss.network.member import (
     replay,
     take_part,
 )
-from fedmiss.network.operate import _join_folder
 from fedmiss.network.outbox import ledger_of, outbox
+from fedmiss.network.proposer import collect_roster, make_study
 from fedmiss.network.report import _chosen_by, _own_panel, joint_report, no_own_report, own_report
 from fedmiss.network.result import preview_lines
 from fedmiss.network.status import status
@@ -110,7 +111,7 @@ def test_the_job_can_be_joined_again_when_it_is_done(folder, panels):
 
 def test_who_is_done_shows_its_frames_again_over_a_folder_too(folder, panels, tmp_path, monkeypatch):
     kit, asked = open_kit(folder / "kits" / "north"), []
-    monkeypatch.setattr("fedmiss.network.operate.take_part", lambda *given, **more: asked.append(given))
+    monkeypatch.setattr("fedmiss.network.join.take_part", lambda *given, **more: asked.append(given))
     shared, how = tmp_path / "shared", {"say": print, "look": False, "preview": False}
     for made in (kit.result, shared):
         made.mkdir()

@@ -19,11 +19,12 @@ from fedmiss.errors import ConfigError, DomainError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.network.approval import approve, page
 from fedmiss.network.engine import provision
-from fedmiss.network.kits import collect_roster, enrol, make_study, open_kit
+from fedmiss.network.join import join
+from fedmiss.network.kits import enrol, open_kit
 from fedmiss.network.member import digest_of_path, dry_run
 from fedmiss.network.method import check_installed, code_of, function_of
-from fedmiss.network.operate import join
 from fedmiss.network.outbox import outbox
+from fedmiss.network.proposer import collect_roster, make_study
 from fedmiss.network.study import read_study_toml
 from tests.core.toys import Linear
 from tests.network.conftest import all_take_part
@@ -226,9 +227,7 @@ def test_a_package_that_is_lacking_is_said_before_the_approval_and_before_anybod
     """It was said when all had joined."""
     folder, data = prepared(tmp_path)
     kit = open_kit(folder / "kits" / "north")
-    monkeypatch.setattr(
-        "fedmiss.network.operate._join_folder", lambda *given, **more: pytest.fail("it waits")
-    )
+    monkeypatch.setattr("fedmiss.network.join._join_folder", lambda *given, **more: pytest.fail("it waits"))
     monkeypatch.setattr(sys, "path", [place for place in sys.path if place != str(EXAMPLES)])
     with pytest.raises(ConfigError, match="three_organisations cannot be imported here"):
         join(kit, data["north"])

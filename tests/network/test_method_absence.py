@@ -16,9 +16,10 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation.circle import frame_label
 from fedmiss.network.approval import page
 from fedmiss.network.folder import Folder
-from fedmiss.network.kits import new_revision, open_kit
+from fedmiss.network.join import join
+from fedmiss.network.kits import open_kit
 from fedmiss.network.member import party_of, take_part
-from fedmiss.network.operate import join
+from fedmiss.network.proposer import new_revision
 from fedmiss.network.status import status
 from fedmiss.network.study import read_study, read_study_toml
 from tests.federation.network import Kill, together

@@ -11,9 +11,11 @@ pytest.importorskip("nvflare", reason="run by `make test-nvflare` in an environm
 
 from fedmiss.network import nvflare, nvflare_kits
 from fedmiss.network.demo import CLUBS, demo_study
-from fedmiss.network.kits import make_study, open_kit
+from fedmiss.network.kits import open_kit
 from fedmiss.network.member import start
-from fedmiss.network.operate import _session, end
+from fedmiss.network.processes import end
+from fedmiss.network.proposer import make_study
+from fedmiss.network.relay import _session
 from fedmiss.network.study import read_study
 from tests.network.ends import Laws, prepared_study, uninterrupted_run
 

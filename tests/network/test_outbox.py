@@ -15,11 +15,12 @@ from fedmiss.cli.app import app
 from fedmiss.cli.commands import register
 from fedmiss.errors import EngineError, InputError
 from fedmiss.federation.gather import Board
-from fedmiss.network import operate
+from fedmiss.network import join
 from fedmiss.network.demo import CLUBS
-from fedmiss.network.kits import new_revision, open_kit
+from fedmiss.network.kits import open_kit
 from fedmiss.network.member import replay, take_part
 from fedmiss.network.outbox import HELD, holder, ledger_of, on_hold, outbox, release
+from fedmiss.network.proposer import new_revision
 from fedmiss.network.status import status
 from tests.federation.network import together
 
@@ -142,9 +143,9 @@ def test_what_is_on_hold_is_said_over_a_relay_too(folder, panels, monkeypatch):
     engine = SimpleNamespace(start_member=lambda *given: SimpleNamespace(poll=lambda: None))
     whole(kit)
     for name in ("check_certificate", "check_connection", "need", "start", "end_leftovers", "end"):
-        monkeypatch.setattr(operate, name, lambda *given, **more: None)
-    monkeypatch.setattr(operate, "engine_of", lambda study: engine)
-    monkeypatch.setattr(operate, "_listens", lambda *given: there[0])
+        monkeypatch.setattr(join, name, lambda *given, **more: None)
+    monkeypatch.setattr(join, "engine_of", lambda study: engine)
+    monkeypatch.setattr(join, "_listens", lambda *given: there[0])
 
     def look():
         for exchange in (1, 2):
@@ -160,7 +161,7 @@ def test_what_is_on_hold_is_said_over_a_relay_too(folder, panels, monkeypatch):
     how = {"say": heard, "look": True, "preview": False}
     job = threading.Thread(target=look, daemon=True)
     job.start()
-    together({"join": lambda: operate._join_engine(kit, panels["north"], kit.result, **how)})
+    together({"join": lambda: join._join_engine(kit, panels["north"], kit.result, **how)})
     where = (
         f"Read it in {kit.private / HELD}; `fedmiss federation outbox {kit.folder} PANEL --release` sends it."
     )
@@ -182,33 +183,33 @@ def test_a_relay_that_leaves_before_the_job_begins_is_named(folder, panels, monk
 
     whole(kit)
     for name in ("check_certificate", "need", "start", "end_leftovers", "end"):
-        monkeypatch.setattr(operate, name, lambda *given, **more: None)
-    monkeypatch.setattr(operate, "engine_of", lambda study: engine)
-    monkeypatch.setattr(operate, "check_connection", connection)
-    monkeypatch.setattr(operate, "STILL", 0.0)
+        monkeypatch.setattr(join, name, lambda *given, **more: None)
+    monkeypatch.setattr(join, "engine_of", lambda study: engine)
+    monkeypatch.setattr(join, "check_connection", connection)
+    monkeypatch.setattr(join, "STILL", 0.0)
     pauses = iter(range(20))
-    monkeypatch.setattr(operate.time, "sleep", lambda seconds: next(pauses))
-    operate._join_engine(kit, panels["north"], kit.result, say=said.append, look=False, preview=False)
+    monkeypatch.setattr(join.time, "sleep", lambda seconds: next(pauses))
+    join._join_engine(kit, panels["north"], kit.result, say=said.append, look=False, preview=False)
     assert said[1:3] == ["gone. Waiting for it.", "north: the relay answers again."]
 
 
 def test_an_engine_that_is_not_whole_is_named_before_the_relay_is_waited_for(folder, panels, monkeypatch):
     """Without the extra, `join` waited for the relay; without its key, "No such file or directory" was all."""
     kit, how = open_kit(folder / "kits" / "north"), {"say": print, "look": False, "preview": False}
-    monkeypatch.setattr(operate, "engine_of", lambda study: None)
-    monkeypatch.setattr(operate, "need", lambda engine: None)
+    monkeypatch.setattr(join, "engine_of", lambda study: None)
+    monkeypatch.setattr(join, "need", lambda engine: None)
     with pytest.raises(InputError, match=r"there is no .*rootCA\.pem, which came with the kit of 'north'"):
-        operate._join_engine(kit, panels["north"], kit.result, **how)
+        join._join_engine(kit, panels["north"], kit.result, **how)
 
     def lacks(engine):
         raise EngineError("not installed")
 
-    monkeypatch.setattr(operate, "need", lacks)
+    monkeypatch.setattr(join, "need", lacks)
     for name in ("rootCA.pem", "client.crt", "client.key"):
         (kit.folder / "engine" / "startup" / name).parent.mkdir(parents=True, exist_ok=True)
         (kit.folder / "engine" / "startup" / name).touch()
     with pytest.raises(EngineError, match="not installed"):
-        operate._join_engine(kit, panels["north"], kit.result, **how)
+        join._join_engine(kit, panels["north"], kit.result, **how)
 
 
 def test_a_message_that_is_released_meanwhile_is_not_said(folder, monkeypatch):

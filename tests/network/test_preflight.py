@@ -14,8 +14,9 @@ from cryptography.x509.oid import NameOID
 
 from fedmiss.atomic import read_json, write_json
 from fedmiss.errors import ConfigError, EngineError
-from fedmiss.network.kits import make_study, new_revision, open_kit
+from fedmiss.network.kits import open_kit
 from fedmiss.network.preflight import check_certificate, check_connection, check_version
+from fedmiss.network.proposer import make_study, new_revision
 
 from .conftest import engine_files, small_study
 

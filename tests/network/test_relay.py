@@ -14,14 +14,16 @@ from fedmiss.atomic import read_json, write_json
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import OVER, Seat, packed
 from fedmiss.locks import locked
-from fedmiss.network import operate
+from fedmiss.network import join, processes, relay
 from fedmiss.network.demo import CLUBS
-from fedmiss.network.engine import relay, still_there
-from fedmiss.network.kits import collect_roster, enrol, job_hash, make_study, open_kit, read_roster
+from fedmiss.network.engine import relay as ask_all
+from fedmiss.network.engine import still_there
+from fedmiss.network.kits import enrol, job_hash, open_kit, read_roster
 from fedmiss.network.member import DATA
 from fedmiss.network.nvflare import Admin
 from fedmiss.network.nvflare_kits import place_admin
-from fedmiss.network.operate import _all_there
+from fedmiss.network.proposer import collect_roster, make_study
+from fedmiss.network.relay import _all_there
 from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import read_study
 from fedmiss.system import command_lines
@@ -49,7 +51,7 @@ def test_a_relay_says_for_whom_the_others_wait(folder, monkeypatch):
             looked.set()
         return {n: seats[n].answer(packet) for n, packet in packets.items()}
 
-    got = together({c: (lambda c=c: job(c)) for c in CLUBS} | {"relay": lambda: relay(folder / "hub", ask)})
+    got = together({c: (lambda c=c: job(c)) for c in CLUBS} | {"relay": lambda: ask_all(folder / "hub", ask)})
     assert set(got.values()) == {None}
     assert {(state, *missing) for state, missing in seen} == {("waiting", "north")}
     assert (status(folder / "hub")["state"], status(folder / "hub")["missing"]) == ("done", [])
@@ -63,14 +65,15 @@ def test_a_second_process_on_one_engine_is_refused(tmp_path, panels, monkeypatch
     kits = [open_kit(study / "kits" / club) for club in CLUBS]
     collect_roster(study, [enrol(kit) for kit in kits])
     ended = []
-    monkeypatch.setattr(operate, "check_certificate", lambda *given, **more: None)
-    monkeypatch.setattr(operate, "end_leftovers", ended.append)
+    for side in (join, relay):
+        monkeypatch.setattr(side, "check_certificate", lambda *given, **more: None)
+        monkeypatch.setattr(side, "end_leftovers", ended.append)
 
     def second():
         if end == "run":
-            operate.run(study)
+            relay.run(study)
         else:
-            operate.join(kits[0], panels["central"])
+            join.join(kits[0], panels["central"])
 
     there = (study / "hub" if end == "run" else kits[0].folder) / "engine"
     with locked(there):
@@ -107,10 +110,10 @@ def test_a_relays_engine_that_dies_while_it_waits_for_organisations_is_started_a
 
     control = SimpleNamespace(connected=connected, submit=submit, close=lambda: None)
     for name in ("check_certificate", "check_port", "end_leftovers", "end"):
-        monkeypatch.setattr(operate, name, lambda *given, **more: None)
-    monkeypatch.setattr(operate, "engine_of", lambda study: SimpleNamespace(start_relay=started))
-    monkeypatch.setattr(operate, "_session", lambda *given: control)
-    operate.run(study, say=said.append)
+        monkeypatch.setattr(relay, name, lambda *given, **more: None)
+    monkeypatch.setattr(relay, "engine_of", lambda study: SimpleNamespace(start_relay=started))
+    monkeypatch.setattr(relay, "_session", lambda *given: control)
+    relay.run(study, say=said.append)
     assert len(codes) == 2
     assert [line.partition(".")[0] for line in said] == [
         "the engine ended and is started again",
@@ -130,7 +133,7 @@ def test_a_revision_that_reached_half_of_a_relays_folder_is_named(tmp_path, at):
     with pytest.raises(
         ConfigError, match=r"hub at revision 1, or with another roster\. Put study\.json and roster"
     ):
-        operate.run(study)
+        relay.run(study)
 
 
 @pytest.mark.parametrize("end", ["leftover", "run"])
@@ -146,18 +149,18 @@ def test_an_engine_that_outlived_its_run_is_gone_before_the_next_one_begins(fold
     while not any(str(engine.resolve()).encode() in w for _, w in command_lines()):
         assert time.monotonic() < until
     # the system takes its time
-    monkeypatch.setattr(operate, "kill", lambda n: threading.Timer(0.3, left.kill).start())
-    monkeypatch.setattr(operate, "engine_of", None)
+    monkeypatch.setattr(processes, "kill", lambda n: threading.Timer(0.3, left.kill).start())
+    monkeypatch.setattr(relay, "engine_of", None)
     try:
         if end == "run":
             study = read_study(folder)
             job = job_hash(study, read_roster(folder / "hub", study)).hex()
             Status(folder / "hub" / STATUS, job, CLUBS).write(state="done")
-            monkeypatch.setattr(operate, "read_study", lambda at: small_study(engine="nvflare"))
-            monkeypatch.setattr(operate, "_job_of", lambda *given: job)
-            operate.run(folder)
+            monkeypatch.setattr(relay, "read_study", lambda at: small_study(engine="nvflare"))
+            monkeypatch.setattr(relay, "_job_of", lambda *given: job)
+            relay.run(folder)
         else:
-            operate.end_leftovers(engine)
+            processes.end_leftovers(engine)
         assert left.poll() is not None or not Path(f"/proc/{left.pid}/cmdline").read_bytes()
     finally:
         left.kill()
@@ -166,11 +169,11 @@ def test_an_engine_that_outlived_its_run_is_gone_before_the_next_one_begins(fold
 
 def test_a_job_in_which_somebody_has_no_part_is_ended(folder, monkeypatch):
     """A site that was started again while a job began was waited for, without a word, for ten minutes."""
-    monkeypatch.setattr(operate, "CHECK", 0.0)
-    idle, said, ended = iter([["north"], [], *[["north"]] * operate.IDLE]), [], []
+    monkeypatch.setattr(relay, "CHECK", 0.0)
+    idle, said, ended = iter([["north"], [], *[["north"]] * relay.IDLE]), [], []
     control = SimpleNamespace(over=lambda job: False, idle=lambda job: next(idle), abort=ended.append)
     process = SimpleNamespace(poll=lambda: None)
-    operate._watch(control, "job", process, folder / "hub", said.append)
+    relay._watch(control, "job", process, folder / "hub", said.append)
     assert (ended, list(idle)) == (["job"], [])
     assert said == ["north has no part in job job: it left, or was started again, while it began."]
 
@@ -207,7 +210,7 @@ def test_a_relay_needs_those_only_that_have_no_result(folder, monkeypatch):
     monkeypatch.setattr("fedmiss.network.engine.BACK", -1.0)
     assert still_there(hub, study, job) == CLUBS
     with pytest.raises(EngineError, match="no answer from south"):
-        relay(hub, lambda packets: {n: frame + OVER for n in packets if n != "south"})
+        ask_all(hub, lambda packets: {n: frame + OVER for n in packets if n != "south"})
     assert still_there(hub, study, job) == ("south",)
     assert still_there(hub, study, "another job") == CLUBS
     (kept,) = hub.glob("*.last")
@@ -221,7 +224,7 @@ def test_a_relay_needs_those_only_that_have_no_result(folder, monkeypatch):
         assert list(packets) == ["south"]
         return {"south": frame + OVER}
 
-    relay(hub, ask)
+    ask_all(hub, ask)
     assert status(hub)["state"] == "done"
     there = SimpleNamespace(connected=list)
     with pytest.raises(EngineError, match=r"The others have their results, .* when south can join"):

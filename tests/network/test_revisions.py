@@ -24,17 +24,10 @@ from fedmiss.files import read_manifest
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
-from fedmiss.network.kits import (
-    collect_roster,
-    enrol,
-    make_study,
-    new_revision,
-    open_kit,
-    read_roster,
-    sleeper,
-)
+from fedmiss.network.join import join
+from fedmiss.network.kits import enrol, open_kit, read_roster, sleeper
 from fedmiss.network.member import take_part
-from fedmiss.network.operate import join
+from fedmiss.network.proposer import collect_roster, make_study, new_revision
 from fedmiss.network.status import STATUS, Status, status
 from fedmiss.network.study import read_study
 from fedmiss.system import POSIX

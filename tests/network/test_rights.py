@@ -7,7 +7,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.network.folder import Folder
-from fedmiss.network.operate import join
+from fedmiss.network.join import join
 from fedmiss.system import share_like
 from tests.ordinary import OTHER, as_user, give_away
 

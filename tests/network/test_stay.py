@@ -1,22 +1,22 @@
 """When an organisation may leave a relay: never before it has its result; and what it says while nothing comes."""
 
-import subprocess
-import sys
+import logging
 from types import SimpleNamespace
 
 import pytest
 
 from fedmiss.federation.gather import Gather, RelayGone
-from fedmiss.network import operate
+from fedmiss.network import join
+from fedmiss.network.engine import log_to
+from fedmiss.network.join import LINGER, STILL, ExitPolicy, Stillness
 from fedmiss.network.kits import open_kit
 from fedmiss.network.member import take_part
-from fedmiss.network.operate import LINGER, STILL, ExitPolicy, Stillness
 from fedmiss.network.status import status
 
 
 def test_it_stays_until_it_has_its_result_and_the_relay_is_gone_or_quiet(tmp_path, monkeypatch):
     now, relay = SimpleNamespace(time=1000.0), SimpleNamespace(there=False)
-    monkeypatch.setattr(operate.time, "monotonic", lambda: now.time)
+    monkeypatch.setattr(join.time, "monotonic", lambda: now.time)
     out = tmp_path / "result"
     stay = ExitPolicy(out, lambda: relay.there)
     assert not stay.over()  # the job goes on, the relay is away
@@ -37,7 +37,7 @@ def test_it_stays_until_it_has_its_result_and_the_relay_is_gone_or_quiet(tmp_pat
 def test_a_job_that_does_not_go_on_is_said_once_and_so_is_that_it_does(monkeypatch):
     """The way to the relay took all data without a word: `join` said nothing for as long as that lasted."""
     now = SimpleNamespace(time=1000.0)
-    monkeypatch.setattr(operate.time, "monotonic", lambda: now.time)
+    monkeypatch.setattr(join.time, "monotonic", lambda: now.time)
     still = Stillness("job")
 
     def said(exchanges, seconds, waits=False, **more):
@@ -77,12 +77,11 @@ def test_a_relay_that_is_away_stops_no_job(folder, panels):
     assert (now["state"], now["error"]) == ("waiting", "exchange 0: the relay has been silent for 40 s.")
 
 
-def test_what_the_engine_warns_of_goes_into_its_log_and_not_on_the_screen(tmp_path):
-    code = (
-        "import logging, sys; from pathlib import Path; from fedmiss.network.engine import log_to; "
-        "log_to(Path(sys.argv[1])); logging.getLogger('Cell').warning('unknown request')"
-    )
+def test_what_the_engine_warns_of_goes_into_its_log_and_not_on_the_screen(tmp_path, monkeypatch, capfd):
     log = tmp_path / "engine.log"
-    done = subprocess.run([sys.executable, "-c", code, str(log)], capture_output=True, text=True, check=True)
-    assert done.stdout + done.stderr == ""
+    monkeypatch.setattr(logging.getLogger(), "handlers", [])
+    log_to(log)
+    logging.getLogger("Cell").warning("unknown request")
+    logging.getLogger().handlers.pop().close()
+    assert capfd.readouterr() == ("", "")
     assert log.read_text().endswith("Cell unknown request\n")

@@ -19,16 +19,9 @@ from fedmiss.federation.masks import Masks, fingerprint, identity
 from fedmiss.federation.messages import Description
 from fedmiss.network.approval import approve, page
 from fedmiss.network.demo import CLUBS
-from fedmiss.network.kits import (
-    collect_roster,
-    enrol,
-    job_hash,
-    make_study,
-    new_revision,
-    open_kit,
-    read_roster,
-)
+from fedmiss.network.kits import enrol, job_hash, open_kit, read_roster
 from fedmiss.network.member import held, take_part
+from fedmiss.network.proposer import collect_roster, make_study, new_revision
 from fedmiss.network.status import Usage
 from fedmiss.network.study import Study, read_study_toml
 from fedmiss.pipeline.panels import open_panel

@@ -17,6 +17,7 @@ from fedmiss.simulate.panel_folder import write_panel
 from fedmiss.simulate.panels import simulate_panel
 from tests.folders import frame
 
+BARE = {"model": "quasi", "structure": "none"}  # nothing is chosen: these laws are not about the choice
 LIMITS = ("expected_lower", "expected_upper", "lower", "upper")
 
 
@@ -30,7 +31,7 @@ def _world(folder, seed=3):
 def chain(tmp_path_factory):
     folder = tmp_path_factory.mktemp("intervals")
     p, panel = _world(folder)
-    fit = fit_panel(panel, folder / "fit", FitSettings(rank=1, bootstrap=0))
+    fit = fit_panel(panel, folder / "fit", FitSettings(rank=1, bootstrap=0, **BARE))
     imputed = impute_panel(panel, fit, folder / "imputed", ImputeSettings(draws=60))
     return p, panel, fit, imputed
 
@@ -88,7 +89,7 @@ def test_draws_do_not_depend_on_their_number_and_follow_the_seed(chain, tmp_path
 @pytest.mark.parametrize("n_sites", [3, 12])
 def test_a_fit_read_in_python_has_the_class_of_its_page_and_the_reason_for_none(tmp_path, n_sites):
     panel = write_panel(simulate_panel(n_sites, 84, 0.6, seed=2), tmp_path / "panel")
-    fit = fit_panel(panel, tmp_path / "fit", FitSettings(rank=0, bootstrap=20))
+    fit = fit_panel(panel, tmp_path / "fit", FitSettings(rank=0, bootstrap=20, **BARE))
     page = analyse(read_inputs(panel, fit, impute_panel(panel, fit, tmp_path / "imputed")), ReportSettings())
     told = open_fit(panel, fit).trend().iloc[0]
     for name in ("trend_class", "reason", "n_years", "percent_lo"):
@@ -99,7 +100,7 @@ def test_a_fit_read_in_python_has_the_class_of_its_page_and_the_reason_for_none(
 def test_a_species_that_was_never_found_has_no_class_whatever_the_base(tmp_path):
     p = simulate_panel(6, 24, 0.6, seed=3)
     panel = write_panel(replace(p, y=0 * p.y), tmp_path / "panel")
-    species = open_fit(panel, fit_panel(panel, tmp_path / "fit", FitSettings(rank=0, bootstrap=0)))
+    species = open_fit(panel, fit_panel(panel, tmp_path / "fit", FitSettings(rank=0, bootstrap=0, **BARE)))
     for base in (None, 2000):
         trend, index = species.trend(base).iloc[0], species.index(base)
         assert trend["trend_class"] == "not classified"

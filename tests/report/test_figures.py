@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 from matplotlib.colors import LogNorm
 
-from fedmiss.report.figures import _end_axis, convergence, monthly_smooth, regions, trend
+from fedmiss.report.figures import _end_axis, monthly_smooth, regions, trend
+from fedmiss.report.fit_figures import convergence
 from fedmiss.report.inputs import read_inputs
 from fedmiss.report.many import sparkline
 from fedmiss.report.maps import _paint, heatmap, site_map

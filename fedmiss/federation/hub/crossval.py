@@ -20,19 +20,10 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import folds_like_gaps
 from fedmiss.federation.hub.begin import known_line, most_rank, responding
-from fedmiss.federation.hub.fit import (
-    AskKeep,
-    AskScore,
-    Enough,
-    Fitting,
-    Request,
-    Stage,
-    fit_path,
-    polished,
-    summary,
-)
+from fedmiss.federation.hub.fit import fit_path, polished, summary
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.products import AskProduct
+from fedmiss.federation.hub.requests import AskKeep, AskScore, Enough, Fitting, Request, Stage
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.steps import Sums
 from fedmiss.federation.hub.support import released_months

@@ -9,9 +9,10 @@ import numpy as np
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.crossval import WHOLE, open_batch, starts
-from fedmiss.federation.hub.fit import Request, Stage, fit_path, summary
+from fedmiss.federation.hub.fit import fit_path, summary
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.products import AskProduct, directions, first_product
+from fedmiss.federation.hub.requests import Request, Stage
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings

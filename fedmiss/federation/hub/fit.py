@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Generator
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,8 +26,18 @@ from fedmiss.federation.hub.begin import (
 from fedmiss.federation.hub.coefficients import start_coefficients
 from fedmiss.federation.hub.dispersion import table_nodes
 from fedmiss.federation.hub.products import AskProduct, along, directions, first_product
+from fedmiss.federation.hub.requests import (
+    AskRound,
+    AskSiteTime,
+    AskSummary,
+    AskTotals,
+    AwaitStart,
+    Fitting,
+    Request,
+    Stage,
+)
 from fedmiss.federation.hub.state import MonthState, Panel
-from fedmiss.federation.hub.steps import Sums, Turn, at_rest, turn_of
+from fedmiss.federation.hub.steps import Sums, at_rest, turn_of
 from fedmiss.federation.hub.values import evolve
 from fedmiss.federation.messages import Begin
 from fedmiss.federation.triangle import from_triangle
@@ -50,77 +59,6 @@ SOON = 150  # rounds in which observers who truly differ so much mostly come to 
 ABOVE = 1.5  # times the mean count that the mean of expected counts seldom is
 FAR_ABOVE = 30.0  # the same, however short the visits, and however few where birds are: a factor and months took flocks
 SETTLED = 5  # rounds of a rank after which it is looked at
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AskRound:
-    """The state after a round from this one (:func:`.steps.after_round`); ``begin``: where sites begin."""
-
-    state: MonthState
-    begin: Begin
-    nodes: F64
-    turn: Turn
-    settings: CountSettings
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AskSummary:
-    """Counted and fitted totals, and dispersion, of a finished fit; ``months``: the totals by month too."""
-
-    state: MonthState
-    nodes: F64
-    months: bool = False
-    ahead: AskProduct | None = None  # asked after it in the same exchange
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AskScore:
-    """Scores of held-out visits; ``inverse_size`` of the negative binomial whose deviance is meant, 0: the family's.
-
-    An errand: the fit goes on without it, and ``then`` gets the sums.
-    """
-
-    smear: float
-    inverse_size: float
-    then: Callable[[Sums], None]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AskSiteTime:
-    """Equations of the plain site and time model at these time effects (L,)."""
-
-    time: F64
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AskTotals:
-    """Expected counts summed over sites, by region and month, at this state, in this unit; noise for large ones."""
-
-    state: MonthState
-    unit: float
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AwaitStart:
-    """Nothing is asked until another fit has found the start of the job."""
-
-
-class Enough(Exception):
-    """Raised by the ``watch`` of a fit that nobody needs any more."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class AskKeep:
-    """Keep the groups' half of the fit, as it is now, in the batch ``to``: an errand. ``then`` goes on from there."""
-
-    to: int
-    then: Fitting
-
-
-Errand = AskScore | AskKeep
-Request = AskRound | AskProduct | AskSummary | AskSiteTime | AskTotals | AwaitStart | Errand
-Stage = tuple[MonthState, F64 | None]  # a finished rank, and the first product that the next one begins with
-Fitting = Generator[Request, Any, MonthState]  # a round is answered by a state, all else by sums
 
 
 def fit_path(

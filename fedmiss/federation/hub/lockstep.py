@@ -11,7 +11,8 @@ import numpy as np
 
 from fedmiss.arrays import F64, I64
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.fit import (
+from fedmiss.federation.hub.products import AskProduct
+from fedmiss.federation.hub.requests import (
     AskKeep,
     AskRound,
     AskScore,
@@ -24,7 +25,6 @@ from fedmiss.federation.hub.fit import (
     Fitting,
     Request,
 )
-from fedmiss.federation.hub.products import AskProduct
 from fedmiss.federation.hub.state import MonthState, Panel, apart, stacked
 from fedmiss.federation.hub.steps import Sums, after_round
 from fedmiss.federation.link import Link, total

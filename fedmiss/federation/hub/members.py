@@ -14,9 +14,10 @@ from fedmiss.arrays import F64
 from fedmiss.errors import InputError
 from fedmiss.federation.hub.begin import most_rank
 from fedmiss.federation.hub.crossval import open_batch, starts
-from fedmiss.federation.hub.fit import AskKeep, Fitting, Request, Stage, fit_path, polished, summary
+from fedmiss.federation.hub.fit import fit_path, polished, summary
 from fedmiss.federation.hub.lockstep import FitTask, run_lockstep
 from fedmiss.federation.hub.products import AskProduct
+from fedmiss.federation.hub.requests import AskKeep, Fitting, Request, Stage
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.families import SCALES

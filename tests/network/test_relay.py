@@ -217,7 +217,7 @@ def test_a_relay_needs_those_only_that_have_no_result(folder, monkeypatch):
     whole = kept.read_bytes()
     kept.write_bytes(whole[:-1])
     with pytest.raises(InputError, match=r"\.last, the last exchange of the job, is damaged\. Remove it"):
-        relay(hub, lambda packets: pytest.fail("it asks"))
+        ask_all(hub, lambda packets: pytest.fail("it asks"))
     kept.write_bytes(whole)
 
     def ask(packets):

@@ -54,6 +54,8 @@ def test_a_site_has_the_class_of_the_interval_beside_it(full, rule):
     sites = places(analyse(data, replace(full.settings, rule=rule)), {}).values["sites"]
     assert len(sites.rows) == n
     for row in sites.rows:
+        if row[-2].text == "n/a":  # the species was never found there
+            continue
         lo, hi = (
             1 + float(each.replace("\u2212", "-").rstrip(" %")) / 100 for each in row[-2].text.split(" to ")
         )

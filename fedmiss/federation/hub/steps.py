@@ -45,6 +45,7 @@ LASTING = 0.9
 # A step that turns back is halved, to the least share of a full one, and grows by a factor when it does not: months' more
 # slowly, else both go round in a circle with the dispersion (benchmarks/lowrank_hard.py, up to 1,186 rounds).
 LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
+LATE_GROW = 1.1  # after ``LATE`` rounds, so that what swings has died away before a step is whole again
 # A variance that keeps its direction takes so many full steps at once, by so much of its logarithm at most.
 LONGEST, FAR = 4.0, 0.5
 LEAST_TURN = (
@@ -262,14 +263,15 @@ def _newton(
     if last.shape == step.shape:
         back = (step * last).sum(axis=-1) < 0
         longest, late = np.abs(step).max(axis=-1), (np.asarray(state.k) >= LATE)[..., None]
-        swings = back if damped else back & (longest > SWING * family.max_step)
-        # At the end all months may go one way in every round, and sites or the level's prior the other. A month that swings
+        lasts = (longest > LEAST_TURN) & (part * _length(step) > LASTING * _length(last))
+        swings = back if damped else back & ((longest > SWING * family.max_step) | (late & lasts))
+        # At the end all months may go one way in every round, and sites or the level's prior the other: a month that swings
         # about that keeps its sign.
-        common = last.mean(axis=-2, keepdims=True) * (np.arange(n) == 0)
+        common = np.median(last, axis=-2, keepdims=True) * (np.arange(n) == 0)
         off, was = part[..., None] * step - common, last - common
         lasts = (np.abs(off).max(axis=-1) > LEAST_TURN) & (_length(off) > LASTING * _length(was))
         swings |= late & lasts & ((off * was).sum(axis=-1) < 0)
-        part = _share(part, swings, MONTHS_GROW)
+        part = _share(part, swings, np.where(late, LATE_GROW, MONTHS_GROW))
         step *= part[..., None]
     else:
         part = np.ones(step.shape[:-1])

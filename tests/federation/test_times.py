@@ -10,7 +10,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation.calls import fit_counts
-from fedmiss.federation.group.features import _too_many
+from fedmiss.federation.group.features import _differs, _times, _too_many
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -104,6 +104,22 @@ def test_where_few_sites_of_the_others_have_other_years_it_is_not_told(differ, t
     """Most sites are counted in all years: the sums would be those of the few that are not."""
     out = _too_many([""], np.array(["times"]), np.array([differ, 30.0]))
     assert out.tolist() == [not told]
+
+
+def test_sites_that_are_visited_in_all_years_have_one_mean_year_however_often():
+    """Last digits made each of them differ, so few others that do were not seen as few."""
+    rng = rng_for(0, "often")
+    site, year = (x.ravel() for x in np.indices((J, YEARS)))
+    there = rng.permutation(np.repeat(np.arange(site.size), rng.integers(1, 4, J)[site]))
+    there = there[(site[there] > 1) | (year[there] > 3)]  # two sites were taken up late
+    group = Group.of("g0", site[there], year[there], np.ones(there.size))
+    federation = LocalFederation.of_panel(
+        GroupPanel.of(J, YEARS, [group], (np.full(YEARS, 6), 2001 + np.arange(YEARS)))
+    )
+    federation.ask_features([SETTINGS])
+    (program,) = federation.programs.values()
+    program.jointly = True
+    assert np.flatnonzero(_differs(program, _times(program))).tolist() == [0, 1]
 
 
 def longer_at_good_sites(owners: int = 1) -> GroupPanel:

@@ -219,10 +219,13 @@ def _abundance(program: GroupProgram, level: F64) -> F64:
 
 
 def _times(program: GroupProgram) -> F64:
-    """Mean year (J,) of the sites' visits, from the middle of the years in their standard deviation."""
+    """Mean year (J,) of the sites' visits, from the middle of the years in their standard deviation; alike ones equal.
+
+    Sums of the same years in another order, or number of visits, end in other last digits: no site had the value of most.
+    """
     year = program.axis.year.astype(float)
     line = (year - 0.5 * year[-1]) * np.sqrt(12.0) / max(year[-1], 1.0)
-    return _means(program, line[program.need().month][:, None])[:, 0]
+    return _means(program, line[program.need().month][:, None])[:, 0].round(9)
 
 
 def _means(program: GroupProgram, x: F64) -> F64:

@@ -64,7 +64,7 @@ def advice(key: str, text: str) -> str:
 
 
 # Rows of totals among the sites, as spreadsheets have them: they would count every bird twice.
-_WORDS = frozenset(
+TOTALS = frozenset(
     "total totals grandtotal summe gesamt insgesamt gesamtsumme totaal totale sumatotal razem totalt yhteensa osszesen "
     "celkem vsego itogo \u0432\u0441\u0435\u0433\u043e \u0438\u0442\u043e\u0433\u043e".split()
 )
@@ -111,7 +111,7 @@ def refuse_totals(frame: pl.DataFrame, source: Source, column: str) -> None:
     sites = frame.group_by("site", maintain_order=True).agg(pl.col("line").first())
     for site, line in sites.iter_rows():
         # a name with a number, as TOTAL 3, is a code
-        if "".join(filter(str.isalnum, plain(site))) in _WORDS:
+        if "".join(filter(str.isalnum, plain(site))) in TOTALS:
             raise refused(line, site, "is called as a row of totals is", "give it another name")
     times = [name for name in ("year", "month") if name in frame.columns]
     cells = frame.filter(pl.col("count").is_not_null())

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 import polars as pl
 
 from fedmiss.errors import ConfigError, fold, listed
+from fedmiss.etl.checks import TOTALS
 from fedmiss.etl.columns import (
     DATE_NAMES,
     DATE_PARTS,
@@ -15,6 +16,7 @@ from fedmiss.etl.columns import (
     kept_columns,
     names_beside,
     quoted,
+    squeezed,
 )
 from fedmiss.etl.rows import Rows
 from fedmiss.etl.sources import Source
@@ -56,6 +58,8 @@ def check_map(
     """
     proposal = _dated(source.header, familiar(source.header, FAMILIAR))
     proposal = familiar(source.header, {"site_name": names_beside(proposal.get("site", ""))}, proposal)
+    if wide:
+        proposal.pop("count", None)  # a total of the species
     missing = _lacking(proposal, wide)
     named = {**proposal, **(column_map or {})}
     offer = ",".join(f"{key}={value}" for key, value in named.items() if key != "auto")
@@ -119,19 +123,25 @@ def _dated(header: Sequence[str], found: dict[str, str]) -> dict[str, str]:
 def by_species(
     source: Source, column_map: Mapping[str, str], asked: Sequence[str], keep: Sequence[str]
 ) -> tuple[str, ...]:
-    """Return the columns that are species: those asked for, by name, or all that no map names and nobody wants kept."""
+    """Return the columns that are species: those asked for, by name, or all that no map names and nobody wants kept.
+
+    A column that is called as counts are, as Total, is none unless it is asked for.
+    """
     kept = kept_columns(source.header, keep, source.name).values()
     free = [
         column
         for at, column in enumerate(source.header)
         if column and column not in column_map.values() and at not in kept
     ]
-    if not free:
+    wanted = {fold(name) for name in asked}
+    if named := tuple(column for column in free if fold(column) in wanted):
+        return named
+    found = tuple(column for column in free if not {*squeezed([column])} & {*FAMILIAR["count"], *TOTALS})
+    if not found:
         raise ConfigError(
             f"--wide: --map names all columns of {source.name}, and none is left for a species."
         )
-    wanted = {fold(name) for name in asked}
-    return tuple(column for column in free if fold(column) in wanted) or tuple(free)
+    return found
 
 
 def _lacking(chosen: Mapping[str, str], wide: bool) -> list[str]:

@@ -260,6 +260,11 @@ def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
     return years if len(years) >= least and not counts else []
 
 
+def has_date_parts(header: Sequence[str]) -> bool:
+    """Say whether a header has a year, a month and a day of a month."""
+    return len(familiar(header, DATE_PARTS)) == len(DATE_PARTS)
+
+
 def is_count_table(header: Sequence[str], named: Collection[str] = ()) -> bool:
     """Say whether a header looks like a table of yearly or monthly counts: site and year, and no date.
 

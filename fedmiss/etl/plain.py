@@ -40,7 +40,9 @@ from fedmiss.etl.species import refuse_mixed, same_names
 
 _DECIMALS = ("duration", "distance")  # a comma in them is a decimal comma
 OF_SPECIES = "counts of "  # before the names of columns that hold the counts of a species each
-_NO_SPECIES = " If this column is no species, name the species with --species, or --keep the column."
+_NO_SPECIES = (
+    " If it is no species, name the species with --species, --keep the column, or leave it out of the table."
+)
 _DATES = (
     "%Y-%m-%d",
     "%Y/%m/%d",

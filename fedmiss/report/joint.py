@@ -144,6 +144,11 @@ class JointFindings(Findings):
         *first, last = [str(organisation) for organisation in self.data.joint["settings"]["organisations"]]
         return f"{', '.join(first)} and {last}"
 
+    @property
+    def job(self) -> str:
+        """The beginning of the job's number, as pages show it."""
+        return str(self.data.joint["inputs"]["job"])[:16]
+
 
 _SITES_UNKNOWN = (
     "This page knows no sites: where the same ones were visited as often as ever, no visit lacks. The own page of each "
@@ -297,7 +302,7 @@ def _study(findings: JointFindings) -> Section:
             "Crossed the network",
             f"{count(ledger['exchanges'])} exchanges, {ledger['bytes_up'] / 1e6:.1f} MB of frames, each to all the others",
         ),
-        ("Job", str(findings.data.joint["inputs"]["job"])[:16]),
+        ("Job", findings.job),
     ]
     return Section("study", "The study", {"facts": facts, "advice": result.advice})
 
@@ -349,7 +354,7 @@ def joint_report(
             kind=f"joint trend report of {findings.organisations}",
         )
         organisations = findings.data.joint["settings"]["organisations"]
-        names = [*names_of(findings), *organisations, *findings.parts]
+        names = [*names_of(findings), *organisations, *findings.parts, findings.job]
         write_html(translated(html, findings.settings.language, names, tmp), tmp / "index.html")
         write_figures(plots, tmp / "figures")
         (tmp / "tables").mkdir()

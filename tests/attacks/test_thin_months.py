@@ -27,15 +27,17 @@ MODEL = CountSettings(rank=0, slopes=False, dispersion="negbin")
 KINDS = (lambda q: isinstance(q, msg.Predict) and q.months, lambda q: isinstance(q, msg.Solve))
 
 
-def job_of(sites: int, seed: int, folder, models=(MODEL,), **more) -> tuple[Tapped, list[np.ndarray]]:
-    """A job of three organisations; what crossed, and the others' counts of every thin month."""
+def job_of(
+    sites: int, seed: int, folder, models=(MODEL,), often: int = 1, **more
+) -> tuple[Tapped, list[np.ndarray]]:
+    """A job of three organisations; what crossed, and the others' counts of every thin month, ``often`` at each site."""
     rng = np.random.default_rng(seed)
     there, owner = rng.random((J, L)) < 0.5, np.arange(J) % 3
     for month in THIN:
         there[owner > 0, month] = False
         for k, n in ((1, (sites + 1) // 2), (2, sites // 2)):
             there[rng.choice(np.flatnonzero(owner == k), n, replace=False), month] = True
-    site, month = np.nonzero(there)
+    site, month = np.repeat(np.nonzero(there), often, axis=1)
     level = np.exp(1 + 0.8 * rng.normal(size=J))
     y = rng.poisson(level[site] * rng.gamma(2, 0.5, site.size)).astype(float)
     groups = [
@@ -89,26 +91,30 @@ def test_a_month_in_which_the_others_went_to_three_sites_is_withheld(sites, rele
     assert ((sums[THIN, 0] > 0) == released).all()
 
 
-def test_what_a_fold_leaves_in_of_a_month_is_of_four_sites_of_the_others_too(tmp_path, monkeypatch):
-    """Of two folds each is told the sums of the other."""
+@pytest.mark.parametrize(("by", "often", "folds", "went"), [("cell", 1, 2, 9), ("visit", 3, 3, 4)])
+def test_what_a_fold_leaves_in_of_a_month_is_of_four_sites_of_the_others_too(
+    by, often, folds, went, tmp_path, monkeypatch
+):
+    """Of two folds each is told the sums of the other; a site whose visits lie in several folds is one site."""
     left_in = []
     for least in (agreement.SITES_LEFT, 0):
         monkeypatch.setattr(agreement, "SITES_LEFT", least)
         models = (MODEL, replace(MODEL, rank=1))
-        tap, _ = job_of(9, 1, tmp_path / str(least), models, folds=2, by="cell")
+        tap, _ = job_of(went, 1, tmp_path / str(least), models, often, folds=folds, by=by)
         opened = next(q for q in tap.asked if isinstance(q, msg.Open) and q.weights == "fold")
         kept, fewest = opened.released == 1, np.full(L, np.inf)
-        for fold in range(2):
+        for fold in range(folds):
             sites = np.zeros(L)
             for name in ("owner-1", "owner-2"):
                 program = tap.programs[name]
                 used = program.need()
-                here = program.fold_of("cell", 2, opened.seed, used) != fold
-                sites += np.bincount(used.month[here], minlength=L)  # once each
+                here = program.fold_of(by, folds, opened.seed, used) != fold
+                cells = np.unique(used.month[here].astype(int) * program.J + used.site[here])
+                sites += np.bincount(cells // program.J, minlength=L)
             fewest = np.minimum(fewest, sites)
         left_in.append(fewest[THIN][kept[THIN]])
-    assert left_in[0].size
-    assert left_in[0].min() >= 4 > left_in[1].min()
+    assert left_in[0].size or by == "visit"
+    assert left_in[0].min(initial=4) >= 4 > left_in[1].min()
 
 
 @pytest.mark.slow

@@ -74,4 +74,20 @@ def test_of_four_visits_the_minutes_of_each_would_be_told(coarse, tmp_path, monk
     if coarse is not None:
         np.testing.assert_allclose(tried[lacking < 1e-5], true[None])
     else:  # both organisations round: this many are as good as the true ones
-        assert (lacking <= answers.COARSE).sum() > 100
+        assert (lacking < 2.0 * answers.COARSE).sum() > 100
+
+
+def test_small_squares_of_effort_are_not_rounded_away(tmp_path, monkeypatch):
+    """The nearest quarter of each was 0: recorded effort then seemed to be the same at all visits of a month."""
+    sums = []
+    for coarse in (2.0**-24, 8.0):
+        monkeypatch.setattr(answers, "COARSE", coarse)
+        tap = job_of([1, 2, 4, 5], tmp_path / str(coarse))[0]
+        asked = zip(tap.asked, tap.told, strict=True)
+        told = [a for q, a in asked if isinstance(q, msg.Predict) and q.months][-1]
+        sums.append(np.concatenate([a.months[0, :, 5] for a in told]))
+    exact, rounded = sums
+    assert np.median(exact) < 4.0
+    # of n numbers that go up or down by chance the error of the sum is at most 8 / 2 sqrt(n)
+    assert abs(rounded.sum() - exact.sum()) < 3.5 * 4.0 * np.sqrt(exact.size)
+    assert rounded.sum() > 0.4 * exact.sum()

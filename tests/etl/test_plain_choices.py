@@ -457,6 +457,23 @@ def test_of_columns_of_species_those_asked_for_are_read(plain):
         plain(MATRIX, column_map=named | every, wide=True)
 
 
+def test_a_total_beside_columns_of_species_is_no_species(plain):
+    """It was one, and with the map that the table proposes it was the count, which --wide refuses."""
+    text = "observer,site,date,Robin,Wren,Total\no1,A,2024-05-06,2,1,3\n"
+    for named in ({"auto": ""}, {"observer": "observer", "site": "site", "date": "date"}):
+        got = plain(text, column_map=named, wide=True)
+        assert got.records.select("species", "count").rows() == [("Robin", 2), ("Wren", 1)]
+        assert "not used: 'Total'" in got.warnings
+    asked = plain(text, column_map={"auto": ""}, wide=True, species=("total",))
+    assert asked.records.select("species", "count").rows() == [("Total", 3)]
+
+
+def test_a_column_for_each_species_and_a_date_in_three_columns_make_no_table_of_counts(plain):
+    text = "Observer,Site,Jahr,Monat,Tag,Amsel,Star\no1,A,2020,5,3,1,0\no1,A,2020,5,13,2,0\n"
+    got = plain(text, column_map={"auto": ""}, wide=True)
+    assert got.records.sort("species", "count")["count"].to_list() == [1, 2, 0, 0]
+
+
 @pytest.mark.parametrize("column", ["year", "day"])
 def test_years_and_days_of_months_are_no_dates(plain, column):
     text = "observer,plotname,year,month,day,species,count\no1,A,2024,5,6,Wren,3\n"

@@ -10,7 +10,7 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation.calls import fit_counts
-from fedmiss.federation.group.features import _too_many
+from fedmiss.federation.group.features import _differs, _times, _too_many
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
@@ -59,7 +59,7 @@ def test_the_feature_is_the_mean_year_of_the_visits():
     mean = np.bincount(site, month, J) / np.maximum(np.bincount(site, minlength=J), 1)
     expected = np.where(np.bincount(site, minlength=J) > 0, (mean - 5.5) * np.sqrt(12.0) / 11.0, 0.0)
     for name, program in federation.programs.items():
-        np.testing.assert_allclose(program.features[:, 0], expected[federation.at[name]], atol=1e-12)
+        np.testing.assert_allclose(program.features[:, 0], expected[federation.at[name]], atol=1e-9)
 
 
 def test_poor_sites_given_up_and_good_ones_taken_up_make_no_trend():
@@ -106,6 +106,22 @@ def test_where_few_sites_of_the_others_have_other_years_it_is_not_told(differ, t
     assert out.tolist() == [not told]
 
 
+def test_sites_that_are_visited_in_all_years_have_one_mean_year_however_often():
+    """Last digits made each of them differ, so few others that do were not seen as few."""
+    rng = rng_for(0, "often")
+    site, year = (x.ravel() for x in np.indices((J, YEARS)))
+    there = rng.permutation(np.repeat(np.arange(site.size), rng.integers(1, 4, J)[site]))
+    there = there[(site[there] > 1) | (year[there] > 3)]  # two sites were taken up late
+    group = Group.of("g0", site[there], year[there], np.ones(there.size))
+    federation = LocalFederation.of_panel(
+        GroupPanel.of(J, YEARS, [group], (np.full(YEARS, 6), 2001 + np.arange(YEARS)))
+    )
+    federation.ask_features([SETTINGS])
+    (program,) = federation.programs.values()
+    program.jointly = True
+    assert np.flatnonzero(_differs(program, _times(program))).tolist() == [0, 1]
+
+
 def longer_at_good_sites(owners: int = 1) -> GroupPanel:
     """Counts without a trend that grow with the root of the hours; these are more at good sites, and grow by 8 % a year."""
     rng = rng_for(0, "effort")
@@ -133,6 +149,17 @@ def test_the_fit_does_not_depend_on_the_groups():
     settings = replace(PLAIN, features=("times", "effort"))
     one, three = (fit_counts(longer_at_good_sites(owners), settings).expected() for owners in (1, 3))
     np.testing.assert_allclose(three, one, rtol=1e-6)
+
+
+@pytest.mark.parametrize("unit", [0.0, 1.4, -2.0])
+def test_a_site_that_nobody_visited_is_as_one_of_mean_effort(unit):
+    """It was as one whose visits take an hour: where all take four, a twentieth of the others' birds stood there."""
+    p, extra = longer_at_good_sites(), 3
+    (g,) = p.groups
+    group = Group.of("g0", g.site, g.month, g.count, effort=g.effort + unit)
+    wide = GroupPanel.of(J + extra, YEARS, [group], p.calendar)
+    mean = fit_counts(wide, replace(PLAIN, features=("effort",))).expected().mean(axis=1)
+    assert 0.5 < mean[J:].mean() / mean[:J].mean() < 1.2
 
 
 def test_levels_follow_neither_where_one_site_in_ten_was_never_visited():

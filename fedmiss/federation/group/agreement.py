@@ -156,6 +156,14 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     parts, key, site = max(question.folds, 1), (part * L + used.month)[live], used.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
     places = distinct(key * program.J + site)
+    if (
+        question.folds
+    ):  # a site whose visits of a month lie in several folds is one site of what each leaves in
+        turn, cell = np.divmod(places, L * program.J)
+        places = places[
+            np.lexsort(((turn + cell) % parts, cell))
+        ]  # of one fold, in turn, as evenly as cells are
+        places = places[np.unique(places % (L * program.J), return_index=True)[1]]
     sites = np.bincount(places // program.J, minlength=parts * L).reshape(parts, L).astype(float)
     groups = (visits > 0).astype(float)
     regions = np.zeros((len(program.axis.regions) + 1, 3))

@@ -13,6 +13,7 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group import kernels, visit_kernels
 from fedmiss.federation.group.batch import Batch
 from fedmiss.federation.group.features import feature_sums, move_prior_means
+from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.group.own_lines import held_out_bends
 from fedmiss.federation.group.presence import LEAST
 from fedmiss.federation.group.totals import totals
@@ -354,7 +355,9 @@ def _by_month(program: GroupProgram, batch: Batch, f: int, month: I32, weight: F
     sums = [np.ones_like(fitted), fitted, variance, effect, effect**2]
     rest = np.stack([np.bincount(month, weight * x, L) for x in sums])
     if program.jointly:  # of a few visits exact sums of logs tell each one's minutes, which are whole
-        rest[3:] = np.rint(rest[3:] / COARSE) * COARSE
+        # Up or down by chance, the same in every fit: the nearest of small squares would be 0 in all months.
+        by_chance = secret_rng(program.secret, program.name, "effort by month").random((2, L))
+        rest[3:] = np.floor(rest[3:] / COARSE + by_chance) * COARSE
     finds = np.bincount(used.month, used.weight * (used.count > 0), L)
     return np.column_stack([rest[0], counted, *rest[1:], finds + program.uncounted, program.uncounted])
 

@@ -32,7 +32,7 @@ from fedmiss.federation.group.folds import secret_rng
 from fedmiss.federation.messages_agree import LEVEL, PLACE
 from fedmiss.federation.rules import crossed
 from fedmiss.federation.triangle import to_triangle
-from fedmiss.models.lowrank.structure import ALONE, LIMIT, OF_SLOPES, UNTOLD
+from fedmiss.models.lowrank.structure import ALONE, LIMIT, OF_LEVELS, OF_SLOPES, UNTOLD
 
 if TYPE_CHECKING:
     from fedmiss.federation.group.batch import Batch
@@ -219,10 +219,13 @@ def _abundance(program: GroupProgram, level: F64) -> F64:
 
 
 def _times(program: GroupProgram) -> F64:
-    """Mean year (J,) of the sites' visits, from the middle of the years in their standard deviation."""
+    """Mean year (J,) of the sites' visits, from the middle of the years in their standard deviation; alike ones equal.
+
+    Sums of the same years in another order, or number of visits, end in other last digits: no site had the value of most.
+    """
     year = program.axis.year.astype(float)
     line = (year - 0.5 * year[-1]) * np.sqrt(12.0) / max(year[-1], 1.0)
-    return _means(program, line[program.need().month][:, None])[:, 0]
+    return _means(program, line[program.need().month][:, None])[:, 0].round(9)
 
 
 def _means(program: GroupProgram, x: F64) -> F64:
@@ -352,7 +355,8 @@ def features(program: GroupProgram, question: msg.Features) -> msg.FeatureSums:
         values, vectors = np.linalg.eigh(_near(knots, knots))
         root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
         x[:, smooth[kept]] = x[:, smooth[kept]] @ root
-    program.features, program.of_slopes = np.ascontiguousarray(x), np.isin(blocks[kept], OF_SLOPES)
+    program.features, program.of_slopes = np.array(x, order="C"), np.isin(blocks[kept], OF_SLOPES)
+    program.features[np.ix_(~seen, np.isin(blocks[kept], OF_LEVELS))] = np.nan  # of visits that there are not
     weighted = seen[:, None] * x
     sums, products = weighted.sum(axis=0), to_triangle(weighted.T @ x)
     # Sums that all others would have of this group nearly alone are not told; the features are then asked for again. Zeros

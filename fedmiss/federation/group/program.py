@@ -337,8 +337,10 @@ class GroupProgram:
                 f"group {self.name!r} was asked for feature {int(question.features.max())} of {k}. Install the same "
                 "fedmiss on all sides, and start the job again."
             )
-        # Features about their means over visited sites: the level stays what it is without them.
-        return np.ascontiguousarray(self.features[:, question.features] - question.centre)
+        # Features about their means over visited sites: the level stays what it is without them. Of a site that has none,
+        # as of its visits, the mean site's are expected.
+        away: F64 = np.nan_to_num(self.features[:, question.features] - question.centre)
+        return np.ascontiguousarray(away)
 
     def forget(self) -> None:
         """Forget what was made on other axes."""

@@ -45,7 +45,6 @@ LASTING = 0.9
 # A step that turns back is halved, to the least share of a full one, and grows by a factor when it does not: months' more
 # slowly, else both go round in a circle with the dispersion (benchmarks/lowrank_hard.py, up to 1,186 rounds).
 LEAST_SHARE, MONTHS_GROW, VARIANCES_GROW = 0.05, 1.2, 2.0
-LATE_GROW = 1.1  # after ``LATE`` rounds, so that what swings has died away before a step is whole again
 # A variance that keeps its direction takes so many full steps at once, by so much of its logarithm at most.
 LONGEST, FAR = 4.0, 0.5
 LEAST_TURN = (
@@ -271,7 +270,7 @@ def _newton(
         off, was = part[..., None] * step - common, last - common
         lasts = (np.abs(off).max(axis=-1) > LEAST_TURN) & (_length(off) > LASTING * _length(was))
         swings |= late & lasts & ((off * was).sum(axis=-1) < 0)
-        part = _share(part, swings, np.where(late, LATE_GROW, MONTHS_GROW))
+        part = _share(part, swings, MONTHS_GROW)
         step *= part[..., None]
     else:
         part = np.ones(step.shape[:-1])

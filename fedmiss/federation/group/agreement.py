@@ -179,10 +179,12 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
         effort[-1, 0] = min(effort[-1, 0], observers)
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
-        left = question.sites - sites
-        if question.folds:  # what is told is of the visits that a fold leaves in
-            left = left.sum(axis=0) - left
-        alone = (0 < left) & (left < SITES_LEFT) & (program.contributors >= CONTRIBUTORS)
+        left, made = question.sites - sites, question.visits - visits
+        if (
+            question.folds
+        ):  # what is told is of the visits that a fold leaves in, of sites that may count in this fold
+            left, made = left.sum(axis=0) - left, made.sum(axis=0) - made
+        alone = (made > 0) & (left < SITES_LEFT) & (program.contributors >= CONTRIBUTORS)
         over = ((visits > question.share * question.visits) | alone).astype(float)
         months = int((question.visits > 0).any(axis=0).sum())
         others = question.regions[:, 0].sum() - regions[:, 0].sum()

@@ -156,13 +156,11 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     parts, key, site = max(question.folds, 1), (part * L + used.month)[live], used.site[live]
     visits = np.bincount(key, minlength=parts * L).reshape(parts, L).astype(float)
     places = distinct(key * program.J + site)
-    if (
-        question.folds
-    ):  # a site whose visits of a month lie in several folds is one site of what each leaves in
+    if question.folds:
+        # A site whose visits of a month lie in several folds is one site of what each leaves in: of one fold, in turn, as
+        # evenly as cells are.
         turn, cell = np.divmod(places, L * program.J)
-        places = places[
-            np.lexsort(((turn + cell) % parts, cell))
-        ]  # of one fold, in turn, as evenly as cells are
+        places = places[np.lexsort(((turn + cell) % parts, cell))]
         places = places[np.unique(places % (L * program.J), return_index=True)[1]]
     sites = np.bincount(places // program.J, minlength=parts * L).reshape(parts, L).astype(float)
     groups = (visits > 0).astype(float)
@@ -180,9 +178,7 @@ def support(program: GroupProgram, question: msg.Support) -> msg.SupportSums:
     effort[:, 1] = effort[:, 0] > 0
     if question.visits.size:
         left, made = question.sites - sites, question.visits - visits
-        if (
-            question.folds
-        ):  # what is told is of the visits that a fold leaves in, of sites that may count in this fold
+        if question.folds:  # told is what a fold leaves in: visits to sites that may count in this fold
             left, made = left.sum(axis=0) - left, made.sum(axis=0) - made
         alone = (made > 0) & (left < SITES_LEFT) & (program.contributors >= CONTRIBUTORS)
         over = ((visits > question.share * question.visits) | alone).astype(float)

@@ -156,9 +156,8 @@ def agree_features(link: Link, panel: Panel, wanted: Sequence[str], *, strict: b
         block: np.array([i for i, column in enumerate(left) if column.block == block], dtype=np.int64)
         for block in blocks
     }
-    if (
-        not strict and visited < (1.0 - UNVISITED) * panel.J
-    ):  # a site without a visit has no mean of its visits
+    # a site without a visit has no mean of its visits
+    if not strict and visited < (1.0 - UNVISITED) * panel.J:
         at |= {block: np.zeros(0, dtype=np.int64) for block in ("times", "effort") if block in blocks}
     if "times" in blocks and not (np.diag(spread)[at["times"]] > 1e-12).any():
         at["times"] = np.zeros(0, dtype=np.int64)

@@ -12,6 +12,7 @@ from fedmiss.etl.columns import (
     DATE_NAMES,
     DATE_PARTS,
     check_named,
+    date_parts,
     familiar,
     kept_columns,
     names_beside,
@@ -114,8 +115,8 @@ def check_map(
 
 def _dated(header: Sequence[str], found: dict[str, str]) -> dict[str, str]:
     """Return the map with year, month and day where they make the date and no other column is called so."""
-    parts = familiar(header, DATE_PARTS)
-    if len(parts) < len(DATE_PARTS) or found.get("date", parts["day"]) != parts["day"]:
+    parts = date_parts(header)
+    if not parts or found.get("date", parts["day"]) != parts["day"]:
         return found
     return {key: column for key, column in found.items() if key != "date"} | parts
 

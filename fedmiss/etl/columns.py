@@ -260,9 +260,10 @@ def wide_years(header: Sequence[str], least: int = 3) -> list[str]:
     return years if len(years) >= least and not counts else []
 
 
-def has_date_parts(header: Sequence[str]) -> bool:
-    """Say whether a header has a year, a month and a day of a month."""
-    return len(familiar(header, DATE_PARTS)) == len(DATE_PARTS)
+def date_parts(header: Sequence[str]) -> dict[str, str]:
+    """Return the columns of year, month and day of a month by these names; none where one of them is lacking."""
+    parts = familiar(header, DATE_PARTS)
+    return parts if len(parts) == len(DATE_PARTS) else {}
 
 
 def is_count_table(header: Sequence[str], named: Collection[str] = ()) -> bool:

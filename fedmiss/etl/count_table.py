@@ -10,7 +10,7 @@ import polars as pl
 
 from fedmiss.errors import ConfigError, InputError, listed, several
 from fedmiss.etl.checks import advice, refuse_thousands, refuse_totals, settle_spellings
-from fedmiss.etl.columns import DATE_PARTS, NAMES, check_named, familiar, normal, quoted, wide_years
+from fedmiss.etl.columns import NAMES, check_named, date_parts, familiar, normal, quoted, wide_years
 from fedmiss.etl.rows import LINE, decimals
 from fedmiss.etl.sources import Source
 from fedmiss.etl.species import (
@@ -281,8 +281,8 @@ class Reading:
         cell = ", ".join(f"{key} {first[key]}" for key in keys)
         # a column that was renamed, as the month that is left out, names no species
         apart = tells_apart(frame, keys, [column for column in rest if column in self.source.header])
-        parts, perhaps = familiar(self.source.header, DATE_PARTS), ""
-        if len(parts) == len(DATE_PARTS):
+        perhaps = ""
+        if parts := date_parts(self.source.header):
             named = {key: self.columns[key] for key in ("site", "count") if key in self.columns} | parts
             perhaps = (
                 " If each row is a visit of its day, `fedmiss ingest` reads it with --map observer=...,"

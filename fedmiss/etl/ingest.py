@@ -15,7 +15,7 @@ from fedmiss.errors import ConfigError, InputError, fold, listed
 from fedmiss.etl.checks import refuse_spellings
 from fedmiss.etl.codes import COUNT_BLANK
 from fedmiss.etl.column_map import by_species, check_map
-from fedmiss.etl.columns import has_date_parts, is_count_table, kept_columns, wide_years
+from fedmiss.etl.columns import date_parts, is_count_table, kept_columns, wide_years
 from fedmiss.etl.count_table import CountOptions
 from fedmiss.etl.count_visits import project_counts
 from fedmiss.etl.counts import species_of_counts
@@ -408,7 +408,7 @@ def _kind(source: Source, settings: IngestSettings) -> str:
     given = settings.column_map or {}
     by_visit = {"date", "day", "observer"} & given.keys()
     yearly = "year" in given and "day" not in given
-    if settings.wide and not yearly and not wide_years(source.header) and has_date_parts(source.header):
+    if settings.wide and not yearly and not wide_years(source.header) and date_parts(source.header):
         return PLAIN  # its columns are species, not years
     return COUNTS if yearly or (is_count_table(source.header, given) and not by_visit) else PLAIN
 

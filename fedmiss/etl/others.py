@@ -14,7 +14,7 @@ from fedmiss.etl.checks import at_zero
 from fedmiss.etl.codes import COUNT_BAD, NO_DATE, NO_SIGHTING
 from fedmiss.etl.columns import KEEP, kept_columns, normal, resolve
 from fedmiss.etl.projection import Meta
-from fedmiss.etl.rows import Rows, digest_ids, parse_count, parse_dates, write_projection
+from fedmiss.etl.rows import Rows, date_of_parts, digest_ids, parse_count, parse_dates, write_projection
 from fedmiss.etl.sources import Source
 
 MYEBIRD: dict[str, tuple[str, ...]] = {
@@ -188,15 +188,12 @@ def _usable_gbif(frame: pl.DataFrame, rows: Rows, key: str) -> pl.DataFrame:
     sample = frame["basis"].str.to_uppercase().str.contains("SPECIMEN|MATERIAL")
     frame = rows.leave_out(frame, sample, "", "basis", why=NO_SIGHTING)
     frame = rows.leave_out(frame, frame[key] == "", "record id", key)
-    parts = pl.concat_str(
-        pl.col("year"), pl.col("month").str.zfill(2), pl.col("day").str.zfill(2), separator="-"
-    )
     first, last = (
         pl.col("date").str.slice(0, 10),
         pl.col("date").str.split("/").list.last().str.slice(0, 10),
     )
     spans = pl.col("date").str.contains("/") & (first != last)  # '2007-02-01/2007-02-28' is no single day
-    day = pl.coalesce(text.str.to_date("%Y-%m-%d", strict=False) for text in (first, parts))
+    day = pl.coalesce(text.str.to_date("%Y-%m-%d", strict=False) for text in (first, date_of_parts()))
     frame = frame.with_columns(
         day=pl.when(~spans).then(day),
         lat=pl.col("latitude").cast(pl.Float64, strict=False),

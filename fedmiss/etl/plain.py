@@ -28,6 +28,7 @@ from fedmiss.etl.projection import Meta
 from fedmiss.etl.rows import (
     LINE,
     Rows,
+    date_of_parts,
     digest_ids,
     gap_as_blank,
     joined_texts,
@@ -242,10 +243,8 @@ def _usable(
     title = {key: rows.source.header[at] for key, at in columns.items()}
     if "day" in columns:
         title["date"] = ", ".join(title[part] for part in DATE_PARTS)
-        year, *rest = (pl.col(part).str.replace(r"\.0+$", "") for part in DATE_PARTS)
-        chunk = chunk.with_columns(
-            date=pl.concat_str(year, *(part.str.zfill(2) for part in rest), separator="-")
-        )
+        chunk = chunk.with_columns(pl.col(*DATE_PARTS).str.replace(r"\.0+$", ""))
+        chunk = chunk.with_columns(date=date_of_parts())
     # as where years, or days of months, were named as dates
     no_day = chunk["date"].str.contains(r"^\d{4}$|^\d{1,2}$")
     _refuse(

@@ -331,6 +331,11 @@ def parse_dates(values: pl.Series, formats: Sequence[str]) -> pl.Series:
     return day.set(~day.dt.year().is_between(*YEARS), None)
 
 
+def date_of_parts() -> pl.Expr:
+    """The columns ``year``, ``month`` and ``day`` as one text, 2024-05-06."""
+    return pl.concat_str("year", pl.col("month").str.zfill(2), pl.col("day").str.zfill(2), separator="-")
+
+
 def parse_count(values: pl.Series) -> tuple[pl.Series, pl.Series]:
     """Read counts as the codes of the projection; also returns which were unreadable (a blank is not)."""
     text = pl.col("t")

@@ -182,8 +182,8 @@ class JobFacts(ModelFacts):
     ``members`` are the facts of the averaged fits, the chosen one first; ``h_norm`` is the length of the last move;
     ``site_covariates`` the names of the covariates that the expectation for a site follows, ``explained`` the share of the
     variance between sites that each kind of feature explains, ``trials`` the steps of the structure that were tried. What is
-    None by default is written by some methods only. ``learning``: what a new observer counts less at first, on the
-    link scale.
+    None by default is written by some methods only. ``learning``: what a new observer counts less at first, ``skill``:
+    what observers count more whose visits are a year later, both on the link scale.
     """
 
     species: str
@@ -197,6 +197,7 @@ class JobFacts(ModelFacts):
     bootstrap: int
     members: list[dict[str, Any]] = field(default_factory=list)
     learning: float | None = field(default=None, metadata=_SOMETIMES)
+    skill: float | None = field(default=None, metadata=_SOMETIMES)
     objective: float | None = None
     h_norm: float | None = None
     participation: float = 1.0

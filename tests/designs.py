@@ -13,6 +13,7 @@ abandoned ``preferred``, and declining sites are given up first
 learning  ``random`` with new observers who find 35 % fewer birds at first and learn over some 60 visits
 handover  ``random`` with one observer for each site, who hands it to another one at a random time
 turnover  ``random`` with four new observers every year, who count for that year only
+skilled   ``random`` with observers who stay for four years and find 4 % more for each year that they began later
 arrivals  ``random``; six of ten sites have no birds until a random year, and are visited from that year on
 losses    ``random``; four of ten sites lose their birds in a random year, and are visited to the end of that year
 renewed   ``random``; the poorer sites are given up at a random time, the better ones start at a random time
@@ -32,12 +33,13 @@ from fedmiss.rng import rng_for
 __all__ = ["DESIGNS", "TrendPanel", "simulate_design"]
 
 DESIGNS = (
-    "plain", "random", "preferred", "abandoned", "learning", "handover", "turnover", "arrivals", "losses",
+    "plain", "random", "preferred", "abandoned", "learning", "handover", "turnover", "skilled", "arrivals", "losses",
     "renewed", "colonised", "vacated",
 )  # fmt: skip
 EFFORT = 0.7  # power of effort in the mean
 NEW = 0.65  # what a new observer finds, where observers learn
 VISITS_TO_LEARN = 60.0
+SKILL, STAY, NEW_A_YEAR = 0.04, 4, 12  # log of what observers find more who began a year later; years they stay
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +192,13 @@ def _observers(
     if design == "turnover":
         observer = 4 * year + rng.integers(4, size=n)
         return observer, 0.2 * rng.standard_normal(4 * years)[observer]
+    if design == "skilled":
+        first = np.repeat(np.arange(1 - STAY, years), NEW_A_YEAR)
+        there = (first[None, :] <= np.arange(years)[:, None]) & (first + STAY > np.arange(years)[:, None])
+        share = (1 + rng.pareto(1.2, first.size))[None, :] * there
+        share /= share.sum(axis=1, keepdims=True)
+        observer = (rng.random(n)[:, None] > share.cumsum(axis=1)[year]).sum(axis=1).clip(0, first.size - 1)
+        return observer, (SKILL * first + 0.2 * rng.standard_normal(first.size))[observer]
     I = 16
     first = np.sort(np.r_[np.zeros(6), rng.integers(0, max(years - 2, 1), I - 6)])
     share = (1 + rng.pareto(1.2, I))[None, :] * (first[None, :] <= np.arange(years)[:, None])

@@ -95,7 +95,7 @@ class Open(Question):
     family: str = _f("distribution: poisson, gaussian or bernoulli")
     scale: str = _f("raw, or log1p of the counts")
     observers: bool = _f("whether the group estimates observer effects")
-    learning: bool = _f("whether effort has a column more, for observers who are new")
+    learning: bool = _f("whether effort has two columns more, of observers who are new and of those who come later")
     occupancy: bool = _f("whether sites may be empty in some years")
     p: int = _f("largest number of coefficients of a site")
     weights: str = _f("all, fold or replicate")

@@ -155,6 +155,8 @@ def _fitted(analysis: Analysis) -> dict[str, float | None]:
     facts |= {f"effort_{key}": value for key, value in analysis.data.effort.items()}
     less = analysis.data.fact("learning")
     facts |= {} if less is None else {"new_observer": math.exp(-less)}
+    more = analysis.data.fact("skill")
+    facts |= {} if more is None else {"later_observers_percent": 100 * math.expm1(more)}
     # The three probabilities of the chain of occupied sites (the guide's model page).
     chain = zip(("first", "gained", "lost"), analysis.data.fact("occupancy", default=[]), strict=False)
     facts |= {f"occupied_{name}": value for name, value in chain}

@@ -13,7 +13,7 @@ from fedmiss.federation.hub.structure import FEWEST_NEW, choose_model, slope_of
 from fedmiss.federation.link import InProcess, Link
 from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.structure import FEATURES, IN_WORDS
-from tests.designs import NEW, simulate_design
+from tests.designs import NEW, SKILL, simulate_design
 from tests.federation.network import JOB, SETTINGS, clubs_of, order
 from tests.federation.owners import COVARIATES, PLAIN, country, owned, panel_of, tried
 
@@ -72,13 +72,43 @@ def test_experience_is_counted_by_observer_and_month_whatever_the_order_of_the_v
     observer = np.array([0, 0, 1, 1, 1, 1, 1, 0, 2, 2], dtype=np.int32)
     site = np.array([0, 1, 0, 0, 1, 1, 0, 0, 4, 4], dtype=np.int32)
     expected = np.r_[0, 0, -np.exp(-np.array([0, 2, 2, 2, 4]) / TO_LEARN), 0, 0, 0]
+    # a's visits are of month 50 / 3 in the mean, b's of month 16, the axis' middle is month 17.5
+    late = np.r_[np.full(2, 50 / 3 - 17.5), np.full(5, 16 - 17.5), 50 / 3 - 17.5, 0, 0] / 12
+    months = np.arange(36)
     order = np.random.default_rng(0).permutation(month.size)
     apart = np.r_[np.ones(8, bool), False, False]  # nobody else went to the only site of c
     for at in (np.arange(month.size), order):
-        lacking, told = experience(observer[at], site[at], month[at], 0)
-        np.testing.assert_allclose(lacking, expected[at])
+        columns, told = experience(observer[at], site[at], month[at], months)
+        np.testing.assert_allclose(columns, np.column_stack([expected, late])[at])
         np.testing.assert_array_equal(told, apart[at])
-    assert [x.shape for x in experience(observer[:0], site[:0], month[:0], 0)] == [(0,), (0,)]
+    assert [x.shape for x in experience(observer[:0], site[:0], month[:0], months)] == [(0, 2), (0,)]
+
+
+def test_the_year_from_which_observers_are_late_does_not_matter(monkeypatch):
+    """Its level is that of the mean visit, so that expected counts are too."""
+    p = simulate_design("skilled", 2, sites=40, visits=900)
+    settings = replace(PLAIN, observers=True, learning=True)
+    fit = LocalFederation.of_panel(panel_of(p, "observer")).fit(settings)
+    assert abs(fit.aux.kappa[-1]) > 1e-3
+
+    def later(*visits):
+        columns, apart = experience(*visits)
+        return columns + np.outer(apart, [0.0, 3.0]), apart
+
+    monkeypatch.setattr("fedmiss.federation.group.agreement.experience", later)
+    other = LocalFederation.of_panel(panel_of(p, "observer")).fit(settings)
+    np.testing.assert_allclose(other.expected(), fit.expected(), rtol=1e-3)
+
+
+@pytest.mark.slow
+def test_what_later_observers_count_more_is_found():
+    found = []
+    for seed in range(8):
+        p = simulate_design("skilled", seed, visits=6000)
+        settings = replace(PLAIN, observers=True, learning=True)
+        found.append(LocalFederation.of_panel(panel_of(p, "observer")).fit(settings).aux.kappa[-1])
+    error = np.std(found, ddof=1) / 8**0.5
+    assert 3 * error < np.mean(found) < SKILL + 3 * error
 
 
 @pytest.mark.slow
@@ -89,7 +119,7 @@ def test_what_a_new_observer_counts_less_is_found_and_groups_do_not_matter():
         panel = panel_of(p, "observer")
         settings = replace(PLAIN, observers=True, learning=True)
         fit = LocalFederation.of_panel(panel).fit(settings)
-        found.append(fit.aux.kappa[-1])
+        found.append(fit.aux.kappa[-2])
         if not seed:
             one = LocalFederation.of_panel(panel_of(p, "none")).fit(settings)
             np.testing.assert_allclose(one.expected(), fit.expected(), rtol=1e-7)

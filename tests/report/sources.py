@@ -421,6 +421,7 @@ class Sources:
         out += [
             "standard deviation {observer_sd} on the link scale",
             "a new observer counts {new_observer} % of what",
+            "come a year later differ by {later_observers_percent} % in what",
             "lost with a probability of {occupied_lost} %, an empty one gained with {occupied_gained} %; {occupied_first} %",
             "about {sites_occupied_start} were occupied in its first year, {sites_occupied_end} in its last",
             "by itself it changes counts by {effort_adds} % a year",

@@ -130,7 +130,7 @@ def axes(program: GroupProgram, question: msg.Axes) -> msg.Done:
         visits.observer[order],
         effort[order],
         visits.weight[order],
-        *experience(visits.observer[order], visits.site[order], visits.month[order], int(question.months[0])),
+        *experience(visits.observer[order], visits.site[order], visits.month[order], program.axis.months),
         None if visits.exposure is None else visits.exposure[order],
     )
     # Finds without a number take no part, so nothing else is behind them: they are told of months that others stand for.
@@ -234,7 +234,7 @@ def _stands_out(program: GroupProgram, used: IncludedVisits, live: Bool) -> Bool
     # of fewer observers than the own least number nothing is told (``answers.solve``): they stand behind no sum
     told = used.observer.max(initial=-1) + 1 >= program.axis.minimum
     return np.column_stack(
-        [set_apart(effort, used.month[live]), used.experience[live] < 0, used.apart[live] & told]
+        [set_apart(effort, used.month[live]), used.experience[live, 0] < 0, used.apart[live] & told]
     )
 
 

@@ -222,10 +222,11 @@ class GroupProgram:
 
     def ready(self) -> msg.Done:
         """What the group says when it has done what was asked."""
-        used, about = self.used, np.zeros(4)
+        used, about = self.used, np.zeros(5)
         if used is not None:
             per = np.bincount(used.observer, used.weight)
-            about[:] = per.sum(), per @ per, -(used.weight @ used.experience), used.weight @ used.apart
+            lacking, later = used.weight @ used.experience
+            about[:] = per.sum(), per @ per, -lacking, used.weight @ used.apart, later
         return msg.Done(0 if used is None else int(used.site.size), self.withheld, about, self.n_standing)
 
     # -- fits ------------------------------------------------------------------------------------------------

@@ -286,17 +286,22 @@ def effort_columns(raw: F64, terms: tuple[str, ...], blanks: tuple[str, ...]) ->
     return np.column_stack(columns) if columns else np.zeros((len(raw), 0))
 
 
-def experience(observer: I32, site: I32, month: I64, first: int) -> tuple[F64, Bool]:
-    """What is lacking in experience at a visit (m,): -exp(-n / TO_LEARN), n the observer's earlier visits; towards 0.
+def experience(observer: I32, site: I32, month: I64, months: I64) -> tuple[F64, Bool]:
+    """What a visit's observer lacks in experience, and how late the observer's visits are (m, 2); two columns of effort.
 
-    And whether its observer can be told from the site (m,), by other sites or observers. Nothing is lacking, 0, for
-    observers who were there in the year from the month ``first`` on, of whom nobody knows how long they had counted, and
-    for those of one site: what they learn cannot be told from how the site changed (in a table without observers they are
-    the sites). Visits of one month have no order: each has the mean of their numbers.
+    Lacking is -exp(-n / TO_LEARN), n the observer's earlier visits; towards 0. Nothing is lacking for observers who were
+    there in the first year of the axis ``months``, of whom nobody knows how long they had counted, and for those of one
+    site: what they learn cannot be told from how the site changed (in a table without observers they are the sites).
+    Visits of one month have no order: each has the mean of their numbers.
+
+    How late: mean year of the observer's visits, from the middle of the axis. Effects of observers are drawn to one mean,
+    so that observers of whom each is better than the last would make a trend (Mundlak, Econometrica 1978).
+
+    And whether its observer can be told from the site (m,), by other sites or observers; else neither column does anything.
     """
     out = np.zeros(observer.size)
     if not observer.size:
-        return out, out > 0
+        return np.zeros((0, 2)), out > 0
     pair, n_sites = pairs(observer, site)
     sites, observers = (np.bincount(part) for part in divmod(distinct(pair), n_sites))
     # In the order of observer and month, so that the number of earlier visits is a place in the list.
@@ -310,17 +315,20 @@ def experience(observer: I32, site: I32, month: I64, first: int) -> tuple[F64, B
     start = np.flatnonzero(begins)[np.cumsum(begins) - 1]  # first month of the cell's observer
     # Visits of one month share the middle of their places.
     n = cell + (size - 1) / 2 - cell[start]
-    known = (when[start] + month.min() < first + 12) | (sites[who] < 2)
-    # The column that an effort coefficient multiplies ("New observers learn" of the guide's model page).
+    known = (when[start] + month.min() < months[0] + 12) | (sites[who] < 2)
+    # The columns that effort's coefficients multiply ("New observers learn" of the guide's model page).
     out[order] = np.repeat(np.where(known, 0.0, -np.exp(-n / TO_LEARN)), size)
-    return out, (sites[observer] > 1) | (observers[site] > 1)
+    apart = (sites[observer] > 1) | (observers[site] > 1)
+    mean = np.bincount(observer, month) / np.maximum(np.bincount(observer), 1)
+    late = np.where(apart, mean[observer] - months.mean(), 0.0) / 12.0
+    return np.column_stack([out, late]), apart
 
 
 @dataclass(frozen=True, slots=True)
 class IncludedVisits:
     """The visits that take part, sorted by (site, month), on the agreed axes.
 
-    ``experience`` (m,) and ``apart`` (m,) whether the observer can be told from the site: as :func:`experience`;
+    ``experience`` (m, 2) and ``apart`` (m,) whether the observer can be told from the site: as :func:`experience`;
     ``exposure`` (m,) how many standard visits each sums; None: one.
     """
 

@@ -7,7 +7,7 @@ import numpy as np
 from fedmiss.arrays import F64
 from fedmiss.federation.hub.coefficients import start_coefficients
 from fedmiss.federation.hub.few import drawn_of_slopes
-from fedmiss.federation.hub.priors import FEWEST_BIRDS, LEFT_OUT, SLOPE_SD, SMALLEST
+from fedmiss.federation.hub.priors import FEWEST_BIRDS, LEARNING_SD, LEFT_OUT, SLOPE_SD, SMALLEST
 from fedmiss.federation.hub.season import LEAST_YEARS, SeriesPrior, line_of
 from fedmiss.federation.hub.state import MonthState, Panel
 from fedmiss.federation.hub.values import evolve
@@ -69,7 +69,7 @@ def first_state(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     tau = unit * np.r_[1.0, [START_SLOPE] * slopes, [KNOWN] * known]
     state = MonthState(
         mu, T, np.zeros((L, p, p)), np.zeros((L, p)), np.full(p, unit), tau,
-        kappa=np.zeros(panel.K + settings.learning), shift=np.zeros(p), squares=np.zeros(p),
+        kappa=np.zeros(panel.K + len(LEARNING_SD) * settings.learning), shift=np.zeros(p), squares=np.zeros(p),
         slopes=slopes, half=value / 2 if slopes and family.counts else 0.0, responses=known,
         inverse_size=settings.inverse_size or 0.0,
         chain=START_CHAIN if settings.occupancy else np.zeros(0),

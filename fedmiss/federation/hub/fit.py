@@ -365,8 +365,8 @@ def summary(
     done = evolve(state, shift=np.zeros(state.p), common=0.0, refill=False)
     state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
-        less = math.exp(-float(state.kappa[-1]) * panel.observers[2] / panel.observers[0])
-        state = evolve(state, found=state.found * less)
+        mean = np.array([-panel.observers[2], panel.observers[4]]) / panel.observers[0]
+        state = evolve(state, found=state.found * math.exp(float(state.kappa[panel.K :] @ mean)))
     return evolve(state, visited=sums["months"]) if months else state, sums.get("product")
 
 

@@ -16,7 +16,8 @@ SITE_SD, SLOPE_SD = 1.0, 0.3  # scales of the half-normal priors of standard dev
 OBSERVER_SD = 1.0  # and of that of observers' effects
 LEFT_OUT = 1e12  # precision, in units of the values' variance, of effects of observers that are left out: all are zero
 LEVEL_SD = 5.0  # of the level around the logarithm of the mean count
-LEARNING_SD = 0.25  # of what a new observer counts less at first
+# of what a new observer counts less at first, and of what observers count more whose visits are a year later
+LEARNING_SD = (0.25, 0.02)
 EFFORT_SD = 1.0  # of the powers of effort, else one flock among zeros is put down to a long visit
 SMALLEST = 1e-4  # least prior variance, in units of the link squared
 STRIDE = 4.0  # factor by which a variance moves in a round at most

@@ -380,7 +380,7 @@ def _effort_step(state: MonthState, sums: F64, panel: Panel, family: Family) -> 
     score, H = sums[..., :q], sums[..., q:].reshape(*sums.shape[:-1], q, q)
     # m = X'W1 / 1'W1, the mean effort; W the weights of the family.
     mean = H[..., :-1, -1] / np.maximum(H[..., -1, -1:], 1e-300)
-    sd = np.where(np.arange(q - 1) < panel.K, EFFORT_SD, LEARNING_SD)
+    sd = np.r_[np.full(panel.K, EFFORT_SD), LEARNING_SD][: q - 1]
     # Priors N(0, sd^2) of the coefficients and N(origin, LEVEL_SD^2) of the level, times phi, as the sums are not over phi.
     weak, level = phi[..., None] / (sd * unit[..., None]) ** 2, phi / (LEVEL_SD * unit) ** 2
     pull = score[..., :-1] - weak * kappa

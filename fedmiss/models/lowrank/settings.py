@@ -32,7 +32,7 @@ class CountSettings:
         effect only), its covariates, its region, a smooth over the places, how many birds it has (the slope only)
     responses : features of sites that every month (in a community: every species) responds to with coefficients of its own
     observers : with observer effects, kept inside the groups
-    learning : with ``observers``, those who began after the first year may count fewer at first
+    learning : with ``observers``, those who began after the first year may count fewer at first, and later observers more
     occupancy : sites may be empty in some years: a chain of two states for each (:mod:`fedmiss.models.lowrank.occupancy`)
     dispersion : ``quasi`` (Var = phi mu), ``negbin``, or ``none`` (phi = 1)
     inverse_size : 1 / size of the negative binomial, held at this value; None estimates it

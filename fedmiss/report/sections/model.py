@@ -166,6 +166,11 @@ def _structure(findings: Findings) -> Iterator[str]:
             yield f"Of the sites of this panel about {start} {were} occupied in its first year, {end} in its last."
     if (less := findings.data.fact("learning")) is not None:
         yield f"At first a new observer counts {share(math.exp(-less))} of what the same observer counts later."
+    if (more := findings.data.fact("skill")) is not None:
+        yield (
+            f"Observers who come a year later differ by {percent(_percent(more))} in what they count of the same birds; the "
+            "trend leaves that out."
+        )
     tried = records(trials(findings).dropna(subset="shift"))
     if tried:
         most = max(tried, key=lambda r: abs(r.shift))

@@ -39,7 +39,11 @@ DESIGNS = (
 EFFORT = 0.7  # power of effort in the mean
 NEW = 0.65  # what a new observer finds, where observers learn
 VISITS_TO_LEARN = 60.0
-SKILL, STAY, NEW_A_YEAR = 0.04, 4, 12  # log of what observers find more who began a year later; years they stay
+SKILL, STAY, NEW_A_YEAR = (
+    0.04,
+    4,
+    12,
+)  # log of what observers find more who began a year later; years they stay
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ __all__ = [
 ]  # fmt: skip
 
 SQUARES = 2.0**20  # unit of the first part of ``OpenSums.squares``
-PROTOCOL = 37  # raise it whenever a type below changes
+PROTOCOL = 38  # raise it whenever a type below changes
 
 
 class Begin(IntEnum):
@@ -95,7 +95,9 @@ class Open(Question):
     family: str = _f("distribution: poisson, gaussian or bernoulli")
     scale: str = _f("raw, or log1p of the counts")
     observers: bool = _f("whether the group estimates observer effects")
-    learning: bool = _f("whether effort has two columns more, of observers who are new and of those who come later")
+    learning: bool = _f(
+        "whether effort has two columns more, of observers who are new and of those who come later"
+    )
     occupancy: bool = _f("whether sites may be empty in some years")
     p: int = _f("largest number of coefficients of a site")
     weights: str = _f("all, fold or replicate")

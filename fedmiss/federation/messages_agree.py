@@ -110,8 +110,7 @@ class Done(Answer):
     )
     observers: np.ndarray = _f(
         "sum over observers of their visits, and of the squares (effective number of observers); experience that "
-        "is lacking, over visits; visits that can tell an observer from a site; over these, mean year of the observer's "
-        "visits from the middle of the months",
+        "is lacking, over visits; visits that can tell an observer from a site; over these, how late their observers come",
         "(5,)",
         "visits",
         bits=10,

@@ -154,7 +154,8 @@ def agree(link: Link, plan: DataSpec) -> Agreement:
         visits=used,
         calendar=(months % 12 + 1, months // 12) if calendar else None,
         regions=axes.regions,
-        observers=np.sum([answer.observers for answer in ready.values()], axis=0) * np.r_[1, 1, enough, enough[1]],
+        observers=np.sum([answer.observers for answer in ready.values()], axis=0)
+        * np.r_[1, 1, enough, enough[1]],
         contributors=contributors,
         least=minimum if plan.jointly else 0,
         share=plan.share,

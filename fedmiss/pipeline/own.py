@@ -23,7 +23,7 @@ from fedmiss.group_names import group_name
 from fedmiss.pipeline.imputing import impute_panel
 from fedmiss.pipeline.panels import PanelFolder, open_panel, panel_hash
 from fedmiss.report.build import build_report
-from fedmiss.report.language import OWN_SITES
+from fedmiss.report.language import OWN_SITES, read_catalog
 from fedmiss.report.settings import ReportSettings
 from fedmiss.settings import kinds_checked
 from fedmiss.tables import read_table, write_table
@@ -55,6 +55,8 @@ def own_report(
     'report'
     """
     settings = ReportSettings(unit=unit, language=language)
+    if language:
+        read_catalog(language)  # refused before anything is imputed
     panel, fit = open_panel(panel_path), Path(fit_path)
     manifest = read_manifest(fit, "fit")
     check_same_panel(panel.manifest, panel.path, manifest, fit)

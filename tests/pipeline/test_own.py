@@ -73,3 +73,8 @@ def test_notes_call_groups_by_their_names_all_at_once():
     assert _with_names(note, folders) == (
         "group '%2541' has none; group '%41' never saw the species. group 'a' alone"
     )
+
+
+def test_a_language_that_is_not_there_is_refused_first(tmp_path):
+    with pytest.raises(ConfigError, match="--language: there is no file"):
+        own_report(tmp_path / "panel", tmp_path / "fit", "g01", tmp_path / "own", language="klingon.po")

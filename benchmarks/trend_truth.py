@@ -174,7 +174,9 @@ def visits_panel(job):
     p = simulate_design(design, seed)
     fit = fit_counts(panel_of(p), CountSettings(rank=rank, dispersion="negbin"))
     slope, mean = site_slopes(fit, p.year, np.arange(p.year.size) % 12 + 1)
-    cells = pd.DataFrame({"site_index": p.site, "month_index": p.month, "n_visits": 1})
+    cells = pd.DataFrame(
+        {"site_index": p.site, "month_index": p.month, "n_visits": 1, "n_detected": p.count > 0}
+    )
     seen = cells.assign(year=p.year[p.month]).groupby("site_index")["year"].nunique()
     years = seen.reindex(range(fit.J), fill_value=0).to_numpy()
     sites = pd.DataFrame({"slope": slope, "mean_total": mean, "years_counted": years})

@@ -197,6 +197,7 @@ def imputed_share(data: ReportInputs, member: F64 | Bool) -> F64:
 CLEAR = 0.3  # least rank correlation for a pattern of visits to be reported,
 SURE = 0.001  # and largest p-value
 MIN_SITES_COMPARED = 20
+MIN_FINDS = 3  # expected of a mean site: with fewer a site's level comes mostly from the other sites
 MIN_SITE_YEARS = 3  # the trend of a site counted in fewer years comes mostly from the other sites
 
 
@@ -284,13 +285,13 @@ def influential_sites(data: ReportInputs, sites: pd.DataFrame, years: Years) -> 
 def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     """Return Spearman's rank correlations of visits with birds and trends, over the visited sites.
 
-    Schema ``report_visits``. Fewer than 20 sites, or values that are all alike, give no correlation; trends are of sites
-    counted in three years or more. Fitted trends of thinly visited sites lie near the mean, so correlations with them are
-    smaller than with the true ones.
+    Schema ``report_visits``. Fewer than 20 sites, or values that are all alike, give no correlation; birds are of sites
+    visited so often that a mean one would give three finds, trends of sites counted in three years or more. Fitted trends
+    of thinly visited sites lie near the mean, so correlations with them are smaller than with the true ones.
 
     Parameters
     ----------
-    cells : ``site_index``, ``month_index``, ``n_visits`` of the visited cells
+    cells : ``site_index``, ``month_index``, ``n_visits``, ``n_detected`` of the visited cells
     sites : the table of sites, with ``mean_total``, ``slope`` and ``years_counted``
     """
     of_site = cells.groupby("site_index").agg(
@@ -298,6 +299,9 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     )
     visits, first, last = of_site.reindex(range(len(sites)), fill_value=0).to_numpy(dtype=np.float64).T
     size, slope = (sites[name].to_numpy(dtype=np.float64) for name in ("mean_total", "slope"))
+    # The level of a site with few visits is drawn to the mean, and that of one visited often without a find lies far below
+    # it: of a rare species that alone makes visits and fitted birds go apart.
+    finds = visits * cells["n_detected"].sum() / max(cells["n_visits"].sum(), 1)
     pairs = {
         "visits and birds": (visits, size),
         "visits and trend": (visits, slope),
@@ -307,7 +311,9 @@ def visits_by_site(cells: pd.DataFrame, sites: pd.DataFrame) -> pd.DataFrame:
     rows = []
     for name, (x, y) in pairs.items():
         known = (visits > 0) & np.isfinite(y)
-        if y is slope:
+        if y is size:
+            known &= finds >= MIN_FINDS
+        else:
             known &= sites["years_counted"].to_numpy() >= MIN_SITE_YEARS
         n_compared, rho, p_value = int(known.sum()), np.nan, np.nan
         if n_compared >= MIN_SITES_COMPARED and np.ptp(x[known]) > 0 and np.ptp(y[known]) > 1e-9:

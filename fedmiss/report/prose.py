@@ -250,7 +250,7 @@ def model_caveats(findings: Findings, *, birds: bool) -> Iterator[str]:
         )
     elif findings.n_draws < MIN_DRAWS:
         yield f"Only {findings.n_draws} bootstrap replicates were made; intervals need {MIN_DRAWS} or more."
-    if findings.data.one_trend:
+    if findings.data.one_trend and findings.n_sites != 1:
         large = findings.data.fact("large_site")
         who, other = "all sites and regions", "differences"
         if large:

@@ -174,7 +174,8 @@ SENTENCES = [
     "size of the party on {known_n_observers} % of visits",
     "time of day on {known_start_minutes} % of visits",
     "protocol on {known_protocol} % of visits",
-    "1 when sites with more of the one have more of the other, 0 when they have nothing to do with each other. Clear: at "
+    "1 when sites with more of the one have more of the other, 0 when they have nothing to do with each other. "
+    "Numbers are compared at sites visited so often that a mean one would give 3 finds. Clear: at "
     "least 0.3 either way, and by chance in fewer than 1 of 1,000 panels.",
     "Student quantiles of years − 2 degrees of freedom",
     # how to read it

@@ -190,6 +190,20 @@ def test_visits_that_follow_birds_or_end_with_them_are_seen_and_others_are_not()
     assert np.isnan(alike.loc["visits and birds", "correlation"])
 
 
+@pytest.mark.parametrize("rate", [0.02, 0.05, 0.5])
+def test_visits_of_a_rare_species_do_not_go_with_levels_that_are_drawn_to_the_mean(rate):
+    rng, J, clear = np.random.default_rng(3), 80, 0
+    for _ in range(30):
+        visits, level = 1 + rng.poisson(25 * rng.gamma(1.0, 1.0, J)), rate * rng.gamma(1.0, 1.0, J)
+        finds = rng.binomial(visits, np.minimum(level, 1.0))
+        # the posterior mean of a gamma prior of shape 1
+        drawn = (1 + finds) / (1 / rate + visits)
+        sites = pd.DataFrame({"mean_total": drawn, "slope": np.nan, "years_counted": 5})
+        cells = cells_of(np.arange(J), np.zeros(J, int), visits, finds)
+        clear += visits_by_site(cells, sites)["clear"].iloc[0]
+    assert clear <= 1
+
+
 def finds_without_number(data, lost, *, zeros=True):
     """1,000 visits a month that find 5 birds on 400 of them or on all, ``lost`` (L,) times without a number."""
     visits = pd.DataFrame({"site_index": 0, "month_index": data.months["month_index"], "n_visits": 1000})

@@ -430,6 +430,36 @@ def test_a_site_with_most_of_the_birds_is_not_said_to_share_the_trend_of_all_oth
     assert a.regions["reason"].str.contains("all sites but the one with most birds").all()
     for note in places(a, {}).values["sites"].note, indices(a, {}).values["regions"].note:
         assert "All sites but the one with most birds share one trend in this model" in note
+    words = model_section(a, {}).values["words"]
+    assert "all sites but the one with most birds rise and fall together" in words
+    assert "each has a trend of its own" not in words
+
+
+def test_of_one_site_nothing_is_said_of_others(folders, tmp_path):
+    one = dict(
+        rank=0,
+        slopes=True,
+        features=[],
+        family="poisson",
+        site_variances=[0.8, 1e-4],
+        members=[],
+        large_site=True,
+    )
+    a = refitted(folders, tmp_path, **one)
+    a = replace(a, whole=a.whole._replace(n_sites=1))
+    assert "Every month has its own level." in model_section(a, {}).values["words"]
+    said = " ".join([*caveats(a), places(a, {}).values["sites"].note])
+    assert "The trend of the one site is that of the whole." in said
+    assert "share one trend" not in said
+    assert "in use gives all sites" not in said
+
+
+def test_a_total_of_some_months_is_not_said_to_be_of_the_season(full):
+    yearly = full.yearly
+    for complete in (True, False):
+        a = replace(full, yearly=yearly.assign(complete=[*yearly["complete"].iloc[:-1], complete]))
+        note = indices(a, {}).values["yearly"].note
+        assert ("of an incomplete year is of the months it has" in note) != complete
 
 
 def test_manifest_of_a_fit_without_converging_warns(folders, tmp_path):

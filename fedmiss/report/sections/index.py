@@ -67,6 +67,10 @@ def _yearly(findings: Findings) -> HtmlTable:
             ("Total imputed", lambda r: cell(share, r.imputed_share)),
         ]
     over = "" if findings.yearly_counts else "mean over the months of the season of the "
+    note = f"Total: {over}total over all sites, at standard effort."
+    if not findings.yearly["complete"].all():
+        # its months may be those with many birds, or with few
+        note += " That of an incomplete year is of the months it has: compare it with no other year."
     return table_of(
         "Yearly totals and indices",
         findings.yearly,
@@ -78,7 +82,7 @@ def _yearly(findings: Findings) -> HtmlTable:
             ("95 % interval", interval),
             *rests,
         ],
-        f"Total: {over}total over all sites, at standard effort.",
+        note,
     )
 
 

@@ -106,18 +106,9 @@ def _average(findings: Findings) -> str:
 
 def _words(findings: Findings) -> str:
     """Say in plain words how the numbers were made."""
-    rank, own = findings.data.fact("rank"), []
-    if findings.data.fact("slopes", default=False):
-        own.append("each has a trend of its own")
-    if rank:
-        patterns = f"{rank} common pattern{'s' if rank != 1 else ''}"
-        own.append(f"they follow {patterns}, each in its own measure")
-    differ = "all sites rise and fall together"
-    if own:
-        differ = f"sites differ in their course: {', and '.join(own)}"
     said = [
         f"The counts are described by this model: {family_words(findings)}.",
-        f"Every site has its own level, and every {_period(findings)} its own; {differ}.",
+        _levels(findings),
         *_structure(findings),
     ]
     if findings.data.cv is not None:
@@ -133,6 +124,22 @@ def _words(findings: Findings) -> str:
             "apart; the spread of the results is that of all of them together."
         )
     return " ".join(said)
+
+
+def _levels(findings: Findings) -> str:
+    """Say how sites differ: not at all where the variances of their trends have switched themselves off."""
+    rank, own = findings.data.fact("rank"), []
+    if findings.n_sites == 1:
+        return f"Every {_period(findings)} has its own level."
+    if findings.data.fact("slopes", default=False):
+        own.append("each has a trend of its own")
+    if rank:
+        patterns = f"{rank} common pattern{'s' if rank != 1 else ''}"
+        own.append(f"they follow {patterns}, each in its own measure")
+    differ = f"{findings.data.alike.lower()} rise and fall together"
+    if own and not findings.data.one_trend:
+        differ = f"sites differ in their course: {', and '.join(own)}"
+    return f"Every site has its own level, and every {_period(findings)} its own; {differ}."
 
 
 def _structure(findings: Findings) -> Iterator[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from fedmiss.report.analysis import Analysis
 from fedmiss.report.cautions import biased_visits
 from fedmiss.report.classes import classify
+from fedmiss.report.coverage import MIN_FINDS
 from fedmiss.report.sections import Cell, Column, HtmlTable, Section, cell, range_cell, table_of
 from fedmiss.report.sections.question import askable
 from fedmiss.report.style import Plot
@@ -41,6 +42,8 @@ def _sites(analysis: Analysis) -> HtmlTable:
     mean = "mean" if analysis.yearly_counts else "mean (estimate in the mean month of the season)"
     mean = f"Years counted, and {mean}: of the years in the trend. " if analysis.years.used.any() else ""
     trend = f"{analysis.data.alike} share one trend in this model, so it is not repeated here."
+    if analysis.n_sites == 1:
+        trend = "The trend of the one site is that of the whole."
     if not analysis.data.one_trend:
         trend = (
             "A site counted in fewer than three years has no class: its trend is borrowed from the others."
@@ -74,7 +77,9 @@ def _visits(analysis: Analysis) -> HtmlTable | None:
     }
     note = (
         "Rank correlation over sites: 1 when sites with more of the one have more of the other, 0 when they have nothing to "
-        "do with each other. Clear: at least 0.3 either way, and by chance in fewer than 1 of 1,000 panels. None "
+        "do with each other. "
+        f"Numbers are compared at sites visited so often that a mean one would give {MIN_FINDS} finds. "
+        "Clear: at least 0.3 either way, and by chance in fewer than 1 of 1,000 panels. None "
         "found is no proof: trends of thinly visited sites are borrowed from the others, and sites given up early tell "
         "little."
     )

@@ -9,15 +9,12 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import agreement, features
 from fedmiss.federation.hub import features as agreed
-from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, TOLD
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
-from tests.models.panels import calendar
+from tests.federation.network import Tapped, tapped
+from tests.federation.owners import dealt
 
 L = 24
 NUMBERS = ("elevation", "forest", "water")
@@ -31,25 +28,14 @@ def panel_of(J: int, sites: dict[str, np.ndarray], region: np.ndarray | None = N
     seen = rng.random((J, L)) < 0.7
     site, month = np.nonzero(seen)
     y = rng.poisson(np.exp(level) * rng.gamma(3, 1 / 3, (J, L)))[seen].astype(float)
-    groups = [
-        Group.of(f"owner-{k}", site[at], month[at], y[at], np.unique(site[at], return_inverse=True)[1])
-        for k in range(3)
-        for at in [site % 3 == k]
-    ]
-    ids = np.array([f"S{j}" for j in range(J)], dtype=object)
-    return GroupPanel.of(J, L, groups, calendar(L), ids, region, covariates=sites)
+    return dealt((J, L), site, month, y, observer=site // 3, region=region, covariates=sites)
 
 
 def job_of(panel: GroupPanel, folder, *blocks: str, structure=None, bootstrap=0) -> Tapped:
-    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
-    for program in programs.values():
-        program.minimum = 5
-    tap, model = Tapped(programs), CountSettings(rank=0, features=blocks, slopes=False)
+    model = CountSettings(rank=0, features=blocks, slopes=False)
     models = [model, CountSettings(rank=1, slopes=False)] if structure else [model]
-    plan = DataSpec(jointly=True, minimum=5)
-    order = JobSpec(plan, models, folds=2, by="cell", bootstrap=bootstrap, structure=structure)
-    run_job(Link(tap, JOB[:8], SETTINGS), order)
-    return tap
+    more = {"folds": 2, "by": "cell", "bootstrap": bootstrap, "structure": structure}
+    return tapped(panel, folder, models, least=5, **more)[0]
 
 
 def spanned(tap: Tapped) -> tuple[msg.Features, np.ndarray, np.ndarray]:
@@ -57,8 +43,8 @@ def spanned(tap: Tapped) -> tuple[msg.Features, np.ndarray, np.ndarray]:
     question = [q for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1]
     centre = next(q.centre for q in tap.asked if isinstance(q, msg.Open))
     k, slices = int(question.kept.sum()), []
-    for q, answers in zip(tap.asked, tap.told, strict=True):
-        for row in sum(np.rint(a.features * DIGITS) for a in answers[1:]) if isinstance(q, msg.Solve) else ():
+    for _, answers in tap.of(msg.Solve):
+        for row in sum(np.rint(a.features * DIGITS) for a in answers[1:]):
             slices.append(from_triangle(row[k + 1 :] / DIGITS, k + 1))
     _, size, rows = np.linalg.svd(np.stack(slices).reshape(len(slices), -1), full_matrices=False)
     return question, centre, rows[size > 1e-8 * size[0]]
@@ -140,8 +126,7 @@ def test_a_habitat_and_a_region_with_few_sites_together_have_no_sums_of_their_ow
     marsh = np.isin(np.arange(60), [*marshes, *range(30, 42)]).astype(float)
     panel = panel_of(60, {"habitat: marsh": marsh}, region)
     tap = job_of(panel, tmp_path, "covariates", "regions")
-    questions = zip(tap.asked, tap.told, strict=True)
-    asked = [(q, a) for q, a in questions if isinstance(q, msg.Features) and q.kept.size]
+    asked = [(q, a) for q, a in tap.of(msg.Features) if q.kept.size]
     assert asked[-1][0].kept[0] == kept
     for q, a in asked:
         if a[0].products.size:

@@ -12,12 +12,9 @@ from scipy.optimize import least_squares
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import agreement
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
-from tests.models.panels import calendar
+from tests.federation.network import Tapped, tapped
+from tests.federation.owners import dealt
 
 J, L = 90, 36
 THIN = np.arange(2, L, 3)  # months in which the others went to few sites, once each
@@ -40,13 +37,8 @@ def job_of(
     site, month = np.repeat(np.nonzero(there), often, axis=1)
     level = np.exp(1 + 0.8 * rng.normal(size=J))
     y = rng.poisson(level[site] * rng.gamma(2, 0.5, site.size)).astype(float)
-    groups = [
-        Group.of(f"owner-{k}", site[at], month[at], y[at]) for k in range(3) for at in [owner[site] == k]
-    ]
-    panel = GroupPanel.of(J, L, groups, calendar(L), np.array([f"S{j}" for j in range(J)], dtype=object))
-    tap = Tapped({name: club.program() for name, club in clubs_of(panel, folder).items()})
     plan = DataSpec(jointly=True, minimum=5, share=0.95)
-    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, list(models), bootstrap=0, **more))
+    tap, _, _ = tapped(dealt((J, L), site, month, y), folder, models, plan, **more)
     return tap, [np.sort(y[(month == at) & (owner[site] > 0)]) for at in THIN]
 
 

@@ -86,8 +86,9 @@ def test_regions_would_leave_of_the_whole_one_site_that_no_visit_of_takes_part(
 ):
     """Whoever reads the joint result would have what is expected there, hence its covariates."""
     if not rule:
-        kept = lambda *given: rules.kept_regions(*given[:2], np.r_[0, given[2][1:]], *given[3:])  # noqa: E731
-        monkeypatch.setattr(support, "kept_regions", kept)
+        monkeypatch.setattr(
+            support, "kept_regions", lambda *of: rules.kept_regions(*of[:2], np.r_[0, of[2][1:]], *of[3:])
+        )
     rng = np.random.default_rng(2)
     site, at = np.nonzero(rng.random((J, L)) < 0.5)
     y = rng.poisson(np.exp(1 + 0.8 * rng.normal(size=J))[site]).astype(float)

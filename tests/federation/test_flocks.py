@@ -91,8 +91,8 @@ def test_a_rank_below_stands_for_one_that_takes_flocks_in_a_fold(seed):
     panel, mean = scattered(seed, 0.1, 5.0)
     models = [CountSettings(rank=1, dispersion=dispersion) for dispersion in ("negbin", "quasi")]
     federation = LocalFederation.of_panel(panel)
-    choice = federation.cross_validate(models, folds=2, structure=())
-    assert len(choice.table) == 4
+    choice = federation.cross_validate(models, folds=3, structure=())
+    assert len(choice.table) == 6
     fits = [*map(federation.fit, models), *federation.fit_average(choice.members).fits]
     assert all(0.3 < fit.expected().mean() / mean < 35.0 for fit in fits)
 

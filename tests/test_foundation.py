@@ -1,4 +1,4 @@
-# ruff: noqa: E501, PT012 -- a writer that fails half-way is what is tested
+# ruff: noqa: PT012 -- a writer that fails half-way is what is tested
 """The lowest layers: keyed randomness, atomic files, tables with schemas, errors, shipped files, a light import."""
 
 import errno
@@ -61,14 +61,10 @@ def test_draws_are_the_same_in_every_process():
     code = "from fedmiss.rng import rng_for; print(float(rng_for(3, 'worker-01', 5).random()).hex())"
     seen = {
         subprocess.run(
-            [sys.executable, "-c", code],
-            env={**os.environ, "PYTHONHASHSEED": h},
-            capture_output=True,
-            text=True,
-            check=True,
+            [sys.executable, "-c", code], env={**os.environ, "PYTHONHASHSEED": h}, capture_output=True, text=True, check=True
         ).stdout.strip()
         for h in ("1", "2")
-    }
+    }  # fmt: skip
     assert seen == {float(rng_for(3, "worker-01", 5).random()).hex()}
 
 
@@ -317,22 +313,23 @@ def test_shipped_files_are_found_and_readable():
 HEAVY = ("matplotlib", "numba", "polars", "pandas", "scipy", "statsmodels", "pyarrow", "numpy", "sklearn")
 
 
-@pytest.mark.parametrize(
-    ("code", "heavy"),
-    [
-        ("import fedmiss", HEAVY),
-        ("import fedmiss.etl, fedmiss.report, fedmiss.simulate, fedmiss.pipeline, fedmiss.models", HEAVY),
-        ("import sys; sys.argv = ['fedmiss', '--help']; from fedmiss.cli.app import main\ntry: main()\nexcept SystemExit: pass",
-         HEAVY),
-        ("import fedmiss.pipeline.imputing",
-         ("numba", "scipy.stats", "scipy.optimize", "polars", "matplotlib", "statsmodels")),
-        ("import fedmiss.network.member", ("scipy.stats", "matplotlib", "statsmodels")),
-    ],
+LIGHT = (  # one after the other in one process: what is loaded by then is all that each of them may load
+    ("import fedmiss", HEAVY),
+    ("import fedmiss.etl, fedmiss.report, fedmiss.simulate, fedmiss.pipeline, fedmiss.models", HEAVY),
+    ("import fedmiss.pipeline.imputing",
+     ("numba", "scipy.stats", "scipy.optimize", "polars", "matplotlib", "statsmodels")),
+    ("import fedmiss.network.member", ("scipy.stats", "matplotlib", "statsmodels")),
 )  # fmt: skip
-def test_importing_is_light(code, heavy):
-    check = f"\nimport sys; print('HEAVY', sorted(m for m in {heavy!r} if m in sys.modules))"
-    done = subprocess.run([sys.executable, "-c", code + check], capture_output=True, text=True, check=True)
-    assert done.stdout.strip().splitlines()[-1] == "HEAVY []"
+HELP = "import sys; sys.argv = ['fedmiss', '--help']; from fedmiss.cli.app import main\ntry: main()\nexcept SystemExit: pass"
+
+
+@pytest.mark.parametrize("steps", [LIGHT, ((HELP, HEAVY),)], ids=["import", "help"])
+def test_importing_is_light(steps):
+    check = "\nimport sys; print('HEAVY', sorted(m for m in {!r} if m in sys.modules))"
+    code = "\n".join(step + check.format(heavy) for step, heavy in steps)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    said = [line for line in done.stdout.splitlines() if line.startswith("HEAVY")]
+    assert said == ["HEAVY []"] * len(steps)
 
 
 def test_loops_are_compiled_where_no_folder_may_be_written_to(monkeypatch):

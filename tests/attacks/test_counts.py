@@ -10,14 +10,11 @@ from scipy.optimize import least_squares
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.answers import ANSWER
-from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.families import FAMILIES
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
-from tests.models.panels import calendar
+from tests.federation.network import tapped
+from tests.federation.owners import dealt
 
 J, L = 12, 48
 UNIT = 2.0**-32  # of a masked number of ``Months``
@@ -31,19 +28,12 @@ def clubs(seed: int, visited: float) -> GroupPanel:
     seen = rng.random((J, L)) < visited
     y = rng.poisson(np.exp(level[:, None] + month) * rng.gamma(2.0, 0.5, (J, L))).astype(float)
     site, at = np.nonzero(seen)
-    groups = [
-        Group.of(f"owner-{k}", site[own], at[own], y[site, at][own])
-        for k in range(3)
-        for own in [site % 3 == k]
-    ]
-    return GroupPanel.of(J, L, groups, calendar(L))
+    return dealt((J, L), site, at, y[site, at])
 
 
 def told(panel: GroupPanel, folder, settings: CountSettings):
     """Questions, sums of the two others, and their visits and birds (sites, months), which the attacker has not."""
-    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
-    tap = Tapped(programs)
-    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(DataSpec(jointly=True, minimum=5), [settings], bootstrap=0))
+    tap, programs, _ = tapped(panel, folder, [settings])
     months = next(q for q in tap.asked if isinstance(q, msg.Axes)).months.size
     visits, birds = [], []
     for used in (programs[name].used for name in ("owner-1", "owner-2")):

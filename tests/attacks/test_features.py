@@ -9,15 +9,12 @@ from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import agreement, features
 from fedmiss.federation.hub import features as agreed
-from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
 from fedmiss.federation.triangle import from_triangle
-from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES, TOLD
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
-from tests.models.panels import calendar
+from tests.federation.network import Tapped, tapped
+from tests.federation.owners import dealt
 
 L = 24
 NUMBERS = ("elevation", "forest", "water")
@@ -31,27 +28,14 @@ def panel_of(J: int, sites: dict[str, np.ndarray], region: np.ndarray | None = N
     seen = rng.random((J, L)) < 0.7
     site, month = np.nonzero(seen)
     y = rng.poisson(np.exp(level) * rng.gamma(3, 1 / 3, (J, L)))[seen].astype(float)
-    groups = [
-        Group.of(f"owner-{k}", site[at], month[at], y[at], np.unique(site[at], return_inverse=True)[1])
-        for k in range(3)
-        for at in [site % 3 == k]
-    ]
-    ids = np.array([f"S{j}" for j in range(J)], dtype=object)
-    return GroupPanel.of(J, L, groups, calendar(L), ids, region, covariates=sites)
+    return dealt((J, L), site, month, y, observer=site // 3, region=region, covariates=sites)
 
 
-def job_of(panel: GroupPanel, folder, *blocks: str, structure=None) -> Tapped:
-    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
-    for program in programs.values():
-        program.minimum = 5
-    tap, model = Tapped(programs), CountSettings(rank=0, features=blocks, slopes=False)
+def job_of(panel: GroupPanel, folder, *blocks: str, structure=None, bootstrap=0) -> Tapped:
+    model = CountSettings(rank=0, features=blocks, slopes=False)
     models = [model, CountSettings(rank=1, slopes=False)] if structure else [model]
-    plan = DataSpec(jointly=True, minimum=5)
-    run_job(
-        Link(tap, JOB[:8], SETTINGS),
-        JobSpec(plan, models, folds=2, by="cell", bootstrap=40, structure=structure),
-    )
-    return tap
+    more = {"folds": 2, "by": "cell", "bootstrap": bootstrap, "structure": structure}
+    return tapped(panel, folder, models, least=5, **more)[0]
 
 
 def spanned(tap: Tapped) -> tuple[msg.Features, np.ndarray, np.ndarray]:
@@ -59,8 +43,8 @@ def spanned(tap: Tapped) -> tuple[msg.Features, np.ndarray, np.ndarray]:
     question = [q for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1]
     centre = next(q.centre for q in tap.asked if isinstance(q, msg.Open))
     k, slices = int(question.kept.sum()), []
-    for q, answers in zip(tap.asked, tap.told, strict=True):
-        for row in sum(np.rint(a.features * DIGITS) for a in answers[1:]) if isinstance(q, msg.Solve) else ():
+    for _, answers in tap.of(msg.Solve):
+        for row in sum(np.rint(a.features * DIGITS) for a in answers[1:]):
             slices.append(from_triangle(row[k + 1 :] / DIGITS, k + 1))
     _, size, rows = np.linalg.svd(np.stack(slices).reshape(len(slices), -1), full_matrices=False)
     return question, centre, rows[size > 1e-8 * size[0]]
@@ -82,10 +66,8 @@ def told(tap: Tapped, sites: dict[str, np.ndarray]) -> float:
     out = []
     for one in (z, made_up):
         x = np.clip(one, -2.5, 2.5)
-        F = (
-            np.stack([x, (x**2 - 1) / np.sqrt(2)], axis=-1).reshape(len(x), -1)[:, question.kept == 1]
-            - centre
-        )
+        both = np.stack([x, (x**2 - 1) / np.sqrt(2)], axis=-1).reshape(len(x), -1)
+        F = both[:, question.kept == 1] - centre
         out.append(np.median(lacking(np.column_stack([F, np.ones(len(F))]), rows)))
     return out[1] / out[0]
 
@@ -93,18 +75,16 @@ def told(tap: Tapped, sites: dict[str, np.ndarray]) -> float:
 def test_covariates_of_single_sites_are_hidden_by_as_many_others_as_there_are_products(tmp_path, monkeypatch):
     """Three numbers have 28 products with a constant, two have 15; the others have 24 sites."""
     sites = dict(zip(NUMBERS, np.random.default_rng(5).normal(size=(3, 36)), strict=True))
-    tap = job_of(panel_of(36, sites), tmp_path / "rule", "covariates")
+    tap = job_of(panel_of(36, sites), tmp_path / "rule", "covariates", bootstrap=40)
     assert [q.kept.sum() for q in tap.asked if isinstance(q, msg.Features) and q.kept.size][-1] == 4
     assert told(tap, sites) < 100
     monkeypatch.setattr(features, "_too_many", lambda kinds, blocks, others: np.zeros(blocks.size, bool))
-    assert told(job_of(panel_of(36, sites), tmp_path / "none", "covariates"), sites) > 1e6
+    assert told(job_of(panel_of(36, sites), tmp_path / "none", "covariates", bootstrap=40), sites) > 1e6
 
 
 def test_with_numbers_a_region_has_as_many_sites_of_the_others_as_sums(tmp_path):
     """Three numbers, their squares and a constant are seven sums of a region; in the north the others have five sites."""
-    region = np.where(np.arange(60) < 8, "north", np.where(np.arange(60) < 40, "south", "west")).astype(
-        object
-    )
+    region = np.repeat(np.array(["north", "south", "west"], dtype=object), (8, 32, 20))
     sites = dict(zip(NUMBERS, np.random.default_rng(5).normal(size=(3, 60)), strict=True))
     kept = []
     for blocks in (("regions",), ("regions", "covariates")):
@@ -125,11 +105,9 @@ def test_what_is_left_of_a_category_has_as_many_sites_of_the_others_as_sums_too(
     assert (~out).astype(int).tolist() == kept
 
 
-@pytest.mark.parametrize(
-    ("theirs", "asked"), [((1, 2), False), ((1, 2, 4, 5), False), ((1, 2, 4, 5, 7), True)]
-)
+@pytest.mark.parametrize(("theirs", "asked"), [((1, 2, 4, 5), False), ((1, 2, 4, 5, 7), True)])
 def test_a_covariate_has_the_least_number_of_sites_without_any_organisation(tmp_path, theirs, asked):
-    """Of two sites of the others the sum and the sum of squares are their values."""
+    """Of two sites of the others the sum and the sum of squares are their values; four are too few, too."""
     known = np.isin(np.arange(45), [0, 3, 6, *theirs])
     heights = np.where(known, np.random.default_rng(5).normal(size=45), np.nan)
     plain = np.random.default_rng(6).normal(size=45)
@@ -141,23 +119,19 @@ def test_a_covariate_has_the_least_number_of_sites_without_any_organisation(tmp_
     assert kept.kept.sum() == 2
 
 
-@pytest.mark.parametrize(("marshes", "kept"), [((1,), False), ((1, 2), False), ((0, 3, 6, 1, 2), True)])
+@pytest.mark.parametrize(("marshes", "kept"), [((1, 2), False), ((0, 3, 6, 1, 2), True)])
 def test_a_habitat_and_a_region_with_few_sites_together_have_no_sums_of_their_own(tmp_path, marshes, kept):
     """The curvature of one site's marsh in the north told the birds expected there: 102.6 of 105 counted."""
     region = np.where(np.arange(60) < 30, "north", "south").astype(object)
     marsh = np.isin(np.arange(60), [*marshes, *range(30, 42)]).astype(float)
     panel = panel_of(60, {"habitat: marsh": marsh}, region)
     tap = job_of(panel, tmp_path, "covariates", "regions")
-    asked = [
-        (q, a)
-        for q, a in zip(tap.asked, tap.told, strict=True)
-        if isinstance(q, msg.Features) and q.kept.size
-    ]
+    asked = [(q, a) for q, a in tap.of(msg.Features) if q.kept.size]
     assert asked[-1][0].kept[0] == kept
-    products = [(q, a) for q, a in asked if a[0].products.size]
-    for q, a in products:
-        G = from_triangle(sum(one.products for one in a), int(q.kept.sum()))
-        assert ((G == 0) | (np.rint(G) >= 5)).all()
+    for q, a in asked:
+        if a[0].products.size:
+            G = from_triangle(sum(one.products for one in a), int(q.kept.sum()))
+            assert ((G == 0) | (np.rint(G) >= 5)).all()
 
 
 def test_places_take_no_part_between_organisations(tmp_path, monkeypatch):
@@ -176,14 +150,13 @@ def test_places_take_no_part_between_organisations(tmp_path, monkeypatch):
         (features, "_too_many", lambda kinds, blocks, others: np.zeros(blocks.size, bool)),
     ):  # fmt: skip
         monkeypatch.setattr(module, name, value)
-    question, centre, rows = spanned(job_of(panel, tmp_path / "none", "smooth"))
+    question, centre, rows = spanned(job_of(panel, tmp_path / "none", "smooth", bootstrap=40))
     knots = question.knots[question.kept == 1]
     values, vectors = np.linalg.eigh(features._near(knots, knots))
     root = vectors @ np.diag(1.0 / np.sqrt(np.maximum(values, 1e-6))) @ vectors.T
     x = np.stack([sites[name] for name in question.names], axis=1)
-    z = ((x - question.mean) / question.deviation)[
-        :, [question.names.index(name) for name in ("longitude", "latitude")]
-    ]
+    at = [question.names.index(name) for name in ("longitude", "latitude")]
+    z = ((x - question.mean) / question.deviation)[:, at]
     near = [0.05 * rng.normal(size=z.shape) + z, z]
     F = [features._near(one[np.arange(60) % 3 != 0], knots) @ root - centre for one in near]
     wrong, right = (lacking(np.column_stack([f, np.ones(len(f))]), rows) for f in F)

@@ -54,18 +54,13 @@ def told(cells: Cells) -> list[tuple[msg.Product, np.ndarray]]:
     ours, tap = agreed(cells)
     study.begin_axes(ours, TERMS)
     fit_by(ours, cells.take(cells.site % 3 == 0), SETTING, {})
-    return [
-        (q, q.unit[:, None, None] * sum(a.product for a in answers[1:]))
-        for q, answers in zip(tap.asked, tap.told, strict=True)
-        if isinstance(q, msg.Product)
-    ]
+    return [(q, q.unit[:, None, None] * sum(a.product for a in told[1:])) for q, told in tap.of(msg.Product)]
 
 
 def of_the_fit(products: list) -> np.ndarray:
     """R'R (S, S) of the two others in the final fit, as a member finds it; zero for pairs that do not travel."""
-    asked = [
-        (q, sums) for q, sums in products if q.batch == 0
-    ]  # of the rule the only one is of another batch
+    # of the rule the only one is of another batch
+    asked = [(q, sums) for q, sums in products if q.batch == 0]
     pairs = asked[0][0].pairs
     return gram([(q.V[0], sums[0]) for q, sums in asked], pairs == 1 if pairs.size else np.ones((S, S), bool))
 

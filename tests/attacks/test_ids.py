@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group.program import GroupProgram
-from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.keys import keyed_hashes, normals, seed_key
-from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
-from tests.models.panels import calendar
+from tests.federation.network import tapped
+from tests.federation.owners import dealt
 
 J, L, REPLICATES = 60, 36, 200
 
@@ -26,22 +24,12 @@ def found(folder, seed: int) -> float:
     site, month = np.nonzero(rng.random((J, L)) < 0.15)
     y = rng.poisson(np.exp(level[site, month]) * rng.gamma(3, 1 / 3, site.size)).astype(float)
     ids = np.array([f"L{10000 + 7 * j}" for j in range(J)], dtype=object)
-    groups = [
-        Group.of(f"owner-{k}", site[at], month[at], y[at], rng.integers(0, 12, at.sum()))
-        for k in range(3)
-        for at in [site % 3 == k]
-    ]
-    panel = GroupPanel.of(J, L, groups, calendar(L), ids)
-    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
-    tap = Tapped(programs)
+    panel = dealt((J, L), site, month, y, observer=rng.integers(0, 12, site.size))
     model = CountSettings(rank=0, slopes=False)
-    run_job(
-        Link(tap, JOB[:8], SETTINGS),
-        JobSpec(DataSpec(jointly=True, minimum=5), [model], bootstrap=REPLICATES),
-    )
-    opened, sums, numbers = {q.batch: q for q in tap.asked if isinstance(q, msg.Open)}, [], []
-    for q, answers in zip(tap.asked, tap.told, strict=True):
-        if isinstance(q, msg.Totals) and q.drawn:
+    tap, programs, _ = tapped(replace(panel, site_id=ids), folder, [model], bootstrap=REPLICATES)
+    opened, sums, numbers = {q.batch: q for q, _ in tap.of(msg.Open)}, [], []
+    for q, answers in tap.of(msg.Totals):
+        if q.drawn:
             month_of = np.exp(q.mu[:, None] + q.T[:, :, 0]) * q.smear[:, None]
             sums.append(np.log((sum(a.totals[:, 0] for a in answers[1:]) / month_of).mean(axis=1)))
             numbers.append(opened[q.batch].numbers[q.fits])

@@ -6,20 +6,16 @@ from scipy.optimize import least_squares
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
+from tests.federation.network import tapped
 from tests.federation.owners import owned
 
 
 def told(folder, J: int, L: int, n: int, *, slopes: bool):
     """The end of a fit of rank 0; its fitted totals without those of owner-0; visits (sites, L) and birds of the others."""
-    programs = {n: c.program() for n, c in clubs_of(owned(3, n=n, J=J, L=L, seed=8), folder).items()}
-    tap, model = Tapped(programs), CountSettings(rank=0, slopes=slopes)
-    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(DataSpec(jointly=True), [model], bootstrap=0))
-    asked = list(zip(tap.asked, tap.told, strict=True))
-    end, answers = next((q, a) for q, a in asked if isinstance(q, msg.Predict) and q.months)
+    panel, models = owned(3, n=n, J=J, L=L, seed=8), [CountSettings(rank=0, slopes=slopes)]
+    tap, programs, _ = tapped(panel, folder, models, DataSpec(jointly=True))
+    end, answers = next((q, a) for q, a in tap.of(msg.Predict) if q.months)
     fitted = sum(answer.months[0, :, 2] for answer in answers[1:])
     visits, birds = [], []
     for used in (programs[name].used for name in ("owner-1", "owner-2")):

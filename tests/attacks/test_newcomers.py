@@ -22,8 +22,7 @@ def job(clubs, names, before=()):
     tap, kept, stages = Tapped({n: clubs[n].program() for n in names}), [], Stages()
     stages.known = kept.append
     run_job(Link(tap, JOB[:8], SETTINGS), order([MODEL], bootstrap=0, before=before), stages)
-    asked = zip(tap.asked, tap.told, strict=True)
-    return [(q, answers) for q, answers in asked if isinstance(q, msg.Solve)], kept[-1]
+    return tap.of(msg.Solve), kept[-1]
 
 
 def test_who_comes_would_have_the_sums_of_who_left(tmp_path):
@@ -37,13 +36,8 @@ def test_who_comes_would_have_the_sums_of_who_left(tmp_path):
     others = sum(answer.months[0, :, 0] for answer in rounds[0][1][:3])  # of the sum its own part is known
     at = before.months
     season, year, step, noise = before.series[0]
-    prior = evolve(
-        SeriesPrior.of(at % 12 + 1, at // 12, 1.0, effect=True),
-        season=season,
-        year=year,
-        step=step,
-        noise=noise,
-    )
+    prior = SeriesPrior.of(at % 12 + 1, at // 12, 1.0, effect=True)
+    prior = evolve(prior, season=season, year=year, step=step, noise=noise)
     spread = prior.B @ (prior.variances()[:, None] * prior.B.T) + noise * np.eye(at.size)
     found = np.linalg.solve(spread, before.T[:, 0]) - others  # the sums of all four were what the prior asks
     assert np.corrcoef(found, true)[0, 1] > 0.9

@@ -7,12 +7,9 @@ import pytest
 
 from fedmiss.errors import ConfigError
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
+from tests.federation.network import Tapped, tapped
 from tests.models.panels import calendar
 
 J, L, LEAST = 60, 24, 5
@@ -31,24 +28,12 @@ def job_of(observers: tuple[int, int, int], folder, least: int) -> tuple[Tapped,
         groups.append(Group.of(f"owner-{k}", site[at], month[at], rng.poisson(mean).astype(float), who))
     ids = np.array([f"S{j}" for j in range(J)], dtype=object)
     panel = GroupPanel.of(J, L, groups, calendar(L), ids)
-    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
-    for program in programs.values():
-        program.minimum = least
-    tap = Tapped(programs)
-    model = CountSettings(rank=0, observers=True)
-    run_job(
-        Link(tap, JOB[:8], SETTINGS), JobSpec(DataSpec(jointly=True, minimum=LEAST), [model], bootstrap=0)
-    )
-    return tap, programs
+    return tapped(panel, folder, [CountSettings(rank=0, observers=True)], least=least)[:2]
 
 
 def test_two_observers_of_the_others_would_be_told(tmp_path):
     tap, programs = job_of((6, 1, 1), tmp_path, 2)
-    q, answers = [
-        (q, a)
-        for q, a in zip(tap.asked, tap.told, strict=True)
-        if isinstance(q, msg.Solve) and a[0].observers.any()
-    ][-1]
+    q, answers = [(q, a) for q, a in tap.of(msg.Solve) if a[0].observers.any()][-1]
     squares, number, known, effects = sum(np.rint(a.observers[0] * 2.0**32) for a in answers[1:]) * 2.0**-32
     squares -= (number - known) / q.ridge[0]  # their variances
     apart = np.sqrt(max(2.0 * squares - effects**2, 0.0))
@@ -57,14 +42,10 @@ def test_two_observers_of_the_others_would_be_told(tmp_path):
     np.testing.assert_allclose(found, true, atol=0.02)
 
 
-@pytest.mark.parametrize(("observers", "used"), [((6, 1, 1), False), ((6, 2, 2), False), ((6, 3, 2), True)])
+@pytest.mark.parametrize(("observers", "used"), [((6, 2, 2), False), ((6, 3, 2), True)])
 def test_effects_of_observers_need_the_least_number_without_any_organisation(tmp_path, observers, used):
     if used:
-        assert any(a[0].observers.any() for q, a in _solved(job_of(observers, tmp_path, LEAST)[0]))
+        assert any(a[0].observers.any() for _, a in job_of(observers, tmp_path, LEAST)[0].of(msg.Solve))
     else:
         with pytest.raises(ConfigError, match="effects of observers"):
             job_of(observers, tmp_path, LEAST)
-
-
-def _solved(tap: Tapped) -> list:
-    return [(q, a) for q, a in zip(tap.asked, tap.told, strict=True) if isinstance(q, msg.Solve)]

@@ -9,12 +9,10 @@ from fedmiss.federation import messages as msg
 from fedmiss.federation.group import agreement, answers
 from fedmiss.federation.hub import job
 from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
-from tests.models.panels import calendar
+from tests.federation.network import tapped
+from tests.federation.owners import dealt
 
 L, J = 36, 100
 MEMBER = 0  # whose sites are 0, 3, 6, ...
@@ -39,18 +37,13 @@ def seldom(seed: int) -> tuple[GroupPanel, np.ndarray]:
 
 def told(panel: GroupPanel, folder, *, least: int = 5) -> tuple[list, np.ndarray, tuple[str, ...]]:
     """Products (V, sum of the others), and what the months expect beside the site's own level; notes of the result."""
-    tap = Tapped({name: club.program() for name, club in clubs_of(panel, folder).items()})
-    model = CountSettings(rank=1, slopes=False)
-    result = run_job(
-        Link(tap, JOB[:8], SETTINGS), JobSpec(DataSpec(jointly=True, minimum=least), [model], bootstrap=0)
-    )
-    asked = list(zip(tap.asked, tap.told, strict=True))
+    plan = DataSpec(jointly=True, minimum=least)
+    tap, _, result = tapped(panel, folder, [CountSettings(rank=1, slopes=False)], plan)
     products = [
         (q.V[0], q.unit[0] * sum(a.product[0] for i, a in enumerate(answers) if i != MEMBER))
-        for q, answers in asked
-        if isinstance(q, msg.Product)
+        for q, answers in tap.of(msg.Product)
     ]
-    end = next(q for q, _ in asked if isinstance(q, msg.Predict))
+    end = tap.of(msg.Predict)[0][0]
     return products, np.exp(end.T[0, :, 0] + 0.5 * end.D[0, :, 0]), result.facts.notes
 
 
@@ -139,12 +132,7 @@ def test_of_no_more_sites_than_columns_products_tell_every_residual(tmp_path, mo
     mean = np.exp(1.0 + rng.normal(size=(sites, 1)) + 0.3 * np.sin(np.arange(months) / 2))
     y = rng.poisson(mean * rng.gamma(2.0, 0.5, seen.shape)).astype(float)
     site, month = np.nonzero(seen)
-    groups = [
-        Group.of(f"owner-{k}", site[own], month[own], y[site, month][own])
-        for k in range(3)
-        for own in [site % 3 == k]
-    ]
-    panel = GroupPanel.of(sites, months, groups, calendar(months))
+    panel = dealt((sites, months), site, month, y[site, month])
     products, _, notes = told(panel, tmp_path / "rule")
     assert not products
     assert any("visited 18 sites or fewer in the mean of the months" in note for note in notes)

@@ -11,13 +11,9 @@ from scipy.optimize import least_squares
 from fedmiss.federation import messages as msg
 from fedmiss.federation import rules
 from fedmiss.federation.hub import support
-from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
-from tests.models.panels import calendar
+from tests.federation.network import Tapped, clubs_of, tapped
+from tests.federation.owners import dealt
 
 J, L, LEAST = 60, 72, 5
 
@@ -32,22 +28,13 @@ def job_of(theirs: list[int], folder, least: int) -> tuple[Tapped, dict, tuple[s
     seen = rng.random((J, L)) < 0.5
     site, month = np.nonzero(seen)
     y = rng.poisson(np.exp(level) * rng.gamma(3, 1 / 3, (J, L)))[seen].astype(float)
-    groups = [Group.of(f"owner-{k}", site[at], month[at], y[at]) for k in range(3) for at in [site % 3 == k]]
     region = np.where(np.isin(np.arange(J), [0, 3, 6, *theirs]), "north", "south").astype(object)
-    ids = np.array([f"S{j}" for j in range(J)], dtype=object)
-    panel = GroupPanel.of(J, L, groups, calendar(L), ids, region)
-    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
-    for program in programs.values():
-        program.minimum = least
-    tap = Tapped(programs)
-    plan = DataSpec(jointly=True, minimum=LEAST)
-    result = run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, [CountSettings(rank=0)], bootstrap=0))
+    panel = dealt((J, L), site, month, y, region=region)
+    tap, programs, result = tapped(panel, folder, [CountSettings(rank=0)], least=least)
     return tap, programs, tuple(result.facts.regions)
 
 
-@pytest.mark.parametrize(
-    ("theirs", "kept"), [([1, 2], False), ([1, 2, 4, 5], False), ([1, 2, 4, 5, 7], True)]
-)
+@pytest.mark.parametrize(("theirs", "kept"), [([1, 2, 4, 5], False), ([1, 2, 4, 5, 7], True)])
 def test_a_region_has_the_least_number_of_sites_without_any_organisation(tmp_path, theirs, kept):
     assert ("north" in job_of(theirs, tmp_path, LEAST)[2]) == kept
 
@@ -55,9 +42,7 @@ def test_a_region_has_the_least_number_of_sites_without_any_organisation(tmp_pat
 def test_months_of_a_region_would_tell_what_is_expected_at_each_of_two_sites(tmp_path):
     """To a member whose own sites are the rest of the region; months' coefficients are known to all."""
     tap, programs, regions = job_of([1, 2], tmp_path, 2)
-    q, answers = next(
-        (q, a) for q, a in zip(tap.asked, tap.told, strict=True) if isinstance(q, msg.Totals) and not q.drawn
-    )
+    q, answers = next((q, a) for q, a in tap.of(msg.Totals) if not q.drawn)
     x = next(q.line for q in tap.asked if isinstance(q, msg.Open))
     sums = sum(np.rint(a.totals[0, 1 + regions.index("north")] * 2.0**30) for a in answers[1:]) * 2.0**-30
     month = np.exp(q.mu[0] + q.T[0, :, 0] + 0.5 * q.D[0, :, 0]) * q.smear[0]
@@ -102,23 +87,18 @@ def test_regions_would_leave_of_the_whole_one_site_that_no_visit_of_takes_part(
     """Whoever reads the joint result would have what is expected there, hence its covariates."""
     if not rule:
         monkeypatch.setattr(
-            support,
-            "kept_regions",
-            lambda *given: rules.kept_regions(*given[:2], np.r_[0, given[2][1:]], *given[3:]),
+            support, "kept_regions", lambda *of: rules.kept_regions(*of[:2], np.r_[0, of[2][1:]], *of[3:])
         )
     rng = np.random.default_rng(2)
     site, at = np.nonzero(rng.random((J, L)) < 0.5)
     y = rng.poisson(np.exp(1 + 0.8 * rng.normal(size=J))[site]).astype(float)
-    groups = [Group.of(f"owner-{k}", site[own], at[own], y[own]) for k in range(3) for own in [site % 3 == k]]
     names = np.array(["north", "south", "west"], dtype=object)[rng.integers(0, 3, J)]
-    clubs = clubs_of(GroupPanel.of(J, L, groups, calendar(L), region=names), tmp_path)
+    clubs = clubs_of(dealt((J, L), site, at, y, region=names), tmp_path)
     clubs["owner-1"].visits = without_a_visit(clubs["owner-1"].visits, kind)
-    tap = Tapped({name: club.program() for name, club in clubs.items()})
-    job = JobSpec(DataSpec(jointly=True, minimum=LEAST), [CountSettings(rank=0)], bootstrap=0)
-    result = run_job(Link(tap, JOB[:8], SETTINGS), job)
+    tap, _, result = tapped(clubs, tmp_path, [CountSettings(rank=0)])
     regions = len(result.facts.regions)
     left = result.totals[0] - result.totals[1 : 1 + regions].sum(axis=0)
-    q = next(q for q in tap.asked if isinstance(q, msg.Totals) and not q.drawn)
+    q = next(q for q, _ in tap.of(msg.Totals) if not q.drawn)
     month = np.exp(q.mu[0] + q.T[0, :, 0] + 0.5 * q.D[0, :, 0]) * q.smear[0]
     assert regions == (2 if rule else 3)
     assert (left > 5 * month).all() if rule else (left < 3 * month).all()  # of at least five sites, or of one

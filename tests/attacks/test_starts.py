@@ -14,11 +14,10 @@ from fedmiss.federation.hub.fit import fit_path
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.hub.state import Start
 from fedmiss.federation.link import InProcess, Link
-from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, clubs_of
-from tests.federation.test_least_numbers import Tapped
-from tests.models.panels import calendar
+from tests.federation.network import JOB, SETTINGS, clubs_of, tapped
+from tests.federation.owners import dealt
 
 J, L, RANKS = 60, 20, 3  # sites of three organisations, 20 of each
 LAST = "owner-2"
@@ -36,10 +35,7 @@ def panel_of(seed: int) -> GroupPanel:
     seen = rng.random((J, L)) < 0.95
     site, month = np.nonzero(seen)
     y = rng.poisson(np.exp(eta) * rng.gamma(4.0, 0.25, (J, L)))[seen].astype(float)
-    groups = [
-        Group.of(f"owner-{k}", site[own], month[own], y[own]) for k in range(3) for own in [site % 3 == k]
-    ]
-    return GroupPanel.of(J, L, groups, calendar(L))
+    return dealt((J, L), site, month, y)
 
 
 def starts(folder, monkeypatch) -> tuple[int, list, np.ndarray]:
@@ -53,10 +49,8 @@ def starts(folder, monkeypatch) -> tuple[int, list, np.ndarray]:
             expected, counted = np.zeros((2, program.J, L))
             expected[at], counted[at] = batch.E[at_fit] * np.exp(batch.eta[at_fit]), batch.y[at_fit]
             if program.name == LAST:
-                one = seen.setdefault(
-                    (q.batch, int(at_fit), int(batch.rank[at_fit])), [[], counted - expected, expected]
-                )
-                one[0].append(q.V[i])
+                key = q.batch, int(at_fit), int(batch.rank[at_fit])
+                seen.setdefault(key, [[], counted - expected, expected])[0].append(q.V[i])
         return answers.product(program, batch, q)
 
     monkeypatch.setitem(answers.ANSWER, msg.Product, product)
@@ -137,9 +131,7 @@ def test_a_revision_under_another_seed_is_no_other_start(tmp_path):
     """Vectors of its own would be 18 columns more of the same residuals, for whoever proposes revisions."""
     first = []
     for seed in (0, 7):
-        tap = Tapped({n: c.program() for n, c in clubs_of(panel_of(2), tmp_path / str(seed)).items()})
         models = [CountSettings(rank=rank, slopes=False, seed=seed) for rank in (0, 1)]
-        order = JobSpec(DataSpec(jointly=True, minimum=5), models, by="cell", bootstrap=0, seed=seed)
-        run_job(Link(tap, JOB[:8], SETTINGS), order)
-        first.append(next(q for q in tap.asked if isinstance(q, msg.Product)).V)
+        tap, _, _ = tapped(panel_of(2), tmp_path / str(seed), models, by="cell", seed=seed)
+        first.append(tap.of(msg.Product)[0][0].V)
     np.testing.assert_array_equal(*first)

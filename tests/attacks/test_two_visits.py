@@ -9,13 +9,9 @@ import pytest
 
 from fedmiss.federation import messages as msg
 from fedmiss.federation.group import agreement, answers
-from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.federation.network import JOB, SETTINGS, Tapped, clubs_of
-from tests.models.panels import calendar
+from tests.federation.network import Tapped, tapped
+from tests.federation.owners import dealt
 
 J, L, THIN = 60, 24, 5  # the month in which the others went to few sites
 MINUTES = np.arange(5, 245, 5)  # of visits, as they are written down
@@ -31,18 +27,9 @@ def job_of(theirs: list[int], folder) -> tuple[Tapped, dict, msg.Question, np.nd
     site, month = np.nonzero(there)
     x = np.log(rng.choice(MINUTES, (site.size, 1)) / 60.0)
     y = rng.poisson(np.exp(level[site, month] + 0.5 * x[:, 0])).astype(float)
-    groups = [
-        Group.of(f"owner-{k}", site[at], month[at], y[at], effort=x[at])
-        for k in range(3)
-        for at in [site % 3 == k]
-    ]
-    ids = np.array([f"S{j}" for j in range(J)], dtype=object)
-    panel = GroupPanel.of(J, L, groups, calendar(L), ids)
-    programs = {name: club.program() for name, club in clubs_of(panel, folder).items()}
-    tap, plan = Tapped(programs), DataSpec(jointly=True, minimum=5)
-    run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, [CountSettings(rank=0)], bootstrap=0))
-    asked = zip(tap.asked, tap.told, strict=True)
-    q, answers = [(q, a) for q, a in asked if isinstance(q, msg.Predict) and q.months][-1]
+    panel = dealt((J, L), site, month, y, effort=x)
+    tap, programs, _ = tapped(panel, folder, [CountSettings(rank=0)])
+    q, answers = [(q, a) for q, a in tap.of(msg.Predict) if q.months][-1]
     return tap, programs, q, sum(a.months[0, THIN] for a in answers[1:])
 
 
@@ -83,8 +70,7 @@ def test_small_squares_of_effort_are_not_rounded_away(tmp_path, monkeypatch):
     for coarse in (2.0**-24, 8.0):
         monkeypatch.setattr(answers, "COARSE", coarse)
         tap = job_of([1, 2, 4, 5], tmp_path / str(coarse))[0]
-        asked = zip(tap.asked, tap.told, strict=True)
-        told = [a for q, a in asked if isinstance(q, msg.Predict) and q.months][-1]
+        told = [a for q, a in tap.of(msg.Predict) if q.months][-1]
         sums.append(np.concatenate([a.months[0, :, 5] for a in told]))
     exact, rounded = sums
     assert np.median(exact) < 4.0

@@ -10,10 +10,8 @@ from unicodedata import normalize
 import pytest
 from bad_inputs import CASES, QUICK, WIGEON, ebd, interrupted, records_of, sampling
 from terminal import entry_point, fedmiss, real, refusing, tree
-from typer.testing import CliRunner
 
-from fedmiss.cli.app import app
-from fedmiss.cli.commands import _was_interrupted, register
+from fedmiss.cli.commands import _was_interrupted
 from fedmiss.pipeline.recipe import read_recipe
 from fedmiss.system import as_spelled, at_home
 
@@ -175,13 +173,10 @@ def test_accents_that_a_mac_writes_apart_name_the_same_file(here):
     there.write_text("site;year;count\na;2001;4\na;2002;6\n")
     for typed in (apart, type(here)(normalize("NFC", str(apart)))):
         assert as_spelled(typed) == there
-        assert as_spelled(typed.with_name("neü")) == there.parent / typed.with_name("neü").name, (
-            "not there yet"
-        )
-        assert (
-            fedmiss("ingest", typed, "--species", "wren", "--out", typed.parent / f"r{typed == apart}").code
-            == 0
-        )
+        # not there yet
+        assert as_spelled(typed.with_name("neü")) == there.parent / typed.with_name("neü").name
+        out = typed.parent / f"r{typed == apart}"
+        assert fedmiss("ingest", typed, "--species", "wren", "--out", out).code == 0
     (here / "r.toml").write_text(f'[ingest]\nfiles = ["{apart.relative_to(here)}"]\n')
     assert read_recipe(here / "r.toml").files == (there,)
     assert {"rFalse", "rTrue"} < {p.name for p in there.parent.iterdir()}
@@ -226,10 +221,9 @@ def test_a_name_that_is_not_utf8_is_one_sentence(here):
 )  # fmt: skip
 def test_a_value_of_a_wrong_kind_is_named_with_its_option_and_its_limit(words, said):
     """Typer's own message named no value: "Input should be a valid integer"."""
-    register(app)
-    run = CliRunner().invoke(app, words.split())
-    assert run.exit_code == 2
-    (line,) = run.output.splitlines()
+    run = fedmiss(*words.split())
+    assert run.code == 2
+    (line,) = run.err.splitlines()
     assert re.match(f"fedmiss: {said}", line)
 
 

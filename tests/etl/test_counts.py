@@ -87,9 +87,7 @@ def test_sums_of_fewer_counts_than_others_of_their_site_are_said(read):
 
 @pytest.mark.parametrize("called", ["Total", "SUMME", "Grand total:", "всего"])
 def test_a_row_called_total_is_refused(read, called):
-    with pytest.raises(
-        InputError, match=f"line 4, column 'site': the site '{called}' is called as a row of totals is"
-    ):
+    with pytest.raises(InputError, match=f"line 4, column 'site': the site '{called}' is called as a row of"):
         read(f"site,year,count\nA,2001,1\nB,2001,2\n{called},2001,2\n")
 
 
@@ -99,10 +97,7 @@ def test_a_code_or_a_place_is_no_total(read, called):
 
 
 def test_one_pair_beside_one_that_moves_is_no_total(read):
-    rows = [
-        f"A,{2001 + t},1\nB,{2001 + t},{t % 3 == 0:d}\nC,{2001 + t},{t % 3 == 1:d}\nD,{2001 + t},{t % 3 == 2:d}"
-        for t in range(6)
-    ]
+    rows = [f"{s},{2001 + t},{s == 'A' or t % 3 == 'BCD'.find(s):d}" for t in range(6) for s in "ABCD"]
     assert read("site,year,count\n" + "\n".join(rows) + "\n").frame["site"].n_unique() == 4
 
 
@@ -117,9 +112,7 @@ def test_a_site_with_the_sum_of_all_others_is_refused_and_one_near_it_is_read(re
         lines = [["site", *map(str, range(2001, 2007))], *rows, ["county", *map(str, last)]]
         return read("\n".join(map(",".join, lines)) + "\n", wide=True)
 
-    with pytest.raises(
-        InputError, match=r"line 6, column 'site': the site 'county' has the sum of all other sites"
-    ):
+    with pytest.raises(InputError, match=r"line 6, column 'site': the site 'county' has the sum of all"):
         table(total)
     assert table(total + np.eye(6, dtype=int)[4]).frame["site"].n_unique() == 5
 
@@ -186,11 +179,9 @@ def test_ingest_keeps_every_count_and_no_missing_one(plain):
 
 @pytest.mark.parametrize("missing", ["NA", ""])
 def test_a_table_without_any_count_is_refused_by_one_sentence(plain, missing):
+    text = f"species,site,year,count\nLark,A,2001,{missing}\nLark,B,2002,{missing}\nCrow,A,2001,3\n"
     with pytest.raises(InputError, match=r"t.csv: the count of Lark is missing .* in every row \(2\)"):
-        plain(
-            f"species,site,year,count\nLark,A,2001,{missing}\nLark,B,2002,{missing}\nCrow,A,2001,3\n",
-            species=("Lark",),
-        )
+        plain(text, species=("Lark",))
 
 
 @pytest.mark.parametrize(("month", "period"), [("", "year"), ("5", "month")])
@@ -237,9 +228,8 @@ def test_a_setting_for_another_kind_of_input_is_refused(plain, tmp_path, idle):
 
 @pytest.mark.parametrize(("repeats", "want"), [("sum", 12), ("max", 7), ("mean", 6)])
 def test_several_counts_of_one_visit_are_joined_as_asked(plain, repeats, want):
-    text = (
-        "observer,site,date,count\no,A,2001-05-01,7\no,A,2001-05-01,5\no,A,2001-05-02,3\np,A,2001-05-01,4\n"
-    )
+    rows = ("o,A,2001-05-01,7", "o,A,2001-05-01,5", "o,A,2001-05-02,3", "p,A,2001-05-01,4")
+    text = "\n".join(["observer,site,date,count", *rows])
     out = plain(text, species=("Heron",), column_map={"auto": ""}, repeats=repeats)
     # another observer's count is a visit of its own
     assert sorted(out.records["count"]) == sorted([want, 3, 4])

@@ -30,11 +30,8 @@ def test_myebird_new_generation(tmp_path, run):
     assert table["site_id"].unique().to_list() == ["L9"]
     out.check_flow_adds_up()
     out.check_cells()
-    assert run(tmp_path / "ann.csv", filters=preset("best-practices-v2")).visits() == {
-        "S1": 2,
-        "S2": None,
-        "S3": 0,
-    }
+    best = run(tmp_path / "ann.csv", filters=preset("best-practices-v2"))
+    assert best.visits() == {"S1": 2, "S2": None, "S3": 0}
 
 
 def test_myebird_old_generation(tmp_path, run):
@@ -146,10 +143,7 @@ def test_gbif_counts_of_individuals_and_no_specimens(tmp_path, run):
         csv(tmp_path, "0001.csv", rows, GBIF + "\torganismQuantity\torganismQuantityType\tbasisOfRecord")
     )
     assert out.visits("Spheniscus mendiculus") == {"1": 9, "2": 3, "3": None, "4": None}
-    assert (
-        "17 of 21 rows were left out; line 6: specimen or sample (basisOfRecord) 'PRESERVED_SPECIMEN'"
-        in out.warnings
-    )
+    assert "17 of 21 rows were left out; line 6: specimen or sample (basisOfRecord) 'PRES" in out.warnings
     out.check_flow_adds_up()
 
 
@@ -168,11 +162,8 @@ def test_gbif_written_again_by_r_or_a_spreadsheet(tmp_path, run):
     head, row = GBIF.replace("\t", '"\t"'), gbif_row(1).replace('Isla "x', "Isla; x").replace("\t", '"\t"')
     tabs = csv(tmp_path, "r.txt", [f'"{row}"'], f'"{head}"')
     semicolons = csv(tmp_path, "s.csv", [f'"{row}"'.replace("\t", ";")], f'"{head}"'.replace("\t", ";"))
-    assert (
-        run(tabs).visits("Spheniscus mendiculus")
-        == run(semicolons).visits("Spheniscus mendiculus")
-        == {"1": 7}
-    )
+    for path in (tabs, semicolons):
+        assert run(path).visits("Spheniscus mendiculus") == {"1": 7}
 
 
 def test_occurrences_of_an_archive_of_events_lack_places(tmp_path, run):
@@ -259,7 +250,7 @@ def test_a_map_without_an_observer_is_told_what_to_do_and_keeps_what_was_said(tm
     path = csv(tmp_path, "weiher.csv", ["W1;1.5.2019;3;4"], "Gebiet;Datum;Anzahl;Zahl 2")
     for wanted in (None, {"auto": ""}, {"site": "Gebiet", "date": "Datum", "count": "Zahl 2"}):
         with pytest.raises(
-            ConfigError, match=r"Where nobody noted the observer, say observer=\.\.\., too"
+            ConfigError, match=r"nobody noted the observer, say observer=\.\.\., too"
         ) as caught:
             run(path, column_map=wanted, species=("Wren",))
         count = wanted["count"] if wanted and "count" in wanted else "Anzahl"
@@ -326,18 +317,12 @@ AUK = (
 def test_a_zero_filled_table_of_auk_is_a_plain_table(plain):
     """Its commas in quotes were read as eBird's text, in which quotes are data."""
     out = plain(AUK, column_map={"auto": ""})
-    assert sorted(out.visits("Hylocichla mustelina").items()) == [
-        ("G1|L1|2020-06-01", None),
-        ("S3|L1|2020-06-02", 0),
-        ("S4|L2|2020-06-02", 7),
-    ]
+    visits = {"G1|L1|2020-06-01": None, "S3|L1|2020-06-02": 0, "S4|L2|2020-06-02": 7}
+    assert out.visits("Hylocichla mustelina") == visits
     assert set(out.checklists["site_name"]) == {"Mill, old", "Pond"}
-    nameless = "\n".join(
-        ",".join(cell for at, cell in enumerate(line.split(",")) if at not in (2, 7))
-        for line in AUK.replace('"obsr1,obsr2","S1,S2"', "obsr1,S1")
-        .replace('"Mill, old"', "Mill")
-        .splitlines()
-    )
+    lines = AUK.replace('"obsr1,obsr2","S1,S2"', "obsr1,S1").replace('"Mill, old"', "Mill").splitlines()
+    rows = [[cell for at, cell in enumerate(line.split(",")) if at not in (2, 7)] for line in lines]
+    nameless = "\n".join(map(",".join, rows))
     assert "species_observed" in nameless
     assert "scientific" not in nameless
     assert len(plain(nameless, column_map={"auto": ""}, species=("Wood Thrush",)).visits("Wood Thrush")) == 3

@@ -125,12 +125,6 @@ def test_zeros_that_a_spreadsheet_takes_or_adds_are_told(own, there):
         table.beside(pl.DataFrame({"site_id": ["a", own, "0"]}))
 
 
-def test_a_site_is_called_as_in_a_table_of_counts(tmp_path):
-    table = tmp_path / "sites.csv"
-    table.write_text("Gebiet;H\u00f6he\na;4,5\nb;5\n", encoding="utf-8-sig")
-    assert read_site_table(table).covariates == ("H\u00f6he",)
-
-
 @pytest.mark.parametrize(
     ("header", "covariates"),
     [("id,location,h", ("location", "h")), ("site,site_code,h", ("site_code", "h")), ("ort,h,w", ("h", "w"))],

@@ -87,6 +87,10 @@ class Tapped(InProcess):
         self.told += list(zip(*replies, strict=True))
         return out
 
+    def of(self, kind):
+        """Questions of a kind, each with all groups' answers."""
+        return [(q, told) for q, told in zip(self.asked, self.told, strict=True) if isinstance(q, kind)]
+
 
 class Places:
     """Keys and journals of some organisations, and the frames between them: for jobs that are no count model."""
@@ -132,6 +136,17 @@ def clubs_of(panel, folder, *, masked=True, job=JOB):
 def in_one_process(clubs, what=None):
     programs = {name: club.program() for name, club in clubs.items()}
     return run_job(Link(InProcess(programs), JOB[:8], SETTINGS), what or order())
+
+
+def tapped(held, folder, models, plan=DataSpec(jointly=True, minimum=5), *, least=2, bootstrap=0, **more):
+    """A job about a panel, or of clubs, in one process: what crossed, the programs, and the result."""
+    clubs = held if isinstance(held, dict) else clubs_of(held, folder)
+    programs = {name: club.program() for name, club in clubs.items()}
+    for program in programs.values():
+        program.minimum = least
+    tap = Tapped(programs)
+    what = JobSpec(plan, list(models), bootstrap=bootstrap, **more)
+    return tap, programs, run_job(Link(tap, JOB[:8], SETTINGS), what)
 
 
 def together(jobs):

@@ -42,6 +42,16 @@ def owned(
     return GroupPanel.of(J, L, groups, calendar(L), ids, region)
 
 
+def dealt(shape, site, month, count, owner=None, *, region=None, covariates=None, **columns) -> GroupPanel:
+    """Visits of three organisations: in turn at the sites (J, L), or as ``owner`` says; columns beside the counts."""
+    J, L = shape
+    columns = {"site": site, "month": month, "count": count} | columns
+    parts = [(site % 3 if owner is None else owner) == k for k in range(3)]
+    groups = [Group.of(f"owner-{k}", **{n: x[at] for n, x in columns.items()}) for k, at in enumerate(parts)]
+    ids = np.array([f"S{j}" for j in range(J)], dtype=object)
+    return GroupPanel.of(J, L, groups, calendar(L), ids, region, covariates=covariates)
+
+
 def pooled(panel: GroupPanel) -> LocalFederation:
     """All visits in one group, with the weights of replicates that their owners would draw.
 

@@ -17,7 +17,6 @@ from fedmiss.federation.local import LocalFederation
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
-from .network import Tapped
 from .owners import owned
 from .rounds import predict, solve
 
@@ -47,10 +46,8 @@ def link_of(**groups) -> Link:
 
 
 def test_groups_agree_on_the_union_of_their_months():
-    link = link_of(
-        early=visits(1, months=(24_000, 24_012)), late=visits(2, months=(24_024, 24_036), prefix="M")
-    )
-    found = agree(link, DataSpec())
+    early, late = visits(1, months=(24_000, 24_012)), visits(2, months=(24_024, 24_036), prefix="M")
+    found = agree(link_of(early=early, late=late), DataSpec())
     assert found.panel.L == 36
     assert found.terms == ("duration", "distance")  # the number of observers never varies
     assert any("'early' alone" in n for n in found.notes)
@@ -89,9 +86,8 @@ def test_yearly_counts_beside_counts_of_months_are_warned_of():
     beside = agree(link_of(a=visits(9), b=june[1], c=june[2]), plan)
     assert [note for note in beside.notes if note.startswith(words)]
     for same in (june, [visits(k, prefix=f"{k}L") for k in range(3)]):
-        assert not any(
-            "June" in note for note in agree(link_of(**dict(zip("abc", same, strict=True))), plan).notes
-        )
+        notes = agree(link_of(**dict(zip("abc", same, strict=True))), plan).notes
+        assert not any("June" in note for note in notes)
 
 
 def test_another_effort_term():
@@ -131,10 +127,8 @@ def test_a_refusal_over_the_wire_holds_no_data():
 
 def test_a_duplicate_of_another_groups_checklists_counts_once():
     ids = np.array([f"S{i}" for i in range(200)], dtype=object)
-    first, second = (
-        visits(1, checklist=ids),
-        visits(1, checklist=np.r_[ids[:150], np.char.add("T", ids[150:].astype(str))]),
-    )
+    first = visits(1, checklist=ids)
+    second = visits(1, checklist=np.r_[ids[:150], np.char.add("T", ids[150:].astype(str))])
     held, at = {"a": first, "b": second}, dict.fromkeys("ab", np.arange(12))
     federation = LocalFederation(held, at, 12, DataSpec(), duplicates=True)
     assert federation.dropped == 150
@@ -309,20 +303,3 @@ def test_a_text_of_somebody_else_does_not_steer_the_screen():
     assert shown("Aran Islands, \u00e9t\u00e9\u00a0\u200c") == "Aran Islands, \u00e9t\u00e9\u00a0\u200c"
     assert shown("\x1b[2J\n\u202edone\u2028") == "?[2J??done?"
     assert len(shown("x" * 70_000)) == 400
-
-
-def test_a_late_copy_does_not_lose_the_cached_answer():
-    federation = opened()
-    tap = federation.link.transport = Tapped(federation.programs)
-    for _ in range(2):
-        federation.link.ask([predict(L=36, f=2)])
-    (first, _), (last, answers) = tap.frames
-    program = federation.programs["owner-0"]
-    assert b"came late" in program.answer(first)
-    envelope, _ = decode(last, None, asks=True, who="hub")
-    other = encode(
-        [msg.Close(np.array([5]))], envelope
-    )  # two questions of one exchange: their difference is nobody's
-    assert b"came late" in program.answer(other)
-    assert program.answer(last) == answers["owner-0"]
-    assert program.answer(b"") != b""

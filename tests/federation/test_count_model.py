@@ -277,7 +277,7 @@ def test_negative_binomial_keeps_the_total_of_the_counts():
 def test_where_sites_are_alike_the_total_is_the_counted_one_and_its_error_that_of_a_poisson_count(dispersion):
     """Variances near zero: the level moves by what sites and months have in common, hence next to nothing a round.
 
-    Of 60 replicates a standard deviation is known to 9 %, its mean over three panels to 5 %; fits are a little off Poisson.
+    Of 40 replicates a standard deviation is known to 11 %, its mean over three panels to 7 %; fits are a little off Poisson.
     """
     ratios = []
     for seed in range(3):
@@ -289,7 +289,7 @@ def test_where_sites_are_alike_the_total_is_the_counted_one_and_its_error_that_o
         federation = LocalFederation.of_panel(GroupPanel.of(30, 96, [group], (t % 12 + 1, 2000 + t // 12)))
         fit = federation.fit(CountSettings(rank=0, dispersion=dispersion))
         assert fit.expected()[site, month].sum() == pytest.approx(y.sum(), rel=1e-9)
-        draws = federation.replicates(range(60), seed=1).totals[:, 0].sum(axis=1)
+        draws = federation.replicates(range(40), seed=1).totals[:, 0].sum(axis=1)
         ratios.append(np.log(draws).std(ddof=1) * np.sqrt(y.sum() / fit.aux.phi))
     assert 0.8 < np.mean(ratios) < 1.25
 

@@ -47,7 +47,7 @@ def world(seed: int, gap: slice) -> tuple[GroupPanel, np.ndarray]:
 def test_intervals_and_drawn_totals_hold_what_happened_in_years_without_a_visit(gap):
     """They held 70 and 64 % of expected counts, and 57 and 42 % of the totals of months."""
     cells, totals = [], []
-    for seed in range(6):
+    for seed in range(4):
         panel, mean = world(seed, gap)
         fit = AverageFit((fit_counts(panel, CountSettings(rank=0, dispersion="negbin")),))
         limits = fit.interval()
@@ -65,11 +65,8 @@ def test_draws_have_the_variances_of_the_intervals_also_where_months_err_in_comm
     panel, _ = world(3, slice(60, 84))
     fit = AverageFit((fit_counts(panel, CountSettings(rank=1, dispersion="negbin")),))
     (one,) = fit.fits
-    assert [errors.shape[1] > 0 for errors in one.posterior.common_months] == [
-        True,
-        False,
-        *[True] * one.settings.rank,
-    ]
+    own = [errors.shape[1] > 0 for errors in one.posterior.common_months]
+    assert own == [True, False, *[True] * one.settings.rank]
     rng = np.random.default_rng(0)
     eta = np.array([fit.draw(rng)(slice(0, 8)) for _ in range(600)])
     _, var = fit.moments(slice(0, 8))
@@ -87,9 +84,8 @@ def test_draws_have_the_variances_of_the_intervals_beyond_the_visits_of_a_site()
     visited = (rng.random(mean.shape) < 0.3) & ((t < 60) | (np.arange(25) < 13)[:, None])
     site, month = np.nonzero(visited)
     group = Group.of("g", site, month, rng.poisson(mean[site, month]).astype(float))
-    fit = AverageFit(
-        (fit_counts(GroupPanel.of(25, L, [group], MONTHS), CountSettings(rank=0, dispersion="negbin")),)
-    )
+    panel = GroupPanel.of(25, L, [group], MONTHS)
+    fit = AverageFit((fit_counts(panel, CountSettings(rank=0, dispersion="negbin")),))
     eta = np.array([fit.draw(rng)(slice(13, None))[:, 60:] for _ in range(1500)])
     _, var = fit.moments(slice(13, None))
     np.testing.assert_allclose((eta.var(axis=0, ddof=1) / var[:, 60:]).mean(), 1.0, atol=0.08)
@@ -183,8 +179,8 @@ def test_a_region_that_nobody_visited_differs_by_the_mean_of_the_variance_s_post
     fit = federation.fit(REGIONS)
     one, state = fit.state.features, fit.state
     rng = np.random.default_rng(seed)
-    rho = np.array([one.drawn(rng).rho[0] for _ in range(3000)])
-    wanted, error = rho.mean(axis=0), rho.std(axis=0) / 3000**0.5
+    rho = np.array([one.drawn(rng).rho[0] for _ in range(1000)])
+    wanted, error = rho.mean(axis=0), rho.std(axis=0) / 1000**0.5
     hidden = one.covariance(state.unit)[:, -1, -1]
     # twenty quantiles stand for the posterior: the outermost leave a little of its tail out
     assert (abs(hidden - wanted) < 4 * error + 0.1 * wanted).all()

@@ -60,7 +60,7 @@ def scattered(seed: int, share: float, middle: float) -> tuple[GroupPanel, float
 
 # Months took the flocks as their noise (of a variance of 20), and what no visit saw was 8 to 1,000 times what was counted.
 @pytest.mark.parametrize(("share", "middle"), [(0.03, 20.0), (0.1, 50.0), (0.1, 5.0)])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in (1, 2))])
 def test_flocks_without_a_pattern_are_scatter_and_not_months(seed, share, middle):
     panel, mean = scattered(seed, share, middle)
     fit = fit_counts(panel, CountSettings(rank=0, dispersion="negbin"))
@@ -119,9 +119,8 @@ def watched(panel: GroupPanel, n: int) -> GroupPanel:
     """The same visits, each by one of n observers who find alike."""
     (all_,) = panel.groups
     who = np.random.default_rng(n).integers(0, n, all_.count.size)
-    return GroupPanel.of(
-        panel.J, panel.L, [Group.of("g", all_.site, all_.month, all_.count, who)], panel.calendar
-    )
+    group = Group.of("g", all_.site, all_.month, all_.count, who)
+    return GroupPanel.of(panel.J, panel.L, [group], panel.calendar)
 
 
 RARE = CountSettings(rank=0, dispersion="negbin")
@@ -189,7 +188,7 @@ def test_observers_who_differ_as_much_are_kept(sd, observers, seed, noise, monke
     np.testing.assert_array_equal(fit.expected(), other.expected())
 
 
-@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_level_and_observers_do_not_part(seed, monkeypatch):
     """What observers have in common is the level's where months take short steps too.
 
@@ -221,11 +220,8 @@ def test_expected_counts_that_no_mask_holds_do_not_end_a_study(tmp_path):
     """They are what is looked for; sums above what decides are told as noise."""
     panel, mean = scattered(5, 0.03, 50.0)
     (g,) = panel.groups
-    groups = [
-        Group.of(f"owner-{k}", g.site[at], g.month[at], g.count[at])
-        for k in range(3)
-        for at in [g.site % 3 == k]
-    ]
+    parts = [g.site % 3 == k for k in range(3)]
+    groups = [Group.of(f"owner-{k}", g.site[at], g.month[at], g.count[at]) for k, at in enumerate(parts)]
     clubs = clubs_of(GroupPanel.of(panel.J, panel.L, groups, panel.calendar), tmp_path)
     plan = DataSpec(jointly=True, minimum=2, share=1.0)
     result = run(clubs, order((RARE,), bootstrap=0, plan=plan))["owner-0"]

@@ -21,7 +21,7 @@ from fedmiss.federation.rules import SITES_LEFT, kept_regions, releasable
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 
-from .network import JOB, NEGBIN, SETTINGS, Club, Tapped, clubs_of, order, run
+from .network import JOB, NEGBIN, SETTINGS, Club, Tapped, clubs_of, order, run, tapped
 from .owners import largest, owned
 
 MINIMUM, SHARE, FOLDS = 13, 0.55, 2
@@ -33,11 +33,9 @@ def panel():
 
 
 def ran(panel, folder, candidates=(NEGBIN,), minimum=MINIMUM, share=SHARE, *, detections=False):
-    sites = {name: club.program() for name, club in clubs_of(panel, folder).items()}
     plan = DataSpec(jointly=True, minimum=minimum, share=share, detections=detections)
-    tap = Tapped(sites)
-    order = JobSpec(plan, list(candidates), folds=FOLDS, by="cell", bootstrap=0)
-    return sites, tap, run_job(Link(tap, JOB[:8], SETTINGS), order)
+    tap, sites, result = tapped(panel, folder, candidates, plan, folds=FOLDS, by="cell")
+    return sites, tap, result
 
 
 def counts(panel, part=None):
@@ -83,7 +81,7 @@ def test_released_months_are_those_with_enough_behind_them(panel, tmp_path):
 def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
     candidates = [NEGBIN, msg_free(NEGBIN)]
     _, tap, _ = ran(panel, tmp_path, candidates, minimum=3, share=0.6)
-    opened = next(q for q in tap.asked if isinstance(q, msg.Open) and q.weights == "fold")
+    opened, told = next((q, told) for q, told in tap.of(msg.Open) if q.weights == "fold")
     stamps = panel.calendar[1] * 12 + panel.calendar[0] - 1
 
     def part(g):
@@ -106,7 +104,6 @@ def test_a_month_with_a_thin_fold_leaves_cross_validation(panel, tmp_path):
     by_share = (empty | (visits >= 3) & (places >= 3) & (groups >= 3)).all(axis=0) & ~fine
     assert (released[0] & by_share).any()
     np.testing.assert_array_equal(opened.released[released[0]], fine[released[0]])
-    told = tap.told[tap.asked.index(opened)]
     weight = sum(a.sums[:, 0].sum() for a in told)  # every visit trains all folds but its own
     assert weight == (FOLDS - 1) * whole[0][0][released[0] & fine].sum()
 
@@ -194,11 +191,10 @@ def test_finds_are_told_of_released_months_alone(panel, tmp_path, model):
     assert (without.sum() > 0) != detections
     assert apart > 0
     assert released[busiest]
-    at = next(i for i, question in enumerate(tap.asked) if isinstance(question, msg.Tally))
-    assert [answer.detected for answer in tap.told[at]] == [0, 0, 0]
+    told = tap.of(msg.Tally)[0][1]
+    assert [answer.detected for answer in told] == [0, 0, 0]
     # Less those that take part nothing is left of finds without a number.
-    first = next(i for i, question in enumerate(tap.asked) if isinstance(question, msg.Axes))
-    for tallies, done in zip(tap.told[at], tap.told[first], strict=True):
+    for tallies, done in zip(told, tap.of(msg.Axes)[0][1], strict=True):
         assert tallies.visits == done.used + done.withheld
         assert (tallies.effort[:, 0] + tallies.blanks == tallies.visits).all()
 
@@ -240,14 +236,13 @@ def test_own_sites_hold_in_every_month_and_stand_behind_no_thin_fold(busy, tmp_p
     clubs, tap = with_own_rule(busy, tmp_path / "1", least)
     program, u = clubs["owner-1"], clubs["owner-1"].used
     assert least_of(u) >= least
-    asked = next(q for q in tap.asked if isinstance(q, msg.Open) and q.weights == "fold")
+    asked, told = next((q, told) for q, told in tap.of(msg.Open) if q.weights == "fold")
     fold, left_out = program.fold_of("cell", FOLDS, 0, u), 0
     for t in np.unique(u.month):
         sites = [np.unique(u.site[(u.month == t) & (fold == k)]).size for k in range(FOLDS)]
         assert not asked.released[t] or min(sites) >= least
         left_out += not asked.released[t]
     assert left_out
-    told = tap.told[tap.asked.index(asked)]
     weight = sum(a.sums[:, 0].sum() for a in told)
     mine = np.isin(u.month, np.flatnonzero(asked.released)).sum()
     assert weight > 0
@@ -278,7 +273,7 @@ def test_few_own_sites_of_a_region_stand_behind_nothing(busy, tmp_path):
     region[sites[region[sites] == "R2"][1:]] = "R1"  # one of its sites is left in R2
     for least in (0, 2):
         _, tap = with_own_rule(replace(busy, region=region), tmp_path / str(least), least)
-        asked = [q for q in tap.asked if isinstance(q, msg.Axes)]
+        asked = [q for q, _ in tap.of(msg.Axes)]
         assert "R2" in asked[0].regions
         assert ("R2" in asked[-1].regions) == (least == 0)
         assert len(asked[-1].regions) >= 2
@@ -297,7 +292,7 @@ def axes_asked(panel, folder, own_visits=0, plan=DataSpec(jointly=True, minimum=
     clubs["owner-1"].own_sites = own_visits
     tap = Tapped(clubs)
     agree(Link(tap, JOB[:8], SETTINGS), plan)
-    return clubs, [q for q in tap.asked if isinstance(q, msg.Axes)]
+    return clubs, [q for q, _ in tap.of(msg.Axes)]
 
 
 def test_a_region_rests_on_visits_of_released_months(busy, tmp_path):
@@ -454,6 +449,6 @@ def test_few_sites_that_nobody_visited_are_not_told_by_a_difference(panel, tmp_p
     tap = Tapped(programs)
     plan = DataSpec(jointly=True, minimum=3, share=0.9)
     run_job(Link(tap, JOB[:8], SETTINGS), JobSpec(plan, [msg_free(NEGBIN)], bootstrap=0))
-    asked = next(i for i, q in enumerate(tap.asked) if isinstance(q, msg.Totals) and q.visited and not q.most)
-    apart = sum(answer.totals[0, 0] - answer.totals[0, -1] for answer in tap.told[asked])
+    told = next(told for q, told in tap.of(msg.Totals) if q.visited and not q.most)
+    apart = sum(answer.totals[0, 0] - answer.totals[0, -1] for answer in told)
     assert (np.abs(apart) < 1e-9).all() == (lone == 1)

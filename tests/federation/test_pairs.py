@@ -12,11 +12,9 @@ from fedmiss.federation.hub.agree import DataSpec, agree
 from fedmiss.federation.hub.job import JobSpec, run_job
 from fedmiss.federation.link import Link
 from fedmiss.federation.rules import followed
-from fedmiss.models.lowrank.data import Group, GroupPanel
-from tests.models.panels import calendar
 
 from .network import JOB, NEGBIN, SETTINGS, Tapped, clubs_of
-from .owners import owned
+from .owners import dealt, owned
 
 
 @pytest.mark.parametrize(("sites", "stops"), [((8, 8, 8), True), ((60, 8, 8), True), ((18, 18, 18), False)])
@@ -25,10 +23,7 @@ def test_a_study_stops_where_all_but_one_have_too_few_sites_for_its_months(sites
     L, owner = 36, np.repeat(np.arange(3), sites)
     site, month = (at.ravel() for at in np.indices((owner.size, L)))
     count = np.random.default_rng(1).poisson(3.0, site.size).astype(float)
-    groups = [
-        Group.of(f"owner-{k}", site[m], month[m], count[m]) for k in range(3) for m in [owner[site] == k]
-    ]
-    panel = GroupPanel.of(owner.size, L, groups, calendar(L))
+    panel = dealt((owner.size, L), site, month, count, owner[site])
     programs = {name: club.program() for name, club in clubs_of(panel, tmp_path).items()}
     link = Link(Tapped(programs), JOB[:8], SETTINGS)
     plan = DataSpec(jointly=True, minimum=2, share=1.0, few_sites=False)
@@ -68,7 +63,7 @@ def test_products_lack_pairs_of_months_of_few_sites(own_sites, tmp_path):
     tap = Tapped(programs)
     spec = JobSpec(DataSpec(jointly=True, minimum=9), [NEGBIN], bootstrap=0)
     run_job(Link(tap, JOB[:8], SETTINGS), spec)
-    released = next(q.pairs for q in tap.asked if isinstance(q, msg.Product))
+    released = tap.of(msg.Product)[0][0].pairs
     own, left_out = [], 0.0
     for program in programs.values():
         seen = np.zeros((program.J, panel.L), np.int64)
@@ -98,17 +93,10 @@ def test_a_joint_result_does_not_say_whose_visits_are_the_first_or_last(tmp_path
     """Members alone learn the months of each other; the result's notes stand in a report that others read."""
     rng = np.random.default_rng(2)
     site, month = (at.ravel() for at in np.indices((60, 24)))
-    keep = (site % 3 == 1) | (
-        (month > 2) & (month < 21)
-    )  # owner-1 was there before the others, and after them
-    groups = [
-        Group.of(f"owner-{k}", site[m], month[m], rng.poisson(3.0, m.sum()).astype(float))
-        for k in range(3)
-        for m in [keep & (site % 3 == k)]
-    ]
-    programs = {
-        n: c.program() for n, c in clubs_of(GroupPanel.of(60, 24, groups, calendar(24)), tmp_path).items()
-    }
+    # owner-1 was there before the others, and after them
+    keep = (site % 3 == 1) | ((month > 2) & (month < 21))
+    panel = dealt((60, 24), site[keep], month[keep], rng.poisson(3.0, keep.sum()).astype(float))
+    programs = {n: c.program() for n, c in clubs_of(panel, tmp_path).items()}
     agreement = agree(Link(Tapped(programs), JOB[:8], SETTINGS), DataSpec(jointly=True, minimum=5))
     assert (agreement.behind == 0).sum() == 6
     assert any("6 months have fewer than 5 visits or sites" in note for note in agreement.notes)

@@ -90,13 +90,11 @@ def test_groups_do_not_matter_to_a_rare_species():
     panel = rare(3, groups=1)
     g = panel.groups[0]
     parts = [g.site % 3 == k for k in range(3)]
-    groups = [
+    groups = tuple(
         Group.of(f"g{k}", g.site[m], g.month[m], g.count[m], g.observer[m], g.effort[m])
         for k, m in enumerate(parts)
-    ]
-    pooled, apart = (
-        fit_counts(p, replace(NEGBIN, rank=1)) for p in (panel, replace(panel, groups=tuple(groups)))
     )
+    pooled, apart = (fit_counts(p, replace(NEGBIN, rank=1)) for p in (panel, replace(panel, groups=groups)))
     assert pooled.posterior.tau[0] > 3.0  # covariances take shorter steps
     np.testing.assert_allclose(apart.expected(), pooled.expected(), rtol=1e-7)
 
@@ -141,11 +139,10 @@ def test_the_priors_are_not_seen_where_sites_have_birds(monkeypatch):
     p = simulate_design("random", 4)
     panel = visits_of(p, p.count)
     fit = fit_counts(panel, replace(NEGBIN, rank=1))
-    monkeypatch.setattr(priors, "SITE_SD", 1e6)
-    monkeypatch.setattr(priors, "SLOPE_SD", 1e6)
-    monkeypatch.setattr(priors, "LEVEL_SD", 1e6)
-    monkeypatch.setattr(season, "WALK_SD", 1e6)
-    monkeypatch.setattr(season, "LINE_VARIANCE", 1e6)
+    for name in ("SITE_SD", "SLOPE_SD", "LEVEL_SD"):
+        monkeypatch.setattr(priors, name, 1e6)
+    for name in ("WALK_SD", "LINE_VARIANCE"):
+        monkeypatch.setattr(season, name, 1e6)
     free = fit_counts(panel, replace(NEGBIN, rank=1))
     np.testing.assert_allclose(fit.posterior.tau[0], free.posterior.tau[0], rtol=0.03)
     np.testing.assert_allclose(totals(fit), totals(free), rtol=0.01)
@@ -203,10 +200,8 @@ def series_of(level, monthly, seed, sites=40):
     mean = np.exp(rng.normal(0.0, 0.8, sites))[:, None] * np.repeat(level, each)
     site, month = np.nonzero(rng.random((sites, L)) < (0.1 if monthly else 0.7))
     count = rng.negative_binomial(2.0, 2.0 / (2.0 + mean[site, month])).astype(float)
-    calendar = (
-        np.arange(L) % each + 6 * (not monthly) + monthly,
-        np.repeat(np.arange(len(level)) + 2001, each),
-    )
+    of_year = np.arange(L) % each + 6 * (not monthly) + monthly
+    calendar = of_year, np.repeat(np.arange(len(level)) + 2001, each)
     return GroupPanel.of(sites, L, [Group.of("g", site, month, count, site * 0)], calendar), mean.sum(axis=0)
 
 
@@ -311,7 +306,9 @@ def test_only_sums_of_visits_blame_the_visits():
 
 
 @pytest.mark.parametrize("settings", [NEGBIN, replace(NEGBIN, rank=2), replace(LOG1P, rank=1)])
-@pytest.mark.parametrize(("seed", "sites", "years"), [(1, 32, 9), (5, 42, 12)])
+@pytest.mark.parametrize(
+    ("seed", "sites", "years"), [(1, 32, 9), pytest.param(5, 42, 12, marks=pytest.mark.slow)]
+)
 def test_a_species_that_was_never_found_comes_to_an_end_without_factors(seed, sites, years, settings):
     """The level went down for 500 rounds, and the page said that the fit did not converge."""
     site, year = np.nonzero(rng_for(seed, "nothing").random((sites, years)) < 0.6)

@@ -4,14 +4,12 @@ import numpy as np
 import pytest
 
 from fedmiss.federation import messages as msg
-from fedmiss.federation.hub.agree import DataSpec
-from fedmiss.federation.hub.job import JobSpec, run_job
-from fedmiss.federation.link import Link
-from fedmiss.models.lowrank.data import Group, GroupPanel
+from fedmiss.models.lowrank.data import GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
-from tests.models.panels import calendar, truth
+from tests.models.panels import truth
 
-from .network import JOB, SETTINGS, Tapped, clubs_of
+from .network import tapped
+from .owners import dealt
 
 EACH, L, J = 6, 60, 45  # observers of each organisation, who are out in some months
 
@@ -26,12 +24,7 @@ def clubs() -> GroupPanel:
     keep = np.array([who.size > 0 for who in able])
     who = np.array([rng.choice(one) if one.size else 0 for one in able])
     count = rng.poisson(np.exp(truth(J, L, 1, 0.6) + 1.0)[site, month]).astype(float)
-    groups = [
-        Group.of(f"owner-{k}", site[m], month[m], count[m], who[m])
-        for k in range(3)
-        for m in [keep & (site % 3 == k)]
-    ]
-    return GroupPanel.of(J, L, groups, calendar(L))
+    return dealt((J, L), site[keep], month[keep], count[keep], observer=who[keep])
 
 
 @pytest.mark.parametrize("dispersion", ["quasi", "negbin"])
@@ -40,18 +33,13 @@ def test_who_knows_when_each_observer_was_out_finds_what_it_counted_in_quasi_poi
 ):
     """Weighted counts are gradient + curvature: their rank is the number of observers, and of the vectors that they span one
     is zero wherever an observer was not out. The negative binomial weighs each visit by the replicate's own fit."""
-    programs = {name: club.program() for name, club in clubs_of(clubs(), tmp_path).items()}
-    tap = Tapped(programs)
-    plan = DataSpec(jointly=True, minimum=5)
-    run_job(
-        Link(tap, JOB[:8], SETTINGS),
-        JobSpec(plan, [CountSettings(rank=0, dispersion=dispersion)], bootstrap=40),
-    )
-    batches = {q.batch for q in tap.asked if isinstance(q, msg.Open) and q.weights == "replicate"}
+    model = CountSettings(rank=0, dispersion=dispersion)
+    tap, programs, _ = tapped(clubs(), tmp_path, [model], bootstrap=40)
+    batches = {q.batch for q, _ in tap.of(msg.Open) if q.weights == "replicate"}
     first = [
         sum(a.months for a in told[:2])  # owner-2 takes its own off
-        for q, told in zip(tap.asked, tap.told, strict=True)
-        if isinstance(q, msg.Solve) and q.batch in batches and q.begin
+        for q, told in tap.of(msg.Solve)
+        if q.batch in batches and q.begin
     ]
     sums = np.concatenate(first).sum(axis=2)
     counted, visits = np.zeros((2, 2 * EACH, L))

@@ -12,6 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from fedmiss.federation import messages as msg
+from fedmiss.federation.codec import decode, encode
 from fedmiss.federation.group.panel import visits_of
 from fedmiss.federation.group.program import GroupProgram
 from fedmiss.federation.hub.agree import DataSpec, agree
@@ -163,6 +165,9 @@ def test_a_question_asked_twice_gets_the_same_bytes_and_an_old_one_none():
     for old, b in zip(before, program.batches.values(), strict=True):
         np.testing.assert_array_equal(old, b.site_mean)  # asking again moves nothing
     assert b"came late" in program.answer(frames[2])
+    envelope, _ = decode(frames[-1], None, asks=True, who="hub")
+    # two questions of one exchange: their difference is nobody's
+    assert b"came late" in program.answer(encode([msg.Close(np.array([5]))], envelope))
     assert program.answer(frames[-1]) == again, "a late copy does not lose the cached answer"
     assert program.answer(b"") != b""
 

@@ -29,15 +29,26 @@ def panels(tmp_path_factory):
     return club_panels(tmp_path_factory.mktemp("clubs"))
 
 
+def enrolled(study, out, provision=engine_files):
+    """Make a study's folder, of which all organisations have given their keys; and their kits, by name."""
+    folder = make_study(study, out, provision)
+    kits = {name: open_kit(folder / "kits" / name) for name in study.organisations}
+    collect_roster(folder, [enrol(kit) for kit in kits.values()])
+    return folder, kits
+
+
+def approved(study, out, provision=engine_files):
+    """Make a study's folder, of which all custodians have approved."""
+    folder, kits = enrolled(study, out, provision)
+    for kit in kits.values():
+        approve(kit, ask=None, given=kit.job.hex())
+    return folder
+
+
 @pytest.fixture
 def folder(tmp_path):
     """A study whose custodians have approved."""
-    out = make_study(small_study(), tmp_path / "study", engine_files)
-    kits = [open_kit(out / "kits" / club) for club in CLUBS]
-    collect_roster(out, [enrol(kit) for kit in kits])
-    for kit in kits:
-        approve(kit, ask=None, given=kit.job.hex())
-    return out
+    return approved(small_study(), tmp_path / "study")
 
 
 @pytest.fixture

@@ -8,26 +8,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fedmiss.cli.app import app
-from fedmiss.cli.commands import register
 from fedmiss.compressors import Identity
 from fedmiss.core import FedEM, Roster, Stop, pooled_s_bar, run
 from fedmiss.engines import StudyEngine
 from fedmiss.errors import ConfigError, DomainError, EngineError, InputError
 from fedmiss.federation.gather import Board
-from fedmiss.network.approval import approve, page
+from fedmiss.network.approval import page
 from fedmiss.network.engine import provision
 from fedmiss.network.join import join
-from fedmiss.network.kits import enrol, open_kit
+from fedmiss.network.kits import open_kit
 from fedmiss.network.member import digest_of_path, dry_run
 from fedmiss.network.method import check_installed, code_of, function_of
 from fedmiss.network.outbox import outbox
-from fedmiss.network.proposer import collect_roster, make_study
 from fedmiss.network.study import read_study_toml
+from tests.cli.terminal import fedmiss
 from tests.core.toys import Linear
-from tests.network.conftest import all_take_part
+from tests.network.conftest import all_take_part, approved
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 CLUBS = ("central", "north", "south")
@@ -59,17 +56,10 @@ def _installed(monkeypatch):
 
 def prepared(tmp_path, toml=TOML, clubs=CLUBS):
     (tmp_path / "study.toml").write_text(toml)
-    study = read_study_toml(tmp_path / "study.toml")
-    folder = make_study(study, tmp_path / "study", provision)
-    kits = [open_kit(folder / "kits" / c) for c in clubs]
-    collect_roster(folder, [enrol(kit) for kit in kits])
-    for kit in kits:
-        approve(kit, ask=None, given=kit.job.hex())
+    folder = approved(read_study_toml(tmp_path / "study.toml"), tmp_path / "study", provision)
     rng = np.random.default_rng(4)
     data = {}
-    for c, share, m in zip(
-        clubs, (0.2, 0.5, 0.8) * (len(clubs) // 3), (80, 120, 200) * (len(clubs) // 3), strict=True
-    ):
+    for c, (share, m) in zip(clubs, ((0.2, 80), (0.5, 120), (0.8, 200)) * (len(clubs) // 3), strict=True):
         rows = rng.poisson(np.where(rng.random(m) < share, 2.0, 9.0))
         data[c] = tmp_path / f"{c}.txt"
         np.savetxt(data[c], rows)
@@ -149,9 +139,7 @@ def test_a_function_that_is_not_there_is_named(tmp_path, monkeypatch):
             function_of(named)
     for named in ("os.system", "", "a:b:c", "../x:y"):
         (tmp_path / "study.toml").write_text(TOML.replace("three_organisations:job", named))
-        with pytest.raises(
-            (ConfigError, InputError), match="name a function that all organisations have installed"
-        ):
+        with pytest.raises((ConfigError, InputError), match="name a function that all organisations have"):
             read_study_toml(tmp_path / "study.toml")
 
 
@@ -232,12 +220,10 @@ def test_a_package_that_is_lacking_is_said_before_the_approval_and_before_anybod
     with pytest.raises(ConfigError, match="three_organisations cannot be imported here"):
         join(kit, data["north"])
     (kit.private / "approval.json").unlink()
-    register(app)
-    words = ["federation", "join", str(kit.folder), str(data["north"])]
-    done = CliRunner().invoke(app, [*words, "--approve", kit.job.hex(), "--folder", str(tmp_path)])
-    assert "three_organisations:job, which is not installed here. Install the package" in " ".join(
-        done.output.split()
+    done = fedmiss(
+        "federation", "join", kit.folder, data["north"], "--approve", kit.job.hex(), "--folder", tmp_path
     )
+    assert "three_organisations:job, which is not installed here. Install the package" in done.err
     assert kit.approval() is None
 
 
@@ -261,9 +247,8 @@ def test_settings_that_no_run_takes_are_said_to_need_a_new_study(tmp_path, monke
 
 def test_sums_that_run_away_advise_what_a_method_can_do(tmp_path, monkeypatch):
     """The engine keeps 40 digits whatever is asked: only ``add_up`` has ``bits``."""
-    for error in taken_part(
-        tmp_path, monkeypatch, lambda circle, *given, **more: circle.add_up([], 1e10, 40)
-    ).values():
+    got = taken_part(tmp_path, monkeypatch, lambda circle, *given, **more: circle.add_up([], 1e10, 40))
+    for error in got.values():
         assert "may lower gamma, count in a larger unit, or give add_up fewer digits (bits=)" in str(error)
 
 
@@ -271,11 +256,8 @@ def test_another_code_of_the_same_name_is_found_before_anything_is_added_up(tmp_
     """An older copy at one organisation put other numbers into the sums, without a word."""
     folder, data = prepared(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
-    for name, text in (
-        ("one_x", "a = 1\nb = 2\n"),
-        ("two_x", "a = 1\r\nb = 2\r\n"),
-        ("three_x", "a = 1\nb = 3\n"),
-    ):
+    texts = {"one_x": "a = 1\nb = 2\n", "two_x": "a = 1\r\nb = 2\r\n", "three_x": "a = 1\nb = 3\n"}
+    for name, text in texts.items():
         (tmp_path / f"{name}.py").write_bytes(text.encode())
         importlib.import_module(name)
     assert code_of("one_x:a") == code_of("two_x:a") != code_of("three_x:a")  # a copy from Windows is the same
@@ -327,9 +309,7 @@ def test_another_code_of_the_same_name_is_found_before_anything_is_added_up(tmp_
     monkeypatch.setattr("fedmiss.network.method.code_of", lambda run: next(files))
     for error in all_take_part(folder, data).values():
         assert isinstance(error, EngineError)
-        assert re.search(
-            "exchange 1: the copy of .*three_organisations:job of the code (old|new) instead of", str(error)
-        )
+        assert re.search("exchange 1: the copy of .*:job of the code (old|new) instead of", str(error))
 
 
 def test_a_function_that_ends_before_the_others_is_named_and_no_one_waits_for_ever(tmp_path, monkeypatch):
@@ -385,17 +365,15 @@ def test_an_organisation_whose_numbers_are_not_finite_is_named_in_the_result(tmp
 
 def test_inspect_says_what_the_result_holds_and_no_rule_that_does_nothing(tmp_path, monkeypatch):
     """It named least numbers, which hold for no method, and a relay's port, and nothing of what was returned."""
-    register(app)
     found = {"rates": np.ones((2, 3)), "n": 3}
     for result in taken_part(tmp_path, monkeypatch, lambda circle, data, components: found).values():
-        said = CliRunner().invoke(app, ["inspect", str(result)]).output
+        said = fedmiss("inspect", result).out
         assert "arrays.npz holds rates (2 x 3), result.json what else it returned" in said
         assert not any(f"{name}=" in said for name in ("minimum", "share", "sites", "port"))
-    said = CliRunner().invoke(app, ["inspect", str(tmp_path / "study")]).output
+    said = fedmiss("inspect", tmp_path / "study").out
     assert "masks=True" in said
     assert "minimum=" not in said
-    said = CliRunner().invoke(app, ["inspect", str(result / "arrays.npz")])
-    assert "Name the folder that it lies in" in " ".join(said.output.split())
+    assert "Name the folder that it lies in" in fedmiss("inspect", result / "arrays.npz").err
 
 
 def test_numbers_of_numpy_are_numbers(tmp_path, monkeypatch):
@@ -442,11 +420,8 @@ def test_a_statistic_that_left_its_domain_at_all_is_said_to_be_no_fault_of_the_d
 
         rows = np.loadtxt(data)
         algo = FedEM(PoissonMixture(components), Identity(), StudyEngine.roster(circle, rows.size), gamma=1.0)
-        return {
-            "S": run(
-                algo, StudyEngine(circle, rows, masked=True), outside, stop=Stop(rounds=9), init="zero"
-            ).S_hat
-        }
+        engine = StudyEngine(circle, rows, masked=True)
+        return {"S": run(algo, engine, outside, stop=Stop(rounds=9), init="zero").S_hat}
 
     for club, error in taken_part(tmp_path, monkeypatch, job).items():
         assert f"worker {club!r} has nothing to send" in str(error)
@@ -459,9 +434,8 @@ def test_a_dry_run_looks_for_the_package_and_runs_nothing_of_it(tmp_path):
     assert dry_run(kit, data["north"])[0].endswith("three_organisations:job, installed on this computer")
     assert "three_organisations" not in sys.modules
     kit.study.method["run"] = "no_such_package.part:job"
-    assert dry_run(kit, data["north"])[0].endswith(
-        "which is NOT installed on this computer (a file alone: its folder in PYTHONPATH)"
-    )
+    said = dry_run(kit, data["north"])[0]
+    assert said.endswith("which is NOT installed on this computer (a file alone: its folder in PYTHONPATH)")
 
 
 @pytest.mark.slow
@@ -471,13 +445,9 @@ def test_data_that_changed_and_data_that_are_not_there(tmp_path):
     np.savetxt(data["north"], [1.0, 2.0])
     got = all_take_part(folder, data)
     assert "other data of 'north'" in str(got["north"])
-    register(app)
-    kit = folder / "kits" / "south"
-    done = CliRunner().invoke(
-        app, ["federation", "join", str(kit), str(tmp_path / "nothing.csv"), "--dry-run"]
-    )
-    assert done.exit_code == 1
-    assert "there is no file or folder" in " ".join(done.output.split())
+    done = fedmiss("federation", "join", folder / "kits" / "south", tmp_path / "nothing.csv", "--dry-run")
+    assert done.code == 1
+    assert "there is no file or folder" in done.err
 
 
 def test_the_outbox_of_a_method_says_who_knows(tmp_path):
@@ -490,10 +460,7 @@ def test_the_outbox_of_a_method_says_who_knows(tmp_path):
 @pytest.mark.slow
 def test_an_option_that_does_nothing_for_a_method_is_refused(tmp_path):
     folder, data = prepared(tmp_path)
-    words = ["federation", "join", str(folder / "kits" / "north"), str(data["north"])]
-    register(app)
     for option in ("--look", "--preview", "--own-sites=5", "--report=r", "--joint=j", "--date=2026-01-31"):
-        done = CliRunner().invoke(app, [*words, option])
-        assert done.exit_code == 2
-        refused = f"{option.split('=')[0]} does nothing here: the study runs three_organisations:job"
-        assert refused in " ".join(done.output.split())
+        done = fedmiss("federation", "join", folder / "kits" / "north", data["north"], option)
+        assert done.code == 2
+        assert f"{option.split('=')[0]} does nothing here: the study runs three_organisations:job" in done.err

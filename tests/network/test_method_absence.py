@@ -8,10 +8,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
-from fedmiss.cli.app import app
-from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError
 from fedmiss.federation.circle import frame_label
 from fedmiss.network.approval import page
@@ -22,6 +19,7 @@ from fedmiss.network.member import party_of, take_part
 from fedmiss.network.proposer import new_revision
 from fedmiss.network.status import status
 from fedmiss.network.study import read_study, read_study_toml
+from tests.cli.terminal import fedmiss
 from tests.federation.network import Kill, together
 from tests.network.test_method import TOML, _installed, prepared  # noqa: F401 (a fixture)
 
@@ -144,11 +142,9 @@ def test_a_custodian_reads_who_may_be_left_out_and_who_says_so(tmp_path):
     assert "cohorts: central, east, isles; north, south, west" in text
     assert "the sum over a cohort" in text
     assert "Do not join two such studies about the same data" in text
-    register(app)
-    again = CliRunner().invoke(app, ["federation", "revise", str(folder)])
-    assert "all wait" not in again.output, "the same cohorts"
-    done = CliRunner().invoke(app, ["federation", "revise", str(folder), "--with", "lakes"])
-    assert "Now all wait for who is away: other cohorts than before could tell" in done.output
+    assert "all wait" not in fedmiss("federation", "revise", folder).out, "the same cohorts"
+    done = fedmiss("federation", "revise", folder, "--with", "lakes")
+    assert "Now all wait for who is away: other cohorts than before could tell" in done.out + done.err
     new = read_study(folder)
     assert (len(new.organisations), new.absence, new.chair) == (7, 0.0, "")
     (tmp_path / "bare").mkdir()

@@ -8,11 +8,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedmiss.atomic import read_json
-from fedmiss.cli.app import app
-from fedmiss.cli.commands import register
 from fedmiss.errors import EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.network import join
@@ -22,6 +19,7 @@ from fedmiss.network.member import replay, take_part
 from fedmiss.network.outbox import HELD, holder, ledger_of, on_hold, outbox, release
 from fedmiss.network.proposer import new_revision
 from fedmiss.network.status import status
+from tests.cli.terminal import fedmiss
 from tests.federation.network import together
 
 from .conftest import all_take_part
@@ -64,10 +62,8 @@ def test_a_message_that_was_held_for_another_job_releases_none(folder, kit):
     with pytest.raises(KeyboardInterrupt):
         held_and_stopped(kit, exchange=5)
     assert "exchange 5" in (kit.private / HELD).read_text(encoding="utf-8")
-    register(app)
-    stands = CliRunner().invoke(app, ["federation", "status", str(kit.folder)])
     # it waits for its custodian, said nowhere
-    assert "north: exchange 5 is on hold" in " ".join(stands.output.split())
+    assert "north: exchange 5 is on hold" in " ".join(fedmiss("federation", "status", kit.folder).out.split())
     new_revision(folder)
     again = open_kit(kit.folder)
     with pytest.raises(InputError, match="holds no message now"):
@@ -108,8 +104,7 @@ def test_what_was_sent_and_waits_for_the_others_is_in_outbox_and_ledger(folder, 
     _, more = ledger_of(kit)
     assert more[:-1] == lines
     assert more[-1][0] == len(lines)
-    register(app)
-    shown = CliRunner().invoke(app, ["federation", "ledger", str(kit.folder)]).output
+    shown = fedmiss("federation", "ledger", kit.folder).out
     # as `status` counts: neither the keys' exchange, nor the one that waits
     assert f"\n{status(kit.private)['exchanges']} exchanges after that of the keys (0): " in shown
     assert status(kit.private)["exchanges"] == len(lines) - 1

@@ -9,12 +9,9 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from fedmiss import atomic
 from fedmiss.atomic import read_json, write_json
-from fedmiss.cli.app import app
-from fedmiss.cli.commands import register
 from fedmiss.errors import ConfigError, EngineError, InputError
 from fedmiss.federation.gather import Board
 from fedmiss.federation.hub.onward import Before, written
@@ -34,9 +31,13 @@ from fedmiss.system import POSIX
 from fedmiss.version import __version__
 from tests.cli.terminal import fedmiss
 
-from .conftest import all_take_part, engine_files, small_study
+from .conftest import all_take_part, engine_files, enrolled, small_study
 
 NOBODY = Board(CLUBS, patience=0.05).seat("north")
+
+
+def status_of(kit):
+    return fedmiss("federation", "status", kit).out
 
 
 def test_another_roster_is_another_job_and_what_it_tells_is_said(folder, panels, capsys):
@@ -69,13 +70,10 @@ def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
     assert held == read_json(kits["south"].onward)  # joint numbers, the same everywhere
     with pytest.raises(ConfigError, match="'north' is in the study already"):
         new_revision(folder, added=["north"])
-    register(app)
-    command = CliRunner().invoke(
-        app, ["federation", "revise", str(folder), "--with", "west", "--from", str(kits["north"].folder)]
-    )
-    assert command.exit_code == 0, command.output
-    assert "revision 2, of central, north, south, west" in command.output
-    assert f"{folder / 'kits' / 'west'} to west" in command.output
+    done = fedmiss("federation", "revise", folder, "--with", "west", "--from", kits["north"].folder)
+    assert done.code == 0, done
+    assert "revision 2, of central, north, south, west" in done.out
+    assert f"{folder / 'kits' / 'west'} to west" in done.out
     west = open_kit(folder / "kits" / "west")
     with pytest.raises(ConfigError, match="the roster of this revision"):
         _ = west.job
@@ -96,7 +94,8 @@ def test_a_revision_goes_on_and_a_fourth_club_joins(folder, panels, tmp_path):
     knows_the_model_only(again["south"])
     for kit in again.values():
         approve(kit, ask=None, given=kit.job.hex())
-    sites = fourth_panel(panels["north"], tmp_path / "west")
+    # another club with the same counts at places of its own
+    sites = shutil.copytree(panels["north"], tmp_path / "west")
     second = all_take_part(folder, panels | {"west": sites})
     for club, result in second.items():
         assert isinstance(result, Path), (club, result)
@@ -139,12 +138,6 @@ def knows_the_model_only(kit):
     path.write_text(json.dumps(kept), encoding="utf-8")
     assert "has kept the model of that job only, not its months" in page(kit)
     path.write_text(right, encoding="utf-8")
-
-
-def fourth_panel(panel, out):
-    """Another club with the same counts at places of its own."""
-    shutil.copytree(panel, out)
-    return out
 
 
 def stale_kit(folder, tmp_path):
@@ -230,9 +223,7 @@ def test_a_study_of_all_species_or_of_a_method_goes_on_from_none(tmp_path):
 
 
 def test_certificates_admit_nobody_later(tmp_path):
-    study = small_study(engine="nvflare", patience=60.0)
-    out = make_study(study, tmp_path / "study", engine_files)
-    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in CLUBS])
+    out, _ = enrolled(small_study(engine="nvflare", patience=60.0), tmp_path / "study")
     with pytest.raises(ConfigError, match="certificates of engine nvflare are made once"):
         new_revision(out, added=["west"])
 
@@ -249,16 +240,14 @@ def test_two_organisations_with_one_key_are_refused(tmp_path):
 def test_a_study_of_two_admits_a_third(tmp_path):
     study = small_study(organisations=("north", "south"), masks=False)
     assert study.contributors == 2
-    out = make_study(study, tmp_path / "study", engine_files)
-    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in ("north", "south")])
+    out, _ = enrolled(study, tmp_path / "study")
     new = new_revision(out, added=["west"])
     assert (new.contributors, new.organisations, new.masks) == (3, ("north", "south", "west"), True)
 
 
 def test_models_that_nothing_masked_are_not_gone_on_from_under_masks(tmp_path):
     study = small_study(organisations=("north", "south"), masks=False, model={})
-    out = make_study(study, tmp_path / "study", engine_files)
-    collect_roster(out, [enrol(open_kit(out / "kits" / c)) for c in ("north", "south")])
+    out, _ = enrolled(study, tmp_path / "study")
     words = ["federation", "revise", str(out), "--with", "west"]
     with pytest.raises(ConfigError, match=r"masked from this revision on.*Leave --from out\."):
         new_revision(out, added=["west"], source=out / "kits" / "north")
@@ -293,40 +282,30 @@ def test_who_comes_gets_no_months_of_a_job_that_somebody_has_left(steps, folder,
     else:
         new = new_revision(folder, source=kit.folder, **changes[0], **changes[1])
     assert [list(model) for model in new.before["models"]] == [["settings"]]
-    register(app)
-    said = CliRunner().invoke(app, ["federation", "revise", str(folder), "--from", str(kit.folder)])
-    assert "would tell who joins what who left had" in said.output
+    said = fedmiss("federation", "revise", folder, "--from", kit.folder)
+    assert "would tell who joins what who left had" in said.out + said.err
 
 
 def test_a_status_is_that_of_the_present_job(folder):
     """Done was said of a revision that nobody had joined."""
-    register(app)
     kit = open_kit(folder / "kits" / "north")
     Status(kit.private / STATUS, kit.job.hex(), CLUBS).write(state="done")
-    words = ["federation", "status", str(kit.folder)]
-    assert CliRunner().invoke(app, words).output.startswith("state      done")
+    assert status_of(kit.folder).startswith("state      done")
     new_revision(folder)
-    assert (
-        CliRunner()
-        .invoke(app, words)
-        .output.startswith("The kit's present job is not begun. The last one:\nstate")
-    )
-    write_json(
-        kit.folder / "study.json", read_json(kit.folder / "study.json") | {"organisations": ["a", "b", "c"]}
-    )
-    assert CliRunner().invoke(app, words).output.startswith("state      done")  # it has left
+    assert status_of(kit.folder).startswith("The kit's present job is not begun. The last one:\nstate")
+    path = kit.folder / "study.json"
+    write_json(path, read_json(path) | {"organisations": ["a", "b", "c"]})
+    assert status_of(kit.folder).startswith("state      done")  # it has left
 
 
 @pytest.mark.skipif(not POSIX, reason="the lock is POSIX's")
 def test_a_status_says_that_its_process_has_ended(folder, kit):
     """Whoever was killed could not write it: `running` was said for ever."""
-    register(app)
     journal = Journal(kit.journal)
     Status(kit.private / STATUS, kit.job.hex(), CLUBS).write(state="running")
-    words = ["federation", "status", str(kit.folder)]
-    assert CliRunner().invoke(app, words).output.startswith("state      running\n")
+    assert status_of(kit.folder).startswith("state      running\n")
     journal.close()
-    said = CliRunner().invoke(app, words).output
+    said = status_of(kit.folder)
     assert said.startswith("state      running, when its process ended; `fedmiss federation join` goes on\n")
     Journal(kit.journal).close()
 
@@ -335,22 +314,18 @@ def test_a_revision_that_loses_its_third_says_what_can_be_done(folder):
     """`masks = false` was advised, which `revise` cannot say."""
     with pytest.raises(ConfigError, match=r"revise --with NAME.*masks = false \(`fedmiss federation new`\)"):
         new_revision(folder, without=["south"])
-    assert new_revision(folder, without=["south"], added=["west"]).organisations == (
-        "central",
-        "north",
-        "west",
-    )
+    new = new_revision(folder, without=["south"], added=["west"])
+    assert new.organisations == ("central", "north", "west")
 
 
 def test_a_job_that_is_done_stays_done_when_it_is_joined_again(kit, panels):
     """With other data by mistake, or stopped amid it: `stopped` was said, and no word of the result."""
-    register(app)
     with pytest.raises(EngineError, match="no frame from"):
         take_part(kit, panels["north"], NOBODY)
     kit.result.mkdir()
     with pytest.raises(ConfigError, match="of other data of 'north'"):
         take_part(kit, panels["south"], NOBODY)
-    said = CliRunner().invoke(app, ["federation", "status", str(kit.folder)]).output
+    said = status_of(kit.folder)
     assert said.startswith("state      done\n")
     assert "other data of 'north'" in said
     assert f"result     {kit.result}\n" in said
@@ -358,11 +333,9 @@ def test_a_job_that_is_done_stays_done_when_it_is_joined_again(kit, panels):
 
 def test_a_status_names_the_result_where_the_kit_lies_now(kit, tmp_path):
     """A kit that was moved, or copied to a new computer, named a folder that is not there."""
-    register(app)
     Status(kit.private / STATUS, kit.job.hex(), CLUBS).write(state="done", result=str(kit.result))
     moved = kit.folder.rename(tmp_path / "moved")
-    said = CliRunner().invoke(app, ["federation", "status", str(moved)]).output
-    assert f"result     {moved.resolve() / kit.result.name}\n" in said
+    assert f"result     {moved.resolve() / kit.result.name}\n" in status_of(moved)
 
 
 def test_a_shared_folder_that_has_moved_is_not_made_anew(kit, panels, tmp_path):
@@ -441,9 +414,8 @@ def test_a_kit_that_gets_a_revision_while_its_job_runs_stays_the_one_that_runs_a
 
 def test_who_has_left_is_told_while_its_process_waits(tmp_path, monkeypatch):
     monkeypatch.setattr("fedmiss.network.kits.LOOK", 0.0)
-    four = make_study(small_study(organisations=(*CLUBS, "west")), tmp_path / "study", engine_files)
-    collect_roster(four, [enrol(open_kit(four / "kits" / c)) for c in (*CLUBS, "west")])
-    kit, said = open_kit(four / "kits" / "west"), []
+    four, kits = enrolled(small_study(organisations=(*CLUBS, "west")), tmp_path / "study")
+    kit, said = kits["west"], []
     wait = sleeper(kit, said.append)
     wait(0.0)
     new_revision(four, ["west"])
@@ -459,9 +431,5 @@ def test_a_file_that_holds_something_else_is_named(kit, file, content):
     """A file that a synchronising program or an editor has changed is said by its name, not by a traceback."""
     (kit.folder / file).write_text(content)
 
-    def read() -> None:
-        read_roster(kit.folder, open_kit(kit.folder).study)
-        status(kit.private)
-
     with pytest.raises((InputError, ConfigError), match=re.escape(Path(file).name)):
-        read()
+        (read_roster(kit.folder, open_kit(kit.folder).study), status(kit.private))

@@ -47,14 +47,8 @@ def catalog(**more) -> Catalog:
 
 
 def test_numbers_names_and_months_are_slots_and_take_their_place():
-    c = catalog(
-        sentences={
-            "At {1} {2} of {3} {4} were seen in {5}.": "Im {5} wurden in {1} {2} von {3} {4} gesehen."
-        },
-        words={"Feb": "Februar", "birds": "Vögeln"},
-        decimal=",",
-        group=".",
-    )
+    sentences = {"At {1} {2} of {3} {4} were seen in {5}.": "Im {5} wurden in {1} {2} von {3} {4} gesehen."}
+    c = catalog(sentences=sentences, words={"Feb": "Februar", "birds": "Vögeln"}, decimal=",", group=".")
     page = '<html lang="en"><p>At Pond 7 &amp; Mill 1,203.5 of −2,000 birds were seen in Feb. All well.</p></html>'
     said = c.page(page, ["Pond 7 & Mill", "Pond", "birds"])
     assert said == (
@@ -90,14 +84,9 @@ def test_what_is_not_text_is_left_alone():
 
 
 def test_values_with_commas_between_them_are_one_slot_and_pieces_have_their_own_translations():
-    c = catalog(
-        sentences={
-            "{1} have no count": "{1} ohne Zählung",
-            "Map of {1} sites": "Karte von {1} Orten",
-            "{1} stable": "{1} stabil",
-        },
-        words={"and": "und", "Feb": "Februar"},
-    )
+    sentences = {"{1} have no count": "{1} ohne Zählung", "Map of {1} sites": "Karte von {1} Orten"}
+    sentences |= {"{1} stable": "{1} stabil"}
+    c = catalog(sentences=sentences, words={"and": "und", "Feb": "Februar"})
     page = "<p>2004, 2010 and Feb have no count</p><p>Map of 12 sites: 3 stable, 9 stable.</p><p>Map of 12 sites: 3 odd.</p>"
     assert c.page(page, []) == (
         "<p>2004, 2010 und Februar ohne Zählung</p><p>Karte von 12 Orten: 3 stabil, 9 stabil.</p>"
@@ -169,32 +158,15 @@ def test_units_of_counts_and_totals_and_covariates_are_slots(folders, tmp_path, 
     full = analysed(folders, language="de", unit="nests")
     monkeypatch.setattr(Analysis, "unit", "occupied sites")
     monkeypatch.setitem(full.data.fit["results"], "site_covariates", ["altitude"])
-    page = translated(
+    said = (
         "<p>Nests counted</p><p>3 of 9 sites have no altitude; they count as the mean of the others.</p>"
-        "<p>1 of 9 sites has no altitude; it counts as the mean of the others.</p>",
-        "de",
-        names_of(full),
-        tmp_path,
+        "<p>1 of 9 sites has no altitude; it counts as the mean of the others.</p>"
     )
+    page = translated(said, "de", names_of(full), tmp_path)
     assert "Gezählt: Nester" in page
     assert "keine Angabe zu altitude" in page
     assert "21,9 besetzte Gebiete" in translated("<p>21.9 occupied sites</p>", "de", names_of(full), tmp_path)
     assert not (tmp_path / UNTRANSLATED).exists()
-
-
-def test_pages_by_other_rules_are_translated(folders, tmp_path, monkeypatch):
-    """Each option left a dozen of sentences in English, and sentences of two languages."""
-    draw_nothing(monkeypatch)
-    missing = []
-    for at, more in enumerate(({}, {"rule": "rtrim"}, {"convention": "trim", "coarse_map": 0.1})):
-        analysis, folder = analysed(folders, language="de", **more), tmp_path / str(at)
-        folder.mkdir()
-        translated(whole_page(analysis, all_figures(analysis)), "de", _names(analysis), folder)
-        file = folder / UNTRANSLATED
-        missing.append(
-            {e.english for e in parse_po(file.read_text(encoding="utf-8"))} if file.exists() else set()
-        )
-    assert not (missing[1] | missing[2]) - missing[0]
 
 
 # What a change of the page may add before somebody has translated it: it stays English, and is listed beside the page.
@@ -213,12 +185,17 @@ def test_german_says_the_page_and_changes_no_number(report, german_report):
 
 
 @pytest.mark.parametrize("language", languages())
-def test_what_other_settings_say_is_translated(folders, tmp_path, language, monkeypatch):
+@pytest.mark.parametrize(
+    "more",
+    [{"rule": "rtrim"}, {"convention": "trim", "coarse_map": 0.1},
+     {"rule": "rtrim", "convention": "trim", "base": "2010-2012"}],
+)  # fmt: skip
+def test_what_other_settings_say_is_translated(folders, tmp_path, language, more, monkeypatch):
     """TRIM's convention, the rule of rtrim, and a base of several years: sixteen sentences were English."""
     draw_nothing(monkeypatch)
-    settings = ReportSettings(language=language, rule="rtrim", convention="trim", base="2010-2012")
-    page = build_report(**folders, out=tmp_path / "page", settings=settings)
-    text = (page.parent / UNTRANSLATED).read_text(encoding="utf-8")
+    analysis = analysed(folders, language=language, **more)
+    translated(whole_page(analysis, all_figures(analysis)), language, _names(analysis), tmp_path)
+    text = (tmp_path / UNTRANSLATED).read_text(encoding="utf-8")
     # of the folders themselves
     assert {entry.english for entry in parse_po(text)} == {"", "v1", "a warning"}
 
@@ -292,12 +269,9 @@ def test_what_is_said_of_an_imported_table_is_translated(language, odd, n, later
 @pytest.mark.parametrize("language", languages())
 @pytest.mark.parametrize(
     "settings",
-    [
-        {"method": "fedmissem", "model": "gaussian"},
-        {"method": "fedmissem", "compressor": "randk:k=20", "batch": 9},
-        {"method": "saem", "rank": 1},
-    ],
-)
+    [{"method": "fedmissem", "model": "gaussian"}, {"method": "saem", "rank": 1},
+     {"method": "fedmissem", "compressor": "randk:k=20", "batch": 9}],
+)  # fmt: skip
 def test_pages_of_the_other_methods_are_translated(language, settings, tmp_path, monkeypatch):
     """A dozen of their sentences were English."""
     draw_nothing(monkeypatch)

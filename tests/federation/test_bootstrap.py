@@ -85,9 +85,8 @@ def test_a_single_observer_is_resampled_by_site():
 @pytest.mark.parametrize("settings", [{}, {"dispersion": "negbin"}], ids=str)
 def test_bootstrap_is_a_function_of_seed_and_number(settings):
     panel, _ = simulate(n=500)
-    panel = replace(
-        panel, region=np.array(["odd" if j % 2 else "even" for j in range(panel.J)], dtype=object)
-    )
+    names = np.array(["even", "odd"], dtype=object)
+    panel = replace(panel, region=names[np.arange(panel.J) % 2])
     settings = CountSettings(rank=1, observers=True, **settings)
     fit = fit_counts(panel, settings)
     first = bootstrap(panel, fit, draws=4, seed=1)
@@ -117,12 +116,8 @@ def test_what_series_hear_in_replicates_does_not_depend_on_how_far_months_go(mon
     federation.replicates(range(3), seed=0)
     state, sums, hub, settings, *rest = calls[0]
     assert not rest[-1].learn
-    rest = [
-        sums,
-        hub,
-        replace(settings, inverse_size=1.0),
-        *rest,
-    ]  # held: then every step that turns back is halved
+    # held: then every step that turns back is halved
+    rest = [sums, hub, replace(settings, inverse_size=1.0), *rest]
     stay = evolve(state, damping=(np.zeros_like(state.damping[0]), np.ones_like(state.damping[1])))
     whole = step(stay, *rest)
     back = step(evolve(stay, damping=(-whole.damping[0], stay.damping[1])), *rest)
@@ -192,9 +187,8 @@ def test_replicates_spread_as_three_new_observers_a_year_leave_every_year_unknow
         draws = np.log(federation.replicates(range(60), seed=1).totals[:, 0])
         draws -= draws.mean(axis=1, keepdims=True)
         variance = draws.var(axis=0).mean() * years / (years - 1)
-        ratios.append(
-            variance / (1 / (federation.members[0].state.ridge * new) + 1 / np.bincount(t, y).mean())
-        )
+        known = 1 / (federation.members[0].state.ridge * new) + 1 / np.bincount(t, y).mean()
+        ratios.append(variance / known)
     assert 0.9 < np.sqrt(np.mean(ratios)) < 1.2
 
 
@@ -221,15 +215,13 @@ def species(name: str, observers: list[str], secret: bytes) -> LocalFederation:
     rng = np.random.default_rng(3)
     who = np.repeat(np.arange(len(observers)), 40).astype(np.int32)
     site = rng.integers(0, 12, who.size)
-    panel = GroupPanel.of(
-        12, 24, [Group.of("a", site, rng.integers(0, 24, who.size), np.ones(who.size), who)]
-    )
+    group = Group.of("a", site, rng.integers(0, 24, who.size), np.ones(who.size), who)
+    panel = GroupPanel.of(12, 24, [group])
     held, at = visits_of(panel)
     ids = np.array(observers, dtype=object)
     held = {"a": replace(held["a"], species=name, observer_id=ids)}
-    return LocalFederation(
-        held, at, 12, DataSpec(species=name, months=stamps_of(panel)), secrets={"a": secret}
-    )
+    plan = DataSpec(species=name, months=stamps_of(panel))
+    return LocalFederation(held, at, 12, plan, secrets={"a": secret})
 
 
 def test_an_observer_weighs_the_same_in_fits_of_other_species():
@@ -243,11 +235,8 @@ def test_an_observer_weighs_the_same_in_fits_of_other_species():
         w = [program._weigh(0, b, spread, program.used) for b in range(5)]
         return {ids: np.array(w)[:, program.used.observer == i][:, 0] for i, ids in enumerate(observers)}
 
-    wren, crow, apart = (
-        weights("wren", one, b"k"),
-        weights("crow", other, b"k"),
-        weights("crow", other, b"other records"),
-    )
+    wren, crow = weights("wren", one, b"k"), weights("crow", other, b"k")
+    apart = weights("crow", other, b"other records")
     for name in ("ben", "cat", "dan"):
         np.testing.assert_array_equal(wren[name], crow[name])
         assert not np.isin(wren[name], apart[name]).any()

@@ -113,9 +113,8 @@ def test_a_factor_that_is_not_there_is_switched_off():
 def test_low_rank_beats_the_additive_model_on_new_counts():
     panel, eta = simulate(J=100, L=48, n=1500, scale=0.6)
     fresh = np.random.default_rng(9).poisson(np.exp(eta))
-    scores = [
-        POISSON.deviance(fresh, fit_counts(panel, CountSettings(rank=r)).expected()).mean() for r in (0, 2)
-    ]
+    fits = [fit_counts(panel, CountSettings(rank=rank)) for rank in (0, 2)]
+    scores = [POISSON.deviance(fresh, fit.expected()).mean() for fit in fits]
     best = POISSON.deviance(fresh, np.exp(eta)).mean()
     assert scores[1] - best < 0.5 * (scores[0] - best)
 
@@ -186,10 +185,8 @@ def test_log1p_gives_sites_without_visits_the_mean_of_their_law():
         rng = np.random.default_rng(seed)
         s, t = rng.integers(0, J // 2, 1200), rng.integers(0, L, 1200)
         y = np.expm1(level + rng.normal(0, sd, J)[s] + rng.normal(0, phi**0.5, s.size))
-        fit = fit_counts(
-            split(J, L, s, t, np.maximum(y, 0.0), s * 0, s * 0),
-            CountSettings(rank=0, family="gaussian", scale="log1p"),
-        )
+        panel = split(J, L, s, t, np.maximum(y, 0.0), s * 0, s * 0)
+        fit = fit_counts(panel, CountSettings(rank=0, family="gaussian", scale="log1p"))
         ratio.append((1 + fit.expected(never)).mean() / np.exp(level + (sd**2 + phi) / 2))
     # Standard errors of the level and of half the variance of 200 sites, and four panels.
     error = np.sqrt((sd**2 + 0.5 * sd**4) / 200 / 4)
@@ -234,9 +231,8 @@ def test_factors_enter_one_by_one_and_a_path_passes_through_the_lower_ranks():
         cross_validate(panel, [CountSettings(rank=r, dispersion="negbin") for r in ranks], folds=2, by="cell")
         for ranks in ((0, 1, 2), (1,))
     )
-    np.testing.assert_array_equal(
-        long.table.loc[long.table["candidate"] == 1, "deviance"], short.table["deviance"]
-    )
+    own = long.table.loc[long.table["candidate"] == 1, "deviance"]
+    np.testing.assert_array_equal(own, short.table["deviance"])
 
 
 def month_state(L, p, seed=0):
@@ -334,9 +330,8 @@ def test_a_power_of_effort_is_found_where_no_visit_is_near_the_standard_one(obse
     assert other.fit.converged
     assert other.state.rounds < 80
     assert other.aux.kappa[0] == pytest.approx(one.aux.kappa[0], abs=0.02)
-    assert other.expected().sum() == pytest.approx(
-        one.expected().sum() * np.exp(hour * other.aux.kappa[0]), rel=0.02
-    )
+    wanted = one.expected().sum() * np.exp(hour * other.aux.kappa[0])
+    assert other.expected().sum() == pytest.approx(wanted, rel=0.02)
     one, other = (np.log(f.replicates(range(40), seed=1).totals[:, 0].sum(axis=1)) for f in (near, far))
     error = 1 / np.sqrt((mean / (1 + mean / 2) * x[:, 0] ** 2).sum())
     assert np.std(other - one) == pytest.approx(hour * error, rel=0.35)
@@ -386,9 +381,8 @@ def test_a_counted_year_is_free_where_a_month_is_a_year_and_an_uncounted_one_is_
     seen = np.array([count[year == t].sum() if t != 6 else np.nan for t in range(years)])
     other = np.array([0, 1, 3, 4, 5, 7, 8])
     error = 1 / np.sqrt(seen[2])
-    assert index[2] - index[other].mean() == pytest.approx(
-        np.log(seen[2] / seen[other].mean()), abs=0.5 * error
-    )
+    wanted = np.log(seen[2] / seen[other].mean())
+    assert index[2] - index[other].mean() == pytest.approx(wanted, abs=0.5 * error)
     assert fit.state.widths[2, 0] == 1.0
     assert fit.state.widths[6, 0] == fit.state.noise[0] < 0.5
     assert index[6] == pytest.approx(index[other].mean(), abs=0.15)

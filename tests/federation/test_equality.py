@@ -109,10 +109,8 @@ def test_groups_that_share_sites_are_one_through_others_too_and_observers_stay_t
     """a and b meet at site 1, b and c at site 2: one group of three; d and e have sites of their own."""
     visits = {"a": [0, 1, 1], "b": [1, 2], "c": [2, 3], "d": [4, 5], "e": [6]}
     rng = np.random.default_rng(0)
-    groups = [
-        Group.of(name, sites, range(len(sites)), rng.poisson(4, len(sites)), [0] * len(sites))
-        for name, sites in visits.items()
-    ]
+    of = {name: (sites, range(len(sites)), rng.poisson(4, len(sites))) for name, sites in visits.items()}
+    groups = [Group.of(name, *columns, [0] * len(columns[0])) for name, columns in of.items()]
     panel = GroupPanel.of(8, 3, groups)
     federation = LocalFederation.of_panel(panel)
     assert federation.groups_of == {"a, b, c": ["a", "b", "c"], "d": ["d"], "e": ["e"]}
@@ -235,16 +233,10 @@ def test_kept_rounds_are_of_one_state_of_all_that_groups_hold():
     p = simulate_panel(12, 12, 0.5, seed=1)
     group = Group.of("a", p.site_index, p.month_index, p.y)
     ones = np.ones(group.count.size)
-    others = [
-        {"weight": 2 * group.weight},
-        {"exposure": 2 * ones},
-        {"checklist": ones.astype(str).astype(object)},
-    ]
-    jobs = {
-        LocalFederation.of_panel(GroupPanel.of(12, 12, [replace(group, **change)])).link.job
-        for change in ({}, *others)
-    }
-    assert len(jobs) == 4
+    names = ones.astype(str).astype(object)
+    others = [{}, {"weight": 2 * group.weight}, {"exposure": 2 * ones}, {"checklist": names}]
+    panels = [GroupPanel.of(12, 12, [replace(group, **change)]) for change in others]
+    assert len({LocalFederation.of_panel(panel).link.job for panel in panels}) == 4
 
 
 def test_a_row_that_sums_visits_is_those_visits():
@@ -257,9 +249,9 @@ def test_a_row_that_sums_visits_is_those_visits():
     summed = np.zeros((J, S))
     np.add.at(summed, (j, s), y)
     at, of = np.indices((J, S)).reshape(2, -1)
-    each = fit_counts(
-        GroupPanel.of(J, S, [Group.of("all", j, s, y)]), CountSettings(rank=1, dispersion="none")
-    )
     sums = Group.of("all", at, of, summed.ravel(), exposure=n.ravel().astype(float))
-    whole = fit_counts(GroupPanel.of(J, S, [sums]), CountSettings(rank=1, dispersion="none"))
+    settings = CountSettings(rank=1, dispersion="none")
+    each, whole = (
+        fit_counts(GroupPanel.of(J, S, [group]), settings) for group in (Group.of("all", j, s, y), sums)
+    )
     np.testing.assert_allclose(whole.expected(), each.expected(), rtol=1e-6)

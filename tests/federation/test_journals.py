@@ -103,9 +103,8 @@ def test_a_journal_gives_the_job_again_and_ends_where_it_ends(panel, masked, tmp
     done = list(entries(journal))
     assert [e.exchange for e in done] == list(range(len(done)))
     again = club.circle(None, journal)
-    same_bits(
-        masked[0], run_job(Link(Member(club.program(), again), JOB[:8], SETTINGS, masked=True), order())
-    )
+    link = Link(Member(club.program(), again), JOB[:8], SETTINGS, masked=True)
+    same_bits(masked[0], run_job(link, order()))
     assert again.replayed == len(done)
     again.close()
     raw = club.journal.read_bytes()
@@ -199,9 +198,8 @@ def test_no_mask_ever_hides_two_answers(panel, tmp_path, monkeypatch, lost):
 
     def watched(masks, answers, exchange, transcript=b""):
         plain = hidden.setdefault((masks.name, exchange, transcript), set())
-        plain.add(
-            repr([[np.asarray(getattr(a, f)).tobytes() for f in masked_fields(type(a))] for a in answers])
-        )
+        told = [[np.asarray(getattr(a, f)).tobytes() for f in masked_fields(type(a))] for a in answers]
+        plain.add(repr(told))
         return hide(masks, answers, exchange, transcript)
 
     monkeypatch.setattr(Masks, "hide", watched)
@@ -282,10 +280,8 @@ def test_features_of_sites_go_through_masks(tmp_path):
     assert here.facts.site_covariates == ["height"]
     assert here.facts.explained["covariates"] > 0.3
     tried = order([replace(NEGBIN, rank=0), NEGBIN], bootstrap=0, structure=("covariates", "smooth"))
-    one, many = (
-        in_one_process(clubs_of(panel, tmp_path / "c"), tried),
-        run(clubs_of(panel, tmp_path / "d"), tried),
-    )
+    one = in_one_process(clubs_of(panel, tmp_path / "c"), tried)
+    many = run(clubs_of(panel, tmp_path / "d"), tried)
     assert many["owner-1"].choice.best == one.choice.best
     assert [t.taken for t in many["owner-1"].choice.trials] == [t.taken for t in one.choice.trials]
     assert largest(many["owner-1"].totals[0], one.totals[0]) < 1e-8
@@ -406,11 +402,6 @@ def test_two_frames_of_one_number_are_not_chosen_from(panel, tmp_path):
     assert [p.read_bytes() for p in shared.rglob("*.frame")] == [this]
     # of another computer
     next(shared.rglob("*.frame")).with_name(f"owner-1-{'0' * 32}.frame").write_bytes(that)
+    mine = clubs["owner-0"].party.sign(frame_label(JOB, "owner-0", 0), b"mine")
     with pytest.raises(EngineError, match="owner-1 has signed two frames"):
-        all_of(
-            one,
-            list(clubs),
-            "owner-0",
-            0,
-            clubs["owner-0"].party.sign(frame_label(JOB, "owner-0", 0), b"mine"),
-        )
+        all_of(one, list(clubs), "owner-0", 0, mine)

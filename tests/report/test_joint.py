@@ -49,10 +49,8 @@ def result_of(
     parts = [400 * level, 200 * level * np.exp(0.02 * (STAMPS / 12 - 2008))][: len(regions)]
     totals = [sum(parts), *parts] if parts else [400 * level]
     labels = ["all", *regions]
-    draws = [
-        t * np.exp(sigma * rng.standard_normal((60, 1)) + sigma * rng.standard_normal((60, L)))
-        for t in totals
-    ]
+    shocks = ((rng.standard_normal((60, 1)), rng.standard_normal((60, L))) for _ in totals)
+    draws = [t * np.exp(sigma * whole + sigma * own) for t, (whole, own) in zip(totals, shocks, strict=True)]
     visits = np.full(L, 18.0) if visits is None else visits
     folder.mkdir()
     write_json(
@@ -199,9 +197,8 @@ def test_the_page_is_translated_whole(tmp_path):
 
 @pytest.mark.slow
 def test_sites_that_nobody_visited_stand_beside_the_visited_ones(tmp_path):
-    page = joint_report(
-        result_of(tmp_path / "r", regions=("North", "visited sites"), rank=1), tmp_path / "out", {}
-    )
+    result = result_of(tmp_path / "r", regions=("North", "visited sites"), rank=1)
+    page = joint_report(result, tmp_path / "out", {})
     html = page.read_text(encoding="utf-8").replace("\N{NO-BREAK SPACE}%", " %")
     assert "sites, visited and not; the numbers of those that nobody visited, 67 % of the total" in html
     assert "counts twice" in html
@@ -228,7 +225,7 @@ def test_a_damaged_result_is_named(tmp_path):
         JointSource.read(folder, {})
     (folder / "totals.json").write_text((folder / "totals.json").read_text().replace("North", "Nerth"))
     with pytest.raises(
-        InputError, match=r"is damaged: .*; remove .*, and `fedmiss federation join` makes it again"
+        InputError, match=r"is damaged: .*; remove .*, and `fedmiss federation join` makes it"
     ):
         JointSource.read(folder, {})
 
@@ -238,19 +235,11 @@ def test_it_says_what_a_local_report_says_of_visits_without_a_number(tmp_path):
     year = STAMPS // 12
     more = np.where(year < 2008, 0.0, 3.0)
     uncounted = {"more": more, "alike": 3.0, "all": 6.0, "presence": more}
-    said = {
-        name: " ".join(
-            caveats(
-                findings(
-                    result_of(
-                        tmp_path / name, finds=6.0, uncounted=without,
-                        family="bernoulli" if name == "presence" else "poisson",
-                    )
-                )
-            )
-        )
-        for name, without in uncounted.items()
-    }  # fmt: skip
+    said = {}
+    for name, without in uncounted.items():
+        family = "bernoulli" if name == "presence" else "poisson"
+        result = result_of(tmp_path / name, finds=6.0, uncounted=without, family=family)
+        said[name] = " ".join(caveats(findings(result)))
     # Of 252 visits of a year 72 found, 36 of them without a number in the later years; n - x = 216.
     slope = np.polyfit(np.arange(14), np.repeat([0.0, np.log((36.5 / 72.5) * (252 / 216))], 7), 1)[0]
     moved = f"{100 * np.expm1(slope):.1f} % per year".replace("-", MINUS)
@@ -270,20 +259,18 @@ def test_finds_without_a_number_may_lie_in_years_in_which_none_was_counted(tmp_p
         assert any("found the species: how near to 0" in each for each in said) == (without == 0)
 
 
-def without_finds(folder):
-    """A result as it was made before it had its finds."""
-    return other(folder, finds=None, uncounted=None)
+WITHOUT_FINDS = {"finds": None, "uncounted": None}  # as results were made before they had them
 
 
 def test_a_result_made_before_it_had_finds_is_read(tmp_path):
-    a = findings(without_finds(result_of(tmp_path / "r")))
+    a = findings(other(result_of(tmp_path / "r"), **WITHOUT_FINDS))
     assert a.classified
     assert not any("found the species" in said for said in caveats(a))
 
 
 def test_a_result_of_presence_made_before_that_has_its_finds(tmp_path):
     finds = np.where(STAMPS // 12 == 2008, 18.0, 5.0)
-    a = findings(without_finds(result_of(tmp_path / "r", counted=finds, family="bernoulli")))
+    a = findings(other(result_of(tmp_path / "r", counted=finds, family="bernoulli"), **WITHOUT_FINDS))
     (doubt,) = (c for c in caveats(a) if c.startswith("216 of 216 visits of 2008 found the species"))
     # with sites known, a scheme that visits the same ones each year is not doubted
     assert doubt.endswith(
@@ -310,20 +297,15 @@ def test_it_says_what_a_local_report_says_of_thin_and_strange_visits(tmp_path):
     apart = np.where((month < 6) == (year < 2008), 30.0, 0.0)
     b = findings(result_of(tmp_path / "apart", visits=apart))
     assert "7 of 14 years have a month of the year in common" in headline(b).sentence
-    usual = caveats(findings(result_of(tmp_path / "usual")))
-    assert not [
-        said
-        for said in usual
-        if any(w in said for w in ("other months", "found the species", "absence", "(X)"))
-    ]
+    usual = " ".join(caveats(findings(result_of(tmp_path / "usual"))))
+    assert not any(words in usual for words in ("other months", "found the species", "absence", "(X)"))
 
 
 def test_a_window_of_one_year_has_no_change_and_no_row(tmp_path):
     a = findings(result_of(tmp_path / "r"))
     used = a.years.year[a.years.used]
-    lone = a.whole._replace(
-        series=a.series.without((used[-1] - 12 < a.years.year) & (a.years.year < used[-1]))
-    )
+    between = (used[-1] - 12 < a.years.year) & (a.years.year < used[-1])
+    lone = a.whole._replace(series=a.series.without(between))
     windows = window_trends(replace(a, whole=lone, trend=lone.trend(a.settings)))
     assert list(windows["window"]) == ["all years"]
     assert np.isnan(over_window(-3.0, 0))

@@ -107,9 +107,8 @@ def test_a_last_year_without_birds_has_a_change_whose_two_limits_differ_as_the_r
     # Where the replicates are not skewed both are as far.
     totals, draws = series(axis(), noise=0.2)
     row = trends.overall_trend(totals, axis(), draws).iloc[0]
-    down, up = (
-        np.log((100 + row[name]) / (100 + row["change_percent"])) for name in ("change_lo", "change_hi")
-    )
+    limits = row["change_lo"], row["change_hi"]
+    down, up = (np.log((100 + limit) / (100 + row["change_percent"])) for limit in limits)
     assert -down == pytest.approx(up)
 
 
@@ -281,9 +280,8 @@ def test_the_curve_of_a_bird_of_few_months_is_that_of_an_average_month(present):
     months = axis()
     totals = np.where(months["month_of_year"] <= present, 100.0, 1.0) * 0.97 ** (months["year"] - 2000)
     curve = MonthlySeries.of(totals, months, np.stack([totals, 1.1 * totals, 0.9 * totals])).smooth(totals)
-    means, smooth = (
-        pd.Series(values).groupby(months["year"]).mean().to_numpy() for values in (totals, curve["smooth"])
-    )
+    yearly = (pd.Series(values).groupby(months["year"]).mean() for values in (totals, curve["smooth"]))
+    means, smooth = (values.to_numpy() for values in yearly)
     np.testing.assert_allclose(smooth[2:-2], means[2:-2], rtol=0.02)
     assert ((curve["smooth_lo"] < curve["smooth"]) & (curve["smooth"] < curve["smooth_hi"])).all()
 
@@ -380,10 +378,8 @@ def test_a_season_leaves_the_curve_of_values_about_nought_as_it_is():
     season = np.repeat([-1.0, 5.0], [10, 2])[months["month_of_year"] - 1]
     season -= season.mean()
     flat = np.stack([0.3 + np.sin(np.arange(180) / 30) + rng.normal(0, 0.1, 180) for _ in range(5)])
-    curves = [
-        MonthlySeries.of(each[0], months, each).smooth(np.zeros(180), 0.3)
-        for each in (flat + 1.1 * season, flat + 2 * season)
-    ]
+    both = (flat + 1.1 * season, flat + 2 * season)
+    curves = [MonthlySeries.of(each[0], months, each).smooth(np.zeros(180), 0.3) for each in both]
     columns = ["smooth", "smooth_lo", "smooth_hi"]
     np.testing.assert_allclose(curves[0][columns], curves[1][columns], rtol=1e-9, atol=1e-9)
     assert curves[0]["smooth"].min() < 0  # no birds, so no floor

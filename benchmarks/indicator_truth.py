@@ -76,7 +76,7 @@ def world(seed: int, species: int, alike: float, sd: float) -> tuple[float, floa
     got, truth = indicator(totals, draws), indicator(true, {})["index"]
     trend, slope = indicator_trends(totals, draws).iloc[0], indicator_trends(true, {}).iloc[0]
     held = ((got["lo"] < truth) & (truth < got["hi"]))[1:].mean()
-    within = trend["percent_lo"] < slope["percent_per_year"] < trend["percent_hi"]
+    within = trend["percent_lo_sampling"] < slope["percent_per_year"] < trend["percent_hi_sampling"]
     return held, within, trend["slope"] - slope["slope"]
 
 

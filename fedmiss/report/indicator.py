@@ -18,7 +18,8 @@ import pandas as pd
 
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import ConfigError
-from fedmiss.report.classes import NOT_CLASSIFIED, by_limits, classify, interval
+from fedmiss.report.classes import by_limits, interval
+from fedmiss.report.slopes import trend_row
 from fedmiss.settings import kinds_checked
 
 FLOOR = 0.01  # a total below this share of the species' mean counts as this share: a zero has no logarithm
@@ -26,6 +27,7 @@ STEP = 10.0  # a species' index changes at most by this factor from one year to 
 SPAN = 0.75  # share of the years in each local fit of the smooth
 LAST = 10  # years of the trend of the last years
 TREND = "from_year to_year slope slope_se percent_per_year percent_lo percent_hi trend_class".split()
+_SAMPLING = "slope_se_sampling percent_lo_sampling percent_hi_sampling trend_class_sampling".split()
 _Z = 1.96
 
 
@@ -120,20 +122,24 @@ def indicator_trends(
     *,
     base: int | None = None,
     last: int = LAST,
+    convention: str = "long-term",
 ) -> pd.DataFrame:
     """Return the linear trends of an indicator: of all years, and of the last ones; one row each.
 
-    Slope of log indicator on year of each draw; its mean is the slope of the indicator and its standard deviation the error.
+    Slope of log indicator on year, with both errors of :func:`fedmiss.report.overall_trend`: the standard deviation over
+    draws alone, as in the MSI-tool, calls a flat indicator whose years scatter a decline or an increase in most cases.
 
     Parameters
     ----------
     totals, draws, base : as for :func:`indicator`
     last : years of the second row, by the calendar, where there are more
+    convention : whose error decides, ``long-term`` (with the scatter of years) or ``trim``
 
     Returns
     -------
     Frame: ``from_year``, ``to_year``, ``slope``, ``slope_se`` (log per year), ``percent_per_year``, ``percent_lo``,
-    ``percent_hi`` (95 %), ``trend_class`` (rule of PECBMS)
+    ``percent_hi`` (95 %), ``trend_class`` (rule of PECBMS), ``convention``, and error, limits and class by draws alone,
+    whose names end in ``_sampling``
 
     Examples
     --------
@@ -149,27 +155,10 @@ def indicator_trends(
     rows = []
     # By the calendar: of an indicator with gaps the last ten values are of more than ten years.
     for length in dict.fromkeys((years.size, int((years > years[-1] - last).sum()))):
-        x = years[-length:] - years[-length:].mean()
-        if length < 2:
-            continue
-        w = x / (x @ x)
-        slope = float(w @ log[-length:])
-        se = np.nan if sims is None else float((sims[:, -length:] @ w).std(ddof=1))
-        kind = classify(slope, se, length)
-        ratio = np.exp(slope)
-        rows.append(
-            {
-                "from_year": years[-length],
-                "to_year": years[-1],
-                "slope": slope,
-                "slope_se": se,
-                "percent_per_year": 100 * (ratio - 1),
-                "percent_lo": 100 * (ratio * (1 - _Z * se) - 1),
-                "percent_hi": 100 * (ratio * (1 + _Z * se) - 1),
-                "trend_class": kind.name if np.isfinite(se) else NOT_CLASSIFIED,
-            }
-        )
-    return pd.DataFrame(rows, columns=TREND)
+        if length >= 2:
+            drawn = None if sims is None else np.exp(sims[:, -length:])
+            rows.append(trend_row(years[-length:], np.exp(log[-length:]), drawn, "pecbms", convention))
+    return pd.DataFrame(rows, columns=[*TREND, "convention", *_SAMPLING])
 
 
 def _simulate(

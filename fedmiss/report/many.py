@@ -291,6 +291,7 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
     totals: dict[str, pd.Series] = {}
     draws: dict[str, pd.DataFrame] = {}
     names: dict[str, str] = {}
+    conventions: dict[str, str] = {}
     each: Counter[str] = Counter()
     called = {(fold(one.row["common_name"] or ""), one.row["species"]) for one in found.values()}
     common = Counter(name for name, _ in called)
@@ -302,7 +303,7 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
         each[one.row["species"]] += 1
         n = each[one.row["species"]]
         key = f"{one.row['species']} {n}" if n > 1 else one.row["species"]
-        totals[key] = used.set_index("year")["total"]
+        totals[key], conventions[key] = used.set_index("year")["total"], one.convention
         if one.draws is not None:
             draws[key] = one.draws
         names[fold(one.row["species"])] = key
@@ -319,8 +320,9 @@ def _indicators(found: Mapping[str, Species], groups: Mapping[str, Sequence[str]
         # Without the errors of one species the interval would be too narrow.
         enough = all(len(draws.get(name, ())) >= MIN_DRAWS for name in mine)
         around = {name: draws[name] for name in mine} if enough else {}
+        convention = "trim" if {conventions[name] for name in mine} == {"trim"} else "long-term"
         with contextlib.suppress(ConfigError):
-            out[group] = indicator(part, around), indicator_trends(part, around)
+            out[group] = indicator(part, around), indicator_trends(part, around, convention=convention)
     return out
 
 
@@ -364,6 +366,11 @@ def _indicator_words(table: pd.DataFrame, trends: pd.DataFrame) -> str:
         if math.isfinite(row["percent_lo"]):
             said += f" ({percent(row['percent_lo'])} to {percent(row['percent_hi'])}), {row['trend_class']}"
         said += "."
+    if trends["percent_lo"].notna().any():
+        only = trends["convention"].iloc[0] == "trim"
+        said += (
+            f" Limits of trends hold errors of the totals {'only' if only else 'and the scatter of years'}."
+        )
     return said
 
 

@@ -32,7 +32,7 @@ class Species(NamedTuple):
     ``row`` has the columns of ``report_index``; ``yearly`` ``year``, ``total``, ``total_se``, ``index`` (base = 100) and
     ``used``; ``draws`` (B, years) of the totals, or None; ``trends`` the rows of ``report_species_trends`` without the name;
     ``unit`` what a total counts, as birds or occupied sites, blank where nobody knows; ``season`` the calendar months of its
-    yearly figures, none where they are of yearly counts or nobody knows.
+    yearly figures, none where they are of yearly counts or nobody knows; ``convention`` whose error its trend has.
     """
 
     row: dict[str, Any]
@@ -41,6 +41,7 @@ class Species(NamedTuple):
     trends: pd.DataFrame
     unit: str = ""
     season: tuple[int, ...] = ()
+    convention: str = "long-term"
 
 
 def read_species(folder: Path) -> Species:
@@ -70,6 +71,7 @@ def read_species(folder: Path) -> Species:
         trends,
         results.get("unit", ""),
         _season(tables / "season.parquet", yearly=results.get("yearly_counts")),
+        results.get("convention", "long-term"),
     )
 
 
@@ -109,7 +111,7 @@ def _of_trim(folder: Path, results: Mapping[str, Any]) -> Species:
     same = ("species", "common_name", "n_counted", "share_observed", "share_imputed_total")
     row = {name: results[name] for name in same} | {name: rows[0][name] for name in TREND}
     row |= {"n_years": len(yearly), "reason": "", "n_sites": found["sites"]}
-    return Species(row, yearly, draws, pd.DataFrame(rows))
+    return Species(row, yearly, draws, pd.DataFrame(rows), convention="trim")
 
 
 def _trend(which: Mapping[str, Any], rule: str) -> dict[str, Any]:

@@ -96,6 +96,31 @@ def test_linear_trends_and_classes_of_change_are_those_of_the_draws():
     assert indicator_trends(totals, {})["trend_class"].tolist() == ["not classified"] * 2
 
 
+@pytest.mark.parametrize("convention", ["long-term", "trim"])
+def test_years_that_scatter_about_a_flat_line_are_no_decline(convention):
+    """The slope of just these years is known well; that of a longer time is not, and it is said which one has the class."""
+    years, said, held = np.arange(2010, 2022), [], []
+    for seed in range(40):
+        rng = np.random.default_rng([seed, 5])
+        common = rng.normal(0, 0.15, years.size)
+        true = {f"s{k}": common + rng.normal(0, 0.15, years.size) for k in range(4)}
+        noise = rng.normal(0, 0.05, (4, 1 + 60, years.size))
+        totals = {
+            k: pd.Series(np.exp(line + e[0]), years) for (k, line), e in zip(true.items(), noise, strict=True)
+        }
+        draws = {
+            k: pd.DataFrame(totals[k].to_numpy() * np.exp(e[1:]), columns=years)
+            for k, e in zip(true, noise, strict=True)
+        }
+        row = indicator_trends(totals, draws, convention=convention).iloc[0]
+        assert row["convention"] == convention
+        said.append(row["trend_class"].split()[-1] in ("increase", "decline"))
+        of_years = 100 * np.expm1(np.polyfit(years, np.mean(list(true.values()), axis=0), 1)[0])
+        held.append(row["percent_lo_sampling"] < of_years < row["percent_hi_sampling"])
+    assert np.mean(held) > 0.8
+    assert np.mean(said) < 0.25 if convention == "long-term" else np.mean(said) > 0.4
+
+
 def test_the_order_of_years_and_a_blank_year_change_nothing_else():
     totals, draws = world(S=2)
     meant = indicator(totals, draws)

@@ -1,13 +1,16 @@
 """The slopes of sites follow how many birds these have: the total is of the sites with most birds."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from fedmiss.federation.calls import fit_counts
+from fedmiss.federation.group.features import feature_sums
 from fedmiss.federation.hub.coefficients import slope_by_abundance
 from fedmiss.federation.local import LocalFederation
+from fedmiss.federation.triangle import from_triangle
 from fedmiss.models.lowrank.data import Group, GroupPanel
 from fedmiss.models.lowrank.settings import CountSettings
 from fedmiss.models.lowrank.structure import FEATURES
@@ -120,3 +123,27 @@ def test_it_is_taken_with_the_slopes_and_without_a_trial():
     assert not any("birds it has" in trial.what for trial in choice.trials)
     alone = federation.cross_validate([replace(PLAIN, inverse_size=None, slopes=False)], structure=FEATURES)
     assert "abundance" not in alone.best.features
+
+
+def test_a_level_that_is_told_late_makes_no_slope_that_follows_it():
+    """Slopes without any relation to levels, visits around one year on: abundance is then the level and some of the slope.
+
+    The equation of its coefficient is 0 in the mean, and its curvature the variance of its gradient.
+    """
+    rng, J, tau = np.random.default_rng(8), 20_000, np.array([1.0, 0.5])
+    drawn = rng.normal(size=(J, 2)) * np.sqrt(tau)
+    middle, known = rng.normal(1.0, 0.3, J), rng.gamma(2.0, 2.0, J)
+    H = np.empty((J, 2, 2))
+    H[:, 0, 0], H[:, 1, 1] = known, known * (middle**2 + rng.gamma(1.0, 0.2, J))
+    H[:, 0, 1] = H[:, 1, 0] = known * middle
+    told = drawn + (np.linalg.cholesky(np.linalg.inv(H)) @ rng.normal(size=(J, 2, 1)))[..., 0]
+    C = np.linalg.inv(H + np.diag(1.0 / tau))
+    F = told[:, :1] + middle[:, None] * told[:, 1:]
+    batch = SimpleNamespace(
+        F=F, B=np.zeros((1, 1, 2)), of_slopes=np.array([True]), site_mean=(C @ H @ told[..., None])[None, ..., 0],
+        site_prior=np.zeros((1, J, 2)), site_cov=C[None], tau=tau[None], major=np.array([-1]),
+    )  # fmt: skip
+    ((equations,), _) = feature_sums(batch, np.arange(1), 2)
+    curvature = from_triangle(equations[4:], 4)[2, 2]  # of effect and constant, then of slope and constant
+    assert abs(equations[2]) < 3.0 * np.sqrt(curvature)
+    assert curvature > 1000.0

@@ -394,8 +394,8 @@ def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
     1 / tau - C / (tau tau'), P and C the posterior mean and covariance: the site's coefficients are integrated out. The last
     column of the features is a constant, whose coefficients are the level and the line.
 
-    Abundance is made of the counts that tell the level too: of a site that was visited late a slope that follows it would
-    explain the level. So its coefficient is told the likelihood of the slope at any level.
+    Abundance is made of the counts that tell the level too, and at a site that was visited late of its slope as well. So
+    its coefficient is told the likelihood of the slope given the site's mean in the year of its visits.
     """
     F = np.column_stack([batch.F, np.ones(len(batch.F))])
     k, c = F.shape[1], batch.B.shape[2]
@@ -421,11 +421,16 @@ def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
                 A[x, :, y] = (F * w[:, x, y, None]).T @ F
                 A[y, :, x] = A[x, :, y].T
         if only.size:
-            # Of a site whose level is free (its prior mean is profiled out) what is left of the slope's.
-            some = w[:, 0, 0] > 1e-9 / tau[0]
-            ratio = np.divide(w[:, 0, 1], w[:, 0, 0], out=np.zeros(len(w)), where=some)
-            curvature = np.maximum(w[:, 1, 1] - ratio * w[:, 0, 1], 0.0)
-            gradient = np.where(curvature > 0.0, away[:, 1] / tau[1] - ratio * away[:, 0] / tau[0], 0.0)
+            # H = C^-1 - 1 / tau is what the site's visits say; they lie around the year t = H_01 / H_00.
+            precision = C[:, 1, 1] / (C[:, 0, 0] * C[:, 1, 1] - C[:, 0, 1] ** 2)
+            told = np.maximum(precision - 1.0 / tau[0], 1e-9 / tau[0])
+            t = -precision * C[:, 0, 1] / C[:, 1, 1] / told
+            # The score of the slope given the mean at t is that along (-t, 1), in units of its own change with the slope.
+            own = np.maximum(w[:, 1, 1] - t * w[:, 0, 1], 0.0)
+            spread = own - t * (w[:, 0, 1] - t * w[:, 0, 0])
+            share = np.divide(own, spread, out=np.zeros(len(w)), where=spread > 1e-9 / tau[1])
+            curvature = share * own
+            gradient = share * (away[:, 1] / tau[1] - t * away[:, 0] / tau[0])
         for at in only:
             equations[i, k + at] = F[:, at] @ gradient
             A[0, :, 1, at] = A[1, at, 0, :] = 0.0

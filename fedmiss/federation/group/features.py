@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 WIDTH = 0.8  # of the smooth, in deviations of longitude and latitude
 NEAR = 0.5  # least weight of a knot at a site that stands behind it
 NOISE = 2.0**20  # in the place of sums that are withheld, between organisations
+EDGE = 10.0  # farther from the middle, in deviations of the years, no visit is
 
 
 def expanded(table: Mapping[str, np.ndarray]) -> dict[str, F64]:
@@ -421,14 +422,14 @@ def feature_sums(batch: Batch, fits: I64, p: int) -> tuple[F64, F64]:
                 A[x, :, y] = (F * w[:, x, y, None]).T @ F
                 A[y, :, x] = A[x, :, y].T
         if only.size:
-            # H = C^-1 - 1 / tau is what the site's visits say; they lie around the year t = H_01 / H_00.
-            precision = C[:, 1, 1] / (C[:, 0, 0] * C[:, 1, 1] - C[:, 0, 1] ** 2)
-            told = np.maximum(precision - 1.0 / tau[0], 1e-9 / tau[0])
-            t = -precision * C[:, 0, 1] / C[:, 1, 1] / told
+            # H = C^-1 - 1 / tau is what the site's visits say; they lie around the year t = H_01 / H_00 (both times det C).
+            told = C[:, 1, 1] - (C[:, 0, 0] * C[:, 1, 1] - C[:, 0, 1] ** 2) / tau[0]
+            t = np.divide(-C[:, 0, 1], told, out=np.zeros(len(w)), where=told > 1e-6 * C[:, 1, 1])
+            t = np.clip(t, -EDGE, EDGE)
             # The score of the slope given the mean at t is that along (-t, 1), in units of its own change with the slope.
             own = np.maximum(w[:, 1, 1] - t * w[:, 0, 1], 0.0)
             spread = own - t * (w[:, 0, 1] - t * w[:, 0, 0])
-            share = np.divide(own, spread, out=np.zeros(len(w)), where=spread > 1e-9 / tau[1])
+            share = np.divide(own, spread, out=np.zeros(len(w)), where=spread > 1e-6 / tau[1])
             curvature = share * own
             gradient = share * (away[:, 1] / tau[1] - t * away[:, 0] / tau[0])
         for at in only:

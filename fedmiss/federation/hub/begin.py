@@ -21,6 +21,7 @@ START_TAU = 0.25  # prior variance of the sites' coefficients of a new factor; E
 KNOWN = 1e-8  # prior variance of sites' coefficients that are features, hence known
 START_SLOPE = 0.02  # and of their slopes, for one standard deviation of the years
 DISPERSED = 10.0  # times 1 / size by moments
+WILD = 1.8  # standard deviation of months' noise: one month would be twelve times the next
 
 
 def known_line(panel: Panel, settings: CountSettings) -> F64:
@@ -99,7 +100,8 @@ def start_again(panel: Panel, settings: CountSettings, sums: F64) -> MonthState:
     if not learns_size(settings):
         return state
     scatter = (square / weight - mean - mean**2) / mean**2  # 1 / size by moments
-    return evolve(state, inverse_size=DISPERSED * max(scatter, 1.0))
+    # Some would take the flocks again on the way to the end: a study of few months expected 30 times its birds.
+    return evolve(state, inverse_size=DISPERSED * max(scatter, 1.0), widest=WILD**2)
 
 
 def unhindered(L: int, n: int) -> tuple[F64, F64]:

@@ -15,6 +15,7 @@ import numpy as np
 from fedmiss.arrays import F64, I64
 from fedmiss.errors import DomainError, InputError
 from fedmiss.federation.hub.begin import (
+    WILD,
     first_state,
     learns_size,
     most_rank,
@@ -49,7 +50,6 @@ TOL, FOLD_TOL, REPLICATE_TOL = 3e-3, 1e-2, 1e-2  # held-out counts and replicate
 PATH_TOL = 3e-2  # moves at which the next factor enters: each rank goes on to its own end beside it
 REPLICATE_ROUNDS = 25
 FAR = 3.0  # root mean square move of a round, in units of the link, that only a fit which runs away makes
-WILD = 1.8  # standard deviation of months' noise: one month would be twelve times the next
 FOUND = (
     2.0  # times what the one in the middle finds that the mean observer finds, at a standard deviation of 1.2
 )

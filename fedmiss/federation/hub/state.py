@@ -115,6 +115,7 @@ class MonthState:
     refill : whether visits' weights must be computed again
     damping : (L, n) last steps of the months, and (L,) the share of a full step that each takes
     strides : (2, 1 + 2 p) last steps of the logarithms of 1 / size, ``tau`` and ``noise``, and the share that each takes
+    widest : largest variance of the effects' own noise that months may learn
     half : half of all counts where sites have slopes: a site with more has a slope of its own; 0 for none
     squares : (p,)               mean squared coefficient of the sites
     told : (5,) of the sites' slopes: how many, mean squares of what they are more than their prior mean, mean posterior
@@ -140,6 +141,7 @@ class MonthState:
     squares: F64
     features: Coefficients
     half: float = 0.0
+    widest: float = np.inf
     told: F64 = field(default_factory=lambda: np.zeros(5))
     common: float = 0.0
     slopes: bool = False

@@ -364,6 +364,8 @@ def _prior_step(state: MonthState, ahead: F64, *, learn: bool) -> MonthState:
             learn=learn,
             jolt=jolt,
         )
+        if i == 0:
+            one = evolve(one, noise=np.minimum(one.noise, state.widest))
         noise[..., i] = one.noise
         series.append(one)
     return evolve(state, prior=prior, T=T, noise=noise, series=tuple(series))

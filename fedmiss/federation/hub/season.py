@@ -34,6 +34,7 @@ LINE_VARIANCE = 1.0
 WALK_SD = 0.5  # scale of the half-normal prior of the walk's standard deviation about the line
 YEAR_SD = 0.3  # least standard deviation of the deviations of years from the line
 FREE_SD = 1.0  # and of a counted year's deviation from its prior mean, where a month is a year
+MOST_APART = 30.0  # standard deviations of values between what a month says and its prior mean, the most that is believed
 LEAST_YEARS = 3  # with fewer the line is all that there is to years
 
 
@@ -156,6 +157,9 @@ class SeriesPrior:
         seen = H > 1e-9 / width
         some = np.where(seen, H, 1.0)
         y = np.where(seen, ((mean + ahead) * told - prior / width) / some, 0.0)
+        # A month that says next to nothing, on its way, would say a number without end.
+        most = MOST_APART * np.sqrt(np.asarray(self.unit))[..., None]
+        y = np.where(seen, np.clip(y, prior - most, prior + most), 0.0)
         # y = B coef + noise of the month + error of the data: variance noise + 1 / H.
         weight = np.where(seen, 1.0 / (noise + 1.0 / some), 0.0)
         precision = 1.0 / self.variances()

@@ -136,10 +136,13 @@ def _levels(findings: Findings) -> str:
     if rank:
         patterns = f"{rank} common pattern{'s' if rank != 1 else ''}"
         own.append(f"they follow {patterns}, each in its own measure")
-    differ = f"{findings.data.alike.lower()} rise and fall together"
-    if own and not findings.data.one_trend:
-        differ = f"sites differ in their course: {', and '.join(own)}"
-    return f"Every site has its own level, and every {_period(findings)} its own; {differ}."
+    differ = ""
+    if findings.data.one_trend:
+        differ = f"; {findings.data.alike.lower()} rise and fall together"
+    elif own:
+        # else they differ by what the next sentences say: sites that may be empty, or another of the averaged models
+        differ = f"; sites differ in their course: {', and '.join(own)}"
+    return f"Every site has its own level, and every {_period(findings)} its own{differ}."
 
 
 def _structure(findings: Findings) -> Iterator[str]:

@@ -131,7 +131,7 @@ def _attenuation(findings: Findings, within: float) -> float:
     return max(1.0 - error / within, LEAST_RELIABLE, min(most, 1.0))
 
 
-def _multiplies(findings: Findings) -> bool:
+def multiplies(findings: Findings) -> bool:
     """Whether effort multiplies counts; it adds birds to Gaussian counts as they are, and log odds to presence."""
     family = findings.data.fact("family")
     return bool(family != "bernoulli" and (family != "gaussian" or findings.data.fact("scale") == "log1p"))
@@ -148,12 +148,12 @@ def _rows(findings: Findings) -> dict[str, tuple[float, float, float, float]]:
     percents = np.array([trend["percent_per_year"], trend["percent_lo"], trend["percent_hi"]], dtype=float)
     logs = np.log1p(np.maximum(percents / 100.0, -1.0 + 1e-12))  # an interval may end at -100 %
     rows = {AS_IS: logs}
-    multiplies = _multiplies(findings)
-    if growth and multiplies:
+    factor = multiplies(findings)
+    if growth and factor:
         off = logs + shift
         rows[OFF] = np.array([off[0], min(off[1], logs[1]), max(off[2], logs[2])])
     rows[GREW] = logs - math.log1p(UNRECORDED)
-    adds = 100.0 * math.expm1(growth) if multiplies else math.nan
+    adds = 100.0 * math.expm1(growth) if factor else math.nan
     return {name: (adds, *(100.0 * np.expm1(row)).tolist()) for name, row in rows.items()}
 
 

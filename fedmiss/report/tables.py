@@ -17,7 +17,7 @@ from fedmiss.report.entries import entry_table
 from fedmiss.report.exchange import harmless
 from fedmiss.report.findings import Findings
 from fedmiss.report.finds import trend_without
-from fedmiss.report.fitted import fitted_years, sensitivity
+from fedmiss.report.fitted import fitted_years, multiplies, sensitivity
 from fedmiss.report.prose import averaged_ranks, chosen_rows
 from fedmiss.report.question import site_years
 from fedmiss.report.sections.data import flow_table
@@ -153,9 +153,10 @@ def _fitted(analysis: Analysis) -> dict[str, float | None]:
     facts |= {f"average_rank_{i + 1}": rank for i, rank in enumerate(averaged_ranks(analysis))}
     facts["one_trend"] = analysis.data.one_trend  # 1: all sites share one trend
     facts |= {f"effort_{key}": value for key, value in analysis.data.effort.items()}
-    less = analysis.data.fact("learning")
+    less, more = (
+        analysis.data.fact(name) if multiplies(analysis) else None for name in ("learning", "skill")
+    )
     facts |= {} if less is None else {"new_observer": math.exp(-less)}
-    more = analysis.data.fact("skill")
     facts |= {} if more is None else {"later_observers_percent": 100 * math.expm1(more)}
     # The three probabilities of the chain of occupied sites (the guide's model page).
     chain = zip(("first", "gained", "lost"), analysis.data.fact("occupancy", default=[]), strict=False)

@@ -15,6 +15,7 @@ from fedmiss.report.many import sparkline
 from fedmiss.report.maps import _paint, heatmap, site_map
 from fedmiss.report.sections.model import _structure
 from fedmiss.report.style import CLASS_COLOURS, figure, png_bytes, style, svg_text
+from fedmiss.report.tables import _fitted
 
 from .conftest import World, analysed, make_folders
 
@@ -136,3 +137,26 @@ def test_one_occupied_site_is_in_the_singular(folders, start, word, monkeypatch)
         type(analysis.data), "fact", lambda self, name, default=None: facts.get(name, default)
     )
     assert any(f"{word} occupied in its first year, 4 in its last" in said for said in _structure(analysis))
+
+
+@pytest.mark.parametrize(
+    ("family", "scale", "factor"),
+    [
+        ("poisson", "raw", True),
+        ("gaussian", "log1p", True),
+        ("gaussian", "raw", False),
+        ("bernoulli", "raw", False),
+    ],
+)
+def test_what_new_and_later_observers_count_is_in_percent_where_effort_multiplies(
+    folders, family, scale, factor, monkeypatch
+):
+    """Log odds and birds are no percentages."""
+    analysis = analysed(read_inputs(**folders))
+    facts = {"family": family, "scale": scale, "learning": 0.3, "skill": 0.02}
+    monkeypatch.setattr(
+        type(analysis.data), "fact", lambda self, name, default=None: facts.get(name, default)
+    )
+    said, table = " ".join(_structure(analysis)), _fitted(analysis)
+    assert ("a new observer counts 74 %" in said) == ("new_observer" in table) == factor
+    assert ("come a year later differ by +2.0 %" in said) == ("later_observers_percent" in table) == factor

@@ -376,6 +376,8 @@ def test_every_model_of_counts_and_every_step_of_the_structure_is_translated(lan
     for step in STEPS.values():
         most = f"Of the steps that were tried, '{step}' changes the trend most, by 0.3 % per year."
         assert not lacking(language, step, most)
+    later = "Observers who come a year later differ by +0.5 % in what they count of the same birds"
+    assert not lacking(language, f"{later}, as far as the counts tell; the trend leaves that out.")
 
 
 @pytest.mark.parametrize("kind", [*_SAID, "uncertain", "not classified"])

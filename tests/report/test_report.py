@@ -429,6 +429,14 @@ def test_a_site_with_most_of_the_birds_is_not_said_to_share_the_trend_of_all_oth
     assert "each has a trend of its own" not in words
 
 
+@pytest.mark.parametrize("more", [{"occupancy": [0.9, 0.1, 0.1]}, {"members": [{"rank": 0}, {"rank": 1}]}])
+def test_sites_that_may_be_empty_or_differ_in_one_model_are_not_said_to_go_together(folders, tmp_path, more):
+    facts = {"rank": 0, "slopes": False, "features": [], "members": [], "large_site": False}
+    words = model_section(refitted(folders, tmp_path, **facts | more), {}).values["words"]
+    assert "every month its own. " in words
+    assert "all sites rise and fall together" not in words
+
+
 def test_of_one_site_nothing_is_said_of_others(folders, tmp_path):
     one = dict(
         rank=0,

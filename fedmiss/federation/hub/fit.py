@@ -366,7 +366,12 @@ def summary(
     state = summarised(done, settings, sums["totals"], float(sums["dispersion"][0]))
     if settings.learning:  # an expected count is that of the mean visit, new observers' among them
         mean = np.array([-panel.observers[2], panel.observers[4]]) / panel.observers[0]
-        state = evolve(state, found=state.found * math.exp(float(state.kappa[panel.K :] @ mean)))
+        usual = float(state.kappa[panel.K :] @ mean)
+        # a factor where effort is one, else a step of the level: in log odds, or in birds
+        if counted_family(settings.family, settings.scale).counts:
+            state = evolve(state, found=state.found * math.exp(usual))
+        else:
+            state = evolve(state, mu=state.mu + usual)
     return evolve(state, visited=sums["months"]) if months else state, sums.get("product")
 
 

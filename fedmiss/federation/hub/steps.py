@@ -180,7 +180,11 @@ def after_round(
         new = _paced(state, _visit_step(new, sums, nodes, settings, turn))
     # Months without a visit move no cell: they are watched by themselves, and so are effort's coefficients.
     move = np.maximum(moved, np.sqrt(((new.T[..., 0] - before) ** 2).mean(axis=-1)))
-    move = np.maximum(move, np.abs(new.kappa - state.kappa).max(axis=-1, initial=0.0)) / state.unit
+    steps = np.abs(new.kappa - state.kappa)
+    if settings.learning and panel.calendar is not None:
+        # How late observers come is in years: in turns it and the trend creep, and move predictors by as many steps.
+        steps[..., -1] *= 1 + np.ptp(panel.calendar[1])
+    move = np.maximum(move, steps.max(axis=-1, initial=0.0)) / state.unit
     moves = np.concatenate([state.moves[..., 1:], move[..., None]], axis=-1)
     return evolve(new, moves=moves, converged=at_rest(moves, k, turn.tol * new.patience))
 

@@ -12,7 +12,7 @@ from fedmiss.errors import listed
 from fedmiss.models.lowrank.choice import WORSE
 from fedmiss.models.lowrank.structure import IN_WORDS, UNTRIED
 from fedmiss.report.findings import Findings
-from fedmiss.report.fitted import fitted_years, lack_of_fit, no_clear_miss
+from fedmiss.report.fitted import fitted_years, lack_of_fit, multiplies, no_clear_miss
 from fedmiss.report.prose import averaged_ranks, chosen_rows, family_words, progress_words, rows_of
 from fedmiss.report.sections import Cell, HtmlTable, Section, cell, table_of
 from fedmiss.report.style import Plot
@@ -136,10 +136,13 @@ def _levels(findings: Findings) -> str:
     if rank:
         patterns = f"{rank} common pattern{'s' if rank != 1 else ''}"
         own.append(f"they follow {patterns}, each in its own measure")
-    differ = f"{findings.data.alike.lower()} rise and fall together"
-    if own and not findings.data.one_trend:
-        differ = f"sites differ in their course: {', and '.join(own)}"
-    return f"Every site has its own level, and every {_period(findings)} its own; {differ}."
+    differ = ""
+    if findings.data.one_trend:
+        differ = f"; {findings.data.alike.lower()} rise and fall together"
+    elif own:
+        # else they differ by what the next sentences say: sites that may be empty, or another of the averaged models
+        differ = f"; sites differ in their course: {', and '.join(own)}"
+    return f"Every site has its own level, and every {_period(findings)} its own{differ}."
 
 
 def _structure(findings: Findings) -> Iterator[str]:
@@ -171,18 +174,25 @@ def _structure(findings: Findings) -> Iterator[str]:
             start, end = (count(round(edge)) for edge in ends)
             were = "was" if start == "1" else "were"
             yield f"Of the sites of this panel about {start} {were} occupied in its first year, {end} in its last."
-    if (less := findings.data.fact("learning")) is not None:
-        yield f"At first a new observer counts {share(math.exp(-less))} of what the same observer counts later."
-    if (more := findings.data.fact("skill")) is not None:
-        yield (
-            f"Observers who come a year later differ by {percent(_percent(more))} in what they count of the same birds; the "
-            "trend leaves that out."
-        )
+    if multiplies(findings):
+        yield from _experience(findings)
     tried = records(trials(findings).dropna(subset="shift"))
     if tried:
         most = max(tried, key=lambda r: abs(r.shift))
         change = percent(_percent(most.shift))
         yield f"Of the steps that were tried, '{most.what}' changes the trend most, by {change} per year."
+
+
+def _experience(findings: Findings) -> Iterator[str]:
+    """Say how observers differ who are new, and who come later."""
+    if (less := findings.data.fact("learning")) is not None:
+        yield f"At first a new observer counts {share(math.exp(-less))} of what the same observer counts later."
+    if (more := findings.data.fact("skill")) is not None:
+        # drawn to 0, so that the trend may hold more of it
+        yield (
+            f"Observers who come a year later differ by {percent(_percent(more))} in what they count of the same birds, as "
+            "far as the counts tell; the trend leaves that out."
+        )
 
 
 def _percent(slope: float) -> float:
